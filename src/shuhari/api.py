@@ -1,0 +1,142 @@
+"""From Python: train a recipe, look at its metrics, load a run and act with it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from shuhari import recipe as recipes
+from shuhari import resume
+from shuhari.data import EMPTY, Info, Payload, Sampling
+from shuhari.noise import CounterNoise, keys
+from shuhari.recipe import Recipe
+from shuhari.run import open_run
+from shuhari.run import train as steps
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What `train` gives: the run's folder, one report a step, and the summary."""
+
+    path: Path
+    reports: list[Info] = field(repr=False)
+    summary: Mapping[str, Any]
+
+    @property
+    def metrics(self) -> dict[str, list[Any]]:
+        """name -> values by step, None where a step did not report it; `step` among them."""
+        names = list(dict.fromkeys(n for r in self.reports for n in r))
+        return {n: [r.get(n) for r in self.reports] for n in names}
+
+    @property
+    def policy(self) -> LoadedPolicy:
+        """The trained policy, from the last checkpoint."""
+        return load(self.path)
+
+
+def default_path(recipe: Recipe, root: str | Path = "runs") -> Path:
+    """runs/<method>-s<seed>, and a mark of the settings where they differ from the packaged recipe, so that the same
+    command finds the same run."""
+    plain = recipes.load(recipe.name) if recipe.name in recipes.names() else None
+    text = recipes.dump(recipe)
+    same = plain is not None and recipes.dump(plain.changed({"seed": recipe.seed})) == text
+    mark = "" if same else "-" + hashlib.blake2b(text.encode(), digest_size=3).hexdigest()
+    return Path(root) / f"{recipe.name.rpartition('/')[2]}-s{recipe.seed}{mark}"
+
+
+def train(
+    recipe: str | Path | Recipe,
+    path: str | Path | None = None,
+    *,
+    seed: int | None = None,
+    init: str = "",
+    progress: Callable[[Info], None] | None = None,
+    **settings: Any,
+) -> Trained:
+    """Train a recipe to its end and return the run; an unfinished run at `path` goes on, a complete one is read.
+
+    settings: dotted keys of the recipe, as `steps=100` or `**{"part.policy.terms.clip.high": 0.3}`. init: a run (`RUN`
+    or `RUN@step`) whose weights this one starts from. progress: called with each step's report.
+    Raises RecipeError for a mistake in the recipe or the settings.
+    """
+    found = recipe if isinstance(recipe, Recipe) else recipes.load(recipe)
+    changes = {**settings, **({} if seed is None else {"seed": seed})}
+    found = found.changed(changes) if changes else found
+    where = Path(path) if path is not None else default_path(found)
+    for report in steps(found, where, init=initial(init)):
+        if progress is not None:
+            progress(report)
+    return trained(where)
+
+
+def trained(path: str | Path) -> Trained:
+    """A run on disk, as `train` returns it."""
+    from shuhari.store import Run
+
+    run = Run(path)
+    columns = run.metrics()
+    reports = [{k: v[i] for k, v in columns.items() if v[i] is not None} for i in range(len(columns["step"]))]
+    return Trained(Path(path), reports, run.summary or EMPTY)
+
+
+def initial(reference: str) -> dict[str, Any]:
+    """role -> weights of `RUN[@step]`, to start another run from."""
+    if not reference:
+        return {}
+    from shuhari.store import Run, resolve
+
+    name, _, step = reference.partition("@")
+    tree = Run(resolve(name)).load(int(step) if step else None)
+    return dict(tree["models"])
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedPolicy:
+    """A trained policy outside of its run. Draws are seeded by `seed` and counted: the same calls, the same answers."""
+
+    model: Any
+    sampling: Sampling
+    seed: int = 0
+    calls: list[int] = field(default_factory=lambda: [0], repr=False)
+
+    def act(self, observation: Payload, *, greedy: bool = True) -> Any:
+        """The environment's action for one observation (array or number), or [n, ...] for a batch of observations."""
+        x = torch.as_tensor(np.asarray(observation))
+        x = x.float() if x.dtype == torch.float64 else x
+        single = x.dim() == getattr(self.model, "dims", x.dim())
+        traces = self.model.sample(x[None] if single else x, self._sampling(greedy), noise=self._noise(1 if single else len(x)))
+        action = traces.info.get("environment", traces.action).numpy()
+        return (action[0].item() if action.ndim == 1 else action[0]) if single else action
+
+    def generate(self, prompts: str | Sequence[str], *, greedy: bool = True, max_new: int | None = None) -> Any:
+        """The text that the policy answers to a prompt, or a list of them to a list of prompts."""
+        many = [prompts] if isinstance(prompts, str) else list(prompts)
+        contexts = [self.model.encode(p) for p in many]
+        traces = self.model.sample(contexts, self._sampling(greedy, max_new), noise=self._noise(len(many)))
+        texts = [self.model.decode(t.action) for t in traces]
+        return texts[0] if isinstance(prompts, str) else texts
+
+    def _sampling(self, greedy: bool, max_new: int | None = None) -> Sampling:
+        from dataclasses import replace
+
+        return replace(self.sampling, greedy=greedy, epsilon=0.0, max_new=max_new or self.sampling.max_new)
+
+    def _noise(self, n: int) -> CounterNoise:
+        self.calls[0] += 1
+        return CounterNoise(keys(self.seed, "loaded", self.calls[0], n=n))
+
+
+def load(run: str | Path, *, role: str = "policy", step: int | None = None, seed: int = 0) -> LoadedPolicy:
+    """The policy of a run (a path, a name under runs/, or `latest`), from its last checkpoint or that of `step`."""
+    from shuhari.store import Run, resolve
+
+    path = resolve(str(run))
+    opened = open_run(recipes.load(path))
+    resume.restore(opened, Run(path).load(step))
+    return LoadedPolicy(opened.ctx.models[role], opened.ctx.sampling, seed)

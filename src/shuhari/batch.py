@@ -1,0 +1,346 @@
+"""Batch: rows of decisions, the one currency of everything that learns.
+
+Axes: `B` rows (one context that a policy saw), `K` positions of what it did there (`mask` marks its decisions),
+`N` rows of the whole, `P` links. A batch is a *view*: whole columns plus an optional row index, gathered on first
+read, so taking rows, minibatches and replay draws copy nothing, and `ahead` finds successors from any of them.
+Columns are tensors with leading axis B in one flat dict. Text stays ragged: `step` [B] points into `arena`, where the
+models find the token ids. `parent` and `child` [B] index the whole (-1 none, child -2 several).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.data import Status, Step, code, nearest
+
+BRANCH = -2
+STATUS = {s: i for i, s in enumerate(Status)}
+_POINTERS = ("parent", "child")
+
+
+class Batch:
+    """Rows of decisions as named columns; immutable but for its caches. See the module's docstring for the axes.
+
+    Columns that are always there, stored or derived: `mask logp version segment` [B, K] (logp NaN where behaviour is
+    unknown, 0 on padding), `id parent child leaf episode group role task lane cont status length duration` [B].
+    Open columns: `reward/<name>`, `reward`, `weight/<stream>`, `advantage`, needs, and whatever a component stamps.
+    """
+
+    __slots__ = ("_cache", "_inverse", "arena", "links", "own", "rows", "size", "stamps", "stream", "whole")
+
+    def __init__(
+        self,
+        whole: Mapping[str, Tensor],
+        rows: Tensor | None = None,
+        own: Mapping[str, Tensor] | None = None,
+        arena: Sequence[Step] = (),
+        links: Mapping[str, tuple[Tensor, dict[str, Tensor]]] | None = None,
+        stream: str | None = None,
+    ) -> None:
+        self.whole, self.rows, self.own, self.arena = whole, rows, own or {}, arena
+        self.links = dict(links or {})
+        self.stream = stream  # every row carries this stream with weight = mask, as long as no weight column exists
+        self.size = len(whole["mask"]) if rows is None else len(rows)
+        self.stamps: dict[str, Tensor] = {}
+        self._cache: dict[str, Tensor] = {}
+        self._inverse: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __repr__(self) -> str:
+        return f"Batch({len(self)} rows x {self.width} decisions: {', '.join(sorted(self.names()))})"
+
+    @property
+    def width(self) -> int:
+        """K, the padded number of positions a row."""
+        return int((self.own.get("mask", self.whole["mask"])).shape[1])
+
+    def names(self) -> set[str]:
+        """The stored columns."""
+        return {*self.whole, *self.own, *self.stamps}
+
+    def __contains__(self, key: object) -> bool:
+        name = getattr(key, "key", key)
+        return name in self.own or name in self.whole or name in self.stamps
+
+    def __getitem__(self, key: Any) -> Tensor:
+        """The column named by a string or by a `Need`; an unknown one is a KeyError that gives the nearest name."""
+        name = key if type(key) is str else key.key
+        value = self.own.get(name)
+        if value is None and name in self.stamps:
+            return self.stamps[name]
+        if value is None:
+            value = self._cache.get(name)
+        if value is None:
+            value = self.whole.get(name)
+            if value is None:
+                value = _derived(self, name)
+            elif self.rows is not None:
+                value = value.index_select(0, self.rows)
+            self._cache[name] = value
+        return value
+
+    def get(self, key: Any, default: Tensor | None = None) -> Tensor | None:
+        """The stored column, or `default`."""
+        return self[key] if key in self else default  # noqa: SIM401
+
+    @property
+    def steps(self) -> list[Step]:
+        """[B] the steps behind the rows of text."""
+        return [self.arena[i] for i in self["step"].tolist()]
+
+    @property
+    def decides(self) -> Tensor:
+        """[B] bool: rows with at least one decision (closing rows have none)."""
+        return self["mask"].any(1)
+
+    # ------------------------------------------------------------------ making new batches
+
+    def put(self, columns: Mapping[Any, Tensor]) -> Batch:
+        """With more columns (keys: names or needs); each has leading axis B. Successors (`ahead`) see a column only
+        if it was put on a whole batch, before rows were taken."""
+        named = {}
+        for key, value in columns.items():
+            name = key if type(key) is str else key.key
+            if len(value) != self.size:
+                raise ValueError(f"column {name!r} has {len(value)} rows: expected {self.size}")
+            named[name] = value
+        new = Batch(self.whole, self.rows, {**self.own, **named}, self.arena, self.links, self.stream)
+        new.stamps = self.stamps
+        new._cache = {k: v for k, v in self._cache.items() if k not in named}
+        return new
+
+    def stamp(self, name: str, value: Tensor) -> None:
+        """Publish a column [B, ...] found while computing a loss (a fresh log-probability, a priority): later parts of
+        the learner read it, and `Updated` carries it. The one change that a batch allows."""
+        self.stamps[name] = value.detach()
+
+    def take(self, rows: Tensor) -> Batch:
+        """The view of some rows: positions [B'] in any order, or a mask [B]."""
+        if rows.dtype == torch.bool:
+            rows = rows.nonzero().squeeze(1)
+        if self.rows is None:
+            whole = {**self.whole, **self.own, **self.stamps} if self.own or self.stamps else self.whole
+            new = Batch(whole, rows, None, self.arena, None, self.stream)
+        else:
+            own = {k: v.index_select(0, rows) for k, v in {**self.own, **self.stamps}.items()}
+            new = Batch(self.whole, self.rows.index_select(0, rows), own, self.arena, None, self.stream)
+        for name, (index, columns) in self.links.items():
+            at = torch.full((len(self),), -1)
+            at[rows] = torch.arange(len(rows))
+            kept = (at[index] >= 0).all(1)
+            new.links[name] = at[index[kept]], {k: v[kept] for k, v in columns.items()}
+        return new
+
+    def link(self, name: str, index: Tensor, columns: Mapping[str, Tensor] | None = None) -> Batch:
+        """With P named links: index [P, m] of this batch's rows, columns [P] (margin, label). Taking rows keeps the
+        links whose members are all there."""
+        new = self.put({})
+        new.links[name] = index, dict(columns or {})
+        return new
+
+    def ahead(self) -> Batch:
+        """The successor of each row, for chains; a row without one stands for itself: test `child >= 0`."""
+        child = self["child"]
+        if bool((child == BRANCH).any()):
+            raise ValueError("ahead() is for chains: here rows have several successors; use waves()")
+        here = torch.arange(self.size) if self.rows is None else self.rows
+        whole = {**self.whole, **self.own} if self.rows is None and self.own else self.whole
+        return Batch(whole, torch.where(child < 0, here, child), None, self.arena, None, self.stream)
+
+    def local(self, pointer: Tensor) -> Tensor:
+        """Indices of the whole as positions in this view; -1 where there is none here."""
+        if self.rows is None:
+            return pointer
+        if self._inverse is None:
+            self._inverse = torch.full((len(self.whole["mask"]) + 1,), -1)
+            self._inverse[self.rows] = torch.arange(self.size)
+        return torch.where(pointer < 0, pointer, self._inverse[pointer])
+
+    def waves(self) -> Iterator[Tensor]:
+        """Positions of rows by depth, deepest first: a backward recursion over trees is one loop over these."""
+        parent = self.local(self["parent"])
+        depth, up = torch.zeros(len(self), dtype=torch.long), parent
+        while bool((up >= 0).any()):
+            depth += up >= 0
+            up = torch.where(up >= 0, parent[up.clamp(min=0)], -1)
+        order = depth.argsort(descending=True, stable=True)
+        yield from order.split(torch.bincount(depth).flip(0).tolist())
+
+    def outcome(self, name: str = "reward") -> Tensor:
+        """[B] the sum of the reward column `name` along the row's path, root to leaf; where paths part, the mean over
+        the leaves below that are graded. NaN where ungraded. Paths are those of the whole batch, also from a view."""
+        whole = self if self.rows is None else Batch(self.whole, None, None, self.arena)
+        own = whole[name] if "segment" not in whole else whole[name].masked_fill(whole["segment"] < 0, 0.0)  # padding
+        total = _outcome(whole, own.sum(1))
+        return total if self.rows is None else total[self.rows]
+
+    def split(self, tokens: int | None) -> list[Batch]:
+        """Micro-batches whose padded size, rows x longest `length`, stays within `tokens`, longest rows first; a row
+        over the budget stands alone."""
+        if tokens is None or len(self) == 0:
+            return [self]
+        length = self["length"]
+        if len(self) * int(length.max()) <= tokens:
+            return [self]
+        order, pieces, first = length.argsort(descending=True, stable=True), [], 0
+        while first < len(order):
+            n = max(1, tokens // max(1, int(length[order[first]])))
+            pieces.append(self.take(order[first : first + n]))
+            first += n
+        return pieces
+
+    def flat(self) -> Batch:
+        """Materialised, to ship or save: own copies of this view's rows, pointers within them, only the steps used."""
+        names = (self.names() | {"parent", "child"}) - {"step"}
+        columns = {n: self[n] for n in names}
+        for n in _POINTERS:
+            columns[n] = self.local(columns[n])
+        arena: list[Step] = []
+        if "step" in self:
+            arena, columns["step"] = self.steps, torch.arange(self.size)
+        return Batch(columns, None, None, arena, self.links, self.stream)
+
+    def weight(self, stream: str) -> Tensor:
+        """[B, K] the weight of a stream: its column, or the mask where the whole batch carries just that stream."""
+        column = self.get(f"weight/{stream}")
+        if column is not None:
+            return column if column.dim() == 2 else column[:, None] * self["mask"]
+        if self.stream == stream:
+            return self["mask"].to(torch.float32)
+        have = [n.removeprefix("weight/") for n in self.names() if n.startswith("weight/")]
+        have += [self.stream] if self.stream is not None else []
+        raise KeyError(f"no rows carry the stream {stream!r}; {nearest(stream, have)}")
+
+
+def _outcome(batch: Batch, own: Tensor) -> Tensor:
+    """Sums run down the tree; means over the graded leaves run back up. One chain an episode needs no recursion."""
+    parent = batch["parent"]
+    found, inverse = torch.unique(batch["episode"], return_inverse=True)
+    if not bool((batch["child"] == BRANCH).any()) and int((parent < 0).sum()) == len(found):
+        return own.new_zeros(len(found)).index_add_(0, inverse, own)[inverse]
+    total, waves = own.clone(), list(batch.waves())
+    for rows in reversed(waves):
+        rows = rows[parent[rows] >= 0]
+        total[rows] += total[parent[rows]]
+    graded = batch["leaf"] & ~total.isnan()
+    mean, count = torch.where(graded, total, 0.0), graded.to(own.dtype)
+    for rows in waves:
+        rows = rows[parent[rows] >= 0]
+        mean.index_add_(0, parent[rows], mean[rows])
+        count.index_add_(0, parent[rows], count[rows])
+    return torch.where(count > 0, mean / count.clamp(min=1), torch.nan)
+
+
+def _derived(batch: Batch, name: str) -> Tensor:
+    """Columns that need no storing: what they are where nobody said otherwise."""
+    make = _DERIVED.get(name)
+    if make is not None:
+        return make(batch)
+    raise KeyError(f"no column {name!r}; {nearest(name, batch.names() | set(_DERIVED))}")
+
+
+def _from_whole(make: Callable[[Mapping[str, Tensor]], Tensor]) -> Callable[[Batch], Tensor]:
+    def column(batch: Batch) -> Tensor:
+        value = make(batch.whole)
+        return value if batch.rows is None else value[batch.rows]
+
+    return column
+
+
+def _parent(whole: Mapping[str, Tensor]) -> Tensor:
+    child = whole.get("child")
+    parent = torch.full((len(whole["mask"]),), -1)
+    if child is not None:  # stored without parents: chains
+        has = (child >= 0).nonzero().squeeze(1)
+        parent[child[has]] = has
+    return parent
+
+
+def _child(whole: Mapping[str, Tensor]) -> Tensor:
+    parent = whole.get("parent")
+    child = torch.full((len(whole["mask"]),), -1)
+    if parent is not None:
+        has = (parent >= 0).nonzero().squeeze(1)
+        child[parent[has]] = has
+        child[torch.bincount(parent[has], minlength=len(child)) > 1] = BRANCH
+    return child
+
+
+def _like(fill: float, dtype: torch.dtype, *, wide: bool = False) -> Callable[[Batch], Tensor]:
+    return lambda b: torch.full(tuple(b["mask"].shape) if wide else (len(b),), fill, dtype=dtype)
+
+
+_DERIVED: dict[str, Callable[[Batch], Tensor]] = {
+    "parent": _from_whole(_parent),
+    "child": _from_whole(_child),
+    "leaf": lambda b: b["child"] == -1,
+    "id": _from_whole(lambda w: torch.arange(len(w["mask"]))),
+    "episode": _from_whole(lambda w: torch.arange(len(w["mask"]))),
+    "group": lambda b: b["episode"],
+    "role": _like(code("policy"), torch.long),
+    "task": _like(0, torch.long),
+    "lane": _like(-1, torch.long),
+    "cont": _like(1.0, torch.float32),
+    "status": _like(0, torch.long),
+    "length": _like(1, torch.long),
+    "duration": _like(1, torch.long),
+    "segment": _like(0, torch.long, wide=True),
+    "version": _like(0, torch.long, wide=True),
+}
+
+
+def cat(batches: Sequence[Batch]) -> Batch:
+    """Joined, padded to the widest. A missing weight is 0, a missing temperature 1, any other missing column NaN
+    (numbers), -1 (integers) or False. So rollouts, replay and demonstrations mix."""
+    batches = [b for b in batches if len(b)] or list(batches[:1])
+    if len(batches) == 1:
+        return batches[0]
+    if len({b.stream for b in batches}) > 1 or any(n.startswith("weight/") for b in batches for n in b.names()):
+        batches = [b.put({f"weight/{b.stream}": b.weight(b.stream)}) if b.stream is not None else b for b in batches]
+    stream = batches[0].stream if len({b.stream for b in batches}) == 1 else None
+    parts = [b.flat() for b in batches]
+    names = {n for p in parts for n in p.names()}
+    width = max(p.width for p in parts)
+    offsets = np.cumsum([0] + [len(p) for p in parts]).tolist()
+    arenas = np.cumsum([0] + [len(p.arena) for p in parts]).tolist()
+    whole = {}
+    for name in names:
+        have = [p for p in parts if name in p]
+        like = have[0][name]
+        wide = not name.startswith("context") and all(p[name].dim() > 1 and p[name].shape[1] == p.width for p in have)
+        pieces = []
+        for p, rows, steps in zip(parts, offsets, arenas, strict=False):
+            x = p[name] if name in p or name in _DERIVED else _missing(name, len(p), like)
+            if name in _POINTERS:
+                x = torch.where(x < 0, x, x + rows)
+            elif name == "step":
+                x = torch.where(x < 0, x, x + steps)
+            pieces.append(_widened(x, width, name) if wide else x)
+        whole[name] = torch.cat(pieces)
+    links: dict[str, tuple[Tensor, dict[str, Tensor]]] = {}
+    for p, rows in zip(parts, offsets, strict=False):
+        for name, (index, columns) in p.links.items():
+            old = links.get(name, (index[:0], {k: v[:0] for k, v in columns.items()}))
+            links[name] = torch.cat([old[0], index + rows]), {k: torch.cat([old[1][k], v]) for k, v in columns.items()}
+    return Batch(whole, None, None, [s for p in parts for s in p.arena], links, stream)
+
+
+def _missing(name: str, rows: int, like: Tensor) -> Tensor:
+    fill = torch.nan if like.is_floating_point() else 0 if like.dtype == torch.bool else -1
+    fill = 0 if name.startswith("weight/") else 1 if name == "temperature" else fill
+    return torch.full((rows, *like.shape[1:]), fill, dtype=like.dtype)
+
+
+def _widened(x: Tensor, width: int, name: str) -> Tensor:
+    """[B, k, ...] -> [B, width, ...]: padding is False, -1, or 0, so that it never reaches a statistic."""
+    if x.shape[1] >= width:
+        return x
+    fill = 0 if x.is_floating_point() or x.dtype == torch.bool or name == "action" else -1
+    return torch.cat([x, x.new_full((len(x), width - x.shape[1], *x.shape[2:]), fill)], 1)

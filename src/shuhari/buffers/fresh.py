@@ -1,0 +1,84 @@
+"""The on-policy buffer: what was collected since the last draw, once.
+
+Axes: `B` rows, `K` positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from shuhari.batch import Batch, cat
+from shuhari.data import nearest
+from shuhari.pack import usable
+from shuhari.ports import Collected, Ctx, Event
+from shuhari.registry import register
+from shuhari.transforms.streams import carried
+
+UNITS = ("group", "decision")
+
+
+@register("buffer", "fresh")
+@dataclass
+class Fresh:
+    """Fills with collected batches until `size` units carry weight on `stream`, then yields them as one batch.
+
+    unit: `group`, or `decision` where a vector rollout feeds it. Groups that filters left without weight do not count,
+    so the run collects more in their place; a draw leaves out the groups that weigh nothing on any stream. Rows of
+    episodes that ended in an error weigh 0.
+    """
+
+    size: int = 64
+    unit: str = "group"
+    stream: str = "rl"
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"batches": [], "have": 0})
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise ValueError(f"fresh: no unit {self.unit!r}; {nearest(self.unit, UNITS)}")
+        if self.size < 1:
+            raise ValueError(f"fresh: size is {self.size}: expected at least 1 {self.unit}")
+
+    def short(self) -> int:
+        """How many units are still wanted."""
+        return max(0, self.size - int(self.state["have"]))
+
+    def observe(self, event: Event) -> None:
+        if not isinstance(event, Collected) or not len(event.batch):
+            return
+        batch = streamed(event.batch, self.stream)
+        rows = carried(batch, self.stream)
+        found = batch["mask"][rows].sum() if self.unit == "decision" else len(batch["group"][rows].unique())
+        self.state["batches"].append(batch)
+        self.state["have"] += int(found)
+
+    def draw(self, ctx: Ctx) -> Iterator[Batch]:
+        batches, self.state = self.state["batches"], {"batches": [], "have": 0}
+        if batches:
+            yield _weighing(cat(batches))
+
+
+def streamed(batch: Batch, stream: str) -> Batch:
+    """`batch` on `stream`: weight = mask, materialised only where some rows weigh nothing."""
+    batch = batch.put({})
+    batch.stream = stream
+    ok = usable(batch)
+    if not bool(ok.all()):
+        batch = batch.put({f"weight/{stream}": batch.weight(stream) * ok[:, None]})
+    return batch
+
+
+def _weighing(batch: Batch) -> Batch:
+    """Without the groups that no stream wants: scoring them would be wasted. Links keep every row."""
+    names = [n for n in batch.names() if n.startswith("weight/")]
+    if not names or batch.links:
+        return batch
+    rows = torch.stack([(batch.weight(n.removeprefix("weight/")) != 0).any(1) for n in names]).any(0)
+    if batch.stream is not None and f"weight/{batch.stream}" not in batch:
+        return batch
+    _, group = torch.unique(batch["group"], return_inverse=True)
+    wanted = torch.zeros(len(group), dtype=torch.bool).index_fill_(0, group[rows], True)[group]
+    return batch if bool(wanted.all()) else batch.take(wanted)

@@ -1,0 +1,60 @@
+"""Several buffers, one optimiser batch.
+
+Axes: `B` rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+
+import torch
+
+from shuhari.batch import Batch, cat
+from shuhari.ports import Buffer, Ctx
+from shuhari.registry import register
+
+
+@register("buffer", "mixture")
+@dataclass
+class Mixture:
+    """Joins the draws of its `buffers`, first with first; where one has fewer draws the others go on alone.
+
+    Rows that a member did not mark for a stream weigh 0 on it, so each term sees its own. Successors of replayed rows
+    come along, and `ahead` finds them. The members are told events and saved on their own, like every component.
+    """
+
+    buffers: Mapping[str, Buffer]
+
+    def short(self) -> int:
+        return max((b.short() for b in self.buffers.values()), default=0)
+
+    def draw(self, ctx: Ctx) -> Iterator[Batch]:
+        for drawn in zip_longest(*(b.draw(ctx) for b in self.buffers.values())):
+            yield joined([b for b in drawn if b is not None])
+
+
+def joined(batches: list[Batch]) -> Batch:
+    """`cat` whose rows keep their successors, also those that only the whole behind a view holds."""
+    if len(batches) == 1:
+        return batches[0]
+    parts, keep, first = [], [], 0
+    for batch in batches:
+        keep.append(torch.arange(first, first + len(batch)))
+        child = batch["child"]
+        beyond = child[(child >= 0) & (batch.local(child) < 0)].unique()
+        parts.append(batch)
+        if len(beyond):  # the successors stand behind their rows, without weight, and are not drawn
+            assert batch.rows is not None
+            view = Batch(batch.whole, torch.cat([batch.rows, beyond]), None, batch.arena, batch.links, batch.stream)
+            own = {n: _longer(batch[n], len(beyond)) for n in {*batch.own, *batch.stamps}}
+            parts[-1] = view.put(own)
+        first += len(parts[-1])
+    whole, rows = cat(parts), torch.cat(keep)
+    return whole if len(rows) == len(whole) else whole.take(rows)
+
+
+def _longer(x: torch.Tensor, n: int) -> torch.Tensor:
+    fill = torch.nan if x.is_floating_point() else 0
+    return torch.cat([x, x.new_full((n, *x.shape[1:]), fill)])

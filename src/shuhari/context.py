@@ -1,0 +1,143 @@
+"""What a component may ask of a run (the `Ctx` port): named random streams, schedules, models, text, the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from shuhari import collect
+from shuhari.batch import Batch
+from shuhari.data import Number, Payload, Ramp, Request, Sampling, Trajectory, code
+from shuhari.needs import Need, gather, role_model
+from shuhari.noise import CounterNoise, mix
+from shuhari.ports import Engine, Event, Model, Reward, Rollout, Task
+
+T = TypeVar("T")
+
+
+class Context:
+    """One run's services. Everything random hangs on `seed`, the step, and a name."""
+
+    def __init__(self, seed: int, task: Task, engine: Engine, tokens: int | None = None) -> None:
+        self.seed, self.task, self.engine, self.tokens = seed, task, engine, tokens
+        self.models: dict[str, Model] = {}
+        self.step, self.version = 0, 0
+        self.count = 0.0
+        self.salt: tuple[object, ...] = ()
+        self.ledger: dict[str, float] = {}
+        self.next_row = self.next_ticket = 0
+        self.rollout: Rollout | None = None
+        self.rewards: Mapping[str, Reward] = {}
+        self.weights: Mapping[str, float] = {}
+        self.n, self.sampling = 1, Sampling()
+        self.groups: list[list[Trajectory]] = []  # what this step collected, for those who want to look
+        self.problems: list[str] = []  # what went wrong in rollouts and graders of this step, first messages
+        self.tell: Callable[[Event], None] = lambda event: None
+        self.clock = time.monotonic
+        self._loop = asyncio.new_event_loop()  # one for the run's life: asyncio.run a step is slow
+        self._tag = ""
+
+    # ---------------------------------------------------------------- randomness and schedules
+
+    def key(self, *name: object) -> int:
+        """The 63-bit number of a named stream, the same at every step."""
+        return code(self.seed, *name)
+
+    def rng(self, *name: object) -> torch.Generator:
+        """The generator of a named stream at this step."""
+        return torch.Generator().manual_seed(code(self.seed, self.step, *name))
+
+    def noise(self, batch: Batch, name: str) -> CounterNoise:
+        """Noise a row of the optimiser batch at hand: the same numbers however it is cut into micro-batches."""
+        row = batch["_row"].numpy() if "_row" in batch else np.arange(len(batch))
+        with np.errstate(over="ignore"):
+            return CounterNoise(mix(np.uint64(code(self.seed, name, *self.salt)) + mix(row.astype(np.uint64))))
+
+    def at(self, number: Number) -> float:
+        """A number, or a schedule's value at this step of the stage."""
+        return number(self.count) if isinstance(number, Ramp) else number
+
+    # ---------------------------------------------------------------- text, scores, costs
+
+    def encode(self, prompt: Payload, role: str = "policy") -> Payload:
+        """A string or messages as the token ids of the role's model; any other payload as it is."""
+        text = isinstance(prompt, str) or (
+            isinstance(prompt, tuple) and all(isinstance(m, Mapping) for m in prompt) and prompt
+        )
+        encode = getattr(role_model(self.models, role), "encode", None)
+        if not text:
+            return prompt
+        if encode is None:
+            raise TypeError(f"the model of role {role!r} reads no text, but the prompt is {str(prompt)[:60]!r}")
+        return encode(prompt)
+
+    def text(self, ids: Payload, role: str = "policy") -> str:
+        """Token ids of the role's model as text."""
+        return role_model(self.models, role).decode(ids)
+
+    def score(self, batch: Batch, needs: Sequence[Need]) -> Batch:
+        """With the columns of `needs` that are missing: one no-grad forward a role."""
+        return gather(batch, needs, self.models, self.tokens)
+
+    def serve(self) -> None:
+        """Give the engine the models as they are now."""
+        for name, value in (("seed", self.seed), ("charge", self.charge)):
+            if hasattr(self.engine, name):
+                setattr(self.engine, name, value)
+        self.engine.sync(self.models, self.version)
+
+    def charge(self, what: str, amount: float) -> None:
+        """To the ledger, under the tag of what goes on (probes and evaluation are paid for, and apart)."""
+        self.ledger[self._tag + what] = self.ledger.get(self._tag + what, 0) + amount
+
+    @contextmanager
+    def tagged(self, tag: str) -> Iterator[None]:
+        """Charge everything inside under `<tag>/`."""
+        before, self._tag = self._tag, f"{tag}/"
+        try:
+            yield
+        finally:
+            self._tag = before
+
+    # ---------------------------------------------------------------- collecting
+
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end, from outside of any."""
+        return self._loop.run_until_complete(coroutine)
+
+    def close(self) -> None:
+        self._loop.close()
+
+    async def probe(self, requests: Sequence[Request], *, tag: str) -> Batch:
+        """Roll out and grade beside the training data; charged under `tag`, never trained on."""
+        with self.tagged(tag):
+            return await collect.groups(requests, self, tag=tag)
+
+    async def grade(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+        """By the run's own task and rewards."""
+        return await collect.graded(trajectories, self)
+
+    def stamped(self, request: Request, tag: str) -> Request:
+        """With its key, and with the run's n and sampling where the curriculum left the defaults."""
+        ticket, self.next_ticket = self.next_ticket, self.next_ticket + 1
+        key = f"{tag}{request.problem.id}#{ticket}"
+        n = self.n if request.n == 1 and not tag else request.n
+        sampling = self.sampling if request.sampling == Sampling() else request.sampling
+        return replace(request, key=key, n=n, sampling=self.now(sampling))
+
+    def now(self, sampling: Sampling) -> Sampling:
+        """With schedules over steps resolved; a temperature ramp counts decisions and stays."""
+        return replace(sampling, epsilon=self.at(sampling.epsilon)) if isinstance(sampling.epsilon, Ramp) else sampling
+
+    def complain(self, what: str, error: BaseException) -> None:
+        """Count a failure of user code and keep its first messages: it is shown, and never becomes a reward of 0."""
+        self.charge(what, 1)
+        if len(self.problems) < 5:
+            self.problems.append(f"{what}: {type(error).__name__}: {error}")

@@ -1,0 +1,1 @@
+"""What to collect next."""

@@ -1,0 +1,56 @@
+"""The plainest curriculum: one problem after the other.
+
+Left out: choosing. `n` and `sampling` of a request are the run's to fill in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from shuhari.data import Array, Request
+from shuhari.noise import keys
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("curriculum", "sequential")
+@dataclass
+class Sequential:
+    """Problems of a split in the order of their index; a finite split starts again when it is through.
+
+    split: which problems. shuffle: whether a finite split comes in a new order each epoch, a permutation that depends
+    on `seed` and the epoch only; a source without end is walked as it is. Raises ValueError where there is no problem.
+    """
+
+    split: str = "train"
+    shuffle: bool = True
+    seed: int = 0
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"at": 0})
+
+    def __post_init__(self) -> None:
+        self._order: tuple[tuple[int, int], Array] | None = None  # (epoch, size) -> permutation: a cache
+
+    async def select(self, n: int, ctx: Ctx) -> list[Request]:
+        source = ctx.task.problems(self.split)
+        size = source.size()
+        if size == 0:
+            raise ValueError(
+                f"the task {type(ctx.task).__name__} has no problems in its split {self.split!r}: expected at least one"
+            )
+        first = int(self.state["at"])
+        self.state["at"] = first + n
+        return [Request(source[self._index(at, size)]) for at in range(first, first + n)]
+
+    def _index(self, at: int, size: int | None) -> int:
+        if size is None:
+            return at
+        epoch, index = divmod(at, size)
+        if not self.shuffle:
+            return index
+        if self._order is None or self._order[0] != (epoch, size):
+            order = np.argsort(keys(self.seed, "epoch", epoch, n=size), kind="stable")
+            self._order = (epoch, size), order
+        return int(self._order[1][index])

@@ -1,0 +1,288 @@
+"""Wire data: what crosses ports and processes. Frozen and plain: numbers, text, arrays; no tensors, no callables.
+
+Axes: `K` = the decisions of one step. Token ids are one-dimensional int32 arrays, and nothing else is: a context of
+that type is text, any other context must stack with its neighbours. What a policy learns from is `batch.Batch`,
+which `batch.pack` makes out of trajectories.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import Any, NoReturn, TypeAlias, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array: TypeAlias = NDArray[Any]
+Info: TypeAlias = dict[str, Any]
+Payload: TypeAlias = Union[  # noqa: UP007 (recursive); closed: all that `codec` writes
+    None, bool, int, float, str, bytes, Array, tuple["Payload", ...], Mapping[str, "Payload"]
+]
+
+
+class FrozenDict(dict[str, Any]):
+    """A dict that refuses change: a default of frozen dataclasses (a MappingProxyType is refused there on 3.11)."""
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("a frozen mapping cannot be changed: build a new one")
+
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(sorted(self)))
+
+
+EMPTY = FrozenDict()
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The end of an error message: the nearest right name, or all of them."""
+    known = sorted(map(str, names))
+    near = get_close_matches(str(name), known, 1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
+
+
+def code(*parts: object) -> int:
+    """A stable 63-bit number for a name: how roles, groups and tasks become integer columns."""
+    digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """A number that moves from `start` to `to` over `over` counts, after `after` counts at `start`.
+
+    It stands wherever a number may: over decisions (`Sampling.temperature`) or over the steps of a stage (any number
+    of a recipe, there written `{from = 1.0, to = 0.1, over = 200}`). `warm` counts climb from 0 first.
+    """
+
+    start: float
+    to: float
+    over: float
+    after: float = 0.0
+    warm: float = 0.0
+    shape: str = "linear"  # linear | cosine
+
+    def __post_init__(self) -> None:
+        if self.over <= 0:
+            raise ValueError(f"a ramp's `over` is {self.over}: expected a positive number of counts")
+        if self.shape not in ("linear", "cosine"):
+            raise ValueError(f"a ramp's `shape` is {self.shape!r}: {nearest(self.shape, ('linear', 'cosine'))}")
+
+    def __call__(self, at: Any) -> Any:
+        """The value at count `at` (a number, or an array of them)."""
+        x = np.clip((np.asarray(at, np.float64) - self.after) / self.over, 0.0, 1.0)
+        x = (1 - np.cos(np.pi * x)) / 2 if self.shape == "cosine" else x
+        y = self.start + (self.to - self.start) * x
+        y = y * np.minimum(1.0, (np.asarray(at, np.float64) + 1) / self.warm) if self.warm else y
+        return y if np.ndim(at) else float(y)
+
+
+Number: TypeAlias = float | Ramp
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a task hands out. `id` is stable for ever; `solution` holds reference steps for hints and demonstrations;
+    `start` is an environment snapshot to restore instead of resetting."""
+
+    task: str
+    id: str
+    prompt: Payload
+    answer: Payload = None
+    solution: Payload = None
+    info: Mapping[str, Any] = EMPTY
+    start: Payload = None
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a policy is sampled. A field that a model cannot honour is an error, never ignored.
+
+    `temperature` > 0, or a `Ramp` over the decision index; `greedy` takes the mode, and log-probabilities are then
+    those of the temperature given. `top` alternatives are reported per decision; `ban` holds for the first decision;
+    `epsilon` in [0, 1] mixes in a uniform action.
+    """
+
+    temperature: Number = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    greedy: bool = False
+    max_new: int = 256
+    stop: tuple[str, ...] = ()
+    ban: tuple[int, ...] = ()
+    top: int = 0
+    epsilon: Number = 0.0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.temperature, int | float) and not self.temperature > 0:
+            raise ValueError(f"temperature is {self.temperature}: expected > 0 (for the mode set greedy = true)")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p is {self.top_p}: expected a number in (0, 1]")
+        if not 0 <= self.min_p < 1:
+            raise ValueError(f"min_p is {self.min_p}: expected a number in [0, 1)")
+        if self.top_k < 0:
+            raise ValueError(f"top_k is {self.top_k}: expected 0 (off) or more")
+        if self.max_new < 1:
+            raise ValueError(f"max_new is {self.max_new}: expected at least 1")
+        if isinstance(self.epsilon, int | float) and not 0 <= self.epsilon <= 1:
+            raise ValueError(f"epsilon is {self.epsilon}: expected a number in [0, 1]")
+
+    @property
+    def truncates(self) -> bool:
+        """Whether a part of the distribution is cut off, so that scoring needs the kept ids (the `support`)."""
+        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
+
+    def temperatures(self, k: int) -> Array:
+        """[k] the temperature of each decision."""
+        if isinstance(self.temperature, Ramp):
+            return np.asarray(self.temperature(np.arange(k)), np.float32)
+        return np.full(k, self.temperature, np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One call of a policy inside an episode; `action` None makes a closing step: a final context only.
+
+    `parent` is the index, in the same trajectory, of the step that this one continues (a tree is one trajectory).
+    mask, version: [K]; logp: [K] at the sampling settings, None where we did not sample; reward: by name, a number
+    falls on the last decision, an array is [K]; `cont`: how much of this step's value counts for the step before.
+    `views`: what a role sees where that is not `context`. `info`: numbers and [K] arrays become columns.
+    """
+
+    context: Payload
+    action: Payload
+    mask: Array
+    version: Array
+    logp: Array | None = None
+    parent: int | None = None
+    reward: Mapping[str, Any] = EMPTY
+    role: str = "policy"
+    sampling: Sampling | None = None
+    cont: float = 1.0
+    views: Mapping[str, Payload] = EMPTY
+    info: Mapping[str, Any] = EMPTY
+
+    @classmethod
+    def of(cls, context: Payload, action: Payload, logp: Array | None = None, version: Any = 0, **fields: Any) -> Step:
+        """A step all of whose K positions are decisions: K tokens of a text, else one per row of `logp`."""
+        k = len(action) if is_tokens(action) else 1 if logp is None else len(logp)  # type: ignore[arg-type]
+        return cls(
+            context, action, np.ones(k, bool), np.broadcast_to(np.asarray(version, np.int64), (k,)), logp, **fields
+        )
+
+    @classmethod
+    def closing(cls, context: Payload, parent: int | None, cont: float, **fields: Any) -> Step:
+        """The final context of an episode: one position, no decision. `cont` 0 after an end, 1 after a cut."""
+        return cls(context, None, np.zeros(1, bool), np.full(1, -1), None, parent, cont=cont, **fields)
+
+    def split(self, at: int) -> tuple[Step, Step]:
+        """The two steps that this one is when a branch leaves inside its action, before decision `at` of a text.
+
+        The second half continues the first, so its context is this context and the first half's action; the caller
+        sets the second half's `parent`. Rewards given as a number stay on the last decision."""
+        if not (is_tokens(self.action) and is_tokens(self.context)):
+            raise TypeError("only a step over token ids can be split inside its action")
+        if not 0 < at < len(self.action):  # type: ignore[arg-type]
+            raise ValueError(f"split at {at}: expected a position in 1..{len(self.action) - 1}")  # type: ignore[arg-type]
+        k = len(self.mask)
+
+        def part(value: Any, half: slice, *, last: bool) -> Any:
+            if isinstance(value, np.ndarray) and value.ndim and len(value) == k:
+                return value[half]
+            return value if last else None
+
+        halves = []
+        for half, last in ((slice(0, at), False), (slice(at, k), True)):
+            kept = {
+                name: {n: p for n, v in getattr(self, name).items() if (p := part(v, half, last=last)) is not None}
+                for name in ("reward", "info")
+            }
+            fields: dict[str, Any] = {**kept, "logp": None if self.logp is None else self.logp[half]}
+            fields |= {name: getattr(self, name)[half] for name in ("action", "mask", "version")}
+            halves.append(replace(self, **fields))
+        context: Any = np.concatenate([self.context, halves[0].action])
+        return halves[0], replace(halves[1], context=context, cont=1.0)
+
+
+def is_tokens(x: object) -> bool:
+    """Whether a payload is text as token ids: a one-dimensional int32 array."""
+    return isinstance(x, np.ndarray) and x.dtype == np.int32 and x.ndim == 1
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """One group to collect: what a curriculum asks for.
+
+    `prefix`: forced and untrained steps (hints, resumed rows). `settings` go to the rollout and are checked against
+    what it accepts. `info` is stamped by the curriculum; its numbers become columns. `key` is stamped by the run,
+    unique for ever: groups, noise and re-queuing hang on it.
+    """
+
+    problem: Problem
+    n: int = 1
+    sampling: Sampling = Sampling()
+    prefix: tuple[Step, ...] = ()
+    settings: Mapping[str, Any] = EMPTY
+    info: Mapping[str, Any] = EMPTY
+    key: str = ""
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ValueError(f"a request's n is {self.n}: expected at least 1 sample")
+
+
+class Status(StrEnum):
+    """How an episode ended. Whether it went well is the reward's to say."""
+
+    FINISHED = "finished"
+    TRUNCATED = "truncated"  # a limit of time or length
+    CUT = "cut"  # paused, or its window ended: it goes on elsewhere
+    ERROR = "error"  # weight 0 on every stream, counted
+
+
+@dataclass(frozen=True, eq=False)
+class Trajectory:
+    """The steps of one episode, parents before children; several leaves make it a tree."""
+
+    request: Request
+    steps: tuple[Step, ...]
+    status: Status = Status.FINISHED
+    info: Mapping[str, Any] = EMPTY
+
+    def __post_init__(self) -> None:
+        for i, step in enumerate(self.steps):
+            if step.parent is not None and not 0 <= step.parent < i:
+                raise ValueError(f"step {i} continues step {step.parent}: a parent comes before its children")
+
+    def paths(self) -> list[tuple[int, ...]]:
+        """The indices of the steps from the root to each leaf, one path a leaf, in step order."""
+        inner = {s.parent for s in self.steps}
+        paths = []
+        for leaf in (i for i in range(len(self.steps)) if i not in inner):
+            path, at = [leaf], self.steps[leaf].parent
+            while at is not None:
+                path.append(at)
+                at = self.steps[at].parent
+            paths.append(tuple(path[::-1]))
+        return paths
+
+    def graded(self, grades: Iterable[Mapping[str, Any] | None]) -> Trajectory:
+        """With one grade a leaf; it falls on the last decision of the leaf's path; None leaves the leaf
+        ungraded (NaN)."""
+        steps = list(self.steps)
+        paths, grades = self.paths(), list(grades)
+        if len(paths) != len(grades):
+            raise ValueError(f"{len(grades)} grades for a trajectory with {len(paths)} leaves: expected one a leaf")
+        names = {n for g in grades if g for n in g}
+        for path, grade in zip(paths, grades, strict=True):
+            at = path[-1]
+            if steps[at].action is None and steps[at].parent is not None:  # a closing step decided nothing
+                at = path[-2]
+            steps[at] = replace(steps[at], reward={**steps[at].reward, **(grade or dict.fromkeys(names, float("nan")))})
+        return replace(self, steps=tuple(steps))

@@ -1,0 +1,1 @@
+"""What serves policies to rollouts."""

@@ -1,0 +1,1 @@
+"""What turns a batch into better models."""

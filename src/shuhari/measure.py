@@ -1,0 +1,53 @@
+"""What a step's report says: running means, and the plain facts of a collected batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shuhari.batch import STATUS, Batch
+from shuhari.data import Info, Status
+
+
+class Meter:
+    """Running means of named numbers, each with its own count."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, tuple[Any, Any]] = {}
+
+    def add(self, name: str, total: Any, count: Any = 1) -> None:
+        a, n = self.sums.get(name, (0.0, 0))
+        self.sums[name] = a + total, n + count
+
+    def update(self, info: Info, prefix: str = "") -> None:
+        for name, value in info.items():
+            self.add(f"{prefix}/{name}" if prefix else name, value)
+
+    def means(self) -> dict[str, float]:
+        return {k: float(a) / float(n) if n else float("nan") for k, (a, n) in self.sums.items()}
+
+
+def collected_info(batch: Batch, weights: Mapping[str, float]) -> Info:
+    """reward/<name>: the mean outcome of the episodes graded; rollout/*: shares of episodes, decisions an episode."""
+    if not len(batch):
+        return {"rollout/episodes": 0.0}
+    leaf = batch["leaf"]
+    n = int(leaf.sum())
+    status = batch["status"][leaf]
+    info: Info = {
+        "rollout/episodes": float(n),
+        "rollout/length": float(batch["mask"].sum()) / n,
+        "rollout/truncated": float((status == STATUS[Status.TRUNCATED]).sum()) / n,
+    }
+    errors = int((status == STATUS[Status.ERROR]).sum())
+    if errors:
+        info["rollout/errors"] = errors / n
+    for name in ["reward", *(f"reward/{w}" for w in weights)]:
+        outcome = batch.outcome(name)[leaf]
+        graded = ~outcome.isnan()
+        info[name if name != "reward" else "reward/mean"] = (
+            float(outcome[graded].mean()) if bool(graded.any()) else float("nan")
+        )
+        if name == "reward" and not bool(graded.all()):
+            info["rollout/ungraded"] = 1 - float(graded.float().mean())
+    return info

@@ -1,0 +1,1 @@
+"""Policies, critics, and the rules by which one role follows another."""

@@ -1,0 +1,177 @@
+"""Causal language models, made from scratch or loaded: policy, critic, or both.
+
+Left out: adapters, quantisation, dropout (a score must be a function of its row), images. Rows are read through
+`batch.steps`. The forward is in `trunk.py`, sampling in `decoding.py`, the distribution in `tokens.py`.
+
+Axes: `B` rows, `K` positions of an action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from shuhari.batch import Batch
+from shuhari.data import EMPTY, Array, Payload, Sampling, nearest
+from shuhari.models.decoding import generate, stop_strings
+from shuhari.models.tokenizers import Tokenizer, bpe_tokenizer, character_tokenizer, task_texts
+from shuhari.models.tokens import TokenDist, flattened
+from shuhari.models.trunk import Trunk
+from shuhari.needs import Noise, Trace
+from shuhari.registry import register
+
+VALUE = "value_head.safetensors"
+
+
+@register("model", "causal")
+@dataclass
+class Causal:
+    """A causal language model. Its log-probability is exact.
+
+    `path`: a directory with weights and tokenizer (a hub id where the hub can be reached). Without it, `architecture`
+    (a `model_type` of transformers) is made from scratch with the sizes given, and `config` sets other keys of its
+    configuration; `tokenizer` is `char` (of `alphabet`, else of the task's `alphabet`, else printable ASCII) or `bpe`
+    (`vocabulary` tokens, learnt from the task's training problems). `context`: the longest row in tokens; 0: what the
+    configuration says. `value_head`: a linear value of the hidden state before each decision, 0 at first, so that one
+    trunk serves policy and critic (`same_as`).
+    """
+
+    path: str = ""
+    architecture: str = "llama"
+    hidden: int = 96
+    layers: int = 3
+    heads: int = 3
+    intermediate: int = 256
+    context: int = 0
+    tied: bool = True
+    config: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    tokenizer: str = "char"
+    alphabet: str = ""
+    vocabulary: int = 512
+    value_head: bool = False
+    device: str = "cpu"
+    kind: Literal["exact"] = field(init=False, default="exact")
+
+    def build(self, task: Any) -> None:
+        """Make or load tokenizer and weights. Raises ValueError for an unknown architecture, configuration key or
+        tokenizer, and for an architecture whose logits are not a function of its last hidden state alone."""
+        lm, self.text = _loaded(self.path) if self.path else self._scratch(task)
+        self.module = Trunk(lm, self.value_head, self.context).to(self.device)
+        head = Path(self.path) / VALUE
+        if self.path and self.value_head and head.is_file():
+            from safetensors.torch import load_file
+
+            self.module.value.load_state_dict(load_file(str(head)))  # type: ignore[union-attr]
+
+    # ---------------------------------------------------------------- text
+
+    @property
+    def end(self) -> int:
+        """The id of the end token."""
+        return self.text.end
+
+    def encode(self, prompt: Payload) -> Array:
+        """[k] the token ids of a string or of messages."""
+        return self.text.encode(prompt)
+
+    def decode(self, ids: Array) -> str:
+        """The text of token ids, without a closing end token."""
+        return self.text.decode(ids)
+
+    # ---------------------------------------------------------------- decisions
+
+    def __call__(self, batch: Batch) -> TokenDist:
+        """One forward; what is asked of it is computed at the decisions only."""
+        contexts = [step.context for step in batch.steps]
+        k = batch["length"].numpy() - np.fromiter(map(len, contexts), np.int64, len(contexts))  # type: ignore[arg-type]
+        mask, device = batch["mask"], self.module.device
+        action = batch["action"].to(device)
+        hidden = self.module.before(contexts, action[:, : int(k.max(initial=1))], k, self.text.pad)  # type: ignore[arg-type]
+        support, ban, temperature = (
+            None if (x := batch.get(name)) is None else x.to(device).flatten(0, 1)
+            for name in ("support", "ban", "temperature")
+        )
+        return TokenDist(
+            hidden=flattened(hidden, mask.shape[1]),
+            action=action.flatten(),
+            mask=mask.flatten().to(device),
+            head=self.module.logits,
+            vocabulary=self.module.vocabulary,
+            shape=tuple(mask.shape),
+            temperature=None if temperature is None else temperature.nan_to_num(1.0),  # NaN: not sampled by us
+            support=support,
+            ban=ban,
+            scalar=self.module.scalar,
+        )
+
+    def sample(self, contexts: Sequence[Array], sampling: Sampling, *, noise: Noise) -> list[Trace]:
+        """One trace a context; see `decoding.generate`. Raises ValueError for settings that it cannot honour."""
+        wrong = [i for i in sampling.ban if not 0 <= i < self.module.vocabulary]
+        if wrong:
+            raise ValueError(f"sampling.ban names token {wrong[0]}: expected 0 to {self.module.vocabulary - 1}")
+        stopped = stop_strings(sampling.stop, self.text.stops(sampling.stop), self.text.decode)
+        return generate(self.module, contexts, sampling, noise, end=self.end, pad=self.text.pad, stopped=stopped)
+
+    def save(self, directory: str | Path) -> None:
+        """As a Hugging Face directory: configuration, safetensors, tokenizer; the value head beside them."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        self.module.lm.save_pretrained(directory)
+        self.text.save(str(directory))
+        if self.module.value is not None:
+            from safetensors.torch import save_file
+
+            save_file({k: v.contiguous() for k, v in self.module.value.state_dict().items()}, str(directory / VALUE))
+
+    # ---------------------------------------------------------------- from scratch
+
+    def _scratch(self, task: Any) -> tuple[Any, Tokenizer]:
+        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KNOWN
+
+        if self.architecture not in KNOWN:
+            raise ValueError(f"no causal architecture {self.architecture!r}; {nearest(self.architecture, KNOWN)}")
+        text = self._tokenizer(task)
+        usual = AutoConfig.for_model(self.architecture)
+        wrong = [k for k in self.config if not hasattr(usual, k)]
+        if wrong:
+            near = nearest(wrong[0], usual.to_dict())
+            raise ValueError(f"config of {self.architecture!r} has no key {wrong[0]!r}; {near}")
+        sizes: dict[str, Any] = {
+            "vocab_size": text.size, "hidden_size": self.hidden, "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads, "num_key_value_heads": self.heads, "head_dim": self.hidden // self.heads,
+            "intermediate_size": self.intermediate, "tie_word_embeddings": self.tied,
+            "pad_token_id": text.pad, "eos_token_id": text.end, "bos_token_id": None,
+        }  # fmt: skip
+        if self.context:
+            sizes["max_position_embeddings"] = self.context
+        sizes = {k: v for k, v in sizes.items() if hasattr(usual, k)}
+        config = AutoConfig.for_model(self.architecture, **{**sizes, **self.config})
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32), text
+
+    def _tokenizer(self, task: Any) -> Tokenizer:
+        if self.tokenizer == "char":
+            return character_tokenizer(self.alphabet or getattr(task, "alphabet", ""))
+        if self.tokenizer == "bpe":
+            return bpe_tokenizer(task_texts(task), self.vocabulary)
+        raise ValueError(f"tokenizer is {self.tokenizer!r}; {nearest(self.tokenizer, ('char', 'bpe'))}")
+
+
+@register("model", "causal_value")
+@dataclass
+class CausalValue(Causal):
+    """The same trunk as a critic: a causal model that has a value head unless told otherwise."""
+
+    value_head: bool = True
+
+
+def _loaded(path: str) -> tuple[Any, Tokenizer]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    lm = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, use_safetensors=True)
+    return lm, Tokenizer(AutoTokenizer.from_pretrained(path))

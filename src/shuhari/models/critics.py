@@ -1,0 +1,214 @@
+"""Critics and one-number models: V(s), Q(s, ·) over discrete actions, ensembles of Q(s, a), a positive scalar.
+
+Axes: `B` rows, `K` positions (here 1), `A` discrete actions, `n` members of an ensemble. Leaves out distributions over
+returns and recurrent critics.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from shuhari.batch import Batch
+from shuhari.data import Sampling
+from shuhari.models.mlp import Ensemble, Mlp
+from shuhari.models.sampling import epsilon, honour, uniform_share
+from shuhari.models.spaces import Inputs, box, discrete, spaces_of
+from shuhari.needs import Noise, Traces
+from shuhari.ports import Task
+from shuhari.registry import register
+
+
+class Values:
+    """What a critic answers: `value()` [B, K], or [B, K, n] of an ensemble."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: Tensor) -> None:
+        self._value = value
+
+    def value(self) -> Tensor:
+        return self._value
+
+    def at(self, index: Tensor) -> Values:
+        """The positions `index` [N] of the flattened [B * K]."""
+        return Values(self._value.flatten(0, 1)[index])
+
+
+class Actions:
+    """Values q [B, K, A] of all discrete actions, and the epsilon-greedy policy on them; the methods of a policy are
+    those of the mixture with the row's `epsilon` [B, K] (0 where None). Methods answer [B, K]; after `at`, [N]."""
+
+    __slots__ = ("action", "epsilon", "q")
+
+    def __init__(self, q: Tensor, action: Tensor, epsilon: Tensor | None = None) -> None:
+        self.q, self.action, self.epsilon = q, action, epsilon
+
+    def all(self) -> Tensor:
+        """[B, K, A] the value of every action."""
+        return self.q
+
+    def value(self) -> Tensor:
+        """Of the action taken."""
+        return self.q.gather(-1, self.action.unsqueeze(-1)).squeeze(-1)
+
+    def mode(self) -> Tensor:
+        """The greedy action."""
+        return self.q.argmax(-1)
+
+    def probs(self) -> Tensor:
+        """[B, K, A]: 1 - epsilon for the greedy action, and epsilon / A for each."""
+        e = self.q.new_zeros(()) if self.epsilon is None else self.epsilon.unsqueeze(-1)
+        rest = (e / self.q.shape[-1]).expand_as(self.q)
+        return rest.scatter_add(-1, self.mode().unsqueeze(-1), (1 - e).expand(*self.q.shape[:-1], 1))
+
+    def log_prob(self) -> Tensor:
+        """-inf for what a greedy policy would never do."""
+        return self.probs().gather(-1, self.action.unsqueeze(-1)).squeeze(-1).log()
+
+    def entropy(self) -> Tensor:
+        return torch.special.entr(self.probs()).sum(-1)
+
+    def kl(self, other: Actions) -> Tensor:
+        """KL(self || other), exact; inf where `other` never does what this one does."""
+        p, q = self.probs(), other.probs()
+        return torch.where(p > 0, p * (p.log() - q.log()), 0.0).sum(-1)
+
+    def parameters(self) -> Tensor:
+        return self.q
+
+    def at(self, index: Tensor) -> Actions:
+        """The decisions `index` [N] of the flattened [B * K]."""
+        e = None if self.epsilon is None else self.epsilon.expand_as(self.action).flatten()[index]
+        return Actions(self.q.flatten(0, -2)[index], self.action.flatten()[index], e)
+
+
+@register("model", "value")
+@dataclass
+class ValueCritic:
+    """V(s), an MLP. `orthogonal`: PPO's initialisation, with `gain` in the last layer; else that of `nn.Linear`."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    activation: str = "tanh"
+    orthogonal: bool = True
+    gain: float = 1.0
+    module: nn.Module = field(init=False, repr=False)
+
+    def build(self, task: Task) -> None:
+        self._inputs = Inputs(spaces_of(task, "value")[0], "value")
+        sizes = (self._inputs.size, *self.hidden, 1)
+        self.module = self._net = Mlp(sizes, self.activation, self.gain if self.orthogonal else None)
+
+    def __call__(self, batch: Batch) -> Values:
+        return Values(self._net(self._inputs(batch["context"])))
+
+
+@register("model", "q_discrete")
+@dataclass
+class DiscreteQ:
+    """Q(s, ·) of every discrete action, an MLP; as a policy greedy on it, or epsilon-greedy by `Sampling.epsilon`."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    activation: str = "relu"
+    kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
+    module: nn.Module = field(init=False, repr=False)
+
+    def build(self, task: Task) -> None:
+        seen, does = spaces_of(task, "q_discrete")
+        actions = discrete(does, "action", "q_discrete")
+        self._inputs, self._start, self._n = Inputs(seen, "q_discrete"), int(actions.start), int(actions.n)
+        self.module = self._net = Mlp((self._inputs.size, *self.hidden, self._n), self.activation)
+
+    def __call__(self, batch: Batch) -> Actions:
+        q = self._net(self._inputs(batch["context"])).unsqueeze(1)
+        return Actions(q, batch["action"].long().view(-1, 1), epsilon(batch))
+
+    def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
+        """contexts [B, ...] -> action [B] in 0..A-1, logp [B, 1]; `info`: `epsilon` [B, 1]."""
+        honour(sampling, ("greedy", "epsilon"), "q_discrete")
+        e = uniform_share(sampling)
+        n = self._n
+        with torch.no_grad():
+            best = self._net(self._inputs(contexts)).argmax(-1)
+            action = best
+            if e and not sampling.greedy:
+                u = noise.uniform(0, 2)
+                action = torch.where(u[:, 0] < e, (u[:, 1] * n).long(), best)
+            p = torch.where(action == best, 1 - e + e / n, e / n)
+            info = {"epsilon": p.new_full((len(p), 1), e)}
+            if self._start:
+                info["environment"] = action + self._start
+        return Traces(action, p.log().unsqueeze(1), info=info)
+
+
+@register("model", "q_continuous")
+@dataclass
+class ContinuousQ:
+    """An ensemble of `n` critics Q(s, a) of continuous actions [B, A], as the policy decided them (not as the
+    environment takes them). `value()` is [B, 1, n]."""
+
+    n: int = 2
+    hidden: tuple[int, ...] = (256, 256)
+    activation: str = "relu"
+    module: nn.Module = field(init=False, repr=False)
+
+    def build(self, task: Task) -> None:
+        seen, does = spaces_of(task, "q_continuous")
+        if self.n < 1:
+            raise ValueError(f"q_continuous: n is {self.n}: expected at least 1 critic")
+        actions = box(does, "action", "q_continuous")
+        self._inputs = Inputs(seen, "q_continuous")
+        self.module = self._net = Ensemble(
+            self.n, (self._inputs.size + int(actions.shape[0]), *self.hidden, 1), self.activation
+        )
+
+    def __call__(self, batch: Batch) -> Values:
+        seen = self._inputs(batch["context"])
+        q = self._net(torch.cat([seen, batch["action"].view(len(seen), -1)], 1))  # [n, B, 1]
+        return Values(q.permute(1, 2, 0))
+
+
+class Scalar:
+    """`value()` > 0, one number that broadcasts against any column; `parameters()` is its logarithm."""
+
+    __slots__ = ("_log", "_value")
+
+    def __init__(self, log: Tensor) -> None:
+        self._log, self._value = log, log.exp()
+
+    def value(self) -> Tensor:
+        return self._value
+
+    def parameters(self) -> Tensor:
+        return self._log
+
+    def at(self, index: Tensor) -> Scalar:
+        return self
+
+
+class _Log(nn.Module):
+    def __init__(self, value: float) -> None:
+        super().__init__()
+        self.log = nn.Parameter(torch.tensor(math.log(value)))
+
+
+@register("model", "scalar")
+@dataclass
+class ScalarModel:
+    """One positive number, exp of its parameter: SAC's temperature, a dual variable. `initial`: where it starts."""
+
+    initial: float = 1.0
+    module: nn.Module = field(init=False, repr=False)
+
+    def build(self, task: Task) -> None:
+        if not self.initial > 0:
+            raise ValueError(f"scalar: initial is {self.initial}: expected a positive number")
+        self.module = _Log(self.initial)
+
+    def __call__(self, batch: Batch) -> Scalar:
+        log: Tensor = self.module._parameters["log"]  # type: ignore[assignment]
+        return Scalar(log if torch.is_grad_enabled() else log.detach())

@@ -1,0 +1,241 @@
+"""Gaussian decisions in a Box: plain (PPO) and squashed by tanh (SAC).
+
+Axes: `B` rows, `K` positions (here 1), `A` action dimensions, `N` decisions picked by `at`. Leaves out correlated
+dimensions and action chunks.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from shuhari.batch import Batch
+from shuhari.data import Sampling
+from shuhari.models.mlp import Mlp
+from shuhari.models.sampling import epsilon, honour, uniform_share
+from shuhari.models.spaces import Inputs, bounds, box, spaces_of
+from shuhari.needs import Noise, Traces
+from shuhari.ports import Task
+from shuhari.registry import register
+
+_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
+_LOG_2 = math.log(2)
+_EDGE = 1 - 2.0**-24  # the largest float32 below 1
+
+
+class Gaussian:
+    """Diagonal normal decisions: mean, log_std, action [B, K, A]. Methods answer [B, K]; after `at`, [N]."""
+
+    __slots__ = ("action", "log_std", "mean")
+
+    def __init__(self, mean: Tensor, log_std: Tensor, action: Tensor) -> None:
+        self.mean, self.log_std, self.action = mean, log_std, action
+
+    def log_prob(self) -> Tensor:
+        return normal_log_prob(self.action, self.mean, self.log_std)
+
+    def entropy(self) -> Tensor:
+        return (self.log_std + (0.5 + _HALF_LOG_2PI)).sum(-1)
+
+    def kl(self, other: Gaussian) -> Tensor:
+        """KL(self || other), exact."""
+        return normal_kl(self, other)
+
+    def mode(self) -> Tensor:
+        """[B, A] the mean, as the column `action` holds actions."""
+        return self.mean.flatten(0, -2)
+
+    def rsample(self, noise: Noise) -> tuple[Tensor, Tensor]:
+        """Reparameterised actions [B, A] and their log_prob [B, K], both differentiable."""
+        eps = noise.normal(0, self.mean.shape[-1]).view_as(self.mean)
+        action = self.mean + self.log_std.exp() * eps
+        return action.flatten(0, -2), -(0.5 * eps.square() + self.log_std + _HALF_LOG_2PI).sum(-1)
+
+    def parameters(self) -> Tensor:
+        """[B, K, 2A] means, then log standard deviations."""
+        return torch.cat([self.mean, self.log_std], -1)
+
+    def at(self, index: Tensor) -> Gaussian:
+        """The decisions `index` [N] of the flattened [B * K]."""
+        return Gaussian(*(x.flatten(0, -2)[index] for x in (self.mean, self.log_std, self.action)))
+
+
+class Squashed:
+    """a = tanh(u) in (-1, 1) with u normal: mean and log_std of u, action a, all [B, K, A]; methods answer [B, K].
+
+    The log-probability is that of a, not of the action scaled to the environment's bounds, as in SAC (Haarnoja et al.
+    2018, appendix C): the two differ by a constant. `pre` is u where it is known, NaN elsewhere: for large |u| it
+    cannot be had back from a in float32. `epsilon`: the share of a uniform a in the behaviour's mixture. The entropy
+    has no closed form."""
+
+    __slots__ = ("action", "epsilon", "log_std", "mean", "pre")
+
+    def __init__(
+        self, mean: Tensor, log_std: Tensor, action: Tensor, pre: Tensor | None = None, epsilon: Tensor | None = None
+    ) -> None:
+        self.mean, self.log_std, self.action, self.pre, self.epsilon = mean, log_std, action, pre, epsilon
+
+    def log_prob(self) -> Tensor:
+        u = self.action.clamp(-_EDGE, _EDGE).atanh()
+        u = u if self.pre is None else self.pre.where(~self.pre.isnan(), u)
+        logp = normal_log_prob(u, self.mean, self.log_std) - _log_slope(u)
+        return logp if self.epsilon is None else _mixed(logp, self.epsilon, u.shape[-1])
+
+    def kl(self, other: Squashed) -> Tensor:
+        """KL(self || other), exact: tanh is one to one, so it is that of u. Not of the mixtures with `epsilon`."""
+        return normal_kl(self, other)
+
+    def mode(self) -> Tensor:
+        """[B, A] tanh of the mean of u, as the column `action` holds actions."""
+        return self.mean.tanh().flatten(0, -2)
+
+    def rsample(self, noise: Noise) -> tuple[Tensor, Tensor]:
+        """Reparameterised actions [B, A] of the policy without `epsilon`, and their log_prob [B, K]."""
+        eps = noise.normal(0, self.mean.shape[-1]).view_as(self.mean)
+        u = self.mean + self.log_std.exp() * eps
+        logp = -(0.5 * eps.square() + self.log_std + _HALF_LOG_2PI).sum(-1) - _log_slope(u)
+        return u.tanh().flatten(0, -2), logp
+
+    def parameters(self) -> Tensor:
+        """[B, K, 2A] means, then log standard deviations, of u."""
+        return torch.cat([self.mean, self.log_std], -1)
+
+    def at(self, index: Tensor) -> Squashed:
+        """The decisions `index` [N] of the flattened [B * K]."""
+        mean, log_std, action = (x.flatten(0, -2)[index] for x in (self.mean, self.log_std, self.action))
+        pre = None if self.pre is None else self.pre.flatten(0, -2)[index]
+        e = None if self.epsilon is None else self.epsilon.flatten()[index]
+        return Squashed(mean, log_std, action, pre, e)
+
+
+def normal_log_prob(x: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
+    """Summed over the last axis."""
+    z = (x - mean) * (-log_std).exp()
+    return -(0.5 * z.square() + log_std + _HALF_LOG_2PI).sum(-1)
+
+
+def normal_kl(p: Gaussian | Squashed, q: Gaussian | Squashed) -> Tensor:
+    """KL of diagonal normals, summed over the last axis."""
+    gap = (p.mean - q.mean).square() + (2 * p.log_std).exp()
+    return (q.log_std - p.log_std + 0.5 * gap * (-2 * q.log_std).exp() - 0.5).sum(-1)
+
+
+def _log_slope(u: Tensor) -> Tensor:
+    """log |d tanh(u) / du| summed over the last axis: log(1 - tanh² u) = 2 (log 2 - u - softplus(-2u)), stable."""
+    return 2 * (_LOG_2 - u - F.softplus(-2 * u)).sum(-1)
+
+
+def _mixed(logp: Tensor, e: Tensor, dimensions: int) -> Tensor:
+    """The log-density of (1 - e) p + e U, U uniform on (-1, 1) in every dimension."""
+    return torch.logaddexp((-e).log1p() + logp, e.log() - dimensions * _LOG_2)
+
+
+class _Net(nn.Module):
+    """Means of an MLP, and log standard deviations [A] that no observation moves."""
+
+    def __init__(self, net: Mlp, log_std: Tensor) -> None:
+        super().__init__()
+        self.net, self.log_std = net, nn.Parameter(log_std)
+
+
+@register("model", "gaussian")
+@dataclass
+class GaussianPolicy:
+    """A diagonal Gaussian over a Box, standard deviation a parameter of its own (PPO). Honours greedy.
+
+    The decision is the unbounded action; the environment gets it clipped to its bounds (`info["environment"]`).
+    `log_std`: its first value. `orthogonal`: PPO's initialisation, with `gain` in the last layer."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    activation: str = "tanh"
+    orthogonal: bool = True
+    gain: float = 0.01
+    log_std: float = 0.0
+    kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
+    module: nn.Module = field(init=False, repr=False)
+
+    def build(self, task: Task) -> None:
+        seen, does = spaces_of(task, "gaussian")
+        actions = box(does, "action", "gaussian")
+        self._inputs, self._bounds = Inputs(seen, "gaussian"), bounds(actions)
+        a = int(actions.shape[0])
+        net = Mlp((self._inputs.size, *self.hidden, a), self.activation, self.gain if self.orthogonal else None)
+        self.module = _Net(net, torch.full((a,), float(self.log_std)))
+        self._net, self._own = net, self.module._parameters
+
+    def __call__(self, batch: Batch) -> Gaussian:
+        mean, log_std = self._parameters(batch["context"])
+        return Gaussian(*(x.unsqueeze(1) for x in (mean, log_std, batch["action"].view_as(mean))))
+
+    def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
+        """contexts [B, ...] -> action [B, A], logp [B, 1]; `info`: `environment` [B, A]."""
+        honour(sampling, ("greedy",), "gaussian")
+        with torch.no_grad():
+            mean, log_std = self._parameters(contexts)
+            action = mean if sampling.greedy else mean + log_std.exp() * noise.normal(0, mean.shape[1])
+            logp = normal_log_prob(action, mean, log_std).unsqueeze(1)
+            info = {} if self._bounds is None else {"environment": action.clamp(*self._bounds)}
+        return Traces(action, logp, info=info)
+
+    def _parameters(self, contexts: Tensor) -> tuple[Tensor, Tensor]:
+        mean = self._net(self._inputs(contexts))
+        return mean, self._own["log_std"].expand_as(mean)  # type: ignore[union-attr]
+
+
+@register("model", "squashed")
+@dataclass
+class SquashedPolicy:
+    """A Gaussian squashed by tanh and scaled to a bounded Box (SAC). Honours greedy and epsilon (a uniform action).
+
+    The decision, which critics see and the column `action` holds, is tanh(u) in (-1, 1); the environment gets it scaled
+    to its bounds (`info["environment"]`); u is kept as the column `pre`, for exact scoring. log_std of u is held in
+    [`low`, `high`]."""
+
+    hidden: tuple[int, ...] = (256, 256)
+    activation: str = "relu"
+    low: float = -20.0
+    high: float = 2.0
+    kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
+    module: nn.Module = field(init=False, repr=False)
+
+    def build(self, task: Task) -> None:
+        seen, does = spaces_of(task, "squashed")
+        actions = box(does, "action", "squashed", bounded=True)
+        bottom, top = (torch.from_numpy(x).float() for x in (actions.low, actions.high))
+        self._bounds, self._middle, self._half = (bottom, top), (top + bottom) / 2, (top - bottom) / 2
+        self._inputs = Inputs(seen, "squashed")
+        self.module = self._net = Mlp((self._inputs.size, *self.hidden, 2 * int(actions.shape[0])), self.activation)
+
+    def __call__(self, batch: Batch) -> Squashed:
+        mean, log_std = self._parameters(batch["context"])
+        mean, log_std = mean.unsqueeze(1), log_std.unsqueeze(1)
+        return Squashed(mean, log_std, batch["action"].view_as(mean), batch.get("pre"), epsilon(batch))
+
+    def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
+        """contexts [B, ...] -> action [B, A], logp [B, 1]; `info`: `environment` [B, A], `pre` [B, 1, A],
+        `epsilon` [B, 1]."""
+        honour(sampling, ("greedy", "epsilon"), "squashed")
+        e = uniform_share(sampling)
+        with torch.no_grad():
+            mean, log_std = self._parameters(contexts)
+            u = mean if sampling.greedy else mean + log_std.exp() * noise.normal(0, mean.shape[1])
+            if e and not sampling.greedy:
+                v = noise.uniform(0, mean.shape[1] + 1).float()
+                uniform = (2 * v[:, 1:] - 1).clamp(-_EDGE, _EDGE).atanh()
+                u = torch.where(v[:, :1] < e, uniform, u)
+            action, logp = u.tanh(), (normal_log_prob(u, mean, log_std) - _log_slope(u)).unsqueeze(1)
+            scaled = torch.addcmul(self._middle, self._half, action).clamp(*self._bounds)
+            share = logp.new_full((len(logp), 1), e)
+            info = {"environment": scaled, "pre": u.unsqueeze(1), "epsilon": share}
+            if e:
+                logp = _mixed(logp, share, u.shape[1])
+        return Traces(action, logp, info=info)
+
+    def _parameters(self, contexts: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = self._net(self._inputs(contexts)).chunk(2, -1)
+        return mean, log_std.clamp(self.low, self.high)

@@ -1,0 +1,56 @@
+"""A table of logits: the smallest policy, exact in everything, for oracles and first steps.
+
+Axes: `B` rows, `S` states, `A` actions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from shuhari.batch import Batch
+from shuhari.data import Sampling
+from shuhari.models.categorical import SUPPORTED, Categorical, sampled, scored
+from shuhari.models.sampling import honour
+from shuhari.models.spaces import discrete, spaces_of
+from shuhari.needs import Noise, Traces
+from shuhari.ports import Task
+from shuhari.registry import register
+
+
+class _Table(nn.Module):
+    def __init__(self, states: int, actions: int) -> None:
+        super().__init__()
+        self.logits = nn.Parameter(torch.zeros(states, actions))
+
+
+@register("model", "tabular")
+@dataclass
+class Tabular:
+    """Softmax over a table `module.logits` [S, A] of zeros at first, for Discrete observations and actions.
+
+    Honours temperature, greedy and epsilon."""
+
+    kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
+    module: nn.Module = field(init=False, repr=False)
+
+    def build(self, task: Task) -> None:
+        seen, does = spaces_of(task, "tabular")
+        states, actions = discrete(seen, "observation", "tabular"), discrete(does, "action", "tabular")
+        self._first, self._start = int(states.start), int(actions.start)
+        self.module = self._table = _Table(int(states.n), int(actions.n))
+
+    def __call__(self, batch: Batch) -> Categorical:
+        return scored(self._rows(batch["context"]), batch)
+
+    def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
+        """contexts: states [B] -> action [B] in 0..A-1, logp [B, 1]."""
+        honour(sampling, SUPPORTED, "tabular")
+        with torch.no_grad():
+            return sampled(self._rows(contexts), sampling, noise, self._start)
+
+    def _rows(self, states: Tensor) -> Tensor:
+        return self._table.logits[states.reshape(-1) - self._first]

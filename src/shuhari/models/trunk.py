@@ -1,0 +1,145 @@
+"""A Hugging Face language model as hidden states and the heads upon them.
+
+Where many rows share a prompt, the prompt is run once and its keys and values are shared, also for the gradient.
+
+Axes: `B` rows, `U` different contexts, `P` tokens of a context, `K` positions of an action, `T` tokens of a row, `b`
+rows, `D` hidden, `V` vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shuhari.data import Array
+from shuhari.models.decoding import distinct, growing_layer, left_padded, places, upto
+
+SHARE = 0.75  # prompts are shared where that leaves less than this share of the tokens to run
+
+
+class Trunk(nn.Module):
+    """`lm` as a module whose state dict has each tied weight once. `context`: the longest row; 0: what `lm` reads.
+
+    Raises ValueError for an architecture whose logits are not a function of its last hidden state alone.
+    """
+
+    def __init__(self, lm: Any, value_head: bool = False, context: int = 0) -> None:
+        super().__init__()
+        config, head = lm.config.get_text_config(), lm.get_output_embeddings()
+        self.base = lm.base_model
+        if self.base is lm or head is None:
+            raise ValueError(f"architecture {config.model_type!r} has no trunk apart from its head: not supported")
+        tied = head.weight is lm.get_input_embeddings().weight and getattr(head, "bias", None) is None
+        if not tied:
+            self.head = head
+        self._hidden = (lm, head)  # a tuple: not registered a second time
+        self.value = nn.Linear(config.hidden_size, 1) if value_head else None
+        if self.value is not None:
+            nn.init.zeros_(self.value.weight)
+            nn.init.zeros_(self.value.bias)
+        self.cap = getattr(config, "final_logit_softcapping", None)
+        self.scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+        self.vocabulary = int(head.weight.shape[0])
+        self.limit = int(context or getattr(config, "max_position_embeddings", None) or 1 << 30)
+        self.eval()
+        self._check(config.model_type)
+
+    @property
+    def lm(self) -> Any:
+        """The Hugging Face model, whose weights these are."""
+        return self._hidden[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return self._hidden[1].weight.device  # type: ignore[no-any-return]
+
+    @property
+    def scalar(self) -> Any:
+        """hidden [n, D] -> value [n], or None."""
+        value = self.value
+        return None if value is None else lambda hidden: value(hidden).squeeze(-1)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[..., D] -> [..., V] float32."""
+        x: Tensor = self._hidden[1](hidden).float()
+        x = x if self.scale == 1 else x * self.scale
+        return x if self.cap is None else self.cap * torch.tanh(x / self.cap)
+
+    def hidden(
+        self, ids: Tensor, cache: Any = None, mask: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        """[b, T] ids -> [b, T, D]. Without a mask rows may be padded on the right: causal attention looks back only."""
+        more = {"attention_mask": mask, "position_ids": positions, "past_key_values": cache}
+        out = self.base(input_ids=ids, use_cache=cache is not None, **more)
+        return out.last_hidden_state  # type: ignore[no-any-return]
+
+    def new_cache(self, room: int = 0) -> Any:
+        """Keys and values of the rows to come, `room` tokens each; 0: a cache that gradients run through."""
+        from transformers.cache_utils import DynamicCache, DynamicLayer
+
+        cache = DynamicCache(config=self.lm.config)
+        for i, layer in enumerate(cache.layers):
+            if room and type(layer) is DynamicLayer:
+                cache.layers[i] = growing_layer()()
+                cache.layers[i].room = room
+        return cache
+
+    def before(self, contexts: Sequence[Array], action: Tensor, taken: Array, pad: int) -> Tensor:
+        """[B, K, D] the hidden state before each position of action [B, K], of which a row has `taken` [B]. Raises
+        ValueError for a row longer than the model reads, or without context."""
+        B, K = action.shape
+        lengths = np.fromiter(map(len, contexts), np.int64, B)
+        longest, whole = int(lengths.max()), int((lengths + taken).max())
+        if whole > self.limit or int(lengths.min()) < 1:
+            raise ValueError(f"a row of {whole} tokens: expected at most {self.limit}, of them 1 of context at least")
+        unique, index = distinct(contexts)
+        if len(unique) * longest + B * (K - 1) < SHARE * B * (whole - 1) and self._sharable():
+            return self._shared(unique, index.to(action.device), action, pad)
+        return self._plain(contexts, lengths, action, whole - 1, pad)
+
+    def _plain(self, contexts: Sequence[Array], lengths: Array, action: Tensor, width: int, pad: int) -> Tensor:
+        """Context and action in one row, padded on the right to `width`, so that no mask is needed."""
+        (B, K), longest = action.shape, int(lengths.max())
+        ids = np.full((B, longest), pad, np.int64)
+        ids[np.arange(longest) < lengths[:, None]] = np.concatenate(contexts)
+        prompt = torch.from_numpy(ids).to(action.device)
+        if int(lengths.min()) == longest:
+            return self.hidden(torch.cat([prompt, action[:, :-1]], 1))[:, longest - 1 :]
+        row = torch.cat([prompt, action.new_full((B, K - 1), pad)], 1)
+        at = torch.from_numpy(lengths[:, None] + np.arange(K)).to(action.device)  # the place of each token of the action
+        hidden = self.hidden(row.scatter_(1, at[:, :-1], action[:, :-1])[:, :width])
+        return hidden.gather(1, (at - 1).clamp(max=width - 1)[..., None].expand(-1, -1, hidden.shape[-1]))
+
+    def _shared(self, unique: Sequence[Array], index: Tensor, action: Tensor, pad: int) -> Tensor:
+        """Each context once; rows go on from its keys and values, through which their gradients meet."""
+        K, cache = action.shape[1], self.new_cache()
+        prompt, seen = left_padded(unique, pad, K - 1, action.device)
+        P = prompt.shape[1]
+        first = self.hidden(prompt, cache, upto(seen, P), places(seen, P))
+        last = first[:, -1][index][:, None]
+        if K == 1:
+            return last
+        cache.batch_select_indices(index)
+        positions = None
+        if seen is not None:
+            positions = seen[:, :P].sum(1)[index][:, None] + torch.arange(K - 1, device=action.device)
+            positions = positions.clamp(max=self.limit - 1)  # padding
+            seen = seen[index]
+        return torch.cat([last, self.hidden(action[:, :-1], cache, seen, positions)], 1)
+
+    def _sharable(self) -> bool:
+        from transformers.cache_utils import DynamicLayer
+
+        return all(type(layer) is DynamicLayer for layer in self.new_cache().layers)
+
+    @torch.no_grad()
+    def _check(self, name: str) -> None:
+        ids = torch.arange(3)[None] % self.vocabulary
+        want, got = self.lm(input_ids=ids, use_cache=False).logits.float(), self.logits(self.hidden(ids))
+        if not torch.allclose(want, got, atol=1e-3, rtol=1e-3):
+            raise ValueError(f"architecture {name!r} makes its logits in a way of its own: not supported")

@@ -1,0 +1,177 @@
+"""What models are asked and what they answer: distributions, traces, and needs, which become columns.
+
+Axes: `B` rows, `K` positions of a row, `N` decisions of a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from shuhari.batch import Batch
+from shuhari.data import EMPTY, Array, nearest
+
+
+class Noise(Protocol):
+    """Counter-based noise, one stream a row: what a row draws depends on that row's key and on `index` only."""
+
+    def uniform(self, index: int, *shape: int) -> Tensor: ...  # [rows, *shape] in (0, 1)
+    def normal(self, index: int, *shape: int) -> Tensor: ...  # [rows, *shape]
+
+
+class Dist(Protocol):
+    """The decisions of a batch under a model: lazy, one forward behind all of it. A model offers those it has."""
+
+    def log_prob(self) -> Tensor: ...  # [B, K] of the actions taken, at the sampling settings of the rows
+    def entropy(self) -> Tensor: ...  # [B, K]
+    def kl(self, other: Any) -> Tensor: ...  # [B, K] KL(self || other), exact
+    def value(self) -> Tensor: ...  # [B, K], or [B, K, n] of an ensemble
+    def mode(self) -> Tensor: ...
+    def rsample(self, noise: Noise) -> tuple[Tensor, Tensor]: ...  # reparameterised actions, their log_prob [B, K]
+    def parameters(self) -> Tensor: ...  # logits, means and scales, velocities
+    def features(self) -> Tensor: ...
+    def at(self, index: Tensor) -> Dist: ...  # the decisions `index` [N] of the flattened [B * K]: for functionals
+
+
+Functional = Callable[[tuple[Any, ...], Tensor, Callable[[str], Tensor]], Tensor]
+"""(dists of the roles, action [N], columns: name -> [N]) -> [N] or [N, D]; applied to chunks, so logits never leave."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """A column that somebody wants: a functional of one or more roles' decision distributions.
+
+    `name`: a method of `Dist` (`log_prob`, `entropy`, `value`, `kl` of two roles) or a `Functional`. Live needs are
+    differentiable and recomputed at each optimiser step; the others are scored once before the update.
+    The column is `key`: `[live/]first role/name[:other roles]`.
+    """
+
+    roles: tuple[str, ...]
+    name: str | Functional
+    live: bool = False
+    key: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.roles, str):
+            raise TypeError(f"a need's roles are {self.roles!r}: expected a tuple, ({self.roles!r},)")
+        name = self.name if isinstance(self.name, str) else getattr(self.name, "__name__", repr(self.name))
+        others = f":{','.join(self.roles[1:])}" if len(self.roles) > 1 else ""
+        object.__setattr__(self, "key", f"{'live/' * self.live}{self.roles[0]}/{name}{others}")
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """What a policy did in one context: action, logp [K], the weights' version, and what it knows (`info`: `support`,
+    `entropy`, `text`, ...; `environment`: the action as an environment takes it, where that is not the decision)."""
+
+    action: Any
+    logp: Array | None
+    version: Any = 0
+    info: Mapping[str, Any] = EMPTY
+
+
+@dataclass(frozen=True, eq=False)
+class Traces(Sequence[Trace]):
+    """Traces of dense decisions kept together: action [B, ...], logp [B, K] tensors, info of [B, ...]."""
+
+    action: Tensor
+    logp: Tensor
+    version: int = 0
+    info: Mapping[str, Any] = EMPTY
+
+    def __len__(self) -> int:
+        return len(self.action)
+
+    def __getitem__(self, i: Any) -> Any:
+        info = {k: v[i].numpy() for k, v in self.info.items()}
+        return Trace(self.action[i].numpy(), self.logp[i].numpy(), self.version, info)
+
+
+CHUNK = 4096  # decisions a functional sees at once
+
+
+def evaluate(
+    batch: Batch, needs: Iterable[Need], models: Mapping[str, Any], trains: Collection[str] = ()
+) -> dict[str, Tensor]:
+    """The columns of `needs` on one piece: one forward a model however many needs, gradients only into `trains`.
+
+    Columns are 0 where nothing was decided, but for the value that a row without decisions (a closing row) is scored
+    with, which the row before it needs. Raises KeyError for a role that the run lacks, AttributeError for a method that
+    the model's distribution lacks, both with the nearest name."""
+    dists: dict[int, Any] = {}
+    trained = {id(role_model(models, r)) for r in trains}
+
+    def dist(role: str) -> Any:
+        model = role_model(models, role)
+        if id(model) not in dists:
+            with torch.set_grad_enabled(torch.is_grad_enabled() and id(model) in trained):
+                dists[id(model)] = model(batch)
+        return dists[id(model)]
+
+    out = {}
+    for need in needs:
+        roles = [dist(r) for r in need.roles]
+        if callable(need.name):
+            value = _chunked(need.name, tuple(roles), batch)
+        else:
+            method = getattr(roles[0], need.name, None)
+            if method is None:
+                have = [m for m in dir(roles[0]) if not m.startswith("_")]
+                raise AttributeError(
+                    f"{need.key}: the model of role {need.roles[0]!r} has no {need.name!r}; {nearest(need.name, have)}"
+                )
+            value = method(*roles[1:])
+        mask = batch["mask"]
+        if need.name == "value" and not need.live:
+            mask = mask.clone()
+            mask[:, 0] |= ~batch.decides
+        out[need.key] = torch.where(mask if value.dim() == 2 else mask[..., None], value, 0.0)
+    return out
+
+
+def role_model(models: Mapping[str, Any], role: str) -> Any:
+    """The model that plays `role`."""
+    try:
+        return models[role]
+    except KeyError:
+        raise KeyError(f"no role {role!r} among the models; {nearest(role, models)}") from None
+
+
+def _chunked(functional: Functional, dists: tuple[Any, ...], batch: Batch) -> Tensor:
+    """Apply a functional to the decisions, a chunk at a time; its intermediate values are recomputed for a gradient."""
+    mask = batch["mask"]
+    where = mask.flatten().nonzero().squeeze(1)
+    action = batch["action"]
+    action = action.flatten(0, 1) if action.shape[:2] == mask.shape else action
+
+    def one(index: Tensor) -> Tensor:
+        def column(name: str) -> Tensor:
+            x = batch[name]
+            return x.flatten(0, 1)[index] if x.shape[:2] == mask.shape else x[index // mask.shape[1]]
+
+        return functional(tuple(d.at(index) for d in dists), action[index], column)
+
+    grad = torch.is_grad_enabled()
+    pieces = [checkpoint(one, i, use_reentrant=False) if grad else one(i) for i in where.split(CHUNK)]
+    values = torch.cat(pieces)
+    out = values.new_zeros(mask.numel(), *values.shape[1:]).index_put((where,), values)
+    return out.view(*mask.shape, *values.shape[1:])
+
+
+@torch.no_grad()
+def gather(batch: Batch, needs: Iterable[Need], models: Mapping[str, Any], tokens: int | None = None) -> Batch:
+    """With every missing column of `needs` that is not live, a micro-batch of at most `tokens` at a time."""
+    missing = [n for n in dict.fromkeys(needs) if not n.live and n not in batch]
+    if not missing or not len(batch):
+        return batch
+    pieces = batch.put({"_row": torch.arange(len(batch))}).split(tokens)
+    scored = [evaluate(p, missing, models) for p in pieces]
+    if len(pieces) == 1:
+        return batch.put(scored[0])
+    order = torch.cat([p["_row"] for p in pieces]).argsort()
+    return batch.put({n.key: torch.cat([s[n.key] for s in scored])[order] for n in missing})

@@ -1,0 +1,67 @@
+"""Counter-based noise: splitmix64 of (row key, index, position), so that no generator state exists anywhere.
+
+What a row draws depends on its key and the index only: not on its neighbours, the batch size, or what ran before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.data import Array, code
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def mix(x: Array) -> Array:
+    """The splitmix64 finaliser, elementwise on uint64."""
+    with np.errstate(over="ignore"):
+        z = x + _GOLDEN
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def keys(seed: int, *name: object, n: int) -> Array:
+    """[n] uint64 keys of the rows 0..n-1 of the stream `name`."""
+    with np.errstate(over="ignore"):
+        return mix(np.uint64(code(seed, *name)) + mix(np.arange(n, dtype=np.uint64)))
+
+
+class CounterNoise:
+    """One stream a row. `block` indices are drawn at once and kept, for callers that count up one by one."""
+
+    def __init__(self, row_keys: Sequence[int] | Array, block: int = 1) -> None:
+        self.keys = np.asarray(row_keys, np.uint64)
+        self.block = block
+        self._kept: dict[tuple[str, tuple[int, ...]], tuple[int, Tensor]] = {}
+
+    def uniform(self, index: int, *shape: int) -> Tensor:
+        """[rows, *shape] float64 uniforms in (0, 1)."""
+        return self._draw("uniform", index, shape)
+
+    def normal(self, index: int, *shape: int) -> Tensor:
+        """[rows, *shape] float32 standard normals, by the inverse distribution function."""
+        return self._draw("normal", index, shape)
+
+    def _draw(self, law: str, index: int, shape: tuple[int, ...]) -> Tensor:
+        b, i = divmod(index, self.block)
+        kept = self._kept.get((law, shape))
+        if kept is None or kept[0] != b:
+            x = self._uniforms(law, b, int(np.prod(shape, dtype=int)))
+            x = x.reshape(self.block, len(self.keys), *shape)
+            kept = b, torch.special.ndtri(x).float() if law == "normal" else x
+            if self.block > 1:
+                self._kept[law, shape] = kept
+        return kept[1][i]
+
+    def _uniforms(self, law: str, b: int, width: int) -> Tensor:
+        salt = np.uint64(0 if law == "uniform" else 0xD1B54A32D192ED03)
+        with np.errstate(over="ignore"):
+            index = np.arange(b * self.block, (b + 1) * self.block, dtype=np.uint64)
+            rows = mix(self.keys[None, :] ^ mix(index ^ salt)[:, None])  # [block, rows]
+            bits = mix(rows[..., None] + _GOLDEN * np.arange(1, width + 1, dtype=np.uint64))
+        return torch.from_numpy(((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)

@@ -1,0 +1,35 @@
+"""The entropy bonus.
+
+Axes: `B` rows, `K` positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import Info
+from shuhari.needs import Need
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("objective", "entropy")
+@dataclass
+class Entropy:
+    """Minus the entropy of each decision, nats, [B, K]; the bonus's coefficient is the weight of the term.
+    Info: `entropy`."""
+
+    role: str = "policy"
+    couples: Literal["row", "batch"] = field(default="row", init=False)
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need((self.role,), "entropy", live=True),)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        entropy = batch[self.needs[0]]
+        return -entropy, {"entropy": entropy.detach()}

@@ -1,0 +1,33 @@
+"""Supervised losses: the negative log-likelihood of what stands in the rows.
+
+Axes: `B` rows, `K` positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import Info
+from shuhari.needs import Need
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("objective", "nll")
+@dataclass
+class Nll:
+    """-log pi(action), nats, [B, K]: for demonstrations, on stream `ce`."""
+
+    role: str = "policy"
+    couples: Literal["row", "batch"] = field(default="row", init=False)
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need((self.role,), "log_prob", live=True),)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        return -batch[self.needs[0]], {}

@@ -1,0 +1,176 @@
+"""One recipe table laid over another, with where each value came from. Plain dicts in, plain dicts out; no torch.
+
+Rules: tables merge key by key; `name = false` removes a table; a table whose `use` (of a task: `name`) changes, a
+schedule and a list replace what stood there; a budget replaces the budget below it. Inside `stage`, overlays are kept
+as data, to be laid over the rest of the recipe when the stages are resolved.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from typing import Any, TypeAlias
+
+from shuhari.data import nearest
+
+Path: TypeAlias = tuple[str, ...]
+Tree: TypeAlias = dict[str, Any]
+Sources: TypeAlias = dict[Path, str]
+
+BUDGETS = ("steps", "decisions", "tokens", "env_steps", "updates", "seconds")
+SCALARS = ("format", "name", "summary", "seed", "micro_batch", *BUDGETS)
+SINGLE = ("paper", "task", "engine", "curriculum", "rollout", "buffer", "evaluate", "store", "claim")
+NAMED = ("models", "reward", "collect", "transform", "part", "learner", "follow", "stage")  # tables of named tables
+USE = {  # what stands in a section whose table names no component
+    "engine": "local",
+    "curriculum": "sequential",
+    "rollout": "single",
+    "buffer": "fresh",
+    "optimiser": "adamw",
+}
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+_PIECE = re.compile(r"""\s*("[^"]*"|'[^']*'|[^."'=\s]+)\s*(\.|$)""")
+
+
+class RecipeError(ValueError):
+    """A mistake in a recipe. `where`: the dotted key; `problem`: what is there, what was expected, the nearest one."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(f"{where}: {problem}" if where else problem)
+        self.where, self.problem = where, problem
+
+
+def dotted(path: Path) -> str:
+    """A path as TOML writes it."""
+    return ".".join(k if _BARE.fullmatch(k) else f'"{k}"' for k in path)
+
+
+def leaves(tree: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """(path, value) of everything that is no table, and of empty tables, in order."""
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def is_schedule(value: object) -> bool:
+    """Whether a table is a whole schedule: `{from = .., to = .., over = ..}`."""
+    return isinstance(value, Mapping) and "from" in value and "over" in value
+
+
+def lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources, path: Path = ()) -> None:
+    """Lay `over` on `tree`, in place, noting `origin` for what it brings. RecipeError where `false` removes nothing."""
+    if (not path or _is_stage(path)) and any(b in over for b in BUDGETS):
+        for b in BUDGETS:
+            _forget(tree, sources, (*path, b))
+    for key, new in over.items():
+        at, old = (*path, key), tree.get(key)
+        if new is False and (isinstance(old, dict) or _removable(at)):
+            _remove(tree, sources, at, origin)
+        elif isinstance(new, Mapping):
+            if not isinstance(old, dict) or _replaces(old, new, at):
+                _forget(tree, sources, at)
+                tree[key] = {}
+            if not new and not tree[key]:
+                sources[at] = origin
+            else:
+                sources.pop(at, None)  # no longer an empty table
+            lay(tree[key], new, origin, sources, at)
+        else:
+            _forget(tree, sources, at)
+            tree[key] = deepcopy(new)
+            sources[at] = origin
+
+
+def _is_stage(path: Path) -> bool:
+    return len(path) == 2 and path[0] == "stage"
+
+
+def _removable(at: Path) -> bool:
+    """Whether a table with a name of its own stands there, or may."""
+    if at[0] == "reward" and len(at) > 1:
+        return len(at) == 2 or at[1] == "weights"
+    section = len(at) == 1 and at[0] in (*SINGLE, *NAMED)
+    return section or (len(at) == 2 and at[0] in NAMED) or at[-2:-1] == ("terms",)
+
+
+def _remove(tree: Tree, sources: Sources, at: Path, origin: str) -> None:
+    key = at[-1]
+    if at[0] == "stage" and len(at) > 2:  # to be done to the recipe below, once the stages are resolved
+        _forget(tree, sources, at)
+        tree[key], sources[at] = False, origin
+    elif key in tree:
+        _forget(tree, sources, at)
+    elif len(at) > 1:
+        raise RecipeError(dotted(at), f"false removes an entry, but there is no {key!r} here; {nearest(key, tree)}")
+
+
+def _forget(tree: Tree, sources: Sources, at: Path) -> None:
+    tree.pop(at[-1], None)
+    for path in [p for p in sources if p[: len(at)] == at]:
+        del sources[path]
+
+
+def _replaces(old: Mapping[str, Any], new: Mapping[str, Any], at: Path) -> bool:
+    if is_schedule(new) or "same_as" in new:
+        return True
+    place = at[2:] if at[0] == "stage" else at
+    if place == ("task",):
+        return "name" in new and "name" in old and new["name"] != old["name"]
+    return "use" in new and new["use"] != old.get("use", USE.get(at[-1], at[-1]))
+
+
+# ------------------------------------------------------------------------------------------------ --set
+
+
+def setting(text: str) -> tuple[Path, Any]:
+    """`a.b.c=value` as (path, value). The value is TOML; a bare word is a string; names with dots are quoted."""
+    key, eq, value = text.partition("=")
+    if not eq:
+        raise RecipeError("", f"--set {text!r}: expected key=value, such as part.policy.optimiser.lr=1e-3")
+    return split_path(key), parse_value(value)
+
+
+def split_path(key: str) -> Path:
+    """A dotted key as a path."""
+    at, out = 0, []
+    while piece := _PIECE.match(key, at):
+        out.append(piece[1].strip("\"'"))
+        at = piece.end()
+        if not piece[2]:
+            break
+    if not out or at != len(key) or key.rstrip().endswith("."):
+        raise RecipeError("", f"{key!r} is no dotted key: expected names joined by dots, such as task.name")
+    return tuple(out)
+
+
+def parse_value(text: str) -> Any:
+    """TOML where it is TOML, else the text itself."""
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError as error:
+        if text.lstrip()[:1] in ("[", "{", '"', "'"):
+            raise RecipeError("", f"the value {text!r} is not TOML: {error}") from None
+        return text.strip()
+    return table["value"] if len(table) == 1 else text.strip()
+
+
+def nested(path: Path, value: Any) -> Tree:
+    """{a: {b: value}} of the path (a, b)."""
+    for key in reversed(path):
+        value = {key: value}
+    return value  # type: ignore[no-any-return]
+
+
+def has(tree: Any, path: Path) -> bool:
+    """Whether a tree says something at a path, or above it."""
+    for key in path:
+        if not isinstance(tree, Mapping):
+            return True
+        if key not in tree:
+            return False
+        tree = tree[key]
+    return True

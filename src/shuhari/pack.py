@@ -1,0 +1,295 @@
+"""From trajectories to a batch: turns that share a prefix become one row, the rest is padded into columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.batch import BRANCH, STATUS, Batch
+from shuhari.data import Array, Payload, Sampling, Status, Step, Trajectory, code, is_tokens, nearest
+
+_CORE = frozenset(
+    "id parent child leaf episode group role task lane cont status length mask logp version segment step action "
+    "context temperature problem".split()
+)
+
+
+def pack(trajectories: Sequence[Trajectory], *, start: int = 0) -> Batch:
+    """Trajectories -> rows. A step joins its parent's row where it is the only child, decides something, and its
+    context begins with the parent's context and action, with role and sampling the same; tokens in between get mask
+    False, and `segment` numbers the turns. Row ids count up from `start`.
+
+    Rewards become `reward/<name>` [B, K]: a number falls on the last decision; a name that a trajectory has nowhere is
+    NaN on all its rows (ungraded), else absent is 0. Numbers and [K] arrays of `info` become columns.
+    """
+    rows: list[Step] = []
+    owner: list[Trajectory] = []
+    parent: list[int] = []
+    segments: list[Array] = []
+    episode: list[int] = []
+    for trajectory in trajectories:
+        first = len(rows)
+        for step, up, segment in _joined(trajectory.steps):
+            rows.append(step)
+            owner.append(trajectory)
+            parent.append(-1 if up is None else first + up)
+            segments.append(segment)
+            episode.append(start + first)
+    if not rows:
+        return Batch({"mask": torch.zeros(0, 1, dtype=torch.bool), "logp": torch.zeros(0, 1)})
+    B = len(rows)
+    mask = pad([s.mask for s in rows], False, bool)
+    unknown = np.float32(np.nan)
+    columns = {
+        "mask": mask,
+        "logp": pad([np.full(len(s.mask), unknown) if s.logp is None else s.logp for s in rows], 0, np.float32),
+        "version": pad([s.version for s in rows], -1, np.int64),
+        "segment": pad(segments, -1, np.int64),
+        "parent": torch.tensor(parent),
+        "child": _children(parent),
+        "episode": torch.tensor(episode),
+        "id": torch.arange(start, start + B),
+        "group": torch.tensor([code(t.request.key or t.request.problem.id) for t in owner]),
+        "task": torch.tensor([code(t.request.problem.task) for t in owner]),
+        "problem": torch.tensor([code(t.request.problem.task, t.request.problem.id) for t in owner]),
+        "role": torch.tensor([code(s.role) for s in rows]),
+        "cont": torch.tensor([s.cont for s in rows], dtype=torch.float32),
+        "status": torch.tensor([STATUS[t.status] for t in owner]),
+        "step": torch.arange(B),
+        **_payloads(rows),
+        **_rewards(rows, episode, mask),
+        **_stamps(rows, owner, mask.shape[1]),
+    }
+    temperatures = [(s.sampling or t.request.sampling) for s, t in zip(rows, owner, strict=True)]
+    if any(s.temperature != 1.0 for s in temperatures):
+        columns["temperature"] = pad(
+            [_temperature(s, k) for s, k in zip(temperatures, segments, strict=True)], 1, np.float32
+        )
+    return Batch(columns, None, None, rows)
+
+
+def _temperature(sampling: Sampling, segment: Array) -> Array:
+    """[k] the temperature of each position; a ramp counts the decisions of a call, so it starts anew at each turn."""
+    n = np.bincount(segment)
+    return np.concatenate([sampling.temperatures(i) for i in n]) if len(n) > 1 else sampling.temperatures(len(segment))
+
+
+def usable(batch: Batch) -> Tensor:
+    """[B] bool: rows of episodes that did not end in an error; the others weigh 0 on every stream."""
+    return batch["status"] != STATUS[Status.ERROR]
+
+
+def pad(rows: Sequence[Array], fill: float, dtype: Any) -> Tensor:
+    """Ragged [B] of [k, ...] -> [B, max k, ...], with one copy and no loop over rows."""
+    n = np.fromiter(map(len, rows), np.int64, len(rows))
+    flat = np.concatenate(rows)
+    out = np.full((len(rows), int(n.max()), *flat.shape[1:]), fill, dtype)
+    out[np.arange(out.shape[1]) < n[:, None]] = flat
+    return torch.from_numpy(out)
+
+
+def _children(parent: list[int]) -> Tensor:
+    child = np.full(len(parent), -1)
+    for i, p in enumerate(parent):
+        if p >= 0:
+            child[p] = i if child[p] == -1 else BRANCH
+    return torch.from_numpy(child)
+
+
+def _joined(steps: Sequence[Step]) -> list[tuple[Step, int | None, Array]]:
+    """(merged step, index of the parent row, segment of each position) for each row of one trajectory."""
+    if len(steps) == 1:
+        return [(steps[0], None, np.zeros(len(steps[0].mask), np.int64))]
+    children = np.bincount([s.parent for s in steps if s.parent is not None] or [0], minlength=len(steps))
+    rows: list[tuple[list[Step], int | None]] = []
+    row_of: list[int] = []
+    for step in steps:
+        up = step.parent
+        if up is not None and children[up] == 1 and _continues(step, steps[up]):
+            row_of.append(row_of[up])
+            rows[row_of[up]][0].append(step)
+        else:
+            row_of.append(len(rows))
+            rows.append(([step], None if up is None else row_of[up]))
+    merged = [(*_merge(turns), up) for turns, up in rows]
+    return [(step, up, segment) for step, segment, up in merged]
+
+
+def _continues(step: Step, parent: Step) -> bool:
+    if not all(map(is_tokens, (step.context, step.action, parent.context, parent.action))):
+        return False
+    if step.role != parent.role or step.sampling != parent.sampling or parent.views or step.views or step.cont != 1:
+        return False
+    c, a, n = parent.context, parent.action, step.context
+    k = len(c)  # type: ignore[arg-type]
+    return (
+        len(n) >= k + len(a)  # type: ignore[arg-type]
+        and np.array_equal(n[:k], c)  # type: ignore[index, arg-type]
+        and np.array_equal(n[k : k + len(a)], a)  # type: ignore[index, arg-type]
+    )
+
+
+def _merge(turns: list[Step]) -> tuple[Step, Array]:
+    """One step out of turns whose contexts grow; what the environment put in between is not a decision."""
+    if len(turns) == 1:
+        return turns[0], np.zeros(len(turns[0].mask), np.int64)
+    first = turns[0]
+    pieces: dict[str, list[Array]] = {n: [] for n in ("action", "mask", "version", "logp", "segment")}
+    rewards: dict[str, list[tuple[int, Any]]] = {}
+    infos: dict[str, list[tuple[int, Any]]] = {}
+    known = any(t.logp is not None for t in turns)
+    end = at = 0
+    for i, turn in enumerate(turns):
+        if i:
+            between = turn.context[end:]  # type: ignore[index]
+            gap = len(between)  # type: ignore[arg-type]
+            for name, fill in (("mask", False), ("version", -1), ("logp", 0.0), ("segment", i - 1)):
+                pieces[name].append(np.full(gap, fill))
+            pieces["action"].append(between)  # type: ignore[arg-type]
+            at += gap
+        pieces["action"].append(turn.action)  # type: ignore[arg-type]
+        pieces["mask"].append(turn.mask)
+        pieces["version"].append(turn.version)
+        pieces["logp"].append(np.full(len(turn.mask), np.nan, np.float32) if turn.logp is None else turn.logp)
+        pieces["segment"].append(np.full(len(turn.mask), i))
+        for name, value in turn.reward.items():
+            rewards.setdefault(name, []).append((at, value if _per_position(value) else _last(turn.mask, value)))
+        for name, value in turn.info.items():
+            infos.setdefault(name, []).append((at, value))
+        at += len(turn.mask)
+        end = len(turn.context) + len(turn.action)  # type: ignore[arg-type]
+    k = at
+    joined = {n: np.concatenate(p) for n, p in pieces.items()}
+    reward = {n: _spread([(i, np.asarray(x, np.float32)) for i, x in v], k) for n, v in rewards.items()}
+    info = {n: v[-1][1] if not _per_position(v[0][1]) else _spread(v, k) for n, v in infos.items()}
+    step = replace(
+        first,
+        action=joined["action"].astype(np.int32),
+        mask=joined["mask"].astype(bool),
+        version=joined["version"].astype(np.int64),
+        logp=joined["logp"].astype(np.float32) if known else None,
+        reward=reward,
+        info=info,
+    )
+    return step, joined["segment"].astype(np.int64)
+
+
+def _per_position(value: Any) -> bool:
+    return isinstance(value, np.ndarray) and value.ndim > 0
+
+
+def _last(mask: Array, value: float) -> Array:
+    out = np.zeros(len(mask), np.float32)
+    decided = np.flatnonzero(mask)
+    out[decided[-1] if len(decided) else -1] = value
+    return out
+
+
+def _spread(pieces: list[tuple[int, Any]], k: int) -> Array:
+    like = pieces[0][1]
+    width = max((p.shape[1] for _, p in pieces), default=0) if like.ndim > 1 else None
+    fill = -1 if like.dtype.kind == "i" else 0
+    out = np.full((k,) if width is None else (k, width), fill, like.dtype)
+    for at, value in pieces:
+        if width is None:
+            out[at : at + len(value)] = value
+        else:
+            out[at : at + len(value), : value.shape[1]] = value
+    return out
+
+
+def _payloads(rows: list[Step]) -> dict[str, Tensor]:
+    """Text stays ragged behind `step`; anything else stacks to `context` (or `context/<key>`) and `action`."""
+    if any(is_tokens(s.context) for s in rows):
+        actions: list[Any] = [np.zeros(len(s.mask), np.int32) if s.action is None else s.action for s in rows]
+        length = torch.tensor([len(s.context) + len(s.mask) for s in rows])  # type: ignore[arg-type]
+        return {"length": length, "action": pad(actions, 0, np.int64)}
+    columns = {}
+    first = rows[0].context
+    if isinstance(first, Mapping):
+        for key in first:
+            columns[f"context/{key}"] = _stacked([s.context[key] for s in rows], f"context/{key}")  # type: ignore[index, call-overload]
+    else:
+        columns["context"] = _stacked([s.context for s in rows], "context")
+    like = next((np.asarray(s.action) for s in rows if s.action is not None), np.zeros((), np.int64))
+    columns["action"] = _stacked([np.zeros_like(like) if s.action is None else s.action for s in rows], "action")
+    return columns
+
+
+def _stacked(values: Sequence[Payload], name: str) -> Tensor:
+    arrays = [np.asarray(v) for v in values]
+    if len({a.shape for a in arrays}) > 1:
+        shapes = sorted({a.shape for a in arrays})
+        raise ValueError(f"{name}: rows of shapes {shapes[:4]} do not stack; expected one shape, or int32 token ids")
+    x = torch.from_numpy(np.stack(arrays))
+    return x.float() if x.dtype == torch.float64 else x.long() if x.dtype == torch.int32 else x
+
+
+def _rewards(rows: list[Step], episode: list[int], mask: Tensor) -> dict[str, Tensor]:
+    B, K = mask.shape
+    names = sorted({n for s in rows for n in s.reward})
+    if not names:
+        return {}
+    m = mask.numpy()
+    last = np.where(m.any(1), K - 1 - m[:, ::-1].argmax(1), 0)
+    episodes = np.asarray(episode)
+    out = {}
+    for name in names:
+        r = np.zeros((B, K), np.float32)
+        has = np.zeros(B, bool)
+        for i, step in enumerate(rows):
+            value = step.reward.get(name)
+            if value is None:
+                continue
+            has[i] = True
+            if isinstance(value, np.ndarray) and value.ndim:
+                r[i, : len(value)] = value
+            else:
+                r[i, last[i]] = value
+        r[~np.isin(episodes, episodes[has])] = np.nan
+        out[f"reward/{name}"] = torch.from_numpy(r)
+    return out
+
+
+def _stamps(rows: list[Step], owner: list[Trajectory], K: int) -> dict[str, Tensor]:
+    """Numbers -> [B], NaN where absent; arrays of length K of the step -> [B, K, ...]; the rest is no column."""
+    facts = [{**t.request.info, **t.info, **s.info} for s, t in zip(rows, owner, strict=True)]
+    columns: dict[str, Tensor] = {}
+    for name in sorted({n for f in facts for n in f}):
+        values = [f.get(name) for f in facts]
+        like = next(v for v in values if v is not None) if any(v is not None for v in values) else None
+        if name in _CORE and _is_column(like):
+            raise ValueError(
+                f"info {name!r} would overwrite the column of that name: {nearest(name, ())}; call it otherwise"
+            )
+        if isinstance(like, bool | int | float | np.number):
+            columns[name] = torch.tensor([float("nan") if v is None else float(v) for v in values])
+        elif _per_position(like) and like.dtype.kind in "fib":  # type: ignore[union-attr]
+            columns[name] = _positions(values, rows, K, name)
+    return columns
+
+
+def _is_column(value: Any) -> bool:
+    return isinstance(value, bool | int | float | np.number | np.ndarray)
+
+
+def _positions(values: list[Any], rows: list[Step], K: int, name: str) -> Tensor:
+    like = next(v for v in values if v is not None)
+    whole = like.dtype.kind in "ib"
+    width = max(v.shape[1] for v in values if v is not None) if like.ndim > 1 else None
+    tail = () if width is None else (width,)
+    out = np.full((len(rows), K, *tail), -1 if whole else 0.0, np.int64 if whole else np.float32)
+    if not whole:
+        out[[v is None for v in values]] = np.nan
+    for i, v in enumerate(values):
+        if v is None:
+            continue
+        if len(v) != len(rows[i].mask):
+            raise ValueError(f"info {name!r} has {len(v)} entries for a step of {len(rows[i].mask)} positions")
+        out[(i, slice(len(v))) if width is None else (i, slice(len(v)), slice(v.shape[1]))] = v
+    return torch.from_numpy(out)

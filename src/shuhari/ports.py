@@ -1,0 +1,244 @@
+"""The ports: what a component may be, and the little that it may ask of a run. Nothing here is implementation.
+
+Components meet in three places only: columns of a batch, models by role, and events. Any component may have
+`observe(event)`, told in commit order, and keeps all memory in `state`, a plain tree of tensors and JSON (a non-init
+dataclass field) that the store saves and restores for it.
+
+Axes: `B` rows, `K` positions of a row, `P` links. What models answer (`Dist`, `Need`, `Trace`) is in `needs.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from shuhari.batch import Batch
+from shuhari.data import EMPTY, Array, Info, Number, Payload, Problem, Request, Sampling, Step, Trajectory
+from shuhari.needs import Dist, Functional, Need, Noise, Trace, Traces
+
+__all__ = ["Dist", "Functional", "Need", "Noise", "Trace", "Traces"]  # the rest is defined here
+
+# ---------------------------------------------------------------- models
+
+
+@runtime_checkable
+class Model(Protocol):
+    """A function from a batch to decisions. `build` makes `module` (with the global torch seed set for it)."""
+
+    module: nn.Module
+
+    def build(self, task: Task) -> None: ...
+    def __call__(self, batch: Batch) -> Any: ...  # a Dist
+
+
+class Policy(Model, Protocol):
+    """A model that acts. `kind`: its log-probability is exact, that of a denoising chain, or a bound."""
+
+    kind: Literal["exact", "chain", "bound"]
+
+    def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Sequence[Trace]: ...  # row i: noise row i
+
+
+# ---------------------------------------------------------------- where data comes from
+
+
+class Source(Protocol):
+    """Problems by index; `len` is None where there is no end."""
+
+    def __getitem__(self, index: int) -> Problem: ...
+    def size(self) -> int | None: ...
+
+
+class Task(Protocol):
+    """What is to be solved. `grade` names its rewards; `score` in [0, 1] is the task's own measure. `spaces` tells
+    models of fixed size what they see and do (Gymnasium spaces; None for text)."""
+
+    def problems(self, split: str) -> Source: ...
+    def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any] | None: ...
+    def environment(self, problem: Problem) -> Environment | None: ...
+    def spaces(self) -> tuple[Any, Any] | None: ...  # (observation, action)
+
+
+class Environment(Protocol):
+    """One episode's world. `step` may be a coroutine function; `snapshot` is a payload that `restore` takes back."""
+
+    def reset(self, problem: Problem) -> Payload: ...
+    def step(self, action: Any) -> Any: ...  # (observation, rewards by name, Status | None)
+    def snapshot(self) -> Payload: ...
+    def restore(self, snapshot: Payload) -> Payload: ...
+
+
+class Curriculum(Protocol):
+    async def select(self, n: int, ctx: Ctx) -> list[Request]: ...  # n groups; may probe
+
+
+class Rollout(Protocol):
+    """One group of episodes: the same for training, evaluation and inference. `accepts`: setting -> default."""
+
+    accepts: Mapping[str, Any]
+
+    async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]: ...
+
+
+class VectorRollout(Protocol):
+    """Lanes of environments that live on across calls; writes columns directly."""
+
+    def collect(self, n: int, ctx: Ctx) -> Batch: ...  # at least n decisions
+
+
+class Reward(Protocol):
+    async def grade(
+        self, group: Sequence[Trajectory], ctx: Ctx
+    ) -> Sequence[Mapping[str, Any] | None]: ...  # one a leaf
+
+
+class Engine(Protocol):
+    """Serves every role's policy. Calls that wait at the same time share one forward."""
+
+    async def sample(
+        self, role: str, context: Any, sampling: Sampling, n: int = 1, *, key: Sequence[object]
+    ) -> list[Trace]: ...
+    async def score(self, role: str, context: Any, action: Any, names: Sequence[str]) -> Mapping[str, Array]: ...
+    def sync(self, models: Mapping[str, Model], version: int) -> None: ...
+
+
+# ---------------------------------------------------------------- what is learnt from it
+
+
+class Buffer(Protocol):
+    """Fills by `observe(Collected)`; `short` is what it still wants (groups; decisions where a VectorRollout feeds
+    it); `draw` yields the batches to learn from and stamps `weight/<its stream>`."""
+
+    def short(self) -> int: ...
+    def draw(self, ctx: Ctx) -> Iterator[Batch]: ...
+
+
+class Transform(Protocol):
+    """Whole batch in, columns added, no gradient. Filters set weights to 0; they never delete rows."""
+
+    @property
+    def needs(self) -> tuple[Need, ...]: ...
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch: ...
+
+
+class Objective(Protocol):
+    """An unreduced loss [B, K], [B], or [P] of links; 0-d only where it couples the batch. Info values may be unreduced
+    too: they are averaged over decisions. `couples`: whether a row's loss depends on other rows (then it reads
+    columns only, and gets the whole optimiser batch)."""
+
+    @property
+    def needs(self) -> tuple[Need, ...]: ...
+    @property
+    def couples(self) -> Literal["row", "batch"]: ...
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]: ...
+
+
+class Evaluate(Protocol):
+    """The loss of one optimiser batch, as an optimiser may ask for it; each call is a fresh evaluation."""
+
+    def backward(self) -> Info: ...  # fills .grad of the part's parameters
+    def gradients(self) -> dict[str, Tensor]: ...  # term -> flat gradient
+    def values(self) -> dict[str, float]: ...  # term -> loss, without gradient
+    def hvp(self, term: str, vector: Tensor) -> Tensor: ...  # Hessian-vector product of one term
+
+
+class Optimiser(Protocol):
+    def bind(self, params: Sequence[nn.Parameter]) -> None: ...
+    def step(self, evaluate: Evaluate, at: float) -> Info: ...  # at: the count that schedules stand at
+
+
+class Learner(Protocol):
+    buffer: Buffer
+    transforms: Mapping[str, Transform]
+
+    def bind(self, models: Mapping[str, Model]) -> None: ...  # once, before restoring
+    def update(self, batch: Batch, ctx: Ctx) -> Updated: ...
+
+
+class Follow(Protocol):
+    """Moves the weights of one role after another's."""
+
+    on: Literal["update", "step", "stage", "plateau"]
+
+    def __call__(self, models: Mapping[str, Model], event: Event) -> None: ...
+
+
+class Study(Protocol):
+    """Drives whole runs: populations, transfer, search, fits. `train(recipe, path, **settings)` yields reports."""
+
+    def __call__(self, train: Callable[..., Iterator[Info]]) -> Sequence[Mapping[str, Any]]: ...
+
+
+# ---------------------------------------------------------------- what a component may ask
+
+
+class Ctx(Protocol):
+    """The run, as components see it."""
+
+    step: int
+    count: float  # where schedules stand: the step of the stage
+    version: int
+    salt: tuple[object, ...]  # names the optimiser batch at hand, for `noise`
+    engine: Engine
+    task: Task
+    ledger: dict[str, float]
+
+    @property
+    def models(self) -> Mapping[str, Model]: ...
+    def rng(self, *key: object) -> torch.Generator: ...  # a named stream at this step; same key, same bits
+    def noise(self, batch: Batch, name: str) -> Noise: ...  # per row of the whole optimiser batch
+    def at(self, number: Number) -> float: ...  # a schedule's value now
+    def encode(self, prompt: Payload, role: str = "policy") -> Payload: ...  # text -> token ids; other payloads as is
+    def text(self, ids: Payload, role: str = "policy") -> str: ...
+    def tell(self, event: Event) -> None: ...
+    def charge(self, what: str, amount: float) -> None: ...  # to the ledger
+    def clock(self) -> float: ...
+    def score(self, batch: Batch, needs: Sequence[Need]) -> Batch: ...  # one no-grad forward a role
+    async def probe(self, requests: Sequence[Request], *, tag: str) -> Batch: ...  # graded, charged, never trained on
+    async def grade(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]: ...  # by the run's own rewards
+
+
+@dataclass(frozen=True, eq=False)
+class Collected:
+    batch: Batch
+
+
+@dataclass(frozen=True, eq=False)
+class Updated:
+    """`ids` [B] are the rows learnt from, `columns` what the learner found out about them (priorities, errors)."""
+
+    learner: str
+    info: Info
+    ids: Tensor | None = None
+    columns: Mapping[str, Tensor] = EMPTY
+
+
+@dataclass(frozen=True, eq=False)
+class Amended:
+    """Late news about stored rows: labels, advice."""
+
+    ids: Tensor
+    columns: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    split: str
+    scores: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class StageStarted:
+    name: str
+
+
+@dataclass(frozen=True)
+class Committed:
+    step: int
+
+
+Event = Collected | Updated | Amended | Evaluated | StageStarted | Committed

@@ -1,0 +1,50 @@
+"""Where a run stands: its stage, what that stage has spent, and how long all of it took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from shuhari.build import Components
+
+
+class Progress:
+    """The stages of a run and the ledger that their budgets are read from."""
+
+    def __init__(self, stages: Sequence[Components], ledger: dict[str, float]) -> None:
+        self.stages, self.ledger = stages, ledger
+        self.index = 0
+        self.entered = False
+        self.started: dict[str, float] = {}  # the ledger when this stage began
+        self.wall, self._since = 0.0, time.monotonic()
+
+    @property
+    def stage(self) -> Components:
+        return self.stages[self.index]
+
+    @property
+    def steps(self) -> int:
+        """Steps of this stage so far: where schedules stand."""
+        return int(self.ledger.get("steps", 0) - self.started.get("steps", 0))
+
+    def seconds(self) -> float:
+        """Wall time over all sittings."""
+        return self.wall + time.monotonic() - self._since
+
+    def spent(self) -> Mapping[str, tuple[float, float]]:
+        """budget -> (spent in this stage, allowed)."""
+        now = {**self.ledger, "seconds": self.seconds()}
+        return {k: (now.get(k, 0) - self.started.get(k, 0), v) for k, v in self.stage.budget.items()}
+
+    def over(self) -> bool:
+        """Whether a budget of this stage is spent."""
+        return any(spent >= allowed for spent, allowed in self.spent().values())
+
+    def done(self) -> bool:
+        """Whether the last stage is over; moves on to the next stage where this one is."""
+        while self.over():
+            if self.index + 1 == len(self.stages):
+                return True
+            self.index, self.entered = self.index + 1, False
+            self.started = {**self.ledger, "seconds": self.seconds()}
+        return False

@@ -1,0 +1,50 @@
+"""Every importance ratio of the library."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import nearest
+
+LEVELS = ("decision", "row", "segment", "sequence", "episode")
+
+
+def log_ratio(new: Tensor, old: Tensor, batch: Batch, level: str = "decision") -> Tensor:
+    """[B, K] log of new over old probability; 0 where nothing was decided.
+
+    Levels: `decision`; `row` and `episode` (the sum over the mask of the row, of the whole chain), `segment` (the sum
+    over a turn), `sequence` (the mean over the mask; GSPO). Those but `decision` and `episode` hold the same number at
+    every position they cover, gradient through all of them. Raises ValueError where `old` is NaN on a decision:
+    behaviour is unknown there (foreign text, demonstrations), and no ratio exists.
+    """
+    mask = batch["mask"]
+    if new.dim() == 3:
+        raise ValueError("a ratio is of log-probabilities [B, K], not of an ensemble")
+    difference = new - old
+    if bool((difference.isnan() & mask).any()):
+        if bool((old.isnan() & mask).any()):
+            n = int((old.isnan() & mask).any(1).sum())
+            raise ValueError(
+                f"an importance ratio over {n} rows whose behaviour log-probability is unknown (NaN): "
+                "use the policy's own score before the update (behaviour = 'old') or another stream for these rows"
+            )
+        raise ValueError("the policy's log-probability is NaN")
+    d = torch.where(mask, difference, 0.0)
+    if level == "decision":
+        return d
+    if level in ("row", "sequence"):
+        s = d.sum(1, keepdim=True)
+        if level == "sequence":
+            s = s / mask.sum(1, keepdim=True).clamp(min=1)
+        return s.expand_as(d)
+    if level == "segment":
+        segment = batch["segment"].clamp(min=0)
+        s = d.new_zeros(len(d), int(segment.max()) + 1).scatter_add(1, segment, d)
+        return s.gather(1, segment)
+    if level == "episode":
+        _, inverse = torch.unique(batch["episode"], return_inverse=True)
+        s = d.new_zeros(int(inverse.max()) + 1).index_add(0, inverse, d.sum(1))
+        return s[inverse][:, None].expand_as(d)
+    raise ValueError(f"no level {level!r} of ratios; {nearest(level, LEVELS)}")

@@ -1,0 +1,321 @@
+"""Recipes: a method as a short TOML file, what it builds on, what each stage changes, and where each value came from.
+
+No torch here: listing and resolving recipes is quick. What a table means is for `build` to say; this module knows the
+sections and how one table lies over another (`overlay`). Stages are kept by name: `stage` maps a name to its overlay.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path as File
+from typing import Any
+
+from shuhari.data import EMPTY, nearest
+from shuhari.overlay import (
+    BUDGETS,
+    NAMED,
+    SCALARS,
+    SINGLE,
+    Path,
+    RecipeError,
+    Sources,
+    Tree,
+    dotted,
+    has,
+    lay,
+    leaves,
+    nested,
+    setting,
+    split_path,
+)
+
+__all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "dump", "load", "methods"]
+
+FORMAT = 1
+OWN = ("name", "paper", "summary", "claim")  # of one file alone: a child does not inherit them
+_TEXT = ("name", "summary")
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """A resolved recipe. `tree`: its sections, `stage` as name -> overlay; `sources`: where each value came from."""
+
+    name: str
+    tree: Tree
+    sources: Sources = field(default_factory=dict)
+
+    @property
+    def seed(self) -> int:
+        return int(self.tree.get("seed", 0))
+
+    @cached_property
+    def stages(self) -> list[Tree]:
+        """One whole table a stage, in order, without `stage`, with the stage's `name` (`main` where there are none)."""
+        base = {k: v for k, v in self.tree.items() if k not in ("stage", "name")}
+        out = []
+        for name, over in (self.tree.get("stage") or {"main": {}}).items():
+            table = deepcopy(base)
+            try:
+                lay(table, over, name, {})
+            except RecipeError as error:
+                raise RecipeError(f"stage {name!r}, {error.where}", error.problem) from None
+            if not any(b in table for b in BUDGETS):
+                raise RecipeError(f"stage {name!r}" if over else "", f"no budget: give one of {', '.join(BUDGETS)}")
+            out.append({**table, "name": name})
+        return out
+
+    def changed(self, settings: Mapping[str, Any], origin: str = "set") -> Recipe:
+        """With `settings` (dotted keys or nested mappings) laid over. RecipeError where every stage sets one itself."""
+        over: Tree = {}
+        for key, value in settings.items():
+            _join(over, nested(split_path(key), _plain(value, key)))
+        tree, sources = deepcopy(self.tree), dict(self.sources)
+        for path, _ in leaves(over):
+            _check_reaches(path, tree.get("stage", {}))
+        _lay(tree, over, origin, sources)
+        _check(tree)
+        return Recipe(self.name, tree, sources)
+
+
+def load(reference: str | File, sets: Sequence[str] = (), settings: Mapping[str, Any] = EMPTY) -> Recipe:
+    """The recipe of a name `family/method`, of a `.toml` file, or of a run's folder, resolved.
+
+    `sets` are `a.b.c=value` (command line), `settings` the same from Python. Raises RecipeError.
+    """
+    chain = list(_chain(str(reference)))
+    tree: Tree = {}
+    sources: Sources = {}
+    for i, (name, table) in enumerate(reversed(chain)):
+        last = i + 1 == len(chain)
+        own = {k: v for k, v in table.items() if k != "extends" and (last or k not in OWN)}
+        if "stage" in own:
+            if isinstance(own["stage"], list):  # a list of stages is whole; [stage.<name>] changes one
+                lay(tree, {"stage": False}, name, sources)
+            own["stage"] = _by_name(own["stage"], name)
+        _lay(tree, own, name, sources)
+    _check(tree)
+    recipe = Recipe(str(tree.pop("name", chain[0][0])), {"format": FORMAT, **tree}, sources)
+    given: dict[str, Any] = {}
+    for text in sets:
+        path, value = setting(text)
+        given[dotted(path)] = value
+    recipe = recipe.changed(given, "--set") if given else recipe
+    recipe = recipe.changed(settings) if settings else recipe
+    assert recipe.stages  # resolves them: a mistake in an overlay is found here
+    return recipe
+
+
+def dump(recipe: Recipe) -> str:
+    """TOML that loads to the same recipe, with nothing left to extend."""
+    import tomli_w
+
+    tree = {"format": FORMAT, "name": recipe.name, **{k: v for k, v in recipe.tree.items() if k != "stage"}}
+    if recipe.tree.get("stage"):
+        tree["stage"] = [{"name": name, **over} for name, over in recipe.tree["stage"].items()]
+    return tomli_w.dumps(tree)
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+def _recipes() -> Traversable:
+    return resources.files("shuhari") / "recipes"
+
+
+def names() -> list[str]:
+    """The recipes that come with the package, as `family/method`."""
+    return [name for name, _ in _packaged()]
+
+
+def _packaged(folder: Traversable | None = None, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
+    for entry in sorted((folder or _recipes()).iterdir(), key=lambda e: e.name):
+        if entry.is_dir():
+            yield from _packaged(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".toml"):
+            yield prefix + entry.name.removesuffix(".toml"), entry
+
+
+def _chain(reference: str) -> Iterator[tuple[str, Tree]]:
+    """(name, table) of a recipe and of what it extends, youngest first."""
+    seen: dict[str, str] = {}
+    here: File | None = None
+    while reference:
+        name, source = _find(reference, here)
+        key = str(source)
+        if key in seen:
+            raise RecipeError("extends", f"{' -> '.join([*seen.values(), name])} goes round in a circle")
+        seen[key] = name
+        table = _read(name, source)
+        here = source.parent if isinstance(source, File) and source.suffix == ".toml" else None
+        if here is not None:
+            _anchor(table, here)
+        yield name, table
+        reference = table.get("extends", "")
+        if not isinstance(reference, str):
+            raise RecipeError(
+                "extends", f"{reference!r} in {name}: expected a recipe's name, or a path ending in .toml"
+            )
+
+
+def _find(reference: str, here: File | None) -> tuple[str, Traversable]:
+    path = (here or File()) / File(reference).expanduser()
+    if path.is_dir() and (path / "recipe.toml").is_file():
+        path = path / "recipe.toml"
+    if path.suffix == ".toml":
+        if not path.is_file():
+            raise RecipeError("", f"no recipe file {str(path)!r} (looked in {File.cwd()})")
+        return path.stem, path.resolve()
+    packaged = dict(_packaged())
+    if reference not in packaged:
+        also = f" (there is a file {reference}.toml: give its whole name)" if File(f"{path}.toml").is_file() else ""
+        raise RecipeError("", f"no recipe {reference!r}; {nearest(reference, packaged)}{also}")
+    return reference, packaged[reference]
+
+
+def _read(name: str, source: Traversable) -> Tree:
+    try:
+        table = tomllib.loads(source.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError("", f"recipe {name} is not TOML: {error}") from None
+    version = table.setdefault("format", FORMAT)
+    if not isinstance(version, int) or version > FORMAT:
+        raise RecipeError("format", f"{version!r} in {name}: this shuhari reads up to {FORMAT}; a newer one is needed")
+    return table
+
+
+def _anchor(table: Tree, folder: File) -> None:
+    """Make `file.py:Class` absolute where the file lies beside the recipe, so that it is found from any folder."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            _anchor(value, folder)
+        elif isinstance(value, list):
+            for entry in value:
+                if isinstance(entry, dict):
+                    _anchor(entry, folder)
+        elif isinstance(value, str) and key in ("use", "name") and ".py:" in value:
+            file, _, attribute = value.rpartition(":")
+            if (folder / file).is_file():
+                table[key] = f"{(folder / file).resolve()}:{attribute}"
+
+
+def _by_name(stages: Any, recipe: str) -> Any:
+    if isinstance(stages, dict) or stages is False:
+        return stages
+    out: Tree = {}
+    for i, stage in enumerate(stages if isinstance(stages, list) else [stages]):
+        if not isinstance(stage, dict):
+            raise RecipeError("stage", f"{stage!r} in {recipe}: expected [[stage]] tables")
+        name = str(stage.get("name", i + 1))
+        if name in out:
+            raise RecipeError("stage", f"two stages of {recipe} are called {name!r}: names are unique")
+        out[name] = {k: v for k, v in stage.items() if k != "name"}
+    return out
+
+
+# ------------------------------------------------------------------------------------------------ checks
+
+
+def _plain(value: Any, key: str) -> Any:
+    """A setting from Python as TOML could say it."""
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v, f"{key}.{k}") for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v, key) for v in value]
+    if value is None or not isinstance(value, bool | int | float | str):
+        raise RecipeError(
+            key, f"{value!r}: expected a truth value, number, text, list or table (false removes a table)"
+        )
+    return value
+
+
+def _lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources) -> None:
+    """Lay a file over those below. What it removes, inherited stages need remove no longer."""
+    gone = [p for p in sources if p[0] == "stage" and len(p) > 2 and has(tree, p[2:])]
+    lay(tree, over, origin, sources)
+    for path in gone:
+        if path in sources and not has(tree, path[2:]):
+            at = tree
+            for key in path[:-1]:
+                at = at[key]
+            if at[path[-1]] is False:
+                del at[path[-1]], sources[path]
+
+
+def _join(tree: Tree, more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        if isinstance(value, dict) and isinstance(tree.get(key), dict):
+            _join(tree[key], value)
+        else:
+            tree[key] = value
+
+
+def _check_reaches(path: Path, stages: Mapping[str, Any]) -> None:
+    same = [(b,) for b in BUDGETS] if path[0] in BUDGETS else [path]
+    if stages and path[0] != "stage" and all(any(has(over, p) for p in same) for over in stages.values()):
+        one = f"stage.{dotted((next(iter(stages)),))}.{dotted(path)}"
+        raise RecipeError(dotted(path), f"every stage sets it for itself: say which stage, such as {one}")
+
+
+def _check(tree: Tree, where: str = "") -> None:
+    """The sections of a recipe, or of a stage's overlay: known keys, tables where tables belong, numbers in range."""
+    known = [*SCALARS, *SINGLE, *NAMED] if not where else [*BUDGETS, "micro_batch", *SINGLE[1:-1], *NAMED[:-1]]
+    for key, value in tree.items():
+        at = f"{where}{key}"
+        if key not in known:
+            raise RecipeError(at, f"no such key in a recipe; {nearest(key, known if where else [*known, 'extends'])}")
+        if key in _TEXT and not isinstance(value, str):
+            raise RecipeError(at, f"{value!r}: expected a text")
+        if key in BUDGETS and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+            raise RecipeError(at, f"{value!r}: expected a positive number")
+        if key in ("seed", "micro_batch") and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise RecipeError(at, f"{value!r}: expected a whole number, 0 or more")
+        if key in (*SINGLE, *NAMED) and not isinstance(value, dict) and not (where and value is False):
+            raise RecipeError(at, f"{value!r}: expected a table")
+        if key in NAMED and isinstance(value, dict):
+            for name, entry in value.items():
+                if not isinstance(entry, dict) and not (where and entry is False):
+                    raise RecipeError(f"{at}.{dotted((name,))}", f"{entry!r}: expected a table (false removes one)")
+    for name, over in tree.get("stage", {}).items():
+        _check(over, f"stage.{dotted((name,))}.")
+    if not where and isinstance(tree.get("task", EMPTY).get("name", ""), str) and "use" in tree.get("task", EMPTY):
+        raise RecipeError("task.use", "a task is chosen by `name`")
+
+
+# ------------------------------------------------------------------------------------------------ what there is
+
+
+@dataclass(frozen=True)
+class Method:
+    """A recipe of the package. `paper`: its number in the catalogue, several, or None; `verdict`: of its claim."""
+
+    name: str
+    family: str
+    paper: int | list[int] | None
+    summary: str
+    verdict: str | None
+
+
+def methods() -> list[Method]:
+    """Every recipe of the package, by name."""
+    out = []
+    for name, source in _packaged():
+        table = _read(name, source)
+        paper = table.get("paper", {}).get("catalogue")
+        out.append(Method(name, name.rpartition("/")[0], paper, table.get("summary", ""), _verdict(name)))
+    return out
+
+
+def _verdict(name: str) -> str | None:
+    import json
+
+    root = resources.files("shuhari")
+    inside, clone = root / "claims_data", File(str(root)).parents[1] / "results" / "claims"
+    claim = (inside if inside.is_dir() else clone) / f"{name}.json"
+    verdict = json.loads(claim.read_text(encoding="utf-8")).get("verdict") if claim.is_file() else None
+    return None if verdict is None else str(verdict)

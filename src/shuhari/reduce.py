@@ -1,0 +1,91 @@
+"""Every reduction: masked losses to one number, and statistics of groups.
+
+Denominators are those of the whole optimiser batch: the weights are computed on it once and travel with the rows, so
+that cutting it into micro-batches changes nothing.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import nearest
+
+LEVELS = ("decision", "row", "episode", "group", "constant:N")
+
+
+def weights(weight: Tensor, batch: Batch, how: str) -> Tensor:
+    """[B, K] numbers that make `(loss * weights).sum()` the reduction `how` under the stream weights [B, K].
+
+    decision: each decision counts alike (DAPO); row: mean within a row, then over rows (GRPO); episode, group: mean
+    over the decisions of the unit, then over units; constant:N: the sum over decisions, divided by N a row (Dr. GRPO).
+    A weight multiplies the loss of its decision: denominators *count* the decisions, rows and units that have a weight
+    other than 0, so a weight of 0.5 everywhere halves the loss.
+    """
+    w = weight * batch["mask"]
+    rows = (w != 0).sum(1)
+    live = rows > 0
+    if how == "decision":
+        return w / rows.sum().clamp(min=1)
+    if how == "row":
+        return w / rows.clamp(min=1)[:, None] / live.sum().clamp(min=1)
+    if how in ("episode", "group"):
+        _, unit = torch.unique(batch[how], return_inverse=True)
+        total = rows.new_zeros(int(unit.max()) + 1 if len(unit) else 0).index_add_(0, unit, rows)
+        return w / total[unit].clamp(min=1)[:, None] / (total > 0).sum().clamp(min=1)
+    if how.startswith("constant:"):
+        try:
+            n = float(how.partition(":")[2])
+        except ValueError:
+            n = 0.0
+        if n <= 0:
+            raise ValueError(f"reduce is {how!r}: expected constant:N with N > 0, for example constant:256")
+        return w / (n * live.sum().clamp(min=1))
+    raise ValueError(f"no reduction {how!r}; {nearest(how, LEVELS)}")
+
+
+def reduced(loss: Tensor, w: Tensor) -> Tensor:
+    """The weighted sum of an unreduced loss: [B, K] by position; [B] takes the whole weight of its row."""
+    if loss.dim() == 1:
+        w = w.sum(1)
+    return (torch.where(w != 0, loss, 0.0) * w).sum()
+
+
+def group_mean(batch: Batch, x: Tensor, unit: str = "group", *, leaves: bool = True) -> tuple[Tensor, Tensor]:
+    """([B] mean of x [B] over the row's unit, [B] how many count). `unit`: `group` (of one role), `episode`, `batch`,
+    or any integer column. NaN (ungraded) does not count; nor do inner rows of chains and trees,
+    unless `leaves` is False: a path counts once for each role on it, by that role's last row (`ends`)."""
+    ok = ~x.isnan()
+    if leaves:
+        ok = ok & ends(batch)
+    inverse = units(batch, unit)
+    n = int(inverse.max()) + 1 if len(inverse) else 0
+    count = x.new_zeros(n).index_add_(0, inverse, ok.to(x.dtype))
+    total = x.new_zeros(n).index_add_(0, inverse, torch.where(ok, x, 0.0))
+    return (total / count)[inverse], count[inverse]
+
+
+def ends(batch: Batch) -> Tensor:
+    """[B] bool: rows that decide and after which their role decides no more: a path's one row a role in statistics."""
+    end = batch.decides
+    if "child" not in batch and "parent" not in batch:
+        return end
+    end, decides, role, parent = end.clone(), end, batch["role"], batch.local(batch["parent"])
+    up = torch.where(decides, parent, -1)
+    while bool((up >= 0).any()):
+        above = up.clamp(min=0)
+        found = (up >= 0) & decides[above] & (role[above] == role)
+        end[up[found]] = False
+        up = torch.where(found | (up < 0), -1, parent[above])
+    return end
+
+
+def units(batch: Batch, unit: str) -> Tensor:
+    """[B] the unit of each row, numbered from 0. A group is the samples of one request that one role played."""
+    if unit == "batch":
+        return torch.zeros(len(batch), dtype=torch.long)
+    column = batch[unit]
+    if unit == "group" and "role" in batch:
+        column = column + batch["role"]  # codes are 63-bit hashes: their sum is one too
+    return torch.unique(column, return_inverse=True)[1]

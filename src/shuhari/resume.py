@@ -1,0 +1,111 @@
+"""A run as a tree, and back: all that the store must keep so that a resumed run is bit-equal to one never stopped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shuhari import state
+from shuhari.context import Context
+from shuhari.data import Trajectory
+from shuhari.recipe import Recipe, RecipeError, dump
+from shuhari.roles import load_weights, weights
+from shuhari.store import Store, pick
+
+if TYPE_CHECKING:
+    from shuhari.run import Run
+
+
+def tree_of(run: Run) -> dict[str, Any]:
+    """Progress, weights by role, and the memory of every component of the stages reached so far."""
+    ctx, at = run.ctx, run.progress
+    progress = {
+        "step": ctx.step,
+        "version": ctx.version,
+        "ledger": ctx.ledger,
+        "row": ctx.next_row,
+        "ticket": ctx.next_ticket,
+        "stage": at.index,
+        "started": at.started,
+        "before": run.before,
+        "scores": run.scores,
+        "seconds": at.seconds(),
+    }
+    return {"progress": progress, "models": weights(ctx.models), "components": state.memory(memories(run))}
+
+
+def restore(run: Run, tree: Mapping[str, Any]) -> None:
+    """Set a freshly made run to where `tree_of` took it."""
+    at, ctx = tree["progress"], run.ctx
+    ctx.step, ctx.version = at["step"], at["version"]
+    ctx.ledger.update(at["ledger"])
+    ctx.next_row, ctx.next_ticket = at["row"], at["ticket"]
+    progress = run.progress
+    progress.index, progress.started, progress.wall = at["stage"], dict(at["started"]), at["seconds"]
+    run.before, run.scores = dict(at["before"]), dict(at["scores"])
+    for stage in progress.stages[: progress.index + 1]:  # roles come to life, and optimisers bind, in the order they first did
+        run.install(stage)
+    progress.entered = True
+    load_weights(ctx.models, tree["models"])
+    state.remember(memories(run), tree["components"])
+
+
+def memories(run: Run) -> dict[str, Any]:
+    """Stage name -> its components; one that stages share is found under the first."""
+    return {s.name: s.memories() for s in run.progress.stages[: run.progress.index + 1]}
+
+
+def summary_of(run: Run) -> dict[str, Any]:
+    """What summary.json says of a complete run."""
+    return {
+        "recipe": run.recipe.name,
+        "seed": run.ctx.seed,
+        "steps": run.ctx.step,
+        "before": run.before,
+        "after": run.scores,
+        "wall_s": run.progress.seconds(),
+        "spent": run.ctx.ledger,
+    }
+
+
+def open_store(path: Path, recipe: Recipe, *, keep: int) -> Store:
+    """The store at `path`, with the recipe beside it. RecipeError where the run that is there has another recipe."""
+    store: Store = Store.open(path, keep=keep, best="evaluate/greedy")
+    text, file = dump(recipe), path / "recipe.toml"
+    if not file.exists():
+        store.write_text("recipe.toml", text)
+        store.set(total=recipe.tree.get("steps"))
+    elif (there := file.read_text()) != text:
+        store.close()
+        theirs, ours = set(there.splitlines()), text.splitlines()
+        new = next((line for line in ours if line not in theirs), "fewer settings")
+        raise RecipeError("", f"{path} holds a run of another recipe (here: {new}): choose another folder with --run")
+    return store
+
+
+def shown(ctx: Context, n: int) -> list[dict[str, Any]]:
+    """The best, the worst and random groups of the step, as the store keeps them."""
+    groups, ctx.groups = ctx.groups, []
+    if not groups or not n:
+        return []
+    scores = [_score(g, ctx) for g in groups]
+    return [
+        {"group": groups[i][0].request.key, "why": why, "score": scores[i], "trajectories": tuple(groups[i])}
+        for i, why in pick(scores, n, seed=ctx.key("shown", ctx.step) % 2**32)
+    ]
+
+
+def _score(group: list[Trajectory], ctx: Context) -> float:
+    """The mean trained reward of a group's leaves, NaN where nothing was graded."""
+    totals = [
+        sum(float(_sum(s.reward.get(name, 0.0))) * weight for s in t.steps for name, weight in ctx.weights.items())
+        for t in group
+    ]
+    graded = [x for x in totals if not math.isnan(x)]
+    return sum(graded) / len(graded) if graded else math.nan
+
+
+def _sum(reward: Any) -> float:
+    return float(reward.sum()) if hasattr(reward, "sum") else float(reward)

@@ -1,0 +1,1 @@
+"""Graders beside the task's own."""

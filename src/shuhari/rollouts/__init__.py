@@ -1,0 +1,1 @@
+"""How a group of episodes comes about."""

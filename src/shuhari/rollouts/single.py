@@ -1,0 +1,67 @@
+"""One call of the policy an episode: answers to prompts, and decisions that end the episode (bandits).
+
+Left out: environments, turns, tools; what follows the one action is the grader's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from shuhari.data import EMPTY, Payload, Request, Status, Step, Trajectory, is_tokens, nearest
+from shuhari.needs import Trace
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("rollout", "single")
+@dataclass
+class Single:
+    """n trajectories of one step, by `role`. A text that reaches its limit without an end is TRUNCATED.
+
+    The request's `prefix` comes first in each trajectory, as steps without a decision; the policy goes on from there.
+    """
+
+    role: str = "policy"
+    accepts: Mapping[str, Any] = field(init=False, default_factory=lambda: EMPTY)
+
+    async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
+        """Raises ValueError for settings: it takes none; TypeError for a prefix where the prompt is no text."""
+        if request.settings:
+            name = min(request.settings)
+            raise ValueError(f"the rollout 'single' takes no setting {name!r}; {nearest(name, self.accepts)}")
+        context = ctx.encode(request.problem.prompt, self.role)
+        prefix = forced(request.prefix, context, self.role, ctx)
+        if prefix:
+            context = np.concatenate([prefix[-1].context, prefix[-1].action])
+        traces = await ctx.engine.sample(self.role, context, request.sampling, request.n, key=(request.key, self.role))
+        parent = len(prefix) - 1 if prefix else None
+        return [Trajectory(request, (*prefix, self._step(context, t, parent)), ended(t)) for t in traces]
+
+    def _step(self, context: Payload, trace: Trace, parent: int | None) -> Step:
+        return Step.of(context, trace.action, trace.logp, trace.version, parent=parent, role=self.role, info=trace.info)
+
+
+def ended(trace: Trace) -> Status:
+    """How a trace that closes an episode ended it."""
+    return Status.TRUNCATED if trace.info.get("ended") is False else Status.FINISHED
+
+
+def forced(prefix: tuple[Step, ...], context: Payload, role: str, ctx: Ctx) -> tuple[Step, ...]:
+    """The steps of a prefix in a chain, each decided by nobody: mask False, no log-probability. Texts are encoded."""
+    steps: list[Step] = []
+    for step in prefix:
+        action, own = ctx.encode(step.action, role), step.context if is_tokens(step.context) else context
+        if not (is_tokens(own) and is_tokens(action)):
+            raise TypeError(f"a prefix goes before text: expected token ids or a string, got {str(step.action)[:60]!r}")
+        assert isinstance(own, np.ndarray) and isinstance(action, np.ndarray)
+        mask, version = np.zeros(len(action), np.bool_), np.full(len(action), -1)
+        parent = len(steps) - 1 if steps else None
+        steps.append(
+            replace(step, context=own, action=action, mask=mask, version=version, logp=None, role=role, parent=parent)
+        )
+        context = np.concatenate([own, action])
+    return tuple(steps)

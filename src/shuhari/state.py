@@ -1,0 +1,51 @@
+"""What a run remembers: every component with ears or memory, found by walking dataclass fields, under a stable path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+
+def walk(root: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """(path, component) of `root` and of the components in its fields, mappings and tuples, each object once."""
+    seen: set[int] = set()
+
+    def visit(x: Any, at: str) -> Iterator[tuple[str, Any]]:
+        if isinstance(x, Mapping):
+            for key, value in x.items():
+                yield from visit(value, f"{at}/{key}" if at else str(key))
+        elif isinstance(x, list | tuple):
+            for i, value in enumerate(x):
+                yield from visit(value, f"{at}/{i}" if at else str(i))
+        elif (
+            id(x) not in seen
+            and (is_dataclass(x) or hasattr(x, "observe") or hasattr(x, "state"))
+            and not isinstance(x, type)
+        ):
+            seen.add(id(x))
+            yield at, x
+            if is_dataclass(x):
+                for f in fields(x):
+                    if f.init:
+                        yield from visit(getattr(x, f.name), f"{at}/{f.name}" if at else f.name)
+
+    yield from visit(root, path)
+
+
+def memory(root: Any) -> dict[str, Any]:
+    """path -> state of every component that has any."""
+    return {path: c.state for path, c in walk(root) if getattr(c, "state", None)}
+
+
+def remember(root: Any, saved: Mapping[str, Any]) -> None:
+    """Restore what `memory` gave. Raises ValueError for a path that is not here: then the recipe is another one."""
+    here = dict(walk(root))
+    lost = [path for path in saved if path not in here]
+    if lost:
+        raise ValueError(
+            f"the checkpoint remembers {lost[0]!r}, which this recipe does not have: was the recipe changed?"
+        )
+    for path, component in here.items():
+        if path in saved:
+            component.state = saved[path]

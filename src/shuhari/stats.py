@@ -1,0 +1,153 @@
+"""Estimates and intervals for what runs measure: pass@k, proportions, means over problems or seeds, differences.
+
+Axes: `N` problems, seeds or runs. Every interval is two-sided at `level`. Intervals over few seeds are wide because
+little is known, not because of the method: three seeds cannot give a narrow one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from shuhari.data import Array, code
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its interval [low, high]; NaN ends where one observation gives none. `n`: observations."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def __str__(self) -> str:
+        if math.isnan(self.low):
+            return f"{self.value:.3f} (n = {self.n})"
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """The chance that k of n samples, drawn without replacement, hold one of the c right ones: 1 - C(n-c, k) / C(n, k),
+    unbiased for the pass@k of the policy (Chen et al. 2021, Evaluating Large Language Models Trained on Code, eq. 1).
+
+    As a product, so that no binomial overflows. Raises ValueError unless 0 <= c <= n and 1 <= k <= n.
+    """
+    if not 0 <= c <= n:
+        raise ValueError(f"pass@k: {c} right of {n} samples: expected 0 to {n}")
+    if not 1 <= k <= n:
+        raise ValueError(f"pass@{k} of {n} samples: expected k from 1 to {n}; draw more samples for a larger k")
+    if n - c < k:
+        return 1.0
+    i = np.arange(n - c + 1, n + 1, dtype=np.float64)
+    return float(1.0 - np.prod(1.0 - k / i))
+
+
+def wilson(successes: int, n: int, level: float = 0.95) -> Estimate:
+    """A proportion with Wilson's score interval (Wilson 1927): the normal approximation solved for the true proportion,
+    so that it stays in [0, 1] and says something at 0 and at n."""
+    if n < 1 or not 0 <= successes <= n:
+        raise ValueError(f"{successes} successes of {n}: expected 0 to n, and n at least 1")
+    z = NormalDist().inv_cdf((1 + _level(level)) / 2)
+    p = successes / n
+    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    low = 0.0 if successes == 0 else max(0.0, middle - half)  # exactly 0 and 1 there; rounding would miss them
+    return Estimate(p, low, 1.0 if successes == n else min(1.0, middle + half), n)
+
+
+def bootstrap(values: Sequence[float] | Array, level: float = 0.95, draws: int = 10_000, seed: int = 0) -> Estimate:
+    """The mean of `values` [N] with a percentile bootstrap interval: resampled with replacement `draws` times from
+    `seed`. NaN values (ungraded) are left out; ValueError where nothing is left."""
+    x = _finite(values)
+    low, high = _percentiles(_means(x, draws, seed), level) if len(x) > 1 else (math.nan, math.nan)
+    return Estimate(float(x.mean()), low, high, len(x))
+
+
+def difference(
+    a: Sequence[float] | Array,
+    b: Sequence[float] | Array,
+    *,
+    paired: bool,
+    level: float = 0.95,
+    draws: int = 10_000,
+    seed: int = 0,
+) -> Estimate:
+    """mean(b) - mean(a) with a percentile bootstrap interval.
+
+    paired: entry i of both belongs together (the same seed, the same problem), and pairs are resampled; a pair with a
+    NaN is left out. Otherwise both are resampled apart. `n` is the number of pairs, or of the smaller sample.
+    """
+    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+    if paired:
+        if x.shape != y.shape:
+            raise ValueError(f"paired samples of {len(x)} and {len(y)} entries: expected as many of both")
+        return bootstrap(y - x, level, draws, seed)
+    x, y = _finite(x), _finite(y)
+    value, n = float(y.mean() - x.mean()), min(len(x), len(y))
+    if n < 2:
+        return Estimate(value, math.nan, math.nan, n)
+    low, high = _percentiles(_means(y, draws, code(seed, "b")) - _means(x, draws, code(seed, "a")), level)
+    return Estimate(value, low, high, n)
+
+
+def scores(
+    outcomes: Sequence[Sequence[float]] | Array, k: Sequence[int] = (), solved: float = 1.0
+) -> dict[str, Estimate]:
+    """`mean` and each `pass@k` of graded samples [N, n], with bootstrap intervals over problems (samples of one problem
+    are alike, so problems are what is resampled). NaN samples are left out of their problem; a problem with fewer than
+    k graded samples is left out of pass@k."""
+    x = np.asarray(outcomes, np.float64)
+    graded = ~np.isnan(x)
+    if not graded.any():
+        raise ValueError("no sample was graded: there is nothing to average")
+    some = graded.any(1)
+    means = np.where(graded, x, 0.0).sum(1)[some] / graded.sum(1)[some]
+    out = {"mean": bootstrap(means)}
+    n, c = graded.sum(1), (np.where(graded, x, -np.inf) >= solved).sum(1)
+    for width in k:
+        passed = [pass_at_k(int(m), int(right), width) for m, right in zip(n, c, strict=True) if m >= width]
+        if passed:
+            out[f"pass@{width}"] = bootstrap(passed)
+    return out
+
+
+def powers(n: int) -> tuple[int, ...]:
+    """1, 2, 4, ... up to n: the k of pass@k that n samples allow."""
+    return tuple(2**i for i in range(n.bit_length()))
+
+
+# ------------------------------------------------------------------------------------------------ helpers
+
+
+def _level(level: float) -> float:
+    if not 0 < level < 1:
+        raise ValueError(f"level is {level}: expected a number in (0, 1)")
+    return level
+
+
+def _finite(values: Any) -> Array:
+    x = np.asarray(values, np.float64)
+    x = x[~np.isnan(x)]
+    if not len(x):
+        raise ValueError("no values: there is nothing to average")
+    return x
+
+
+def _means(x: Array, draws: int, seed: int) -> Array:
+    """[draws] means of resamples, in pieces that keep memory small."""
+    rng = np.random.default_rng(seed)
+    piece = max(1, 4_000_000 // len(x))
+    sizes = [min(piece, draws - at) for at in range(0, draws, piece)]
+    return np.concatenate([x[rng.integers(0, len(x), (size, len(x)))].mean(1) for size in sizes])
+
+
+def _percentiles(means: Array, level: float) -> tuple[float, float]:
+    tail = (1 - _level(level)) / 2
+    low, high = np.quantile(means, (tail, 1 - tail))
+    return float(low), float(high)

@@ -1,0 +1,49 @@
+"""Runs on disk: `Store` writes one, `Run` reads it (also while it is being written), `resolve` finds it by name.
+
+Nothing is imported before it is asked for: listing runs needs no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shuhari.store.database import Store
+    from shuhari.store.directory import NoRunError, Run, list_runs, metrics, resolve
+    from shuhari.store.files import CheckpointError, LockedError, StoreError
+    from shuhari.store.ring import Ring
+    from shuhari.store.rollouts import pick
+
+__all__ = [
+    "CheckpointError",
+    "LockedError",
+    "NoRunError",
+    "Ring",
+    "Run",
+    "Store",
+    "StoreError",
+    "list_runs",
+    "metrics",
+    "pick",
+    "resolve",
+]
+_HOME = {
+    "CheckpointError": "files",
+    "LockedError": "files",
+    "NoRunError": "directory",
+    "Ring": "ring",
+    "Run": "directory",
+    "Store": "database",
+    "StoreError": "files",
+    "list_runs": "directory",
+    "metrics": "directory",
+    "pick": "rollouts",
+    "resolve": "directory",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

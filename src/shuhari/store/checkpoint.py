@@ -1,0 +1,108 @@
+"""Checkpoints: a directory of `tensors.safetensors` and `tree.json`, whole or not there at all.
+
+Both files carry checksums, so that a damaged checkpoint is told, not trained on. Which checkpoints exist, and which
+one counts, is the database's to say (`database`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import zlib
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from shuhari import codec
+from shuhari.store import tensors as tensor_files
+from shuhari.store.files import CheckpointError, sync_directory, write_file
+from shuhari.store.ring import RingFiles
+
+FORMAT = 1
+_HEAD = re.compile(rb'{"format":(\d+),"tensors":(\[\d+,\d+\]),"rings":(\[.*?\]),"crc32":(\d+),"tree":', re.DOTALL)
+
+
+def write(path: Path, tree: Any, rings: RingFiles | None = None) -> set[str]:
+    """Write a tree as the directory `path`, flushed and renamed into place; the ring blocks that it is made of.
+
+    With `rings`, a Ring costs only its blocks that changed; without, it is written whole. TypeError where the tree
+    holds what the codec has not.
+    """
+    blocks: set[str] = set()
+
+    def save_ring(name: str, ring: codec.Ring) -> Any:
+        assert rings is not None
+        manifest = rings.save(name, ring, path.name)
+        blocks.update(file for _, file, _ in manifest["files"])
+        return manifest
+
+    temporary = path.with_name(f".tmp-{path.name}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        value, tensors = codec.encode(tree, ring=None if rings is None else save_ring)
+        size, crc = write_file(temporary / "tensors.safetensors", tensor_files.pack(tensors))
+        text = codec.to_json(value)
+        listed = json.dumps(sorted(blocks), separators=(",", ":"))
+        head = f'{{"format":{FORMAT},"tensors":[{size},{crc}],"rings":{listed},"crc32":{zlib.crc32(text)},"tree":'
+        write_file(temporary / "tree.json", [head.encode(), text, b"}\n"])
+        sync_directory(temporary)
+        os.rename(temporary, path)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    sync_directory(path.parent)
+    return blocks
+
+
+def read(path: Path, rings: RingFiles | None = None) -> Any:
+    """The tree of a checkpoint; CheckpointError names the file that is missing or damaged, and how."""
+    (size, crc), _, text = _document(path)
+    file = path / "tensors.safetensors"
+    try:
+        found = file.stat().st_size
+        if found != size:
+            raise CheckpointError(f"{file}: {found} bytes, of {size} written")
+        if _crc(file) != crc:
+            raise CheckpointError(f"{file}: its content is not what was written (checksum)")
+        return codec.decode(codec.from_json(text), tensor_files.read(file), ring=None if rings is None else rings.load)
+    except FileNotFoundError:
+        raise CheckpointError(f"{file}: the file is missing") from None
+    except (SafetensorError, ValueError) as error:
+        raise CheckpointError(f"{file.parent}: {error}") from error
+
+
+def blocks(path: Path) -> set[str]:
+    """The ring blocks that a checkpoint is made of."""
+    return set(_document(path)[1])
+
+
+def _document(path: Path) -> tuple[list[int], list[str], bytes]:
+    """([bytes, crc32] of the tensors, ring blocks, the tree's JSON)."""
+    file = path / "tree.json"
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        raise CheckpointError(f"{file}: the file is missing") from None
+    except OSError as error:
+        raise CheckpointError(f"{file}: {error.strerror}") from error
+    head = _HEAD.match(data)
+    if head is None or not data.endswith(b"}\n"):
+        raise CheckpointError(f"{file}: not a checkpoint's JSON, or cut short ({len(data)} bytes)")
+    if int(head[1]) > FORMAT:
+        raise CheckpointError(f"{file}: format {int(head[1])}; this version reads up to {FORMAT}: upgrade shuhari")
+    text = data[head.end() : -2]
+    if zlib.crc32(text) != int(head[4]):
+        raise CheckpointError(f"{file}: its content is not what was written (checksum)")
+    return json.loads(head[2]), json.loads(head[3]), text
+
+
+def _crc(file: Path) -> int:
+    crc = 0
+    with open(file, "rb") as opened:
+        while chunk := opened.read(2**22):
+            crc = zlib.crc32(chunk, crc)
+    return crc

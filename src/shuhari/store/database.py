@@ -1,0 +1,279 @@
+"""Store: the one writer of a run directory. A step is one transaction; resuming trusts it and drops what is newer.
+
+Order: write the checkpoint, flush, rename; then the transaction that names it; then remove what is kept no longer.
+So at any moment the cursor names a whole checkpoint, and a row without one is a step that a resumed run redoes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from shuhari.store import checkpoint, rollouts, schema
+from shuhari.store.files import CheckpointError, Lock, StoreError, guarded, replace_file, sync_directory
+from shuhari.store.ring import RingFiles
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A checkpoint that is there. `score`: the metric that decides which is best, where its step had it."""
+
+    name: str
+    step: int
+    pinned: bool
+    score: float | None
+    blocks: frozenset[str]
+
+
+class Store:
+    """Made by `Store.open`, for one thread at a time; also a context manager.
+
+    `cursor`: {step, checkpoint, stage, wall} of the last checkpoint, or None. `step`: the last committed step, -1
+    before the first. `seconds`: what the last commit with a checkpoint took, for a caller that spaces them by cost.
+    """
+
+    def __init__(self, path: Path, db: sqlite3.Connection, lock: Lock, keep: int, best: str | None) -> None:
+        self.path, self.keep, self.best = path, keep, best
+        self.cursor = schema.read_cursor(db)
+        self.step = -1
+        self.seconds = 0.0
+        self._db, self._lock = db, lock
+        self._checkpoints = path / "checkpoints"
+        self._rings = RingFiles(self._checkpoints / "rings")
+        self._kept: list[Kept] = []
+
+    @classmethod
+    def open(
+        cls, path: str | Path, *, format: int = schema.FORMAT, keep: int = 2, best: str | None = None
+    ) -> Store:
+        """Open or make the run at `path` and drop what is newer than its cursor.
+
+        keep: the last checkpoints to keep, at least 1; best: a metric whose highest checkpoint is kept too.
+        LockedError where another process writes the run; StoreError for a newer format, a full disk, a foreign file.
+        """
+        if keep < 1:
+            raise ValueError(f"keep is {keep}: expected at least 1 checkpoint")
+        path = Path(path)
+        with guarded(f"open the run {path}"):
+            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            lock = Lock(path)
+            try:
+                db = schema.create(path, format)
+                try:
+                    store = cls(path, db, lock, keep, best)
+                    store._drop_newer()
+                except BaseException:
+                    db.close()
+                    raise
+            except BaseException:
+                lock.release()
+                raise
+        return store
+
+    def load(self, step: int | None = None) -> Any:
+        """The tree that the cursor names, or the one of an earlier `step` that is kept; None where there is none yet.
+        CheckpointError names what is damaged and what is left to start from."""
+        if self.cursor is None and step is None:
+            return None
+        return load(self.path, self._db, self._rings, step)
+
+    def commit(
+        self,
+        step: int,
+        *,
+        stage: str = "",
+        wall: float = 0.0,
+        metrics: Mapping[str, Any],
+        tree: Any = None,
+        rollouts: Iterable[Mapping[str, Any]] = (),
+        events: Iterable[tuple[str, Any]] = (),
+        pin: bool = False,
+    ) -> None:
+        """Store one step, whole or not at all; StoreError where the disk or the database refuses.
+
+        tree: the checkpoint, None for a step without one; it moves the cursor. wall: seconds since the run began.
+        rollouts: mappings of a `group` (its key) and anything that the codec takes. events: (kind, JSON). pin: keep
+        this checkpoint for good. Committing the last step again replaces its metrics (a save after the fact).
+        """
+        if step < self.step:
+            raise ValueError(f"step {step} after step {self.step}: steps are committed in order")
+        started = time.perf_counter()
+        new: Kept | None = None
+        kept = self._kept
+        with guarded(f"commit step {step} of {self.path}"):
+            try:
+                if tree is not None:
+                    new = self._write(step, tree, metrics, pin)
+                    kept = self._keep([*self._kept, new])
+                self._transaction(step, stage, wall, metrics, rollouts, events, new, kept)
+                self.step = step
+                if new is not None:
+                    self._rings.settle(keep=True)
+                    self.cursor = {"step": step, "checkpoint": new.name, "stage": stage, "wall": wall}
+                    self._kept, there = kept, self._kept
+                    self._remove(there, kept)
+                    self.seconds = time.perf_counter() - started
+            except BaseException:
+                self._undo()
+                raise
+
+    def set(self, **values: Any) -> None:
+        """Facts about the whole run, as JSON: `total` (steps), `complete`, versions."""
+        with guarded(f"write to {self.path}"):
+            rows = [(key, schema.to_text(value, key)) for key, value in values.items()]
+            self._db.executemany("insert or replace into meta values (?, ?)", rows)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A fact that `set` stored."""
+        row = self._db.execute("select value from meta where key = ?", (key,)).fetchone()
+        return default if row is None else json.loads(row[0])
+
+    def write_text(self, name: str, text: str) -> None:
+        """Write a file of the run (recipe.toml, summary.json) as a whole."""
+        with guarded(f"write {self.path / name}"):
+            replace_file(self.path / name, [text.encode()])
+            sync_directory(self.path)
+
+    def close(self) -> None:
+        """Let go of the run; safe to call twice."""
+        with suppress(sqlite3.Error):  # a full disk: the log stays beside the database, and counts
+            self._db.close()
+        self._lock.release()
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ inside a commit
+
+    def _write(self, step: int, tree: Any, metrics: Mapping[str, Any], pin: bool) -> Kept:
+        name, again = f"step-{step:08d}", 0
+        while (self._checkpoints / name).exists():  # the same step once more: never write over what is named
+            again += 1
+            name = f"step-{step:08d}.{again}"
+        blocks = checkpoint.write(self._checkpoints / name, tree, self._rings)
+        score = metrics.get(self.best) if self.best is not None else None
+        return Kept(name, step, pin, None if score is None or score != score else float(score), frozenset(blocks))
+
+    def _keep(self, there: list[Kept]) -> list[Kept]:
+        scored = [k for k in there if k.score is not None]
+        best = max(scored, key=lambda k: k.score or 0.0).name if scored else None  # the first of equals
+        last = {k.name for k in there[-self.keep :]}
+        return [k for k in there if k.pinned or k.name in last or k.name == best]
+
+    def _transaction(
+        self,
+        step: int,
+        stage: str,
+        wall: float,
+        metrics: Mapping[str, Any],
+        groups: Iterable[Mapping[str, Any]],
+        events: Iterable[tuple[str, Any]],
+        new: Kept | None,
+        kept: list[Kept],
+    ) -> None:
+        text = schema.to_text(dict(metrics), "metrics")
+        payloads = [(step, str(g["group"]), rollouts.pack(g)) for g in groups]
+        facts = [(step, kind, schema.to_text(data, f"the event {kind!r}")) for kind, data in events]
+        db = self._db
+        if new is not None:
+            db.execute("pragma synchronous = full")
+        db.execute("begin immediate")
+        if step == self.step and payloads:
+            db.execute("delete from rollouts where step = ?", (step,))
+        db.execute("insert or replace into steps values (?, ?, ?, ?)", (step, stage, wall, text))
+        if payloads:
+            db.executemany("insert into rollouts (step, name, payload) values (?, ?, ?)", payloads)
+        if facts:
+            db.executemany("insert into events (step, kind, data) values (?, ?, ?)", facts)
+        if new is not None:
+            db.execute("insert into checkpoints values (?, ?, ?, ?)", (new.name, step, new.pinned, new.score))
+            gone = {k.name for k in self._kept} - {k.name for k in kept}
+            db.executemany("delete from checkpoints where name = ?", [(name,) for name in gone])
+            db.execute("insert or replace into cursor values (1, ?, ?, ?, ?)", (step, new.name, stage, wall))
+        db.execute("commit")
+        if new is not None:
+            db.execute("pragma synchronous = normal")
+
+    def _undo(self) -> None:
+        """After a commit that failed: forget it. Interrupted at its very end it may have happened: ask the database."""
+        with suppress(sqlite3.Error, OSError):
+            if self._db.in_transaction:
+                self._db.execute("rollback")
+            self._db.execute("pragma synchronous = normal")
+            before, self.cursor = self.cursor, schema.read_cursor(self._db)
+            self._rings.settle(keep=self.cursor != before)
+            self.step = self._last_step()
+            self._drop_files()
+
+    def _remove(self, there: list[Kept], kept: list[Kept]) -> None:
+        names, blocks = {k.name for k in kept}, frozenset[str]().union(*(k.blocks for k in kept))
+        gone = [k for k in there if k.name not in names]
+        with suppress(OSError):  # what stays behind goes at the next opening
+            for k in gone:
+                shutil.rmtree(self._checkpoints / k.name, ignore_errors=True)
+            self._rings.delete({b for k in gone for b in k.blocks} - blocks)
+
+    # ------------------------------------------------------------------ on opening
+
+    def _last_step(self) -> int:
+        return int(self._db.execute("select coalesce(max(step), -1) from steps").fetchone()[0])
+
+    def _drop_newer(self) -> None:
+        after = -1 if self.cursor is None else self.cursor["step"]
+        self._db.execute("begin immediate")
+        for table in ("steps", "rollouts", "events", "checkpoints"):
+            self._db.execute(f"delete from {table} where step > ?", (after,))
+        self._db.execute("commit")
+        self.step = self._last_step()
+        self._drop_files()
+
+    def _drop_files(self) -> None:
+        rows = self._db.execute("select name, step, pinned, score from checkpoints order by rowid").fetchall()
+        known = {k.name: k.blocks for k in self._kept}
+        self._kept, damaged = [], False
+        for name, step, pinned, score in rows:
+            blocks = known.get(name)
+            if blocks is None:
+                try:
+                    blocks = frozenset(checkpoint.blocks(self._checkpoints / name))
+                except CheckpointError:  # told when it is loaded; until then no block is removed that it may need
+                    blocks, damaged = frozenset(), True
+            self._kept.append(Kept(name, step, bool(pinned), score, blocks))
+        names = {k.name for k in self._kept}
+        for entry in self._checkpoints.iterdir():
+            if entry.name not in names and entry.name.startswith(("step-", ".tmp-")):
+                shutil.rmtree(entry, ignore_errors=True)
+        if not damaged:
+            self._rings.sweep({b for k in self._kept for b in k.blocks})
+
+
+def load(run: Path, db: sqlite3.Connection, rings: RingFiles, step: int | None = None) -> Any:
+    """The tree of the checkpoint that the cursor names, or of that at `step`."""
+    rows = db.execute("select name, step from checkpoints order by step, rowid").fetchall()
+    cursor = schema.read_cursor(db)
+    if step is None:
+        name = None if cursor is None else cursor["checkpoint"]
+    else:
+        name = next((n for n, s in reversed(rows) if s == step), None)
+    if name is None:
+        raise StoreError(f"{run} has no checkpoint{'' if step is None else f' of step {step}'}; {_left(rows)}")
+    try:
+        return checkpoint.read(run / "checkpoints" / name, rings)
+    except CheckpointError as error:
+        others = [(n, s) for n, s in rows if n != name]
+        raise CheckpointError(f"{error}. {_left(others)}; start from one of them as `--init {run}@STEP`") from error
+
+
+def _left(rows: list[tuple[str, int]]) -> str:
+    return f"checkpoints there: steps {', '.join(str(s) for _, s in rows)}" if rows else "no other checkpoint is there"

@@ -1,0 +1,187 @@
+"""The way back into `codec`: JSON and tensors to a tree. The input may be damaged or hostile: nothing is run, built
+or believed that the closed table does not name.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import EMPTY, FrozenDict, Problem, Request, Sampling, Status, Step, Trajectory, nearest
+from shuhari.store.encode import DEPTH, FIELDS, WIRE
+from shuhari.store.files import StoreError
+from shuhari.store.ring import Ring
+
+_PLAIN = (dict, FrozenDict)
+_OF: dict[type, dict[str, type | tuple[type, ...]]] = {  # what a part of a wire type must be, where others rely on it
+    Problem: {"task": str, "id": str, "info": _PLAIN},
+    Sampling: {"max_new": int, "top_k": int, "stop": tuple, "ban": tuple, "greedy": bool},
+    Request: {
+        "problem": Problem,
+        "n": int,
+        "sampling": Sampling,
+        "prefix": tuple,
+        "settings": _PLAIN,
+        "info": _PLAIN,
+        "key": str,
+    },
+    Step: {"mask": np.ndarray, "version": np.ndarray, "reward": _PLAIN, "role": str, "views": _PLAIN, "info": _PLAIN},
+    Trajectory: {"request": Request, "steps": tuple, "status": Status, "info": _PLAIN},
+}
+
+
+class CodecError(ValueError):
+    """Bytes or JSON that are no tree: damaged, cut short, made by something else, or hostile."""
+
+
+@contextmanager
+def refused() -> Iterator[None]:
+    """Input from outside: whatever breaks on it, the answer is one."""
+    try:
+        yield
+    except (CodecError, MemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, StoreError):  # a ring's file, already well told
+            raise
+        raise CodecError(f"not a tree that was written here: {type(error).__name__}: {str(error)[:200]}") from error
+
+
+def from_tree(tree: Mapping[str, Any]) -> Batch:
+    """The batch of `to_tree`; ValueError where columns differ in length or a row points at no step."""
+    columns, arena, links = tree["columns"], tree["arena"], tree["links"]
+    if {len(x) for x in columns.values()} != {len(columns["mask"])} or columns["mask"].dim() != 2:
+        raise ValueError("the columns of a batch differ in length")
+    if len(columns["mask"]) and not columns["mask"].numel():  # rows without bytes: their number is anybody's
+        raise ValueError("the rows of a batch are empty")
+    pointers = {"parent": len(columns["mask"]), "child": len(columns["mask"]), "step": len(arena)}
+    for name in pointers.keys() & columns.keys():
+        x = columns[name]
+        inside = not len(x) or -2 <= int(x.min()) <= int(x.max()) < pointers[name]
+        if x.dtype != torch.int64 or x.dim() != 1 or not inside:
+            raise ValueError(f"the column {name!r} points outside the batch")
+    if any(not isinstance(step, Step) for step in arena):
+        raise ValueError("the arena of a batch holds something else than steps")
+    for name, (index, more) in links.items():
+        if index.dim() != 2 or any(len(x) != len(index) for x in more.values()):
+            raise ValueError(f"the links {name!r} differ in length")
+        if len(index) and not 0 <= int(index.min()) <= int(index.max()) < len(columns["mask"]):
+            raise ValueError(f"the links {name!r} point outside the batch")
+    return Batch(columns, None, None, arena, links, tree["stream"])
+
+
+class Reader:
+    """JSON back into a tree. Each tag has a method; whatever goes wrong in one makes a CodecError in `decode`."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], ring: Callable[[Any], Ring] | None) -> None:
+        self.tensors, self.ring = tensors, ring
+
+    def node(self, x: Any, depth: int) -> Any:
+        if type(x) is list:
+            return [self.node(v, depth + 1) for v in self._checked(x, depth)]
+        if type(x) is not dict:
+            if type(x) is float and not math.isfinite(x):  # 1e999
+                raise CodecError(f"the number {x}: expected a finite one")
+            return x
+        self._checked(x, depth)
+        if len(x) == 1:
+            ((key, value),) = x.items()
+            if key[:1] == "$":
+                return self._tag(key, value, depth + 1)
+        if any(key[:1] == "$" for key in x):
+            raise CodecError(f"an object with the keys {sorted(x)[:4]}: a tag stands alone")
+        return {k: self.node(v, depth + 1) for k, v in x.items()}
+
+    def _checked(self, x: Any, depth: int) -> Any:
+        if depth > 4 * DEPTH:
+            raise CodecError(f"more than {4 * DEPTH} levels")
+        return x
+
+    def _tag(self, tag: str, value: Any, depth: int) -> Any:
+        name = tag[1:]
+        if name == "array":
+            return self._array(value)
+        if name == "tuple":
+            return tuple([self.node(v, depth) for v in value])
+        if name in WIRE:
+            return self._wire(WIRE[name], self._dict(value, depth))
+        if name in ("text", "bytes"):
+            raw = base64.b64decode(value, validate=True)
+            return raw.decode("utf-8", "surrogatepass") if name == "text" else raw
+        if name == "frozen":
+            return FrozenDict(self._dict(value, depth)) or EMPTY
+        if name == "map":
+            return {self._key(k, depth): self.node(v, depth) for k, v in value}
+        if name == "tensor":
+            return self.tensors[value]
+        if name == "complex":
+            return torch.view_as_complex(self.tensors[value])
+        if name == "blob":
+            return self.tensors[value].numpy().tobytes()
+        if name == "scalar":
+            return np.frombuffer(base64.b64decode(value[1], validate=True), _dtype(value[0]))[0]
+        if name == "float":
+            return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[value]
+        if name == "int":
+            return int(value, 16)
+        if name == "Status":
+            return Status(value)
+        if name == "Batch":
+            return from_tree(self._dict(value, depth))
+        if name == "Ring":
+            return _ring(self._dict(value, depth))
+        if name == "Blocks" and self.ring is not None:
+            return self.ring(value)
+        raise CodecError(f"the tag {tag!r}; {nearest(name, ['array', 'tensor', 'tuple', *WIRE])}")
+
+    def _dict(self, value: Any, depth: int) -> dict[str, Any]:
+        out = self.node(value, depth)
+        if type(out) is not dict:
+            raise CodecError(f"a {type(out).__name__}: expected a mapping")
+        return out
+
+    def _key(self, key: Any, depth: int) -> str:
+        out = self.node(key, depth)
+        if type(out) is not str:
+            raise CodecError(f"the key {out!r}: expected text")
+        return out
+
+    def _array(self, value: Any) -> np.ndarray[Any, Any]:
+        if type(value) is str:
+            return self.tensors[value].numpy()
+        dtype, shape, data = value
+        raw = base64.b64decode(data, validate=True) if type(data) is str else self.node(data, 0)
+        return np.frombuffer(raw, _dtype(dtype)).reshape(shape).copy()
+
+    def _wire(self, cls: type, fields: dict[str, Any]) -> Any:
+        for name in fields:
+            if name not in FIELDS[cls]:
+                raise CodecError(f"a {cls.__name__} with {name!r}; {nearest(name, FIELDS[cls])}")
+        for name, kind in _OF.get(cls, {}).items():
+            if name in fields and not isinstance(fields[name], kind):
+                raise CodecError(f"a {cls.__name__} whose {name} is a {type(fields[name]).__name__}")
+        steps = fields.get("steps" if cls is Trajectory else "prefix", ())
+        if any(type(step) is not Step for step in steps):
+            raise CodecError(f"a {cls.__name__} with steps that are none")
+        return cls(**fields)
+
+
+def _ring(fields: dict[str, Any]) -> Ring:
+    if not all(x.numel() for x in fields["columns"].values()):  # rows without bytes: their number is anybody's
+        raise CodecError("a ring with an empty column")
+    return Ring(**fields)
+
+
+def _dtype(text: Any) -> np.dtype[Any]:
+    dtype = np.dtype(text) if type(text) is str and len(text) < 8 else None
+    if dtype is None or dtype.kind not in "biufc":
+        raise CodecError(f"the array type {str(text)[:40]!r}: expected bool, integers, floats or complex numbers")
+    return dtype

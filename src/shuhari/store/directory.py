@@ -1,0 +1,206 @@
+"""Run directories from outside: find one by name, list them, read one, also while it is being written. No torch
+until a checkpoint or a rollout is asked for.
+
+A run: `recipe.toml` (resolved), `run.sqlite`, `checkpoints/`, `summary.json` once it is complete.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shuhari.data import nearest
+from shuhari.store import schema
+from shuhari.store.files import CheckpointError, StoreError, guarded, locked
+
+SCORES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "reward/score", "reward")  # what a list of runs shows
+
+
+class NoRunError(StoreError, LookupError):
+    """No run of that name."""
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One line of a list of runs. status: running, complete, stopped, or unreadable (then `note` says why)."""
+
+    name: str
+    path: Path
+    status: str
+    step: int = -1
+    total: int | None = None
+    score: float | None = None
+    score_name: str = ""
+    note: str = ""
+
+
+class Run:
+    """A run, read-only. Every call opens the database anew, so it always tells the newest; any thread may call it."""
+
+    def __init__(self, path: str | Path, format: int = schema.FORMAT) -> None:
+        self.path, self.format = Path(path), format
+        with self._open():
+            pass
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        with guarded(f"read {self.path}"):
+            db = schema.connect(self.path, self.format)
+            try:
+                yield db
+            finally:
+                db.close()
+
+    @property
+    def cursor(self) -> dict[str, Any] | None:
+        with self._open() as db:
+            return schema.read_cursor(db)
+
+    @property
+    def step(self) -> int:
+        """The last committed step; -1 before the first."""
+        with self._open() as db:
+            return int(db.execute("select coalesce(max(step), -1) from steps").fetchone()[0])
+
+    @property
+    def status(self) -> str:
+        """running | complete | stopped"""
+        if locked(self.path):
+            return "running"
+        complete = self.get("complete")
+        return "complete" if complete or (complete is None and (self.path / "summary.json").is_file()) else "stopped"
+
+    @property
+    def recipe(self) -> dict[str, Any]:
+        """The resolved recipe; StoreError where it is missing or no TOML."""
+        try:
+            return tomllib.loads((self.path / "recipe.toml").read_text())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise StoreError(f"{self.path / 'recipe.toml'}: {error}") from error
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """summary.json, None while there is none."""
+        try:
+            found = json.loads((self.path / "summary.json").read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{self.path / 'summary.json'}: {error}") from error
+        return dict(found)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A fact about the whole run (`total`, `complete`)."""
+        with self._open() as db:
+            row = db.execute("select value from meta where key = ?", (key,)).fetchone()
+        return default if row is None else json.loads(row[0])
+
+    def metrics(self, after: int = -1) -> dict[str, list[Any]]:
+        """Columns of equal length, one entry a committed step later than `after`: `step`, `stage`, `wall` (seconds) and
+        every metric; None where a step has not that metric."""
+        with self._open() as db:
+            query = "select step, stage, wall, metrics from steps where step > ? order by step"
+            rows = db.execute(query, (after,)).fetchall()
+        values = [json.loads(row[3]) for row in rows]
+        columns: dict[str, list[Any]] = {n: [row[i] for row in rows] for i, n in enumerate(("step", "stage", "wall"))}
+        for name in dict.fromkeys(n for v in values for n in v):
+            if name not in ("step", "stage", "wall"):
+                columns[name] = [v.get(name) for v in values]
+        return columns
+
+    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
+        """[{step, kind, data}] in order, of one kind or all."""
+        where, args = ("where kind = ?", (kind,)) if kind is not None else ("", ())
+        with self._open() as db:
+            rows = db.execute(f"select step, kind, data from events {where} order by id", args).fetchall()
+        return [{"step": step, "kind": k, "data": json.loads(data)} for step, k, data in rows]
+
+    def rollouts(self, step: int | None = None) -> list[dict[str, Any]]:
+        """The groups kept of a step, by default of the last that kept any: `step` and what was committed."""
+        from shuhari.store.rollouts import unpack
+
+        with self._open() as db:
+            at = db.execute("select max(step) from rollouts").fetchone()[0] if step is None else step
+            rows = db.execute("select payload from rollouts where step = ? order by id", (at,)).fetchall()
+        return [{**unpack(payload), "step": at} for (payload,) in rows]
+
+    def load(self, step: int | None = None) -> Any:
+        """The tree of the newest checkpoint, or of that at `step`; CheckpointError where it cannot be read."""
+        from shuhari.store.database import load
+        from shuhari.store.ring import RingFiles
+
+        for attempt in range(5):
+            before = self.cursor
+            try:
+                with self._open() as db:
+                    return load(self.path, db, RingFiles(self.path / "checkpoints" / "rings"), step)
+            except CheckpointError:
+                if step is not None or attempt == 4 or self.cursor == before:  # else the run went on and pruned it
+                    raise
+        raise AssertionError
+
+
+def metrics(run: str | Path) -> dict[str, list[Any]]:
+    """The metrics of a run, by path, name or `latest`; see `Run.metrics`."""
+    return Run(resolve(run)).metrics()
+
+
+def resolve(run: str | Path, root: str | Path = "runs") -> Path:
+    """The directory of RUN: a path, a name under `root`, or `latest`; NoRunError gives the nearest name."""
+    path, root = Path(run), Path(root)
+    names = {str(p.relative_to(root)): p for p in _runs(root)}
+    if str(run) == "latest":
+        if not names:
+            raise NoRunError(f"no run is in {root}/ yet: `shuhari train` makes one")
+        return max(names.values(), key=_changed)
+    for candidate in (path, root / path):
+        if (candidate / schema.FILE).is_file():
+            return candidate
+    if path.is_dir():
+        raise NoRunError(f"{path} is not a run: it has no {schema.FILE}")
+    raise NoRunError(f"no run {str(run)!r}, neither a path nor in {root}/; {nearest(str(run), names)}")
+
+
+def list_runs(root: str | Path = "runs") -> list[Summary]:
+    """Every run under `root`, by name; one that cannot be read is listed as such."""
+    return [_summary(path, str(path.relative_to(root))) for path in sorted(_runs(Path(root)))]
+
+
+def _summary(path: Path, name: str) -> Summary:
+    try:
+        run = Run(path)
+        total = run.get("total")
+        if total is None:
+            with suppress(StoreError):
+                total = run.recipe.get("steps")
+        score_name, score = _last_score(run)
+        return Summary(name, path, run.status, run.step, total, score, score_name)
+    except StoreError as error:
+        return Summary(name, path, "unreadable", note=str(error))
+
+
+def _last_score(run: Run) -> tuple[str, float | None]:
+    found: dict[str, float] = {}
+    with run._open() as db:  # evaluations are rare: look back until one is found, not for ever
+        for (text,) in db.execute("select metrics from steps order by step desc limit 1000"):
+            values = json.loads(text)
+            found = {**{n: values[n] for n in SCORES if n in values}, **found}
+            if SCORES[0] in found:
+                break
+    return next(((n, found[n]) for n in SCORES if n in found), ("", None))
+
+
+def _runs(root: Path) -> list[Path]:
+    """Directories with a database, at most three names deep: `runs/x`, `runs/family/method/seed`."""
+    return [p.parent for depth in (1, 2, 3) for p in root.glob(f"{'*/' * depth}{schema.FILE}")]
+
+
+def _changed(run: Path) -> float:
+    times = [p.stat().st_mtime for p in (run / schema.FILE, run / f"{schema.FILE}-wal") if p.exists()]
+    return max(times)

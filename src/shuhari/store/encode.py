@@ -1,0 +1,156 @@
+"""The way out of `codec`: one pass over a tree gives JSON and the tensors beside it."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import FrozenDict, Problem, Ramp, Request, Sampling, Status, Step, Trajectory
+from shuhari.store import tensors as files
+from shuhari.store.ring import Ring
+
+WIRE: dict[str, type] = {c.__name__: c for c in (Problem, Sampling, Request, Step, Trajectory, Ramp)}
+FIELDS = {c: tuple(c.__dataclass_fields__) for c in WIRE.values()}  # type: ignore[attr-defined]
+DEPTH = 100  # levels of a tree: deeper ones are cycles or attacks
+_NATIVE = {str(dtype).removeprefix("torch.") for dtype in files.NAMES}  # numpy's names of the types are the same
+_INLINE = 512  # bytes of an array that stands in the JSON: thousands of small arrays make slow tensor files
+
+
+def to_tree(batch: Batch) -> dict[str, Any]:
+    """A batch as a plain tree: its columns (own copies of a view's rows), the steps they use, its links."""
+    flat = batch.flat()
+    links = {name: (index, columns) for name, (index, columns) in flat.links.items()}
+    return {"columns": {**flat.whole, **flat.own}, "arena": tuple(flat.arena), "links": links, "stream": flat.stream}
+
+
+class Writer:
+    def __init__(self, ring: Callable[[str, Ring], Any] | None) -> None:
+        self.ring = ring
+        self.tensors: dict[str, Tensor] = {}
+        self.depth = 0
+        self._names: dict[Any, str] = {}
+        self._alive: list[Any] = []  # an address stands for a tensor only as long as nothing else can take it
+
+    def node(self, x: Any, path: str) -> Any:
+        kind = type(x)
+        if x is None or kind is bool:
+            return x
+        if kind is str:
+            return x if x.isascii() or _unicode(x) else {"$text": _base64(x.encode("utf-8", "surrogatepass"))}
+        if kind is int:
+            return x if -(2**63) <= x < 2**64 else {"$int": hex(x)}
+        if kind is float:
+            return x if math.isfinite(x) else {"$float": repr(x)}
+        if self.depth >= DEPTH:
+            raise TypeError(f"{_at(path[:200])}…: a tree of more than {DEPTH} levels, or one that contains itself")
+        self.depth += 1
+        try:
+            return self._special(kind, x, path)
+        finally:
+            self.depth -= 1
+
+    def _special(self, kind: type, x: Any, path: str) -> Any:
+        if kind is dict:
+            return self._mapping(x, path)
+        if kind is list:
+            return [self.node(v, f"{path}/{i}") for i, v in enumerate(x)]
+        if kind is tuple:
+            return {"$tuple": [self.node(v, f"{path}/{i}") for i, v in enumerate(x)]}
+        if kind is np.ndarray:
+            return self._array(x, path)
+        if isinstance(x, Tensor):
+            return self._tensor(x, path)
+        if kind in FIELDS:
+            return {f"${kind.__name__}": {n: self.node(getattr(x, n), f"{path}/{n}") for n in FIELDS[kind]}}
+        if kind is Status:
+            return {"$Status": x.value}
+        if kind is FrozenDict:
+            return {"$frozen": self._mapping(x, path)}
+        if kind is bytes:
+            if len(x) <= _INLINE:
+                return {"$bytes": _base64(x)}
+            return {"$blob": self._named(torch.frombuffer(bytearray(x), dtype=torch.uint8), path)}
+        if isinstance(x, np.generic) and x.dtype.kind in "biufc":
+            return {"$scalar": [x.dtype.str, _base64(x.tobytes())]}
+        if kind is Ring:
+            if self.ring is not None:
+                return {"$Blocks": self.ring(path.removeprefix("/"), x)}
+            return {"$Ring": self._mapping({"columns": x.columns, "written": x.written, "block": x.block}, path)}
+        if kind is Batch:
+            return {"$Batch": self._mapping(to_tree(x), path)}
+        if isinstance(x, Mapping):
+            return self._mapping(x, path)
+        raise TypeError(
+            f"{_at(path)} is a {kind.__module__}.{kind.__qualname__}: what is stored or sent is made of tensors, "
+            f"arrays, numbers, text, bytes, None, lists, tuples, mappings and {', '.join(WIRE)}, Status, Batch, Ring"
+        )
+
+    def _mapping(self, x: Mapping[Any, Any], path: str) -> Any:
+        out, plain = {}, True
+        for key, value in x.items():
+            if type(key) is not str:
+                raise TypeError(f"{_at(path)} has the key {key!r} ({type(key).__name__}): expected text, {str(key)!r}")
+            plain = plain and key[:1] != "$" and (key.isascii() or _unicode(key))
+            out[key] = self.node(value, f"{path}/{key}")
+        return out if plain else {"$map": [[self.node(k, path), v] for k, v in out.items()]}
+
+    def _array(self, x: np.ndarray[Any, Any], path: str) -> Any:
+        if x.dtype.kind not in "biufc":
+            raise TypeError(f"{_at(path)} is an array of {x.dtype}: expected bool, integers, floats or complex numbers")
+        if x.nbytes <= _INLINE:
+            return {"$array": [x.dtype.str, list(x.shape), _base64(x.tobytes())]}
+        if not (x.dtype.isnative and x.dtype.name in _NATIVE):
+            raw = torch.frombuffer(bytearray(x.tobytes()), dtype=torch.uint8)
+            return {"$array": [x.dtype.str, list(x.shape), {"$blob": self._named(raw, path)}]}
+        if not (x.flags.c_contiguous and x.flags.writeable):  # torch takes no negative strides, and warns of the latter
+            x = x.copy(order="C")
+        return {"$array": self._named(torch.from_numpy(x), path)}
+
+    def _tensor(self, x: Tensor, path: str) -> Any:
+        if x.layout != torch.strided or x.is_quantized or x.device.type == "meta":
+            raise TypeError(f"{_at(path)} is a tensor with layout {x.layout} on {x.device}: expected a dense one")
+        if x.dtype == torch.complex128:  # safetensors has none
+            return {"$complex": self._named(torch.view_as_real(x.resolve_conj()), path)}
+        if x.dtype not in files.NAMES:
+            raise TypeError(f"{_at(path)} is a tensor of {x.dtype}: expected one of {', '.join(map(str, files.NAMES))}")
+        return {"$tensor": self._named(x, path)}
+
+    def _named(self, x: Tensor, path: str) -> str:
+        x = x.detach().resolve_conj().resolve_neg()
+        key = (x.data_ptr(), x.dtype, x.shape, x.stride(), x.device) if x.numel() else None
+        if key in self._names:
+            return self._names[key]
+        self._alive.append(x)
+        name = path.removeprefix("/") or "value"
+        if not name.isascii() and not _unicode(name):
+            name = f"tensor {len(self.tensors)}"
+        while name in self.tensors or name == "__metadata__":
+            name = f"{name}#{len(self.tensors)}"
+        self.tensors[name] = x
+        if key is not None:
+            self._names[key] = name
+        return name
+
+
+def _at(path: str) -> str:
+    return path.removeprefix("/") or "the tree"
+
+
+def _base64(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
+def _unicode(text: str) -> bool:
+    """Whether UTF-8 can hold it: JSON joins two lone surrogates into another character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,178 @@
+"""Ring: columns that are overwritten round and round (a replay), stored by the blocks that changed.
+
+Axes: `N` = capacity, the rows of every column. A checkpoint then costs what is new, not what is there. Blocks are
+files named by the checkpoint that wrote them, never changed afterwards; a checkpoint lists the blocks it is made of.
+"""
+
+from __future__ import annotations
+
+import re
+import weakref
+import zlib
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from shuhari.data import Array
+from shuhari.store import tensors
+from shuhari.store.files import CheckpointError, replace_file, sync_directory
+
+_SAFE = re.compile(r"\w[\w.-]*", re.ASCII)
+_DTYPES = {str(d).removeprefix("torch."): d for d in tensors.NAMES}
+
+
+class Ring:
+    """Columns [N, ...] on the CPU, zero where nothing was written, of which the store saves the blocks that changed.
+
+    Write with `append`, or into `columns` / `arrays` (the same memory as numpy) and then `touch` the rows: a row that
+    was changed and not touched is lost on resume. `written` counts all rows ever appended. `block`: rows a file, by
+    default about a megabyte's worth.
+    """
+
+    def __init__(self, columns: Mapping[str, Tensor], written: int = 0, block: int | None = None) -> None:
+        lengths = {name: len(x) for name, x in columns.items()}
+        if len(set(lengths.values())) != 1:
+            raise ValueError(f"the columns of a ring have {lengths or 'no'} rows: expected one length")
+        self.columns = dict(columns)
+        self.arrays: dict[str, Array] = {name: x.numpy() for name, x in columns.items()}
+        self.written = written
+        if block is None:
+            row = sum(x.nbytes // max(1, len(x)) for x in self.columns.values())
+            block = min(4096, 1 << max(16, 2**20 // max(1, row)).bit_length() - 1)
+        if block < 1:
+            raise ValueError(f"a ring's block is {block}: expected at least 1 row")
+        self.block = block
+        self.stamps = np.zeros(-(-self.capacity // block), np.int64)  # when each block was last touched; 0 never
+        self._clock = 0
+        if written:
+            self.touch(np.arange(self.size))
+
+    @classmethod
+    def zeros(cls, capacity: int, like: Mapping[str, Tensor], block: int | None = None) -> Ring:
+        """An empty ring whose columns have the types and the trailing shapes of `like` [B, ...]."""
+        return cls({n: x.new_zeros(capacity, *x.shape[1:]) for n, x in like.items()}, block=block)
+
+    @property
+    def capacity(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    @property
+    def size(self) -> int:
+        """Rows that hold something, 0..capacity."""
+        return min(self.written, self.capacity)
+
+    def append(self, rows: Mapping[str, Any]) -> Array:
+        """Write rows [B, ...] over the oldest; their positions [B]. Every column must be there."""
+        if rows.keys() != self.columns.keys():
+            raise ValueError(f"rows with columns {sorted(rows)}: the ring has {sorted(self.columns)}")
+        n = len(next(iter(rows.values())))
+        if n > self.capacity:
+            raise ValueError(f"{n} rows at once: the ring holds {self.capacity}")
+        at = (self.written + np.arange(n)) % self.capacity
+        for name, x in rows.items():
+            self.arrays[name][at] = x
+        self.written += n
+        self.touch(at)
+        return at
+
+    def touch(self, rows: Any) -> None:
+        """Say that rows (positions, one or an array) were changed in place."""
+        self._clock += 1
+        self.stamps[np.asarray(rows) // self.block] = self._clock
+
+
+class RingFiles:
+    """The blocks under one directory. What `save` writes counts only after `settle`: a checkpoint that fails in
+    between leaves the memory of what is stored as it was."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._stored: dict[str, tuple[weakref.ref[Ring], Array, dict[int, tuple[str, int]]]] = {}
+        self._pending: dict[str, tuple[weakref.ref[Ring], Array, dict[int, tuple[str, int]]]] = {}
+
+    def save(self, name: str, ring: Ring, stamp: str) -> dict[str, Any]:
+        """Write the blocks touched since the last settled save of this very object under `name`; the manifest."""
+        # a ring's name is its path in the tree: readable, and made unique where characters had to go
+        unique = blake2b(name.encode(errors="replace"), digest_size=4).hexdigest()
+        folder = f"{re.sub(r'[^a-zA-Z0-9_]+', '_', name)[:80]}-{unique}"
+        known = self._stored.get(name)
+        old, files = np.zeros_like(ring.stamps), dict[int, tuple[str, int]]()
+        if known is not None and known[0]() is ring:
+            old, files = known[1], dict(known[2])
+        changed = np.flatnonzero(ring.stamps != old).tolist()
+        if changed:
+            (self.root / folder).mkdir(parents=True, exist_ok=True)
+        for b in changed:
+            rows = slice(b * ring.block, (b + 1) * ring.block)
+            file = f"{folder}/{b:06d}-{stamp}.safetensors"
+            _, crc = replace_file(self.root / file, tensors.pack({n: x[rows] for n, x in ring.columns.items()}))
+            files[b] = file, crc
+        if changed:
+            sync_directory(self.root / folder)
+            sync_directory(self.root)
+        self._pending[name] = weakref.ref(ring), ring.stamps.copy(), files
+        return {
+            "name": name,
+            "capacity": ring.capacity,
+            "written": ring.written,
+            "block": ring.block,
+            "columns": {n: [str(x.dtype).removeprefix("torch."), list(x.shape[1:])] for n, x in ring.columns.items()},
+            "files": [[b, file, crc] for b, (file, crc) in sorted(files.items())],
+        }
+
+    def settle(self, *, keep: bool) -> None:
+        """The checkpoint of the last saves is committed (`keep`), or was given up."""
+        if keep:
+            self._stored.update(self._pending)
+        self._pending.clear()
+
+    def load(self, manifest: Mapping[str, Any]) -> Ring:
+        """The ring of a manifest; CheckpointError names a block that is missing or damaged."""
+        capacity, block = manifest["capacity"], manifest["block"]
+        spec = manifest["columns"]
+        columns = {n: torch.zeros(capacity, *shape, dtype=_DTYPES[dtype]) for n, (dtype, shape) in spec.items()}
+        ring = Ring(columns, 0, block)
+        ring.written = manifest["written"]
+        files: dict[int, tuple[str, int]] = {}
+        for b, file, crc in manifest["files"]:
+            for name, x in self._block(file, crc).items():
+                columns[name][b * block : (b + 1) * block] = x
+            ring.touch(b * block)
+            files[b] = file, crc
+        self._stored[manifest["name"]] = weakref.ref(ring), ring.stamps.copy(), files
+        return ring
+
+    def _block(self, file: str, crc: int) -> dict[str, Tensor]:
+        folder, _, base = file.partition("/")
+        if not (_SAFE.fullmatch(folder) and _SAFE.fullmatch(base)):
+            raise CheckpointError(f"{self.root}: {file!r} is not the name of a block")
+        try:
+            data = (self.root / file).read_bytes()
+        except FileNotFoundError:
+            raise CheckpointError(f"{self.root / file}: the file is missing") from None
+        if zlib.crc32(data) != crc:
+            raise CheckpointError(f"{self.root / file}: its content is not what was written (checksum)")
+        try:
+            return tensors.unpack(data)
+        except SafetensorError as error:
+            raise CheckpointError(f"{self.root / file}: {error}") from None
+
+    def delete(self, files: set[str]) -> None:
+        """Remove blocks that no kept checkpoint lists."""
+        for file in files:
+            (self.root / file).unlink(missing_ok=True)
+
+    def sweep(self, wanted: set[str]) -> None:
+        """Remove every block that is not wanted, and what an interrupted write left."""
+        if self.root.is_dir():
+            present = {f"{x.parent.name}/{x.name}" for x in self.root.glob("*/*.safetensors")}
+            self.delete(present - wanted)
+            for folder in self.root.iterdir():
+                if folder.is_dir() and not any(folder.iterdir()):
+                    folder.rmdir()

@@ -1,0 +1,62 @@
+"""The safetensors format, written as a stream: no copy of the whole, and tied weights or views are no error, which
+the library's own writer refuses. Reading is the library's: it checks what it is given.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+NAMES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.uint16: "U16",
+    torch.int16: "I16",
+    torch.uint32: "U32",
+    torch.int32: "I32",
+    torch.uint64: "U64",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+}
+
+
+def pack(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+    """The bytes of a safetensors file in pieces; a tensor is copied only where it is not contiguous or not on the CPU.
+
+    The widest types come first, so that every tensor is aligned to its own size."""
+    names = sorted(tensors, key=lambda n: -tensors[n].element_size())
+    header, end = {}, 0
+    for name in names:
+        x = tensors[name]
+        start, end = end, end + x.numel() * x.element_size()
+        header[name] = {"dtype": NAMES[x.dtype], "shape": list(x.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in names:
+        x = tensors[name]
+        if x.numel():
+            yield x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def unpack(data: bytes) -> dict[str, Tensor]:
+    """The tensors in the bytes of a safetensors file; safetensors.SafetensorError where they are none."""
+    return safetensors.torch.load(data)
+
+
+def read(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, in memory of their own: mapped ones lie at other alignments, and then sums of the very
+    same numbers may differ in their last bits."""
+    return {name: x.clone() for name, x in safetensors.torch.load_file(path).items()}

@@ -1,0 +1,1 @@
+"""Where problems, environments and graders live."""

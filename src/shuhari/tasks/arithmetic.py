@@ -1,0 +1,125 @@
+"""Sums and products of integers, as text: `47+85=` -> `132`. Graded by the exact text of the answer.
+
+Kinds: `carry` (zero-padded addition of two numbers, the answer one digit longer), `add`, `sub`, `mul` (of two
+numbers, plain), `chain` (a chain of `terms` numbers joined by + and -). Demonstrations may teach a mistake: a share
+`forget` of them adds column by column and forgets every carry. RL never sees them, only right or wrong.
+
+Held-out problems are disjoint from training problems by content: the multiset of signed terms (of factors for
+`mul`), so `85+47` is held out wherever `47+85` is, in every kind and under every seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from shuhari.data import Problem, Step, nearest
+from shuhari.registry import register
+from shuhari.tasks.source import Generated, Listed, Stream, answer_text, check_sizes, check_split, distinct, drawn
+
+KINDS = {
+    "carry": "0123456789+=",
+    "add": "0123456789+=",
+    "sub": "0123456789-=",
+    "mul": "0123456789*=",
+    "chain": "0123456789+-=",
+}  # kind -> the characters that it is written in
+
+
+@register("task", "arithmetic")
+@dataclass
+class Arithmetic:
+    """Integer arithmetic as short text; `carry` comes with demonstrations that forget the carry.
+
+    kind: carry | add | sub | mul | chain. digits: of each number, 1 to 9. terms: of a chain, at least 2.
+    forget: share in [0, 1] of the demonstrations without carries (`carry` and `add` only).
+    test_fraction: share of all contents that is held out. test_size: problems of the test split, of distinct contents
+    (fewer where the task has no more). seed: moves which problems are drawn, never which are held out.
+    """
+
+    kind: str = "carry"
+    digits: int = 2
+    terms: int = 3
+    forget: float = 0.0
+    test_fraction: float = 1 / 16
+    test_size: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise ValueError(f"arithmetic: no kind {self.kind!r}; {nearest(self.kind, KINDS)}")
+        if not 1 <= self.digits <= 9:
+            raise ValueError(f"arithmetic: digits is {self.digits}: expected 1 to 9")
+        if self.terms < 2:
+            raise ValueError(f"arithmetic: terms is {self.terms}: expected at least 2")
+        if not 0 <= self.forget <= 1:
+            raise ValueError(f"arithmetic: forget is {self.forget}: expected a share in [0, 1]")
+        if self.forget and self.kind not in ("carry", "add"):
+            raise ValueError(f"arithmetic: forget is {self.forget} for kind {self.kind!r}: expected 'carry' or 'add'")
+        check_sizes("arithmetic", self.test_fraction, self.test_size)
+
+    @property
+    def alphabet(self) -> str:
+        """The characters of prompts and answers."""
+        return KINDS[self.kind]
+
+    def problems(self, split: str) -> Generated | Listed:
+        """`train` has no end; `test` is `test_size` problems of pairwise distinct content."""
+        return self._test if check_split(split) == "test" else Generated(lambda i: self._item("train", i)[1])
+
+    def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
+        """{"score": 1.0} for exactly the answer's text (one closing line end is allowed), else 0.0."""
+        return {"score": float(answer_text(steps) == problem.answer)}
+
+    def environment(self, problem: Problem) -> None:
+        return None
+
+    def spaces(self) -> None:
+        return None
+
+    @cached_property
+    def _test(self) -> Listed:
+        return distinct(lambda i: self._item("test", i), self.test_size)
+
+    def _item(self, split: str, index: int) -> tuple[str, Problem]:
+        stream = Stream("arithmetic", self.seed, split, index)
+        content, terms = drawn(split, self.test_fraction, lambda: self._draw(stream), f"arithmetic {self.kind}")
+        return content, self._problem(terms, forgets=stream.uniform() < self.forget)
+
+    def _draw(self, stream: Stream) -> tuple[str, list[int]]:
+        """Content, and signed terms (factors for `mul`)."""
+        top, kind = 10**self.digits, self.kind
+        terms = [stream.below(top) for _ in range(self.terms if kind == "chain" else 2)]
+        if kind == "sub":
+            terms[1] = -terms[1]
+        elif kind == "chain":
+            signs = stream.bits()
+            terms[1:] = [-t if signs >> i & 1 else t for i, t in enumerate(terms[1:])]
+        return f"{'product' if kind == 'mul' else 'sum'}:{sorted(terms)}", terms
+
+    def _problem(self, terms: list[int], forgets: bool) -> Problem:
+        width = self.digits if self.kind == "carry" else 1
+        if self.kind == "mul":
+            prompt, value = "*".join(map(str, terms)), prod(terms)
+        else:
+            # a term of 0 takes the sign of its kind: `7-0` is a subtraction too
+            zero = "-" if self.kind == "sub" else "+"
+            signs = ["-" if t < 0 else "+" if t else zero for t in terms[1:]]
+            rest = "".join(f"{s}{abs(t):0{width}d}" for s, t in zip(signs, terms[1:], strict=True))
+            prompt, value = f"{terms[0]:0{width}d}{rest}", sum(terms)
+        width += self.kind == "carry"
+        answer = f"{value:0{width}d}"
+        solution = f"{without_carries(*terms):0{width}d}" if forgets else answer
+        return Problem("arithmetic", f"{self.kind}/{prompt}", f"{prompt}=", answer, solution)
+
+
+def without_carries(a: int, b: int) -> int:
+    """The sum of two numbers >= 0, column by column modulo 10: 47 + 85 -> 22."""
+    total, unit = 0, 1
+    while a or b:
+        total += (a % 10 + b % 10) % 10 * unit
+        a, b, unit = a // 10, b // 10, unit * 10
+    return total

@@ -1,0 +1,91 @@
+"""A k-armed bandit: one state, one decision, and an expected reward that is known exactly.
+
+Left out: contexts, and means that move. A reward is a function of (seed, problem, arm): each problem is a draw of its
+own, so rewards need no generator, and samples of one problem that pull the same arm get the same reward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from shuhari.data import Array, Problem, Step, nearest
+from shuhari.registry import register
+from shuhari.tasks.source import Generated, Stream, acted, check_sizes, check_split
+
+LAWS = ("bernoulli", "gaussian")
+
+
+@register("task", "bandit")
+@dataclass
+class Bandit:
+    """Pull one of k arms: one state, one decision, exact expectations.
+
+    arms: k, at least 2. law: bernoulli (reward 0 or 1) | gaussian (standard deviation `scale`). means: [k] of the arms;
+    empty means drawn from `seed`: uniform in (0, 1) for bernoulli, standard normal for gaussian, the testbed of Sutton
+    and Barto, "Reinforcement Learning", section 2.3. test_size: problems of the test split.
+    """
+
+    arms: int = 10
+    law: str = "bernoulli"
+    means: tuple[float, ...] = ()
+    scale: float = 1.0
+    test_size: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.law not in LAWS:
+            raise ValueError(f"bandit: no law {self.law!r}; {nearest(self.law, LAWS)}")
+        if self.arms < 2:
+            raise ValueError(f"bandit: arms is {self.arms}: expected at least 2")
+        self.means = tuple(map(float, self.means)) or tuple(self._drawn_means())
+        if len(self.means) != self.arms:
+            raise ValueError(f"bandit: {len(self.means)} means for {self.arms} arms: expected one an arm")
+        if self.law == "bernoulli" and not all(0 <= m <= 1 for m in self.means):
+            raise ValueError(f"bandit: means are {self.means}: expected probabilities in [0, 1] (law bernoulli)")
+        if self.scale < 0:
+            raise ValueError(f"bandit: scale is {self.scale}: expected a standard deviation >= 0")
+        check_sizes("bandit", 0.5, self.test_size)
+
+    def problems(self, split: str) -> Generated:
+        """Draws of the same bandit: without end for `train`, `test_size` of them for `test`."""
+        count = self.test_size if check_split(split) == "test" else None
+        return Generated(lambda i: Problem("bandit", f"{split}/{i}", 0), count)
+
+    def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
+        """`task`: the reward drawn for this problem and arm. `score`: where the arm's mean lies between the worst
+        (0) and the best (1), without noise."""
+        arm = int(np.asarray(acted(steps).action).item())
+        if not 0 <= arm < self.arms:
+            raise ValueError(f"bandit: the action is {arm}: expected an arm in 0..{self.arms - 1}")
+        u, mean = Stream("bandit", self.seed, "reward", problem.id, arm).uniform(), self.means[arm]
+        reward = float(u < mean) if self.law == "bernoulli" else mean + self.scale * NormalDist().inv_cdf(u)
+        return {"task": reward, "score": float(self._scores[arm])}
+
+    def expected(self, probabilities: Sequence[float] | Array) -> float:
+        """The exact expected reward of a policy: probabilities [k]."""
+        return float(np.dot(np.asarray(probabilities, np.float64), self.means))
+
+    def environment(self, problem: Problem) -> None:
+        return None
+
+    def spaces(self) -> tuple[Any, Any]:
+        from gymnasium.spaces import Discrete
+
+        return Discrete(1), Discrete(self.arms)
+
+    def _drawn_means(self) -> list[float]:
+        stream = Stream("bandit", self.seed, "means")
+        u = [stream.uniform() for _ in range(self.arms)]
+        return u if self.law == "bernoulli" else [NormalDist().inv_cdf(x) for x in u]
+
+    @cached_property
+    def _scores(self) -> Array:
+        means = np.asarray(self.means)
+        low, high = means.min(), means.max()
+        return (means - low) / (high - low) if high > low else np.ones_like(means)

@@ -1,0 +1,63 @@
+"""What there is to solve: the registered tasks and examples of their problems, for listings.
+
+Nothing heavy is made here: a task that needs a path, a package or a simulator says what its problems look like by a
+classmethod `preview`; any other is made with its defaults. A task that cannot be made is listed with the reason.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from shuhari import registry
+from shuhari.data import Payload
+
+
+def listing() -> list[dict[str, Any]]:
+    """One entry a task: `use` (its registered name), `name` (as a recipe writes it, with its path), `summary`, `spaces`
+    ("text", or observation -> action), `example` {"prompt", "answer"} or None, `fields` (name -> default), `problem`
+    (why a task could not be made, or None)."""
+    return [_entry(name) for name in registry.names("task")]
+
+
+def preview(task: Any, n: int = 3, split: str = "train") -> list[dict[str, Any]]:
+    """The first n problems of a task that was made: `id`, `prompt`, `answer`, `solution`."""
+    source = task.problems(split)
+    size = source.size()
+    problems = (source[i] for i in range(n if size is None else min(n, size)))
+    return [{"id": p.id, "prompt": p.prompt, "answer": p.answer, "solution": p.solution} for p in problems]
+
+
+def _entry(name: str) -> dict[str, Any]:
+    cls: Any = registry.find("task", name)
+    summary = (inspect.getdoc(cls) or "").partition("\n\n")[0].replace("\n", " ")
+    entry: dict[str, Any] = {"use": name, "name": name, "summary": summary, "spaces": "text"}
+    entry |= {"example": None, "problem": None}
+    entry["fields"] = {k: _default(p) for k, p in inspect.signature(cls).parameters.items()}
+    try:
+        if hasattr(cls, "preview"):
+            shown = dict(cls.preview())
+            if "prompt" in shown:
+                entry["example"] = {"prompt": shown.pop("prompt"), "answer": shown.pop("answer", None)}
+            entry.update(shown)
+        else:
+            task = cls()
+            entry["spaces"] = _spaces(task.spaces())
+            entry["example"] = _example(task)
+    except Exception as error:  # a listing shows what there is, whatever state a task's own needs are in
+        entry["problem"] = f"{type(error).__name__}: {error}"
+    return entry
+
+
+def _example(task: Any) -> dict[str, Payload] | None:
+    shown = preview(task, 1)
+    return {k: shown[0][k] for k in ("prompt", "answer")} if shown and shown[0]["prompt"] is not None else None
+
+
+def _spaces(spaces: tuple[Any, Any] | None) -> str:
+    return "text" if spaces is None else f"{spaces[0]} -> {spaces[1]}"
+
+
+def _default(parameter: inspect.Parameter) -> Any:
+    value = parameter.default
+    return value if isinstance(value, bool | int | float | str | tuple) else None

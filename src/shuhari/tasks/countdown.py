@@ -1,0 +1,142 @@
+"""Countdown: write an expression over given numbers that makes the target: `3,7,25>46=` -> `25+3*7`.
+
+Every problem is made from an expression, so it has a solution, and that is its demonstration. Answers go through the
+small parser of `expressions` and are compared exactly. Left out: concatenating digits, powers, partial credit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from shuhari.data import Problem, Step
+from shuhari.registry import register
+from shuhari.tasks.expressions import ExpressionError, Limits, parse
+from shuhari.tasks.source import (
+    TRIES,
+    Generated,
+    Listed,
+    Stream,
+    answer_text,
+    check_sizes,
+    check_split,
+    distinct,
+    drawn,
+)
+
+_PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
+Term = tuple[int, str, int]  # value, text, precedence
+
+
+@register("task", "countdown")
+@dataclass
+class Countdown:
+    """Reach a target with given numbers and + - * /.
+
+    count: numbers of a problem, 2 to 8. low, high: their range. largest: of the target, which is at least 1.
+    operators: those that generated solutions use; an answer may use all four. every: whether an answer must use each
+    number exactly once (else at most once). prompt: the text, in which `{numbers}` and `{target}` stand.
+    test_fraction, test_size, seed: as for `arithmetic`; the content is the multiset of numbers and the target.
+    """
+
+    count: int = 3
+    low: int = 1
+    high: int = 25
+    largest: int = 100
+    operators: str = "+-*/"
+    every: bool = True
+    prompt: str = "{numbers}>{target}="
+    test_fraction: float = 1 / 16
+    test_size: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.count <= 8:
+            raise ValueError(f"countdown: count is {self.count}: expected 2 to 8 numbers")
+        if not 1 <= self.low <= self.high < 10**9:
+            raise ValueError(f"countdown: numbers from {self.low} to {self.high}: expected 1 <= low <= high < 10^9")
+        if self.largest < 1:
+            raise ValueError(f"countdown: largest is {self.largest}: expected a target of at least 1")
+        if not self.operators or set(self.operators) - set(_PRECEDENCE):
+            raise ValueError(f"countdown: operators are {self.operators!r}: expected some of '+-*/'")
+        if "{numbers}" not in self.prompt or "{target}" not in self.prompt:
+            raise ValueError(f"countdown: the prompt {self.prompt!r} lacks {{numbers}} or {{target}}")
+        check_sizes("countdown", self.test_fraction, self.test_size)
+
+    @property
+    def alphabet(self) -> str:
+        """The characters of prompts and answers."""
+        fixed = self.prompt.replace("{numbers}", "").replace("{target}", "")
+        return "".join(sorted(set("0123456789,+-*/()" + fixed)))
+
+    def problems(self, split: str) -> Generated | Listed:
+        """`train` has no end; `test` is `test_size` problems of pairwise distinct content."""
+        return self._test if check_split(split) == "test" else Generated(lambda i: self._item("train", i)[1])
+
+    def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
+        """{"score": 1.0} for an expression with the target's value and only the given numbers, else 0.0."""
+        try:
+            answer = parse(answer_text(steps), Limits(length=128, depth=16, digits=12))
+        except ExpressionError:
+            return {"score": 0.0}
+        given, used = Counter(problem.info["numbers"]), Counter(answer.numbers)
+        fits = used == given if self.every else used <= given
+        return {"score": float(fits and answer.value == problem.info["target"])}
+
+    def environment(self, problem: Problem) -> None:
+        return None
+
+    def spaces(self) -> None:
+        return None
+
+    @cached_property
+    def _test(self) -> Listed:
+        return distinct(lambda i: self._item("test", i), self.test_size)
+
+    def _item(self, split: str, index: int) -> tuple[str, Problem]:
+        stream = Stream("countdown", self.seed, split, index)
+        content, (numbers, target, solution) = drawn(split, self.test_fraction, lambda: self._draw(stream), "countdown")
+        listed = ",".join(map(str, numbers))
+        prompt = self.prompt.replace("{numbers}", listed).replace("{target}", str(target))
+        info = {"numbers": numbers, "target": target}
+        return content, Problem("countdown", f"{listed}>{target}", prompt, solution, solution, info)
+
+    def _draw(self, stream: Stream) -> tuple[str, tuple[tuple[int, ...], int, str]]:
+        """Content, (numbers, target, solution): random expressions until one makes an allowed target."""
+        for _ in range(TRIES):
+            numbers = tuple(self.low + stream.below(self.high - self.low + 1) for _ in range(self.count))
+            used = self.count if self.every else 2 + stream.below(self.count - 1)
+            made = self._expression(stream, [(n, str(n), 3) for n in numbers], used)
+            if made is not None and 1 <= made[0] <= self.largest:
+                return f"{sorted(numbers)}>{made[0]}", (numbers, made[0], made[1])
+        raise ValueError(
+            f"countdown: none of {TRIES} expressions over {self.count} numbers from {self.low} to {self.high} with "
+            f"{self.operators!r} makes a target in 1..{self.largest}: expected wider settings"
+        )
+
+    def _expression(self, stream: Stream, terms: list[Term], used: int) -> Term | None:
+        """Terms joined two at a time until `used` of the numbers are in one; None where a division leaves a rest."""
+        while len(terms) > used:
+            terms.pop(stream.below(len(terms)))
+        while len(terms) > 1:
+            left, right = terms.pop(stream.below(len(terms))), terms.pop(stream.below(len(terms)))
+            op = self.operators[stream.below(len(self.operators))]
+            joined = _join(left, op, right)
+            if joined is None:
+                return None
+            terms.append(joined)
+        return terms[0]
+
+
+def _join(left: Term, op: str, right: Term) -> Term | None:
+    """`left op right` with the parentheses that it needs, or None where a division is not exact."""
+    (a, x, p), (b, y, q), rank = left, right, _PRECEDENCE[op]
+    if op == "/" and (b == 0 or a % b):
+        return None
+    value = {"+": a + b, "-": a - b, "*": a * b, "/": a // b if op == "/" else 0}[op]
+    x = f"({x})" if p < rank else x
+    y = f"({y})" if q < rank or (q == rank and op in "-/") else y
+    return value, f"{x}{op}{y}", rank

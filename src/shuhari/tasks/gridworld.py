@@ -1,0 +1,173 @@
+"""A gridworld whose dynamics are known exactly: an environment to act in, and its tensors for oracles.
+
+Axes: `S` cells, numbered row by row; `A` the four moves up, right, down, left. A move into a wall or over the edge
+stays in place. With `slip` a move goes to one of its two sides, each with probability slip / 2. Slips come from a
+counter keyed by (seed, problem, step), so an episode is a function of its problem and its actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from shuhari.data import Array, Payload, Problem, Status, Step
+from shuhari.registry import register
+from shuhari.tasks.source import Generated, Stream, check_sizes, check_split
+
+MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # up, right, down, left
+_CELLS = {"S": "start", "G": "goal", "H": "hole", "#": "wall", ".": "free"}
+
+
+@register("task", "gridworld")
+@dataclass
+class Gridworld:
+    """Walk from S to G past walls # and holes H; small enough to solve exactly.
+
+    cells: rows of equal length of `S` (start; one of several is drawn a problem), `G` (goal, ends the episode), `H`
+    (hole, ends it too), `#` (wall), `.`. goal, hole, living: rewards for entering a goal, for entering a hole, and for
+    every move. slip in [0, 1]. limit: moves after which an episode is truncated. test_size: problems of the test split.
+    """
+
+    cells: tuple[str, ...] = ("S..#", ".#..", "...H", "#..G")
+    goal: float = 1.0
+    hole: float = 0.0
+    living: float = 0.0
+    slip: float = 0.0
+    limit: int = 50
+    test_size: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self.cells = tuple(self.cells)
+        if not self.cells or len({len(row) for row in self.cells}) > 1 or not self.cells[0]:
+            raise ValueError(f"gridworld: cells are {self.cells}: expected rows of one length, at least 1")
+        unknown = set("".join(self.cells)) - set(_CELLS)
+        if unknown:
+            raise ValueError(f"gridworld: unknown cell {min(unknown)!r}: expected one of {' '.join(_CELLS)}")
+        for need in "SG":
+            if need not in "".join(self.cells):
+                raise ValueError(f"gridworld: cells {self.cells} have no {need!r} ({_CELLS[need]})")
+        if not 0 <= self.slip <= 1:
+            raise ValueError(f"gridworld: slip is {self.slip}: expected a probability in [0, 1]")
+        if self.limit < 1:
+            raise ValueError(f"gridworld: limit is {self.limit}: expected at least 1 move")
+        check_sizes("gridworld", 0.5, self.test_size)
+
+    def problems(self, split: str) -> Generated:
+        """Episodes of the same world: without end for `train`, `test_size` of them for `test`."""
+        count = self.test_size if check_split(split) == "test" else None
+        return Generated(lambda i: Problem("gridworld", f"{split}/{i}", None), count)
+
+    def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
+        """{"score": 1.0} where the episode's last context is a goal, else 0.0."""
+        last = int(np.asarray(steps[-1].context).item())
+        return {"score": float(self.kinds[last] == "G")}
+
+    def environment(self, problem: Problem) -> Walk:
+        return Walk(self)
+
+    def spaces(self) -> tuple[Any, Any]:
+        from gymnasium.spaces import Discrete
+
+        return Discrete(len(self.kinds)), Discrete(len(MOVES))
+
+    @cached_property
+    def kinds(self) -> str:
+        """[S] the letter of each cell."""
+        return "".join(self.cells)
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """The cells where an episode may start, all equally likely."""
+        return tuple(i for i, kind in enumerate(self.kinds) if kind == "S")
+
+    @cached_property
+    def terminal(self) -> Array:
+        """[S] bool: cells that end an episode."""
+        return np.array([kind in "GH" for kind in self.kinds])
+
+    @cached_property
+    def P(self) -> Array:
+        """[S, A, S] transition probabilities; terminal cells and walls keep all of it."""
+        p = np.zeros((len(self.kinds), len(MOVES), len(self.kinds)))
+        for s, a in np.ndindex(p.shape[:2]):
+            if self.terminal[s] or self.kinds[s] == "#":
+                p[s, a, s] = 1.0
+                continue
+            for chance, to in self.outcomes(int(s), int(a)):
+                p[s, a, to] += chance
+        return p
+
+    @cached_property
+    def R(self) -> Array:
+        """[S, A] expected reward of a move; 0 in terminal cells and walls."""
+        live = ~self.terminal & np.array([kind != "#" for kind in self.kinds])
+        return np.asarray((self.P @ [self.reward(s) for s in range(len(self.kinds))]) * live[:, None])
+
+    def reward(self, to: int) -> float:
+        """The reward of a move that ends in cell `to`."""
+        return self.living + {"G": self.goal, "H": self.hole}.get(self.kinds[to], 0.0)
+
+    def outcomes(self, state: int, action: int) -> list[tuple[float, int]]:
+        """(probability, cell) of the move itself and of its two sides."""
+        sides = ((action, 1 - self.slip), ((action + 1) % 4, self.slip / 2), ((action - 1) % 4, self.slip / 2))
+        return [(chance, self._land(state, a)) for a, chance in sides if chance > 0]
+
+    def _land(self, state: int, move: int) -> int:
+        rows, columns = len(self.cells), len(self.cells[0])
+        row, column = state // columns + MOVES[move][0], state % columns + MOVES[move][1]
+        inside = 0 <= row < rows and 0 <= column < columns
+        return row * columns + column if inside and self.cells[row][column] != "#" else state
+
+
+class Walk:
+    """One episode in a gridworld; observations are cell numbers."""
+
+    def __init__(self, world: Gridworld) -> None:
+        self.world, self.key, self.state, self.t = world, "", world.starts[0], 0
+        self.ended = True
+
+    def reset(self, problem: Problem) -> Payload:
+        """To the start that the problem draws, or to its `start` snapshot."""
+        if problem.start is not None:
+            return self.restore(problem.start)
+        starts = self.world.starts
+        self.key, self.t, self.ended = problem.id, 0, False
+        self.state = starts[Stream("gridworld", self.world.seed, self.key, "start").below(len(starts))]
+        return self.state
+
+    def step(self, action: Any) -> tuple[Payload, dict[str, float], Status | None]:
+        """(cell, {"task": reward}, how the episode ended if it did). RuntimeError after the end."""
+        world, move = self.world, int(np.asarray(action).item())
+        if self.ended:
+            raise RuntimeError("the episode has ended: reset before the next step")
+        if not 0 <= move < len(MOVES):
+            raise ValueError(f"gridworld: the action is {move}: expected 0 (up), 1 (right), 2 (down) or 3 (left)")
+        u = Stream("gridworld", world.seed, self.key, "slip", self.t).uniform() if world.slip else 0.0
+        self.state, self.t = _pick(world.outcomes(self.state, move), u), self.t + 1
+        over, late = bool(world.terminal[self.state]), self.t >= world.limit
+        self.ended = over or late
+        status = Status.FINISHED if over else Status.TRUNCATED if late else None
+        return self.state, {"task": world.reward(self.state)}, status
+
+    def snapshot(self) -> Payload:
+        return {"key": self.key, "state": self.state, "t": self.t, "ended": self.ended}
+
+    def restore(self, snapshot: Payload) -> Payload:
+        """Back to a snapshot; the observation there."""
+        s: Any = snapshot
+        self.key, self.state, self.t, self.ended = str(s["key"]), int(s["state"]), int(s["t"]), bool(s["ended"])
+        return self.state
+
+
+def _pick(outcomes: list[tuple[float, int]], u: float) -> int:
+    """The outcome in whose share of (0, 1) u falls."""
+    for chance, to in outcomes:
+        u -= chance
+        if u < 0:
+            return to
+    return outcomes[-1][1]  # rounding

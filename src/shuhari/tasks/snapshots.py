@@ -1,0 +1,196 @@
+"""Snapshots of Gymnasium environments: plain data from which an episode goes on as if it had never stopped.
+
+Two ways. *Copy*: plain attributes of the environment and of its wrappers, and the state of its generator; enough for
+classic control and other small worlds in Python, and proved by `copies` for the environment at hand. *Replay*: the
+seed of the last reset and the actions since, stepped again; right for every environment that repeats itself from a
+seed, at the cost of those steps. `Recorder` keeps what a replay needs; an environment without one is copied.
+Left out: states kept outside Python, which replay covers; rendering.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from shuhari.data import Array, Payload, code
+
+Env = gymnasium.Env[Any, Any]
+_CONTAINERS = (list, dict, set, bytearray)
+
+
+class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Keeps the seed of the last reset and the actions since. Every reset is seeded: one without a seed takes the next
+    of a sequence that the last given seed starts, so `reset()` repeats after a restore too."""
+
+    def __init__(self, env: Env) -> None:
+        super().__init__(env)
+        self.first: int | None = None  # the last seed that was given
+        self.count = 0  # resets since
+        self.options: dict[str, Any] | None = None
+        self.actions: list[Array] = []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is None and self.first is None:
+            raise ValueError("the first reset of this environment needs a seed: its episodes must be repeatable")
+        self.first, self.count = (self.first, self.count + 1) if seed is None else (seed, 0)
+        self.options, self.actions = options, []
+        return self._begin()
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self.actions.append(np.array(action))
+        return self.env.step(action)
+
+    def record(self) -> dict[str, Payload]:
+        actions = np.stack(self.actions) if self.actions else np.zeros(0)
+        return {"first": self.first, "count": self.count, "options": self.options, "actions": actions}
+
+    def replay(self, record: Mapping[str, Any]) -> None:
+        """Reset and step as recorded. RuntimeError where the environment ends earlier than it did."""
+        self.first, self.count = record["first"], int(record["count"])
+        self.options, self.actions = record["options"], []
+        if self.first is None:
+            return
+        self._begin()
+        ended = False
+        for i, action in enumerate(np.asarray(record["actions"])):
+            if ended:
+                raise RuntimeError(
+                    f"{self.env}: the replay ended after {i} of {len(record['actions'])} steps: it does "
+                    "not repeat itself from its seed"
+                )
+            _, _, terminated, truncated, _ = self.step(action if np.ndim(action) else action.item())
+            ended = terminated or truncated
+
+    def _begin(self) -> tuple[Any, dict[str, Any]]:
+        assert self.first is not None
+        seed = self.first if self.count == 0 else code(self.first, "reset", self.count) % 2**31
+        return self.env.reset(seed=seed, options=self.options)
+
+
+def snapshot(env: Env) -> dict[str, Payload]:
+    """The state of an environment as a payload, for `restore` on any environment made the same way."""
+    recorder = next((e for e in _layers(env) if isinstance(e, Recorder)), None)
+    if recorder is not None:
+        return {"replay": recorder.record()}
+    layers = tuple({k: p for k, v in vars(e).items() if (p := _plain(v)) is not _NO} for e in _layers(env))
+    generator = env.unwrapped._np_random
+    state = "" if generator is None else json.dumps(generator.bit_generator.state)
+    return {"layers": layers, "generator": state}
+
+
+def restore(env: Env, state: Mapping[str, Any]) -> None:
+    """Bring `env` to the state of a snapshot; what it does from here on is what the other would have done."""
+    if "replay" in state:
+        recorder = next((e for e in _layers(env) if isinstance(e, Recorder)), None)
+        if recorder is None:
+            raise ValueError(f"{env}: a snapshot for replay, but the environment has no Recorder")
+        recorder.replay(state["replay"])
+        return
+    layers = list(_layers(env))
+    if len(layers) != len(state["layers"]):
+        raise ValueError(f"{env}: a snapshot of {len(state['layers'])} layers: expected {len(layers)}, one a wrapper")
+    for layer, values in zip(layers, state["layers"], strict=True):
+        vars(layer).update({k: thawed(v) for k, v in values.items()})
+    if state["generator"]:
+        env.unwrapped.np_random.bit_generator.state = json.loads(state["generator"])
+
+
+def copies(make: Callable[[], Env], steps: int = 256) -> bool:
+    """Whether copying is enough: an environment restored in mid-episode over another one's episode does the same for
+    `steps` random steps, resets among them, and nothing moved in a container that a copy leaves out."""
+    try:
+        return _same_after_restore(make, steps)
+    except (TypeError, ValueError, AttributeError):  # a generator or an attribute that does not copy
+        return False
+
+
+def repeats(make: Callable[[], Env], steps: int = 256) -> bool:
+    """Whether the environment does the same again from one seed: what a replay rests on."""
+    return _same_after_restore(lambda: Recorder(make()), steps)
+
+
+def _same_after_restore(make: Callable[[], Env], steps: int) -> bool:
+    env, other = make(), make()
+    try:
+        env.action_space.seed(0)
+        env.reset(seed=1)
+        other.reset(seed=2)
+        before = _containers(env)
+        for _ in range(5):
+            action = env.action_space.sample()
+            if any(_ended(e.step(action), e) for e in (env, other)):
+                break
+        recorded = any(isinstance(e, Recorder) for e in _layers(env))
+        if not recorded and _containers(env) != before:
+            return False
+        restore(other, snapshot(env))
+        for _ in range(steps):
+            action = env.action_space.sample()
+            mine, theirs = env.step(action), other.step(action)
+            if not _equal(mine[:4], theirs[:4]):
+                return False
+            if mine[2] or mine[3]:
+                first, second = env.reset()[0], other.reset()[0]
+                if not _equal(first, second):
+                    return False
+        return _equal(env.reset()[0], other.reset()[0])
+    finally:
+        env.close()
+        other.close()
+
+
+def _ended(result: tuple[Any, ...], env: Env) -> bool:
+    if result[2] or result[3]:
+        env.reset()
+    return bool(result[2] or result[3])
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, tuple | list):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(_equal(a[k], b[k]) for k in a)
+    return bool(np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind == "f"))
+
+
+def _layers(env: Env) -> Iterator[Any]:
+    """The wrappers from the outside in, then the environment itself."""
+    while isinstance(env, gymnasium.Wrapper):
+        yield env
+        env = env.env
+    yield env
+
+
+def _containers(env: Env) -> list[str]:
+    """What stands in the containers, which a copy leaves out."""
+    return [repr(v) for e in _layers(env) for k, v in sorted(vars(e).items()) if isinstance(v, _CONTAINERS)]
+
+
+_NO: Any = object()
+
+
+def _plain(value: Any) -> Any:
+    """An attribute as a payload, or _NO where it is not plain. NumPy scalars travel as arrays without axes."""
+    if isinstance(value, np.generic):
+        return np.array(value) if value.dtype.kind in "biuf" else _NO
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, np.ndarray):
+        return value.copy() if value.dtype.kind in "biuf" else _NO
+    if type(value) is tuple:
+        items = tuple(map(_plain, value))
+        return _NO if any(i is _NO for i in items) else items
+    return _NO
+
+
+def thawed(value: Any) -> Any:
+    """An attribute as it was, from a payload that may have been stored as tensors and JSON (which has no tuples)."""
+    if hasattr(value, "numpy"):
+        value = value.numpy()
+    if isinstance(value, np.ndarray):
+        return value.copy() if value.ndim else value[()]
+    return tuple(map(thawed, value)) if isinstance(value, tuple | list) else value

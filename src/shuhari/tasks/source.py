@@ -1,0 +1,145 @@
+"""What the tasks share: sources of problems, seeded streams, and the split by content.
+
+Left out: shuffling (a curriculum's) and anything that remembers. A problem is a function of (seed, split, index), so
+nothing here needs saving. Whether a problem is held out is a function of its content alone: no seed, no order and no
+other task moves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from shuhari.data import Problem, Step, code, nearest
+
+T = TypeVar("T")
+
+SPLITS = ("train", "test")
+TRIES = 100_000  # draws for one problem before a split counts as empty
+_M64 = (1 << 64) - 1
+
+
+class Stream:
+    """One named stream of numbers: splitmix64 (Steele, Lea and Flood, 2014) counting up from a hash of the name.
+
+    Plain Python integers, because a problem needs a handful of draws and an array call costs more than all of them.
+    """
+
+    __slots__ = ("_x",)
+
+    def __init__(self, *name: object) -> None:
+        self._x = code(*name)
+
+    def bits(self) -> int:
+        """A uniform integer of 64 bits."""
+        self._x = x = (self._x + 0x9E3779B97F4A7C15) & _M64
+        x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _M64
+        x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _M64
+        return x ^ (x >> 31)
+
+    def below(self, n: int) -> int:
+        """A uniform integer in 0..n-1 (n well below 2^64)."""
+        return self.bits() * n >> 64
+
+    def uniform(self) -> float:
+        """A uniform number in (0, 1)."""
+        return ((self.bits() >> 11) + 0.5) * 2.0**-53
+
+
+@dataclass(frozen=True, eq=False)
+class Generated:
+    """Problems made on demand: `make(index)`; `count` None where there is no end."""
+
+    make: Callable[[int], Problem]
+    count: int | None = None
+
+    def __getitem__(self, index: int) -> Problem:
+        if index < 0 or (self.count is not None and index >= self.count):
+            raise IndexError(f"problem {index}: expected an index in 0..{'' if self.count is None else self.count - 1}")
+        return self.make(index)
+
+    def size(self) -> int | None:
+        return self.count
+
+
+@dataclass(frozen=True, eq=False)
+class Listed:
+    """Problems that are all there already."""
+
+    problems: Sequence[Problem]
+
+    def __getitem__(self, index: int) -> Problem:
+        if not 0 <= index < len(self.problems):
+            raise IndexError(f"problem {index}: expected an index in 0..{len(self.problems) - 1}")
+        return self.problems[index]
+
+    def size(self) -> int | None:
+        return len(self.problems)
+
+
+def check_split(split: str, known: Sequence[str] = SPLITS) -> str:
+    """The split itself; ValueError with the nearest one if there is no such split."""
+    if split not in known:
+        raise ValueError(f"no split {split!r}; {nearest(split, known)}")
+    return split
+
+
+def check_sizes(task: str, test_fraction: float, test_size: int = 1) -> None:
+    """ValueError unless 0 < test_fraction < 1 and test_size >= 1."""
+    if not 0 < test_fraction < 1:
+        raise ValueError(f"{task}: test_fraction is {test_fraction}: expected a number between 0 and 1")
+    if test_size < 1:
+        raise ValueError(f"{task}: test_size is {test_size}: expected at least 1 problem")
+
+
+def held_out(content: str, fraction: float) -> bool:
+    """Whether the problem with this content belongs to the test split, of which `fraction` of all contents are."""
+    return code("held out", content) < fraction * 2.0**63
+
+
+def drawn(split: str, fraction: float, draw: Callable[[], tuple[str, T]], what: str) -> tuple[str, T]:
+    """The first draw (content, item) whose content belongs to `split`; ValueError if there seems to be none."""
+    test = split == "test"
+    for _ in range(TRIES):
+        content, item = draw()
+        if held_out(content, fraction) is test:
+            return content, item
+    raise ValueError(
+        f"{what}: none of {TRIES} draws belongs to the split {split!r} (test_fraction is {fraction}): "
+        "expected a task with more distinct problems, or another test_fraction"
+    )
+
+
+def distinct(make: Callable[[int], tuple[str, Problem]], n: int) -> Listed:
+    """Up to n problems of pairwise distinct content: `make(index)` gives (content, problem). Fewer only where the task
+    seems to have no more: where ten times as many draws as there are problems brought none that is new."""
+    found: dict[str, Problem] = {}
+    index = last = 0
+    while len(found) < n and index - last <= 10 * len(found) + 100:
+        content, problem = make(index)
+        index += 1
+        if content not in found:
+            found[content], last = problem, index
+    return Listed(tuple(found.values()))
+
+
+def acted(steps: Sequence[Step]) -> Step:
+    """The last step in which something was decided."""
+    for step in reversed(steps):
+        if step.action is not None:
+            return step
+    raise ValueError(f"{len(steps)} steps without a decision: nothing to grade")
+
+
+def answer_text(steps: Sequence[Step]) -> str:
+    """What the role that acted last said in these steps, decoded; without the line end that may close it."""
+    role, parts = acted(steps).role, []
+    for step in steps:
+        if step.action is None or step.role != role:
+            continue
+        text = step.info.get("text")
+        if not isinstance(text, str):
+            raise TypeError(f"a step of {role!r} has no info['text']: a grader of text reads the decoded action there")
+        parts.append(text)
+    return "".join(parts).removesuffix("\n")

@@ -1,0 +1,1 @@
+"""Whole batch in, columns out: credit, shaping, filters."""

@@ -1,0 +1,77 @@
+"""Advantages of whole samples: the outcome of a row's path, centred and scaled over its group or the batch.
+
+Axes: `B` rows, `K` positions. Four settings give the family: centre x unit x scale x eps. Statistics are those of
+(group, role), over the ends of paths; ungraded and broken episodes do not count. In a tree the outcome of an inner row
+is the mean over its graded leaves, so the same formula is node-level credit. No critic: see `returns` for that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import nearest
+from shuhari.needs import Need
+from shuhari.pack import usable
+from shuhari.ports import Ctx
+from shuhari.reduce import group_mean
+from shuhari.registry import register
+from shuhari.transforms.streams import carried, ungraded
+
+CENTRES = ("mean", "leave-one-out", "none")
+
+
+@register("transform", "advantage")
+@dataclass
+class Advantage:
+    """Stamps `advantage` [B, K]: (outcome - centre) / scale on every decision of the row, 0 elsewhere.
+
+    centre: `mean` (GRPO), `leave-one-out` (RLOO: the mean of the *others*, so n / (n - 1) times the distance to the
+    mean; Ahmadian et al. 2024, equation 10) or `none`, of the row's `unit`: `group` or `batch`. scale: the standard
+    deviation over the `group` (GRPO, Shao et al. 2024, section 4.1.2), over the `batch` of the centred numbers
+    (REINFORCE++), or `none` (Dr. GRPO), plus `eps`. ddof = 1 is the unbiased deviation, and with eps = 1e-4 what TRL
+    computes; verl has ddof = 1 and 1e-6. A group of one has nothing to compare with: its advantage is 0 unless centre
+    is `none`. With equal outcomes all centred advantages are 0 as well (the filter `mixed` drops such groups).
+
+    Rows whose outcome is NaN get advantage 0 and weight 0 on `stream`, and are charged as `ungraded`.
+    """
+
+    centre: str = "mean"
+    unit: str = "group"
+    scale: str = "group"
+    eps: float = 1e-4
+    ddof: int = 1
+    reward: str = "reward"
+    stream: str = "rl"
+    needs: tuple[Need, ...] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        for name, known in (("centre", CENTRES), ("unit", ("group", "batch")), ("scale", ("group", "batch", "none"))):
+            if getattr(self, name) not in known:
+                raise ValueError(f"no {name} {getattr(self, name)!r}; {nearest(getattr(self, name), known)}")
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        outcome = batch.outcome(self.reward)
+        missing = outcome.isnan() & usable(batch)
+        r = outcome.masked_fill(~usable(batch), torch.nan)  # what a broken episode earned says nothing
+        counted = r.masked_fill(~carried(batch, self.stream), torch.nan) if self.unit == "batch" else r
+        mean, n = group_mean(batch, counted, self.unit)
+        a = r if self.centre == "none" else torch.where(n > 1, r - mean, 0.0 * r)
+        if self.centre == "leave-one-out":
+            a = a * (n / (n - 1).clamp(min=1))
+        if self.scale != "none":
+            a = a / (self._deviation(batch, r if self.scale == "group" else a) + self.eps)
+        batch = ungraded(batch, missing, ctx, self.stream)
+        return batch.put({"advantage": a.nan_to_num(0.0)[:, None] * batch["mask"]})
+
+    def _deviation(self, batch: Batch, x: Tensor) -> Tensor:
+        """[B] the standard deviation of x [B] over the unit of `scale`; 1 - eps where there are too few to tell."""
+        if self.scale == "batch":
+            x = x.masked_fill(~carried(batch, self.stream), torch.nan)
+        mean, n = group_mean(batch, x, self.scale)
+        variance, _ = group_mean(batch, (x - mean) ** 2, self.scale)
+        deviation = (variance * n / (n - self.ddof)).sqrt()
+        return torch.where(n > self.ddof, deviation, 1.0 - self.eps)

@@ -1,0 +1,46 @@
+"""Filters: groups that teach nothing weigh nothing. Rows are never deleted; the buffer asks for more groups instead.
+
+Axes: `B` rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from shuhari.batch import Batch
+from shuhari.needs import Need
+from shuhari.pack import usable
+from shuhari.ports import Ctx
+from shuhari.reduce import ends, units
+from shuhari.registry import register
+from shuhari.transforms.streams import carried, ungraded, without
+
+
+@register("transform", "mixed")
+@dataclass
+class Mixed:
+    """Weight 0 on `stream` for groups whose outcomes are all alike: dynamic sampling (DAPO, Yu et al. 2025, eq. 11).
+
+    `reward`: the column compared (`score` is 'reward/score'); alike means a spread of at most `tolerance`. A group
+    with fewer than two graded samples is alike. Put it before `advantage` where that scales over the batch: the groups
+    dropped then do not count there. `Fresh` counts the groups left and asks for the rest.
+    """
+
+    reward: str = "reward"
+    tolerance: float = 1e-6
+    stream: str = "rl"
+    needs: tuple[Need, ...] = field(default=(), init=False)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        outcome = batch.outcome(self.reward)
+        batch = ungraded(batch, outcome.isnan() & usable(batch), ctx, self.stream)
+        unit = units(batch, "group")
+        n = int(unit.max()) + 1 if len(unit) else 0
+        counts = ends(batch) & carried(batch, self.stream) & ~outcome.isnan()
+        x, u = outcome[counts], unit[counts]
+        high = x.new_full((n,), -torch.inf).scatter_reduce(0, u, x, "amax")
+        low = x.new_full((n,), torch.inf).scatter_reduce(0, u, x, "amin")
+        alike = ~(high - low > self.tolerance)
+        return without(batch, alike[unit], self.stream)

@@ -1,0 +1,283 @@
+"""Credit over the graph of decisions: generalised advantage estimation and discounted returns.
+
+Axes: `B` rows, `K` positions of a row. A *node* is what credit treats as one decision (`level`), its *head* the first
+decision in it: rewards of the node gather there and its value is read there. Positions that are not decisions are
+skipped: a reward on one moves to the decision before it, also across rows; one before any decision is nobody's doing.
+A row that decides nothing and has no successor closes an episode: its value counts times its `cont`; one in the middle
+(a forced prefix, another's move) is passed through. Inside a row the recursion is a scan of affine maps (log2 K
+passes); a row is then one affine map, composed along chains by pointer jumping (log2 of the length) and along trees by
+waves, where a row with several successors takes their mean. Off-policy corrections (V-trace) are left out.
+
+Source: Schulman et al., High-Dimensional Continuous Control Using Generalized Advantage Estimation, equations 11-16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from shuhari.batch import BRANCH, STATUS, Batch
+from shuhari.data import Number, Status, nearest
+from shuhari.needs import Need
+from shuhari.ports import Ctx
+from shuhari.registry import register
+from shuhari.transforms.streams import carried, ungraded, whitened
+
+LEVELS = ("auto", "decision", "row", "segment", "episode")
+
+
+@register("transform", "gae")
+@dataclass
+class Gae:
+    """Stamps `advantage` and `return` [B, K]: A = sum of (gamma lam)^t delta, delta = r + gamma cont' V' - V.
+
+    gamma, lam: in [0, 1]. lam = 0 is one-step TD, 1 Monte Carlo less the value. critic: role of the values. level:
+    `decision` (auto for text), `row` (auto for all else; gamma to the power of `duration`), `segment`, `episode`; all
+    decisions of a node share its numbers. scale: True or "batch" normalises advantages over the batch's decisions
+    (mean 0, standard deviation 1, as PPO does per minibatch). bootstrap_truncated: text that reached its length limit
+    ends in a value 0 unless True; then the value before its last token stands for the value after it, which nobody
+    computed. Rows whose reward is NaN get advantage 0 and weight 0 on `stream`, and are charged as `ungraded`.
+    """
+
+    gamma: Number = 0.99
+    lam: Number = 0.95
+    critic: str = "critic"
+    reward: str = "reward"
+    level: str = "auto"
+    scale: bool | str = False
+    bootstrap_truncated: bool = False
+    stream: str = "rl"
+
+    def __post_init__(self) -> None:
+        _check(self.level, self.scale)
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need((self.critic,), "value"),)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        value = batch[self.needs[0]]
+        value = value.mean(2) if value.dim() == 3 else value  # an ensemble's mean
+        gamma, lam = ctx.at(self.gamma), ctx.at(self.lam)
+        advantage, target = credit(batch, value, gamma, lam, self.reward, self.level, self.bootstrap_truncated)
+        return _stamped(batch, advantage, target, ctx, self.reward, self.scale, self.stream)
+
+
+@register("transform", "returns")
+@dataclass
+class Returns:
+    """Stamps `return` and `advantage` [B, K], both the discounted sum of the rewards from the decision on.
+
+    No critic, so nothing is bootstrapped: what a cut or truncated episode would have earned counts 0. Fields as in
+    `Gae`; `scale` normalises `advantage` only (a batch baseline).
+    """
+
+    gamma: Number = 1.0
+    reward: str = "reward"
+    level: str = "auto"
+    scale: bool | str = False
+    stream: str = "rl"
+    needs: tuple[Need, ...] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        _check(self.level, self.scale)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        target, _ = credit(batch, None, ctx.at(self.gamma), 1.0, self.reward, self.level)
+        return _stamped(batch, target, target, ctx, self.reward, self.scale, self.stream)
+
+
+def credit(
+    batch: Batch,
+    value: Tensor | None,
+    gamma: float,
+    lam: float,
+    reward: str = "reward",
+    level: str = "auto",
+    bootstrap_truncated: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """(advantage, return), both [B, K], 0 where nothing is decided; value [B, K] or None (no baseline, no bootstrap).
+
+    Ungraded rewards (NaN) count 0 here, and ungraded branches of a tree do not count in its means. Raises ValueError
+    for a view that lacks successors of its rows, and for `episode` on trees.
+    """
+    if level == "auto":  # text alone stores how long its rows are
+        level = "decision" if "length" in batch else "row"
+    mask, r = batch["mask"], batch[reward]
+    K = mask.shape[1]
+    if K > 1:
+        r = r.masked_fill(batch["segment"] < 0, 0.0)  # padding
+    bad = batch.outcome(reward).isnan() if bool(r.isnan().any()) else None
+    r = r if bad is None else r.nan_to_num(0.0)
+    value = torch.zeros_like(r) if value is None else value.to(r.dtype)
+    graph = _Graph(batch, bad)
+    decides, cont = batch.decides, batch["cont"]
+    head, before, first = _heads(batch, level)
+    entry = value.gather(1, first)[
+        :, 0
+    ]  # [B] the value of the row: at its first decision, or where it closes
+
+    if bool((r.masked_fill(head, 0.0) != 0).any()):
+        lost = r.masked_fill(before >= 0, 0.0).sum(1)
+        r = torch.zeros_like(r).scatter_add(1, before.clamp(min=0), r.masked_fill(before < 0, 0.0))
+    else:
+        lost = r.new_zeros(len(r))
+    if level == "episode":
+        return _episodes(batch, graph, r, lost, entry, gamma)
+
+    passing = ~decides & (graph.child != -1)
+    handed = cont * entry  # [B] the value that a row hands to the decision before it
+    if bool(passing.any()):
+        lost = graph.back(lost, passing.to(r.dtype))
+        handed = graph.back(handed.masked_fill(passing, 0.0), cont * passing)
+    onward = graph.mean(handed)  # [B] the value after the row's last decision
+    if bootstrap_truncated:
+        open_end = (graph.child == -1) & decides & (batch["status"] == STATUS[Status.TRUNCATED])
+        onward = torch.where(open_end, value.gather(1, _last(mask))[:, 0], onward)
+    discount: float | Tensor = gamma
+    if level == "row" and "duration" in batch:
+        discount = gamma ** batch["duration"].to(r.dtype)[:, None]
+    following = onward[:, None]  # [B, K] the value at the next head
+    extra = graph.mean(lost)[:, None]
+    if K > 1:
+        after = _after(head)
+        following = torch.cat([value, following], 1).gather(1, after)
+        extra = extra * (after == K)
+    delta = (r + extra + discount * following - value).masked_fill(~head, 0.0)
+    decay = torch.where(head, discount * lam, torch.ones_like(r))  # what is no head is passed through
+    y, p = _scan(delta, decay)
+    run = graph.back(cont * y[:, 0], cont * p[:, 0])  # [B] cont times the advantage at the row's first head
+    advantage = y + p * graph.mean(run)[:, None]
+    target = advantage + value
+    if level != "decision" and K > 1:
+        advantage, target = advantage.gather(1, before.clamp(min=0)), target.gather(1, before.clamp(min=0))
+    return advantage.masked_fill(~mask, 0.0), target.masked_fill(~mask, 0.0)
+
+
+class _Graph:
+    """The successors of the rows of a batch."""
+
+    def __init__(self, batch: Batch, bad: Tensor | None) -> None:
+        whole = batch["child"]
+        self.child = batch.local(whole)
+        if batch.rows is not None and bool(((whole >= 0) & (self.child < 0)).any()):
+            raise ValueError("credit needs whole chains: this view lacks the successors of some of its rows")
+        self.branched = bool((whole == BRANCH).any())
+        if self.branched:
+            self.parent, self.waves = batch.local(batch["parent"]), list(batch.waves())
+            self.weight = torch.ones(len(batch)) if bad is None else (~bad).float()
+            self.count = self._up(torch.arange(len(batch)), self.weight).clamp(min=1)
+
+    def _up(self, rows: Tensor, x: Tensor) -> Tensor:
+        rows = rows[self.parent[rows] >= 0]
+        return x.new_zeros(len(self.parent)).index_add_(0, self.parent[rows], x[rows])
+
+    def mean(self, x: Tensor) -> Tensor:
+        """[B] the mean of x [B] over each row's successors, 0 where there is none."""
+        if self.branched:
+            return self._up(torch.arange(len(x)), x * self.weight) / self.count
+        return torch.where(self.child < 0, 0.0, x[self.child.clamp(min=0)])
+
+    def back(self, x: Tensor, c: Tensor) -> Tensor:
+        """[B] y = x + c * (mean of y over the successors)."""
+        if self.branched:
+            y, below = x.clone(), torch.zeros_like(x)
+            for rows in self.waves:
+                y[rows] += c[rows] * below[rows] / self.count[rows]
+                rows = rows[self.parent[rows] >= 0]
+                below.index_add_(0, self.parent[rows], y[rows] * self.weight[rows])
+            return y
+        c, child = c.masked_fill(self.child < 0, 0.0), self.child.clamp(min=0)
+        y = x
+        while bool((c != 0).any()):
+            y, c, child = y + c * y[child], c * c[child], child[child]
+        return y
+
+
+def _heads(batch: Batch, level: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Heads [B, K]; the last head at or before each position [B, K], -1 if none; the first decision [B, 1], or 0."""
+    mask = batch["mask"]
+    B, K = mask.shape
+    if K == 1:
+        return mask, mask.long() - 1, mask.new_zeros(B, 1, dtype=torch.long)
+    first = mask.to(torch.uint8).argmax(1, keepdim=True)
+    place = torch.arange(K).expand(B, K)
+    if level == "decision":
+        head = mask
+    elif level == "segment":
+        turn = torch.where(mask, batch["segment"], -1).cummax(1).values
+        head = mask & (turn > torch.cat([turn.new_full((B, 1), -1), turn[:, :-1]], 1))
+    else:
+        head = mask & (place == first)
+    return head, torch.where(head, place, -1).cummax(1).values, first
+
+
+def _after(head: Tensor) -> Tensor:
+    """[B, K] the first head after each position, K if none."""
+    B, K = head.shape
+    place = torch.where(head, torch.arange(K), K)
+    ahead = torch.cat([place[:, 1:], place.new_full((B, 1), K)], 1)
+    return ahead.flip(1).cummin(1).values.flip(1)
+
+
+def _last(mask: Tensor) -> Tensor:
+    """[B, 1] the last decision, 0 if none."""
+    return torch.where(mask, torch.arange(mask.shape[1]), 0).amax(1, keepdim=True)
+
+
+def _scan(x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """y[k] = x[k] + c[k] y[k+1], and the products of c from k on: [B, K] each, in log2 K passes."""
+    step = 1
+    while step < x.shape[1]:
+        x = torch.cat([x[:, :-step] + c[:, :-step] * x[:, step:], x[:, -step:]], 1)
+        c = torch.cat([c[:, :-step] * c[:, step:], c[:, -step:]], 1)
+        step *= 2
+    return x, c
+
+
+def _episodes(
+    batch: Batch, graph: _Graph, r: Tensor, lost: Tensor, entry: Tensor, gamma: float
+) -> tuple[Tensor, Tensor]:
+    """One node a chain: all its rewards, discounted once before the value of its end."""
+    if graph.branched:
+        raise ValueError("level 'episode' is for chains: here rows have several successors; use 'decision' or 'row'")
+    decides, parent = batch.decides, batch.local(batch["parent"])
+    closes = ~decides & (graph.child == -1)
+    own = r.sum(1) + lost + gamma * batch["cont"] * entry * closes
+    total, rows = graph.back(own, torch.ones_like(own)), torch.arange(len(own))
+    up = parent  # the nearest row before that decides
+    while bool((skip := (up >= 0) & ~decides[up.clamp(min=0)]).any()):
+        up = torch.where(skip, parent[up.clamp(min=0)], up)
+    start = torch.where(
+        up >= 0, up, rows
+    )  # then the first: what came before is nobody's doing
+    while bool((start[start] != start).any()):
+        start = start[start]
+    target, mask = total[start] - lost[start], batch["mask"]
+    shape = mask.shape
+    advantage = (target - entry[start])[:, None].expand(shape)
+    return advantage.masked_fill(~mask, 0.0), target[:, None].expand(shape).masked_fill(~mask, 0.0)
+
+
+def _stamped(
+    batch: Batch, advantage: Tensor, target: Tensor, ctx: Ctx, reward: str, scale: bool | str, stream: str
+) -> Batch:
+    if bool(batch[reward].isnan().any()):
+        bad = batch.outcome(reward).isnan()
+        advantage, target = (x.masked_fill(bad[:, None], 0.0) for x in (advantage, target))
+        batch = ungraded(batch, bad, ctx, stream)
+    if scale:
+        where = batch["mask"]
+        if f"weight/{stream}" in batch or "status" in batch:
+            where = where & carried(batch, stream)[:, None]
+        advantage = whitened(advantage, where)
+    return batch.put({"advantage": advantage, "return": target})
+
+
+def _check(level: str, scale: bool | str) -> None:
+    if level not in LEVELS:
+        raise ValueError(f"no level {level!r} of credit; {nearest(level, LEVELS)}")
+    if scale not in (True, False, "batch", "none"):
+        raise ValueError(f"scale is {scale!r}: expected true, false, 'batch' or 'none'")

@@ -1,0 +1,50 @@
+"""Which rows carry a stream, and how a transform takes weight from some: the helpers of this package.
+
+Filters never delete rows: they set `weight/<stream>` to 0, so pointers, groups and links stay whole.
+Axes: `B` rows, `K` positions.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.pack import usable
+from shuhari.ports import Ctx
+
+
+def carried(batch: Batch, stream: str = "rl") -> Tensor:
+    """[B] bool: rows that decide, did not end in an error, and weigh something on `stream`.
+
+    A batch on which nobody has stamped weights yet carries every stream in full.
+    """
+    rows = batch.decides & usable(batch)
+    if f"weight/{stream}" in batch:
+        return rows & (batch.weight(stream) != 0).any(1)
+    if batch.stream not in (None, stream):
+        return rows & False
+    return rows
+
+
+def without(batch: Batch, rows: Tensor, stream: str = "rl") -> Batch:
+    """`batch` with weight 0 on `stream` for the rows [B] bool."""
+    weight = batch.weight(stream) if f"weight/{stream}" in batch else carried(batch, stream)[:, None] * batch["mask"]
+    return batch.put({f"weight/{stream}": weight.float().masked_fill(rows[:, None], 0.0)})
+
+
+def ungraded(batch: Batch, rows: Tensor, ctx: Ctx, stream: str = "rl") -> Batch:
+    """`without` the rows [B] bool that nobody graded; those that carried the stream are charged as `ungraded`."""
+    lost = rows & carried(batch, stream)
+    if not bool(lost.any()):
+        return batch
+    ctx.charge("ungraded", int(lost.sum()))
+    return without(batch, rows, stream)
+
+
+def whitened(x: Tensor, where: Tensor, eps: float = 1e-8) -> Tensor:
+    """[B, K] x minus its mean over its standard deviation (unbiased) plus `eps`, both over `where` [B, K]; 0 elsewhere.
+    Fewer than two numbers have no scale: they are left as they are."""
+    some = x[where]
+    if some.numel() < 2:
+        return x * where
+    return ((x - some.mean()) / (some.std() + eps)).masked_fill(~where, 0.0)

@@ -1,0 +1,96 @@
+"""Demonstrations: the rows, the walk over problems, what is remembered."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from shuhari.buffers.demos import Demos
+from shuhari.data import Problem
+from shuhari.ratio import log_ratio
+
+END = 9
+
+
+class Squares:
+    def __init__(self, count=None, solution=str):
+        self.count, self.solution = count, solution
+
+    def size(self):
+        return self.count
+
+    def __getitem__(self, i):
+        return Problem("squares", str(i), str(i), solution=self.solution(i))
+
+
+def context(source, splits=None):
+    def problems(split):
+        if splits is not None:
+            splits.append(split)
+        return source
+
+    def encode(payload, role):
+        return np.array([int(c) for c in payload], np.int32) if isinstance(payload, str) else payload
+
+    return SimpleNamespace(task=SimpleNamespace(problems=problems), encode=encode, models={"policy": SimpleNamespace(end=END)})
+
+
+def seen(buffer, ctx):
+    return [int("".join(map(str, s.context))) for b in buffer.draw(ctx) for s in b.steps]
+
+
+def test_a_row_is_prompt_and_solution_with_an_end_all_decided():
+    splits = []
+    ctx = context(Squares(solution=lambda i: str(i * i)), splits)
+    buffer = Demos(size=3, offset=11)
+    (batch,) = buffer.draw(ctx)
+    assert [s.context.tolist() for s in batch.steps] == [[1, 1], [1, 2], [1, 3]] and splits == ["train"]
+    assert batch["action"].tolist() == [[1, 2, 1, END], [1, 4, 4, END], [1, 6, 9, END]]
+    assert bool(batch["mask"].all()) and bool(batch["logp"].isnan().all()) and bool((batch["version"] == -1).all())
+    assert batch.stream == "ce" and batch.weight("ce").sum() == 12 and batch["length"].tolist() == [6, 6, 6]
+    with pytest.raises(ValueError, match="unknown"):
+        log_ratio(torch.zeros(3, 4), batch["logp"], batch)
+
+
+def test_solutions_may_be_ids_or_pieces_and_an_end_is_not_doubled():
+    ids = context(Squares(solution=lambda i: np.array([4, END], np.int32)))
+    assert next(iter(Demos(size=1).draw(ids)))["action"].tolist() == [[4, END]]
+    pieces = context(Squares(solution=lambda i: ("12", "3")))
+    assert next(iter(Demos(size=1).draw(pieces)))["action"].tolist() == [[1, 2, 3, END]]
+
+
+def test_an_endless_task_is_walked_on_from_the_offset_and_resumed():
+    ctx = context(Squares())
+    buffer = Demos(size=2, draws=2, offset=100)
+    assert seen(buffer, ctx) == [100, 101, 102, 103] and buffer.state == {"at": 4} and buffer.short() == 0
+    again = Demos(size=2, draws=2, offset=100)
+    again.state = {"at": 4}
+    assert seen(again, ctx) == seen(buffer, ctx) == [104, 105, 106, 107]
+
+
+def test_a_finite_split_is_walked_round_and_round_each_pass_in_its_own_order():
+    ctx = context(Squares(count=5))
+    plain = Demos(size=7, shuffle=False, offset=3)
+    assert seen(plain, ctx) == [3, 4, 0, 1, 2, 3, 4]
+    buffer = Demos(size=5, offset=0, draws=4)
+    walk = seen(buffer, ctx)
+    passes = [tuple(walk[i : i + 5]) for i in range(0, 20, 5)]
+    assert all(sorted(p) == [0, 1, 2, 3, 4] for p in passes) and len(set(passes)) > 1
+    assert seen(Demos(size=5, offset=0, draws=4), ctx) == walk
+
+
+def test_ids_are_unique_over_draws_and_apart_from_the_runs():
+    ctx = context(Squares())
+    buffer = Demos(size=4, draws=3)
+    ids = torch.cat([b["id"] for b in buffer.draw(ctx)] + [b["id"] for b in Demos(size=4, stream="other").draw(ctx)])
+    assert len(ids.unique()) == 16 and int(ids.min()) > 2**40
+
+
+def test_what_cannot_be_demonstrated_is_named():
+    with pytest.raises(ValueError, match="problem '1000000' of squares has no solution"):
+        list(Demos(size=1).draw(context(Squares(solution=lambda i: None))))
+    with pytest.raises(TypeError, match="not text"):
+        list(Demos(size=1).draw(context(Squares(solution=lambda i: 0.5))))
+    with pytest.raises(ValueError, match="no problems"):
+        list(Demos(size=1).draw(context(Squares(count=0))))

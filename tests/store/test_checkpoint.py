@@ -1,0 +1,114 @@
+"""A checkpoint is there whole or not at all, and any damage to it is told by file."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from shuhari.store import checkpoint, files
+from shuhari.store.files import CheckpointError
+from shuhari.store.ring import Ring, RingFiles
+
+W = torch.arange(600.0).reshape(20, 30)
+TREE = {"model": {"w": W}, "count": 3, "rng": (np.uint64(7), None), "obs": np.ones(300)}
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    assert checkpoint.write(tmp_path / "c", TREE) == set()
+    back = checkpoint.read(tmp_path / "c")
+    assert torch.equal(back["model"]["w"], W)
+    assert back["count"] == 3 and back["rng"] == (np.uint64(7), None) and np.array_equal(back["obs"], np.ones(300))
+    assert sorted(p.name for p in (tmp_path / "c").iterdir()) == ["tensors.safetensors", "tree.json"]
+    assert [p.name for p in tmp_path.iterdir()] == ["c"]
+
+
+def test_other_tools_can_read_the_tensors(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path / "c", TREE)
+    found = safetensors.torch.load_file(tmp_path / "c" / "tensors.safetensors")
+    assert torch.equal(found["model/w"], W)
+
+
+def test_a_tree_without_tensors(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path / "c", {"n": 1})
+    assert checkpoint.read(tmp_path / "c") == {"n": 1}
+
+
+def test_restored_memory_is_aligned_like_fresh_memory(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path / "c", {"odd": torch.ones(3, dtype=torch.bool), "x": [torch.randn(7) for _ in range(9)]})
+    assert all(x.data_ptr() % 64 == 0 for x in checkpoint.read(tmp_path / "c")["x"])
+
+
+def test_rings_are_stored_beside_and_listed(tmp_path: Path) -> None:
+    rings, ring = RingFiles(tmp_path / "rings"), Ring.zeros(8, {"x": torch.zeros(1)}, block=2)
+    ring.append({"x": torch.arange(5.0)})
+    blocks = checkpoint.write(tmp_path / "c", {"buffer": {"ring": ring}}, rings)
+    assert len(blocks) == 3 and checkpoint.blocks(tmp_path / "c") == blocks
+    back = checkpoint.read(tmp_path / "c", RingFiles(tmp_path / "rings"))["buffer"]["ring"]
+    assert torch.equal(back.columns["x"], ring.columns["x"]) and back.written == 5
+    with pytest.raises(CheckpointError, match=r"\$Blocks"):
+        checkpoint.read(tmp_path / "c")
+
+
+def truncate(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-5])
+
+
+def flip(file: Path) -> None:
+    raw = bytearray(file.read_bytes())
+    raw[-9] ^= 4
+    file.write_bytes(raw)
+
+
+def garbage(file: Path) -> None:
+    file.write_bytes(b"x" * file.stat().st_size)
+
+
+@pytest.mark.parametrize("name", ["tensors.safetensors", "tree.json"])
+@pytest.mark.parametrize("harm", [truncate, flip, garbage, Path.unlink])
+def test_damage_is_named(tmp_path: Path, name: str, harm: Any) -> None:
+    checkpoint.write(tmp_path / "c", TREE)
+    harm(tmp_path / "c" / name)
+    with pytest.raises(CheckpointError, match=name):
+        checkpoint.read(tmp_path / "c")
+
+
+def test_a_newer_format_is_told(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path / "c", {"n": 1})
+    file = tmp_path / "c" / "tree.json"
+    file.write_bytes(file.read_bytes().replace(b'"format":1', b'"format":2'))
+    with pytest.raises(CheckpointError, match="format 2; this version reads up to 1"):
+        checkpoint.read(tmp_path / "c")
+
+
+@pytest.mark.parametrize("nth", range(4))
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int) -> None:
+    """Each flush of a write fails once: two files, the directory, and after the rename the directory above."""
+    checkpoint.write(tmp_path / "old", {"n": 0})
+    calls = 0
+
+    def full(_: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == nth + 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        checkpoint.write(tmp_path / "c", TREE)
+    monkeypatch.undo()
+    assert not list(tmp_path.glob(".tmp*")) and checkpoint.read(tmp_path / "old") == {"n": 0}
+    if nth < 3:
+        assert not (tmp_path / "c").exists()
+
+
+def test_what_the_codec_refuses_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"a/0 is a builtins.object"):
+        checkpoint.write(tmp_path / "c", {"a": [object()]})
+    assert list(tmp_path.iterdir()) == []

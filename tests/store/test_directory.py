@@ -1,0 +1,121 @@
+"""Runs from outside: found by name, listed, read while they are written."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from shuhari.store import Run, Store, StoreError, list_runs, metrics, resolve
+from shuhari.store.directory import NoRunError
+
+
+def make(path: Path, steps: int = 2, **facts: object) -> Path:
+    with Store.open(path) as store:
+        for step in range(steps):
+            store.commit(step, metrics={"reward": step / 10}, tree={"n": step})
+        store.set(**facts)
+    return path
+
+
+def test_resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NoRunError, match="no run is in runs/ yet"):
+        resolve("latest")
+    first, second = make(Path("runs/first")), make(Path("runs/family/second"))
+    os.utime(first / "run.sqlite", (1, 1))
+    assert resolve("first") == first and resolve("runs/first") == first and resolve(first.absolute()).samefile(first)
+    assert resolve("family/second") == second and resolve("latest") == second
+    os.utime(second / "run.sqlite", (0, 0))
+    assert resolve("latest") == first
+    with pytest.raises(NoRunError, match=r"no run 'frist'.*did you mean 'first'"):
+        resolve("frist")
+    with pytest.raises(NoRunError, match=r"runs is not a run: it has no run.sqlite"):
+        resolve("runs")
+    assert metrics("first")["reward"] == [0.0, 0.1]
+
+
+def test_list_runs(tmp_path: Path) -> None:
+    make(tmp_path / "a", 3, total=3, complete=True)
+    make(tmp_path / "b", 2, total=5)
+    with Store.open(make(tmp_path / "c")) as running:
+        running.write_text("recipe.toml", "steps = 7\n")
+        running.commit(2, metrics={"reward": 0.7, "evaluate/greedy": 0.25})
+        running.commit(3, metrics={"reward": 0.8})
+        make(tmp_path / "d")
+        (tmp_path / "d" / "summary.json").write_text('{"after": {"greedy": 1}}')
+        (tmp_path / "e").mkdir()
+        (tmp_path / "e" / "run.sqlite").write_bytes(b"nonsense" * 200)
+        found = {s.name: s for s in list_runs(tmp_path)}
+    assert [(n, s.status, s.step, s.total) for n, s in found.items()] == [
+        ("a", "complete", 2, 3),
+        ("b", "stopped", 1, 5),
+        ("c", "running", 3, 7),
+        ("d", "complete", 1, None),
+        ("e", "unreadable", -1, None),
+    ]
+    assert (found["c"].score_name, found["c"].score) == ("evaluate/greedy", 0.25)
+    assert (found["a"].score_name, found["a"].score) == ("reward", 0.2)
+    assert "not the database of a run" in found["e"].note
+    assert Run(tmp_path / "d").summary == {"after": {"greedy": 1}} and Run(tmp_path / "a").summary is None
+    assert list_runs(tmp_path / "nowhere") == []
+
+
+def test_metrics_are_columns_with_gaps(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        store.commit(0, stage="warm", wall=1.0, metrics={"a": 1})
+        store.commit(1, stage="main", wall=2.5, metrics={"a": 2, "b": 3})
+    run = Run(tmp_path)
+    assert run.metrics() == {"step": [0, 1], "stage": ["warm", "main"], "wall": [1.0, 2.5], "a": [1, 2], "b": [None, 3]}
+    assert run.metrics(after=0)["a"] == [2]
+
+
+def test_what_is_missing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"is not a run: it has no run.sqlite"):
+        Run(tmp_path)
+    run = Run(make(tmp_path / "a", 0))
+    with pytest.raises(StoreError, match="has no checkpoint"):
+        run.load()
+    with pytest.raises(StoreError, match=r"recipe.toml"):
+        _ = run.recipe
+    assert run.rollouts() == [] and run.step == -1
+    (run.path / "recipe.toml").write_text("steps = [")
+    with pytest.raises(StoreError, match=r"recipe.toml"):
+        _ = run.recipe
+
+
+def test_reading_while_a_run_writes_and_prunes(tmp_path: Path) -> None:
+    """A reader that finds its checkpoint gone takes the next one; it never sees a mixture."""
+    with Store.open(tmp_path, keep=1) as store:
+        store.commit(0, metrics={"n": 0}, tree={"n": 0, "w": torch.zeros(500)})
+        stop, seen, errors = threading.Event(), [], []
+
+        def read() -> None:
+            while not stop.is_set():
+                try:
+                    tree, columns = Run(tmp_path).load(), Run(tmp_path).metrics()
+                    assert tree["w"][0] == tree["w"][-1] == tree["n"] and columns["n"] == columns["step"]
+                    seen.append(tree["n"])
+                except BaseException as error:
+                    errors.append(error)
+                    return
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        for step in range(1, 150):
+            store.commit(step, metrics={"n": step}, tree={"n": step, "w": torch.full((500,), float(step))})
+        stop.set()
+        thread.join()
+    assert not errors and len(set(seen)) > 1 and seen == sorted(seen)
+
+
+def test_listing_needs_no_torch(tmp_path: Path) -> None:
+    make(tmp_path / "a")
+    script = "import sys; from shuhari.store import list_runs as l; print(len(l(sys.argv[1])), 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["1", "False"]

@@ -1,0 +1,299 @@
+"""Gymnasium as a task: against hand-stepped environments; snapshots against an undisturbed copy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from shuhari.data import Problem, Status, code, is_tokens
+from shuhari.tasks.gym import Gym
+from shuhari.tasks.snapshots import Recorder, copies, repeats, restore, snapshot
+
+IDS = ["CartPole-v1", "Pendulum-v1", "MountainCar-v0"]
+
+
+class Lag(gymnasium.Env[Any, Any]):
+    """State in a container that no copy takes: the reward is the action before last."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.past = [0, 0]
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.past.append(int(action))
+        return np.full(2, self.np_random.random(), np.float32), self.past[-3], len(self.past) > 20, False, {}
+
+
+class Odd(gymnasium.Env[Any, Any]):
+    """Any spaces, and no end."""
+
+    def __init__(self, seen: Any, done: Any) -> None:
+        self.observation_space, self.action_space = seen, done
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return np.zeros(self.observation_space.shape or (), self.observation_space.dtype), {}
+
+    def step(self, action: Any) -> Any:
+        return np.ones(self.observation_space.shape or (), self.observation_space.dtype), 0.0, False, False, {}
+
+
+class Noisy(Lag):
+    """Does not repeat itself."""
+
+    count = 0
+
+    def step(self, action: Any) -> Any:
+        Noisy.count += 1
+        return np.full(2, Noisy.count, np.float32), 0.0, False, False, {}
+
+
+BOX, TWO = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2)
+
+
+@pytest.fixture(autouse=True)
+def ours() -> Iterator[None]:
+    made = {"Lag-v0": (Lag, {}), "Noisy-v0": (Noisy, {}), "Odd-v0": (Odd, {"seen": BOX, "done": TWO})}
+    for name, (entry, kwargs) in made.items():
+        gymnasium.register(name, entry_point=entry, kwargs=kwargs)
+    yield
+    for name in made:
+        del gymnasium.registry[name]
+
+
+def actions(task: Gym, n: int, seed: int = 0) -> list[Any]:
+    space = task.spaces()[1]
+    space.seed(seed)
+    return [space.sample() for _ in range(n)]
+
+
+def same(a: Any, b: Any) -> bool:
+    return bool(np.array_equal(a[0], b[0])) and a[1:] == b[1:]
+
+
+@pytest.mark.parametrize("name", [*IDS, "CliffWalking-v1", "Lag-v0"])
+def test_snapshot_of_an_episode_equals_an_undisturbed_copy(name: str) -> None:
+    task = Gym(name)
+    assert task.copies is (name != "Lag-v0")
+    problem, moves = task.problems("train")[0], actions(task, 400)
+    episode, other = task.environment(problem), task.environment(problem)
+    episode.reset(problem)
+    other.reset(task.problems("train")[1])
+    for move in moves[:4]:
+        last = episode.step(move)[0]
+    kept = episode.snapshot()
+    compared = 0
+    for _ in range(2):  # restoring leaves the snapshot as it was
+        assert np.array_equal(other.restore(kept), last)
+        undisturbed = task.environment(problem)
+        undisturbed.reset(problem)
+        for move in moves[:4]:
+            undisturbed.step(move)
+        for move in moves[4:]:
+            mine = undisturbed.step(move)
+            assert same(mine, other.step(move))
+            compared += 1
+            if mine[2]:
+                break
+    assert compared > 10
+    assert same((last,), (task.environment(problem).reset(Problem("gym", "x", None, start=kept)),))
+
+
+@pytest.mark.parametrize("name", [*IDS, "Lag-v0"])
+def test_snapshot_of_a_bare_environment_covers_later_resets(name: str) -> None:
+    """As a vectorised rollout uses it: resets without a seed go on alike, and the data survive tensors and JSON."""
+    task = Gym(name, kwargs={"max_episode_steps": 15})
+    env, other = task.make(), task.make()
+    env.reset(seed=3)
+    moves = actions(task, 60)
+    for move in moves[:20]:
+        *_, terminated, truncated, _ = env.step(move)
+        if terminated or truncated:
+            env.reset()
+    restore(other, stored(snapshot(env)))
+    assert restored_twice(other, task, env)
+    for move in moves[20:]:
+        mine, theirs = env.step(move), other.step(move)
+        assert same(mine[:4], theirs[:4])
+        if mine[2] or mine[3]:
+            assert np.array_equal(env.reset()[0], other.reset()[0])
+
+
+def stored(value: Any) -> Any:
+    """Through what a checkpoint holds: tensors for arrays, JSON for the rest."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    if isinstance(value, dict):
+        return {k: stored(v) for k, v in value.items()}
+    if isinstance(value, tuple):
+        return [stored(v) for v in value]
+    return json.loads(json.dumps(value))
+
+
+def restored_twice(other: Any, task: Gym, env: Any) -> bool:
+    """A snapshot of what was restored restores as well."""
+    third = task.make()
+    restore(third, snapshot(other))
+    move = actions(task, 1, seed=9)[0]
+    probe = task.make()
+    restore(probe, snapshot(env))
+    return same(third.step(move)[:4], probe.step(move)[:4])
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_steps_and_statuses_against_a_hand_stepped_environment(name: str) -> None:
+    task = Gym(name)
+    statuses = set()
+    for i in range(6):
+        problem = task.problems("train")[i]
+        episode, bare = task.environment(problem), gymnasium.make(name)
+        seed = code(f"gym/{name}", f"train/{i}", 0) % 2**30 * 2
+        assert np.array_equal(episode.reset(problem), bare.reset(seed=seed)[0])
+        for move in actions(task, 300, seed=i):
+            seen, reward, status = episode.step(move)
+            want, gain, terminated, truncated, _ = bare.step(move)
+            assert np.array_equal(seen, want) and seen.dtype == np.float32
+            assert reward == {"task": float(gain)}
+            assert status is (Status.FINISHED if terminated else Status.TRUNCATED if truncated else None)
+            if status is not None:
+                statuses.add(status)
+                break
+        with pytest.raises(RuntimeError, match="has ended"):
+            episode.step(move)
+    assert statuses == {Status.FINISHED if name == "CartPole-v1" else Status.TRUNCATED}
+
+
+def test_termination_at_the_limit_is_an_end() -> None:
+    """Both at once: the episode is over, and its value is not to be bootstrapped."""
+    task = Gym("CartPole-v1")
+    problem = task.problems("train")[0]
+    episode, steps = task.environment(problem), 0
+    episode.reset(problem)
+    while episode.step(0)[2] is None:
+        steps += 1
+    limited = Gym("CartPole-v1", kwargs={"max_episode_steps": steps + 1})
+    episode = limited.environment(problem)
+    episode.reset(problem)
+    assert [episode.step(0)[2] for _ in range(steps + 1)] == [None] * steps + [Status.FINISHED]
+
+
+def test_problems_seed_their_episodes() -> None:
+    task = Gym("CartPole-v1", test_size=7)
+    train, test = task.problems("train"), task.problems("test")
+    assert test.size() == 7 and train.size() is None
+    firsts = [task.environment(p).reset(p) for p in (train[0], train[1], test[0])]
+    again = task.environment(train[0]).reset(train[0])
+    assert np.array_equal(firsts[0], again) and len({f.tobytes() for f in firsts}) == 3
+    moved = Gym("CartPole-v1", seed=1)
+    assert not np.array_equal(moved.environment(train[0]).reset(train[0]), again)
+    assert dict(task.grade(train[0], [])) == {}
+
+
+def test_the_check_tells_copy_from_replay() -> None:
+    assert copies(lambda: gymnasium.make("CartPole-v1"))
+    lag, noisy = (lambda name=name: gymnasium.make(name, disable_env_checker=True) for name in ("Lag-v0", "Noisy-v0"))
+    assert not copies(lag) and repeats(lag) and not repeats(noisy)
+    assert isinstance(Gym("Lag-v0").make(), Recorder) and not isinstance(Gym("CartPole-v1").make(), Recorder)
+    with pytest.warns(UserWarning, match="Noisy-v0 does not repeat itself"):
+        assert Gym("Noisy-v0").copies is False
+    normalised = lambda: gymnasium.wrappers.NormalizeObservation(gymnasium.make("CartPole-v1"))  # noqa: E731
+    assert not copies(normalised)  # its running mean is no plain attribute
+
+
+def test_a_recorder_wants_a_first_seed() -> None:
+    env = Gym("Lag-v0").make()
+    with pytest.raises(ValueError, match="needs a seed"):
+        env.reset()
+    fresh = Gym("Lag-v0").make()
+    restore(fresh, snapshot(env))  # nothing happened yet: nothing to replay
+    with pytest.raises(ValueError, match="no Recorder"):
+        restore(Gym("CartPole-v1").make(), snapshot(env))
+    with pytest.raises(ValueError, match="expected 3, one a wrapper"):
+        restore(Gym("CartPole-v1").make(), {"layers": (), "generator": ""})
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("CartPol-v1", "did you mean CartPole-v1"),
+        ("CartPole-v9", "did you mean CartPole-v"),
+        ("CartPole", "CartPole-v1"),
+        ("Zzzzzz-v0", "pprint_registry"),
+        ("ALE/Pong-v5", "ale_py:ALE/Pong-v5"),
+    ],
+)
+def test_unknown_ids(path: str, message: str) -> None:
+    with pytest.raises(LookupError, match=message):
+        Gym(path)
+
+
+def test_missing_libraries_and_bad_settings() -> None:
+    def lacking(**_: Any) -> Any:
+        raise gymnasium.error.DependencyNotInstalled("MuJoCo is not installed")
+
+    spec = gymnasium.registry["Hopper-v5"]
+    kept, spec.entry_point = spec.entry_point, "gymnasium.envs.mujoco.nothing:Here"
+    try:
+        with pytest.raises(ModuleNotFoundError, match=r'pip install "shuhari\[control\]"'):
+            Gym("Hopper-v5")
+    finally:
+        spec.entry_point = kept
+    with pytest.raises(ModuleNotFoundError, match="no_such_module"):
+        Gym("no_such_module:Env-v0")
+    with pytest.raises(ValueError, match="kwargs"):
+        Gym("CartPole-v1", kwargs={"gravitas": 1})
+    with pytest.raises(ValueError, match="an id is missing"):
+        Gym()
+
+
+@pytest.mark.parametrize(
+    ("seen", "done", "message"),
+    [
+        (spaces.Dict(a=BOX), TWO, "observation space is a Dict.*FlattenObservation"),
+        (spaces.Tuple((TWO, TWO)), TWO, "FlattenObservation"),
+        (spaces.MultiBinary(3), TWO, "FlattenObservation"),
+        (spaces.Sequence(TWO), TWO, "TransformObservation"),
+        (BOX, spaces.MultiDiscrete([2, 3]), "action space is a MultiD.*TransformAction"),
+        (spaces.Discrete(3, start=1), TWO, r"Discrete starting at 1.*TransformObservation \(subtract 1\)"),
+        (BOX, spaces.Box(0, 3, (2,), np.int64), "Box of int64.*TransformAction"),
+    ],
+)
+def test_other_spaces_name_a_wrapper(seen: Any, done: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Gym("Odd-v0", kwargs={"seen": seen, "done": done})
+
+
+@pytest.mark.parametrize(
+    ("space", "dtype"),
+    [
+        (spaces.Box(0, 9, (3,), np.int32), np.int64),
+        (spaces.Box(0, 255, (2, 2, 3), np.uint8), np.uint8),
+        (BOX, np.float32),
+        (spaces.Box(-1, 1, (2,), np.float64), np.float32),
+    ],
+)
+def test_observations_never_look_like_token_ids(space: Any, dtype: Any) -> None:
+    task = Gym("Odd-v0", kwargs={"seen": space, "done": TWO})
+    problem = task.problems("train")[0]
+    first = task.environment(problem).reset(problem)
+    assert isinstance(first, np.ndarray) and first.dtype == dtype and not is_tokens(first)
+
+
+def test_actions_must_fit() -> None:
+    for name, action, message in (("CartPole-v1", 2, "the action is 2"), ("Pendulum-v1", [0.0, 1.0], r"shape \(2,\)")):
+        task = Gym(name)
+        problem = task.problems("train")[0]
+        episode = task.environment(problem)
+        episode.reset(problem)
+        with pytest.raises(ValueError, match=message):
+            episode.step(action)

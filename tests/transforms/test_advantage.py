@@ -1,0 +1,136 @@
+"""Group statistics by hand, by the published formulas in torch, and on trees."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from shuhari.data import Problem, Request, Status, Step, Trajectory
+from shuhari.pack import pack
+from shuhari.transforms.advantage import Advantage
+
+NAN = float("nan")
+
+
+def context():
+    spent = {}
+    return SimpleNamespace(at=lambda x: x, charge=lambda what, n: spent.update({what: spent.get(what, 0) + n}), spent=spent)
+
+
+def tokens(*ids):
+    return np.array(ids, np.int32)
+
+
+def step(reward=None, parent=None, context=(7,), **fields):
+    reward = {} if reward is None else {"r": reward}
+    return Step.of(tokens(*context), tokens(1, 2), np.zeros(2, np.float32), parent=parent, reward=reward, **fields)
+
+
+def groups(*outcomes, status=Status.FINISHED):
+    """One row a sample, one tuple of outcomes a group."""
+    rows = []
+    for i, group in enumerate(outcomes):
+        request = Request(Problem("t", str(i), ""), key=str(i))
+        rows += [Trajectory(request, (step(x),), status) for x in group]
+    batch = pack(rows)
+    return batch.put({"reward": batch["reward/r"]})
+
+
+def test_grpo_is_the_published_formula():
+    x = torch.tensor([[1.0, 0.0, 0.0, 1.0], [3.0, 2.0, 5.0, -1.0]])
+    out = Advantage()(groups(*x.tolist()), context())["advantage"]
+    wanted = (x - x.mean(1, keepdim=True)) / (x.std(1, keepdim=True) + 1e-4)
+    torch.testing.assert_close(out, wanted.flatten()[:, None].expand(8, 2))
+    verl = Advantage(eps=1e-6)(groups(*x.tolist()), context())["advantage"][:, 0]
+    torch.testing.assert_close(verl, ((x - x.mean(1, keepdim=True)) / (x.std(1, keepdim=True) + 1e-6)).flatten())
+    biased = Advantage(ddof=0, eps=0.0)(groups(*x.tolist()), context())["advantage"][:, 0]
+    torch.testing.assert_close(biased, ((x - x.mean(1, keepdim=True)) / x.std(1, keepdim=True, correction=0)).flatten())
+
+
+def test_leave_one_out_is_the_distance_to_the_mean_of_the_others():
+    x = [[1.0, 4.0, 10.0], [2.0, 0.0, 1.0]]
+    out = Advantage(centre="leave-one-out", scale="none")(groups(*x), context())["advantage"][:, 0]
+    assert out.tolist() == pytest.approx([1 - 7, 4 - 5.5, 10 - 2.5, 2 - 0.5, 0 - 1.5, 1 - 1])
+
+
+def test_batch_centre_and_batch_scale():
+    x = torch.tensor([[1.0, 4.0], [10.0, 6.0]])
+    both = Advantage(unit="batch", scale="batch", eps=0.0)(groups(*x.tolist()), context())["advantage"][:, 0]
+    torch.testing.assert_close(both, ((x - x.mean()) / x.std()).flatten())
+    centred = x - x.mean(1, keepdim=True)
+    mixed = Advantage(scale="batch", eps=0.0)(groups(*x.tolist()), context())["advantage"][:, 0]
+    torch.testing.assert_close(mixed, (centred / centred.std()).flatten())
+    raw = Advantage(centre="none", scale="none")(groups(*x.tolist()), context())["advantage"][:, 0]
+    torch.testing.assert_close(raw, x.flatten())
+
+
+@pytest.mark.parametrize("centre", ["mean", "leave-one-out"])
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+def test_a_group_of_one_and_equal_outcomes_teach_nothing(centre, scale):
+    out = Advantage(centre=centre, scale=scale)(groups([5.0], [2.0, 2.0], [0.0, 1.0]), context())["advantage"]
+    assert out[:3].abs().max() == 0 and out[3, 0] == -out[4, 0] != 0
+
+
+def test_ungraded_samples_count_nowhere():
+    batch = groups([1.0, NAN, 3.0], [NAN, NAN], [0.0, 4.0, 2.0])
+    ctx = context()
+    out = Advantage(scale="none")(batch, ctx)
+    assert out["advantage"][:, 0].tolist() == [-1, 0, 1, 0, 0, -2, 2, 0]
+    assert out["weight/rl"][:, 0].tolist() == [1, 0, 1, 0, 0, 1, 1, 1] and ctx.spent == {"ungraded": 3}
+    same = Advantage()(groups([1.0, 3.0], [0.0, 4.0, 2.0]), context())["advantage"]
+    kept = Advantage()(batch, context())["advantage"][torch.tensor([0, 2, 5, 6, 7])]
+    torch.testing.assert_close(kept, same)
+
+
+def test_broken_episodes_do_not_count_and_are_not_called_ungraded():
+    rows = [Trajectory(Request(Problem("t", "p", ""), key="a"), (step(x),)) for x in (1.0, 3.0)]
+    rows.append(Trajectory(rows[0].request, (step(100.0),), Status.ERROR))
+    batch = pack(rows)
+    ctx = context()
+    out = Advantage(scale="none")(batch.put({"reward": batch["reward/r"]}), ctx)
+    assert out["advantage"][:, 0].tolist() == [-1, 1, 0] and ctx.spent == {} and "weight/rl" not in out
+
+
+def test_rows_without_weight_do_not_count_in_the_scale_of_the_batch():
+    batch = groups([0.0, 1.0], [0.0, 50.0])
+    batch = batch.put({"weight/rl": torch.tensor([1.0, 1.0, 0.0, 0.0])[:, None].expand(4, 2).contiguous()})
+    out = Advantage(scale="batch", eps=0.0)(batch, context())["advantage"][:2, 0]
+    torch.testing.assert_close(out, torch.tensor([-0.5, 0.5]) / torch.tensor([-0.5, 0.5]).std())
+
+
+def test_padding_does_not_leak():
+    rows = [Trajectory(Request(Problem("t", "p", ""), key="a"), (step(x),)) for x in (1.0, 3.0)]
+    rows.append(Trajectory(rows[0].request, (Step.of(tokens(7), tokens(1), reward={"r": 2.5}),)))
+    batch = pack(rows)
+    clean = batch["reward/r"]
+    dirty = clean.masked_fill(batch["segment"] < 0, 1e9)
+    assert not dirty.equal(clean)
+    a, b = (Advantage()(batch.put({"reward": r}), context())["advantage"] for r in (clean, dirty))
+    assert a.equal(b) and a[2, 1] == 0
+
+
+def test_on_a_tree_it_is_the_value_of_the_node_less_the_mean_of_the_leaves():
+    # root -> (a, b); a -> (leaf 4, leaf 2); b is a leaf with 0: leaves 4, 2, 0, mean 2
+    tree = (step(), step(parent=0), step(0.0, 0), step(4.0, 1), step(2.0, 1))
+    batch = pack([Trajectory(Request(Problem("t", "p", "")), tree)])
+    out = Advantage(scale="none")(batch.put({"reward": batch["reward/r"]}), context())["advantage"][:, 0]
+    assert out.tolist() == pytest.approx([0, 3 - 2, 0 - 2, 4 - 2, 2 - 2])
+
+
+def test_each_role_of_an_episode_has_its_own_statistics():
+    """A proposer speaks, then a solver: the proposer's row is no leaf, and still counts once a path."""
+    rows = []
+    for outcome in (1.0, 3.0, 8.0):
+        steps = (step(role="proposer"), step(outcome, 0, role="solver", context=(9,)))
+        rows.append(Trajectory(Request(Problem("t", "p", ""), key="a"), steps))
+    batch = pack(rows)
+    out = Advantage(scale="none")(batch.put({"reward": batch["reward/r"]}), context())["advantage"][:, 0]
+    assert out.tolist() == pytest.approx([-3, -3, -1, -1, 4, 4])
+
+
+def test_unknown_settings_are_named():
+    with pytest.raises(ValueError, match="did you mean 'leave-one-out'"):
+        Advantage(centre="leave-one")
+    with pytest.raises(ValueError, match="no scale 'row'"):
+        Advantage(scale="row")

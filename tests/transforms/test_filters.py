@@ -1,0 +1,72 @@
+"""Dynamic sampling: which groups keep their weight, and that nothing is deleted."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+
+from shuhari.data import Problem, Request, Step, Trajectory
+from shuhari.pack import pack
+from shuhari.transforms.filters import Mixed
+from shuhari.transforms.streams import carried, ungraded, whitened, without
+
+NAN = float("nan")
+
+
+def context():
+    spent = {}
+    return SimpleNamespace(charge=lambda what, n: spent.update({what: spent.get(what, 0) + n}), spent=spent)
+
+
+def groups(*outcomes, role="policy"):
+    rows = []
+    for i, group in enumerate(outcomes):
+        request = Request(Problem("t", str(i), ""), key=str(i))
+        for x in group:
+            step = Step.of(np.array([7], np.int32), np.array([1, 2], np.int32), reward={"score": x}, role=role)
+            rows.append(Trajectory(request, (step,)))
+    batch = pack(rows)
+    return batch.put({"reward": batch["reward/score"]})
+
+
+def test_only_mixed_groups_keep_their_weight():
+    ctx = context()
+    batch = groups([0, 0, 0], [1, 0, 1], [1, 1], [NAN, 1], [NAN, 0, 1], [3])
+    out = Mixed()(batch, ctx)
+    weight = out["weight/rl"]
+    assert len(out) == len(batch) and weight[:, 0].equal(weight[:, 1])
+    assert weight[:, 0].tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 1, 1, 0]
+    assert ctx.spent == {"ungraded": 2}
+
+
+def test_it_compares_the_named_reward():
+    batch = groups([1, 1], [0, 1]).put({"reward": torch.tensor([[0.0, 0.3], [0, 0.9], [0, 0.5], [0, 0.5]])})
+    assert Mixed()(batch, context())["weight/rl"][:, 0].tolist() == [1, 1, 0, 0]
+    assert Mixed(reward="reward/score")(batch, context())["weight/rl"][:, 0].tolist() == [0, 0, 1, 1]
+    assert Mixed(tolerance=0.7)(batch, context())["weight/rl"].sum() == 0
+
+
+def test_other_streams_are_left_alone():
+    batch = groups([1, 1], [0, 1]).put({"weight/ce": torch.ones(4, 2)})
+    out = Mixed(stream="pg")(batch, context())
+    assert out["weight/pg"][:, 0].tolist() == [0, 0, 1, 1] and out["weight/ce"].sum() == 8 and "weight/rl" not in out
+
+
+def test_weights_multiply_rather_than_overwrite():
+    batch = groups([0, 1], [0, 1]).put({"weight/rl": torch.tensor([0.5, 0.5, 0.0, 2.0])[:, None].expand(4, 2).contiguous()})
+    out = Mixed()(batch, context())  # the second group has one counted sample left: nothing to compare
+    assert out["weight/rl"][:, 0].tolist() == [0.5, 0.5, 0, 0]
+
+
+def test_helpers():
+    batch = groups([0, 1])
+    assert carried(batch).tolist() == [True, True] and carried(batch, "ce").tolist() == [True, True]
+    batch.stream = "rl"
+    assert carried(batch, "ce").tolist() == [False, False]
+    less = without(batch, torch.tensor([True, False]))
+    assert less["weight/rl"].tolist() == [[0, 0], [1, 1]] and carried(less).tolist() == [False, True]
+    assert ungraded(less, torch.tensor([True, False]), context()) is less
+    x = torch.tensor([[1.0, 5.0], [3.0, 99.0]])
+    where = torch.tensor([[True, True], [True, False]])
+    y = whitened(x, where)
+    torch.testing.assert_close(y, torch.tensor([[-1.0, 1.0], [0.0, 0.0]]))  # 1, 5, 3: mean 3, deviation 2
