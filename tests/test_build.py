@@ -315,7 +315,7 @@ def test_terms_split_into_their_own_fields_and_the_objectives() -> None:
         (("part", "policy", "terms", "clip", "hihg"), 0.3, r"part\.policy\.terms\.clip\.hihg: .*did you mean 'high'"),
         (("part", "policy", "terms", "clip", "reduce"), 3, r"part\.policy\.terms\.clip\.reduce: 3: expected a text"),
         (("part", "policy", "epocs"), 3, r"part\.policy\.epocs: no setting of Part; did you mean 'epochs'"),
-        (("part", "policy", "terms"), {}, r"part\.policy.*no terms"),
+        (("part", "policy", "terms"), {}, r"part\.policy\.terms: no terms"),
         (("part", "policy", "optimiser", "lr"), "fast", r"part\.policy\.optimiser\.lr: 'fast': expected a number"),
         (
             ("part", "policy", "terms", "clop"),
@@ -346,9 +346,13 @@ def test_mistakes_in_a_stage(at: tuple[str, ...], value: Any, message: str) -> N
         stage_components(whole)
 
 
-def test_a_task_may_carry_a_path() -> None:
-    assert build(task={"name": "file/a/b.jsonl"}).task.path == "a/b.jsonl"
+def test_a_task_may_carry_a_path(tmp_path: Path) -> None:
+    rows = [f'{{"prompt": "{i}", "answer": "{i}"}}' for i in range(40)]
+    (tmp_path / "b.jsonl").write_text("\n".join(rows))
+    assert build(task={"name": f"file/{tmp_path}/b.jsonl"}).task.path == f"{tmp_path}/b.jsonl"
     assert build(task={"name": f"{HERE}.Words", "path": "x"}).task.path == "x"
+    with pytest.raises(RecipeError, match=r"task: file/nothing\.jsonl: no such file"):
+        build(task={"name": "file/nothing.jsonl"})
 
 
 def test_roles() -> None:

@@ -62,11 +62,13 @@ scalars = (
 )  # fmt: skip
 trees = st.recursive(
     scalars,
-    lambda inner: st.lists(inner, max_size=3)
-    | st.lists(inner, max_size=3).map(tuple)
-    | st.dictionaries(text, inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["$tensor", "$tuple", "$", "a/b"]), inner, max_size=2)
-    | st.dictionaries(text, inner, max_size=3).map(FrozenDict),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(text, inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["$tensor", "$tuple", "$", "a/b"]), inner, max_size=2)
+        | st.dictionaries(text, inner, max_size=3).map(FrozenDict)
+    ),
     max_leaves=8,
 )
 

@@ -110,7 +110,9 @@ class LoadedPolicy:
         x = torch.as_tensor(np.asarray(observation))
         x = x.float() if x.dtype == torch.float64 else x
         single = x.dim() == getattr(self.model, "dims", x.dim())
-        traces = self.model.sample(x[None] if single else x, self._sampling(greedy), noise=self._noise(1 if single else len(x)))
+        traces = self.model.sample(
+            x[None] if single else x, self._sampling(greedy), noise=self._noise(1 if single else len(x))
+        )
         action = traces.info.get("environment", traces.action).numpy()
         return (action[0].item() if action.ndim == 1 else action[0]) if single else action
 

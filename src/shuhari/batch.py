@@ -317,7 +317,7 @@ def cat(batches: Sequence[Batch]) -> Batch:
         wide = not name.startswith("context") and all(p[name].dim() > 1 and p[name].shape[1] == p.width for p in have)
         pieces = []
         for p, rows, steps in zip(parts, offsets, arenas, strict=False):
-            x = p[name] if name in p or name in _DERIVED else _missing(name, len(p), like)
+            x = p[name] if name in p or name in _DERIVED else _missing(name, len(p), like, p.width if wide else None)
             if name in _POINTERS:
                 x = torch.where(x < 0, x, x + rows)
             elif name == "step":
@@ -332,10 +332,11 @@ def cat(batches: Sequence[Batch]) -> Batch:
     return Batch(whole, None, None, [s for p in parts for s in p.arena], links, stream)
 
 
-def _missing(name: str, rows: int, like: Tensor) -> Tensor:
+def _missing(name: str, rows: int, like: Tensor, width: int | None) -> Tensor:
     fill = torch.nan if like.is_floating_point() else 0 if like.dtype == torch.bool else -1
     fill = 0 if name.startswith("weight/") else 1 if name == "temperature" else fill
-    return torch.full((rows, *like.shape[1:]), fill, dtype=like.dtype)
+    shape = (rows, *like.shape[1:]) if width is None else (rows, width, *like.shape[2:])
+    return torch.full(shape, fill, dtype=like.dtype)
 
 
 def _widened(x: Tensor, width: int, name: str) -> Tensor:

@@ -83,7 +83,8 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
     name = str(table.get("name", "main"))
     if "task" not in table:
         raise RecipeError("task", "missing: a recipe needs [task] with a name")
-    task = made.task(table["task"])
+    seed = {"seed": int(table.get("seed", 0))}  # tasks and curricula draw from the run's seed unless they set their own
+    task = made.task(table["task"], given=seed)
     rollout, n, sampling = _rollout(made, table.get("rollout", EMPTY))
     lanes = hasattr(rollout, "collect")
     rewards = table.get("reward", EMPTY)
@@ -97,7 +98,7 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
         task=task,
         models=_models(made, table.get("models", EMPTY), name),
         engine=_section(made, "engine", table),
-        curriculum=_section(made, "curriculum", table),
+        curriculum=_section(made, "curriculum", table, seed),
         rollout=rollout,
         learners=_learners(made, table, cut, lanes),
         n=n,
@@ -141,8 +142,8 @@ def _at(section: str, name: str) -> str:
     return dotted((section, name))
 
 
-def _section(made: Settings, kind: str, table: Mapping[str, Any]) -> Any:
-    return made.component(kind, table.get(kind, EMPTY), kind, USE[kind])
+def _section(made: Settings, kind: str, table: Mapping[str, Any], given: Mapping[str, Any] = EMPTY) -> Any:
+    return made.component(kind, table.get(kind, EMPTY), kind, USE[kind], given)
 
 
 def _models(made: Settings, table: Mapping[str, Any], stage: str) -> dict[str, Role]:
@@ -218,9 +219,9 @@ def _learner(made: Settings, name: str, where: str, entry: dict[str, Any], cut: 
     table = {LEARNER.get(k, k): v for k, v in {**entry, "buffer": buffer}.items()}
     places = {LEARNER[s]: place for s, place in at.items()}
     learner = made.component("learner", table, where or "learner", "gradient", {"tokens": cut, "name": name}, places)
-    for part in getattr(learner, "parts", EMPTY).values():
+    for key, part in getattr(learner, "parts", EMPTY).items():
         if not getattr(part, "terms", True):
-            raise RecipeError(at["part"], f"a part of learner {name!r} has no terms: nothing to minimise")
+            raise RecipeError(f"{at['part']}.{dotted((key, 'terms'))}", "no terms: nothing to minimise")
     return learner  # type: ignore[no-any-return]
 
 

@@ -1,8 +1,8 @@
 """One recipe table laid over another, with where each value came from. Plain dicts in, plain dicts out; no torch.
 
-Rules: tables merge key by key; `name = false` removes a table; a table whose `use` (of a task: `name`) changes, a
-schedule and a list replace what stood there; a budget replaces the budget below it. Inside `stage`, overlays are kept
-as data, to be laid over the rest of the recipe when the stages are resolved.
+Rules: tables merge key by key; `name = false` removes a table, `replace = true` inside one drops all that stood there;
+a table whose `use` (of a task: `name`) changes, a schedule and a list replace what stood there; a budget replaces the
+budget below it. Inside `stage`, overlays are kept as data, to be laid over the rest when the stages are resolved.
 """
 
 from __future__ import annotations
@@ -71,7 +71,10 @@ def lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources, path
         if new is False and (isinstance(old, dict) or _removable(at)):
             _remove(tree, sources, at, origin)
         elif isinstance(new, Mapping):
-            if not isinstance(old, dict) or _replaces(old, new, at):
+            whole = new.get("replace") is True
+            if whole and at[0] != "stage":  # in a stage it is kept, to be done when the stages are resolved
+                new = {k: v for k, v in new.items() if k != "replace"}
+            if whole or not isinstance(old, dict) or _replaces(old, new, at):
                 _forget(tree, sources, at)
                 tree[key] = {}
             if not new and not tree[key]:

@@ -279,6 +279,8 @@ def _check(tree: Tree, where: str = "") -> None:
             raise RecipeError(at, f"{value!r}: expected a table")
         if key in NAMED and isinstance(value, dict):
             for name, entry in value.items():
+                if where and name == "replace" and entry is True:
+                    continue
                 if not isinstance(entry, dict) and not (where and entry is False):
                     raise RecipeError(f"{at}.{dotted((name,))}", f"{entry!r}: expected a table (false removes one)")
     for name, over in tree.get("stage", {}).items():

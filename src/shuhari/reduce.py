@@ -12,6 +12,7 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.data import nearest
 
+_ODD = 0x1E3779B97F4A7C15
 LEVELS = ("decision", "row", "episode", "group", "constant:N")
 
 
@@ -87,5 +88,5 @@ def units(batch: Batch, unit: str) -> Tensor:
         return torch.zeros(len(batch), dtype=torch.long)
     column = batch[unit]
     if unit == "group" and "role" in batch:
-        column = column + batch["role"]  # codes are 63-bit hashes: their sum is one too
+        column = column * _ODD + batch["role"]  # a 64-bit hash of the pair (wrapping)
     return torch.unique(column, return_inverse=True)[1]

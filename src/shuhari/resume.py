@@ -45,7 +45,9 @@ def restore(run: Run, tree: Mapping[str, Any]) -> None:
     progress = run.progress
     progress.index, progress.started, progress.wall = at["stage"], dict(at["started"]), at["seconds"]
     run.before, run.scores = dict(at["before"]), dict(at["scores"])
-    for stage in progress.stages[: progress.index + 1]:  # roles come to life, and optimisers bind, in the order they first did
+    for stage in progress.stages[
+        : progress.index + 1
+    ]:  # roles come to life, and optimisers bind, in the order they first did
         run.install(stage)
     progress.entered = True
     load_weights(ctx.models, tree["models"])

@@ -117,7 +117,9 @@ class Run:
         """What the buffers lack after their filters; a filter that rejects everything ends in an error."""
         want = max((learner.buffer.short() for learner in self.stage.learners.values()), default=0)
         if want and self.rounds >= ROUNDS:
-            why = "; ".join(self.ctx.problems) or "a filter rejects nearly everything (are a group's outcomes all equal?)"
+            why = (
+                "; ".join(self.ctx.problems) or "a filter rejects nearly everything (are a group's outcomes all equal?)"
+            )
             raise RuntimeError(f"step {self.ctx.step}: {want} still wanted after {ROUNDS} rounds of collection: {why}")
         self.rounds += 1
         return want

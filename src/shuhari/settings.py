@@ -77,7 +77,7 @@ class Settings:
         rest = {k: v for k, v in table.items() if k != "use"}
         return self._once(kind, cls, rest, where, f"{kind} {name!r}", given, places)
 
-    def task(self, table: Mapping[str, Any], where: str = "task") -> Any:
+    def task(self, table: Mapping[str, Any], where: str = "task", given: Mapping[str, Any] = EMPTY) -> Any:
         """The task of a table; what follows the first slash of `name` is the task's `path`."""
         name = table.get("name")
         if not isinstance(name, str):
@@ -87,7 +87,7 @@ class Settings:
             name, _, path = name.partition("/")
             rest = {"path": path, **rest}
         cls = look_up("task", name, f"{where}.name")
-        return self._once("task", cls, rest, where, f"task {name!r}")
+        return self._once("task", cls, rest, where, f"task {name!r}", given)
 
     def _once(
         self,
@@ -145,7 +145,7 @@ class Settings:
                 self._default(f, _at(where, name), what)
         try:
             return cls(**values)
-        except (ValueError, TypeError, LookupError) as error:
+        except (ValueError, TypeError, LookupError, OSError) as error:
             message = error.args[0] if isinstance(error, LookupError) and error.args else error
             raise RecipeError(where, str(message)) from error
 

@@ -10,7 +10,7 @@ from shuhari.buffers.demos import Demos
 from shuhari.data import Problem
 from shuhari.ratio import log_ratio
 
-END = 9
+END = 77
 
 
 class Squares:
@@ -33,7 +33,9 @@ def context(source, splits=None):
     def encode(payload, role):
         return np.array([int(c) for c in payload], np.int32) if isinstance(payload, str) else payload
 
-    return SimpleNamespace(task=SimpleNamespace(problems=problems), encode=encode, models={"policy": SimpleNamespace(end=END)})
+    return SimpleNamespace(
+        task=SimpleNamespace(problems=problems), encode=encode, models={"policy": SimpleNamespace(end=END)}
+    )
 
 
 def seen(buffer, ctx):
@@ -85,6 +87,14 @@ def test_ids_are_unique_over_draws_and_apart_from_the_runs():
     buffer = Demos(size=4, draws=3)
     ids = torch.cat([b["id"] for b in buffer.draw(ctx)] + [b["id"] for b in Demos(size=4, stream="other").draw(ctx)])
     assert len(ids.unique()) == 16 and int(ids.min()) > 2**40
+
+
+def test_without_a_solution_the_answer_is_shown():
+    class Answers(Squares):
+        def __getitem__(self, i):
+            return Problem("squares", str(i), "1", answer="42")
+
+    assert next(iter(Demos(size=1).draw(context(Answers()))))["action"].tolist() == [[4, 2, END]]
 
 
 def test_what_cannot_be_demonstrated_is_named():

@@ -107,7 +107,7 @@ def test_wrong_settings_are_named():
         Clip(level="decisions")
     with pytest.raises(ValueError, match="no behaviour 'now'"):
         Clip(behaviour="now")
-    with pytest.raises(ValueError, match="dual is 0.5"):
+    with pytest.raises(ValueError, match=r"dual is 0\.5"):
         Clip(dual=0.5)
 
 

@@ -15,7 +15,11 @@ LIVE, OLD = Need(("critic",), "value", live=True), Need(("critic",), "value")
 
 def batch(value, target, old=0.0):
     value = value if isinstance(value, torch.Tensor) else torch.tensor([[value]])
-    columns = {"mask": torch.ones(value.shape[:2], dtype=torch.bool), LIVE.key: value, "return": torch.tensor([[target]])}
+    columns = {
+        "mask": torch.ones(value.shape[:2], dtype=torch.bool),
+        LIVE.key: value,
+        "return": torch.tensor([[target]]),
+    }
     return Batch({**columns, OLD.key: torch.full_like(value, old)})
 
 
@@ -37,7 +41,9 @@ def test_half_the_squared_error():
 def test_clipped_values(value, target, loss, gradient):
     v = torch.tensor([[value]], requires_grad=True)
     got, _ = Value(clip=0.2)(batch(v, target), CTX)
-    assert float(got.detach()) == pytest.approx(loss) and float(torch.autograd.grad(got.sum(), v)[0]) == pytest.approx(gradient)
+    assert float(got.detach()) == pytest.approx(loss) and float(torch.autograd.grad(got.sum(), v)[0]) == pytest.approx(
+        gradient
+    )
     assert Value(clip=0.2).needs == (LIVE, OLD)
 
 

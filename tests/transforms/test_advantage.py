@@ -15,7 +15,9 @@ NAN = float("nan")
 
 def context():
     spent = {}
-    return SimpleNamespace(at=lambda x: x, charge=lambda what, n: spent.update({what: spent.get(what, 0) + n}), spent=spent)
+    return SimpleNamespace(
+        at=lambda x: x, charge=lambda what, n: spent.update({what: spent.get(what, 0) + n}), spent=spent
+    )
 
 
 def tokens(*ids):

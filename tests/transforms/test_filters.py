@@ -53,7 +53,9 @@ def test_other_streams_are_left_alone():
 
 
 def test_weights_multiply_rather_than_overwrite():
-    batch = groups([0, 1], [0, 1]).put({"weight/rl": torch.tensor([0.5, 0.5, 0.0, 2.0])[:, None].expand(4, 2).contiguous()})
+    batch = groups([0, 1], [0, 1]).put(
+        {"weight/rl": torch.tensor([0.5, 0.5, 0.0, 2.0])[:, None].expand(4, 2).contiguous()}
+    )
     out = Mixed()(batch, context())  # the second group has one counted sample left: nothing to compare
     assert out["weight/rl"][:, 0].tolist() == [0.5, 0.5, 0, 0]
 

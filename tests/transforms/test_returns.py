@@ -16,7 +16,9 @@ from shuhari.transforms.returns import Gae, Returns, credit
 
 def context(**extra):
     spent = {}
-    return SimpleNamespace(at=lambda x: x, charge=lambda what, n: spent.update({what: spent.get(what, 0) + n}), spent=spent)
+    return SimpleNamespace(
+        at=lambda x: x, charge=lambda what, n: spent.update({what: spent.get(what, 0) + n}), spent=spent
+    )
 
 
 def sb3_gae(rewards, values, starts, last_values, dones, gamma, lam):
@@ -49,7 +51,7 @@ def chain_of_one(rewards, values, *, last_value=0.0, cont=0.0):
 
 
 def as_tokens(rewards, values, gap_at=None):
-    """The same decisions as the tokens of one row; `gap_at` puts two positions that are no decisions before that one."""
+    """The same decisions as the tokens of one row; `gap_at` puts two positions that decide nothing before it."""
     r, v, m, seg = list(rewards), list(values), [True] * len(rewards), [0] * len(rewards)
     if gap_at is not None:
         r[gap_at:gap_at], v[gap_at:gap_at], m[gap_at:gap_at] = [0.0, 0.0], [9.0, -7.0], [False, False]
@@ -69,7 +71,9 @@ def as_tokens(rewards, values, gap_at=None):
 numbers = st.floats(-2, 2, width=32)
 
 
-@given(st.lists(st.tuples(numbers, numbers), min_size=1, max_size=9), st.floats(0, 1), st.floats(0, 1), st.integers(0, 8))
+@given(
+    st.lists(st.tuples(numbers, numbers), min_size=1, max_size=9), st.floats(0, 1), st.floats(0, 1), st.integers(0, 8)
+)
 @settings(max_examples=60, deadline=None)
 def test_gae_of_token_rows_is_gae_of_environment_rows(pairs, gamma, lam, gap):
     rewards, values = map(list, zip(*pairs, strict=True))
@@ -118,8 +122,12 @@ def test_rectangular_batch_against_stable_baselines():
     }
     out = Gae(gamma=gamma, lam=lam)(Batch(columns), context())
     index = torch.tensor([[where[t, n] for n in range(N)] for t in range(T)])
-    torch.testing.assert_close(out["advantage"][index, 0], torch.as_tensor(expected, dtype=torch.float32), rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(out["return"][index, 0], torch.as_tensor(expected, dtype=torch.float32) + value[:-1], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        out["advantage"][index, 0], torch.as_tensor(expected, dtype=torch.float32), rtol=1e-4, atol=1e-5
+    )
+    torch.testing.assert_close(
+        out["return"][index, 0], torch.as_tensor(expected, dtype=torch.float32) + value[:-1], rtol=1e-4, atol=1e-5
+    )
 
 
 def test_lambda_zero_is_td_and_one_is_monte_carlo():
@@ -317,9 +325,13 @@ def test_ungraded_rows_lose_their_weight_and_are_counted():
 
 def test_an_ungraded_branch_does_not_count_in_the_mean_of_its_siblings():
     def step(parent, **reward):
-        return Step.of(np.array([7], np.int32), np.array([1], np.int32), np.zeros(1, np.float32), parent=parent, reward=reward)
+        return Step.of(
+            np.array([7], np.int32), np.array([1], np.int32), np.zeros(1, np.float32), parent=parent, reward=reward
+        )
 
-    tree = Trajectory(Request(Problem("t", "p", "")), (step(None), step(0, r=4.0), step(0, r=float("nan")), step(0, r=2.0)))
+    tree = Trajectory(
+        Request(Problem("t", "p", "")), (step(None), step(0, r=4.0), step(0, r=float("nan")), step(0, r=2.0))
+    )
     batch = pack([tree])
     batch = batch.put({"reward": batch["reward/r"]})
     out = Returns()(batch, context())

@@ -27,8 +27,9 @@ class Demos:
 
     It walks the problems of `split` from index `offset` on, so that an endless task gives other problems than the
     curriculum takes (which counts from 0). A finite split is walked round and round, each pass in an order of its own
-    (`shuffle`). A solution is text, a tuple of texts (joined as they are), or token ids. `logp` is unknown (NaN), so
-    that ratios refuse these rows. Raises ValueError for a problem without a solution.
+    (`shuffle`). A solution is text, a tuple of texts (joined as they are), or token ids; where there is none, the
+    answer is shown. `logp` is unknown (NaN), so that ratios refuse these rows. Raises ValueError for a problem without
+    either.
     """
 
     size: int = 64
@@ -62,9 +63,9 @@ class Demos:
         return int(_order(turn, n)[place]) if self.shuffle else place
 
     def _row(self, problem: Problem, ctx: Ctx) -> Trajectory:
-        solution: Any = problem.solution
+        solution: Any = problem.answer if problem.solution is None else problem.solution
         if solution is None:
-            raise ValueError(f"problem {problem.id!r} of {problem.task} has no solution: demonstrations need one")
+            raise ValueError(f"problem {problem.id!r} of {problem.task} has no solution and no answer: nothing to show")
         if isinstance(solution, tuple):
             solution = "".join(solution)
         context = ctx.encode(problem.prompt, self.role)

@@ -184,7 +184,10 @@ class GaussianPolicy:
 
     def _parameters(self, contexts: Tensor) -> tuple[Tensor, Tensor]:
         mean = self._net(self._inputs(contexts))
-        return mean, self._own["log_std"].expand_as(mean)  # type: ignore[union-attr]
+        log_std: Tensor = self._own["log_std"]  # type: ignore[assignment]
+        if not torch.is_grad_enabled():  # a view of a parameter asks for a gradient even then
+            log_std = log_std.detach()
+        return mean, log_std.expand_as(mean)
 
 
 @register("model", "squashed")

@@ -111,7 +111,9 @@ class Trunk(nn.Module):
         if int(lengths.min()) == longest:
             return self.hidden(torch.cat([prompt, action[:, :-1]], 1))[:, longest - 1 :]
         row = torch.cat([prompt, action.new_full((B, K - 1), pad)], 1)
-        at = torch.from_numpy(lengths[:, None] + np.arange(K)).to(action.device)  # the place of each token of the action
+        at = torch.from_numpy(lengths[:, None] + np.arange(K)).to(
+            action.device
+        )  # the place of each token of the action
         hidden = self.hidden(row.scatter_(1, at[:, :-1], action[:, :-1])[:, :width])
         return hidden.gather(1, (at - 1).clamp(max=width - 1)[..., None].expand(-1, -1, hidden.shape[-1]))
 

@@ -82,10 +82,11 @@ class VectorRollout:
             self._now[i] = env.reset(seed=code(seed, "lane", i) % 2**31)[0]
         self._ended = [RUNNING] * n  # how each lane's episode ended, if it did
         self._open = np.zeros(n, bool)  # whether the lane's last row stands open in the fragment before
-        self._episode, self._count = np.arange(n), n
+        self._first = code("vector", seed) >> 8  # ids and episodes count up from here, apart from others'
+        self._episode, self._count = self._first + np.arange(n), self._first + n
         self._return, self._length = [0.0] * n, [0] * n
         self._finished: list[tuple[float, int]] = []
-        self._decided = self._row = 0
+        self._decided, self._row = 0, self._first
         self._noise = _Lanes(keys(seed, "lanes", n=n))
 
     # ---------------------------------------------------------------- collecting
@@ -138,14 +139,17 @@ class VectorRollout:
 
     def report(self) -> dict[str, float]:
         """Means over the last 100 episodes that ended, and how many have ended so far."""
-        done = {"rollout/episodes": float(self._count - self.lanes + sum(map(bool, self._ended)))} if self._envs else {}
-        if done and self._finished:
-            returns, lengths = np.array(self._finished).T
-            done |= {"rollout/return": float(returns.mean()), "rollout/length": float(lengths.mean())}
-        return done
+        if not self._envs:
+            return {}
+        ended = self._count - self._first - self.lanes + sum(map(bool, self._ended))
+        if not self._finished:
+            return {"rollout/episodes": float(ended)}
+        returns, lengths = np.array(self._finished).mean(0).tolist()
+        return {"rollout/episodes": float(ended), "rollout/return": returns, "rollout/length": lengths}
 
     def _sampling(self, ctx: Ctx) -> Sampling:
-        sampling = self.sampling or getattr(ctx, "sampling", Sampling())
+        own = getattr(ctx, "sampling", Sampling()) if self.sampling is None else self.sampling
+        sampling: Sampling = own
         if isinstance(sampling.epsilon, Ramp):
             sampling = replace(sampling, epsilon=ctx.at(sampling.epsilon))
         return sampling
@@ -169,11 +173,9 @@ class VectorRollout:
 
     def _rows(self, rows: int) -> Array:
         """[rows, N, ...] to write observations in. Integer boxes become int64; images stay uint8."""
-        space, dtype = self._space, np.dtype(np.int64)
-        if isinstance(space, spaces.Box):
-            kind = space.dtype
-            dtype = np.dtype(np.float32) if kind.kind == "f" else kind if kind == np.uint8 else dtype
-        return np.empty((rows, self.lanes, *(space.shape or ())), dtype)
+        dtype: Any = self._space.dtype
+        dtype = np.float32 if dtype.kind == "f" else dtype if dtype == np.uint8 else np.int64
+        return np.empty((rows, self.lanes, *(self._space.shape or ())), dtype)
 
     def _fragment(self, rows: int) -> _Fragment:
         shape = (rows + 1, self.lanes)

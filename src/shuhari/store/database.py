@@ -51,9 +51,7 @@ class Store:
         self._kept: list[Kept] = []
 
     @classmethod
-    def open(
-        cls, path: str | Path, *, format: int = schema.FORMAT, keep: int = 2, best: str | None = None
-    ) -> Store:
+    def open(cls, path: str | Path, *, format: int = schema.FORMAT, keep: int = 2, best: str | None = None) -> Store:
         """Open or make the run at `path` and drop what is newer than its cursor.
 
         keep: the last checkpoints to keep, at least 1; best: a metric whose highest checkpoint is kept too.

@@ -115,9 +115,7 @@ def credit(
     graph = _Graph(batch, bad)
     decides, cont = batch.decides, batch["cont"]
     head, before, first = _heads(batch, level)
-    entry = value.gather(1, first)[
-        :, 0
-    ]  # [B] the value of the row: at its first decision, or where it closes
+    entry = value.gather(1, first)[:, 0]  # [B] the value of the row: at its first decision, or where it closes
 
     if bool((r.masked_fill(head, 0.0) != 0).any()):
         lost = r.masked_fill(before >= 0, 0.0).sum(1)
@@ -250,9 +248,7 @@ def _episodes(
     up = parent  # the nearest row before that decides
     while bool((skip := (up >= 0) & ~decides[up.clamp(min=0)]).any()):
         up = torch.where(skip, parent[up.clamp(min=0)], up)
-    start = torch.where(
-        up >= 0, up, rows
-    )  # then the first: what came before is nobody's doing
+    start = torch.where(up >= 0, up, rows)  # then the first: what came before is nobody's doing
     while bool((start[start] != start).any()):
         start = start[start]
     target, mask = total[start] - lost[start], batch["mask"]

@@ -1,0 +1,109 @@
+"""Temporal differences whose targets are computed at each update: deep Q-learning and the soft critic.
+
+Axes: `B` rows, `K` positions of a decision, `A` discrete actions, `n` members of an ensemble. A row is one transition:
+its rewards are summed over K, its value counts at its first position, its successor is `batch.ahead()`.
+Left out: n-step targets, distributions over returns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import Info, Number, nearest
+from shuhari.needs import Need, role_model
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+LOSSES = ("huber", "squared")
+
+
+@register("objective", "q_learning")
+@dataclass
+class QLearning:
+    """Loss of Q(s, a) against y = r + gamma · cont' · max Q_target(s', ·), [B] (Mnih et al. 2015, algorithm 1).
+
+    double: the action of the maximum is the trained net's own, its value the target's (van Hasselt et al. 2016,
+    equation 4). loss: `huber` (quadratic within 1) or `squared` (halved). role: the net that is trained, with `all()`
+    values [B, K, A]; target: the one that follows it. Info: `value`, `target`.
+    """
+
+    gamma: Number = 0.99
+    role: str = "policy"
+    target: str = "target"
+    double: bool = False
+    loss: str = "huber"
+    couples: Literal["row", "batch"] = field(default="row", init=False)
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise ValueError(f"q_learning: no loss {self.loss!r}; {nearest(self.loss, LOSSES)}")
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need((self.role,), "value", live=True),)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        value = batch[self.needs[0]][:, 0]
+        with torch.no_grad():
+            ahead = batch.ahead()
+            q = _model(ctx, self.target)(ahead).all()[:, 0]  # [B, A]
+            if self.double:
+                best = _model(ctx, self.role)(ahead).all()[:, 0].argmax(1, keepdim=True)
+                q = q.gather(1, best)
+            y = target(batch, ahead, q.amax(1), ctx.at(self.gamma))
+        loss = F.huber_loss(value, y, reduction="none") if self.loss == "huber" else (value - y).square() / 2
+        return loss, {"value": value.detach(), "target": y}
+
+
+@register("objective", "soft_td")
+@dataclass
+class SoftTD:
+    """(Q(s, a) - y)² / 2 summed over the members of the critic, [B]; y = r + gamma · cont' · (min Q_target(s', a') -
+    temperature · log pi(a'|s')), a' fresh from the policy (Haarnoja et al. 2018, equations 5 and 6).
+
+    Roles: the critic that is trained, its target, the policy, the temperature. Info: `value`, `target`.
+    """
+
+    gamma: Number = 0.99
+    role: str = "critic"
+    target: str = "target"
+    policy: str = "policy"
+    temperature: str = "temperature"
+    couples: Literal["row", "batch"] = field(default="row", init=False)
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need((self.role,), "value", live=True),)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        value = members(batch[self.needs[0]])
+        with torch.no_grad():
+            ahead = batch.ahead()
+            action, logp = _model(ctx, self.policy)(ahead).rsample(ctx.noise(batch, "next"))
+            q = members(_model(ctx, self.target)(ahead.put({"action": action})).value()).amin(1)
+            alpha = _model(ctx, self.temperature)(ahead).value()
+            y = target(batch, ahead, q - alpha * logp.sum(1), ctx.at(self.gamma))
+        loss = (value - y[:, None]).square().sum(1) / 2
+        return loss, {"value": value.detach().mean(1), "target": y}
+
+
+def target(batch: Batch, ahead: Batch, value: Tensor, gamma: float) -> Tensor:
+    """[B] r + gamma^duration · cont' · value, value [B] of the successors; r alone where there is none."""
+    worth = ahead["cont"].masked_fill(batch["child"] < 0, 0.0)
+    discount: Any = gamma if "duration" not in batch else gamma ** batch["duration"]
+    return batch["reward"].sum(1) + discount * worth * torch.where(worth > 0, value, 0.0)
+
+
+def members(value: Tensor) -> Tensor:
+    """[B, K] or [B, K, n] values as [B, n], read at the first position."""
+    return value[:, 0] if value.dim() == 3 else value[:, :1]
+
+
+def _model(ctx: Ctx, role: str) -> Any:
+    return role_model(ctx.models, role)

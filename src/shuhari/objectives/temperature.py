@@ -1,0 +1,47 @@
+"""The temperature of a maximum-entropy policy, held where the policy's entropy is what one wants.
+
+Axes: `B` rows, `K` positions of a decision.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import Info, Number
+from shuhari.needs import Need, role_model
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+STAMPED = "fresh/log_prob"
+
+
+@register("objective", "temperature")
+@dataclass
+class Temperature:
+    """-log(temperature) · (log pi(a|s) + target_entropy), [B], with the log-probabilities that `reparam` has stamped in
+    an earlier part (Haarnoja et al. 2018, equation 18, on the logarithm, as their code has it).
+
+    target_entropy: in nats, of a whole decision; SAC's rule is minus the number of action dimensions. role: a model
+    whose `parameters()` is the logarithm of the temperature. Raises KeyError where nothing was stamped. Info:
+    `temperature`, `entropy` (of the sample).
+    """
+
+    target_entropy: Number
+    role: str = "temperature"
+    needs: tuple[Need, ...] = field(default=(), init=False)
+    couples: Literal["row", "batch"] = field(default="row", init=False)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        if STAMPED not in batch:
+            raise KeyError(
+                f"the term 'temperature' reads the column {STAMPED!r}, which nobody has stamped: a part with the term "
+                "'reparam' comes before it in the recipe"
+            )
+        model: Any = role_model(ctx.models, self.role)
+        scalar, logp = model(batch), batch[STAMPED].sum(1)
+        loss = -scalar.parameters() * (logp + ctx.at(self.target_entropy))
+        return loss, {"temperature": scalar.value().detach(), "entropy": -logp}

@@ -1,0 +1,379 @@
+"""Causal language models against plain Hugging Face forwards and `generate`."""
+
+import copy
+import itertools
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from shuhari.batch import Batch
+from shuhari.data import Problem, Ramp, Request, Sampling, Step, Trajectory
+from shuhari.models import tokens, trunk
+from shuhari.models.causal import Causal, CausalValue
+from shuhari.needs import Need, evaluate
+from shuhari.noise import CounterNoise, keys
+from shuhari.pack import pack
+from shuhari.registry import find
+
+TASK = SimpleNamespace(alphabet="abcdef")
+LOGP, LIVE = Need(("policy",), "log_prob"), Need(("policy",), "log_prob", live=True)
+
+
+def made(spread: float = 0.4, **fields) -> Causal:
+    """A small model whose distributions are far from uniform."""
+    model = Causal(**{"hidden": 16, "layers": 2, "heads": 2, "intermediate": 24, "context": 32, **fields})
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model.build(TASK)
+        for p in model.module.parameters():
+            if p.dim() > 1:
+                torch.nn.init.normal_(p, std=spread)
+    return model
+
+
+@pytest.fixture(scope="module")
+def model() -> Causal:
+    return made()
+
+
+def ids(*tokens: int) -> np.ndarray:
+    return np.array(tokens, np.int32)
+
+
+def noise(n: int, *name: object) -> CounterNoise:
+    return CounterNoise(keys(0, *name, n=n))
+
+
+def rows(*pairs: tuple[np.ndarray, np.ndarray | None]) -> Batch:
+    steps = [Step.closing(c, None, 0.0) if a is None else Step.of(c, a) for c, a in pairs]
+    return pack([Trajectory(Request(Problem("t", str(i), "")), (s,)) for i, s in enumerate(steps)])
+
+
+def sampled(model: Causal, contexts: list[np.ndarray], sampling: Sampling, *name: object) -> Batch:
+    traces = model.sample(contexts, sampling, noise=noise(len(contexts), *name))
+    request = Request(Problem("t", "0", ""), sampling=sampling)
+    steps = [Step.of(c, t.action, t.logp, info=t.info) for c, t in zip(contexts, traces, strict=True)]
+    return pack([Trajectory(request, (s,)) for s in steps])
+
+
+def naive(lm, context: np.ndarray, action: np.ndarray) -> torch.Tensor:
+    """[k] log-probabilities by one plain forward of one row."""
+    row = torch.from_numpy(np.concatenate([context, action]).astype(np.int64))[None]
+    logits = lm(input_ids=row).logits[0, len(context) - 1 : -1]
+    return logits.log_softmax(-1).gather(-1, row[0, len(context) :, None])[:, 0]
+
+
+RAGGED = [(ids(2, 3), ids(4, 5, 1)), (ids(2, 3, 4, 5, 6), ids(7)), (ids(7), ids(2, 2, 2, 2)), (ids(3, 4), ids(1))]
+GROUPED = [(ids(2, 3, 4, 6, 5), ids(4, j + 2)) for j in range(4)] + [(ids(7, 7, 7, 4), ids(2 + j, 1)) for j in range(4)]
+EVEN = [(ids(2, 3, 4, 6, 5), ids(4, j + 2)) for j in range(4)] + [(ids(7, 7, 7, 4, 2), ids(5)) for _ in range(4)]
+
+
+# ------------------------------------------------------------------------------------------------ scoring
+
+
+@pytest.mark.parametrize("pairs", [RAGGED, GROUPED, EVEN, GROUPED[:1]], ids=["ragged", "grouped", "even", "one"])
+@pytest.mark.parametrize("share", [0.0, 10.0], ids=["plain", "shared"])
+def test_log_probabilities_and_gradients_are_those_of_plain_forwards(model, pairs, share, monkeypatch) -> None:
+    monkeypatch.setattr(trunk, "SHARE", share)
+    batch = rows(*pairs)
+    got = evaluate(batch, [LIVE], {"policy": model}, ["policy"])[LIVE.key]
+    want = [naive(model.module.lm, c, a) for c, a in pairs]
+    for i, w in enumerate(want):
+        torch.testing.assert_close(got[i, : len(w)], w, atol=1e-5, rtol=1e-5)
+        assert (got[i, len(w) :] == 0).all()
+    weight = torch.randn(got.shape, generator=torch.Generator().manual_seed(1))
+    params = list(model.module.parameters())
+    a = torch.autograd.grad((weight * got).sum(), params)
+    b = torch.autograd.grad(sum((weight[i, : len(w)] * w).sum() for i, w in enumerate(want)), params)
+    for x, y in zip(a, b, strict=True):
+        torch.testing.assert_close(x, y, atol=2e-5, rtol=1e-4)
+
+
+def test_many_rows_of_one_prompt_run_it_once(model, monkeypatch) -> None:
+    seen: list[int] = []
+    hidden = model.module.hidden
+    monkeypatch.setattr(model.module, "hidden", lambda i, *a: seen.append(i.numel()) or hidden(i, *a), raising=True)
+    evaluate(rows(*GROUPED), [LOGP], {"policy": model})
+    assert seen == [2 * 5, 8]
+    seen.clear()
+    evaluate(rows(*RAGGED), [LOGP], {"policy": model})
+    assert seen == [4 * 5]
+
+
+def test_chunks_change_nothing(model, monkeypatch) -> None:
+    needs = [LIVE, Need(("policy",), "entropy", live=True), Need(("policy", "reference"), "kl", live=True)]
+    models = {"policy": model, "reference": made(0.3)}
+    params = list(model.module.parameters())
+
+    def columns() -> tuple[dict[str, torch.Tensor], tuple[torch.Tensor, ...]]:
+        out = evaluate(rows(*RAGGED), needs, models, ["policy"])
+        return out, torch.autograd.grad(sum(c.square().sum() for c in out.values()), params)
+
+    whole, chunked = columns(), []
+    monkeypatch.setattr(tokens, "ENTRIES", 20)
+    chunked = columns()
+    for key in whole[0]:
+        torch.testing.assert_close(whole[0][key], chunked[0][key])
+    for a, b in zip(whole[1], chunked[1], strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+
+
+def test_the_padding_of_a_wider_batch_changes_nothing(model) -> None:
+    batch = rows(*RAGGED)
+    whole = evaluate(batch, [LOGP], {"policy": model})[LOGP.key]
+    narrow = evaluate(batch.take(torch.tensor([3])), [LOGP], {"policy": model})[LOGP.key]
+    torch.testing.assert_close(whole[3:], narrow, atol=1e-6, rtol=1e-6)
+
+
+def test_a_value_is_0_at_first_and_closing_rows_have_one(model) -> None:
+    critic = made(value_head=True)
+    torch.nn.init.zeros_(critic.module.value.weight)
+    need = Need(("critic",), "value")
+    batch = rows(*RAGGED, (ids(2, 3, 4, 5, 1), None))
+    assert (evaluate(batch, [need], {"critic": critic})[need.key] == 0).all()
+    torch.nn.init.normal_(critic.module.value.weight)
+    value = critic(batch).value()
+    hidden = critic.module.base(input_ids=torch.tensor([[2, 3, 4, 5, 1]])).last_hidden_state[0]
+    want = critic.module.value(hidden)[:, 0]
+    torch.testing.assert_close(value[0, :3], want[1:4], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(value[4, 0], want[4], atol=1e-5, rtol=1e-5)
+    with pytest.raises(AttributeError, match="value_head"):
+        model(batch).value()
+
+
+def test_a_row_longer_than_the_model_is_refused(model) -> None:
+    fits = (ids(*[2] * 28), ids(3, 3, 3, 3))
+    model(rows(fits, (ids(2), ids(*[3] * 31))))  # each row is 32 long, together they pad to 59
+    with pytest.raises(ValueError, match="33 tokens: expected at most 32"):
+        model(rows(fits, (ids(2, 2), ids(*[3] * 31))))
+
+
+# ------------------------------------------------------------------------------------------------ sampling
+
+
+@pytest.mark.parametrize("lengths", [(4, 4, 4), (2, 5, 3)])
+def test_greedy_is_that_of_transformers(model, lengths) -> None:
+    rng = np.random.default_rng(1)
+    contexts = [rng.integers(2, 8, n).astype(np.int32) for n in lengths]
+    traces = model.sample(contexts, Sampling(greedy=True, max_new=8), noise=noise(3))
+    for context, trace in zip(contexts, traces, strict=True):
+        row = torch.from_numpy(context.astype(np.int64))[None]
+        with torch.no_grad():
+            want = model.module.lm.generate(row, attention_mask=torch.ones_like(row), max_new_tokens=8, do_sample=False)
+        assert trace.action.tolist() == want[0, len(context) :].tolist()
+        torch.testing.assert_close(torch.from_numpy(trace.logp), naive(model.module.lm, context, trace.action).detach())
+
+
+def test_frequencies_of_whole_texts_are_their_probabilities() -> None:
+    model = made(alphabet="ab", spread=0.5)
+    n, context = 20_000, model.encode("ab")
+    traces = model.sample([context] * n, Sampling(max_new=2), noise=noise(n))
+    counts: dict[tuple[int, ...], int] = {}
+    for t in traces:
+        counts[tuple(t.action.tolist())] = counts.get(tuple(t.action.tolist()), 0) + 1
+    exact = {}
+    for text in [(1,), *itertools.product((0, 2, 3), range(4))]:
+        exact[text] = float(naive(model.module.lm, context, ids(*text)).sum().exp())
+    assert sum(exact.values()) == pytest.approx(1, abs=1e-5)
+    assert set(counts) <= set(exact)
+    for text, p in exact.items():
+        assert abs(counts.get(text, 0) - n * p) < 5 * (n * p * (1 - p)) ** 0.5 + 1, text
+
+
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        Sampling(max_new=6),
+        Sampling(temperature=0.5, max_new=6),
+        Sampling(temperature=Ramp(2.0, 0.5, over=4), max_new=6),
+        Sampling(top_p=0.7, max_new=6),
+        Sampling(top_k=3, min_p=0.05, temperature=1.5, max_new=6),
+        Sampling(ban=(1, 4), max_new=6),
+        Sampling(ban=(1, 4), top_p=0.9, max_new=6),
+        Sampling(greedy=True, temperature=0.7, max_new=6),
+    ],
+)
+def test_scoring_again_gives_what_was_sampled(model, sampling) -> None:
+    contexts = [ids(2, 3, 4)] * 20 + [ids(5), ids(6, 2)] * 10
+    batch = sampled(model, contexts, sampling)
+    again = evaluate(batch, [LOGP], {"policy": model})[LOGP.key]
+    torch.testing.assert_close(again, batch["logp"], atol=1e-4, rtol=0)
+    if sampling.ban:
+        assert not np.isin(batch["action"][:, 0], sampling.ban).any()
+    entropy = evaluate(batch, [Need(("policy",), "entropy")], {"policy": model})["policy/entropy"]
+    assert entropy.isfinite().all() and (entropy >= -1e-6).all()
+
+
+def test_truncated_and_free_rows_mix(model) -> None:
+    free, cut = (sampled(model, [ids(2, 3)] * 3, Sampling(max_new=3, **s)) for s in ({}, {"top_k": 2}))
+    request = Request(Problem("t", "0", ""))
+    both = pack([Trajectory(request, (s,)) for s in (*free.steps, *cut.steps)])
+    want = torch.cat([evaluate(b, [LOGP], {"policy": model})[LOGP.key] for b in (free, cut)])
+    torch.testing.assert_close(evaluate(both, [LOGP], {"policy": model})[LOGP.key], want, atol=1e-6, rtol=1e-6)
+
+
+def test_a_row_does_not_depend_on_its_neighbours(model) -> None:
+    rng = np.random.default_rng(0)
+    contexts = [rng.integers(2, 8, rng.integers(1, 9)).astype(np.int32) for _ in range(60)]
+    sampling = Sampling(max_new=12)
+    row_keys = keys(0, "row", n=60)
+    together = model.sample(contexts, sampling, noise=CounterNoise(row_keys, 4))
+    for i in range(60):
+        alone = model.sample([contexts[i]], sampling, noise=CounterNoise(row_keys[i : i + 1]))[0]
+        assert alone.action.tolist() == together[i].action.tolist()
+        np.testing.assert_allclose(alone.logp, together[i].logp, atol=1e-5)
+    lengths = {len(t.action) for t in together}
+    assert len(lengths) > 3  # rows did leave at different times
+
+
+def test_a_text_ends_with_its_end_or_is_cut(model) -> None:
+    traces = model.sample([ids(2, 3)] * 200, Sampling(max_new=5), noise=noise(200))
+    assert {t.info["ended"] for t in traces} == {True, False}
+    for t in traces:
+        assert t.info["ended"] == (t.action[-1] == model.end)
+        assert model.end not in t.action[:-1] and (t.info["ended"] or len(t.action) == 5)
+        assert t.action.dtype == np.int32 and t.logp.dtype == np.float32 and len(t.logp) == len(t.action)
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe"])
+def test_a_text_ends_with_a_stop_string(kind, monkeypatch) -> None:
+    model = made()
+    if kind == "bpe":
+        monkeypatch.setattr(model.text, "stops", lambda strings: None)  # decoded, as other tokenizers need it
+    traces = model.sample([ids(2, 3)] * 300, Sampling(max_new=10, stop=("ab", "f"), ban=(1,)), noise=noise(300))
+    texts = [model.decode(t.action) for t in traces]
+    for text, t in zip(texts, traces, strict=True):
+        body = text[:-1]
+        assert "ab" not in body and "f" not in body
+        assert t.info["ended"] == (text.endswith(("ab", "f")) or t.action[-1] == model.end)
+    assert any(t.endswith("ab") for t in texts) and any(t.endswith("f") for t in texts)
+
+
+def test_the_limit_of_the_model_cuts(model) -> None:
+    trace = model.sample([ids(*[2] * 30)], Sampling(ban=(1,), max_new=9), noise=noise(1, "long"))[0]
+    assert len(trace.action) <= 2
+    with pytest.raises(ValueError, match=r"32 to 32 tokens: expected 1 to 31"):
+        model.sample([ids(*[2] * 32)], Sampling(), noise=noise(1))
+
+
+def test_alternatives_and_support_are_stamped_by_decision(model) -> None:
+    traces = model.sample([ids(2, 3), ids(4)] * 10, Sampling(max_new=6, top_k=3, top=2), noise=noise(20))
+    for t in traces:
+        k = len(t.action)
+        assert t.info["support"].shape == (k, 3) and t.info["top"].shape == (k, 2)
+        assert all(a in s for a, s in zip(t.action, t.info["support"], strict=True))
+        assert (t.info["top"] == t.info["support"][:, :2]).all()
+        best = t.info["top"][:, 0] == t.action
+        np.testing.assert_allclose(t.logp[best], t.info["top_logp"][best, 0], atol=1e-6)
+
+
+def test_what_cannot_be_honoured_is_refused(model) -> None:
+    with pytest.raises(ValueError, match=r"epsilon is 0\.1"):
+        model.sample([ids(2)], Sampling(epsilon=0.1), noise=noise(1))
+    with pytest.raises(ValueError, match=r"token 8: expected 0 to 7"):
+        model.sample([ids(2)], Sampling(ban=(8,)), noise=noise(1))
+    with pytest.raises(ValueError, match="0 to 1 tokens"):
+        model.sample([ids(2), ids()], Sampling(), noise=noise(2))
+    assert model.sample([], Sampling(), noise=noise(0)) == []
+
+
+def test_global_generators_are_untouched(model) -> None:
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    sampled(model, [ids(2, 3)] * 4, Sampling(max_new=4))
+    model(rows(*RAGGED)).log_prob()
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert (before[1] == np.random.get_state()[1]).all()  # noqa: NPY002
+
+
+# ------------------------------------------------------------------------------------------------ building and keeping
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config"),
+    [
+        ("gpt2", {}),
+        ("qwen3", {}),
+        ("gpt_neox", {}),
+        ("granite", {"logits_scaling": 3.0}),
+        ("gemma2", {"sliding_window": 4, "final_logit_softcapping": 5.0}),
+    ],
+)
+def test_other_architectures(architecture, config) -> None:
+    other = made(architecture=architecture, config=config)
+    pairs = RAGGED + GROUPED
+    got = evaluate(rows(*pairs), [LOGP], {"policy": other})[LOGP.key]
+    for i, (c, a) in enumerate(pairs):
+        torch.testing.assert_close(got[i, : len(a)], naive(other.module.lm, c, a).detach(), atol=1e-4, rtol=1e-4)
+    batch = sampled(other, [c for c, _ in pairs], Sampling(max_new=6))
+    again = evaluate(batch, [LOGP], {"policy": other})[LOGP.key]
+    torch.testing.assert_close(again, batch["logp"], atol=1e-4, rtol=0)
+
+
+def test_saved_and_loaded_by_transformers_and_by_us(tmp_path) -> None:
+    own = made(value_head=True)
+    own.save(tmp_path)
+    batch = rows(*RAGGED)
+    again = Causal(path=str(tmp_path), value_head=True)
+    again.build(SimpleNamespace())
+    assert torch.equal(again(batch).log_prob(), own(batch).log_prob())
+    assert torch.equal(again(batch).value(), own(batch).value()) and bool(own(batch).value().any())
+    assert again.end == own.end and again.encode("abc").tolist() == own.encode("abc").tolist()
+    lm, tokenizer = AutoModelForCausalLM.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+    for c, a in RAGGED:
+        assert torch.equal(naive(lm, c, a), naive(own.module.lm, c, a))
+    assert tokenizer.decode(own.encode("fade")) == "fade"
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_state_has_each_weight_once_and_loads_bit_equal(tied) -> None:
+    own = made(tied=tied)
+    state = own.module.state_dict()
+    assert len({t.data_ptr() for t in state.values()}) == len(state)
+    assert sum(t.numel() for t in state.values()) == sum(p.numel() for p in own.module.parameters())
+    other = Causal(hidden=16, layers=2, heads=2, intermediate=24, context=32, tied=tied)
+    other.build(TASK)
+    other.module.load_state_dict(state)
+    assert torch.equal(other(rows(*RAGGED)).log_prob(), own(rows(*RAGGED)).log_prob())
+
+
+def test_a_copy_is_a_model_of_its_own() -> None:
+    own = made()
+    other = copy.deepcopy(own)
+    before = own(rows(*RAGGED)).log_prob()
+    with torch.no_grad():
+        for p in other.module.parameters():
+            p.mul_(0.5)
+    assert torch.equal(own(rows(*RAGGED)).log_prob(), before)
+    got = other(rows(*RAGGED)).log_prob()[0]
+    torch.testing.assert_close(got[:3], naive(other.module.lm, *RAGGED[0]), atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(got, before[0])
+
+
+def test_tokenizers_of_the_task() -> None:
+    assert made().module.vocabulary == 8
+    assert made(alphabet="01").encode("10").tolist() == [3, 2]
+    source = SimpleNamespace(size=lambda: 3, __getitem__=None)
+    problems = [Problem("t", str(i), "one two three", answer="six") for i in range(3)]
+    source = type("Source", (list,), {"size": lambda self: len(self)})(problems)
+    own = Causal(hidden=16, layers=1, heads=2, intermediate=24, tokenizer="bpe", vocabulary=262)
+    own.build(SimpleNamespace(problems=lambda split: source))
+    assert own.module.vocabulary == 262 and own.decode(own.encode("two seven")) == "two seven"
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="no causal architecture 'lama'; did you mean 'llama'"):
+        Causal(architecture="lama").build(TASK)
+    with pytest.raises(ValueError, match="no key 'rms_eps'; did you mean 'rms_norm_eps'"):
+        Causal(config={"rms_eps": 1.0}).build(TASK)
+    with pytest.raises(ValueError, match="tokenizer is 'chars'; did you mean 'char'"):
+        Causal(tokenizer="chars").build(TASK)
+
+
+def test_registered_under_their_names() -> None:
+    assert find("model", "causal") is Causal and find("model", "causal_value") is CausalValue
+    critic = CausalValue(hidden=16, layers=1, heads=2, intermediate=24)
+    critic.build(TASK)
+    assert critic(rows(*RAGGED)).value().shape == (4, 4)

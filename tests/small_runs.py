@@ -1,0 +1,271 @@
+"""Runs that take a second: recipes for the tests of state, resuming and killing, and what of a run must be equal."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from shuhari import codec
+from shuhari.recipe import Recipe, load
+from shuhari.store import Ring, Run
+from shuhari.store.rollouts import unpack
+
+TEXT = """# imitation, then GRPO on one-digit sums, with a schedule, an average of iterates and a KL to a frozen copy
+steps = 6
+[task]
+name = "arithmetic"
+digits = 1
+[models.policy]
+use = "causal"
+hidden = 16
+layers = 2
+heads = 2
+intermediate = 32
+[rollout]
+n = 4
+sampling.max_new = 3
+[buffer]
+size = 4
+[collect.advantage]
+scale = "batch"
+[part.policy]
+minibatches = 2
+terms.clip = {high = 0.28}
+terms.divergence = {weight = 0.01}
+optimiser.lr = {from = 1e-2, to = 1e-3, over = 6}
+optimiser.clip = 1.0
+[models.reference]
+init = "policy"
+[models.average]
+init = "policy"
+[follow.average]
+rate = 0.1
+on = "step"
+[evaluate]
+every = 2
+n = 4
+samples = 2
+[[stage]]
+name = "warm-up"
+steps = 4
+models = {reference = false, average = false}
+follow.average = false
+buffer = {use = "demos", size = 8}
+collect.advantage = false
+part.policy.terms = {clip = false, divergence = false, nll = {stream = "ce"}}
+part.policy.optimiser.lr = 1e-2
+evaluate.every = 0
+[[stage]]
+name = "rl"
+"""
+
+DQN = """# deep Q-learning with replay: a ring that goes round, exploration on a schedule, a target that is copied
+steps = 30
+[task]
+name = "gym/CartPole-v1"
+[models.policy]
+use = "q_discrete"
+hidden = [16]
+[models.target]
+init = "policy"
+[rollout]
+use = "vector"
+lanes = 2
+sampling.epsilon = {from = 1.0, to = 0.1, over = 20}
+[buffer]
+use = "replay"
+capacity = 64
+size = 16
+collect = 6
+draws = 2
+warmup = 20
+[part.policy.terms.q_learning]
+double = true
+[follow.target]
+use = "copy"
+every = 7
+[evaluate]
+every = 10
+n = 2
+settings = {max_steps = 30}
+"""
+
+SAC = """# a critic with two members, a squashed policy, a temperature, on a continuous world
+steps = 12
+[task]
+name = "gym/Pendulum-v1"
+kwargs = {max_episode_steps = 20}
+[models.policy]
+use = "squashed"
+hidden = [16]
+[models.critic]
+use = "q_continuous"
+hidden = [16]
+[models.target]
+init = "critic"
+[models.temperature]
+use = "scalar"
+[rollout]
+use = "vector"
+lanes = 2
+random = 10
+[buffer]
+use = "replay"
+capacity = 60
+size = 16
+collect = 6
+ratio = 0.5
+warmup = 12
+[part.critic.terms.soft_td]
+[part.policy.terms.reparam]
+[part.temperature.terms.temperature]
+target_entropy = -1.0
+[follow.target]
+of = "critic"
+rate = 0.1
+"""
+
+PPO = """# proximal policy optimisation in lanes of environments whose episodes go on from step to step
+steps = 8
+[task]
+name = "gym/CartPole-v1"
+[models.policy]
+use = "categorical"
+hidden = [16]
+[models.critic]
+use = "value"
+hidden = [16]
+[rollout]
+use = "vector"
+lanes = 4
+[buffer]
+size = 64
+[transform.gae]
+scale = "batch"
+[part.policy]
+epochs = 2
+minibatches = 2
+terms.clip = {}
+terms.entropy = {weight = 0.01}
+[part.critic]
+epochs = 2
+minibatches = 2
+terms.value = {}
+"""
+
+BANDIT = """# a table on a bandit: the smallest run
+steps = 12
+[task]
+name = "bandit"
+[models.policy]
+use = "tabular"
+[rollout]
+n = 4
+[buffer]
+size = 4
+[collect.advantage]
+centre = "leave-one-out"
+scale = "none"
+[part.policy.terms.reinforce]
+[part.policy.optimiser]
+use = "adam"
+lr = 0.1
+[evaluate]
+every = 5
+n = 8
+"""
+
+GRIDWORLD = """# a table in a gridworld: whole episodes, returns, dynamic sampling
+steps = 10
+[task]
+name = "gridworld"
+slip = 0.2
+limit = 8
+[models.policy]
+use = "tabular"
+[rollout]
+use = "episode"
+n = 4
+[reward.weights]
+task = 1.0
+[buffer]
+size = 2
+[collect.mixed]
+[transform.returns]
+gamma = 0.9
+[part.policy]
+epochs = 2
+terms.clip = {}
+optimiser.lr = 0.1
+[evaluate]
+every = 4
+n = 8
+"""
+
+ALL = {"text": TEXT, "dqn": DQN, "sac": SAC, "ppo": PPO, "bandit": BANDIT, "gridworld": GRIDWORLD}
+
+
+def recipe(name: str, folder: Path, **settings: Any) -> Recipe:
+    """A recipe of this file, with settings laid over."""
+    file = folder / f"{name}.toml"
+    file.write_text(ALL[name])
+    return load(file, settings={k.replace("__", "."): v for k, v in settings.items()})
+
+
+# ---------------------------------------------------------------- what must be equal
+
+
+def kept(path: Path) -> dict[str, Any]:
+    """All that a run leaves behind, but for times: its last checkpoint, the metrics and rollouts of every step, and its
+    summary. Two runs are the same if `differences` finds nothing between these."""
+    run = Run(path)
+    with sqlite3.connect(path / "run.sqlite") as db:
+        steps = db.execute("select step, stage, metrics from steps order by step").fetchall()
+        groups = db.execute("select step, name, payload from rollouts order by id").fetchall()
+    db.close()
+    tree = run.load()
+    del tree["progress"]["seconds"]
+    tree["progress"]["started"].pop("seconds", None)
+    summary = run.summary or {}
+    summary.pop("wall_s", None)
+    return {
+        "checkpoint": plain(tree),
+        "steps": [[step, stage, json.loads(text)] for step, stage, text in steps],
+        "rollouts": [[step, name, plain(unpack(payload))] for step, name, payload in groups],
+        "summary": summary,
+    }
+
+
+def plain(tree: Any) -> Any:
+    """A tree as JSON and bytes, where only equal bits are equal. Of a ring count the rows that hold something."""
+
+    def ring(_: str, x: Ring) -> Any:
+        columns = {name: plain(column[: x.size]) for name, column in x.columns.items()}
+        return {"written": x.written, "capacity": x.capacity, "columns": columns}
+
+    value, tensors = codec.encode(tree, ring=ring)
+    bits = {n: [str(x.dtype), list(x.shape), bits_of(x)] for n, x in tensors.items()}
+    return {"json": value, "tensors": bits}
+
+
+def bits_of(x: Any) -> bytes:
+    return bytes(x.contiguous().numpy().tobytes())
+
+
+def differences(a: Any, b: Any, at: str = "") -> list[str]:
+    """Where two trees differ, as dotted places; NaN equals NaN."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        missing = [f"{at}.{k}: only on one side" for k in a.keys() ^ b.keys()]
+        return missing + [d for k in a.keys() & b.keys() for d in differences(a[k], b[k], f"{at}.{k}")]
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        return [d for i, (x, y) in enumerate(zip(a, b, strict=True)) for d in differences(x, y, f"{at}.{i}")]
+    if type(a) is type(b) and (a == b or (a != a and b != b)):
+        return []
+    return [f"{at}: {_short(a)} and {_short(b)}"]
+
+
+def _short(x: Any) -> str:
+    text = repr(x)
+    return text if len(text) < 80 else f"{text[:80]}…"
