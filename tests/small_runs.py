@@ -7,6 +7,10 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
 from shuhari import codec
 from shuhari.recipe import Recipe, load
 from shuhari.store import Ring, Run
@@ -16,6 +20,7 @@ TEXT = """# imitation, then GRPO on one-digit sums, with a schedule, an average 
 steps = 6
 [task]
 name = "arithmetic"
+kind = "carry"
 digits = 1
 [models.policy]
 use = "causal"
@@ -24,7 +29,7 @@ layers = 2
 heads = 2
 intermediate = 32
 [rollout]
-n = 4
+n = 8
 sampling.max_new = 3
 [buffer]
 size = 4
@@ -49,10 +54,10 @@ n = 4
 samples = 2
 [[stage]]
 name = "warm-up"
-steps = 4
+steps = 12
 models = {reference = false, average = false}
 follow.average = false
-buffer = {use = "demos", size = 8}
+buffer = {use = "demos", size = 16}
 collect.advantage = false
 part.policy.terms = {clip = false, divergence = false, nll = {stream = "ce"}}
 part.policy.optimiser.lr = 1e-2
@@ -83,6 +88,8 @@ draws = 2
 warmup = 20
 [part.policy.terms.q_learning]
 double = true
+[part.policy.optimiser]
+lr = 1e-2
 [follow.target]
 use = "copy"
 every = 7
@@ -118,10 +125,15 @@ size = 16
 collect = 6
 ratio = 0.5
 warmup = 12
-[part.critic.terms.soft_td]
-[part.policy.terms.reparam]
-[part.temperature.terms.temperature]
-target_entropy = -1.0
+[part.critic]
+terms.soft_td = {}
+optimiser.lr = 1e-2
+[part.policy]
+terms.reparam = {}
+optimiser.lr = 1e-2
+[part.temperature]
+terms.temperature = {target_entropy = -1.0}
+optimiser = {use = "adam", lr = 1e-2}
 [follow.target]
 of = "critic"
 rate = 0.1
@@ -149,10 +161,12 @@ epochs = 2
 minibatches = 2
 terms.clip = {}
 terms.entropy = {weight = 0.01}
+optimiser.lr = 1e-2
 [part.critic]
 epochs = 2
 minibatches = 2
 terms.value = {}
+optimiser.lr = 1e-2
 """
 
 BANDIT = """# a table on a bandit: the smallest run
@@ -181,6 +195,8 @@ GRIDWORLD = """# a table in a gridworld: whole episodes, returns, dynamic sampli
 steps = 10
 [task]
 name = "gridworld"
+cells = ["S.G", "..H"]
+living = -0.1
 slip = 0.2
 limit = 8
 [models.policy]
@@ -204,7 +220,56 @@ every = 4
 n = 8
 """
 
-ALL = {"text": TEXT, "dqn": DQN, "sac": SAC, "ppo": PPO, "bandit": BANDIT, "gridworld": GRIDWORLD}
+STAGES = """# stages that share a model: two in the same lanes, a third in lanes of its own; the world is replayed on resuming
+[task]
+name = "gym/small_runs:Lag-v0"
+[models.policy]
+use = "categorical"
+hidden = [8]
+[rollout]
+use = "vector"
+lanes = 3
+[buffer]
+size = 12
+[transform.returns]
+[part.policy]
+terms.reinforce = {}
+optimiser.lr = 1e-2
+[[stage]]
+name = "first"
+env_steps = 30
+[[stage]]
+name = "second"
+decisions = 30
+part.policy.optimiser.lr = 1e-3
+[[stage]]
+name = "third"
+steps = 3
+rollout.lanes = 2
+part.policy.terms.entropy = {weight = 0.1}
+"""
+
+ALL = {"text": TEXT, "dqn": DQN, "sac": SAC, "ppo": PPO, "bandit": BANDIT, "gridworld": GRIDWORLD, "stages": STAGES}
+
+
+class Lag(gymnasium.Env[Any, Any]):
+    """A world that no copy of its attributes brings back: the reward is the action before last, kept in a list."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.past = [0, 0]
+        return self.np_random.uniform(-1, 1, 2).astype(np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.past.append(int(action))
+        seen = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return seen, float(self.past[-3]), len(self.past) > 9, False, {}
+
+
+gymnasium.register("Lag-v0", lambda: Lag())
 
 
 def recipe(name: str, folder: Path, **settings: Any) -> Recipe:

@@ -6,8 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shuhari.batch import BRANCH, Batch, cat
+from shuhari.batch import Batch
+from shuhari.columns import BRANCH
 from shuhari.data import Problem, Request, Step, Trajectory
+from shuhari.join import cat
 from shuhari.needs import Need
 from shuhari.pack import pack
 

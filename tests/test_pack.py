@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shuhari.batch import BRANCH
+from shuhari.columns import BRANCH
 from shuhari.data import Problem, Ramp, Request, Sampling, Status, Step, Trajectory, code
 from shuhari.pack import pack, pad, usable
 

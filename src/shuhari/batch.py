@@ -9,18 +9,18 @@ models find the token ids. `parent` and `child` [B] index the whole (-1 none, ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from shuhari.data import Status, Step, code, nearest
+from shuhari.columns import BRANCH, DERIVED
+from shuhari.data import Status, Step, nearest
 
-BRANCH = -2
 STATUS = {s: i for i, s in enumerate(Status)}
-_POINTERS = ("parent", "child")
+POINTERS = ("parent", "child")
 
 
 class Batch:
@@ -80,7 +80,9 @@ class Batch:
         if value is None:
             value = self.whole.get(name)
             if value is None:
-                value = _derived(self, name)
+                if name not in DERIVED:
+                    raise KeyError(f"no column {name!r}; {nearest(name, self.names() | set(DERIVED))}")
+                value = DERIVED[name](self)
             elif self.rows is not None:
                 value = value.index_select(0, self.rows)
             self._cache[name] = value
@@ -136,6 +138,18 @@ class Batch:
             at[rows] = torch.arange(len(rows))
             kept = (at[index] >= 0).all(1)
             new.links[name] = at[index[kept]], {k: v[kept] for k, v in columns.items()}
+        return new
+
+    def seen_by(self, role: str) -> Batch:
+        """With the contexts that `role` sees, where steps have a view of their own for it (`Step.views`)."""
+        if f"view/{role}" in self:
+            return self.put({"context": self[f"view/{role}"]})
+        if "viewed" not in self or "length" not in self:
+            return self
+        steps = [replace(s, context=s.views.get(role, s.context)) for s in self.steps]
+        length = torch.tensor([len(s.context) + len(s.mask) for s in steps])  # type: ignore[arg-type]
+        new = self.put({"step": torch.arange(len(self)), "length": length})
+        new.arena = steps
         return new
 
     def link(self, name: str, index: Tensor, columns: Mapping[str, Tensor] | None = None) -> Batch:
@@ -200,7 +214,7 @@ class Batch:
         """Materialised, to ship or save: own copies of this view's rows, pointers within them, only the steps used."""
         names = (self.names() | {"parent", "child"}) - {"step"}
         columns = {n: self[n] for n in names}
-        for n in _POINTERS:
+        for n in POINTERS:
             columns[n] = self.local(columns[n])
         arena: list[Step] = []
         if "step" in self:
@@ -236,112 +250,3 @@ def _outcome(batch: Batch, own: Tensor) -> Tensor:
         mean.index_add_(0, parent[rows], mean[rows])
         count.index_add_(0, parent[rows], count[rows])
     return torch.where(count > 0, mean / count.clamp(min=1), torch.nan)
-
-
-def _derived(batch: Batch, name: str) -> Tensor:
-    """Columns that need no storing: what they are where nobody said otherwise."""
-    make = _DERIVED.get(name)
-    if make is not None:
-        return make(batch)
-    raise KeyError(f"no column {name!r}; {nearest(name, batch.names() | set(_DERIVED))}")
-
-
-def _from_whole(make: Callable[[Mapping[str, Tensor]], Tensor]) -> Callable[[Batch], Tensor]:
-    def column(batch: Batch) -> Tensor:
-        value = make(batch.whole)
-        return value if batch.rows is None else value[batch.rows]
-
-    return column
-
-
-def _parent(whole: Mapping[str, Tensor]) -> Tensor:
-    child = whole.get("child")
-    parent = torch.full((len(whole["mask"]),), -1)
-    if child is not None:  # stored without parents: chains
-        has = (child >= 0).nonzero().squeeze(1)
-        parent[child[has]] = has
-    return parent
-
-
-def _child(whole: Mapping[str, Tensor]) -> Tensor:
-    parent = whole.get("parent")
-    child = torch.full((len(whole["mask"]),), -1)
-    if parent is not None:
-        has = (parent >= 0).nonzero().squeeze(1)
-        child[parent[has]] = has
-        child[torch.bincount(parent[has], minlength=len(child)) > 1] = BRANCH
-    return child
-
-
-def _like(fill: float, dtype: torch.dtype, *, wide: bool = False) -> Callable[[Batch], Tensor]:
-    return lambda b: torch.full(tuple(b["mask"].shape) if wide else (len(b),), fill, dtype=dtype)
-
-
-_DERIVED: dict[str, Callable[[Batch], Tensor]] = {
-    "parent": _from_whole(_parent),
-    "child": _from_whole(_child),
-    "leaf": lambda b: b["child"] == -1,
-    "id": _from_whole(lambda w: torch.arange(len(w["mask"]))),
-    "episode": _from_whole(lambda w: torch.arange(len(w["mask"]))),
-    "group": lambda b: b["episode"],
-    "role": _like(code("policy"), torch.long),
-    "task": _like(0, torch.long),
-    "lane": _like(-1, torch.long),
-    "cont": _like(1.0, torch.float32),
-    "status": _like(0, torch.long),
-    "length": _like(1, torch.long),
-    "duration": _like(1, torch.long),
-    "segment": _like(0, torch.long, wide=True),
-    "version": _like(0, torch.long, wide=True),
-}
-
-
-def cat(batches: Sequence[Batch]) -> Batch:
-    """Joined, padded to the widest. A missing weight is 0, a missing temperature 1, any other missing column NaN
-    (numbers), -1 (integers) or False. So rollouts, replay and demonstrations mix."""
-    batches = [b for b in batches if len(b)] or list(batches[:1])
-    if len(batches) == 1:
-        return batches[0]
-    if len({b.stream for b in batches}) > 1 or any(n.startswith("weight/") for b in batches for n in b.names()):
-        batches = [b.put({f"weight/{b.stream}": b.weight(b.stream)}) if b.stream is not None else b for b in batches]
-    stream = batches[0].stream if len({b.stream for b in batches}) == 1 else None
-    parts = [b.flat() for b in batches]
-    names = {n for p in parts for n in p.names()}
-    width = max(p.width for p in parts)
-    offsets = np.cumsum([0] + [len(p) for p in parts]).tolist()
-    arenas = np.cumsum([0] + [len(p.arena) for p in parts]).tolist()
-    whole = {}
-    for name in names:
-        have = [p for p in parts if name in p]
-        like = have[0][name]
-        wide = not name.startswith("context") and all(p[name].dim() > 1 and p[name].shape[1] == p.width for p in have)
-        pieces = []
-        for p, rows, steps in zip(parts, offsets, arenas, strict=False):
-            x = p[name] if name in p or name in _DERIVED else _missing(name, len(p), like, p.width if wide else None)
-            if name in _POINTERS:
-                x = torch.where(x < 0, x, x + rows)
-            elif name == "step":
-                x = torch.where(x < 0, x, x + steps)
-            pieces.append(_widened(x, width, name) if wide else x)
-        whole[name] = torch.cat(pieces)
-    links: dict[str, tuple[Tensor, dict[str, Tensor]]] = {}
-    for p, rows in zip(parts, offsets, strict=False):
-        for name, (index, columns) in p.links.items():
-            old = links.get(name, (index[:0], {k: v[:0] for k, v in columns.items()}))
-            links[name] = torch.cat([old[0], index + rows]), {k: torch.cat([old[1][k], v]) for k, v in columns.items()}
-    return Batch(whole, None, None, [s for p in parts for s in p.arena], links, stream)
-
-
-def _missing(name: str, rows: int, like: Tensor, width: int | None) -> Tensor:
-    fill = torch.nan if like.is_floating_point() else 0 if like.dtype == torch.bool else -1
-    fill = 0 if name.startswith("weight/") else 1 if name == "temperature" else fill
-    shape = (rows, *like.shape[1:]) if width is None else (rows, width, *like.shape[2:])
-    return torch.full(shape, fill, dtype=like.dtype)
-
-
-def _widened(x: Tensor, width: int, name: str) -> Tensor:
-    """[B, k, ...] -> [B, width, ...]: padding is False, -1, or 0, so that it never reaches a statistic."""
-    if x.shape[1] >= width:
-        return x
-    fill = 0 if x.is_floating_point() or x.dtype == torch.bool or name == "action" else -1
-    return torch.cat([x, x.new_full((len(x), width - x.shape[1], *x.shape[2:]), fill)], 1)

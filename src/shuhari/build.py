@@ -183,14 +183,11 @@ def _weights(table: Any, task: Any) -> dict[str, float]:
 
 def _evaluate(made: Settings, table: Any, rollout: Any, lanes: bool) -> tuple[Evaluation | None, Any]:
     """[evaluate], and its `rollout`: the stage's own, or an episode at a time where that one has lanes."""
-    table = dict(table or EMPTY) if table is not None else None
-    if table is None:
-        return None, rollout
-    other = table.pop("rollout", None)
-    measured = rollout
-    if other is not None or lanes:
-        measured = made.component("rollout", other or EMPTY, "evaluate.rollout", "episode")
-    return made.instance(Evaluation, table, "evaluate", "[evaluate]"), measured
+    rest = {} if table is None else {k: v for k, v in table.items() if k != "rollout"}
+    other = (table or EMPTY).get("rollout")
+    alone = other is not None or lanes
+    measured = made.component("rollout", other or EMPTY, "evaluate.rollout", "episode") if alone else rollout
+    return None if table is None else made.instance(Evaluation, rest, "evaluate", "[evaluate]"), measured
 
 
 def _learners(made: Settings, table: Mapping[str, Any], cut: int | None, lanes: bool) -> dict[str, Learner]:
@@ -218,11 +215,13 @@ def _learner(made: Settings, name: str, where: str, entry: dict[str, Any], cut: 
         buffer.setdefault("unit", "decision")
     table = {LEARNER.get(k, k): v for k, v in {**entry, "buffer": buffer}.items()}
     places = {LEARNER[s]: place for s, place in at.items()}
-    learner = made.component("learner", table, where or "learner", "gradient", {"tokens": cut, "name": name}, places)
+    learner: Learner = made.component(
+        "learner", table, where or "learner", "gradient", {"tokens": cut, "name": name}, places
+    )
     for key, part in getattr(learner, "parts", EMPTY).items():
         if not getattr(part, "terms", True):
             raise RecipeError(f"{at['part']}.{dotted((key, 'terms'))}", "no terms: nothing to minimise")
-    return learner  # type: ignore[no-any-return]
+    return learner
 
 
 # ------------------------------------------------------------------------------------------------ what it amounts to

@@ -21,6 +21,8 @@ async def groups(requests: Sequence[Request], ctx: Context, *, tag: str = "") ->
     and leaves its group out."""
     stamped = [ctx.stamped(r, tag) for r in requests]
     finished = await asyncio.gather(*(_group(r, ctx) for r in stamped))
+    if requests and not any(finished):
+        raise RuntimeError(f"every rollout failed; {'; '.join(ctx.problems)}")
     if not tag:
         ctx.groups.extend(g for g in finished if g)
     return packed([t for group in finished for t in group], ctx)

@@ -103,15 +103,16 @@ def evaluate(
     Columns are 0 where nothing was decided, but for the value that a row without decisions (a closing row) is scored
     with, which the row before it needs. Raises KeyError for a role that the run lacks, AttributeError for a method that
     the model's distribution lacks, both with the nearest name."""
-    dists: dict[int, Any] = {}
+    dists: dict[tuple[int, int], Any] = {}
     trained = {id(role_model(models, r)) for r in trains}
 
     def dist(role: str) -> Any:
-        model = role_model(models, role)
-        if id(model) not in dists:
+        model, seen = role_model(models, role), batch.seen_by(role)
+        key = id(model), 0 if seen is batch else hash(role)
+        if key not in dists:
             with torch.set_grad_enabled(torch.is_grad_enabled() and id(model) in trained):
-                dists[id(model)] = model(batch)
-        return dists[id(model)]
+                dists[key] = model(seen)
+        return dists[key]
 
     out = {}
     for need in needs:

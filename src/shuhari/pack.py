@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuhari.batch import BRANCH, STATUS, Batch
+from shuhari.batch import STATUS, Batch
+from shuhari.columns import BRANCH
 from shuhari.data import Array, Payload, Sampling, Status, Step, Trajectory, code, is_tokens, nearest
 
 _CORE = frozenset(
@@ -208,8 +209,11 @@ def _payloads(rows: list[Step]) -> dict[str, Tensor]:
     if any(is_tokens(s.context) for s in rows):
         actions: list[Any] = [np.zeros(len(s.mask), np.int32) if s.action is None else s.action for s in rows]
         length = torch.tensor([len(s.context) + len(s.mask) for s in rows])  # type: ignore[arg-type]
-        return {"length": length, "action": pad(actions, 0, np.int64)}
+        viewed = {"viewed": torch.ones(len(rows), dtype=torch.bool)} if any(s.views for s in rows) else {}
+        return {"length": length, "action": pad(actions, 0, np.int64), **viewed}
     columns = {}
+    for role in {r for s in rows for r in s.views}:
+        columns[f"view/{role}"] = _stacked([s.views.get(role, s.context) for s in rows], f"view/{role}")
     first = rows[0].context
     if isinstance(first, Mapping):
         for key in first:

@@ -29,8 +29,8 @@ __all__ = ["Dist", "Functional", "Need", "Noise", "Trace", "Traces"]  # the rest
 class Model(Protocol):
     """A function from a batch to decisions. `build` makes `module` (with the global torch seed set for it)."""
 
-    module: nn.Module
-
+    @property
+    def module(self) -> nn.Module: ...
     def build(self, task: Task) -> None: ...
     def __call__(self, batch: Batch) -> Any: ...  # a Dist
 
@@ -155,6 +155,8 @@ class Learner(Protocol):
     buffer: Buffer
     transforms: Mapping[str, Transform]
 
+    @property
+    def needs(self) -> Sequence[Need]: ...  # scored before the update, with those of the transforms
     def bind(self, models: Mapping[str, Model]) -> None: ...  # once, before restoring
     def update(self, batch: Batch, ctx: Ctx) -> Updated: ...
 

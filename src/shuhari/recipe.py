@@ -54,6 +54,12 @@ class Recipe:
     def seed(self) -> int:
         return int(self.tree.get("seed", 0))
 
+    @property
+    def total(self) -> int | None:
+        """Steps of all stages, None where a budget is in something else."""
+        steps = [stage["steps"] for stage in self.stages if "steps" in stage]
+        return int(sum(steps)) if len(steps) == len(self.stages) else None
+
     @cached_property
     def stages(self) -> list[Tree]:
         """One whole table a stage, in order, without `stage`, with the stage's `name` (`main` where there are none)."""

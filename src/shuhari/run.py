@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +47,13 @@ def train(recipe: Recipe, path: Path | None = None, *, init: Mapping[str, Any] =
 def open_run(recipe: Recipe, path: Path | None = None, *, init: Mapping[str, Any] = EMPTY) -> Run:
     """A run as it stands at `path`, or at its start; kept nowhere where there is no path."""
     run = Run(recipe, init)
-    if path is not None:
-        run.store = open_store(path, recipe, keep=run.stage.store.keep)
-        if (tree := run.store.load()) is not None:
-            restore(run, tree)
+    with ExitStack() as failed:
+        failed.push(run)  # what goes wrong here lets go of the store
+        if path is not None:
+            run.store = open_store(path, recipe, keep=run.stage.store.keep)
+            if (tree := run.store.load()) is not None:
+                restore(run, tree)
+        failed.pop_all()
     return run
 
 
@@ -182,7 +186,7 @@ class Run:
     def _keep(self, *, checkpoint: bool) -> None:
         self.saved = checkpoint
         if self.store is not None:
-            facts = {"stage": self.stage.name, "wall": self.progress.seconds(), "metrics": self.info}
+            facts: dict[str, Any] = {"stage": self.stage.name, "wall": self.progress.seconds(), "metrics": self.info}
             rollouts = shown(self.ctx, self.stage.store.rollouts)
             self.store.commit(self.ctx.step, **facts, tree=tree_of(self) if checkpoint else None, rollouts=rollouts)
 

@@ -151,7 +151,7 @@ class Settings:
 
     def _default(self, f: Field[Any], where: str, what: str) -> None:
         if f.default is not MISSING:
-            if not is_dataclass(f.default) or isinstance(f.default, Ramp | Sampling):
+            if f.default != EMPTY and (not is_dataclass(f.default) or isinstance(f.default, Ramp | Sampling)):
                 self.defaults[where] = f.default
         elif f.default_factory is MISSING:
             raise RecipeError(where, f"{what} needs {f.name!r} ({f.type}), which the recipe does not give")

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from shuhari.data import Sampling
+from shuhari.data import Ramp, Sampling
 from shuhari.models.categorical import CategoricalPolicy
+from shuhari.models.causal import Causal
 from shuhari.models.critics import DiscreteQ
 from shuhari.models.gaussian import GaussianPolicy, SquashedPolicy
 from shuhari.models.tabular import Tabular
@@ -34,7 +35,7 @@ class Case:
     settings: tuple[Sampling, ...] = (Sampling(),)
     shake: float = 0.3
     nudge: float = 0.1
-    rows: int = 6_000
+    rows: int = 3_000
 
 
 def task(seen: Any, does: Any) -> Any:
@@ -54,9 +55,16 @@ def observations(n: int) -> torch.Tensor:
     return torch.randn(n, 3, generator=_generator())
 
 
+def texts(n: int) -> list[np.ndarray]:
+    """Token ids of one to five characters, some of them the same text."""
+    rng = np.random.default_rng(5)
+    return [rng.integers(2, 5, size).astype(np.int32) for size in rng.integers(1, 6, n)]
+
+
 OBSERVED = spaces.Box(-np.inf, np.inf, (3,))
 SIX, FOUR, LATE = spaces.Discrete(6), spaces.Discrete(4), spaces.Discrete(4, start=2)
 BOUNDED = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 5.0], np.float32))
+WORDS = SimpleNamespace(alphabet="abc")
 SOFT = (Sampling(), Sampling(temperature=0.7), Sampling(epsilon=0.2), Sampling(temperature=1.5, epsilon=1.0))
 
 CASES = [
@@ -77,5 +85,18 @@ CASES = [
         task(OBSERVED, FOUR),
         observations,
         (Sampling(epsilon=0.3), Sampling(epsilon=1.0)),
+    ),
+    Case(
+        "causal",
+        lambda: Causal(hidden=16, layers=2, heads=2, intermediate=24),
+        WORDS,
+        texts,
+        (
+            Sampling(max_new=4),
+            Sampling(max_new=4, temperature=Ramp(1.5, 0.5, over=3), stop=("ab",)),
+            Sampling(max_new=4, top_p=0.8, top_k=3),
+            Sampling(max_new=4, ban=(1,)),
+        ),
+        rows=4_000,
     ),
 ]

@@ -112,7 +112,11 @@ def test_sampling_and_scoring_leave_global_generators_alone(case: Case) -> None:
 def test_a_row_ignores_its_neighbours(case: Case, sampling: Sampling) -> None:
     """Alone, in a crowd, or in another order, a row decides the same."""
     model = built(case)
-    n = 100_000 if isinstance(model.sample(case.contexts(2), sampling, noise=CounterNoise([1, 2])), Traces) else case.rows
+    n = (
+        100_000
+        if isinstance(model.sample(case.contexts(2), sampling, noise=CounterNoise([1, 2])), Traces)
+        else case.rows
+    )
     contexts, row_keys = case.contexts(n), keys(0, "neighbours", n=n)
     crowd = model.sample(contexts, sampling, noise=CounterNoise(row_keys))
     order = np.random.default_rng(0).permutation(n)

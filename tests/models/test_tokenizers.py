@@ -9,11 +9,15 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from shuhari.data import Problem, is_tokens
-from shuhari.models.tokenizers import PRINTABLE, Tokenizer, bpe_tokenizer, character_tokenizer, task_texts
+from shuhari.models.tokenizers import END, PAD, PRINTABLE, Tokenizer, bpe_tokenizer, character_tokenizer, task_texts
 
 PLAIN = character_tokenizer()
 GREEK = character_tokenizer("αβγ😀\n")
 PIECES = bpe_tokenizer(["the cat sat on the mat"] * 20, 270)
+
+
+def special(text: str) -> bool:
+    return PAD in text or END in text
 
 
 @given(st.text(alphabet=PRINTABLE, min_size=1))
@@ -21,12 +25,13 @@ def test_characters_round_trip(text: str) -> None:
     ids = PLAIN.encode(text)
     assert is_tokens(ids) and len(ids) == len(text)
     assert PLAIN.decode(ids) == text
-    assert ids.tolist() == PLAIN.hf.encode(text, add_special_tokens=False)
+    if not special(text):
+        assert ids.tolist() == PLAIN.hf.encode(text, add_special_tokens=False)
 
 
 @given(st.text(min_size=1))
 def test_byte_pairs_round_trip_any_text(text: str) -> None:
-    if all("\ud800" > c or c > "\udfff" for c in text):
+    if all(c < "\ud800" or c > "\udfff" for c in text):
         assert PIECES.decode(PIECES.encode(text)) == text
 
 
@@ -88,7 +93,8 @@ def test_messages_are_plain_lines_or_the_chat_template() -> None:
     messages = ({"role": "system", "content": "Add."}, {"role": "user", "content": "1+1"})
     assert PLAIN.decode(PLAIN.encode(messages)) == "system: Add.\nuser: 1+1\nassistant:"
     own = character_tokenizer()
-    own.hf.chat_template = "{% for m in messages %}[{{ m['content'] }}]{% endfor %}{% if add_generation_prompt %}>{% endif %}"
+    said = "{% for m in messages %}[{{ m['content'] }}]{% endfor %}"
+    own.hf.chat_template = said + "{% if add_generation_prompt %}>{% endif %}"
     assert own.decode(own.encode(messages)) == "[Add.][1+1]>"
 
 
@@ -108,7 +114,8 @@ def test_texts_of_a_task_are_all_its_strings() -> None:
         def size(self) -> int:
             return len(self)
 
-    assert task_texts(SimpleNamespace(problems=lambda split: Source(problems))) == ["q0", "a0", "s0", "s1", "user", "q1"]
+    task = SimpleNamespace(problems=lambda split: Source(problems))
+    assert task_texts(task) == ["q0", "a0", "s0", "s1", "user", "q1"]
 
 
 def test_a_tokenizer_without_an_end_is_refused() -> None:

@@ -14,7 +14,7 @@ B, K, D, V = 3, 4, 5, 7
 
 
 def make(seed: int = 0, width: int = V, **columns: Any) -> tuple[TokenDist, Tensor]:
-    """A distribution over a random linear head, and its logits [B, K, V]; hidden states and head want gradients."""
+    """A distribution over a random linear head, and its logits [B, K, V]; hidden and head want gradients."""
     g = torch.Generator().manual_seed(seed)
     hidden = torch.randn(B * K, D, generator=g, requires_grad=True)
     head = nn.Linear(D, width)
@@ -23,7 +23,8 @@ def make(seed: int = 0, width: int = V, **columns: Any) -> tuple[TokenDist, Tens
     action = torch.randint(0, V, (B * K,), generator=torch.Generator().manual_seed(9))
     mask = torch.ones(B * K, dtype=torch.bool)
     fields = {"mask": mask, **columns}
-    return TokenDist(hidden, action, head=head, vocabulary=width, shape=(B, K), **fields), head(hidden).view(B, K, width)
+    dist = TokenDist(hidden, action, head=head, vocabulary=width, shape=(B, K), **fields)
+    return dist, head(hidden).view(B, K, width)
 
 
 @pytest.fixture(params=["whole", "chunks"])
@@ -96,7 +97,7 @@ def test_nothing_is_said_where_nothing_was_decided() -> None:
 
 
 def test_a_part_of_the_decisions() -> None:
-    p, x = make(temperature=torch.linspace(0.5, 2, B * K))
+    p, _ = make(temperature=torch.linspace(0.5, 2, B * K))
     index = torch.tensor([7, 2])
     part = p.at(index)
     assert part.shape == (2,)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from searchtree import Node, Tree
 from torch import Tensor
 
 from shuhari.batch import Batch
@@ -22,7 +23,6 @@ from shuhari.needs import Need
 from shuhari.ports import Collected, Ctx, Curriculum, Event
 from shuhari.reduce import ends, group_mean, units
 from shuhari.rollouts.single import Single
-from searchtree import Node, Tree
 
 
 @dataclass

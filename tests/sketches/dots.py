@@ -8,8 +8,10 @@ Left out: fitting the adapter, which comes before (a stage of its own, binary cr
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from math import e, log
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from shuhari.batch import Batch, cat
-from shuhari.data import Payload, Problem, Request
+from shuhari.batch import Batch
+from shuhari.join import cat
+from shuhari.data import Problem, Request, code
 from shuhari.ports import Collected, Ctx, Event, Task
 from shuhari.reduce import group_mean
 
@@ -38,7 +41,7 @@ class Adapter:
         with torch.no_grad():
             last: Any = self.calibrate[2]
             last.weight.zero_()
-            last.bias.copy_(torch.tensor([1.0, -1.0]).exp().add(-1).log().nan_to_num(0.0))  # T = 1, b = 0
+            last.bias.copy_(torch.tensor([log(e - 1), 0.0]))  # T = 1, b = 0
         self.module = nn.ModuleList([self.embed, self.calibrate])
 
     def __call__(self, batch: Batch) -> Any:
@@ -69,20 +72,22 @@ class TargetSuccess:
     every: int = 2
     target: float = 0.5
     tau: float = 1e-3
-    state: dict[str, Any] = field(init=False, default_factory=lambda: {"probed": -1})
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"probed": -1, "calls": 0})
 
     async def select(self, n: int, ctx: Ctx) -> list[Request]:
         source = ctx.task.problems("train")
         if ctx.step % self.every == 0 and self.state["probed"] != ctx.step:
             known = some(source, self.references, ctx.rng("references"))
             batch = await ctx.probe([Request(p, self.n) for p in known], tag="probe")
-            z, v = await embeddings(known, ctx), by_request(batch, self.n)
-            self.state = {"probed": ctx.step, "z": z[~v.isnan()], "v": v[~v.isnan()]}
+            z, v = await embeddings(known, ctx), success(known, batch)
+            self.state |= {"probed": ctx.step, "z": z[~v.isnan()], "v": v[~v.isnan()]}
         pool = some(source, self.pool, ctx.rng("pool"))
         adapter: Any = ctx.models["adapter"]
         p = adapter.predict(await embeddings(pool, ctx), self.state["z"], self.state["v"])
-        u = torch.rand(len(pool), generator=ctx.rng("draw", self.state.get("rounds", 0)))
-        chosen = (selection(p, self.target, self.tau) - (-u.log()).log()).topk(min(n, len(pool))).indices  # Gumbel top-n
+        self.state["calls"] += 1
+        u = torch.rand(len(pool), generator=ctx.rng("draw", self.state["calls"]))
+        gumbel = selection(p, self.target, self.tau) - (-u.log()).log()
+        chosen = gumbel.topk(min(n, len(pool))).indices
         return [Request(pool[i]) for i in chosen.tolist()]
 
 
@@ -94,15 +99,16 @@ def some(source: Any, n: int, rng: torch.Generator) -> list[Problem]:
     return [source[int(i)] for i in torch.randperm(size, generator=rng)[:n]]
 
 
-def by_request(batch: Batch, n: int) -> Tensor:
-    """Mean reward of each request, in order."""
-    return batch.outcome().view(-1, n).nanmean(1)
+def success(problems: Sequence[Problem], batch: Batch) -> Tensor:
+    """[R] mean reward of each problem; NaN where its rollout failed."""
+    outcome, problem = batch.outcome(), batch["problem"]
+    return torch.stack([outcome[problem == code(p.task, p.id)].nanmean() for p in problems])
 
 
 async def embeddings(problems: Sequence[Problem], ctx: Ctx) -> Tensor:
     """[Q, D] mean hidden states of the prompts."""
     prompts: list[Any] = [ctx.encode(p.prompt, "embed") for p in problems]
-    found = [await ctx.engine.score("embed", x[:1], x[1:], ["features"]) for x in prompts]
+    found = await asyncio.gather(*(ctx.engine.score("embed", x[:1], x[1:], ["features"]) for x in prompts))
     return torch.from_numpy(np.stack([f["features"].mean(0) for f in found]))
 
 
@@ -140,6 +146,3 @@ class GroupReplay:
         if drawn:
             batch = cat(drawn)
             yield batch.put({"weight/rl": batch.weight("rl") if "weight/rl" in batch else batch["mask"].float()})
-
-
-__all__ = ["Adapter", "GroupReplay", "Payload", "TargetSuccess", "selection"]

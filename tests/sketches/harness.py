@@ -7,7 +7,6 @@ its reports, one a step, through `shuhari.run.train`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -15,34 +14,19 @@ from unittest.mock import patch
 import torch
 
 import shuhari.run
-from shuhari.build import Components
 from shuhari.buffers.fresh import Fresh
+from shuhari.build import Components
 from shuhari.curricula.sequential import Sequential
 from shuhari.data import EMPTY, Info, Sampling
 from shuhari.engines.local import Local
 from shuhari.learners.gradient import GradientLearner, Part, Term
 from shuhari.models.causal import Causal
+from shuhari.optimisers.adamw import AdamW
 from shuhari.ports import Buffer, Learner, Optimiser, Task, Transform
 from shuhari.roles import Role
 from shuhari.rollouts.single import Single
 from shuhari.run import Run
 from shuhari.tasks.arithmetic import Arithmetic
-
-
-@dataclass
-class Adam:
-    """A plain Adam at a fixed rate, its memory left out."""
-
-    lr: float = 1e-2
-    inner: Any = field(init=False, default=None)
-
-    def bind(self, params: Any) -> None:
-        self.inner = torch.optim.Adam(list(params), self.lr)
-
-    def step(self, evaluate: Any, at: float) -> Info:
-        info: Info = evaluate.backward()
-        self.inner.step()
-        return info
 
 
 def tiny(role: type[Causal] = Causal, **fields: Any) -> Any:
@@ -54,7 +38,7 @@ def part(trains: str | tuple[str, ...] = "policy", optimiser: Optimiser | None =
     """A part whose fields that hold a `Term` are its terms; the others are the part's own."""
     terms = {k: v for k, v in fields.items() if isinstance(v, Term)}
     own = {k: v for k, v in fields.items() if k not in terms}
-    return Part((trains,) if isinstance(trains, str) else trains, terms, optimiser or Adam(), **own)
+    return Part((trains,) if isinstance(trains, str) else trains, terms, optimiser or AdamW(lr=1e-2), **own)
 
 
 def stage(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import harness
 import numpy as np
 import pytest
 import torch
-
-import harness
 from deepsearch import HardCache, NodeAdvantage, TreeSearch, backup
+from searchtree import Tree
+from toys import Echo
+
 from shuhari.buffers.fresh import Fresh
 from shuhari.curricula.sequential import Sequential
 from shuhari.data import Problem, Request
@@ -18,8 +20,6 @@ from shuhari.needs import Trace
 from shuhari.objectives.clip import Clip
 from shuhari.pack import pack
 from shuhari.ports import Collected, Curriculum, Rollout, Transform
-from toys import Echo
-from searchtree import Tree
 
 rollout: Rollout = TreeSearch()
 credit: Transform = NodeAdvantage()
@@ -34,7 +34,11 @@ def search(**fields: Any) -> Any:
     task = Echo(length=2)
     parts = {"policy": harness.part(clip=Term(Clip(high=0.28)))}
     rollout = TreeSearch(**{"width": 3, "chunk": 1, "depth": 3, "budget": 25, **fields})
-    common = {"rollout": rollout, "curriculum": HardCache(Sequential()), "collect": {"node": NodeAdvantage()}}
+    common: dict[str, Any] = {
+        "rollout": rollout,
+        "curriculum": HardCache(Sequential()),
+        "collect": {"node": NodeAdvantage()},
+    }
     return harness.make(harness.stage(parts, task=task, buffer=Fresh(4), steps=2, **common))
 
 
@@ -89,7 +93,7 @@ def test_a_solved_hard_problem_comes_with_its_solution() -> None:
     run.enter_stage()
     batch = run.collect(4)
     run.tell(Collected(batch))
-    kept = set(run.stage.curriculum.state)  # type: ignore[attr-defined]
+    kept = set(run.stage.curriculum.state)
     right = batch.outcome("reward/score") == 1
     assert kept and kept <= {str(int(p)) for p in batch["problem"][right]}
     again = run.collect(4)

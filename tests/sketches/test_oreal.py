@@ -5,21 +5,21 @@ from __future__ import annotations
 from math import log
 from typing import Any
 
-import torch
-
 import harness
+import torch
 from oreal import CreditWeights, FitOutcome, TokenReward
+from toys import Echo
+
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.learners.gradient import Term
 from shuhari.models.causal import Causal
 from shuhari.objectives.clip import Reinforce
 from shuhari.objectives.divergence import Divergence
-from shuhari.ports import Model, Objective, Transform
+from shuhari.ports import Collected, Model, Objective, Transform
 from shuhari.roles import Role
 from shuhari.transforms.advantage import Advantage
 from shuhari.transforms.filters import Mixed
-from toys import Echo
 
 weigh: Transform = CreditWeights()
 fit: Objective = FitOutcome()
@@ -42,7 +42,13 @@ def run_of(steps: int = 1, after: int = 0) -> Any:
         ),
     }
     collect = {"mixed": Mixed(), "advantage": Advantage("leave-one-out", scale="none")}
-    common = {"collect": collect, "transforms": {"credit": CreditWeights()}, "buffer": Fresh(4), "n": 8, "max_new": 2}
+    common: dict[str, Any] = {
+        "collect": collect,
+        "transforms": {"credit": CreditWeights()},
+        "buffer": Fresh(4),
+        "n": 8,
+        "max_new": 2,
+    }
     return harness.make(harness.stage(parts, task=Echo(), models=models, steps=steps, **common))
 
 
@@ -50,7 +56,7 @@ def collected(run: Any) -> Batch:
     run.enter_stage()
     learner = run.stage.learners["main"]
     while want := run.short():
-        learner.buffer.observe(harness.shuhari.run.Collected(run.apply(run.stage.collect, run.collect(want))))
+        learner.buffer.observe(Collected(run.apply(run.stage.collect, run.collect(want))))
     [batch] = learner.buffer.draw(run.ctx)
     return batch
 

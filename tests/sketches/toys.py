@@ -1,13 +1,16 @@
-"""A toy task of text: small enough that an untrained model is sometimes right."""
+"""What sketches are tried on: a task of text that an untrained model is sometimes right about, and an onlooker."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
+from shuhari.batch import Batch
 from shuhari.data import Problem, Step
+from shuhari.needs import Need
+from shuhari.ports import Ctx
 from shuhari.tasks.source import Listed, answer_text
 
 
@@ -34,3 +37,15 @@ class Echo:
 
     def spaces(self) -> None:
         return None
+
+
+@dataclass
+class Watch:
+    """A transform that keeps what was drawn."""
+
+    seen: list[Batch] = field(default_factory=list)
+    needs: tuple[Need, ...] = ()
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        self.seen.append(batch)
+        return batch

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from shuhari.batch import Batch, cat
+from shuhari.batch import Batch
 from shuhari.data import nearest
+from shuhari.join import cat
 from shuhari.pack import usable
 from shuhari.ports import Collected, Ctx, Event
 from shuhari.registry import register

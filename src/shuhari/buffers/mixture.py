@@ -11,7 +11,8 @@ from itertools import zip_longest
 
 import torch
 
-from shuhari.batch import Batch, cat
+from shuhari.batch import Batch
+from shuhari.join import cat
 from shuhari.ports import Buffer, Ctx
 from shuhari.registry import register
 

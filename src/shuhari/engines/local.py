@@ -61,7 +61,7 @@ class Local:
     seed: int = field(init=False, default=0)
     version: int = field(init=False, default=0)
     models: Mapping[str, Any] = field(init=False, default_factory=lambda: EMPTY)
-    charge: Callable[[str, float], None] = field(init=False, default=lambda what, amount: None)
+    charge: Callable[[str, float], None] = field(init=False, default_factory=lambda: _free)
 
     def __post_init__(self) -> None:
         self._calls: list[Call] = []
@@ -152,6 +152,10 @@ class Local:
             {name: columns[need.key][i, : len(q.step.mask)].numpy() for name, need in zip(q.names, needs, strict=True)}
             for i, q in enumerate(queries)
         ]
+
+
+def _free(what: str, amount: float) -> None:
+    """Outside of a run nothing is charged."""
 
 
 def _alike(items: list[T], kind: Callable[[T], Hashable]) -> list[list[T]]:

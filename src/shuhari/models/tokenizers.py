@@ -21,8 +21,9 @@ KEPT = 1 << 16  # encoded texts kept
 class Tokenizer:
     """A Hugging Face fast tokenizer, `hf`, as models use it: `encode`, `decode`, `end`, `pad`, `size`.
 
-    Texts are encoded as they are: no begin or end token is added (a chat template writes its own). Raises ValueError
-    where the tokenizer has no end-of-sequence token.
+    Texts are encoded as they are: no begin or end token is added (a chat template writes its own). A special token that
+    a text names (`<|im_end|>`) is that token, as chat templates need it; with characters it is plain text. Raises
+    ValueError where the tokenizer has no end-of-sequence token.
     """
 
     def __init__(self, hf: Any) -> None:

@@ -56,7 +56,7 @@ class Trunk(nn.Module):
     @property
     def device(self) -> torch.device:
         """Where the weights are."""
-        return self._hidden[1].weight.device  # type: ignore[no-any-return]
+        return self._hidden[1].weight.device
 
     @property
     def scalar(self) -> Any:
@@ -76,7 +76,7 @@ class Trunk(nn.Module):
         """[b, T] ids -> [b, T, D]. Without a mask rows may be padded on the right: causal attention looks back only."""
         more = {"attention_mask": mask, "position_ids": positions, "past_key_values": cache}
         out = self.base(input_ids=ids, use_cache=cache is not None, **more)
-        return out.last_hidden_state  # type: ignore[no-any-return]
+        return out.last_hidden_state
 
     def new_cache(self, room: int = 0) -> Any:
         """Keys and values of the rows to come, `room` tokens each; 0: a cache that gradients run through."""

@@ -93,6 +93,8 @@ class _Moments:
         kinds: dict[Any, list[int]] = {}
         for i, p in enumerate(self.params):
             kinds.setdefault((p.device, p.dtype), []).append(i)
+        # norms of half-precision gradients are taken in single
+        self.precision = torch.float64 if any(t is torch.float64 for _, t in kinds) else torch.float32
         self.groups = []  # what one call of the kernel takes: one device, one type; its counts are views of one tensor
         for (device, _), own in kinds.items():
             counts = torch.zeros(len(own), device=device)
@@ -114,9 +116,9 @@ class _Moments:
                 grads.append(g if g.is_contiguous() else g.contiguous())
         if not live:
             return 0.0
-        norms = torch._foreach_norm(grads)
+        norms = torch._foreach_norm(grads, 2, self.precision)
         if len(self.groups) > 1:
-            norms = tuple(n.float().to(norms[0].device) for n in norms)
+            norms = tuple(n.to(norms[0].device) for n in norms)
         norm = float(torch.linalg.vector_norm(torch.stack(norms)))
         if not norm < float("inf"):
             raise FloatingPointError(f"the gradient is not finite (norm {norm}): no parameter was changed")

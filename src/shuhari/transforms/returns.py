@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from shuhari.batch import BRANCH, STATUS, Batch
+from shuhari.batch import STATUS, Batch
+from shuhari.columns import BRANCH
 from shuhari.data import Number, Status, nearest
 from shuhari.needs import Need
 from shuhari.ports import Ctx

@@ -1,0 +1,87 @@
+"""The command line. Help imports nothing heavy: each command imports what it needs when it runs.
+
+Exit codes: 0 done, 1 the run failed, 2 a mistake in what was asked, 130 stopped and saved.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from shuhari.cli import catalogue, measuring, reading, training
+
+DONE, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
+
+app = typer.Typer(
+    name="shuhari",
+    help="One RL loop for every generative policy, from a lookup table to a language model.",
+    epilog="Example: shuhari train baselines/quickstart --run runs/quickstart",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for name, command in (
+    ("train", training.train),
+    ("eval", measuring.evaluate),
+    ("runs", reading.runs),
+    ("show", reading.show),
+    ("compare", measuring.compare),
+    ("methods", catalogue.methods),
+    ("tasks", catalogue.tasks),
+    ("doctor", catalogue.doctor),
+):
+    app.command(name)(command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from shuhari import __version__
+
+        typer.echo(f"shuhari {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")] = False,
+) -> None:
+    """One RL loop for every generative policy, from a lookup table to a language model."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command line; always ends in SystemExit with one of the codes above."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in given
+    try:
+        app([a for a in given if a != "--debug"], prog_name="shuhari")
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
+        sys.exit(STOPPED)
+    except Exception as error:
+        if debug:
+            import traceback
+
+            traceback.print_exception(error)
+        sys.exit(explain(error, debug=debug))
+
+
+def explain(error: Exception, *, debug: bool = False) -> int:
+    """Say what went wrong, without a traceback; the exit code that it deserves."""
+    from shuhari.overlay import RecipeError
+    from shuhari.store.directory import NoRunError
+    from shuhari.store.files import LockedError, StoreError
+
+    clear = isinstance(error, RecipeError | StoreError | ImportError)  # these say all that there is to say
+    told = error.args[0] if isinstance(error, KeyError) and error.args else error
+    typer.echo(f"error: {told}" if clear else f"error: {type(error).__name__}: {told}", err=True)
+    if not debug and (not clear or error.__cause__ is not None):
+        typer.echo("(--debug shows where it happened)", err=True)
+    return MISTAKE if isinstance(error, RecipeError | NoRunError | LockedError | ImportError) else FAILED

@@ -1,0 +1,105 @@
+"""`methods`, `tasks`, `doctor`: what there is, and what this machine is."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from shuhari.cli.text import as_json, note, printable, say, table
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def methods(json: Json = False) -> None:
+    """List the recipes: name, what each does, and the verdict of its claim.
+
+    Example: shuhari methods --json
+    """
+    from dataclasses import asdict
+
+    from shuhari.recipe import methods as listed
+
+    found = listed()
+    if json:
+        as_json([asdict(m) for m in found])
+        return
+    table(("method", "summary", "verdict"), [(m.name, m.summary, m.verdict) for m in found])
+
+
+def tasks(
+    name: Annotated[str, typer.Argument(help="A task to look at; all are listed without it.")] = "",
+    n: Annotated[int, typer.Option("-n", min=1, help="How many problems to show.")] = 3,
+    split: Annotated[str, typer.Option(help="Of which split.")] = "train",
+    sets: Annotated[list[str] | None, typer.Option("--set", help="A setting of the task: key=value.")] = None,
+    json: Json = False,
+) -> None:
+    """List the tasks, or preview problems of one.
+
+    Example: shuhari tasks arithmetic -n 5 --set digits=3
+    """
+    from shuhari.tasks import catalogue
+
+    if name:
+        _preview(name, n, split, sets or [], json)
+        return
+    found = catalogue.listing()
+    if json:
+        as_json(found)
+        return
+    rows = [(t["name"], t["summary"], _example(t)) for t in found]
+    table(("task", "what it is", "example"), rows)
+    say("shuhari tasks NAME shows problems and settings of one")
+
+
+def _preview(name: str, n: int, split: str, sets: list[str], json: bool) -> None:
+    from shuhari.build import component
+    from shuhari.overlay import dotted, setting
+    from shuhari.tasks import catalogue
+
+    given = dict((dotted(path), value) for path, value in map(setting, sets))
+    task = component("task", {"name": name, **given})
+    shown = catalogue.preview(task, n, split)
+    if json:
+        as_json(shown)
+        return
+    if not shown:
+        note(f"split {split!r} of {name} has no problems")
+    rows = [(p["id"], _short(p["prompt"]), _short(p["answer"])) for p in shown]
+    table(("id", "prompt", "answer"), rows)
+    own = {k: v for k, v in vars(task).items() if isinstance(v, bool | int | float | str | tuple)}
+    say("settings: " + ", ".join(f"{k} = {v!r}" for k, v in own.items() if not k.startswith("_")))
+
+
+def _example(entry: dict[str, Any]) -> str:
+    if entry["problem"]:
+        return f"({entry['problem']})"
+    shown = entry["example"]
+    if not shown:
+        return str(entry["spaces"])
+    return f"{_short(shown['prompt'])} -> {_short(shown['answer'])}"
+
+
+def _short(value: Any) -> str:
+    return "-" if value is None else printable(str(value), 120).replace("\n", "⏎")
+
+
+def doctor(json: Json = False) -> None:
+    """Versions, cores, threads, speed and sandbox of this machine, for bug reports.
+
+    Example: shuhari doctor --json
+    """
+    from shuhari.doctor import report
+
+    found = report()
+    if json:
+        as_json(found)
+        return
+    for key, value in found.items():
+        if not isinstance(value, dict):
+            say(f"{key:<10} {value}")
+            continue
+        missing = [k for k, v in value.items() if v is None]
+        there = ", ".join(f"{k} {v}" for k, v in value.items() if v is not None)
+        none = f"; not there: {', '.join(missing)}" if missing and key == "packages" else ""
+        say(f"{key:<10} {there}{none}")

@@ -1,0 +1,65 @@
+"""`train --dry-run`: every value of the resolved recipe with its source, and what it amounts to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from shuhari.cli.text import say
+
+if TYPE_CHECKING:
+    from shuhari.recipe import Recipe
+
+
+def dry_run(recipe: Recipe) -> None:
+    """Print the recipe and build its components once, so that every mistake but those of data shows."""
+    from shuhari.build import arithmetic, stage_components
+
+    shared: dict[str, Any] = {}
+    stages = [stage_components(table, shared) for table in recipe.stages]
+    defaults: dict[tuple[str, str], list[str]] = {}  # (key, value) -> the stages where it stands
+    for stage in stages:
+        for key, value in stage.defaults.items():
+            defaults.setdefault((key, _text(value)), []).append(stage.name)
+    told = {k: "default" if len(v) == len(stages) else f"default in {', '.join(v)}" for k, v in defaults.items()}
+    rows = values(recipe, told)
+    width = min(72, max((len(text) for text, _ in rows), default=0))
+    say(f"# {recipe.name}")
+    for text, source in rows:
+        say(f"{text:<{width}}  # {source}")
+    say()
+    for stage in stages:
+        budget = ", ".join(f"{v:g} {k}" for k, v in stage.budget.items())
+        say(f"{stage.name}: {budget}; {arithmetic(stage)}")
+
+
+def values(recipe: Recipe, defaults: Mapping[tuple[str, str], str]) -> list[tuple[str, str]]:
+    """(`key = value`, source) of the recipe's own values and of the `defaults` it leaves standing, by section."""
+    from shuhari.overlay import SCALARS, dotted, leaves, split_path
+
+    sections: dict[str, list[tuple[str, str]]] = {"": []}
+    own = dict(leaves(recipe.tree))
+    for path, value in own.items():
+        rows = sections.setdefault("" if path[0] in SCALARS else path[0], [])
+        rows.append((f"{dotted(path)} = {_text(value)}", recipe.sources.get(path, "default")))
+    for (key, text), source in defaults.items():
+        path = split_path(key)
+        if not any(p[: len(path)] == path for p in own):
+            sections.setdefault("" if path[0] in SCALARS else path[0], []).append((f"{key} = {text}", source))
+    stages = sections.pop("stage", [])
+    return [row for rows in sections.values() for row in rows] + stages
+
+
+def _text(value: Any) -> str:
+    """A value much as TOML writes it."""
+    if hasattr(value, "__dataclass_fields__"):
+        value = asdict(value)
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k} = {_text(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)

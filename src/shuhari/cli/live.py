@@ -1,0 +1,160 @@
+"""What `train` shows while it runs: one panel that is renewed on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shuhari.cli.text import note, number, printable, say
+
+if TYPE_CHECKING:
+    from shuhari.recipe import Recipe
+
+QUIET = 5.0  # seconds between two lines where the output is no terminal
+
+
+class Live:
+    """Shows reports; a context manager. The last held-out score stays until a new one comes."""
+
+    def __init__(self, recipe: Recipe, path: Path) -> None:
+        from rich.console import Console
+
+        self.console = Console()
+        self.eta = Eta(recipe.stages)
+        self.title = f"{recipe.name}  seed {recipe.seed}  {path}"
+        self.total = recipe.total
+        self.panel: Any = None
+        self.seen: dict[str, Any] = {}
+        self.told: set[str] = set()
+        self.last = float("-inf")
+        self.started = False
+
+    def __enter__(self) -> Live:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the last panel standing; safe to call twice."""
+        if self.panel is not None:
+            self.panel.stop()
+            self.panel = None
+
+    def show(self, report: Mapping[str, Any]) -> None:
+        """One step's report."""
+        if not self.started:
+            self._start()
+        for problem in report.get("problems", ()):
+            if problem not in self.told and len(self.told) < 20:
+                self.told.add(problem)
+                note(f"step {report['step']}: {printable(problem, 500)}")
+        cells = self.cells(report)
+        if self.panel is not None:
+            self.panel.update(self._table(cells))
+        elif "evaluate/greedy" in report or time.monotonic() - self.last > QUIET:
+            self.last = time.monotonic()
+            say("  ".join(f"{k} {v}" for k, v in cells.items()))
+
+    def _start(self) -> None:
+        self.started = True
+        if not self.console.is_terminal:
+            say(self.title)
+            return
+        from rich.live import Live as Panel
+
+        self.panel = Panel(console=self.console, refresh_per_second=4, transient=False)
+        self.panel.start()
+
+    def cells(self, report: Mapping[str, Any]) -> dict[str, str]:
+        """What is worth a place: label -> text."""
+        from shuhari.plot import chosen
+
+        self.eta.add(report)
+        total = f"/{self.total}" if self.total else ""
+        out = {"step": f"{report['step']}{total}", "stage": str(report.get("stage", ""))}
+        for label, name in chosen(report).items():
+            self.seen[label] = report[name]
+        out |= {label: number(value) for label, value in self.seen.items()}
+        if (rate := self.eta.rate()) is not None:
+            out["tokens/s" if "spent/tokens" in report else "decisions/s"] = f"{rate:,.0f}"
+        if (left := self.eta.left()) is not None:
+            out["ETA"] = clock(left)
+        return out
+
+    def _table(self, cells: Mapping[str, str]) -> Any:
+        from rich.panel import Panel
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table.grid(padding=(0, 2))
+        for name in cells:
+            grid.add_column(name)
+        grid.add_row(*(Text(name, style="dim") for name in cells))
+        grid.add_row(*(Text(value, style="bold") for value in cells.values()))
+        return Panel(grid, title=Text(self.title), title_align="left", expand=False)
+
+
+class Eta:
+    """How fast a run goes and how long it will take, from its reports since this sitting began.
+
+    Each stage counts for its share of the steps, or as much as any other where a budget is in something else.
+    """
+
+    def __init__(self, stages: Sequence[Mapping[str, Any]]) -> None:
+        from shuhari.overlay import BUDGETS
+
+        self.budgets = {s["name"]: {b: s[b] for b in BUDGETS if b in s} for s in stages}
+        steps = [b.get("steps") for b in self.budgets.values()]
+        self.weight = dict(zip(self.budgets, [s or 0 for s in steps] if all(steps) else [1] * len(steps), strict=True))
+        self.entered: dict[str, Mapping[str, Any]] = {}  # stage -> the report before it
+        self.points: list[tuple[float, float, float]] = []  # seconds, share done, decisions; the first and the last few
+        self.before: Mapping[str, Any] = {}
+
+    def add(self, report: Mapping[str, Any]) -> None:
+        stage = str(report.get("stage", ""))
+        if stage in self.budgets and stage not in self.entered:
+            self.entered[stage] = self.before if self.before or stage == next(iter(self.budgets)) else report
+        self.before = report
+        point = float(report["seconds"]), self.done(report), float(report.get("spent/decisions", 0))
+        self.points = [*self.points[:1], *self.points[1:][-20:], point]
+
+    def done(self, report: Mapping[str, Any]) -> float:
+        """The share of the run that is behind it, in [0, 1]."""
+        stage, whole = str(report.get("stage", "")), sum(self.weight.values())
+        share = 0.0
+        for name, budget in self.budgets.items():
+            if name == stage:
+                start = self.entered.get(stage, {})
+                spent = [(_spent(report, b) - _spent(start, b)) / allowed for b, allowed in budget.items()]
+                return float((share + self.weight[name] * min(1.0, max(spent, default=0.0))) / whole)
+            share += self.weight[name]
+        return 0.0
+
+    def left(self) -> float | None:
+        """Seconds until the end, None until two steps are made."""
+        if len(self.points) < 2:
+            return None
+        recent = self.points[-min(len(self.points), 20) :]
+        seconds, share = recent[-1][0] - recent[0][0], recent[-1][1] - recent[0][1]
+        return None if share <= 0 else seconds * (1 - recent[-1][1]) / share
+
+    def rate(self) -> float | None:
+        """Decisions a second of the last steps, None where nothing is collected."""
+        recent = self.points[-min(len(self.points), 20) :]
+        if len(recent) < 2 or recent[-1][0] <= recent[0][0]:
+            return None
+        return (recent[-1][2] - recent[0][2]) / (recent[-1][0] - recent[0][0]) or None
+
+
+def _spent(report: Mapping[str, Any], budget: str) -> float:
+    return float(report.get("seconds" if budget == "seconds" else f"spent/{budget}", 0))
+
+
+def clock(seconds: float) -> str:
+    """m:ss or h:mm:ss."""
+    minutes, s = divmod(round(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    return f"{hours}:{m:02}:{s:02}" if hours else f"{m}:{s:02}"

@@ -1,0 +1,203 @@
+"""`eval` and `compare`: what runs are worth, with intervals.
+
+Over the problems of one run: Wilson's interval where every outcome is 0 or 1, else a bootstrap. Over seeds: a
+bootstrap, paired by seed where both sides have the same ones. Runs are opened read-only; nothing is stored in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shuhari.cli.text import as_json, note, number, say, table
+
+if TYPE_CHECKING:
+    from shuhari.evaluation import Evaluation, Outcomes
+    from shuhari.stats import Estimate
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def evaluate(
+    run: Annotated[str, typer.Argument(help="A path, a name under runs/, or `latest`.")],
+    n: Annotated[int | None, typer.Option("-n", min=1, help="Held-out problems (default: the recipe's).")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Samples a problem, for the mean and pass@k.")] = 8,
+    k: Annotated[list[int] | None, typer.Option("-k", min=1, help="k of pass@k (default: 1, 2, 4, ...).")] = None,
+    split: Annotated[str | None, typer.Option(help="Which problems (default: the recipe's).")] = None,
+    step: Annotated[int | None, typer.Option(help="The checkpoint of this step (default: the last).")] = None,
+    json: Json = False,
+) -> None:
+    """Greedy, mean of n samples and unbiased pass@k on held-out problems, each with a 95 % interval.
+
+    Example: shuhari eval latest --samples 16 -k 1 -k 4 -k 16
+    """
+    from shuhari import stats
+
+    path = _resolve(run)
+    if k and max(k) > samples:
+        raise typer.BadParameter(f"pass@{max(k)} needs at least {max(k)} samples, and --samples is {samples}")
+    settings = {"n": n, "samples": samples, "split": split, "k": tuple(k or ())}
+    outcomes, used, at = measured(path, step, {key: v for key, v in settings.items() if v is not None})
+    found: dict[str, Estimate] = {"greedy": interval(outcomes.greedy)}
+    if outcomes.sampled is not None:
+        found |= stats.scores(outcomes.sampled, used.k or stats.powers(samples), used.solved)
+    if json:
+        rows = {name: {"value": e.value, "low": e.low, "high": e.high, "n": e.n} for name, e in found.items()}
+        as_json(
+            {
+                "run": str(path),
+                "step": at,
+                "split": used.split,
+                "problems": len(outcomes.ids),
+                "samples": samples,
+                **rows,
+            }
+        )
+        return
+    rows_ = [(name, e.value, f"[{number(e.low)}, {number(e.high)}]", e.n) for name, e in found.items()]
+    table(("", "value", "95 % interval", "problems"), rows_, f"{path}, step {at}, split {used.split}")
+    if (ungraded := len(outcomes.ids) - found["greedy"].n) > 0:
+        note(f"{ungraded} of {len(outcomes.ids)} problems could not be graded and are left out")
+
+
+def measured(path: Path, step: int | None, settings: Mapping[str, Any]) -> tuple[Outcomes, Evaluation, int]:
+    """(outcomes, the settings used, the step) of a run's checkpoint on held-out problems."""
+    from dataclasses import replace
+
+    from shuhari.evaluation import Evaluation
+    from shuhari.evaluation import evaluate as evaluated
+    from shuhari.recipe import load
+    from shuhari.resume import restore
+    from shuhari.run import open_run
+    from shuhari.store import Run, StoreError
+
+    tree = Run(path).load(step)
+    if tree is None:
+        raise StoreError(f"{path} has no checkpoint yet: there is nothing to evaluate")
+    with open_run(load(path)) as opened:
+        restore(opened, tree)
+        used = replace(opened.stage.evaluate or Evaluation(), **settings)
+        outcomes = evaluated(opened.ctx, used, opened.stage.measured)
+        for problem in dict.fromkeys(opened.ctx.problems):
+            note(problem)
+        return outcomes, used, opened.ctx.step
+
+
+def interval(values: Any) -> Estimate:
+    """The mean of outcomes with its interval; NaN (ungraded) left out."""
+    import numpy as np
+
+    from shuhari import stats
+
+    x = np.asarray(values, float)
+    x = x[~np.isnan(x)]
+    if len(x) and set(x.tolist()) <= {0.0, 1.0}:
+        return stats.wilson(int(x.sum()), len(x))
+    return stats.bootstrap(x)
+
+
+def compare(
+    arms: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs; join the seeds of one side by commas.")],
+    metric: Annotated[str, typer.Option(help="What is compared: its last value in each run.")] = "evaluate/greedy",
+    png: Annotated[Path, typer.Option(help="Where the plot goes.")] = Path("compare.png"),
+    n: Annotated[
+        int | None, typer.Option("-n", min=1, help="Held-out problems, where single runs are compared.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Compare runs, or sets of seeds, with the first: difference, 95 % bootstrap interval, and a PNG of the curves.
+
+    Several runs a side are compared over seeds. One run a side is evaluated anew, both on the same problems.
+
+    Example: shuhari compare grpo-s0,grpo-s1,grpo-s2 dapo-s0,dapo-s1,dapo-s2 --png grpo-dapo.png
+    """
+    from shuhari.plot import comparison
+    from shuhari.store import metrics
+
+    sides = {arm: [_resolve(name) for name in _split(arm)] for arm in arms}
+    if len(sides) < 2:
+        raise typer.BadParameter("compare needs two different sides; seeds of one side are joined by commas")
+    columns = {arm: [metrics(path) for path in paths] for arm, paths in sides.items()}
+    single = all(len(paths) == 1 for paths in sides.values()) and metric == "evaluate/greedy"
+    found = _by_problem(sides, n) if single else _by_seed(sides, columns, metric)
+    drawn: Path | None
+    try:
+        drawn = comparison(columns, metric, png, title=metric)
+    except KeyError as error:
+        note(f"no plot: {error.args[0]}")
+        drawn = None
+    if json:
+        as_json({"metric": metric, "over": "problems" if single else "seeds", "sides": found, "png": drawn})
+        return
+    rows = []
+    for name, entry in found.items():
+        low, high = entry.get("low"), entry.get("high")
+        told = "-" if low is None or low != low else f"[{number(low)}, {number(high)}]"
+        rows.append((name, entry["value"], entry["n"], entry.get("difference"), told, entry.get("paired")))
+    over = "problems" if single else "seeds"
+    table((metric, "mean", over, "difference", "95 % interval", "paired"), rows)
+    if drawn is not None:
+        say(f"plot: {drawn}")
+
+
+def _by_problem(sides: Mapping[str, Sequence[Path]], n: int | None) -> dict[str, dict[str, Any]]:
+    """Each single run evaluated greedily; differences over problems, paired where they are the same problems."""
+    settings = {"samples": 1, **({} if n is None else {"n": n})}
+    outcomes = {name: measured(paths[0], None, settings)[0] for name, paths in sides.items()}
+    return _against_first({name: (o.greedy.tolist(), o.ids) for name, o in outcomes.items()})
+
+
+def _by_seed(
+    sides: Mapping[str, Sequence[Path]], columns: Mapping[str, Sequence[Mapping[str, Any]]], metric: str
+) -> dict[str, dict[str, Any]]:
+    """The last value of the metric in each run; differences over seeds, paired where both sides have the same."""
+    from shuhari.store import Run
+
+    found: dict[str, tuple[list[float], list[Any]]] = {}
+    for name, paths in sides.items():
+        rows = [(Run(p).recipe.get("seed", 0), _last(c, metric, p)) for p, c in zip(paths, columns[name], strict=True)]
+        rows.sort(key=lambda row: row[0])
+        found[name] = [value for _, value in rows], [seed for seed, _ in rows]
+    return _against_first(found)
+
+
+def _against_first(found: Mapping[str, tuple[list[float], list[Any]]]) -> dict[str, dict[str, Any]]:
+    from statistics import fmean
+
+    from shuhari import stats
+
+    first, names = next(iter(found.values()))
+    out: dict[str, dict[str, Any]] = {}
+    for i, (name, (values, ids)) in enumerate(found.items()):
+        graded = [v for v in values if v == v]
+        out[name] = {"value": fmean(graded) if graded else float("nan"), "n": len(graded)}
+        if i:
+            paired = ids == names and len(set(ids)) == len(ids)
+            e = stats.difference(first, values, paired=paired)
+            out[name] |= {"difference": e.value, "low": e.low, "high": e.high, "paired": paired}
+    return out
+
+
+def _last(columns: Mapping[str, Sequence[Any]], metric: str, path: Path) -> float:
+    from shuhari.plot import series
+
+    try:
+        _, values = series(columns, metric)
+    except KeyError as error:
+        raise typer.BadParameter(f"{path}: {error.args[0]}") from None
+    if not len(values):
+        raise typer.BadParameter(f"{path} has no value of {metric} yet")
+    return float(values[-1])
+
+
+def _split(arm: str) -> list[str]:
+    return [name for name in arm.split(",") if name]
+
+
+def _resolve(name: str) -> Path:
+    from shuhari.store import resolve
+
+    return Path(resolve(name))

@@ -1,0 +1,171 @@
+"""`runs` and `show`: what is on disk. Runs are read while they are written to; nothing here changes one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shuhari.cli.text import as_json, note, number, printable, say, table
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LINES = 12  # of a table of steps on a screen
+
+
+def runs(
+    root: Annotated[Path, typer.Option(help="The folder that holds the runs.")] = Path("runs"), json: Json = False
+) -> None:
+    """List the runs under runs/: status, steps, last score.
+
+    Example: shuhari runs --root runs
+    """
+    from dataclasses import asdict
+
+    from shuhari.store import list_runs
+
+    found = list_runs(root)
+    if json:
+        as_json([asdict(r) for r in found])
+        return
+    if not found:
+        note(f"no run is in {root}/ yet: `shuhari train baselines/quickstart` makes one")
+        return
+    rows = []
+    for r in found:
+        steps = "-" if r.step < 0 else f"{r.step}/{r.total}" if r.total else str(r.step)
+        score = "-" if r.score is None else f"{number(r.score)} ({r.score_name})"
+        rows.append((r.name, r.status, steps, score, r.note))
+    table(("run", "status", "step", "score", ""), rows)
+
+
+def show(
+    run: Annotated[str, typer.Argument(help="A path, a name under runs/, or `latest`.")],
+    rollouts: Annotated[bool, typer.Option("--rollouts", help="The best, the worst and a random group.")] = False,
+    step: Annotated[int | None, typer.Option(help="Rollouts of this step (default: the last kept).")] = None,
+    json: Json = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Every step's metrics as CSV.")] = False,
+) -> None:
+    """Metrics of a run, or what its policy did.
+
+    Example: shuhari show latest --rollouts
+    """
+    from shuhari.store import Run, resolve
+
+    if json and csv:
+        raise typer.BadParameter("--json and --csv are two formats: give one")
+    path = Path(resolve(run))
+    opened = Run(path)
+    if rollouts:
+        _rollouts(opened, path, step, json)
+        return
+    columns = opened.metrics()
+    if csv:
+        _csv(columns)
+    elif json:
+        facts = {"path": path, "status": opened.status, "step": opened.step, "summary": opened.summary}
+        as_json({**facts, "recipe": opened.recipe, "metrics": columns, "events": opened.events()})
+    else:
+        _overview(opened, path, columns)
+
+
+def _csv(columns: Mapping[str, Sequence[Any]]) -> None:
+    import csv
+    import sys
+
+    out = csv.writer(sys.stdout, lineterminator="\n")
+    out.writerow(columns)
+    for i in range(len(columns["step"])):
+        out.writerow(["" if columns[name][i] is None else columns[name][i] for name in columns])
+
+
+def _overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    from shuhari.plot import chosen
+
+    recipe, summary = run.recipe, run.summary or {}
+    say(f"{path}: {recipe.get('name', '')}, seed {recipe.get('seed', 0)}, {run.status}, step {run.step}")
+    for when in ("before", "after"):
+        if summary.get(when):
+            say(f"{when}: " + ", ".join(f"{k} {number(v)}" for k, v in summary[when].items()))
+    shown = chosen(columns)
+    if not columns["step"]:
+        note("no step is stored yet")
+        return
+    every = max(1, -(-len(columns["step"]) // LINES))
+    last = len(columns["step"]) - 1
+    rows = [
+        (columns["step"][i], columns["stage"][i], *(columns[m][i] for m in shown.values()))
+        for i in range(last % every, last + 1, every)
+    ]
+    table(("step", "stage", *shown), rows)
+    hidden = [n for n in columns if n not in ("step", "stage", "wall", *shown.values())]
+    say("also stored: " + ", ".join(hidden) + " (--json, --csv)")
+
+
+# ------------------------------------------------------------------------------------------------ rollouts
+
+
+def _rollouts(run: Any, path: Path, step: int | None, json: bool) -> None:
+    groups = run.rollouts(step)
+    if json:
+        as_json([_group(g) for g in groups])
+        return
+    if not groups:
+        of = "" if step is None else f" of step {step}"
+        note(f"{path} keeps no rollouts{of}: groups are kept of single episodes ([store] rollouts), not of lanes")
+        return
+    for entry in map(_group, groups):
+        problem = entry["problem"]
+        reward = number(entry["score"])
+        say(f"--- {entry['why']} group of step {entry['step']}: {printable(problem['id'])}, reward {reward}")
+        say(f"prompt: {printable(str(problem['prompt']), 2000)}")
+        if problem["answer"] is not None:
+            say(f"answer: {printable(str(problem['answer']), 500)}")
+        for episode in entry["episodes"]:
+            rewards = " ".join(f"{k}={number(v)}" for k, v in episode["reward"].items())
+            why = "; ".join(f"{k}: {printable(str(v), 200)}" for k, v in episode["reasons"].items())
+            say(f"  [{rewards}] {episode['status']}{f' ({why})' if why else ''}")
+            for text in episode["steps"]:
+                say("    " + printable(text, 2000).replace("\n", "\n    "))
+    say()
+
+
+def _group(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored group in plain values."""
+    trajectories = group["trajectories"]
+    problem = trajectories[0].request.problem
+    return {
+        "step": group["step"],
+        "why": group.get("why", ""),
+        "score": group.get("score"),
+        "problem": {"id": problem.id, "prompt": _readable(problem.prompt), "answer": _readable(problem.answer)},
+        "episodes": [_episode(t) for t in trajectories],
+    }
+
+
+def _episode(trajectory: Any) -> dict[str, Any]:
+    """Rewards by name, summed over steps; `reasons`: the text that graders and rollouts left in `info`."""
+    reward: dict[str, float] = {}
+    reasons: dict[str, str] = {k: v for k, v in trajectory.info.items() if isinstance(v, str)}
+    for step in trajectory.steps:
+        for name, value in step.reward.items():
+            reward[name] = reward.get(name, 0.0) + float(value.sum() if hasattr(value, "sum") else value)
+        reasons |= {k: v for k, v in step.info.items() if isinstance(v, str) and k != "text"}
+    steps = [_act(step) for step in trajectory.steps if step.action is not None]
+    return {"status": str(trajectory.status), "reward": reward, "reasons": reasons, "steps": steps}
+
+
+def _act(step: Any) -> str:
+    return str(step.info["text"]) if "text" in step.info else str(_readable(step.action))
+
+
+def _readable(value: Any) -> Any:
+    """A payload as plain values."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {k: _readable(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [_readable(v) for v in value]
+    return value.hex() if isinstance(value, bytes) else value

@@ -1,0 +1,67 @@
+"""What the commands print with. rich is imported when something is printed; text of models is shown, never obeyed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import typer
+
+
+def say(text: str = "") -> None:
+    """A line of output."""
+    typer.echo(text)
+
+
+def note(text: str) -> None:
+    """A line beside the output."""
+    typer.echo(text, err=True)
+
+
+def as_json(value: Any) -> None:
+    """A value as JSON; what JSON has not is written as text, NaN as null."""
+    say(json.dumps(_finite(value), indent=2, default=str, allow_nan=False, ensure_ascii=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, dict):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
+    """A table; cells are plain text. In a pipe it is as wide as it needs to be."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=100_000)
+    shown = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    for name in columns:
+        shown.add_column(name, overflow="fold")
+    for row in rows:
+        shown.add_row(*(Text(printable(number(cell))) for cell in row))
+    console.print(shown)
+
+
+def number(value: object) -> str:
+    """A cell: numbers short, None as a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
+
+
+def printable(text: str, limit: int | None = None) -> str:
+    """Text of unknown origin for a terminal: control characters are spelled out, and it is cut at `limit`."""
+    text = text if limit is None or len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)

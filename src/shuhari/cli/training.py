@@ -1,0 +1,215 @@
+"""`train`: start a run, go on with one, or say that it is complete; `--dry-run` says what it would be.
+
+A first Ctrl-C or SIGTERM ends the run after the step at hand and saves; a second one stops at once, and what the last
+checkpoint holds is what is left.
+"""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shuhari.cli.text import note, number, printable, say, table
+
+if TYPE_CHECKING:
+    from shuhari.recipe import Recipe
+
+STOPPED = 130
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="family/method, a .toml file, or the folder of a run.")],
+    run: Annotated[Path | None, typer.Option(help="Folder of the run (default: under runs/).")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    sets: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b.c=value; may be repeated.")] = None,
+    init: Annotated[str, typer.Option(help="Start from the weights of RUN or RUN@step.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved recipe and stop.")] = False,
+) -> None:
+    """Train a recipe. The same command again goes on where the run stopped.
+
+    Example: shuhari train baselines/grpo --set task.digits=3 --set steps=50 --run runs/three-digits
+    """
+    from shuhari.recipe import load
+
+    found = load(recipe, sets or [], {} if seed is None else {"seed": seed})
+    if dry_run:
+        from shuhari.cli.dry import dry_run as told
+
+        told(found)
+        return
+    path = run or (Path(recipe) if (Path(recipe) / "recipe.toml").is_file() else _default_path(found))
+    if _complete(path, found):
+        note(f"{path} is complete: nothing to do (another folder starts anew: --run)")
+        closing(path)
+        return
+    command = _command(recipe, run, seed, sets or [], init)
+    if not _drive(found, path, init, command):
+        raise typer.Exit(STOPPED)
+    closing(path)
+
+
+def _default_path(recipe: Recipe) -> Path:
+    from shuhari.api import default_path
+
+    return default_path(recipe)
+
+
+def _complete(path: Path, recipe: Recipe) -> bool:
+    """Whether the run at `path` is complete; a run of another recipe is for `open_run` to refuse."""
+    from shuhari.recipe import dump
+    from shuhari.store import Run
+
+    if not (path / "run.sqlite").is_file() or not (path / "recipe.toml").is_file():
+        return False
+    return (path / "recipe.toml").read_text() == dump(recipe) and Run(path).status == "complete"
+
+
+def _command(recipe: str, run: Path | None, seed: int | None, sets: list[str], init: str) -> str:
+    words = ["shuhari", "train", recipe]
+    for flag, value in (("--run", run), ("--seed", seed), ("--init", init or None)):
+        words += [] if value is None else [flag, str(value)]
+    for text in sets:
+        words += ["--set", text]
+    return shlex.join(words)
+
+
+# ------------------------------------------------------------------------------------------------ driving a run
+
+
+def _drive(recipe: Recipe, path: Path, init: str, command: str) -> bool:
+    """Run to the end; False where it was stopped. What fails before the first step is a mistake in the recipe."""
+    from shuhari.api import initial
+    from shuhari.cli.live import Live
+    from shuhari.overlay import RecipeError
+    from shuhari.run import train as steps
+    from shuhari.store import CheckpointError, StoreError
+
+    try:
+        weights = initial(init)
+    except CheckpointError:
+        raise
+    except (StoreError, ValueError) as error:
+        raise typer.BadParameter(f"{init}: {error}", param_hint="--init") from None
+    step: int | None = None
+    reports = steps(recipe, path, init=weights)
+    with _stop() as stop, Live(recipe, path) as live:
+        try:
+            for report in reports:
+                step = int(report["step"])
+                stop.started = True
+                live.show(report)
+                if stop.asked:
+                    break
+        except KeyboardInterrupt:
+            reports.close()  # type: ignore[attr-defined]
+            live.close()
+            note(f"stopped inside a step; saved is {_saved(path)}. To go on: {command}")
+            return False
+        except (KeyError, ValueError, TypeError) as error:
+            if step is not None or isinstance(error, RecipeError):
+                raise
+            told = error.args[0] if isinstance(error, KeyError) and error.args else error
+            raise RecipeError("", f"the run cannot start: {told}") from error
+        except Exception:
+            live.close()
+            if step is not None:
+                note(f"failed after step {step}; what was stored is intact: {_saved(path)}")
+            raise
+        reports.close()  # type: ignore[attr-defined]  # saves, where the last step is in no checkpoint yet
+    if stop.asked and _status(path) != "complete":
+        note(f"stopped after step {step}, saved in {path}. To go on: {command}")
+        return False
+    return True
+
+
+def _saved(path: Path) -> str:
+    from shuhari.store import Run, StoreError
+
+    try:
+        cursor = Run(path).cursor
+    except StoreError:
+        cursor = None
+    return f"step {cursor['step']} in {path}" if cursor else "nothing yet"
+
+
+def _status(path: Path) -> str:
+    from shuhari.store import Run
+
+    return str(Run(path).status)
+
+
+class _Stop:
+    """Whether a signal has asked to stop, and whether a step has been made that can be waited for."""
+
+    asked = False
+    started = False
+
+    def __call__(self, number: int, frame: Any) -> None:
+        if self.asked or not self.started:
+            raise KeyboardInterrupt
+        self.asked = True
+        note("stopping after this step (once more: at once)")
+
+
+@contextmanager
+def _stop() -> Iterator[_Stop]:
+    """SIGINT and SIGTERM ask, rather than kill, while inside."""
+    stop = _Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)
+
+
+# ------------------------------------------------------------------------------------------------ at the end
+
+
+def closing(path: Path) -> None:
+    """Before and after, and where the numbers and the curves are."""
+    from shuhari.plot import curves
+    from shuhari.store import Run
+
+    run = Run(path)
+    summary = run.summary or {}
+    before, after = summary.get("before") or {}, summary.get("after") or {}
+    names = list(dict.fromkeys([*before, *after]))
+    if names:
+        rows = [(n, before.get(n), after.get(n), _change(before.get(n), after.get(n))) for n in names]
+        table(("held-out", "before", "after", "change"), rows)
+    elif (score := _last(run.metrics())) is not None:
+        say(f"last {printable(score[0])}: {number(score[1])}")
+    picture = path / "curves.png"
+    try:
+        curves(run.metrics(), picture, title=str(summary.get("recipe", path.name)))
+    except ValueError as error:
+        note(str(error))
+    else:
+        say(f"curves:  {picture}")
+    say(f"summary: {path / 'summary.json'}")
+
+
+def _change(before: Any, after: Any) -> str:
+    numbers = isinstance(before, int | float) and isinstance(after, int | float)
+    return f"{after - before:+.4g}" if numbers else "-"
+
+
+def _last(columns: dict[str, list[Any]]) -> tuple[str, float] | None:
+    from shuhari.plot import chosen
+
+    for name in chosen(columns).values():
+        values = [v for v in columns[name] if v is not None]
+        if values:
+            return name, values[-1]
+    return None

@@ -1,0 +1,102 @@
+"""What a bug report needs to say about a machine: versions, cores, threads, speed of a matrix product, the sandbox.
+
+Nothing is read that names a user or a host. Takes about two seconds, most of them for importing torch.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from importlib import metadata
+from typing import Any
+
+PACKAGES = ("torch", "numpy", "scipy", "transformers", "tokenizers", "safetensors", "gymnasium", "pydantic", "typer",
+            "rich", "matplotlib", "reasoning-gym", "math-verify", "peft", "mujoco", "ray")  # fmt: skip
+
+
+def report(seconds: float = 0.5) -> dict[str, Any]:
+    """Plain values by section; `seconds`: how long the matrix product is measured for."""
+    from shuhari import __version__
+
+    return {
+        "shuhari": __version__,
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "cores": {"machine": os.cpu_count(), "usable": usable_cores()},
+        "memory_gb": memory(),
+        "packages": {name: version(name) for name in PACKAGES},
+        "torch": torch_facts(seconds),
+        "sandbox": sandbox(),
+    }
+
+
+def version(package: str) -> str | None:
+    """The installed version, None where it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory() -> float | None:
+    """Physical memory in GB (10^9 bytes), None where the system does not tell."""
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
+    except (ValueError, OSError, AttributeError):
+        return None
+
+
+def torch_facts(seconds: float = 0.5) -> dict[str, Any]:
+    """Threads, devices, and the float32 matrix product's speed on the CPU."""
+    import torch
+
+    return {
+        "threads": torch.get_num_threads(),
+        "interop_threads": torch.get_num_interop_threads(),
+        "matmul_gflops": round(matmul(seconds), 1),
+        "cuda": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "mps": torch.backends.mps.is_available(),
+    }
+
+
+def matmul(seconds: float = 0.5, n: int = 768) -> float:
+    """The best float32 GFLOP/s of an n x n matrix product with torch's present threads, over about `seconds`."""
+    import torch
+
+    a = torch.ones(n, n)
+    best, end = float("inf"), time.perf_counter() + seconds
+    with torch.inference_mode():
+        a @ a
+        while time.perf_counter() < end:
+            start = time.perf_counter()
+            a @ a
+            best = min(best, time.perf_counter() - start)
+    return 2 * n**3 / best / 1e9 if best < float("inf") else float("nan")
+
+
+def sandbox() -> dict[str, Any]:
+    """Whether bubblewrap is there and isolates: `path`, `works`, `why` (what it said where it does not)."""
+    path = shutil.which("bwrap")
+    if path is None:
+        return {"path": None, "works": False, "why": _install()}
+    command = [path, "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc", "--unshare-all", "--die-with-parent"]
+    try:
+        done = subprocess.run([*command, "--", "/bin/true"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return {"path": path, "works": False, "why": str(error)}
+    return {"path": path, "works": done.returncode == 0, "why": done.stderr.strip() or None}
+
+
+def _install() -> str:
+    if sys.platform != "linux":
+        return "bubblewrap exists for Linux only: code tasks are refused here"
+    return "bubblewrap (bwrap) is not installed: code tasks are refused until it is"

@@ -1,0 +1,111 @@
+"""Curves of runs as PNG files. matplotlib is imported when something is drawn, and no display is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shuhari.data import Array, nearest
+
+# what a person looks at first: label -> metric, or the end of its name
+CURVES = {
+    "reward": ("reward/mean", "rollout/return"),
+    "held-out": ("evaluate/greedy",),
+    "length": ("rollout/length",),
+    "entropy": ("*/entropy",),
+    "KL": ("*/kl", "*/approx_kl"),
+}
+
+
+def chosen(names: Iterable[str]) -> dict[str, str]:
+    """label -> metric, of those in CURVES that are among `names`."""
+    known = list(names)
+    out = {}
+    for label, patterns in CURVES.items():
+        for pattern in patterns:
+            found = [n for n in known if n == pattern or (pattern[0] == "*" and n.endswith(pattern[1:]))]
+            if found:
+                out[label] = found[0]
+                break
+    return out
+
+
+def series(columns: Mapping[str, Sequence[Any]], metric: str) -> tuple[Array, Array]:
+    """(step, value) where a metric has a value. Raises KeyError with the nearest name."""
+    if metric not in columns:
+        raise KeyError(f"no metric {metric!r}; {nearest(metric, columns)}")
+    pairs = [(s, v) for s, v in zip(columns["step"], columns[metric], strict=True) if isinstance(v, int | float)]
+    x, y = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs], np.float64)
+    return x, y
+
+
+def curves(columns: Mapping[str, Sequence[Any]], path: str | Path, title: str = "") -> Path:
+    """One panel a curve of CURVES that a run has, over steps; stages are set apart by lines. Raises ValueError where
+    there is nothing to draw."""
+    shown = chosen(columns)
+    if not shown or not columns.get("step"):
+        raise ValueError(
+            "the run has no step with a reward, a score, a length, an entropy or a KL yet: nothing to draw"
+        )
+    figure, axes = _figure(len(shown))
+    for ax, (label, metric) in zip(axes, shown.items(), strict=False):
+        x, y = series(columns, metric)
+        ax.plot(x, y, color="tab:blue", marker="o" if len(x) <= 40 else None, markersize=3)
+        for step in _borders(columns):
+            ax.axvline(step, color="0.8", linewidth=1, zorder=0)
+        ax.set_title(label)
+        ax.set_xlabel("step")
+    return _save(figure, path, title)
+
+
+def comparison(
+    arms: Mapping[str, Sequence[Mapping[str, Sequence[Any]]]], metric: str, path: str | Path, title: str = ""
+) -> Path:
+    """One line an arm: the mean over its runs at the steps that all of them have; their range as a band."""
+    figure, (ax,) = _figure(1)
+    for i, (label, runs) in enumerate(arms.items()):
+        found = [dict(zip(*(v.tolist() for v in series(run, metric)), strict=True)) for run in runs]
+        steps = sorted(set.intersection(*(set(f) for f in found)))
+        y = np.array([[f[s] for s in steps] for f in found])  # [runs, steps]
+        ax.plot(steps, y.mean(0), color=f"C{i}", label=f"{label} (n = {len(found)})" if len(found) > 1 else label)
+        if len(found) > 1:
+            ax.fill_between(steps, y.min(0), y.max(0), color=f"C{i}", alpha=0.15, linewidth=0)
+    ax.set_xlabel("step")
+    ax.set_ylabel(metric)
+    ax.legend()
+    return _save(figure, path, title)
+
+
+# ------------------------------------------------------------------------------------------------ helpers
+
+
+def _borders(columns: Mapping[str, Sequence[Any]]) -> list[float]:
+    stages = columns.get("stage", ())
+    return [columns["step"][i] - 0.5 for i in range(1, len(stages)) if stages[i] != stages[i - 1]]
+
+
+def _figure(n: int) -> tuple[Any, list[Any]]:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    width = min(n, 3)
+    height = -(-n // width)
+    figure = Figure(figsize=(4.2 * width, 3.2 * height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = [figure.add_subplot(height, width, i + 1) for i in range(n)]
+    for ax in axes:
+        ax.grid(alpha=0.25)
+        ax.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def _save(figure: Any, path: str | Path, title: str) -> Path:
+    if title:
+        figure.suptitle(title)
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120, metadata={"Software": None})
+    return path

@@ -1,0 +1,236 @@
+"""Replay against a plain list of transitions, over wrap-around, resumed lanes and restores."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shuhari.batch import STATUS, Batch
+from shuhari.buffers.replay import Replay
+from shuhari.codec import dumps, loads
+from shuhari.data import Problem, Request, Status, Step, Trajectory, code
+from shuhari.pack import pack
+from shuhari.ports import Collected
+
+
+def context(step=0):
+    return SimpleNamespace(rng=lambda *key: torch.Generator().manual_seed(code(step, *key)))
+
+
+class Lanes:
+    """Fragments of made-up lanes, as a vector rollout gives them: states and rewards are running numbers."""
+
+    def __init__(self, lanes, seed=0):
+        self.n, self.rng = lanes, np.random.default_rng(seed)
+        self.state, self.next = np.arange(lanes), lanes
+        self.open, self.ended = np.zeros(lanes, bool), np.zeros(lanes, int)
+        self.transitions = []  # (state, reward, next state, its cont, serial of the fragment's first row)
+
+    def fragment(self, T):
+        N = self.n
+        context, cont = np.empty((T + 1, N)), np.ones((T + 1, N))
+        mask, reward = np.ones((T + 1, N), bool), np.zeros((T + 1, N))
+        made = []
+        for i in np.flatnonzero(self.ended):
+            self._new(i)
+        for t in range(T):
+            context[t] = self.state
+            for i in range(N):
+                if self.ended[i]:
+                    mask[t, i], cont[t, i] = False, self.ended[i] == 2
+                    self._new(i)
+                    continue
+                reward[t, i] = self.rng.normal()
+                before, self.state[i], self.next = self.state[i], self.next, self.next + 1
+                self.ended[i] = self.rng.choice([0, 1, 2], p=[0.7, 0.15, 0.15])
+                made.append([before, np.float32(reward[t, i]), self.state[i], float(self.ended[i] != 1)])
+        context[T], mask[T], cont[T] = self.state, False, self.ended != 1
+        resumes = np.zeros((T + 1, N), bool)
+        resumes[0], self.open = self.open, self.ended == 0
+        self.transitions += made
+        rows = np.arange((T + 1) * N).reshape(T + 1, N)
+        tensor = lambda x: torch.from_numpy(np.ascontiguousarray(x).reshape((T + 1) * N))  # noqa: E731
+        return Batch(
+            {
+                "context": tensor(context).float()[:, None],
+                "mask": tensor(mask)[:, None],
+                "logp": torch.zeros((T + 1) * N, 1),
+                "reward": tensor(reward).float()[:, None],
+                "cont": tensor(cont).float(),
+                "child": tensor(np.where(mask, rows + N, -1)),
+                "lane": torch.arange(N).repeat(T + 1),
+                "resumes": tensor(resumes),
+            }
+        )
+
+    def _new(self, i):
+        self.state[i], self.next, self.ended[i] = self.next, self.next + 1, 0
+
+
+def transitions(batch):
+    ahead = batch.ahead()
+    columns = batch["context"][:, 0], batch["reward"][:, 0], ahead["context"][:, 0], ahead["cont"]
+    return {tuple(x.item() for x in row) for row in zip(*columns, strict=True)}
+
+
+def stored(replay):
+    """Every transition that the ring may draw."""
+    return transitions(Batch(replay.state["ring"].columns, torch.from_numpy(replay._eligible.nonzero()[0])))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    lanes=st.integers(1, 4),
+    spare=st.integers(0, 30),
+    lengths=st.lists(st.integers(1, 6), min_size=1, max_size=30),
+    seed=st.integers(0, 1000),
+)
+def test_a_ring_holds_the_latest_transitions_and_no_others(lanes, spare, lengths, seed):
+    world, replay = Lanes(lanes, seed), Replay(capacity=lanes * 7 + lanes + spare, size=64)
+    for step, T in enumerate(lengths):
+        replay.observe(Collected(world.fragment(T)))
+        have, made = stored(replay), [tuple(map(float, t)) for t in world.transitions]
+        assert have <= set(made)  # nothing is made up: no pointer leads astray
+        ring = replay.state["ring"]
+        closing = ring.size - int(replay._eligible[: ring.size].sum())
+        # transitions arrive in order: those that are there are the last ones, and fill all that closing rows leave
+        assert len(have) == ring.size - closing
+        if ring.written <= ring.capacity:
+            assert len(have) == len(made)
+        late = {t for t in made if t[0] >= min(h[0] for h in have)}
+        assert len(late - have) <= 2 * lanes * 7  # only around the edge, within one fragment, does order differ
+        for batch in replay.draw(context(step)):
+            assert transitions(batch) <= have and bool(batch.decides.all())
+
+
+def test_no_transition_is_lost_or_stored_twice_by_resuming():
+    world, replay = Lanes(2), Replay(capacity=5000, size=8)
+    rows = 0
+    for _ in range(300):
+        fragment = world.fragment(1)
+        rows += len(fragment) - int(fragment["resumes"].sum())
+        replay.observe(Collected(fragment))
+    assert stored(replay) == {tuple(map(float, t)) for t in world.transitions}
+    assert replay.state["ring"].written == rows == replay.state["ring"].size  # resumed rows took no new slot
+
+
+def test_thousands_of_steps_of_one_lane():
+    world, replay = Lanes(1, 5), Replay(capacity=97, size=32)
+    for step in range(1500):
+        replay.observe(Collected(world.fragment(1)))
+        if step % 50 == 0:
+            (batch,) = replay.draw(context(step))
+            assert transitions(batch) <= {tuple(map(float, t)) for t in world.transitions[-97:]}
+    have = stored(replay)
+    assert have == {tuple(map(float, t)) for t in world.transitions[-len(have) :]} and len(have) > 60
+
+
+def test_draws_are_uniform_over_decisions():
+    world, replay = Lanes(3), Replay(capacity=64, size=20_000)
+    for _ in range(12):
+        replay.observe(Collected(world.fragment(4)))
+    (batch,) = replay.draw(context())
+    counts = np.unique(batch["context"].numpy(), return_counts=True)[1]
+    n = int(replay._eligible.sum())
+    assert len(counts) == n
+    expected = 20_000 / n
+    assert ((counts - expected) ** 2 / expected).sum() < n + 5 * (2 * n) ** 0.5  # chi square
+
+
+def test_how_much_is_wanted_and_drawn():
+    world, replay = Lanes(1), Replay(capacity=500, size=4, collect=10, ratio=0.5, warmup=30)
+    assert replay.short() == 30  # the warm-up at once
+    replay.observe(Collected(world.fragment(20)))
+    done = replay.state["seen"]
+    assert replay.short() == 30 - done and not list(replay.draw(context()))
+    while replay.short():
+        replay.observe(Collected(world.fragment(1)))
+    beyond = replay.state["seen"] - 30
+    drawn = len(list(replay.draw(context())))
+    assert drawn == int(0.5 * beyond) and replay.short() == 10
+    total = beyond
+    for step in range(9):
+        while replay.short():
+            before = replay.state["seen"]
+            replay.observe(Collected(world.fragment(3)))
+            total += replay.state["seen"] - before
+        drawn += len(list(replay.draw(context(step))))
+    assert drawn == int(0.5 * total)  # over the steps nothing is lost to rounding
+    assert len(list(Replay(draws=3).draw(context()))) == 0  # nothing there yet
+    some = Replay(capacity=50, size=4, draws=3)
+    some.observe(Collected(Lanes(1).fragment(3)))
+    assert some.short() == 0
+    batches = list(some.draw(context()))
+    assert len(batches) == 3 and some.short() == 1 and batches[0].stream == "rl"
+    assert not torch.equal(batches[0].rows, batches[1].rows)
+
+
+def test_episodes_of_a_rollout_and_their_errors():
+    def episode(status, reward):
+        steps = [Step.of(np.float32([i]), i % 2, np.zeros(1, np.float32), parent=i - 1 if i else None,
+                         reward={"task": reward}) for i in range(3)]  # fmt: skip
+        cont = float(status != Status.FINISHED)
+        steps.append(Step.closing(np.float32([9]), 2, cont))
+        return Trajectory(Request(Problem("t", "p", None)), tuple(steps), status)
+
+    batch = pack([episode(Status.FINISHED, 1.0), episode(Status.ERROR, 2.0), episode(Status.TRUNCATED, 3.0)])
+    replay = Replay(capacity=64, size=100)
+    replay.observe(Collected(batch.put({"reward": batch["reward/task"]})))
+    (drawn,) = replay.draw(context())
+    assert set(drawn["reward"][:, 0].tolist()) == {1.0, 3.0}
+    assert (drawn["status"] != STATUS[Status.ERROR]).all()
+    last = drawn["context"][:, 0] == 2
+    ahead = drawn.ahead()
+    assert (ahead["context"][last] == 9).all()
+    assert (ahead["cont"][last] == (drawn["reward"][last, 0] == 3).float()).all()
+    view = batch.put({"reward": batch["reward/task"]}).take(torch.arange(4))  # a view is stored as well
+    other = Replay(capacity=64, size=100)
+    other.observe(Collected(view))
+    assert int(other._eligible.sum()) == 3
+
+
+def test_columns_that_come_later():
+    world, replay = Lanes(1), Replay(capacity=64, size=200)
+    first = world.fragment(5)
+    replay.observe(Collected(first))
+    second = world.fragment(5)
+    replay.observe(Collected(second.put({"pre": torch.ones(6), "weight/rl": torch.ones(6, 1)})))
+    replay.observe(Collected(world.fragment(5)))
+    (batch,) = replay.draw(context())
+    old = batch["context"][:, 0] < float(second["context"][0])
+    assert batch["pre"][old].isnan().all() and (batch["weight/rl"][old] == 0).all()
+    assert (batch["pre"] == 1).any() and transitions(batch) <= {tuple(map(float, t)) for t in world.transitions}
+
+
+def test_resume_is_bit_equal():
+    world, replay = Lanes(3), Replay(capacity=80, size=16, draws=2)
+    for _ in range(13):
+        replay.observe(Collected(world.fragment(3)))
+    list(replay.draw(context()))
+    other = Replay(capacity=80, size=16, draws=2)
+    other.state = loads(dumps(replay.state))
+    for step in range(12):
+        fragment = world.fragment(2)
+        for r in (replay, other):
+            r.observe(Collected(fragment))
+        for a, b in zip(replay.draw(context(step)), other.draw(context(step)), strict=True):
+            assert all(torch.equal(a[n], b[n]) for n in a.names()) and torch.equal(a.rows, b.rows)
+            assert torch.equal(a.ahead()["context"], b.ahead()["context"])
+    assert dumps(replay.state) == dumps(other.state)
+
+
+def test_mistakes_are_told():
+    with pytest.raises(ValueError, match="capacity is 1"):
+        Replay(capacity=1)
+    with pytest.raises(ValueError, match="12 rows at once"):
+        Replay(capacity=10).observe(Collected(Lanes(3).fragment(3)))
+    tokens = Step.of(np.array([1, 2], np.int32), np.array([3], np.int32))
+    text = pack([Trajectory(Request(Problem("t", "p", None)), (tokens,))])
+    with pytest.raises(TypeError, match="text"):
+        Replay().observe(Collected(text))
+    backwards = Lanes(1).fragment(2)
+    with pytest.raises(ValueError, match="each before its successor"):
+        Replay().observe(Collected(backwards.put({"child": torch.tensor([-1, 0, 1])})))

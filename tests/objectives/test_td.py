@@ -1,0 +1,260 @@
+"""Temporal-difference losses: targets by hand, value iteration as the fixed point, soft values, the temperature."""
+
+import math
+from types import SimpleNamespace
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from shuhari.batch import Batch
+from shuhari.models.critics import ContinuousQ, DiscreteQ, ScalarModel
+from shuhari.models.gaussian import SquashedPolicy
+from shuhari.needs import evaluate
+from shuhari.noise import CounterNoise, keys
+from shuhari.objectives.reparam import Reparam
+from shuhari.objectives.td import QLearning, SoftTD, members
+from shuhari.objectives.temperature import Temperature
+
+
+def context(**models):
+    return SimpleNamespace(
+        models=models, at=lambda x: x, noise=lambda batch, name: CounterNoise(keys(3, name, n=len(batch)))
+    )
+
+
+def live(objective, batch, ctx):
+    """With the live columns of the objective, as the learner gives them."""
+    return batch.put(evaluate(batch, objective.needs, ctx.models, [objective.role]))
+
+
+class Table:
+    """Q of S states and A actions; answers as `DiscreteQ` does."""
+
+    def __init__(self, q):
+        self.q = torch.tensor(q, dtype=torch.float64, requires_grad=True)
+        self.module = None
+
+    def __call__(self, batch):
+        q = self.q[batch["context"].long()][:, None]
+        taken = q.gather(2, batch["action"][:, None, None])[..., 0]
+        return SimpleNamespace(all=lambda: q, value=lambda: taken)
+
+
+def transitions(context, action, reward, after, cont, **more):
+    """Rows of one transition each, their successors behind them as closing rows."""
+    n = len(context)
+    columns = {
+        "context": torch.tensor([*context, *after]),
+        "action": torch.tensor([*action, *([0] * n)]),
+        "reward": torch.tensor([*reward, *([0.0] * n)])[:, None],
+        "cont": torch.tensor([1.0] * n + list(cont)),
+        "child": torch.tensor([*range(n, 2 * n), *([-1] * n)]),
+        "mask": torch.tensor([[True]] * n + [[False]] * n),
+        "logp": torch.zeros(2 * n, 1),
+        **{k: torch.tensor([*v, *([1] * n)]) for k, v in more.items()},
+    }
+    return Batch(columns, torch.arange(n), stream="rl")
+
+
+def test_q_learning_targets_by_hand():
+    ctx = context(policy=Table([[0.0, 5.0], [3.0, 1.0]]), target=Table([[10.0, 20.0], [30.0, 40.0]]))
+    batch = transitions([0, 0, 1], [1, 0, 0], [1.0, 2.0, 3.0], [1, 1, 0], [1.0, 0.0, 1.0])
+    expected = {
+        # max of the target net: 40, 40, 20; the second transition ends the episode
+        False: [1 + 0.9 * 40, 2.0, 3 + 0.9 * 20],
+        # the net's own choice is action 0 in state 1 and action 1 in state 0
+        True: [1 + 0.9 * 30, 2.0, 3 + 0.9 * 20],
+    }
+    for double, y in expected.items():
+        objective = QLearning(gamma=0.9, double=double, loss="squared")
+        loss, info = objective(live(objective, batch, ctx), ctx)
+        assert info["target"].tolist() == pytest.approx(y)
+        assert info["value"].tolist() == [5.0, 0.0, 3.0]
+        assert loss.tolist() == pytest.approx([(v - t) ** 2 / 2 for v, t in zip([5.0, 0.0, 3.0], y, strict=True)])
+    huber, _ = QLearning(gamma=0.9)(live(QLearning(), batch, ctx), ctx)
+    assert huber.tolist() == pytest.approx([37 - 5 - 0.5, 2 - 0.5, 21 - 3 - 0.5])
+    durations = transitions([0], [0], [1.0], [1], [1.0], duration=[3])
+    _, info = QLearning(gamma=0.5)(live(QLearning(), durations, ctx), ctx)
+    assert info["target"].tolist() == pytest.approx([1 + 0.5**3 * 40])
+
+
+def test_a_row_without_a_successor_ends_there():
+    ctx = context(policy=Table([[0.0, 0.0]]), target=Table([[7.0, 8.0]]))
+    batch = transitions([0], [0], [1.5], [0], [1.0])
+    batch.whole["child"][:] = -1
+    _, info = QLearning()(live(QLearning(), batch, ctx), ctx)
+    assert info["target"].tolist() == [1.5]
+
+
+def test_the_gradient_of_q_learning_reaches_the_taken_action_only():
+    ctx = context(policy=Table([[0.0, 5.0], [3.0, 1.0]]), target=Table([[10.0, 20.0], [30.0, 40.0]]))
+    batch = transitions([0], [1], [1.0], [1], [1.0])
+    objective = QLearning(gamma=0.9, double=True, loss="squared")
+    objective(live(objective, batch, ctx), ctx)[0].sum().backward()
+    assert ctx.models["policy"].q.grad.tolist() == [[0.0, pytest.approx(5 - 28.0)], [0.0, 0.0]]
+    assert ctx.models["target"].q.grad is None
+
+
+@pytest.mark.parametrize("double", [False, True])
+def test_q_learning_converges_to_value_iteration(double):
+    """A chain of two states: stay (0) or move (1); moving out of state 1 ends the episode with reward 5."""
+    after, reward, cont = [[0, 1], [1, 0]], [[0.1, 0.0], [1.0, 5.0]], [[1.0, 1.0], [1.0, 0.0]]
+    gamma, best = 0.7, np.zeros((2, 2))
+    for _ in range(200):
+        best = np.array(reward) + gamma * np.array(cont) * best.max(1)[np.array(after)]
+    every = [(s, a) for s in (0, 1) for a in (0, 1)]
+    pick = lambda table: [table[s][a] for s, a in every]  # noqa: E731
+    batch = transitions([s for s, _ in every], [a for _, a in every], pick(reward), pick(after), pick(cont))
+    net = Table([[0.0, 0.0], [0.0, 0.0]])
+    ctx = context(policy=net, target=net)
+    objective = QLearning(gamma=gamma, double=double, loss="squared")
+    for _ in range(200):
+        (g,) = torch.autograd.grad(objective(live(objective, batch, ctx), ctx)[0].sum(), net.q)
+        with torch.no_grad():
+            net.q -= 0.5 * g
+    np.testing.assert_allclose(net.q.detach(), best, atol=1e-6)
+
+
+def test_the_models_of_the_library_answer_what_q_learning_asks():
+    task = SimpleNamespace(spaces=lambda: (gymnasium.spaces.Box(-1, 1, (3,)), gymnasium.spaces.Discrete(4)))
+    nets = {}
+    for role in ("policy", "target"):
+        torch.manual_seed(len(role))
+        nets[role] = DiscreteQ((16,))
+        nets[role].build(task)
+    n, rng = 6, np.random.default_rng(0)
+    batch = transitions(rng.normal(size=(n, 3)).astype(np.float32).tolist(), rng.integers(0, 4, n).tolist(),
+                        rng.normal(size=n).tolist(), rng.normal(size=(n, 3)).tolist(), [1.0, 0.0] * 3)  # fmt: skip
+    ctx = context(**nets)
+    objective = QLearning(gamma=0.9, double=True)
+    loss, _ = objective(live(objective, batch, ctx), ctx)
+    x, y = batch.whole["context"][:n], batch.whole["context"][n:]
+    q = nets["policy"].module(x)[torch.arange(n), batch["action"]]
+    bootstrap = nets["target"].module(y)[torch.arange(n), nets["policy"].module(y).argmax(1)]
+    target = batch["reward"][:, 0] + 0.9 * batch.ahead()["cont"] * bootstrap
+    torch.testing.assert_close(loss, torch.nn.functional.smooth_l1_loss(q, target, reduction="none"))
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_the_soft_target_is_the_least_member_less_the_weighted_log_probability(width):
+    box = gymnasium.spaces.Box
+    task = SimpleNamespace(spaces=lambda: (box(-1, 1, (3,)), box(-2, 2, (width,))))
+    roles = {
+        "policy": SquashedPolicy((8,)),
+        "critic": ContinuousQ(2, (8,)),
+        "target": ContinuousQ(2, (8,)),
+        "temperature": ScalarModel(0.3),
+    }
+    for i, model in enumerate(roles.values()):
+        torch.manual_seed(i)
+        model.build(task)
+    rng, n = np.random.default_rng(0), 5
+    numbers = lambda *shape: torch.from_numpy(rng.normal(size=shape).astype(np.float32))  # noqa: E731
+    seen, after, action, reward, cont = (
+        numbers(n, 3),
+        numbers(n, 3),
+        numbers(n, width).tanh(),
+        numbers(n),
+        [1.0, 0, 1, 1, 0],
+    )
+    columns = {
+        "context": torch.cat([seen, after]),
+        "action": torch.cat([action, torch.zeros(n, width)]),
+        "reward": torch.cat([reward, torch.zeros(n)])[:, None],
+        "cont": torch.tensor([1.0] * n + cont),
+        "child": torch.tensor([*range(n, 2 * n), *([-1] * n)]),
+        "mask": torch.tensor([[True]] * n + [[False]] * n),
+    }
+    batch = Batch(columns, torch.arange(n))
+    ctx = context(**roles)
+    objective = SoftTD(gamma=0.9)
+    batch = live(objective, batch, ctx)
+    loss, info = objective(batch, ctx)
+
+    mean, log_std = roles["policy"].module(after).chunk(2, -1)
+    u = mean + log_std.exp() * CounterNoise(keys(3, "next", n=n)).normal(0, width)
+    law = torch.distributions.Normal(mean, log_std.exp())
+    squashed = torch.distributions.TransformedDistribution(law, [torch.distributions.TanhTransform(cache_size=1)])
+    logp = squashed.log_prob(squashed.transforms[0](u)).sum(1)
+    q = roles["target"].module(torch.cat([after, u.tanh()], 1))[..., 0]  # [n members, B]
+    y = reward + 0.9 * torch.tensor(cont) * (torch.minimum(q[0], q[1]) - 0.3 * logp)
+    torch.testing.assert_close(info["target"], y.detach(), atol=1e-5, rtol=1e-5)
+    mine = roles["critic"].module(torch.cat([seen, action], 1))[..., 0]
+    torch.testing.assert_close(loss, ((mine - y.detach()) ** 2).sum(0) / 2, atol=1e-5, rtol=1e-5)
+    assert info["target"][1] == reward[1]  # the end of an episode: its reward and nothing else
+
+
+class Normal1:
+    """A normal decision whose mean and log standard deviation are its parameters."""
+
+    def __init__(self, mean, log_std):
+        self.mean, self.log_std = (torch.tensor(x, requires_grad=True) for x in (mean, log_std))
+
+    def __call__(self, batch):
+        def rsample(noise):
+            eps = noise.normal(0, 1)
+            self.eps = eps[:, 0]
+            logp = -eps.square() / 2 - self.log_std - math.log(2 * math.pi) / 2
+            return self.mean + self.log_std.exp() * eps, logp
+
+        return SimpleNamespace(rsample=rsample)
+
+
+def scalar(value):
+    model = ScalarModel(value)
+    model.build(None)
+    return model
+
+
+@pytest.mark.parametrize("over", ["min", "mean"])
+def test_the_policy_gradient_through_the_critic_by_hand(over):
+    """Q1 = -(a - 1)², Q2 = Q1 + 3: the gradient of alpha log pi - Q with a = m + s eps is 2 (a - 1) in m, and
+    -alpha + 2 (a - 1) s eps in log s; the constant 3 shows in the loss alone."""
+    quadratic = lambda a: torch.cat([-(a - 1).square(), 3 - (a - 1).square()], 1)[:, None]  # noqa: E731
+    policy, alpha = Normal1(0.4, -0.5), 0.2
+    critic = lambda batch: SimpleNamespace(value=lambda: quadratic(batch["action"]))  # noqa: E731
+    ctx = context(policy=policy, critic=critic, temperature=scalar(alpha))
+    batch = Batch(
+        {"mask": torch.ones(6, 1, dtype=torch.bool), "context": torch.zeros(6, 1), "action": torch.zeros(6, 1)}
+    )
+    loss, info = Reparam(over=over)(batch, ctx)
+    s, eps = math.exp(-0.5), policy.eps
+    a = 0.4 + s * eps
+    logp = torch.distributions.Normal(0.4, s).log_prob(a)
+    q = -(a - 1).square() + (1.5 if over == "mean" else 0)
+    torch.testing.assert_close(loss, alpha * logp - q)
+    torch.testing.assert_close(info["q"], q)
+    by_mean, by_std = torch.autograd.grad(loss.sum(), [policy.mean, policy.log_std])
+    torch.testing.assert_close(by_mean, (2 * (a - 1)).sum())
+    torch.testing.assert_close(by_std, (-alpha + 2 * (a - 1) * s * eps).sum())
+    torch.testing.assert_close(batch["fresh/log_prob"], logp[:, None])
+    assert not batch["fresh/log_prob"].requires_grad
+
+
+def test_the_temperature_falls_where_the_entropy_is_above_its_target():
+    ctx = context(temperature=scalar(0.5))
+    batch = Batch({"mask": torch.ones(3, 1, dtype=torch.bool)})
+    objective = Temperature(target_entropy=-1.0)
+    with pytest.raises(KeyError, match="reparam"):
+        objective(batch, ctx)
+    batch.stamp("fresh/log_prob", torch.tensor([[0.5], [-2.0], [3.0]]))
+    loss, info = objective(batch, ctx)
+    log = math.log(0.5)
+    assert loss.tolist() == pytest.approx([-log * (0.5 - 1), -log * (-2 - 1), -log * (3 - 1)])
+    (g,) = torch.autograd.grad(loss.mean(), list(ctx.models["temperature"].module.parameters()))
+    assert float(g) == pytest.approx(-((0.5 - 2 + 3) / 3 - 1))  # > 0: the entropy -0.5 is above -1, so alpha falls
+    assert info["entropy"].mean() == pytest.approx(-0.5) and float(info["temperature"]) == pytest.approx(0.5)
+
+
+def test_members_and_mistakes():
+    assert members(torch.zeros(4, 1)).shape == (4, 1) and members(torch.zeros(4, 1, 3)).shape == (4, 3)
+    with pytest.raises(ValueError, match="'huber'"):
+        QLearning(loss="hubr")
+    with pytest.raises(ValueError, match="did you mean 'mean'"):
+        Reparam(over="meen")
+    batch = transitions([0], [0], [1.0], [0], [1.0])
+    ctx = context(policy=Table([[0.0]]), targets=Table([[0.0]]))
+    with pytest.raises(KeyError, match="targets"):
+        QLearning()(live(QLearning(), batch, ctx), ctx)

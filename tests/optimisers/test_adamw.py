@@ -1,0 +1,169 @@
+"""Adam and AdamW against torch.optim, step by step; state, clip and refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from shuhari.data import Ramp
+from shuhari.optimisers.adamw import Adam, AdamW
+
+SHAPES = ((3, 4), (4,), (2, 3, 2), ())
+
+
+def parameters() -> list[nn.Parameter]:
+    g = torch.Generator().manual_seed(0)
+    return [nn.Parameter(torch.randn(s, generator=g)) for s in SHAPES]
+
+
+class Fixed:
+    """An evaluation whose gradients are given."""
+
+    def __init__(self, params: Sequence[nn.Parameter], grads: Sequence[Tensor | None]) -> None:
+        self.params, self.grads = params, grads
+
+    def backward(self) -> dict[str, Any]:
+        for p, g in zip(self.params, self.grads, strict=True):
+            p.grad = g
+        return {"loss": 1.5}
+
+    gradients: Any = None
+    values: Any = None
+    hvp: Any = None
+
+
+def gradients(k: int) -> list[Tensor]:
+    g = torch.Generator().manual_seed(100 + k)
+    return [torch.randn(s, generator=g) for s in SHAPES]
+
+
+def stepped(optimiser: Any, params: list[nn.Parameter], steps: range, missing: Callable[[int], set[int]]) -> list[Any]:
+    infos = []
+    for k in steps:
+        grads = [None if i in missing(k) else g for i, g in enumerate(gradients(k))]
+        infos.append(optimiser.step(Fixed(params, grads), float(k)))
+    return infos
+
+
+@pytest.mark.parametrize("missing", [lambda k: set(), lambda k: {k % 4}], ids=["all", "some-without"])
+@pytest.mark.parametrize("clip", [0.0, 1.0, 1e6])
+@pytest.mark.parametrize(("ours", "theirs"), [(Adam, torch.optim.Adam), (AdamW, torch.optim.AdamW)])
+def test_steps_are_those_of_torch(ours: Any, theirs: Any, clip: float, missing: Any) -> None:
+    settings: dict[str, Any] = {"betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
+    mine, plain = parameters(), parameters()
+    optimiser = ours(lr=Ramp(1e-2, 1e-3, 10), clip=clip, **settings)
+    optimiser.bind(mine)
+    reference = theirs(plain, **settings)
+    for k in range(12):
+        info = stepped(optimiser, mine, range(k, k + 1), missing)[0]
+        for i, (p, g) in enumerate(zip(plain, gradients(k), strict=True)):
+            p.grad = None if i in missing(k) else g
+        norm = nn.utils.clip_grad_norm_(plain, clip or float("inf"))
+        reference.param_groups[0]["lr"] = 1e-2 - 9e-3 * min(k / 10, 1)
+        reference.step()
+        assert info["loss"] == 1.5
+        assert info["grad_norm"] == pytest.approx(float(norm), rel=1e-5)
+        assert info["lr"] == pytest.approx(reference.param_groups[0]["lr"])
+        for a, b in zip(mine, plain, strict=True):
+            torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+
+
+def test_gradients_may_be_views_of_any_layout() -> None:
+    """A transposed, an expanded and a shared gradient: autograd gives all three."""
+    transposed, one = torch.randn(4, 3).t(), torch.tensor([0.5])
+    grads = [transposed, one.expand(4), torch.randn(2, 2, 3).transpose(1, 2), one[0]]
+    mine, plain = parameters(), parameters()
+    optimiser = Adam(clip=0.1)
+    optimiser.bind(mine)
+    optimiser.step(Fixed(mine, grads), 0)
+    reference = Adam(clip=0.1)
+    reference.bind(plain)
+    reference.step(Fixed(plain, [g.clone(memory_format=torch.contiguous_format) for g in grads]), 0)
+    assert all(torch.equal(a, b) for a, b in zip(mine, plain, strict=True))
+    assert one.item() == 0.5, "the clip changed a gradient that somebody else may hold"
+
+
+@pytest.mark.parametrize("after", [0, 5])
+@pytest.mark.parametrize("early", [False, True], ids=["restored-bound", "restored-unbound"])
+def test_a_restored_optimiser_goes_on_bit_for_bit(after: int, early: bool) -> None:
+    def some(k: int) -> set[int]:
+        return {1} if k % 3 == 0 else set()
+
+    mine, first = parameters(), AdamW(lr=1e-2, clip=1.0, weight_decay=0.01)
+    first.bind(mine)
+    stepped(first, mine, range(after), some)
+    saved = _saved(first.state)
+    twin, second = [nn.Parameter(p.detach().clone()) for p in mine], AdamW(lr=1e-2, clip=1.0, weight_decay=0.01)
+    if early:
+        second.state = saved
+    second.bind(twin)
+    if not early:
+        second.state = saved
+    stepped(first, mine, range(after, 9), some)
+    stepped(second, twin, range(after, 9), some)
+    assert all(torch.equal(a, b) for a, b in zip(mine, twin, strict=True))
+    assert _flat(first.state) == _flat(second.state)
+    assert AdamW().state == {}
+
+
+def _saved(tree: dict[str, Any]) -> dict[str, Any]:
+    return {k: _saved(v) if isinstance(v, dict) else v.clone() for k, v in tree.items()}
+
+
+def _flat(tree: dict[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for k, v in tree.items():
+        assert isinstance(k, str)
+        out |= {f"{k}/{n}": x for n, x in _flat(v).items()} if isinstance(v, dict) else {k: v.tolist()}
+    return out
+
+
+def test_a_state_of_other_parameters_is_refused() -> None:
+    first, second, third = AdamW(), AdamW(), AdamW()
+    first.bind(parameters())
+    second.bind(parameters()[:2])
+    with pytest.raises(ValueError, match="of 4 parameters: this one has 2"):
+        second.state = first.state
+    third.bind([*parameters()[:3], nn.Parameter(torch.zeros(5))])
+    with pytest.raises(ValueError, match=r"parameter 3 of shape \(\): expected \(5,\)"):
+        third.state = first.state
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_changes_nothing(bad: float) -> None:
+    params, optimiser = parameters(), AdamW(weight_decay=0.1, clip=1.0)
+    optimiser.bind(params)
+    stepped(optimiser, params, range(2), lambda k: set())
+    before, state = [p.detach().clone() for p in params], _flat(optimiser.state)
+    grads = gradients(3)
+    grads[2][0, 0, 0] = bad
+    with pytest.raises(FloatingPointError, match=f"not finite \\(norm {bad}\\)"):
+        optimiser.step(Fixed(params, grads), 0)
+    assert all(torch.equal(a, b) for a, b in zip(params, before, strict=True))
+    assert _flat(optimiser.state) == state
+
+
+def test_nothing_to_learn_from_is_no_step() -> None:
+    params, optimiser = parameters(), AdamW(weight_decay=0.5)
+    optimiser.bind(params)
+    info = optimiser.step(Fixed(params, [None] * 4), 0)
+    assert info["grad_norm"] == 0
+    assert all(torch.equal(a, b) for a, b in zip(params, parameters(), strict=True))
+
+
+def test_mixed_precision_parameters_step_together() -> None:
+    low, high = nn.Parameter(torch.ones(3, dtype=torch.bfloat16)), nn.Parameter(torch.ones(2))
+    optimiser = AdamW(lr=0.5)
+    optimiser.bind([low, high])
+    norm = optimiser.step(Fixed([low, high], [torch.ones(3, dtype=torch.bfloat16), torch.ones(2)]), 0)["grad_norm"]
+    assert norm == pytest.approx(5**0.5)
+    assert low.tolist() == [0.5] * 3 and high.tolist() == pytest.approx([0.5] * 2)
+
+
+def test_a_parameter_out_of_memory_order_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"parameter 1 of shape \(3, 2\) is not contiguous"):
+        AdamW().bind([nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2, 3).t())])
