@@ -277,6 +277,20 @@ def test_what_a_child_removes_inherited_stages_need_not_remove(write) -> None:
     assert load(write("stored.toml", dump(r))).stages == r.stages
 
 
+def test_replace_drops_all_that_stood_in_a_table(write) -> None:
+    r = child(write, "[part]\nreplace = true\ncritic.terms.value = {}\n[collect]\nreplace = true")
+    assert r.tree["part"] == {"critic": {"terms": {"value": {}}}} and r.tree["collect"] == {}
+    staged = child(write, "[[stage]]\npart.replace = true\npart.critic.terms.value = {}\ncollect.replace = true")
+    assert staged.stages[0]["part"] == {"critic": {"terms": {"value": {}}}} and staged.stages[0]["collect"] == {}
+    assert load(write("stored.toml", dump(staged))).stages == staged.stages
+
+
+def test_the_steps_of_all_stages(write) -> None:
+    assert load(write("base.toml", BASE)).total == 10
+    assert child(write, "[[stage]]\nname = 'a'\nsteps = 3\n[[stage]]\nname = 'b'").total == 13
+    assert child(write, "[[stage]]\nname = 'a'\ntokens = 3\n[[stage]]\nname = 'b'").total is None
+
+
 def test_set_reaches_the_stages_that_do_not_say_otherwise(write) -> None:
     path = write("staged.toml", STAGED)
     warm, rl = load(path, ["steps=2"]).stages

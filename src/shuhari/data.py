@@ -170,8 +170,8 @@ class Step:
 
     @classmethod
     def of(cls, context: Payload, action: Payload, logp: Array | None = None, version: Any = 0, **fields: Any) -> Step:
-        """A step all of whose K positions are decisions: one an entry of `logp` (of a bound, draws are more or fewer than
-        tokens); without `logp` one a token of a text, else one."""
+        """A step all of whose K positions are decisions: one an entry of `logp` (of a bound, draws are more or fewer
+        than tokens); without `logp` one a token of a text, else one."""
         k = len(logp) if logp is not None else len(action) if is_tokens(action) else 1  # type: ignore[arg-type]
         return cls(
             context, action, np.ones(k, bool), np.broadcast_to(np.asarray(version, np.int64), (k,)), logp, **fields

@@ -63,4 +63,5 @@ def _widened(x: Tensor, width: int, name: str) -> Tensor:
     if x.shape[1] >= width:
         return x
     fill = 0 if x.is_floating_point() or x.dtype == torch.bool or name == "action" else -1
+    fill = 1 if name == "temperature" else fill
     return torch.cat([x, x.new_full((len(x), width - x.shape[1], *x.shape[2:]), fill)], 1)

@@ -73,13 +73,14 @@ def as_taken(name, action):
 
 
 @pytest.mark.parametrize(
-    ("name", "kwargs", "model"),
+    ("name", "limit", "model"),
     [
-        ("CartPole-v1", {"max_episode_steps": 15}, CategoricalPolicy()),
-        ("Pendulum-v1", {"max_episode_steps": 9}, SquashedPolicy((8,))),
+        ("CartPole-v1", 15, CategoricalPolicy()),
+        ("Pendulum-v1", 9, SquashedPolicy((8,))),
     ],
 )
-def test_a_fragment_is_what_the_environments_do(name, kwargs, model):
+def test_a_fragment_is_what_the_environments_do(name, limit, model):
+    kwargs = {"max_episode_steps": limit}
     task = Gym(name, kwargs)
     rollout = opened(task, lanes=3)
     batch = rollout.collect(120, context(built(model, task)))
@@ -247,7 +248,7 @@ def test_mistakes_are_told():
     task = Gym("CartPole-v1")
     with pytest.raises(ValueError, match="lanes is 0"):
         VectorRollout(lanes=0)
-    with pytest.raises(TypeError, match="'Arithmetic' makes none|Arithmetic makes none"):
+    with pytest.raises(TypeError, match="Arithmetic makes none"):
         VectorRollout().open(Arithmetic(), 0)
     with pytest.raises(RuntimeError, match="not open"):
         VectorRollout().collect(1, context(built(CategoricalPolicy(), task)))

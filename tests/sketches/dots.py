@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from shuhari.batch import Batch
-from shuhari.join import cat
 from shuhari.data import Problem, Request, code
+from shuhari.join import cat
 from shuhari.ports import Collected, Ctx, Event, Task
 from shuhari.reduce import group_mean
 

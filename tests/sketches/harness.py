@@ -1,12 +1,11 @@
 """A run wired from components by hand, for sketches of methods: no recipe, the library's own loop.
 
-`stage(...)` gathers the components, `make(stage)` gives the run (to look at, or to step by hand), `train(run)` yields
-its reports, one a step, through `shuhari.run.train`.
+`stage(...)` gathers the components, `make(stage)` gives the run, `train(run)` yields its reports, one a step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -14,6 +13,7 @@ from unittest.mock import patch
 import torch
 
 import shuhari.run
+from shuhari import codec
 from shuhari.buffers.fresh import Fresh
 from shuhari.build import Components
 from shuhari.curricula.sequential import Sequential
@@ -23,6 +23,7 @@ from shuhari.learners.gradient import GradientLearner, Part, Term
 from shuhari.models.causal import Causal
 from shuhari.optimisers.adamw import AdamW
 from shuhari.ports import Buffer, Learner, Optimiser, Task, Transform
+from shuhari.resume import restore, tree_of
 from shuhari.roles import Role
 from shuhari.rollouts.single import Single
 from shuhari.run import Run
@@ -54,8 +55,8 @@ def stage(
     steps: int = 1,
     **others: Any,
 ) -> Components:
-    """The components of a run: one-digit sums by a tiny causal model, unless told otherwise. `models`: role -> a model
-    (a Role where it copies another); `others`: fields of `Components`."""
+    """A run of one-digit sums by a tiny model, unless told otherwise. `models`: role -> a model, or a Role where it
+    copies another; `others`: fields of `Components`."""
     main = GradientLearner(buffer or Fresh(4), parts, transforms, others.pop("tokens", None)) if parts else None
     task = task or Arithmetic("add", digits=1)
     roles = {r: m if isinstance(m, Role) else Role(m) for r, m in (models or {"policy": tiny()}).items()}
@@ -87,3 +88,13 @@ def train(run: Run) -> Iterator[Info]:
 def weights(run: Run, role: str = "policy") -> torch.Tensor:
     """[n] all weights of a role, copied."""
     return torch.cat([p.detach().flatten().clone() for p in run.ctx.models[role].module.parameters()])
+
+
+def resumes(fresh: Callable[[], Run], role: str = "policy") -> bool:
+    """Whether a run saved after one step and restored elsewhere has the same bits after the second."""
+    run, again = fresh(), fresh()
+    reports = train(run)
+    next(reports)
+    restore(again, codec.loads(codec.dumps(tree_of(run))))
+    next(reports), next(train(again))
+    return torch.equal(weights(run, role), weights(again, role))

@@ -71,7 +71,7 @@ class Sharing:
 
     async def select(self, n: int, ctx: Ctx) -> list[Request]:
         heard = self.bus.read(ctx.step, self.node) if self.external else []
-        theirs = [asking(g, i) for i, g in enumerate(heard)]
+        theirs = [r for i, g in enumerate(heard) if (r := asking(g, i, ctx)) is not None]
         if theirs:
             batch = await ctx.probe(theirs, tag="foreign")  # regraded here, and paid for
             theirs = [r for r in theirs if differ(batch, r)]
@@ -102,15 +102,16 @@ class Swarm:
         return [{"node": i, **report} for reports in rounds for i, report in enumerate(reports)]
 
 
-def asking(group: Group, i: int) -> Request:
-    texts = tuple(group["texts"])
-    return Request(group["problem"], len(texts), settings={"texts": texts}, info={"foreign": i})
+def asking(group: Group, i: int, ctx: Ctx) -> Request | None:
+    """For the answers that our tokens can spell, where there are two at least."""
+    texts = tuple(t for t in group["texts"] if spoken(t, ctx) is not None)
+    return Request(group["problem"], len(texts), settings={"texts": texts}, info={"foreign": i}) if texts[1:] else None
 
 
 def differ(batch: Batch, request: Request) -> bool:
-    """Whether the outcomes of a request differ; not where its text could not be read."""
-    outcome = batch.outcome()[batch["foreign"] == request.info["foreign"]] if len(batch) else batch["logp"][:, 0]
-    return len(outcome) > 0 and bool(outcome.max() > outcome.min())
+    """Whether the outcomes of a request differ."""
+    outcome = batch.outcome()[batch["foreign"] == request.info["foreign"]]
+    return bool(outcome.max() > outcome.min())
 
 
 def said(batch: Batch, asked: Mapping[str, Any]) -> Iterator[Group]:
@@ -123,7 +124,10 @@ def said(batch: Batch, asked: Mapping[str, Any]) -> Iterator[Group]:
 
 
 def spoken(text: str, ctx: Ctx) -> Any:
-    """Our tokens of what was said, with the end token."""
+    """Our tokens of what was said, with the end token; None where there are none for it."""
     policy: Any = ctx.models["policy"]
-    ids: Any = ctx.encode(text) if text else np.empty(0, np.int32)
+    try:
+        ids: Any = ctx.encode(text) if text else np.empty(0, np.int32)
+    except ValueError:
+        return None
     return np.append(ids, np.int32(policy.end))

@@ -86,8 +86,9 @@ def backup(node: Node, v: float) -> None:
 @dataclass
 class SiblingPairs:
     """Links "pairs" [P, 2] of (better, worse) rows with one parent and Q > 0 > Q', column `margin` [P] = A_w - A_l: all
-    such pairs of plan steps; of last steps the best and the worst only, their Q times `last`. Stream `value` is on the
-    first position of each row, where V of the state before the step stands."""
+    such pairs of plan steps; of last steps the best and the worst only, their Q times `last`. Stream `rl` is on paired
+    rows (a tree without pairs is asked for again), stream `value` on the first position of each row, where V of the
+    state before the step stands."""
 
     last: float = 0.3
     needs: tuple[Need, ...] = field(default=(), init=False)
@@ -103,7 +104,11 @@ class SiblingPairs:
         index = pair.nonzero()
         margin = q[index[:, 0]] - q[index[:, 1]]
         first = torch.arange(batch.width) == 0
-        columns = {"weight/value": (first & batch["mask"] & ~batch["v"].isnan()).float()}
+        paired = torch.zeros(len(batch), 1).index_fill_(0, index.flatten(), 1)
+        columns = {
+            "weight/rl": paired * batch["mask"],
+            "weight/value": (first & batch["mask"] & ~batch["v"].isnan()).float(),
+        }
         return batch.put(columns).link("pairs", index, {"margin": margin})
 
 

@@ -10,6 +10,7 @@ import harness
 import pytest
 import torch
 from bgpo import Boundary, MaskedLM, PerDraw
+from resumed import twice
 from toys import Echo
 
 from shuhari.batch import Batch
@@ -150,3 +151,7 @@ def test_a_step_of_training() -> None:
 def test_settings_that_it_cannot_honour_are_refused() -> None:
     with pytest.raises(ValueError, match="top_p"):
         honour(Sampling(top_p=0.5), (), "masked")
+
+
+def test_a_killed_run_ends_with_the_same_bits() -> None:
+    twice(lambda: bgpo(steps=3), 1)

@@ -101,3 +101,7 @@ def test_a_solved_hard_problem_comes_with_its_solution() -> None:
     assert bool((again["parent"][rows] == -1).all())  # plain samples, no tree
     solved = rows & (again.outcome("reward/score") == 1)
     assert {str(int(p)) for p in again["problem"][solved]} == kept
+
+
+def test_a_restored_run_goes_on_as_if_never_stopped() -> None:
+    assert harness.resumes(lambda: search(width=6, budget=60))

@@ -120,3 +120,7 @@ def test_a_fresh_fraction_of_one_is_no_replay_at_all() -> None:
         list(harness.train(run))
         weights.append(harness.weights(run))
     assert torch.equal(*weights)
+
+
+def test_a_restored_run_goes_on_as_if_never_stopped() -> None:
+    assert harness.resumes(lambda: run_of(Mixture({"fresh": Fresh(2), "replay": GroupReplay(2)})))

@@ -10,6 +10,7 @@ import harness
 import pytest
 import torch
 from nash_mp import Halves, MirrorProx, Played, Table, Versus, Wins, prox
+from resumed import twice
 from torch import Tensor
 
 from shuhari.buffers.fresh import Fresh
@@ -177,3 +178,7 @@ def test_the_second_half_starts_from_the_anchor_against_the_half_step() -> None:
     for role in ("anchor", "opponent"):
         assert torch.equal(seen[3][role], seen[3]["policy"])  # π_{k+1}
     assert not torch.equal(seen[3]["policy"], start)
+
+
+def test_a_killed_run_ends_with_the_same_bits() -> None:
+    twice(lambda: deep(AdamW(0.1), half=2, groups=2, steps=4), 3)

@@ -124,3 +124,7 @@ def test_the_token_reward_sees_the_token() -> None:
     with torch.no_grad():
         a, b = model(batch).value(), model(other).value()
     assert bool((a != b)[batch["mask"]].all())
+
+
+def test_a_restored_run_goes_on_as_if_never_stopped() -> None:
+    assert harness.resumes(lambda: run_of(steps=2))

@@ -186,3 +186,7 @@ def test_a_step_of_training_of_both_roles() -> None:
         assert report["spent/updates"] == 2 * report["step"]
     assert not torch.equal(start, harness.weights(run))
     assert run.ctx.models["solver"] is run.ctx.models["proposer"] is run.ctx.models["policy"]
+
+
+def test_a_restored_run_goes_on_as_if_never_stopped() -> None:
+    assert harness.resumes(lambda: run_of(SelfPlay(reader="reader"), steps=2))

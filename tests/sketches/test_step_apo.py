@@ -128,3 +128,19 @@ def test_micro_batches_change_nothing_for_pairs() -> None:
     reports = [next(harness.train(run)) for run in runs]
     assert reports[0]["policy/step"] == pytest.approx(reports[1]["policy/step"], abs=1e-6)
     torch.testing.assert_close(*(harness.weights(run) for run in runs), atol=1e-6, rtol=0)
+
+
+def test_a_restored_run_goes_on_as_if_never_stopped() -> None:
+    assert harness.resumes(run_of)
+
+
+def test_no_pairs_are_no_loss() -> None:
+    run = run_of()
+    run.enter_stage()
+    batch = run.apply(run.stage.collect, run.collect(3))
+    index, columns = batch.links["pairs"]
+    batch = batch.put({"weight/rl": batch["mask"].float()}).link("pairs", index[:0], {"margin": columns["margin"][:0]})
+    before = harness.weights(run)
+    info = run.stage.learners["main"].update(batch, run.ctx).info
+    assert info["policy/step"] == info["policy/pairs"] == 0
+    assert torch.equal(before, harness.weights(run))

@@ -8,6 +8,7 @@ from typing import Any
 import harness
 import pytest
 import torch
+from resumed import twice
 from torch import nn
 from vagram import Branched, Dyna, Prediction, Real, ValueGradient, Vaml, World, WorldModel
 
@@ -22,7 +23,7 @@ from shuhari.models.gaussian import SquashedPolicy
 from shuhari.objectives.reparam import Reparam
 from shuhari.objectives.td import SoftTD
 from shuhari.objectives.temperature import Temperature
-from shuhari.ports import Collected, Curriculum, Environment, Model, Objective, Rollout, Transform
+from shuhari.ports import Collected, Curriculum, Environment, Event, Model, Objective, Rollout, Transform
 from shuhari.roles import Role
 from shuhari.tasks.gym import Gym
 
@@ -73,7 +74,8 @@ def test_gradients_are_those_at_the_true_successor() -> None:
     child = torch.tensor([1, 2, 3, -1, 5, 6, 7, -1])
     cont = torch.tensor([1, 1, 1, 0, 1, 1, 1, 1.0])
     mask = (child >= 0)[:, None]
-    whole = Batch({"mask": mask, "logp": torch.zeros(8, 1), "child": child, "context": s, "action": torch.zeros(8, 1), "cont": cont})
+    columns = {"mask": mask, "child": child, "context": s, "cont": cont}
+    whole = Batch({**columns, "logp": torch.zeros(8, 1), "action": torch.zeros(8, 1)})
     rows = mask[:, 0].nonzero()[:, 0]
     ctx: Any = SimpleNamespace(models={"policy": Quadratic(), "critic": Quadratic()})
     g = ValueGradient(clip=1.0)(whole.take(rows), ctx)["value_gradient"]
@@ -119,7 +121,13 @@ def dyna(steps: int) -> Any:
 def test_a_step_of_two_learners_on_a_shared_world() -> None:
     run = dyna(2)
     batches: list[Batch] = []
-    tell, run.tell = run.tell, lambda e: (batches.append(e.batch) if isinstance(e, Collected) else None, tell(e))
+    tell = run.tell
+
+    def heard(event: Event) -> None:
+        batches.extend([event.batch] if isinstance(event, Collected) else [])
+        tell(event)
+
+    run.tell = heard
     reports = harness.train(run)
     next(reports)
     assert [len(b) for b in batches] == [11]  # nothing to imagine from yet
@@ -143,7 +151,8 @@ def test_a_step_of_two_learners_on_a_shared_world() -> None:
 
 def test_what_is_imagined_is_what_the_world_model_predicts() -> None:
     run = dyna(1)
-    next(harness.train(run))
+    reports = harness.train(run)
+    next(reports)
     batch = run.collect(1)
     rows = ((batch["imagined"] == 1) & batch.decides).nonzero()[:, 0]
     dream = batch.take(rows)
@@ -152,3 +161,7 @@ def test_what_is_imagined_is_what_the_world_model_predicts() -> None:
     torch.testing.assert_close(dream.ahead()["context"], told.state()[:, 0])
     torch.testing.assert_close(dream["reward"], told.reward())
     assert bool((dream.ahead()["cont"] == 1).all())  # cut, not over
+
+
+def test_a_killed_run_ends_with_the_same_bits() -> None:
+    twice(lambda: dyna(3), 1)

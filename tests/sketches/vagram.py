@@ -130,7 +130,7 @@ class World:
 
 @dataclass
 class Dyna:
-    """One episode: in the task's environment, or in the learned one for `horizon` decisions where the request says so."""
+    """One episode: in the task's environment, or, where the request says so, `horizon` decisions in the learned one."""
 
     horizon: int = 1
     accepts: Mapping[str, Any] = field(init=False, default_factory=lambda: EMPTY)

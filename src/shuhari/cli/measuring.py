@@ -63,8 +63,12 @@ def evaluate(
         note(f"{ungraded} of {len(outcomes.ids)} problems could not be graded and are left out")
 
 
-def measured(path: Path, step: int | None, settings: Mapping[str, Any]) -> tuple[Outcomes, Evaluation, int]:
-    """(outcomes, the settings used, the step) of a run's checkpoint on held-out problems."""
+def measured(
+    path: Path, step: int | None, settings: Mapping[str, Any], tasks: dict[str, Any] | None = None
+) -> tuple[Outcomes, Evaluation, int]:
+    """(outcomes, the settings used, the step) of a run's checkpoint on held-out problems. `tasks` is filled: runs of
+    one [task] table that share it see the same problems, whatever their seeds."""
+    import json
     from dataclasses import replace
 
     from shuhari.evaluation import Evaluation
@@ -79,6 +83,9 @@ def measured(path: Path, step: int | None, settings: Mapping[str, Any]) -> tuple
         raise StoreError(f"{path} has no checkpoint yet: there is nothing to evaluate")
     with open_run(load(path)) as opened:
         restore(opened, tree)
+        if tasks is not None:
+            table = json.dumps(opened.recipe.tree["task"], sort_keys=True)
+            opened.ctx.task = tasks.setdefault(table, opened.ctx.task)
         used = replace(opened.stage.evaluate or Evaluation(), **settings)
         outcomes = evaluated(opened.ctx, used, opened.stage.measured)
         for problem in dict.fromkeys(opened.ctx.problems):
@@ -146,7 +153,8 @@ def compare(
 def _by_problem(sides: Mapping[str, Sequence[Path]], n: int | None) -> dict[str, dict[str, Any]]:
     """Each single run evaluated greedily; differences over problems, paired where they are the same problems."""
     settings = {"samples": 1, **({} if n is None else {"n": n})}
-    outcomes = {name: measured(paths[0], None, settings)[0] for name, paths in sides.items()}
+    tasks: dict[str, Any] = {}
+    outcomes = {name: measured(paths[0], None, settings, tasks)[0] for name, paths in sides.items()}
     return _against_first({name: (o.greedy.tolist(), o.ids) for name, o in outcomes.items()})
 
 

@@ -111,7 +111,10 @@ class GradientLearner:
                 for i, mini in enumerate(_minibatches(used, part, ctx, self.name, name, k, epoch)):
                     ctx.salt = (self.name, k, name, epoch, i)
                     loss = Loss(mini, part, name, ctx, self._params[name], self.tokens)
-                    meter.update(part.optimiser.step(loss, ctx.count), name)
+                    try:
+                        meter.update(part.optimiser.step(loss, ctx.count), name)
+                    except FloatingPointError as error:
+                        raise FloatingPointError(f"step {ctx.step}, part {name!r}: {error}") from error
                     ctx.charge("updates", 1)
                     if mini is not batch:
                         _scatter(mini.stamps, batch, mini["_used"])
@@ -269,6 +272,8 @@ class Loss:
             return loss
         links = getattr(objective, "links", None)
         if links:
+            if not len(loss):  # no links: the mean of nothing is NaN
+                return loss.sum()
             weight = batch.links[links][1].get("weight")
             return loss.mean() if weight is None else (loss * weight).sum() / weight.sum().clamp(min=1e-8)
         return loss.mean() if w is None else reduced(loss, w)

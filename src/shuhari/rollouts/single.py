@@ -42,7 +42,8 @@ class Single:
         return [Trajectory(request, (*prefix, self._step(context, t, parent)), ended(t)) for t in traces]
 
     def _step(self, context: Payload, trace: Trace, parent: int | None) -> Step:
-        return Step.of(context, trace.action, trace.logp, trace.version, parent=parent, role=self.role, info=trace.info)
+        info = {k: v for k, v in trace.info.items() if k != "environment"}  # an action for no one: nothing is stepped
+        return Step.of(context, trace.action, trace.logp, trace.version, parent=parent, role=self.role, info=info)
 
 
 def ended(trace: Trace) -> Status:

@@ -1,0 +1,159 @@
+"""`runs`, `show`, `eval`, `compare`, `methods`, `tasks`, `doctor`: each tells what the store and the library hold."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from shuhari.cli.text import printable
+from shuhari.recipe import names
+from shuhari.store import Run
+
+
+def told(done) -> object:
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_runs(shuhari, home: Path, tmp_path: Path) -> None:
+    found = told(shuhari("runs", "--json"))
+    assert [(r["name"], r["status"], r["step"]) for r in found] == [("s0", "complete", 4), ("s1", "complete", 4)]
+    out = shuhari("runs").out
+    assert "s0" in out and "complete" in out and "4/4" in out
+    empty = shuhari("runs", "--root", tmp_path / "empty")
+    assert empty.code == 0 and "no run is in" in empty.err
+
+
+def test_show(shuhari, home: Path) -> None:
+    run = Run("runs/s0")
+    metrics = run.metrics()
+    whole = told(shuhari("show", "s0", "--json"))
+    assert whole["metrics"]["reward/mean"] == metrics["reward/mean"] and whole["summary"] == run.summary
+    rows = list(csv.DictReader(io.StringIO(shuhari("show", "s0", "--csv").out)))
+    assert [float(r["reward/mean"]) for r in rows] == metrics["reward/mean"]
+    assert [r["evaluate/greedy"] == "" for r in rows] == [v is None for v in metrics["evaluate/greedy"]]
+    out = shuhari("show", "s0").out
+    assert "complete, step 4" in out and "held-out" in out and "before: greedy" in out
+    assert shuhari("show", "s0", "--json", "--csv").code == 2
+
+
+def test_show_latest_and_what_is_not_there(shuhari, home: Path) -> None:
+    assert shuhari("show", "latest").code == 0
+    done = shuhari("show", "s00")
+    assert done.code == 2 and "did you mean 's0'?" in done.err
+
+
+def test_rollouts_are_the_best_the_worst_and_a_random_group(shuhari, home: Path) -> None:
+    groups = told(shuhari("show", "s0", "--rollouts", "--json"))
+    assert groups[0]["why"] == "best" and {g["step"] for g in groups} == {4}
+    assert all(len(g["episodes"]) == 4 for g in groups)
+    for g in groups:
+        assert g["score"] == pytest.approx(sum(e["reward"]["score"] for e in g["episodes"]) / 4)
+    assert groups[0]["score"] == max(g["score"] for g in groups)
+    out = shuhari("show", "s0", "--rollouts").out
+    assert f"prompt: {groups[0]['problem']['prompt']}" in out and "score=" in out
+    none = shuhari("show", "s0", "--rollouts", "--step", 99)
+    assert none.code == 0 and "keeps no rollouts of step 99" in none.err
+
+
+def test_text_of_a_model_cannot_steer_the_terminal() -> None:
+    assert printable("a\x1b[2Jb\x07\u202ec") == "a\\x1b[2Jb\\x07\\u202ec"
+    assert printable("two\nlines") == "two\nlines" and printable("x" * 10, 4) == "xxxx… (10 characters)"
+
+
+# ---------------------------------------------------------------- eval and compare
+
+
+def test_eval_gives_what_the_run_measured_with_intervals(shuhari, home: Path) -> None:
+    found = told(shuhari("eval", "s0", "--samples", 4, "-k", 1, "-k", 4, "--json"))
+    assert found["greedy"]["value"] == Run("runs/s0").summary["after"]["greedy"] and found["greedy"]["n"] == 8
+    assert found["mean"]["value"] == pytest.approx(found["pass@1"]["value"])  # score is 0 or 1 here
+    assert found["pass@4"]["value"] >= found["pass@1"]["value"]
+    for name in ("greedy", "mean", "pass@1", "pass@4"):
+        assert found[name]["low"] <= found[name]["value"] <= found[name]["high"]
+    again = told(shuhari("eval", "runs/s0", "--samples", 4, "-k", 1, "-k", 4, "--json"))
+    assert {k: v for k, v in again.items() if k != "run"} == {k: v for k, v in found.items() if k != "run"}
+    assert Run("runs/s0").step == 4  # nothing was stored
+
+
+def test_eval_of_an_earlier_step_and_another_split(shuhari, home: Path) -> None:
+    found = told(shuhari("eval", "s0", "--step", 2, "-n", 3, "--samples", 1, "--split", "train", "--json"))
+    assert (found["step"], found["split"], found["problems"]) == (2, "train", 3) and "mean" not in found
+    out = shuhari("eval", "s0", "-n", 2, "--samples", 2).out
+    assert "pass@2" in out and "95 % interval" in out
+    done = shuhari("eval", "s0", "--samples", 2, "-k", 4)
+    assert done.code == 2 and "at least 4 samples" in " ".join(done.err.replace("│", " ").split())
+
+
+def test_compare_seeds_by_hand(shuhari, home: Path) -> None:
+    a, b = (Run(f"runs/s{i}").metrics()["reward/mean"][-1] for i in (0, 1))
+    found = told(shuhari("compare", "s0,s1", "s1,s0,s1", "--metric", "reward/mean", "--json", "--png", "out/c.png"))
+    first, second = found["sides"].values()
+    assert found["over"] == "seeds" and first["value"] == pytest.approx((a + b) / 2) and first["n"] == 2
+    assert second["difference"] == pytest.approx((a + 2 * b) / 3 - (a + b) / 2) and second["paired"] is False
+    assert second["low"] <= second["difference"] <= second["high"]
+    assert (home / "out/c.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_compare_pairs_the_same_seeds(shuhari, home: Path) -> None:
+    import shutil
+
+    for i in (0, 1):
+        shutil.copytree(f"runs/s{i}", f"runs/copy{i}")
+    found = told(shuhari("compare", "s0,s1", "copy1,copy0", "--metric", "reward/mean", "--json"))
+    other = found["sides"]["copy1,copy0"]
+    assert other["paired"] is True and (other["difference"], other["low"], other["high"]) == (0, 0, 0)
+
+
+def test_compare_of_single_runs_is_over_problems(shuhari, home: Path) -> None:
+    done = shuhari("compare", "s0", "s1", "-n", 6)
+    assert done.code == 0 and "problems" in done.out and "plot: compare.png" in done.out
+    found = told(shuhari("compare", "s0", "s1", "-n", 6, "--json"))["sides"]
+    assert found["s1"]["paired"] is True and found["s1"]["n"] == 6  # the same problems, though the seeds differ
+    assert found["s0"]["value"] == told(shuhari("eval", "s0", "-n", 6, "--samples", 1, "--json"))["greedy"]["value"]
+
+
+def test_compare_mistakes(shuhari, home: Path) -> None:
+    assert shuhari("compare", "s0").code == 2
+    done = shuhari("compare", "s0,s1", "s1", "--metric", "reward/men")
+    assert done.code == 2 and "did you mean 'reward/mean'?" in " ".join(done.err.replace("│", " ").split())
+
+
+# ---------------------------------------------------------------- what there is
+
+
+def test_methods(shuhari) -> None:
+    found = told(shuhari("methods", "--json"))
+    assert [m["name"] for m in found] == names()
+    assert all(set(m) == {"name", "family", "paper", "summary", "verdict"} for m in found)
+    assert "baselines/grpo" in shuhari("methods").out
+
+
+def test_tasks(shuhari, home: Path) -> None:
+    found = told(shuhari("tasks", "--json"))
+    assert {"arithmetic", "countdown", "bandit", "gridworld"} <= {t["name"] for t in found}
+    assert "arithmetic" in shuhari("tasks").out
+    shown = told(shuhari("tasks", "arithmetic", "-n", 2, "--set", "digits=3", "--json"))
+    assert len(shown) == 2 and all(len(p["prompt"].split("+")[0]) == 3 for p in shown)
+    done = shuhari("tasks", "arithmetik")
+    assert done.code == 2 and "did you mean 'arithmetic'?" in done.err
+
+
+def test_doctor(shuhari) -> None:
+    import torch
+
+    found = told(shuhari("doctor", "--json"))
+    assert found["packages"]["torch"] == torch.__version__ and found["torch"]["matmul_gflops"] > 0
+    assert found["cores"]["usable"] >= 1 and isinstance(found["sandbox"]["works"], bool)
+    assert "sandbox" in shuhari("doctor").out
+
+
+def test_every_command_has_help_with_an_example(shuhari) -> None:
+    for command in ("train", "eval", "runs", "show", "compare", "methods", "tasks", "doctor"):
+        done = shuhari(command, "--help")
+        assert done.code == 0 and f"Example: shuhari {command}" in " ".join(done.out.split())
+    assert "0.1.0" in shuhari("--version").out and shuhari("nothing").code == 2

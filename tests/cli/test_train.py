@@ -1,0 +1,181 @@
+"""`train`: what it stores and says, going on, forks, dry runs, mistakes and failures, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import shuhari as shuhari_package
+from shuhari.store import Run
+
+
+def test_a_run_ends_with_its_files_and_says_where_they_are(shuhari, home: Path) -> None:
+    done = shuhari("train", "tiny.toml", "--run", "runs/new", "--set", "steps=2")
+    assert done.code == 0
+    assert "before" in done.out and "after" in done.out and "runs/new/curves.png" in done.out
+    assert (home / "runs/new/curves.png").read_bytes().startswith(b"\x89PNG")
+    summary = json.loads((home / "runs/new/summary.json").read_text())
+    assert {"before", "after", "wall_s", "spent", "recipe"} <= set(summary)
+    assert "greedy" in summary["before"] and "greedy" in summary["after"]
+    assert Run(home / "runs/new").step == 2
+
+
+def test_the_same_command_again_says_that_the_run_is_complete(shuhari, home: Path) -> None:
+    before = Run("runs/s0").metrics()
+    done = shuhari("train", "tiny.toml", "--seed", 0, "--run", "runs/s0")
+    assert done.code == 0 and "runs/s0 is complete" in done.err
+    assert Run("runs/s0").metrics() == before
+    assert shuhari("train", "runs/s0").code == 0  # a run's folder is its recipe
+
+
+def test_another_recipe_at_the_same_place_is_refused(shuhari, home: Path) -> None:
+    done = shuhari("train", "tiny.toml", "--set", "rollout.n=2", "--run", "runs/s0")
+    assert done.code == 2 and "another recipe" in done.err and "Traceback" not in done.err
+
+
+def test_without_a_path_the_run_goes_under_runs(shuhari, home: Path) -> None:
+    assert shuhari("train", "tiny.toml", "--set", "steps=1").code == 0
+    new = {p.name for p in (home / "runs").iterdir()} - {"s0", "s1"}
+    assert len(new) == 1 and new.pop().startswith("tiny-s0")
+
+
+def test_a_fork_starts_from_the_weights_of_a_step(shuhari, home: Path) -> None:
+    import torch
+
+    lr = ["--set", "part.policy.optimiser.lr=1e-30", "--set", "steps=1"]
+    assert shuhari("train", "tiny.toml", "--run", "runs/fork", "--init", "s0@4", *lr).code == 0
+    (old, new) = (Run(p).load()["models"]["policy"] for p in ("runs/s0", "runs/fork"))
+    assert all(torch.allclose(old[k], new[k]) for k in old)
+    (_, other) = (Run(p).load()["models"]["policy"] for p in ("runs/s0", "runs/s1"))
+    assert not all(torch.allclose(old[k], other[k]) for k in old)
+
+
+def test_a_dry_run_tells_sources_and_arithmetic_and_makes_nothing(shuhari, home: Path) -> None:
+    done = shuhari("train", "tiny.toml", "--dry-run", "--set", "part.policy.minibatches=2", "--run", "runs/none")
+    assert done.code == 0 and not (home / "runs/none").exists()
+    lines = {line.split(" = ")[0]: line.rpartition("# ")[2] for line in done.out.splitlines() if " = " in line}
+    assert lines["rollout.n"] == "tiny" and lines["part.policy.minibatches"] == "--set"
+    assert lines["part.policy.epochs"] == "default" and lines["rollout.sampling.top_p"] == "default"
+    assert (
+        "4 problems x 4 = 16 rows, 2 minibatches x 1 epoch = 2 optimiser steps, micro-batch <= 16k tokens" in done.out
+    )
+
+
+def test_a_dry_run_of_stages_says_which_stage_a_default_is_of(shuhari, home: Path) -> None:
+    (home / "staged.toml").write_text(
+        'extends = "tiny.toml"\n[[stage]]\nname = "warm-up"\nsteps = 3\nbuffer = {use = "demos", size = 16}\n'
+        "collect.advantage = false\npart.policy.terms = {clip = false, nll = {stream = 'ce'}}\n[[stage]]\nname = 'rl'"
+    )
+    out = shuhari("train", "staged.toml", "--dry-run").out
+    assert any("buffer.draws" in x and x.endswith("# default in warm-up") for x in out.splitlines())
+    assert "warm-up: 3 steps; 16 rows of demos" in out and "rl: 4 steps; 4 problems x 4 = 16 rows" in out
+
+
+# ---------------------------------------------------------------- mistakes and failures
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["baselines/grop"], "no recipe 'baselines/grop'; did you mean 'baselines/grpo'?"),
+        (["nothing.toml"], "no recipe file 'nothing.toml'"),
+        (["tiny.toml", "--set", "steps"], "expected key=value"),
+        (["tiny.toml", "--set", "stepz=3"], "stepz: no such key in a recipe; did you mean 'steps'?"),
+        (["tiny.toml", "--set", "part.policy.terms.clip.hihg=3"], "clip.hihg: no setting of objective 'clip'"),
+        (["tiny.toml", "--set", "task.name=arithmetik"], "did you mean 'arithmetic'?"),
+        (["tiny.toml", "--set", "task.name=file/none.jsonl"], "file/none.jsonl: no such file"),
+        (["tiny.toml", "--set", "rollout.n=x"], "rollout.n: 'x': expected a whole number"),
+        (["tiny.toml", "--set", "reward.weights.scor=1"], "'scor', which nothing grades; did you mean 'score'?"),
+        (["tiny.toml", "--set", "models.other.init=polcy"], "did you mean 'policy'?"),
+        (["tiny.toml", "--init", "s7"], "no run 's7'"),
+        (["tiny.toml", "--init", "s0@99"], "no checkpoint of step 99"),
+        (["tiny.toml", "--init", "s0@x"], "--init"),
+        (["tiny.toml", "--sed", "3"], "--se"),
+        ([], "Missing argument"),
+    ],
+)
+def test_a_users_mistake_is_said_without_a_traceback(shuhari, home: Path, argv: list[str], message: str) -> None:
+    done = shuhari("train", *argv)
+    told = " ".join(done.err.replace("│", " ").split())  # boxes of the usage errors are wrapped
+    assert done.code == 2 and message in told and "Traceback" not in done.err
+
+
+def test_a_missing_extra_names_the_command(shuhari, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "reasoning_gym", None)
+    done = shuhari("train", "tiny.toml", "--set", "task.name=reasoning-gym/chain_sum")
+    assert done.code == 2 and "pip install" in done.err and "Traceback" not in done.err
+
+
+FAILING = """
+from dataclasses import dataclass, field
+from typing import Any
+
+@dataclass
+class Failing:
+    at: int = 2
+    needs: tuple = field(init=False, default=())
+    couples: str = field(init=False, default="row")
+
+    def __call__(self, batch: Any, ctx: Any) -> Any:
+        if ctx.step >= self.at:
+            raise RuntimeError("the loss went wrong")
+        return batch["mask"] * sum(p.sum() for p in ctx.models["policy"].module.parameters()) * 0, {}
+"""
+
+
+def test_a_run_that_fails_keeps_what_it_stored_and_ends_with_one(shuhari, home: Path) -> None:
+    (home / "failing.py").write_text(FAILING)
+    argv = ["train", "tiny.toml", "--run", "runs/bad", "--set", "part.policy.terms.own.use=failing.py:Failing"]
+    done = shuhari(*argv)
+    assert done.code == 1 and "RuntimeError: the loss went wrong" in done.err and "--debug" in done.err
+    assert "Traceback" not in done.err and "step 2 in runs/bad" in done.err
+    assert Run("runs/bad").step == 2 and Run("runs/bad").status == "stopped"
+    shown = shuhari(*argv, "--debug")
+    assert shown.code == 1 and "Traceback" in shown.err and "failing.py" in shown.err
+
+
+def test_a_damaged_checkpoint_is_named(shuhari, home: Path) -> None:
+    assert shuhari("train", "tiny.toml", "--run", "runs/cut", "--set", "steps=2").code == 0
+    for file in (home / "runs/cut/checkpoints").rglob("*.safetensors"):
+        file.write_bytes(b"nothing")
+    done = shuhari("eval", "cut", "-n", 2, "--samples", 1)
+    assert done.code == 1 and "runs/cut" in done.err and "Traceback" not in done.err
+
+
+# ---------------------------------------------------------------- signals
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_the_same_command_goes_on(shuhari, home: Path, sent: signal.Signals) -> None:
+    settings = ["--run", "runs/cut", "--set", "steps=100000", "--set", "store.every=1000", "--set", "evaluate=false"]
+    command = [sys.executable, "-m", "shuhari", "train", "tiny.toml", *settings]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(shuhari_package.__file__).parents[1])}
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=env)
+    try:
+        _wait(lambda: (home / "runs/cut/run.sqlite").exists() and Run("runs/cut").step >= 2, child)
+        child.send_signal(sent)
+        _, err = child.communicate(timeout=30)
+    finally:
+        child.kill()
+    assert child.returncode == 130
+    assert "To go on: shuhari train tiny.toml --run runs/cut --set steps=100000" in err
+    run = Run("runs/cut")
+    assert run.status == "stopped" and run.cursor is not None and run.cursor["step"] == run.step  # nothing to redo
+
+
+def _wait(true, child: subprocess.Popen[str], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if child.poll() is not None:
+            raise AssertionError(child.communicate()[1])
+        if true():
+            return
+        time.sleep(0.05)
+    raise AssertionError("the run did not get so far")

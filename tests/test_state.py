@@ -1,0 +1,226 @@
+"""Every registered component, in a real run: some steps, save, restore in another process, go on; not a bit may differ.
+
+A component comes under test by standing in one of the recipes here (or in `small_runs`), with whatever state it has; a
+component without state shows that it needs none, since the restored one is new while the other has lived. A component
+that no recipe uses fails `test_every_component_is_covered`: add it to one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import small_runs
+import torch
+from small_runs import differences, kept, plain
+
+import shuhari.run
+from shuhari import state
+from shuhari.batch import Batch
+from shuhari.build import stage_components
+from shuhari.codec import dumps, loads
+from shuhari.ports import Ctx
+from shuhari.recipe import Recipe, load
+from shuhari.registry import entries
+from shuhari.run import Run
+
+LANGUAGE = """
+models.policy = {use = "causal", hidden = 16, layers = 1, heads = 2, intermediate = 16}
+rollout = {n = 4, sampling = {max_new = 4}}
+part.policy.optimiser.lr = 1e-2
+"""
+MORE = {  # what `small_runs` has not
+    "tokens": f"""# PPO on tokens with demonstrations beside
+steps = 4
+task = {{name = "countdown", count = 2}}
+{LANGUAGE}
+models.critic = {{use = "causal_value", init = "policy", hidden = 16, layers = 1, heads = 2, intermediate = 16}}
+models.reference.init = "policy"
+buffer = {{use = "mixture", buffers.rl = {{use = "fresh", size = 3}}, buffers.ce = {{use = "demos", size = 4}}}}
+transform.kl_in_reward = {{}}
+transform.gae = {{bootstrap_truncated = true}}
+part.policy.terms = {{clip = {{}}, nll = {{stream = "ce"}}, divergence = {{form = "exact"}}}}
+part.critic = {{terms.value.clip = 0.2, optimiser.lr = 1e-2}}
+""",
+    "gaussian": """# PPO in a continuous world
+steps = 4
+task = {name = "gym/Pendulum-v1", kwargs.max_episode_steps = 15}
+models.policy = {use = "gaussian", hidden = [8]}
+models.critic = {use = "value", hidden = [8]}
+rollout = {use = "vector", lanes = 2}
+buffer.size = 20
+transform.gae = {}
+part.policy = {terms.clip = {}, optimiser.lr = 1e-2}
+part.critic = {terms.value = {}, optimiser.lr = 1e-2}
+""",
+    "file": f"""# imitation of a file, walked round and round
+steps = 4
+task = {{name = "file/sums.jsonl", test_fraction = 0.4}}
+{LANGUAGE}
+buffer = {{use = "demos", size = 4}}
+part.policy.terms.nll.stream = "ce"
+[evaluate]
+every = 2
+""",
+    "puzzles": f"""# samples of puzzles
+steps = 2
+task.name = "reasoning-gym/chain_sum"
+{LANGUAGE}
+buffer.size = 2
+part.policy.terms.entropy = {{}}
+""",
+}
+ROWS = [{"prompt": f"{i}+1=", "answer": str(i + 1), "solution": str(i + 1)} for i in range(9)]
+BEFORE = 2  # steps before the save, or half of them where there are fewer than four
+OUTSIDE = {"study"}  # these drive whole runs, and keep nothing in one
+
+
+@dataclass
+class Counting:
+    """Adds to each advantage how often it was called; `honest`: the count is in the state."""
+
+    honest: bool = False
+    needs: tuple[()] = field(default=(), init=False)
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"calls": 0})
+
+    def __post_init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        self.state["calls"] += self.honest
+        self.calls += not self.honest
+        return batch.put({"advantage": batch["advantage"] + self.state["calls"] + self.calls})
+
+
+def recipes(folder: Path) -> dict[str, Recipe]:
+    """Every recipe of this test, its files in `folder`."""
+    (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    texts = {**small_runs.ALL, **MORE}
+    for honest in ("true", "false"):
+        counting = f'[collect.counting]\nuse = "{__file__}:Counting"\nhonest = {honest}\n'
+        texts[f"honest-{honest}"] = small_runs.BANDIT.replace("steps = 12", "steps = 4") + counting
+    if find_spec("reasoning_gym") is None:
+        del texts["puzzles"]
+    for name, text in texts.items():
+        (folder / f"{name}.toml").write_text(text.replace('"file/sums', f'"file/{folder}/sums'))
+    return {name: load(folder / f"{name}.toml") for name in texts}
+
+
+# ---------------------------------------------------------------- two processes
+
+
+def steps(recipe: Recipe, path: Path) -> tuple[Run, Iterator[Any]]:
+    """A run as it stands at `path`, and the reports of its loop."""
+    run = shuhari.run.open_run(recipe, path)
+
+    def reports() -> Iterator[Any]:
+        with patch.object(shuhari.run, "open_run", lambda *_, **__: run):
+            yield from shuhari.run.train(recipe, path)
+
+    return run, reports()
+
+
+def attributes(run: Run) -> dict[str, Any]:
+    """path.attribute -> value, of every component and of all that the codec can write: also what is in no state."""
+    out = {}
+    for path, component in state.walk({s.name: s.memories() for s in run.progress.stages}):
+        for name, value in getattr(component, "__dict__", {}).items():
+            if value is None and getattr(type(component), name, 0) is None:  # a default, set or not
+                continue
+            try:
+                out[f"{path}.{name}"] = plain(loads(dumps(value)))
+            except TypeError:  # modules, functions, other components
+                continue
+    return out
+
+
+def go_on(folder: Path) -> None:
+    """In the other process: every run there, from its checkpoint to its end."""
+    torch.set_num_threads(1)
+    for name, recipe in recipes(folder).items():
+        run, reports = steps(recipe, folder / "restored" / name)
+        said = [plain(r) for r in reports]
+        (folder / "restored" / name / "said.bin").write_bytes(dumps({"reports": said, "attributes": attributes(run)}))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[str]]]:
+    """recipe -> where the run that went on and the run that was restored differ."""
+    folder = tmp_path_factory.mktemp("state")
+    source = str(Path(shuhari.__file__).parents[1])
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with subprocess.Popen(  # it imports while this process works
+        [sys.executable, __file__], env=env, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as other:
+        lived = live(folder)
+        _, errors = other.communicate(str(folder))
+    assert other.returncode == 0, errors[-3000:]
+    out = {}
+    for name, mine in lived.items():
+        theirs = loads((folder / "restored" / name / "said.bin").read_bytes())
+        for report in (*mine["reports"], *theirs["reports"]):
+            del report["json"]["seconds"]
+        assert mine["reports"], f"{name} made no step after it was restored"
+        out[name] = differences(mine, theirs)
+        out[name] += differences(kept(folder / "lived" / name), kept(folder / "restored" / name))
+    torch.set_num_threads(threads)
+    yield out
+
+
+def live(folder: Path) -> dict[str, Any]:
+    """Every run from start to end, with a copy of what was saved on the way: recipe -> what it said since."""
+    lived: dict[str, Any] = {}
+    for name, recipe in recipes(folder).items():
+        run, reports = steps(recipe, folder / "lived" / name)
+        for _ in range(min(BEFORE, recipe.total // 2) if recipe.total else BEFORE):
+            next(reports)
+        shutil.copytree(folder / "lived" / name, folder / "restored" / name)
+        lived[name] = {"reports": [plain(r) for r in reports], "attributes": attributes(run)}
+    return lived
+
+
+# ---------------------------------------------------------------- the tests
+
+
+@pytest.mark.parametrize("name", [*small_runs.ALL, *MORE, "honest-true"])
+def test_a_restored_run_goes_on_as_if_nothing_had_been(name: str, found: dict[str, list[str]]) -> None:
+    if name not in found:
+        pytest.skip("reasoning-gym is not installed")
+    assert not found[name], "\n".join(found[name][:20])
+
+
+def test_what_is_kept_outside_of_the_state_is_found(found: dict[str, list[str]]) -> None:
+    where = [place for place in found["honest-false"] if ".calls" in place]
+    assert where and any("checkpoint" in place for place in found["honest-false"])
+
+
+def test_every_component_is_covered(tmp_path: Path) -> None:
+    used = set()
+    for recipe in recipes(tmp_path).values():
+        shared: dict[str, Any] = {}
+        for stage in [stage_components(table, shared) for table in recipe.stages]:
+            used |= {type(c) for _, c in state.walk({**stage.memories(), "measured": stage.measured})}
+    known = {c for _, c in entries().items() if c.__module__.startswith("shuhari.")}
+    missing = [
+        f"{kind} {name!r}"
+        for (kind, name), c in sorted(entries().items())
+        if c in known - used and kind not in OUTSIDE and find_spec("reasoning_gym" if name == "reasoning-gym" else "os")
+    ]
+    assert not missing, f"no recipe here uses {', '.join(missing)}: add them to one, in MORE of {__file__}"
+
+
+if __name__ == "__main__":
+    if told := sys.stdin.read():
+        go_on(Path(told))
