@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -42,7 +43,7 @@ class Context:
         self.tell: Callable[[Event], None] = lambda event: None
         self.clock = time.monotonic
         self._loop = asyncio.new_event_loop()  # one for the run's life: asyncio.run a step is slow
-        self._tag = ""
+        self._tag: ContextVar[str] = ContextVar("tag", default="")  # of the coroutine that spends
 
     # ---------------------------------------------------------------- randomness and schedules
 
@@ -95,16 +96,17 @@ class Context:
 
     def charge(self, what: str, amount: float) -> None:
         """To the ledger, under the tag of what goes on (probes and evaluation are paid for, and apart)."""
-        self.ledger[self._tag + what] = self.ledger.get(self._tag + what, 0) + amount
+        what = self._tag.get() + what
+        self.ledger[what] = self.ledger.get(what, 0) + amount
 
     @contextmanager
     def tagged(self, tag: str) -> Iterator[None]:
         """Charge everything inside under `<tag>/`."""
-        before, self._tag = self._tag, f"{tag}/"
+        before = self._tag.set(f"{tag}/")
         try:
             yield
         finally:
-            self._tag = before
+            self._tag.reset(before)
 
     # ---------------------------------------------------------------- collecting
 

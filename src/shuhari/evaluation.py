@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 
+from shuhari import reduce
 from shuhari.context import Context
 from shuhari.data import EMPTY, Request, Sampling, code
 from shuhari.ports import Rollout
@@ -84,14 +86,19 @@ def _graded(requests: list[Request], ctx: Context, evaluation: Evaluation) -> tu
     names = {name.removeprefix("reward/") for name in batch.names() if name.startswith("reward/")}
     measure = evaluation.measure or ("score" if "score" in names else next(iter(ctx.weights)))
     leaf = batch["leaf"]
-    outcome = batch.outcome(f"reward/{measure}")[leaf].tolist()
+    outcome = batch.outcome(f"reward/{measure}")[leaf]
     place = {code(r.problem.task, r.problem.id): i for i, r in enumerate(requests)}
+    episodes, inverse = torch.unique(batch["episode"][leaf], return_inverse=True)  # in request order
+    mean = reduce.mean_by(outcome, inverse, len(episodes))[0].tolist()  # a tree counts once: the mean of its leaves
+    problem = torch.empty(len(episodes), dtype=torch.long).index_copy_(0, inverse, batch["problem"][leaf]).tolist()
     filled = [0] * len(requests)
-    for problem, value in zip(batch["problem"][leaf].tolist(), outcome, strict=True):
-        i = place[problem]
+    for p, value in zip(problem, mean, strict=True):
+        i = place.get(p, -1)
+        if i < 0 or filled[i] == n:
+            raise ValueError("the rollout returned episodes that evaluation did not ask for: set [evaluate] rollout")
         out[i, filled[i]] = value
         filled[i] += 1
-    return out, float(batch["mask"].sum()) / len(outcome)
+    return out, float(batch["mask"].sum()) / len(episodes)
 
 
 def _mean(x: np.ndarray[Any, Any]) -> float:

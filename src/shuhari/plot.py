@@ -90,6 +90,7 @@ def _borders(columns: Mapping[str, Sequence[Any]]) -> list[float]:
 def _figure(n: int) -> tuple[Any, list[Any]]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     width = min(n, 3)
     height = -(-n // width)
@@ -98,6 +99,7 @@ def _figure(n: int) -> tuple[Any, list[Any]]:
     axes = [figure.add_subplot(height, width, i + 1) for i in range(n)]
     for ax in axes:
         ax.grid(alpha=0.25)
+        ax.xaxis.set_major_locator(MaxNLocator(integer=True))  # it counts steps
         ax.spines[["top", "right"]].set_visible(False)
     return figure, axes
 

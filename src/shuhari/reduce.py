@@ -62,9 +62,15 @@ def group_mean(batch: Batch, x: Tensor, unit: str = "group", *, leaves: bool = T
         ok = ok & ends(batch)
     inverse = units(batch, unit)
     n = int(inverse.max()) + 1 if len(inverse) else 0
-    count = x.new_zeros(n).index_add_(0, inverse, ok.to(x.dtype))
-    total = x.new_zeros(n).index_add_(0, inverse, torch.where(ok, x, 0.0))
-    return (total / count)[inverse], count[inverse]
+    mean, count = mean_by(torch.where(ok, x, torch.nan), inverse, n)
+    return mean[inverse], count[inverse]
+
+
+def mean_by(x: Tensor, index: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """([n] mean of the x [B] that share an `index`, [n] how many count); NaN does not count, nor has none a mean."""
+    ok = ~x.isnan()
+    count = x.new_zeros(n).index_add_(0, index, ok.to(x.dtype))
+    return x.new_zeros(n).index_add_(0, index, torch.where(ok, x, 0.0)) / count, count
 
 
 def ends(batch: Batch) -> Tensor:

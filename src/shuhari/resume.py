@@ -78,7 +78,8 @@ def open_store(path: Path, recipe: Recipe, *, keep: int) -> Store:
     text, file = dump(recipe), path / "recipe.toml"
     if not file.exists():
         store.write_text("recipe.toml", text)
-        store.set(total=recipe.tree.get("steps"))
+        steps = [table.get("steps") for table in recipe.stages]
+        store.set(total=sum(steps) if all(steps) else None)
     elif (there := file.read_text()) != text:
         store.close()
         theirs, ours = set(there.splitlines()), text.splitlines()

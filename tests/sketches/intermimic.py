@@ -42,7 +42,7 @@ class Guided:
                 ctx.engine.sample("policy", seen, request.sampling, key=(*key, "policy")),
                 ctx.engine.sample(teacher, seen, mean, key=(*key, teacher)),
             )
-            taught = float(torch.rand((), generator=ctx.rng(*key, "who"))) > request.info["beta"]
+            taught = float(torch.rand((), generator=ctx.rng(*key, "who"))) < request.info["beta"]
             role, trace = (teacher, guide) if taught else ("policy", mine)
             info = {"guide": guide.action[None], "snapshot": env.snapshot(), "frame": env.frame, "frames": env.frames}
             after, reward, status = env.step(trace.info.get("environment", trace.action))

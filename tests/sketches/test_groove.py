@@ -112,12 +112,13 @@ def rollouts(run: Any, n: int) -> list[Batch]:
 
 
 class Constant:
-    """A rule that says π̂ = -R and ŷ = y."""
+    """A rule that says π̂ = -R and ŷ = y, both by way of what it reads, which the agent's own gradient leaves out."""
 
     module = nn.Module()
 
     def __call__(self, batch: Batch) -> Any:
-        return -batch["return"][:, 0], batch["agent/y"].detach()
+        pi = batch["agent/pi"]
+        return pi - pi.detach() - batch["return"][:, 0], batch["agent/y"]
 
 
 def test_a_rule_that_says_minus_the_return_is_reinforce() -> None:

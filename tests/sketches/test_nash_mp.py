@@ -147,6 +147,7 @@ def test_the_sampled_half_step_is_the_gradient_written_out() -> None:
     mine = (drawn.weight("rl") != 0)[:, 0]
     assert int(mine.sum()) == 8 * 8
     assert len(drawn) == 2 * 8 * 8  # the opponent's rows are there, and weigh nothing
+    assert "ungraded" not in run.ctx.ledger  # nor do they count as failures of a grader
     logits = torch.tensor((0.5, -0.3, 0.0), requires_grad=True)
     y, group = drawn["action"], drawn["group"]
     beats, wins = torch.tensor(GAME), drawn["reward"][:, 0]

@@ -79,15 +79,22 @@ class Local:
         future: asyncio.Future[list[Trace]] = asyncio.get_running_loop().create_future()
         self._wake()
         self._calls.append(Call(role, context, sampling, keys(self.seed, *key, n=n), future))
-        return await future
+        traces = await future
+        if is_tokens(context):  # charged here, so that it falls to the one who asked
+            self.charge("tokens", float(sum(len(t.action) for t in traces)))
+            self.charge("prompt_tokens", float(n * len(context)))
+        return traces
 
     async def score(self, role: str, context: Any, action: Any, names: Sequence[str]) -> Mapping[str, Array]:
         """name -> [K] (or [K, n]) of an action that may be anybody's, at temperature 1. Names are those of `Dist`;
         `kl:reference` asks for that of two roles."""
         future: asyncio.Future[Mapping[str, Array]] = asyncio.get_running_loop().create_future()
         self._wake()
-        self._queries.append(Query(role, Step.of(context, action), tuple(names), future))
-        return await future
+        step = Step.of(context, action)
+        self._queries.append(Query(role, step, tuple(names), future))
+        columns = await future
+        self.charge("scored_tokens", float(len(step.mask) + (len(context) if is_tokens(context) else 1)))
+        return columns
 
     # ---------------------------------------------------------------- one forward for all that wait
 
@@ -117,9 +124,6 @@ class Local:
             block = min(BLOCK, sampling.max_new) if text else 1
             with torch.no_grad():
                 traces += model.sample(rows, sampling, noise=CounterNoise(noise[part], block))
-        if text:
-            self.charge("tokens", float(sum(len(t.action) for t in traces)))
-            self.charge("prompt_tokens", float(sum(map(len, contexts))))
         decode = getattr(model, "decode", None) if text else None
         done = iter([self._stamped(t, decode) for t in traces])
         return [[next(done) for _ in range(len(c.keys))] for c in calls]
@@ -145,7 +149,6 @@ class Local:
         batch = pack([Trajectory(request, (q.step,)) for q in queries])
         needs = [Need((queries[0].role, *others.split(",")) if others else (queries[0].role,), name)
                  for name, _, others in (n.partition(":") for n in queries[0].names)]  # fmt: skip
-        self.charge("scored_tokens", float(batch["length"].sum()))
         with torch.no_grad():
             columns = evaluate(batch, needs, self.models)
         return [

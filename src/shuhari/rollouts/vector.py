@@ -98,8 +98,9 @@ class VectorRollout:
             raise RuntimeError("the rollout 'vector' is not open: call open(task, seed) first")
         policy: Any = role_model(ctx.models, self.role)
         sampling = self._sampling(ctx)
-        uniform = replace(sampling, epsilon=1.0, greedy=False, temperature=1.0)
+        uniform = replace(sampling, epsilon=1.0, greedy=False)
         envs, ended, discrete = self._envs, self._ended, isinstance(self._action, spaces.Discrete)
+        earned, length = self._return, self._length
         for i in range(self.lanes):
             if ended[i]:  # its closing row stands at the end of the fragment before
                 self._reset(i, self._now)
@@ -123,12 +124,12 @@ class VectorRollout:
                     continue
                 after[i], r, terminated, truncated, _ = env.step(taken[i])
                 reward[i] = r
-                self._return[i] += float(r)
-                self._length[i] += 1
+                earned[i] += float(r)
+                length[i] += 1
                 self._decided += 1
                 if terminated or truncated:
                     ended[i] = TERMINATED if terminated else TRUNCATED
-                    self._finished.append((self._return[i], self._length[i]))
+                    self._finished.append((earned[i], length[i]))
             t += 1
         f.episode[t], f.mask[t], f.cont[t] = self._episode, False, [e != TERMINATED for e in ended]
         batch = self._batch(t + 1, f, traces, sampling, ctx)
