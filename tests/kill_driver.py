@@ -1,8 +1,8 @@
 """A process that has imported everything and forks, on request, processes that run the command line.
 
-Requests and answers are lines: `argv` as JSON -> the child's number -> its exit status, minus the signal where one ended
-it. What children print goes to the file named first. Starting a process anew costs seconds of imports; a fork costs none, and is
-a process like any other: it can be killed at any moment.
+Requests and answers are lines: `argv` as JSON -> the child's number -> its exit status, minus the signal where one
+ended it. What children print goes to the file named first. Starting a process anew costs seconds of imports; a fork
+costs none, and is a process like any other: it can be killed at any moment.
 """
 
 import json

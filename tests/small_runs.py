@@ -220,7 +220,7 @@ every = 4
 n = 8
 """
 
-STAGES = """# stages that share a model: two in the same lanes, a third in lanes of its own; the world is replayed on resuming
+STAGES = """# stages: two in the same lanes, a third in lanes of its own; the world is replayed on resuming
 [task]
 name = "gym/small_runs:Lag-v0"
 [models.policy]

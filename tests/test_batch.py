@@ -254,3 +254,29 @@ def test_an_empty_batch_is_no_trouble():
     assert len(empty) == 0 and list(empty.waves()) in ([], [torch.zeros(0)]) and empty.split(5) == [empty]
     full = Batch({"mask": torch.ones(2, 1, dtype=torch.bool)})
     assert cat([empty, full]) is full
+
+
+def test_columns_that_differ_behind_the_positions_join_padded() -> None:
+    """Kept ids of two rounds: [B, K, 2] with [B, K, 3]; -1 is no id."""
+    def one(k: int, kept: int) -> Batch:
+        ids = torch.ones(1, k, kept, dtype=torch.long)
+        return Batch({"mask": torch.ones(1, k, dtype=torch.bool), "logp": torch.zeros(1, k), "support": ids})
+
+    first, other = one(2, 2), one(1, 3)
+    assert cat([first, other])["support"].tolist() == [[[1, 1, -1], [1, 1, -1]], [[1, 1, 1], [-1, -1, -1]]]
+
+
+def test_a_role_sees_its_own_view_of_dense_rows() -> None:
+    batch = Batch({"mask": torch.ones(2, 1, dtype=torch.bool), "context": torch.zeros(2), "view/critic": torch.ones(2)})
+    assert batch.seen_by("critic")["context"].tolist() == [1, 1]
+    assert batch.seen_by("policy") is batch
+
+
+def test_a_role_sees_its_own_view_of_text() -> None:
+    ids = [np.array(x, np.int32) for x in ([1, 2], [3], [7, 8, 9])]
+    step = Step.of(ids[0], ids[1], np.zeros(1, np.float32), views={"critic": ids[2]})
+    batch = pack([Trajectory(Request(Problem("t", "a", None)), (step,))])
+    seen = batch.seen_by("critic")
+    assert seen.steps[0].context.tolist() == [7, 8, 9]
+    assert (batch["length"].tolist(), seen["length"].tolist()) == ([3], [4])
+    assert batch.steps[0].context.tolist() == [1, 2]

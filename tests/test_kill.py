@@ -111,16 +111,14 @@ def killed(driver: Driver, file: Path, run: Path, steps: int, kills: int) -> lis
 
 
 def wait(driver: Driver, folder: Path, after: int, moment: str, rng: random.Random) -> str:
-    """Until the checkpoint of a step from `after` on is being written, or is written; the name of what was seen."""
+    """Until the checkpoint of a step from `after` on is being written, or is written; the name of what was seen. With
+    `after` 0 also before there is any."""
     while not driver.ended(0.0005):
-        names = os.listdir(folder) if folder.is_dir() else []
-        for name in names:
-            if after == 0:
+        for name in os.listdir(folder) if folder.is_dir() else []:
+            kind, _, step = name.rpartition("-")
+            wanted = kind == (".tmp-step" if moment == "writing" else "step") and step.isdigit() and int(step) >= after
+            if wanted or after == 0:
                 return name
-            writing = name.startswith(".tmp-step-")
-            if writing == (moment == "writing") and name.rpartition("-")[2].isdigit():
-                if int(name.rpartition("-")[2]) >= after:
-                    return name
         if after == 0 and rng.random() < 0.01:
             return "nothing"
     return "the end"

@@ -20,11 +20,10 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-import small_runs
 import torch
-from small_runs import differences, kept, plain
 
 import shuhari.run
+import small_runs
 from shuhari import state
 from shuhari.batch import Batch
 from shuhari.build import stage_components
@@ -33,6 +32,7 @@ from shuhari.ports import Ctx
 from shuhari.recipe import Recipe, load
 from shuhari.registry import entries
 from shuhari.run import Run
+from small_runs import differences, kept, plain
 
 LANGUAGE = """
 models.policy = {use = "causal", hidden = 16, layers = 1, heads = 2, intermediate = 16}
@@ -154,7 +154,7 @@ def go_on(folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[str]]]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """recipe -> where the run that went on and the run that was restored differ."""
     folder = tmp_path_factory.mktemp("state")
     source = str(Path(shuhari.__file__).parents[1])
@@ -176,7 +176,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, list[s
         out[name] = differences(mine, theirs)
         out[name] += differences(kept(folder / "lived" / name), kept(folder / "restored" / name))
     torch.set_num_threads(threads)
-    yield out
+    return out
 
 
 def live(folder: Path) -> dict[str, Any]:

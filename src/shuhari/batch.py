@@ -147,8 +147,8 @@ class Batch:
         if "viewed" not in self or "length" not in self:
             return self
         steps = [replace(s, context=s.views.get(role, s.context)) for s in self.steps]
-        length = torch.tensor([len(s.context) + len(s.mask) for s in steps])  # type: ignore[arg-type]
-        new = self.put({"step": torch.arange(len(self)), "length": length})
+        longer = [len(s.context) - len(t.context) for s, t in zip(steps, self.steps, strict=True)]  # type: ignore[arg-type]
+        new = self.put({"step": torch.arange(len(self)), "length": self["length"] + torch.tensor(longer)})
         new.arena = steps
         return new
 

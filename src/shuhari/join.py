@@ -42,7 +42,7 @@ def cat(batches: Sequence[Batch]) -> Batch:
             elif name == "step":
                 x = torch.where(x < 0, x, x + steps)
             pieces.append(_widened(x, width, name) if wide else x)
-        whole[name] = torch.cat(pieces)
+        whole[name] = torch.cat(_alike(pieces))
     links: dict[str, tuple[Tensor, dict[str, Tensor]]] = {}
     for p, rows in zip(parts, offsets, strict=False):
         for name, (index, columns) in p.links.items():
@@ -65,3 +65,17 @@ def _widened(x: Tensor, width: int, name: str) -> Tensor:
     fill = 0 if x.is_floating_point() or x.dtype == torch.bool or name == "action" else -1
     fill = 1 if name == "temperature" else fill
     return torch.cat([x, x.new_full((len(x), width - x.shape[1], *x.shape[2:]), fill)], 1)
+
+
+def _alike(pieces: list[Tensor]) -> list[Tensor]:
+    """Pieces that differ in an axis behind the first (kept ids, alternatives, actions) padded to the largest: -1 in
+    integers, else 0."""
+    shape = [max(sizes) for sizes in zip(*(x.shape[1:] for x in pieces), strict=True)]
+    out = []
+    for x in pieces:
+        if list(x.shape[1:]) != shape:
+            y = x.new_full((len(x), *shape), 0 if x.is_floating_point() or x.dtype == torch.bool else -1)
+            y[(slice(None), *(slice(n) for n in x.shape[1:]))] = x
+            x = y
+        out.append(x)
+    return out

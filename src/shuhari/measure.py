@@ -39,6 +39,9 @@ def collected_info(batch: Batch, weights: Mapping[str, float]) -> Info:
         "rollout/length": float(batch["mask"].sum()) / n,
         "rollout/truncated": float((status == STATUS[Status.TRUNCATED]).sum()) / n,
     }
+    logp = batch["logp"][batch["mask"]]
+    if bool(logp.isfinite().any()):
+        info["rollout/entropy"] = -float(logp[logp.isfinite()].mean())  # the mean of -log p of what was sampled
     errors = int((status == STATUS[Status.ERROR]).sum())
     if errors:
         info["rollout/errors"] = errors / n

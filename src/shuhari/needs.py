@@ -126,7 +126,9 @@ def evaluate(
                 raise AttributeError(
                     f"{need.key}: the model of role {need.roles[0]!r} has no {need.name!r}; {nearest(need.name, have)}"
                 )
-            value = method(*roles[1:])
+            trains_any = torch.is_grad_enabled() and any(id(role_model(models, r)) in trained for r in need.roles)
+            with torch.set_grad_enabled(trains_any):  # a lazy distribution may run its forward only now
+                value = method(*roles[1:])
         mask = batch["mask"]
         if need.name == "value" and not need.live:
             mask = mask.clone()

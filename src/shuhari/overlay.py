@@ -165,7 +165,7 @@ def nested(path: Path, value: Any) -> Tree:
     """{a: {b: value}} of the path (a, b)."""
     for key in reversed(path):
         value = {key: value}
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def has(tree: Any, path: Path) -> bool:

@@ -208,7 +208,7 @@ def _payloads(rows: list[Step]) -> dict[str, Tensor]:
     """Text stays ragged behind `step`; anything else stacks to `context` (or `context/<key>`) and `action`."""
     if any(is_tokens(s.context) for s in rows):
         actions: list[Any] = [np.zeros(len(s.mask), np.int32) if s.action is None else s.action for s in rows]
-        length = torch.tensor([len(s.context) + len(s.mask) for s in rows])  # type: ignore[arg-type]
+        length = torch.tensor([tokens_of(s) for s in rows])
         viewed = {"viewed": torch.ones(len(rows), dtype=torch.bool)} if any(s.views for s in rows) else {}
         return {"length": length, "action": pad(actions, 0, np.int64), **viewed}
     columns = {}
@@ -223,6 +223,11 @@ def _payloads(rows: list[Step]) -> dict[str, Tensor]:
     like = next((np.asarray(s.action) for s in rows if s.action is not None), np.zeros((), np.int64))
     columns["action"] = _stacked([np.zeros_like(like) if s.action is None else s.action for s in rows], "action")
     return columns
+
+
+def tokens_of(step: Step) -> int:
+    """The length of a row of text: context and action (of a bound, the draws are more or fewer than these)."""
+    return len(step.context) + (len(step.action) if is_tokens(step.action) else len(step.mask))  # type: ignore[arg-type]
 
 
 def _stacked(values: Sequence[Payload], name: str) -> Tensor:

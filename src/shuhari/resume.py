@@ -52,6 +52,7 @@ def restore(run: Run, tree: Mapping[str, Any]) -> None:
     progress.entered = True
     load_weights(ctx.models, tree["models"])
     state.remember(memories(run), tree["components"])
+    ctx.serve()
 
 
 def memories(run: Run) -> dict[str, Any]:
@@ -76,10 +77,9 @@ def open_store(path: Path, recipe: Recipe, *, keep: int) -> Store:
     """The store at `path`, with the recipe beside it. RecipeError where the run that is there has another recipe."""
     store: Store = Store.open(path, keep=keep, best="evaluate/greedy")
     text, file = dump(recipe), path / "recipe.toml"
-    if not file.exists():
+    if not file.exists() or store.step < 0:  # a run that never made a step holds no folder
         store.write_text("recipe.toml", text)
-        steps = [table.get("steps") for table in recipe.stages]
-        store.set(total=sum(steps) if all(steps) else None)
+        store.set(total=recipe.total)
     elif (there := file.read_text()) != text:
         store.close()
         theirs, ours = set(there.splitlines()), text.splitlines()

@@ -99,15 +99,15 @@ class Run:
             self.install(self.stage)
             self.progress.entered = True
             self.tell(StageStarted(self.stage.name))
+            self.ctx.serve()
             self.before = self._evaluate()
 
     def install(self, stage: Components) -> None:
         """Make a stage's components the run's own."""
         ctx = self.ctx
-        for name in ("task", "engine", "rollout", "rewards", "weights", "n", "sampling"):
+        for name in ("task", "engine", "rollout", "rewards", "weights", "n", "sampling", "tokens"):
             setattr(ctx, name, getattr(stage, name))
         cast_roles(stage.models, ctx.models, stage.task, ctx.seed, self.init)
-        ctx.serve()
         for part in (stage.rollout, *stage.learners.values()):
             if id(part) not in self.prepared:
                 self.prepared.add(id(part))

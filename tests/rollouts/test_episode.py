@@ -30,7 +30,7 @@ class Scripted:
         await asyncio.sleep(0)
         self.at_once = max(self.at_once, self.waiting)
         self.waiting -= 1
-        return [self.answers(key[2])]
+        return [self.answers(key[3])]
 
 
 class World:
@@ -141,7 +141,7 @@ def test_a_prefix_is_played_first_and_decided_by_nobody():
     assert [s.mask.any() for s in trajectory.steps] == [False, False, True, True, False]
     assert trajectory.steps[0].logp is None and trajectory.steps[1].reward["task"] == 2.0
     assert [float(s.context[0]) for s in trajectory.steps] == [0, 1, 2, 3, 4]
-    assert [key[2] for _, _, key in engine.asked] == [0, 1]
+    assert [key[3] for _, _, key in engine.asked] == [0, 1]
     texts, said = (
         World(3, text=True),
         Scripted(lambda k: Trace(np.array([97], np.int32), np.float32([-1]), 0, {"text": "a"})),

@@ -66,7 +66,7 @@ class Episode:
                 trace = Trace(action, None, -1, {"text": ctx.text(action, self.role)} if is_tokens(action) else {})
                 await episode.act(env, trace, ctx, decided=False)
             while episode.status is None and episode.decided < limit:
-                key = (request.key, j, episode.decided)
+                key = (request.key, self.role, j, episode.decided)
                 (trace,) = await ctx.engine.sample(self.role, episode.context, request.sampling, 1, key=key)
                 await episode.act(env, trace, ctx)
         except EnvironmentFailed as error:
