@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ class Driver:
         path = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
         env = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": path}
         command = [sys.executable, str(HERE / "kill_driver.py"), str(self.log)]
+        self.child = 0
         self.process = subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def start(self, file: Path, run: Path) -> int:
@@ -54,7 +56,8 @@ class Driver:
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(["train", str(file), "--run", str(run)]).encode() + b"\n")
         self.process.stdin.flush()
-        return int(self.line())
+        self.child = int(self.line())
+        return self.child
 
     def line(self) -> str:
         """The next answer; the first one waits for the imports."""
@@ -72,10 +75,14 @@ class Driver:
         return bool(select.select([self.process.stdout], [], [], within)[0])
 
     def close(self) -> None:
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait(30)
-        self.process.stdout.close()
+        if self.child:  # runs on only where the test has failed; else it is a zombie, and feels nothing
+            with suppress(ProcessLookupError):
+                os.kill(self.child, signal.SIGKILL)
+        self.process.kill()
+        self.process.wait()
+        for stream in (self.process.stdin, self.process.stdout):
+            assert stream is not None
+            stream.close()
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from shuhari.registry import entries
 from shuhari.run import Run
 from small_runs import differences, kept, plain
 
+pytestmark = pytest.mark.timeout(300)  # all runs are made once, before the first test
 LANGUAGE = """
 models.policy = {use = "causal", hidden = 16, layers = 1, heads = 2, intermediate = 16}
 rollout = {n = 4, sampling = {max_new = 4}}

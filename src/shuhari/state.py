@@ -35,7 +35,8 @@ def walk(root: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def memory(root: Any) -> dict[str, Any]:
     """path -> state of every component that has any."""
-    return {path: c.state for path, c in walk(root) if getattr(c, "state", None)}
+    states = ((path, getattr(c, "state", None)) for path, c in walk(root))
+    return {path: s for path, s in states if s is not None}
 
 
 def remember(root: Any, saved: Mapping[str, Any]) -> None:
