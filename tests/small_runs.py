@@ -273,10 +273,15 @@ gymnasium.register("Lag-v0", lambda: Lag())
 
 
 def recipe(name: str, folder: Path, **settings: Any) -> Recipe:
-    """A recipe of this file, with settings laid over."""
+    """A recipe of this file, with settings laid over; a checkpoint every step unless it says otherwise."""
     file = folder / f"{name}.toml"
     file.write_text(ALL[name])
-    return load(file, settings={k.replace("__", "."): v for k, v in settings.items()})
+    return often(load(file)).changed({k.replace("__", "."): v for k, v in settings.items()})
+
+
+def often(recipe: Recipe) -> Recipe:
+    """With a checkpoint every step where the recipe leaves that to the clock."""
+    return recipe if "store" in recipe.tree else recipe.changed({"store.every": 1})
 
 
 # ---------------------------------------------------------------- what must be equal

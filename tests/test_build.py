@@ -332,7 +332,7 @@ def test_terms_split_into_their_own_fields_and_the_objectives() -> None:
         (("reward",), {"weights": {}}, r"reward\.weights: \{\}: expected"),
         (("reward",), {"weights": {"score": "x"}}, r"reward\.weights\.score: 'x': expected a number"),
         (("evaluate",), {"evry": 1}, r"evaluate\.evry: .*did you mean 'every'"),
-        (("store",), {"every": 0}, r"store: every is 0"),
+        (("store",), {"every": -1}, r"store: every is -1"),
         (("part",), {}, r"part: missing: nothing learns"),
     ],
 )

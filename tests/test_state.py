@@ -114,7 +114,7 @@ def recipes(folder: Path) -> dict[str, Recipe]:
         del texts["puzzles"]
     for name, text in texts.items():
         (folder / f"{name}.toml").write_text(text.replace('"file/sums', f'"file/{folder}/sums'))
-    return {name: load(folder / f"{name}.toml") for name in texts}
+    return {name: small_runs.often(load(folder / f"{name}.toml")) for name in texts}
 
 
 # ---------------------------------------------------------------- two processes

@@ -24,16 +24,17 @@ LEARNER = {"buffer": "buffer", "part": "parts", "transform": "transforms"}  # se
 
 @dataclass(frozen=True)
 class Keeping:
-    """A checkpoint every `every` steps, of them the last `keep` and the best; of rollouts, `rollouts` groups a step."""
+    """A checkpoint every `every` steps (0: as often as costs a twentieth of the time), of them the last `keep` and the
+    best; of rollouts, `rollouts` groups a step."""
 
-    every: int = 1
+    every: int = 0
     keep: int = 2
     rollouts: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("every", "keep"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: expected at least 1")
+        for name, least in (("every", 0), ("keep", 1), ("rollouts", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}: expected at least {least}")
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,9 @@ T = TypeVar("T")
 class Context:
     """One run's services. Everything random hangs on `seed`, the step, and a name."""
 
-    def __init__(self, seed: int, task: Task, engine: Engine, tokens: int | None = None) -> None:
+    def __init__(self, seed: int, task: Task, engine: Engine, tokens: int | None = None, threads: int = 0) -> None:
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(threads or self._threads)
         self.seed, self.task, self.engine, self.tokens = seed, task, engine, tokens
         self.models: dict[str, Model] = {}
         self.step, self.version = 0, 0
@@ -115,7 +117,9 @@ class Context:
         return self._loop.run_until_complete(coroutine)
 
     def close(self) -> None:
+        """Let go of what a run holds, and leave torch's threads as they were."""
         self._loop.close()
+        torch.set_num_threads(self._threads)
 
     async def probe(self, requests: Sequence[Request], *, tag: str) -> Batch:
         """Roll out and grade beside the training data; charged under `tag`, never trained on."""

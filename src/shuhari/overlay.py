@@ -20,7 +20,7 @@ Tree: TypeAlias = dict[str, Any]
 Sources: TypeAlias = dict[Path, str]
 
 BUDGETS = ("steps", "decisions", "tokens", "env_steps", "updates", "seconds")
-SCALARS = ("format", "name", "summary", "seed", "micro_batch", *BUDGETS)
+SCALARS = ("format", "name", "summary", "seed", "threads", "micro_batch", *BUDGETS)
 SINGLE = ("paper", "task", "engine", "curriculum", "rollout", "buffer", "evaluate", "store", "claim")
 NAMED = ("models", "reward", "collect", "transform", "part", "learner", "follow", "stage")  # tables of named tables
 USE = {  # what stands in a section whose table names no component

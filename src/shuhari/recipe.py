@@ -40,6 +40,7 @@ __all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "dump", "load", "methods
 FORMAT = 1
 OWN = ("name", "paper", "summary", "claim")  # of one file alone: a child does not inherit them
 _TEXT = ("name", "summary")
+COUNTS = ("seed", "threads", "micro_batch")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +60,11 @@ class Recipe:
         """Steps of all stages, None where a budget is in something else."""
         steps = [stage["steps"] for stage in self.stages if "steps" in stage]
         return int(sum(steps)) if len(steps) == len(self.stages) else None
+
+    @property
+    def threads(self) -> int:
+        """Threads of torch; 0 leaves them as they are. The bits of a run depend on their number."""
+        return int(self.tree.get("threads", 0))
 
     @cached_property
     def stages(self) -> list[Tree]:
@@ -279,7 +285,7 @@ def _check(tree: Tree, where: str = "") -> None:
             raise RecipeError(at, f"{value!r}: expected a text")
         if key in BUDGETS and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
             raise RecipeError(at, f"{value!r}: expected a positive number")
-        if key in ("seed", "micro_batch") and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        if key in COUNTS and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
             raise RecipeError(at, f"{value!r}: expected a whole number, 0 or more")
         if key in (*SINGLE, *NAMED) and not isinstance(value, dict) and not (where and value is False):
             raise RecipeError(at, f"{value!r}: expected a table")

@@ -64,7 +64,7 @@ class Run:
         self.recipe, self.init = recipe, init
         shared: dict[str, Any] = {}
         stages = [stage_components(table, shared) for table in recipe.stages]
-        self.ctx = Context(recipe.seed, stages[0].task, stages[0].engine, stages[0].tokens)
+        self.ctx = Context(recipe.seed, stages[0].task, stages[0].engine, stages[0].tokens, recipe.threads)
         self.ctx.tell = self.tell
         self.progress = Progress(stages, self.ctx.ledger)
         self.done = self.progress.done
@@ -171,7 +171,7 @@ class Run:
         evaluated = {f"evaluate/{k}": v for k, v in self.scores.items()} if self.measured == ctx.step else {}
         spent = {f"spent/{k}": v for k, v in ctx.ledger.items()}
         self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **lanes, **evaluated, **spent}
-        self._keep(checkpoint=over or ctx.step % stage.store.every == 0)
+        self._keep(checkpoint=over or bool(evaluated))
         return {**self.info, "seconds": self.progress.seconds(), "problems": tuple(ctx.problems)}
 
     def _evaluate(self) -> Info:
@@ -184,8 +184,8 @@ class Run:
         return dict(self.scores)
 
     def _keep(self, *, checkpoint: bool) -> None:
-        self.saved = checkpoint
         if self.store is not None:
+            self.saved = checkpoint = checkpoint or self.store.due(self.ctx.step, self.stage.store.every)
             facts: dict[str, Any] = {"stage": self.stage.name, "wall": self.progress.seconds(), "metrics": self.info}
             rollouts = shown(self.ctx, self.stage.store.rollouts)
             self.store.commit(self.ctx.step, **facts, tree=tree_of(self) if checkpoint else None, rollouts=rollouts)

@@ -7,6 +7,7 @@ So at any moment the cursor names a whole checkpoint, and a row without one is a
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sqlite3
 import time
@@ -45,6 +46,7 @@ class Store:
         self.cursor = schema.read_cursor(db)
         self.step = -1
         self.seconds = 0.0
+        self._saved = -math.inf  # when the last checkpoint was done
         self._db, self._lock = db, lock
         self._checkpoints = path / "checkpoints"
         self._rings = RingFiles(self._checkpoints / "rings")
@@ -118,10 +120,15 @@ class Store:
                     self.cursor = {"step": step, "checkpoint": new.name, "stage": stage, "wall": wall}
                     self._kept, there = kept, self._kept
                     self._remove(there, kept)
-                    self.seconds = time.perf_counter() - started
+                    self._saved = time.perf_counter()
+                    self.seconds = self._saved - started
             except BaseException:
                 self._undo()
                 raise
+
+    def due(self, step: int, every: int, share: float = 0.05) -> bool:
+        """Whether a checkpoint is due: each `every` steps; 0: where it would cost at most this share of the time."""
+        return step % every == 0 if every else (time.perf_counter() - self._saved) * share >= self.seconds
 
     def set(self, **values: Any) -> None:
         """Facts about the whole run, as JSON: `total` (steps), `complete`, versions."""
