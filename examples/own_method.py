@@ -38,7 +38,7 @@ class Spo:
 
 def main(**settings: Any) -> shuhari.Trained:
     """Train it on CartPole in the place of PPO's clipped surrogate; everything else is the recipe's."""
-    terms = {"replace": True, "spo": {"epsilon": 0.2}}
+    terms = {"clip": False, "spo": {"epsilon": 0.2}}
     return shuhari.train("baselines/ppo_cartpole", **{"part.policy.terms": terms, **settings})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from shuhari import recipe as recipes
 from shuhari import resume
 from shuhari.data import EMPTY, Info, Payload, Sampling
+from shuhari.needs import role_model
 from shuhari.noise import CounterNoise, keys
 from shuhari.recipe import Recipe
 from shuhari.run import open_run
@@ -43,9 +44,10 @@ class Trained:
 def default_path(recipe: Recipe, root: str | Path = "runs") -> Path:
     """runs/<method>-s<seed>, and a mark of the settings where they differ from the packaged recipe, so that the same
     command finds the same run."""
-    plain = recipes.load(recipe.name) if recipe.name in recipes.names() else None
-    text = recipes.dump(recipe)
-    same = plain is not None and recipes.dump(plain.changed({"seed": recipe.seed})) == text
+    seeded = recipe.changed({"seed": recipe.seed})
+    plain = recipes.load(recipe.name, settings={"seed": recipe.seed}) if recipe.name in recipes.names() else None
+    text = recipes.dump(seeded)
+    same = plain is not None and recipes.dump(plain) == text
     mark = "" if same else "-" + hashlib.blake2b(text.encode(), digest_size=3).hexdigest()
     return Path(root) / f"{recipe.name.rpartition('/')[2]}-s{recipe.seed}{mark}"
 
@@ -102,6 +104,7 @@ class LoadedPolicy:
 
     model: Any
     sampling: Sampling
+    axes: int = 0  # of one observation
     seed: int = 0
     calls: list[int] = field(default_factory=lambda: [0], repr=False)
 
@@ -109,7 +112,10 @@ class LoadedPolicy:
         """The environment's action for one observation (array or number), or [n, ...] for a batch of observations."""
         x = torch.as_tensor(np.asarray(observation))
         x = x.float() if x.dtype == torch.float64 else x
-        single = x.dim() == getattr(self.model, "dims", x.dim())
+        if x.dim() not in (self.axes, self.axes + 1):
+            shape = tuple(x.shape)
+            raise ValueError(f"an observation of shape {shape}: expected {self.axes} axes, or one more for a batch")
+        single = x.dim() == self.axes
         traces = self.model.sample(
             x[None] if single else x, self._sampling(greedy), noise=self._noise(1 if single else len(x))
         )
@@ -125,8 +131,6 @@ class LoadedPolicy:
         return texts[0] if isinstance(prompts, str) else texts
 
     def _sampling(self, greedy: bool, max_new: int | None = None) -> Sampling:
-        from dataclasses import replace
-
         return replace(self.sampling, greedy=greedy, epsilon=0.0, max_new=max_new or self.sampling.max_new)
 
     def _noise(self, n: int) -> CounterNoise:
@@ -141,4 +145,6 @@ def load(run: str | Path, *, role: str = "policy", step: int | None = None, seed
     path = resolve(str(run))
     opened = open_run(recipes.load(path))
     resume.restore(opened, Run(path).load(step))
-    return LoadedPolicy(opened.ctx.models[role], opened.ctx.sampling, seed)
+    spaces = opened.ctx.task.spaces()
+    axes = len(spaces[0].shape) if spaces is not None else 0
+    return LoadedPolicy(role_model(opened.ctx.models, role), opened.ctx.sampling, axes, seed)
