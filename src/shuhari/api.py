@@ -145,6 +145,7 @@ def load(run: str | Path, *, role: str = "policy", step: int | None = None, seed
     path = resolve(str(run))
     opened = open_run(recipes.load(path))
     resume.restore(opened, Run(path).load(step))
+    opened.ctx.close()
     spaces = opened.ctx.task.spaces()
     axes = len(spaces[0].shape) if spaces is not None else 0
     return LoadedPolicy(role_model(opened.ctx.models, role), opened.ctx.sampling, axes, seed)

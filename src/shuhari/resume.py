@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
+import platform
 from collections.abc import Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from torch import get_num_threads
 
 from shuhari import state
 from shuhari.context import Context
@@ -79,13 +84,23 @@ def open_store(path: Path, recipe: Recipe, *, keep: int) -> Store:
     text, file = dump(recipe), path / "recipe.toml"
     if not file.exists() or store.step < 0:  # a run that never made a step holds no folder
         store.write_text("recipe.toml", text)
-        store.set(total=recipe.total)
+        store.set(total=recipe.total, made_with=versions())
     elif (there := file.read_text()) != text:
         store.close()
         theirs, ours = set(there.splitlines()), text.splitlines()
         new = next((line for line in ours if line not in theirs), "fewer settings")
         raise RecipeError("", f"{path} holds a run of another recipe (here: {new}): choose another folder with --run")
     return store
+
+
+def versions() -> dict[str, Any]:
+    """What the bits of a run depend on, beside its recipe."""
+    names = ("shuhari", "torch", "numpy", "transformers", "tokenizers", "gymnasium")
+    found = {}
+    for name in names:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return {**found, "python": platform.python_version(), "machine": platform.machine(), "threads": get_num_threads()}
 
 
 def shown(ctx: Context, n: int) -> list[dict[str, Any]]:
