@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import runpy
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 
 import shuhari
 from shuhari import recipe
 from shuhari.api import default_path
+from shuhari.context import Context
 from shuhari.overlay import RecipeError
+from shuhari.store import Run, StoreError
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 TINY = {"buffer.size": 64, "rollout.lanes": 2, "part.policy.minibatches": 2, "evaluate.n": 2}
@@ -28,7 +32,7 @@ def test_train_then_load_and_act() -> None:
     run = shuhari.train("baselines/ppo_cartpole", steps=2, progress=seen.append, **TINY)
     assert run.metrics["step"] == [1, 2]
     assert len(seen) == len(run.reports) == 2
-    assert run.metrics["policy/clip"][1] == pytest.approx(seen[1]["policy/clip"])
+    assert run.metrics["policy/loss/clip"][1] == pytest.approx(seen[1]["policy/loss/clip"])
     assert run.summary["after"]["greedy"] > 0
     policy = shuhari.load(run.path)
     env = gymnasium.make("CartPole-v1")
@@ -66,6 +70,45 @@ def test_a_run_starts_from_anothers_weights() -> None:
     np.testing.assert_allclose(*(r.policy.model.module.state_dict()["logits"] for r in (first, second)), atol=1e-6)
 
 
+def test_where_a_run_started_belongs_to_it() -> None:
+    """Given again it goes on; another origin is refused, and has a default folder of its own."""
+    for name, seed in (("first", 0), ("other", 1)):
+        shuhari.train("baselines/bandit", name, seed=seed, steps=2)
+    begun = shuhari.train("baselines/bandit", "run", init="first@2", steps=3)
+    assert Run("run").get("init") == "first@2"
+    for same in ("first@2", ""):
+        assert shuhari.train("baselines/bandit", "run", init=same, steps=3).metrics == begun.metrics
+    with pytest.raises(RecipeError, match="started from the weights of first@2, not of other@2"):
+        shuhari.train("baselines/bandit", "run", init="other@2", steps=3)
+    with pytest.raises(RecipeError, match="first holds a run that started from fresh weights, not of other"):
+        shuhari.train("baselines/bandit", "first", init="other", seed=0, steps=2)
+    plain = recipe.load("baselines/bandit")
+    folders = {default_path(plain, init=i) for i in ("", "first", "other")}
+    assert len(folders) == 3 and default_path(plain) in folders
+    assert (
+        shuhari.train("baselines/bandit", init="other", steps=2).path != shuhari.train("baselines/bandit", steps=2).path
+    )
+
+
+def test_loading_leaves_the_process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = shuhari.train("baselines/bandit", steps=1, threads=2).path
+    assert torch.get_num_threads() == 1
+    contexts = []
+    made = Context.__init__
+
+    def watched(self: Context, *args: Any, **more: Any) -> None:
+        contexts.append(self)
+        made(self, *args, **more)
+
+    monkeypatch.setattr(Context, "__init__", watched)
+    shuhari.load(path)
+    with pytest.raises(StoreError):
+        shuhari.load(path, step=99)
+    assert torch.get_num_threads() == 1
+    assert len(contexts) == 2
+    assert all(c._loop is None or c._loop.is_closed() for c in contexts)
+
+
 def test_a_language_model_generates() -> None:
     tiny = {"models.policy.hidden": 12, "models.policy.layers": 1, "buffer.size": 8, "evaluate.n": 2}
     run = shuhari.train("baselines/sft_arithmetic", steps=1, **tiny)
@@ -80,6 +123,6 @@ def test_a_language_model_generates() -> None:
 def test_the_example_of_a_method_of_ones_own() -> None:
     example = runpy.run_path(str(EXAMPLES / "own_method.py"))
     run = example["main"](steps=2, **TINY)
-    assert "policy/spo" in run.metrics
-    assert "policy/clip" not in run.metrics
+    assert "policy/loss/spo" in run.metrics
+    assert "policy/loss/clip" not in run.metrics
     assert shuhari.load(run.path).act(np.zeros(4, np.float32)) in (0, 1)

@@ -12,6 +12,8 @@ from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.join import cat
 from shuhari.needs import Need
 from shuhari.pack import pack
+from shuhari.store.decode import from_tree
+from shuhari.store.encode import to_tree
 
 NAN = float("nan")
 
@@ -280,3 +282,44 @@ def test_a_role_sees_its_own_view_of_text() -> None:
     assert seen.steps[0].context.tolist() == [7, 8, 9]
     assert (batch["length"].tolist(), seen["length"].tolist()) == ([3], [4])
     assert batch.steps[0].context.tolist() == [1, 2]
+
+
+def test_a_reward_put_on_a_view_counts_for_its_rows():
+    """Chains 0 -> 1 and 2 -> 3: rewards 1, 2, 4, 8; a draw that changes rows 3 and 0."""
+    columns = {"child": torch.tensor([1, -1, 3, -1]), "episode": torch.tensor([0, 0, 2, 2])}
+    columns["reward"] = torch.tensor([[1.0], [2], [4], [8]])
+    whole = Batch({"mask": torch.ones(4, 1, dtype=torch.bool), **columns})
+    view = whole.take(torch.tensor([3, 0]))
+    assert view.outcome().tolist() == [12, 3]
+    changed = view.put({"reward": torch.tensor([[80.0], [10.0]])})
+    assert changed.outcome().tolist() == [84, 12]  # 4 + 80 and 10 + 2: the other rows keep their own
+    assert changed.take(torch.tensor([1])).outcome().tolist() == [12]
+    assert view.outcome().tolist() == [12, 3]
+    extra = view.put({"reward/extra": torch.tensor([[1.0], [1.0]])}).outcome("reward/extra")
+    assert bool(extra.isnan().all())  # what nobody said of rows 1 and 2 is unknown
+    both = whole.take(torch.tensor([3, 2])).put({"reward/extra": torch.tensor([[1], [1]])})
+    assert both.outcome("reward/extra").tolist() == [2, 2]
+    view.stamp("reward", torch.tensor([[0.0], [0.0]]))
+    assert view.outcome().tolist() == [4, 2]
+
+
+def test_what_models_were_asked_is_remembered():
+    plain = Batch({"mask": torch.ones(3, 1, dtype=torch.bool), "x": torch.arange(3)})
+    batch = plain.put({"policy/log_prob": torch.zeros(3, 1)}, scored=True).put({"y": torch.zeros(3)})
+    kept = frozenset({"policy/log_prob"})
+    view = batch.take(torch.tensor([2, 0]))
+    assert batch.scored == view.scored == view.put({"z": torch.zeros(2)}).scored == view.flat().scored == kept
+    assert view.take(torch.tensor([0])).scored == cat([batch, batch]).scored == batch.ahead().scored == kept
+    assert batch.put({"policy/log_prob": torch.ones(3, 1)}).scored == frozenset()  # now somebody's own
+    joined = cat([batch, plain])
+    assert "policy/log_prob" not in joined and not joined.scored  # to be scored again, on all rows
+    assert from_tree(to_tree(view)).scored == kept
+
+
+def test_a_successor_has_the_place_of_the_row_before():
+    """Noise hangs on a row's place in the optimiser batch, so also that of its successor."""
+    whole = Batch({"mask": torch.ones(4, 1, dtype=torch.bool), "child": torch.tensor([1, -1, 3, -1])})
+    for batch in (whole, whole.take(torch.tensor([2, 0]))):
+        placed = batch.put({"_row": torch.arange(len(batch))})
+        assert placed.ahead()["_row"].tolist() == list(range(len(batch)))
+        assert placed.take(torch.tensor([1])).ahead()["_row"].tolist() == [1]

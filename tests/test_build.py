@@ -355,6 +355,48 @@ def test_a_task_may_carry_a_path(tmp_path: Path) -> None:
         build(task={"name": "file/nothing.jsonl"})
 
 
+def test_a_later_stage_may_end_a_sharing_or_point_it_elsewhere(tmp_path: Path) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text("""
+[task]
+name = "bandit"
+[models.policy]
+use = "tabular"
+[models.other]
+use = "tabular"
+[models.judge]
+same_as = "policy"
+[part.policy]
+terms.reinforce = {}
+optimiser.lr = 0.1
+[[stage]]
+name = "a"
+steps = 1
+[[stage]]
+name = "b"
+steps = 1
+models.judge.same_as = "other"
+[[stage]]
+name = "c"
+steps = 1
+models.judge = {init = "policy"}
+[[stage]]
+name = "d"
+steps = 1
+models.judge.same_as = "policy"
+[[stage]]
+name = "e"
+steps = 1
+models.judge = {use = "tabular"}
+""")
+    shared: dict[str, Any] = {}
+    judges = [stage_components(t, shared).models["judge"] for t in load(file).stages]
+    assert [(j.same_as, j.init, j.model is not None) for j in judges] == [
+        ("policy", "", False), ("other", "", False), ("", "policy", False),
+        ("policy", "", False), ("", "", True),
+    ]  # fmt: skip
+
+
 def test_roles() -> None:
     s = build(
         models={
@@ -450,6 +492,7 @@ def test_memories_name_every_component() -> None:
         "collect",
         "learners",
         "follows",
+        "measured",
     }
     assert places["models"] == {"policy": s.models["policy"].model} and places["collect"]["a"] is s.collect["a"]
 

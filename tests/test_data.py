@@ -117,7 +117,20 @@ def test_paths_and_grades():
 
 
 def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="n is 0"):
-        Request(Problem("t", "p", ""), n=0)
+    with pytest.raises(ValueError, match="n is -1"):
+        Request(Problem("t", "p", ""), n=-1)
     with pytest.raises(ValueError, match="step 0 continues step 0"):
         Trajectory(Request(Problem("t", "p", "")), (Step.of(tokens(1), tokens(2), parent=0),))
+
+
+def test_the_second_half_of_a_split_goes_on_in_views_and_temperatures():
+    step = Step.of(tokens(1), tokens(5, 6, 7, 8), views={"critic": tokens(2, 3)})
+    first, second = step.split(1)
+    second, third = second.split(2)
+    assert [s.first for s in (first, second, third)] == [0, 1, 3]
+    assert first.views["critic"].tolist() == [2, 3]
+    assert second.views["critic"].tolist() == [2, 3, 5] and third.views["critic"].tolist() == [2, 3, 5, 6, 7]
+    ramp = Sampling(temperature=Ramp(1, 5, over=4))
+    assert ramp.temperatures(2, third.first).tolist() == [4, 5]
+    with pytest.raises(TypeError, match="what role 'critic' sees is none"):
+        Step.of(tokens(1), tokens(5, 6), views={"critic": "text"}).split(1)

@@ -1,5 +1,7 @@
 """Needs: keys, one forward a model, gradients where they belong, chunks, closing rows."""
 
+from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -8,7 +10,7 @@ from torch import nn
 
 import shuhari.needs
 from shuhari.batch import Batch
-from shuhari.needs import Need, Traces, evaluate, gather, role_model
+from shuhari.needs import Need, Traces, distinct, evaluate, gather, role_model
 
 MASK = torch.tensor([[True, True, False], [True, False, False], [False, False, False]])
 
@@ -132,3 +134,39 @@ def test_traces_are_a_sequence_of_traces():
     )
     assert len(traces) == 2 and [float(t.action[0]) for t in traces] == [1, 2]
     assert traces[1].version == 3 and float(traces[1].info["entropy"]) == pytest.approx(0.2)
+
+
+def named(name, value):
+    def functional(dists, action, column):
+        return dists[0].x * value
+
+    functional.__name__ = name
+    return functional
+
+
+@dataclass(frozen=True)
+class Times:
+    value: float
+
+    def __call__(self, dists, action, column):
+        return dists[0].x * self.value
+
+
+def test_functionals_have_names_of_their_own():
+    with pytest.raises(ValueError, match="<lambda> of a need has no name"):
+        Need(("policy",), lambda dists, action, column: action)
+    with pytest.raises(ValueError, match="define it with def"):
+        Need(("policy",), partial(scaled, 1))
+    two, three = Need(("policy",), named("f", 2)), Need(("policy",), named("f", 3))
+    for call in (evaluate, gather):
+        with pytest.raises(ValueError, match="share the column 'policy/f'"):
+            call(batch(), [two, three], models())
+    assert distinct([two, two, Need(("policy",), two.name)]) == [two]
+    out = gather(batch(), [Need(("policy",), Times(2.0)), Need(("policy",), Times(3.0))], models())
+    assert out["policy/Times(value=2.0)"][1, 0] == 4 and out["policy/Times(value=3.0)"][1, 0] == 6
+
+
+@pytest.mark.parametrize("tokens", [None, 3])
+def test_what_is_gathered_is_remembered(tokens):
+    out = gather(batch(), [Need(("policy",), "log_prob")], models(), tokens)
+    assert out.scored == {"policy/log_prob"}

@@ -1,5 +1,7 @@
 """From trajectories to rows: what joins, where rewards fall, what becomes a column."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -167,3 +169,42 @@ def test_temperatures_are_those_of_the_sampling():
 
 def test_pad():
     assert pad([np.array([1, 2]), np.array([3])], -1, np.int64).tolist() == [[1, 2], [3, -1]]
+
+
+def test_what_a_turn_did_not_say_is_unknown():
+    """Three turns, [3, 4], a gap of one, [6], then [7]; the second says nothing."""
+    said = {"entropy": np.array([0.5, 0.25], np.float32), "kept": np.array([[1], [2]]), "seconds": 2.0}
+    steps = [
+        turn([1, 2], [3, 4], info=said),
+        turn([1, 2, 3, 4, 9], [6], 0, info={"seconds": 3.0}),
+        turn([1, 2, 3, 4, 9, 6], [7], 1, info={"entropy": np.array([1]), "kept": np.array([[5, 6]])}),
+    ]
+    batch = pack([episode(*steps)])
+    wanted = torch.tensor([[0.5, 0.25, 0, NAN, 1]])
+    torch.testing.assert_close(batch["entropy"], wanted, equal_nan=True)
+    assert batch["kept"].tolist() == [[[1, -1], [2, -1], [-1, -1], [-1, -1], [5, 6]]]
+    assert batch["seconds"].tolist() == [3]  # the last turn's that gave it
+    whole = [turn([1], [2], info={"n": np.array([1])}), turn([1, 2], [3], 0, info={"n": np.array([0.5])})]
+    assert pack([episode(*whole)])["n"].tolist() == [[1, 0.5]]
+    with pytest.raises(ValueError, match="'entropy' is an array of one turn and a number of another"):
+        pack([episode(steps[0], turn([1, 2, 3, 4], [6], 0, info={"entropy": 1.0}))])
+    with pytest.raises(ValueError, match="2 entries for a step of 1"):
+        pack([episode(steps[0], turn([1, 2, 3, 4], [6], 0, info={"entropy": np.zeros(2)}))])
+
+
+def test_a_split_call_keeps_its_temperatures():
+    ramp = Sampling(temperature=Ramp(1.0, 5.0, over=4, warm=3))
+    call, more = turn([1, 2], [3, 4, 5, 6]), ([1, 2, 3, 4, 5, 6, 9], [7, 8])
+    whole = pack([episode(call, turn(*more, 0), sampling=ramp)])
+    first, second = call.split(1)
+    second, third = second.split(2)
+    halves = [first, replace(second, parent=0), replace(third, parent=1)]
+    again = pack([episode(*halves, turn(*more, 2), sampling=ramp)])
+    for name in ("action", "mask", "temperature", "segment", "logp"):
+        torch.testing.assert_close(again[name], whole[name], msg=name)
+    # with a sibling the halves are rows of their own
+    other = turn([1, 2, 3], [50, 60], 0)
+    tree = pack([episode(*halves, other, sampling=ramp)])
+    wanted = ramp.temperatures(4).tolist()
+    assert tree["temperature"][tree["mask"]].tolist() == pytest.approx([wanted[0], *wanted[1:4], *wanted[:2]])
+    assert tree["segment"][tree["mask"]].tolist() == [0] * 6

@@ -56,3 +56,16 @@ def test_what_has_no_ratio_is_named():
         log_ratio(NEW, OLD, BATCH, "segments")
     with pytest.raises(ValueError, match="ensemble"):
         log_ratio(NEW[..., None], OLD[..., None], BATCH)
+
+
+def test_a_ratio_of_episodes_needs_all_their_rows():
+    whole = Batch({**BATCH.whole, "role": torch.tensor([1, 1])})
+    with pytest.raises(ValueError, match="without 1 rows of its episodes"):
+        log_ratio(NEW[:1], OLD[:1], whole.take(torch.tensor([0])), "episode")
+    assert log_ratio(NEW[:1], OLD[:1], whole.take(torch.tensor([0])), "row")[0, 0] == pytest.approx(0.9)
+    swapped = log_ratio(NEW.flip(0), OLD, whole.take(torch.tensor([1, 0])), "episode")
+    assert swapped[0, 0] == pytest.approx(1.1)
+    # rows that decide nothing, and those of another role, are no part of it
+    for other in ({"role": torch.tensor([1, 2])}, {"mask": MASK & torch.tensor([[True], [False]])}):
+        alone = Batch({**whole.whole, **other}).take(torch.tensor([0]))
+        assert log_ratio(NEW[:1], OLD[:1], alone, "episode")[0, 0] == pytest.approx(0.9)

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -123,12 +122,7 @@ def recipes(folder: Path) -> dict[str, Recipe]:
 def steps(recipe: Recipe, path: Path) -> tuple[Run, Iterator[Any]]:
     """A run as it stands at `path`, and the reports of its loop."""
     run = shuhari.run.open_run(recipe, path)
-
-    def reports() -> Iterator[Any]:
-        with patch.object(shuhari.run, "open_run", lambda *_, **__: run):
-            yield from shuhari.run.train(recipe, path)
-
-    return run, reports()
+    return run, shuhari.run.loop(run)
 
 
 def attributes(run: Run) -> dict[str, Any]:

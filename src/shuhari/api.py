@@ -41,14 +41,15 @@ class Trained:
         return load(self.path)
 
 
-def default_path(recipe: Recipe, root: str | Path = "runs") -> Path:
-    """runs/<method>-s<seed>, and a mark of the settings where they differ from the packaged recipe, so that the same
-    command finds the same run."""
+def default_path(recipe: Recipe, root: str | Path = "runs", init: str = "") -> Path:
+    """runs/<method>-s<seed>, and a mark of the settings where they differ from the packaged recipe, or of the run whose
+    weights it starts from, so that the same command finds the same run."""
     seeded = recipe.changed({"seed": recipe.seed})
     plain = recipes.load(recipe.name, settings={"seed": recipe.seed}) if recipe.name in recipes.names() else None
     text = recipes.dump(seeded)
-    same = plain is not None and recipes.dump(plain) == text
-    mark = "" if same else "-" + hashlib.blake2b(text.encode(), digest_size=3).hexdigest()
+    same = plain is not None and recipes.dump(plain) == text and not init
+    marked = f"{text}\n# init {init}" if init else text
+    mark = "" if same else "-" + hashlib.blake2b(marked.encode(), digest_size=3).hexdigest()
     return Path(root) / f"{recipe.name.rpartition('/')[2]}-s{recipe.seed}{mark}"
 
 
@@ -64,14 +65,15 @@ def train(
     """Train a recipe to its end and return the run; an unfinished run at `path` goes on, a complete one is read.
 
     settings: dotted keys of the recipe, as `steps=100` or `**{"part.policy.terms.clip.high": 0.3}`. init: a run (`RUN`
-    or `RUN@step`) whose weights this one starts from. progress: called with each step's report.
-    Raises RecipeError for a mistake in the recipe or the settings.
+    or `RUN@step`) whose weights this one starts from; it belongs to the run as the settings do. progress: called with
+    each step's report.
+    Raises RecipeError for a mistake in the recipe or the settings, and where `path` holds another run.
     """
     found = recipe if isinstance(recipe, Recipe) else recipes.load(recipe)
     changes = {**settings, **({} if seed is None else {"seed": seed})}
     found = found.changed(changes) if changes else found
-    where = Path(path) if path is not None else default_path(found)
-    for report in steps(found, where, init=initial(init)):
+    where = Path(path) if path is not None else default_path(found, init=init)
+    for report in steps(found, where, init=initial(init), origin=init):
         if progress is not None:
             progress(report)
     return trained(where)
@@ -143,9 +145,9 @@ def load(run: str | Path, *, role: str = "policy", step: int | None = None, seed
     from shuhari.store import Run, resolve
 
     path = resolve(str(run))
-    opened = open_run(recipes.load(path))
-    resume.restore(opened, Run(path).load(step))
-    opened.ctx.close()
-    spaces = opened.ctx.task.spaces()
-    axes = len(spaces[0].shape) if spaces is not None else 0
-    return LoadedPolicy(role_model(opened.ctx.models, role), opened.ctx.sampling, axes, seed)
+    with open_run(recipes.load(path)) as opened:  # what it holds is let go of, also where a checkpoint is no good
+        resume.restore(opened, Run(path).load(step))
+        ctx = opened.ctx
+        spaces = ctx.task.spaces()
+        axes = len(spaces[0].shape) if spaces is not None else 0
+        return LoadedPolicy(role_model(ctx.models, role), ctx.sampling, axes, seed)

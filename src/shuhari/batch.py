@@ -31,7 +31,7 @@ class Batch:
     Open columns: `reward/<name>`, `reward`, `weight/<stream>`, `advantage`, needs, and whatever a component stamps.
     """
 
-    __slots__ = ("_cache", "_inverse", "arena", "links", "own", "rows", "size", "stamps", "stream", "whole")
+    __slots__ = ("_cache", "_inverse", "arena", "links", "own", "rows", "scored", "size", "stamps", "stream", "whole")
 
     def __init__(
         self,
@@ -41,10 +41,12 @@ class Batch:
         arena: Sequence[Step] = (),
         links: Mapping[str, tuple[Tensor, dict[str, Tensor]]] | None = None,
         stream: str | None = None,
+        scored: frozenset[str] = frozenset(),
     ) -> None:
         self.whole, self.rows, self.own, self.arena = whole, rows, own or {}, arena
         self.links = dict(links or {})
         self.stream = stream  # every row carries this stream with weight = mask, as long as no weight column exists
+        self.scored = scored  # the columns that a model's answer to a need put there: stale once the model has moved
         self.size = len(whole["mask"]) if rows is None else len(rows)
         self.stamps: dict[str, Tensor] = {}
         self._cache: dict[str, Tensor] = {}
@@ -104,16 +106,19 @@ class Batch:
 
     # ------------------------------------------------------------------ making new batches
 
-    def put(self, columns: Mapping[Any, Tensor]) -> Batch:
+    def put(self, columns: Mapping[Any, Tensor], *, scored: bool = False) -> Batch:
         """With more columns (keys: names or needs); each has leading axis B. Successors (`ahead`) see a column only
-        if it was put on a whole batch, before rows were taken."""
+        if it was put on a whole batch, before rows were taken. scored: these are what models answered (`scored`)."""
         named = {}
         for key, value in columns.items():
             name = key if type(key) is str else key.key
             if len(value) != self.size:
                 raise ValueError(f"column {name!r} has {len(value)} rows: expected {self.size}")
             named[name] = value
-        new = Batch(self.whole, self.rows, {**self.own, **named}, self.arena, self.links, self.stream)
+        of = self.scored
+        if scored or of:
+            of = of.union(named) if scored else of.difference(named)
+        new = Batch(self.whole, self.rows, {**self.own, **named}, self.arena, self.links, self.stream, of)
         new.stamps = self.stamps
         new._cache = {k: v for k, v in self._cache.items() if k not in named}
         return new
@@ -129,10 +134,10 @@ class Batch:
             rows = rows.nonzero().squeeze(1)
         if self.rows is None:
             whole = {**self.whole, **self.own, **self.stamps} if self.own or self.stamps else self.whole
-            new = Batch(whole, rows, None, self.arena, None, self.stream)
+            new = Batch(whole, rows, None, self.arena, None, self.stream, self.scored)
         else:
             own = {k: v.index_select(0, rows) for k, v in {**self.own, **self.stamps}.items()}
-            new = Batch(self.whole, self.rows.index_select(0, rows), own, self.arena, None, self.stream)
+            new = Batch(self.whole, self.rows.index_select(0, rows), own, self.arena, None, self.stream, self.scored)
         for name, (index, columns) in self.links.items():
             at = torch.full((len(self),), -1)
             at[rows] = torch.arange(len(rows))
@@ -160,13 +165,15 @@ class Batch:
         return new
 
     def ahead(self) -> Batch:
-        """The successor of each row, for chains; a row without one stands for itself: test `child >= 0`."""
+        """The successor of each row, for chains; a row without one stands for itself: test `child >= 0`. Its noise is
+        that of the row before."""
         child = self["child"]
         if bool((child == BRANCH).any()):
             raise ValueError("ahead() is for chains: here rows have several successors; use waves()")
         here = torch.arange(self.size) if self.rows is None else self.rows
         whole = {**self.whole, **self.own} if self.rows is None and self.own else self.whole
-        return Batch(whole, torch.where(child < 0, here, child), None, self.arena, None, self.stream)
+        place = {"_row": self["_row"]} if "_row" in self else None  # in the optimiser batch, which noise hangs on
+        return Batch(whole, torch.where(child < 0, here, child), place, self.arena, None, self.stream, self.scored)
 
     def local(self, pointer: Tensor) -> Tensor:
         """Indices of the whole as positions in this view; -1 where there is none here."""
@@ -189,8 +196,15 @@ class Batch:
 
     def outcome(self, name: str = "reward") -> Tensor:
         """[B] the sum of the reward column `name` along the row's path, root to leaf; where paths part, the mean over
-        the leaves below that are graded. NaN where ungraded. Paths are those of the whole batch, also from a view."""
-        whole = self if self.rows is None else Batch(self.whole, None, None, self.arena)
+        the leaves below that are graded. NaN where ungraded. Paths are those of the whole batch, also from a view:
+        what was put on the view counts for its rows, and other rows keep what the whole has for them, else NaN."""
+        whole = self if self.rows is None else Batch(self.whole)
+        if self.rows is not None and (name in self.own or name in self.stamps):
+            mine = self[name].float()
+            old = self.whole.get(name)
+            column = mine.new_full((len(whole), *mine.shape[1:]), torch.nan) if old is None else old.clone()
+            column[self.rows] = mine
+            whole = whole.put({name: column})
         own = whole[name] if "segment" not in whole else whole[name].masked_fill(whole["segment"] < 0, 0.0)  # padding
         total = _outcome(whole, own.sum(1))
         return total if self.rows is None else total[self.rows]
@@ -219,7 +233,7 @@ class Batch:
         arena: list[Step] = []
         if "step" in self:
             arena, columns["step"] = self.steps, torch.arange(self.size)
-        return Batch(columns, None, None, arena, self.links, self.stream)
+        return Batch(columns, None, None, arena, self.links, self.stream, self.scored)
 
     def weight(self, stream: str) -> Tensor:
         """[B, K] the weight of a stream: its column, or the mask where the whole batch carries just that stream."""

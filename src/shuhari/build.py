@@ -67,7 +67,8 @@ class Components:
         """place -> component, for what walks over all that remembers or listens."""
         out: dict[str, Any] = {n: getattr(self, n) for n in ("task", "engine", "curriculum", "rollout")}
         out["models"] = {r: role.model for r, role in self.models.items() if role.model is not None}
-        return {**out, **{n: dict(getattr(self, n)) for n in ("rewards", "collect", "learners", "follows")}}
+        out |= {n: dict(getattr(self, n)) for n in ("rewards", "collect", "learners", "follows")}
+        return {**out, "measured": self.measured}  # where it is the rollout, it is found there
 
 
 def component(kind: str, table: Mapping[str, Any], where: str = "", default: str | None = None) -> Any:
@@ -158,9 +159,13 @@ def _models(made: Settings, table: Mapping[str, Any], stage: str) -> dict[str, R
         if not own and not same_as and not init:
             raise RecipeError(where, 'expected use = .., init = "<role>" (a copy) or same_as = "<role>"')
         model = made.component("model", own, where) if own else None
-        born = made.shared.setdefault(f"role {name}", (stage, model))
-        if model is not None and born[1] is not model and not same_as:
-            raise RecipeError(where, f"models live on: stage {stage!r} cannot change the model of stage {born[0]!r}")
+        if same_as:  # which holds for its stage only: the role starts anew after it
+            made.shared.pop(f"role {name}", None)
+        else:
+            born = made.shared.setdefault(f"role {name}", (stage, model))
+            if model is not None and born[1] is not model:
+                told = f"models live on: stage {stage!r} cannot change the model of stage {born[0]!r}"
+                raise RecipeError(where, told)
         roles[name] = Role(model, init, same_as)
     return roles
 

@@ -20,39 +20,41 @@ async def groups(requests: Sequence[Request], ctx: Context, *, tag: str = "") ->
     """Roll out and grade each request, side by side; rows in request order. A rollout that raises is counted, shown,
     and leaves its group out."""
     stamped = [ctx.stamped(r, tag) for r in requests]
-    finished = await asyncio.gather(*(_group(r, ctx) for r in stamped))
+    spoke: dict[str, bool] = {}
+    finished = await asyncio.gather(*(_group(r, ctx, spoke) for r in stamped))
     if requests and not any(finished):
         raise RuntimeError(f"every rollout failed; {'; '.join(ctx.problems)}")
     if not tag:
         ctx.groups.extend(g for g in finished if g)
-    return packed([t for group in finished for t in group], ctx)
-
-
-def packed(trajectories: Sequence[Trajectory], ctx: Context) -> Batch:
-    """Rows with ids of their own and the trained reward summed."""
-    batch = pack(trajectories, start=ctx.next_row)
+    batch = pack([t for group in finished for t in group], start=ctx.next_row)
     ctx.next_row += len(batch)
-    return rewarded(batch, ctx.weights, failing="failed_graders" in ctx.ledger)
+    ctx.charge("decisions", int(batch["mask"].sum()))
+    return rewarded(batch, ctx, silent=not all(spoke.values()))
 
 
-def rewarded(batch: Batch, weights: Mapping[str, float], *, failing: bool = False) -> Batch:
-    """With the column `reward`: the weighted sum of `reward/<name>`. Where graders are `failing`, a name that nothing
-    graded is NaN; else it is a KeyError."""
+def rewarded(batch: Batch, ctx: Context, *, silent: bool = False) -> Batch:
+    """With the column `reward`: the weighted sum of `reward/<name>`, NaN (ungraded) where a name is missing.
+
+    `silent`: a grader that was asked graded nothing of this batch, so that its names cannot be known. Where none was,
+    a weight whose name nothing has graded in the whole run is a mistake: KeyError."""
     if not len(batch):
         return batch
-    have = [n.removeprefix("reward/") for n in batch.names() if n.startswith("reward/")]
+    ctx.reward_names |= {n.removeprefix("reward/") for n in batch.names() if n.startswith("reward/")}
+    unknown = None if silent else next((n for n in ctx.weights if n not in ctx.reward_names), None)
+    if unknown is not None:
+        told = f"[reward.weights] names {unknown!r}, which nothing grades; {nearest(unknown, ctx.reward_names)}"
+        raise KeyError("; ".join([told, *ctx.problems]))
+    ungraded = torch.full(tuple(batch["mask"].shape), float("nan"))
+    missing = {f"reward/{n}": ungraded for n in ctx.weights if f"reward/{n}" not in batch}
+    batch = batch.put(missing) if missing else batch
     total: Any = None
-    for name, weight in weights.items():
-        column = batch.get(f"reward/{name}")
-        if column is None:
-            if not failing:
-                raise KeyError(f"[reward.weights] names {name!r}, which nothing grades; {nearest(name, have)}")
-            column = torch.full(tuple(batch["mask"].shape), float("nan"))
+    for name, weight in ctx.weights.items():
+        column = batch[f"reward/{name}"]
         total = column if weight == 1 and total is None else weight * column + (0 if total is None else total)
     return batch.put({"reward": total})
 
 
-async def _group(request: Request, ctx: Context) -> list[Trajectory]:
+async def _group(request: Request, ctx: Context, spoke: dict[str, bool]) -> list[Trajectory]:
     assert ctx.rollout is not None
     unknown = set(request.settings) - set(ctx.rollout.accepts)
     if unknown:
@@ -64,13 +66,21 @@ async def _group(request: Request, ctx: Context) -> list[Trajectory]:
     except Exception as error:
         ctx.complain("failed_rollouts", error)
         return []
-    return await graded(group, ctx)
+    return await graded(group, ctx, spoke)
 
 
-async def graded(group: Sequence[Trajectory], ctx: Context) -> list[Trajectory]:
-    """By the task, then by the rewards of the run; a grader that raises gives None, is counted and shown."""
-    out = [t.graded([_by_task(t, path, ctx) for path in t.paths()]) for t in group]
-    for reward in ctx.rewards.values():
+async def graded(group: Sequence[Trajectory], ctx: Context, spoke: dict[str, bool] | None = None) -> list[Trajectory]:
+    """By the task, then by the rewards of the run; a grader that raises gives None, is counted and shown.
+
+    `spoke`: grader -> whether it has graded anything, to be filled; a task that adds nothing to what its environment
+    has paid counts as heard."""
+    spoke = {} if spoke is None else spoke
+    out = []
+    for t in group:
+        own = [_by_task(t, path, ctx) for path in t.paths()]
+        _hear(spoke, "", [*own, *(s.reward or None for s in t.steps)])
+        out.append(t.graded(own))
+    for name, reward in ctx.rewards.items():
         leaves = [len(t.paths()) for t in out]
         try:
             grades = list(await reward.grade(out, ctx))
@@ -79,12 +89,18 @@ async def graded(group: Sequence[Trajectory], ctx: Context) -> list[Trajectory]:
             grades = [None] * sum(leaves)
         if len(grades) != sum(leaves):
             raise ValueError(f"{type(reward).__name__} gave {len(grades)} grades for {sum(leaves)} leaves")
+        _hear(spoke, name, grades)
         done, regraded = 0, []
         for t, n in zip(out, leaves, strict=True):
             regraded.append(t.graded(grades[done : done + n]))
             done += n
         out = regraded
     return out
+
+
+def _hear(spoke: dict[str, bool], grader: str, grades: Sequence[Mapping[str, Any] | None]) -> None:
+    if grades:
+        spoke[grader] = spoke.get(grader, False) or any(g is not None for g in grades)
 
 
 def _by_task(trajectory: Trajectory, path: tuple[int, ...], ctx: Context) -> Mapping[str, Any] | None:

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 BRANCH = -2  # a child column's mark of several successors
 
 
+def unknown(name: str, dtype: torch.dtype) -> float:
+    """What a row holds in a column that it came without: NaN (integers -1, False), but no weight and temperature 1."""
+    if name.startswith("weight/") or dtype == torch.bool:
+        return 0
+    return 1 if name == "temperature" else torch.nan if dtype.is_floating_point else -1
+
+
 def _from_whole(make: Callable[[Mapping[str, Tensor]], Tensor]) -> Callable[[Batch], Tensor]:
     def column(batch: Batch) -> Tensor:
         value = make(batch.whole)

@@ -33,18 +33,19 @@ class Context:
         self.models: dict[str, Model] = {}
         self.step, self.version = 0, 0
         self.count = 0.0
-        self.salt: tuple[object, ...] = ()
+        self.salt: tuple[object, ...] = ()  # the phase of the step: whoever begins one sets it, so nothing is left over
         self.ledger: dict[str, float] = {}
         self.next_row = self.next_ticket = 0
         self.rollout: Rollout | None = None
         self.rewards: Mapping[str, Reward] = {}
         self.weights: Mapping[str, float] = {}
+        self.reward_names: set[str] = set()  # all that was ever graded: one of these that is missing is ungraded
         self.n, self.sampling = 1, Sampling()
         self.groups: list[list[Trajectory]] = []  # what this step collected, for those who want to look
         self.problems: list[str] = []  # what went wrong in rollouts and graders of this step, first messages
         self.tell: Callable[[Event], None] = lambda event: None
         self.clock = time.monotonic
-        self._loop = asyncio.new_event_loop()  # one for the run's life: asyncio.run a step is slow
+        self._loop: asyncio.AbstractEventLoop | None = None  # one for the run's life: asyncio.run a step is slow
         self._tag: ContextVar[str] = ContextVar("tag", default="")  # of the coroutine that spends
 
     # ---------------------------------------------------------------- randomness and schedules
@@ -54,14 +55,18 @@ class Context:
         return code(self.seed, *name)
 
     def rng(self, *name: object) -> torch.Generator:
-        """The generator of a named stream at this step."""
-        return torch.Generator().manual_seed(code(self.seed, self.step, *name))
+        """The generator of a named stream in this phase of this step (a round of collection, a draw, an optimiser
+        batch): the same name in another one is another stream."""
+        return torch.Generator().manual_seed(code(self.seed, self.step, code(*self.salt), *name))
 
     def noise(self, batch: Batch, name: str) -> CounterNoise:
-        """Noise a row of the optimiser batch at hand: the same numbers however it is cut into micro-batches."""
+        """Noise a row of the batch at hand, in this phase of this step: the same numbers however the batch is cut into
+        micro-batches."""
         row = batch["_row"].numpy() if "_row" in batch else np.arange(len(batch))
         with np.errstate(over="ignore"):
-            return CounterNoise(mix(np.uint64(code(self.seed, name, *self.salt)) + mix(row.astype(np.uint64))))
+            return CounterNoise(
+                mix(np.uint64(code(self.seed, self.step, name, *self.salt)) + mix(row.astype(np.uint64)))
+            )
 
     def at(self, number: Number) -> float:
         """A number, or a schedule's value at this step of the stage."""
@@ -103,8 +108,8 @@ class Context:
 
     @contextmanager
     def tagged(self, tag: str) -> Iterator[None]:
-        """Charge everything inside under `<tag>/`."""
-        before = self._tag.set(f"{tag}/")
+        """Charge everything inside under `<tag>/`, within the tag that stands already."""
+        before = self._tag.set(f"{self._tag.get()}{tag}/")
         try:
             yield
         finally:
@@ -114,11 +119,14 @@ class Context:
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end, from outside of any."""
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
         return self._loop.run_until_complete(coroutine)
 
     def close(self) -> None:
         """Let go of what a run holds, and leave torch's threads as they were."""
-        self._loop.close()
+        if self._loop is not None:
+            self._loop.close()
         torch.set_num_threads(self._threads)
 
     async def probe(self, requests: Sequence[Request], *, tag: str) -> Batch:
@@ -131,12 +139,11 @@ class Context:
         return await collect.graded(trajectories, self)
 
     def stamped(self, request: Request, tag: str) -> Request:
-        """With its key, and with the run's n and sampling where the curriculum left the defaults."""
+        """With its key, and with the run's n and sampling where the request leaves them open."""
         ticket, self.next_ticket = self.next_ticket, self.next_ticket + 1
         key = f"{tag}{request.problem.id}#{ticket}"
-        n = self.n if request.n == 1 and not tag else request.n
-        sampling = self.sampling if request.sampling == Sampling() else request.sampling
-        return replace(request, key=key, n=n, sampling=self.now(sampling))
+        sampling = self.sampling if request.sampling is None else request.sampling
+        return replace(request, key=key, n=request.n or self.n, sampling=self.now(sampling))
 
     def now(self, sampling: Sampling) -> Sampling:
         """With schedules over steps resolved; a temperature ramp counts decisions and stays."""

@@ -138,10 +138,10 @@ class Sampling:
         """Whether a part of the distribution is cut off, so that scoring needs the kept ids (the `support`)."""
         return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
-    def temperatures(self, k: int) -> Array:
-        """[k] the temperature of each decision."""
+    def temperatures(self, k: int, first: int = 0) -> Array:
+        """[k] the temperature of each decision of a call, from decision `first` on."""
         if isinstance(self.temperature, Ramp):
-            return np.asarray(self.temperature(np.arange(k)), np.float32)
+            return np.asarray(self.temperature(np.arange(first, first + k)), np.float32)
         return np.full(k, self.temperature, np.float32)
 
 
@@ -152,7 +152,8 @@ class Step:
     `parent` is the index, in the same trajectory, of the step that this one continues (a tree is one trajectory).
     mask, version: [K]; logp: [K] at the sampling settings, None where we did not sample; reward: by name, a number
     falls on the last decision, an array is [K]; `cont`: how much of this step's value counts for the step before.
-    `views`: what a role sees where that is not `context`. `info`: numbers and [K] arrays become columns.
+    `views`: what a role sees where that is not `context`. `info`: numbers and [K] arrays become columns. `first`: the
+    positions of the same call before this step (it was split): a temperature ramp goes on from there.
     """
 
     context: Payload
@@ -167,6 +168,7 @@ class Step:
     cont: float = 1.0
     views: Mapping[str, Payload] = EMPTY
     info: Mapping[str, Any] = EMPTY
+    first: int = 0
 
     @classmethod
     def of(cls, context: Payload, action: Payload, logp: Array | None = None, version: Any = 0, **fields: Any) -> Step:
@@ -185,10 +187,13 @@ class Step:
     def split(self, at: int) -> tuple[Step, Step]:
         """The two steps that this one is when a branch leaves inside its action, before decision `at` of a text.
 
-        The second half continues the first, so its context is this context and the first half's action; the caller
-        sets the second half's `parent`. Rewards given as a number stay on the last decision."""
-        if not (is_tokens(self.action) and is_tokens(self.context)):
-            raise TypeError("only a step over token ids can be split inside its action")
+        The second half continues the first, so its context, and every view, goes on with the first half's action; the
+        caller sets the second half's `parent`. Rewards given as a number stay on the last decision. TypeError where
+        the action, the context or a view is not token ids."""
+        odd = [role for role, view in self.views.items() if not is_tokens(view)]
+        if odd or not (is_tokens(self.action) and is_tokens(self.context)):
+            what = f"; what role {odd[0]!r} sees is none" if odd else ""
+            raise TypeError(f"only a step over token ids can be split inside its action{what}")
         if not 0 < at < len(self.action):  # type: ignore[arg-type]
             raise ValueError(f"split at {at}: expected a position in 1..{len(self.action) - 1}")  # type: ignore[arg-type]
         k = len(self.mask)
@@ -207,8 +212,10 @@ class Step:
             fields: dict[str, Any] = {**kept, "logp": None if self.logp is None else self.logp[half]}
             fields |= {name: getattr(self, name)[half] for name in ("action", "mask", "version")}
             halves.append(replace(self, **fields))
-        context: Any = np.concatenate([self.context, halves[0].action])
-        return halves[0], replace(halves[1], context=context, cont=1.0)
+        said: Any = halves[0].action
+        context: Any = np.concatenate([self.context, said])
+        views: Any = {role: np.concatenate([view, said]) for role, view in self.views.items()}
+        return halves[0], replace(halves[1], context=context, cont=1.0, views=views, first=self.first + at)
 
 
 def is_tokens(x: object) -> bool:
@@ -221,21 +228,22 @@ class Request:
     """One group to collect: what a curriculum asks for.
 
     `prefix`: forced and untrained steps (hints, resumed rows). `settings` go to the rollout and are checked against
-    what it accepts. `info` is stamped by the curriculum; its numbers become columns. `key` is stamped by the run,
-    unique for ever: groups, noise and re-queuing hang on it.
+    what it accepts. `info` is stamped by the curriculum; its numbers become columns. `n` and `sampling` that are left
+    out are the run's: it fills them in before a rollout sees the request. `key` is stamped by the run, unique for
+    ever: groups, noise and re-queuing hang on it.
     """
 
     problem: Problem
-    n: int = 1
-    sampling: Sampling = Sampling()
+    n: int = 0  # 0: the run's
+    sampling: Sampling = None  # type: ignore[assignment]  # None: the run's; a rollout always finds one
     prefix: tuple[Step, ...] = ()
     settings: Mapping[str, Any] = EMPTY
     info: Mapping[str, Any] = EMPTY
     key: str = ""
 
     def __post_init__(self) -> None:
-        if self.n < 1:
-            raise ValueError(f"a request's n is {self.n}: expected at least 1 sample")
+        if self.n < 0:
+            raise ValueError(f"a request's n is {self.n}: expected at least 1 sample, or 0 for the run's")
 
 
 class Status(StrEnum):

@@ -1,19 +1,26 @@
-"""Held-out measurement: the same rollouts and graders as training, on problems that training never sees."""
+"""Held-out measurement: the same rollouts and graders as training, on problems that training never sees.
+
+Every evaluation of a run asks for the same problems under the same request keys, and so samples them with the same
+noise (common random numbers): two checkpoints differ by their weights, not by the luck of the draw. The price is that
+the error of that draw is common to all points of a curve; it averages out over seeds, not over steps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from shuhari import reduce
+from shuhari.batch import STATUS, Batch
 from shuhari.context import Context
-from shuhari.data import EMPTY, Request, Sampling, code
+from shuhari.data import EMPTY, Ramp, Request, Sampling, Status, code, nearest
 from shuhari.ports import Rollout
-from shuhari.stats import pass_at_k
+from shuhari.stats import by_problem, powers
 
 
 @dataclass
@@ -35,7 +42,8 @@ class Evaluation:
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """Grades of one evaluation: problem ids, greedy [n], sampled [n, samples] (NaN: ungraded)."""
+    """Grades of one evaluation: problem ids, greedy [n], sampled [n, samples]. NaN: ungraded, as an episode that ended
+    in an error is."""
 
     ids: list[str]
     greedy: np.ndarray[Any, Any]
@@ -43,18 +51,24 @@ class Outcomes:
     length: float
 
     def scores(self, evaluation: Evaluation) -> dict[str, float]:
-        """`greedy`, `mean`, `pass@k` and the mean length of greedy episodes in decisions."""
+        """`greedy`, `mean`, `pass@k`, the mean length of greedy episodes in decisions, and `ungraded`, the share of
+        all episodes, where there are any. What is ungraded counts nowhere else."""
         out = {"greedy": _mean(self.greedy), "length": self.length}
+        grades = self.greedy
         if self.sampled is not None:
-            out["mean"] = _mean(self.sampled)
-            solved = (self.sampled >= evaluation.solved).sum(1)
-            for k in evaluation.k or _powers(self.sampled.shape[1]):
-                out[f"pass@{k}"] = float(np.mean([pass_at_k(self.sampled.shape[1], int(c), k) for c in solved]))
-        return out
+            k = evaluation.k or powers(self.sampled.shape[1])
+            found = by_problem(self.sampled, k, evaluation.solved)
+            out |= {name: _mean(values) for name, values in found.items()}
+            grades = np.append(self.greedy, self.sampled)
+        ungraded = float(np.isnan(grades).mean())
+        return {**out, "ungraded": ungraded} if ungraded else out
 
 
 def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> Outcomes:
-    """Roll out the held-out problems and grade them. Charged under `evaluate/`; nothing of the run changes but that."""
+    """Roll out the held-out problems and grade them. Charged under `evaluate/`; nothing of the run changes but that.
+    Raises ValueError where there are no problems, or fewer samples than a k of pass@k."""
+    if evaluation.samples > 1 and max(evaluation.k, default=1) > evaluation.samples:
+        raise ValueError(f"[evaluate] pass@{max(evaluation.k)} of {evaluation.samples} samples: expected more samples")
     source = ctx.task.problems(evaluation.split)
     size = source.size()
     n = evaluation.n if size is None else min(evaluation.n, size)
@@ -66,13 +80,13 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> Outcomes
         Request(p, 1, replace(sampling, greedy=True, epsilon=0.0), settings=evaluation.settings) for p in problems
     ]
     sampled = [Request(p, evaluation.samples, sampling, settings=evaluation.settings) for p in problems]
-    kept = ctx.rollout, ctx.next_row, ctx.next_ticket
-    ctx.rollout, ctx.next_ticket = rollout, 0
+    kept = ctx.rollout, ctx.next_row, ctx.next_ticket, ctx.salt
+    ctx.rollout, ctx.next_ticket, ctx.salt = rollout, 0, ("evaluate",)
     try:
         first, length = _graded(greedy, ctx, evaluation)
         rest = _graded(sampled, ctx, evaluation)[0] if evaluation.samples > 1 else None
     finally:
-        ctx.rollout, ctx.next_row, ctx.next_ticket = kept
+        ctx.rollout, ctx.next_row, ctx.next_ticket, ctx.salt = kept
     return Outcomes([p.id for p in problems], first[:, 0], rest, length)
 
 
@@ -83,10 +97,9 @@ def _graded(requests: list[Request], ctx: Context, evaluation: Evaluation) -> tu
     out = np.full((len(requests), n), np.nan)
     if not len(batch):
         return out, 0.0
-    names = {name.removeprefix("reward/") for name in batch.names() if name.startswith("reward/")}
-    measure = evaluation.measure or ("score" if "score" in names else next(iter(ctx.weights)))
+    measure = evaluation.measure or ("score" if "score" in ctx.reward_names else next(iter(ctx.weights)))
     leaf = batch["leaf"]
-    outcome = batch.outcome(f"reward/{measure}")[leaf]
+    outcome = _outcome(batch, measure, ctx)[leaf].masked_fill(batch["status"][leaf] == STATUS[Status.ERROR], np.nan)
     place = {code(r.problem.task, r.problem.id): i for i, r in enumerate(requests)}
     episodes, inverse = torch.unique(batch["episode"][leaf], return_inverse=True)  # in request order
     mean = reduce.mean_by(outcome, inverse, len(episodes))[0].tolist()  # a tree counts once: the mean of its leaves
@@ -101,9 +114,43 @@ def _graded(requests: list[Request], ctx: Context, evaluation: Evaluation) -> tu
     return out, float(batch["mask"].sum()) / len(episodes)
 
 
+def _outcome(batch: Batch, measure: str, ctx: Context) -> Tensor:
+    """[B] of the measured reward; NaN where its grader failed. KeyError for a name that nothing has ever graded, while
+    something was graded."""
+    if f"reward/{measure}" in batch:
+        return batch.outcome(f"reward/{measure}")
+    if measure not in ctx.reward_names and not bool(batch["reward"].isnan().all()):
+        told = f"[evaluate] measure names {measure!r}, which nothing grades; {nearest(measure, ctx.reward_names)}"
+        raise KeyError("; ".join([told, *ctx.problems]))
+    return torch.full((len(batch),), torch.nan)
+
+
 def _mean(x: np.ndarray[Any, Any]) -> float:
     return float(np.nanmean(x)) if np.isfinite(x).any() else float("nan")
 
 
-def _powers(n: int) -> list[int]:
-    return [k for k in (1, 2, 4, 8, 16, 32, 64, 128, 256) if k <= n]
+@dataclass
+class Held:
+    """The last held-out scores of a run, the step they were measured at, and their `basis`."""
+
+    scores: dict[str, float] = field(default_factory=dict)
+    step: int = -1
+    basis: tuple[Any, ...] = ()
+
+    def measure(self, ctx: Context, evaluation: Evaluation, rollout: Rollout, *, again: bool) -> dict[str, float]:
+        """The scores now. Where not `again`, those of this step stand, if what they rest on is the same."""
+        on = basis(ctx, evaluation, rollout)
+        if again or not on or (self.step, self.basis) != (ctx.step, on):
+            scores = evaluate(ctx, evaluation, rollout).scores(evaluation)
+            self.scores, self.step, self.basis = scores, ctx.step, on
+        return self.scores
+
+
+def basis(ctx: Context, evaluation: Evaluation | None, rollout: Rollout) -> tuple[Any, ...]:
+    """What scores rest on beside the weights: where it is the same, evaluating the same weights again gives the same.
+    Empty where that cannot be said."""
+    sampling = (evaluation and evaluation.sampling) or ctx.sampling
+    if evaluation is None or isinstance(sampling.epsilon, Ramp):
+        return ()
+    parts = ctx.task, ctx.engine, rollout, *ctx.rewards.values()
+    return replace(evaluation, every=0), sampling, tuple(ctx.weights.items()), *map(id, parts)

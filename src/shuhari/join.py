@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import POINTERS, Batch
-from shuhari.columns import DERIVED
+from shuhari.columns import DERIVED, unknown
 
 
 def cat(batches: Sequence[Batch]) -> Batch:
     """Joined, padded to the widest. A missing weight is 0, a missing temperature 1, any other missing column NaN
-    (numbers), -1 (integers) or False. So rollouts, replay and demonstrations mix."""
+    (numbers), -1 (integers) or False; a scored column that a part misses is left out, to be scored again. So rollouts,
+    replay and demonstrations mix."""
     batches = [b for b in batches if len(b)] or list(batches[:1])
     if len(batches) == 1:
         return batches[0]
@@ -25,7 +26,9 @@ def cat(batches: Sequence[Batch]) -> Batch:
         batches = [b.put({f"weight/{b.stream}": b.weight(b.stream)}) if b.stream is not None else b for b in batches]
     stream = batches[0].stream if len({b.stream for b in batches}) == 1 else None
     parts = [b.flat() for b in batches]
-    names = {n for p in parts for n in p.names()}
+    scored = frozenset[str]().union(*(p.scored for p in parts))
+    lost = {n for n in scored if any(n not in p for p in parts)}
+    names = {n for p in parts for n in p.names()} - lost
     width = max(p.width for p in parts)
     offsets = np.cumsum([0] + [len(p) for p in parts]).tolist()
     arenas = np.cumsum([0] + [len(p.arena) for p in parts]).tolist()
@@ -48,14 +51,12 @@ def cat(batches: Sequence[Batch]) -> Batch:
         for name, (index, columns) in p.links.items():
             old = links.get(name, (index[:0], {k: v[:0] for k, v in columns.items()}))
             links[name] = torch.cat([old[0], index + rows]), {k: torch.cat([old[1][k], v]) for k, v in columns.items()}
-    return Batch(whole, None, None, [s for p in parts for s in p.arena], links, stream)
+    return Batch(whole, None, None, [s for p in parts for s in p.arena], links, stream, scored - lost)
 
 
 def _missing(name: str, rows: int, like: Tensor, width: int | None) -> Tensor:
-    fill = torch.nan if like.is_floating_point() else 0 if like.dtype == torch.bool else -1
-    fill = 0 if name.startswith("weight/") else 1 if name == "temperature" else fill
     shape = (rows, *like.shape[1:]) if width is None else (rows, width, *like.shape[2:])
-    return torch.full(shape, fill, dtype=like.dtype)
+    return torch.full(shape, unknown(name, like.dtype), dtype=like.dtype)
 
 
 def _widened(x: Tensor, width: int, name: str) -> Tensor:

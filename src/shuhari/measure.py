@@ -45,7 +45,7 @@ def collected_info(batch: Batch, weights: Mapping[str, float]) -> Info:
     errors = int((status == STATUS[Status.ERROR]).sum())
     if errors:
         info["rollout/errors"] = errors / n
-    for name in ["reward", *(f"reward/{w}" for w in weights)]:
+    for name in (c for c in ("reward", *(f"reward/{w}" for w in weights)) if c in batch):
         outcome = batch.outcome(name)[leaf]
         graded = ~outcome.isnan()
         info[name if name != "reward" else "reward/mean"] = (

@@ -48,7 +48,8 @@ class Need:
 
     `name`: a method of `Dist` (`log_prob`, `entropy`, `value`, `kl` of two roles) or a `Functional`. Live needs are
     differentiable and recomputed at each optimiser step; the others are scored once before the update.
-    The column is `key`: `[live/]first role/name[:other roles]`.
+    The column is `key`: `[live/]first role/name[:other roles]`, so a functional has a name of its own: a function
+    defined with `def`, or a dataclass that is called (its fields are part of the name). ValueError for one without.
     """
 
     roles: tuple[str, ...]
@@ -60,6 +61,11 @@ class Need:
         if isinstance(self.roles, str):
             raise TypeError(f"a need's roles are {self.roles!r}: expected a tuple, ({self.roles!r},)")
         name = self.name if isinstance(self.name, str) else getattr(self.name, "__name__", repr(self.name))
+        if name == "<lambda>" or " at 0x" in name:
+            raise ValueError(
+                f"the functional {name} of a need has no name, and its column is named after it: "
+                "define it with def, or as a dataclass that is called"
+            )
         others = f":{','.join(self.roles[1:])}" if len(self.roles) > 1 else ""
         object.__setattr__(self, "key", f"{'live/' * self.live}{self.roles[0]}/{name}{others}")
 
@@ -92,6 +98,19 @@ class Traces(Sequence[Trace]):
         return Trace(self.action[i].numpy(), self.logp[i].numpy(), self.version, info)
 
 
+def distinct(needs: Iterable[Need]) -> list[Need]:
+    """Each need once. Raises ValueError where two that differ would share a column: two functionals of one name."""
+    found: dict[str, Need] = {}
+    for need in needs:
+        other = found.setdefault(need.key, need)
+        if other is not need and other != need:
+            raise ValueError(
+                f"two needs share the column {need.key!r}, but their functionals are not the same: {other.name!r} and "
+                f"{need.name!r}; give them different names, and make each of them once"
+            )
+    return list(found.values())
+
+
 CHUNK = 4096  # decisions a functional sees at once
 
 
@@ -102,7 +121,7 @@ def evaluate(
 
     Columns are 0 where nothing was decided, but for the value that a row without decisions (a closing row) is scored
     with, which the row before it needs. Raises KeyError for a role that the run lacks, AttributeError for a method that
-    the model's distribution lacks, both with the nearest name."""
+    the model's distribution lacks, both with the nearest name; ValueError where two functionals share a column."""
     dists: dict[tuple[int, int], Any] = {}
     trained = {id(role_model(models, r)) for r in trains}
 
@@ -115,7 +134,7 @@ def evaluate(
         return dists[key]
 
     out = {}
-    for need in needs:
+    for need in distinct(needs):
         roles = [dist(r) for r in need.roles]
         if callable(need.name):
             value = _chunked(need.name, tuple(roles), batch)
@@ -168,13 +187,14 @@ def _chunked(functional: Functional, dists: tuple[Any, ...], batch: Batch) -> Te
 
 @torch.no_grad()
 def gather(batch: Batch, needs: Iterable[Need], models: Mapping[str, Any], tokens: int | None = None) -> Batch:
-    """With every missing column of `needs` that is not live, a micro-batch of at most `tokens` at a time."""
-    missing = [n for n in dict.fromkeys(needs) if not n.live and n not in batch]
+    """With every missing column of `needs` that is not live, a micro-batch of at most `tokens` at a time. The batch
+    remembers which these are (`Batch.scored`), so that a buffer does not keep what a model said long ago."""
+    missing = [n for n in distinct(needs) if not n.live and n not in batch]
     if not missing or not len(batch):
         return batch
     pieces = batch.put({"_row": torch.arange(len(batch))}).split(tokens)
     scored = [evaluate(p, missing, models) for p in pieces]
     if len(pieces) == 1:
-        return batch.put(scored[0])
+        return batch.put(scored[0], scored=True)
     order = torch.cat([p["_row"] for p in pieces]).argsort()
-    return batch.put({n.key: torch.cat([s[n.key] for s in scored])[order] for n in missing})
+    return batch.put({n.key: torch.cat([s[n.key] for s in scored])[order] for n in missing}, scored=True)

@@ -118,7 +118,7 @@ def _forget(tree: Tree, sources: Sources, at: Path) -> None:
 
 
 def _replaces(old: Mapping[str, Any], new: Mapping[str, Any], at: Path) -> bool:
-    if is_schedule(new) or "same_as" in new:
+    if is_schedule(new) or "same_as" in new or ("same_as" in old and not new.keys().isdisjoint(("use", "init"))):
         return True
     place = at[2:] if at[0] == "stage" else at
     if place == ("task",):

@@ -26,20 +26,24 @@ def pack(trajectories: Sequence[Trajectory], *, start: int = 0) -> Batch:
     False, and `segment` numbers the turns. Row ids count up from `start`.
 
     Rewards become `reward/<name>` [B, K]: a number falls on the last decision; a name that a trajectory has nowhere is
-    NaN on all its rows (ungraded), else absent is 0. Numbers and [K] arrays of `info` become columns.
+    NaN on all its rows (ungraded), else absent is 0. Numbers and [K] arrays of `info` become columns. Of turns that are
+    one row, an array says NaN (integers: -1) where a turn did not give it, 0 between turns; a number, or anything else,
+    is the last turn's that gave it: what must add up over turns belongs in `Trajectory.info`.
     """
     rows: list[Step] = []
     owner: list[Trajectory] = []
     parent: list[int] = []
     segments: list[Array] = []
+    firsts: list[list[int]] = []
     episode: list[int] = []
     for trajectory in trajectories:
         first = len(rows)
-        for step, up, segment in _joined(trajectory.steps):
+        for step, up, segment, calls in _joined(trajectory.steps):
             rows.append(step)
             owner.append(trajectory)
             parent.append(-1 if up is None else first + up)
             segments.append(segment)
+            firsts.append(calls)
             episode.append(start + first)
     if not rows:
         return Batch({"mask": torch.zeros(0, 1, dtype=torch.bool), "logp": torch.zeros(0, 1)})
@@ -66,18 +70,19 @@ def pack(trajectories: Sequence[Trajectory], *, start: int = 0) -> Batch:
         **_rewards(rows, episode, mask),
         **_stamps(rows, owner, mask.shape[1]),
     }
-    temperatures = [(s.sampling or t.request.sampling) for s, t in zip(rows, owner, strict=True)]
+    temperatures = [(s.sampling or t.request.sampling or Sampling()) for s, t in zip(rows, owner, strict=True)]
     if any(s.temperature != 1.0 for s in temperatures):
         columns["temperature"] = pad(
-            [_temperature(s, k) for s, k in zip(temperatures, segments, strict=True)], 1, np.float32
+            [_temperature(*x) for x in zip(temperatures, segments, firsts, strict=True)], 1, np.float32
         )
     return Batch(columns, None, None, rows)
 
 
-def _temperature(sampling: Sampling, segment: Array) -> Array:
-    """[k] the temperature of each position; a ramp counts the decisions of a call, so it starts anew at each turn."""
-    n = np.bincount(segment)
-    return np.concatenate([sampling.temperatures(i) for i in n]) if len(n) > 1 else sampling.temperatures(len(segment))
+def _temperature(sampling: Sampling, segment: Array, firsts: list[int]) -> Array:
+    """[k] the temperature of each position; a ramp counts the decisions of a call, so it starts anew at each turn, at
+    the `firsts` of a turn that is the rest of a call."""
+    n = np.bincount(segment) if len(firsts) > 1 else [len(segment)]
+    return np.concatenate([sampling.temperatures(k, first) for k, first in zip(n, firsts, strict=True)])
 
 
 def usable(batch: Batch) -> Tensor:
@@ -102,10 +107,11 @@ def _children(parent: list[int]) -> Tensor:
     return torch.from_numpy(child)
 
 
-def _joined(steps: Sequence[Step]) -> list[tuple[Step, int | None, Array]]:
-    """(merged step, index of the parent row, segment of each position) for each row of one trajectory."""
+def _joined(steps: Sequence[Step]) -> list[tuple[Step, int | None, Array, list[int]]]:
+    """(merged step, index of the parent row, segment of each position, `first` of each segment) for each row of one
+    trajectory."""
     if len(steps) == 1:
-        return [(steps[0], None, np.zeros(len(steps[0].mask), np.int64))]
+        return [(steps[0], None, np.zeros(len(steps[0].mask), np.int64), [steps[0].first])]
     children = np.bincount([s.parent for s in steps if s.parent is not None] or [0], minlength=len(steps))
     rows: list[tuple[list[Step], int | None]] = []
     row_of: list[int] = []
@@ -118,7 +124,7 @@ def _joined(steps: Sequence[Step]) -> list[tuple[Step, int | None, Array]]:
             row_of.append(len(rows))
             rows.append(([step], None if up is None else row_of[up]))
     merged = [(*_merge(turns), up) for turns, up in rows]
-    return [(step, up, segment) for step, segment, up in merged]
+    return [(step, up, segment, calls) for step, segment, calls, up in merged]
 
 
 def _continues(step: Step, parent: Step) -> bool:
@@ -135,39 +141,44 @@ def _continues(step: Step, parent: Step) -> bool:
     )
 
 
-def _merge(turns: list[Step]) -> tuple[Step, Array]:
-    """One step out of turns whose contexts grow; what the environment put in between is not a decision."""
+def _merge(turns: list[Step]) -> tuple[Step, Array, list[int]]:
+    """One step out of turns whose contexts grow; what the environment put in between is not a decision. A turn that is
+    the rest of a call that was split goes on in its segment."""
     if len(turns) == 1:
-        return turns[0], np.zeros(len(turns[0].mask), np.int64)
+        return turns[0], np.zeros(len(turns[0].mask), np.int64), [turns[0].first]
     first = turns[0]
     pieces: dict[str, list[Array]] = {n: [] for n in ("action", "mask", "version", "logp", "segment")}
     rewards: dict[str, list[tuple[int, Any]]] = {}
     infos: dict[str, list[tuple[int, Any]]] = {}
     known = any(t.logp is not None for t in turns)
+    firsts, spans = [first.first], list[tuple[int, int]]()  # of segments; of turns: where they begin and end
     end = at = 0
     for i, turn in enumerate(turns):
         if i:
             between = turn.context[end:]  # type: ignore[index]
             gap = len(between)  # type: ignore[arg-type]
-            for name, fill in (("mask", False), ("version", -1), ("logp", 0.0), ("segment", i - 1)):
+            for name, fill in (("mask", False), ("version", -1), ("logp", 0.0), ("segment", len(firsts) - 1)):
                 pieces[name].append(np.full(gap, fill))
+            if gap or turn.first == 0:
+                firsts.append(turn.first)
             pieces["action"].append(between)  # type: ignore[arg-type]
             at += gap
         pieces["action"].append(turn.action)  # type: ignore[arg-type]
         pieces["mask"].append(turn.mask)
         pieces["version"].append(turn.version)
         pieces["logp"].append(np.full(len(turn.mask), np.nan, np.float32) if turn.logp is None else turn.logp)
-        pieces["segment"].append(np.full(len(turn.mask), i))
+        pieces["segment"].append(np.full(len(turn.mask), len(firsts) - 1))
         for name, value in turn.reward.items():
             rewards.setdefault(name, []).append((at, value if _per_position(value) else _last(turn.mask, value)))
         for name, value in turn.info.items():
-            infos.setdefault(name, []).append((at, value))
+            infos.setdefault(name, []).append((i, value))
+        spans.append((at, at + len(turn.mask)))
         at += len(turn.mask)
         end = len(turn.context) + len(turn.action)  # type: ignore[arg-type]
     k = at
     joined = {n: np.concatenate(p) for n, p in pieces.items()}
     reward = {n: _spread([(i, np.asarray(x, np.float32)) for i, x in v], k) for n, v in rewards.items()}
-    info = {n: v[-1][1] if not _per_position(v[0][1]) else _spread(v, k) for n, v in infos.items()}
+    info = {n: _told(n, v, spans, k) for n, v in infos.items()}
     step = replace(
         first,
         action=joined["action"].astype(np.int32),
@@ -177,7 +188,7 @@ def _merge(turns: list[Step]) -> tuple[Step, Array]:
         reward=reward,
         info=info,
     )
-    return step, joined["segment"].astype(np.int64)
+    return step, joined["segment"].astype(np.int64), firsts
 
 
 def _per_position(value: Any) -> bool:
@@ -191,11 +202,30 @@ def _last(mask: Array, value: float) -> Array:
     return out
 
 
+def _told(name: str, pieces: list[tuple[int, Any]], spans: list[tuple[int, int]], k: int) -> Any:
+    """An info of merged turns, from (turn, value): arrays side by side, of anything else the last."""
+    wide = [_per_position(x) and x.dtype.kind in "fib" for _, x in pieces]
+    if not any(wide):
+        return pieces[-1][1]
+    if not all(wide):
+        raise ValueError(f"info {name!r} is an array of one turn and a number of another: expected one kind")
+    for i, x in pieces:
+        at, end = spans[i]
+        if len(x) != end - at:
+            raise ValueError(f"info {name!r} has {len(x)} entries for a step of {end - at} positions")
+    out = _spread([(spans[i][0], x) for i, x in pieces], k)
+    if out.dtype.kind == "f":
+        for i in set(range(len(spans))) - {i for i, _ in pieces}:
+            out[slice(*spans[i])] = np.nan
+    return out
+
+
 def _spread(pieces: list[tuple[int, Any]], k: int) -> Array:
     like = pieces[0][1]
     width = max((p.shape[1] for _, p in pieces), default=0) if like.ndim > 1 else None
-    fill = -1 if like.dtype.kind == "i" else 0
-    out = np.full((k,) if width is None else (k, width), fill, like.dtype)
+    dtype = np.result_type(*(p for _, p in pieces))
+    fill = -1 if dtype.kind == "i" else 0
+    out = np.full((k,) if width is None else (k, width), fill, dtype)
     for at, value in pieces:
         if width is None:
             out[at : at + len(value)] = value

@@ -22,7 +22,7 @@ CURVES = {
 
 def chosen(names: Iterable[str]) -> dict[str, str]:
     """label -> metric, of those in CURVES that are among `names`."""
-    known = list(names)
+    known = [n for n in names if "/loss/" not in n]
     out = {}
     for label, patterns in CURVES.items():
         for pattern in patterns:

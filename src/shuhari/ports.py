@@ -128,7 +128,8 @@ class Transform(Protocol):
 class Objective(Protocol):
     """An unreduced loss [B, K], [B], or [P] of links; 0-d only where it couples the batch. Info values may be unreduced
     too: they are averaged over decisions. `couples`: whether a row's loss depends on other rows (then it reads
-    columns only, and gets the whole optimiser batch)."""
+    columns only, and gets the whole optimiser batch). An objective or transform that calls models itself may name their
+    `roles`, to be missed before the first step."""
 
     @property
     def needs(self) -> tuple[Need, ...]: ...
@@ -157,7 +158,7 @@ class Learner(Protocol):
 
     @property
     def needs(self) -> Sequence[Need]: ...  # scored before the update, with those of the transforms
-    def bind(self, models: Mapping[str, Model]) -> None: ...  # once, before restoring
+    def bind(self, models: Mapping[str, Model]) -> None: ...  # as each of its stages starts; idempotent
     def update(self, batch: Batch, ctx: Ctx) -> Updated: ...
 
 
@@ -184,14 +185,14 @@ class Ctx(Protocol):
     step: int
     count: float  # where schedules stand: the step of the stage
     version: int
-    salt: tuple[object, ...]  # names the optimiser batch at hand, for `noise`
+    salt: tuple[object, ...]  # names the phase of the step (round, draw, optimiser batch): set before it, never kept
     engine: Engine
     task: Task
     ledger: dict[str, float]
 
     @property
     def models(self) -> Mapping[str, Model]: ...
-    def rng(self, *key: object) -> torch.Generator: ...  # a named stream at this step; same key, same bits
+    def rng(self, *key: object) -> torch.Generator: ...  # a named stream of this step and `salt`; same key, same bits
     def noise(self, batch: Batch, name: str) -> Noise: ...  # per row of the whole optimiser batch
     def at(self, number: Number) -> float: ...  # a schedule's value now
     def encode(self, prompt: Payload, role: str = "policy") -> Payload: ...  # text -> token ids; other payloads as is

@@ -32,9 +32,10 @@ class Progress:
         return self.wall + time.monotonic() - self._since
 
     def spent(self) -> Mapping[str, tuple[float, float]]:
-        """budget -> (spent in this stage, allowed)."""
+        """budget -> (spent in this stage, allowed). What was spent under a tag (a probe) counts, but for evaluation,
+        which is no part of a method."""
         now = {**self.ledger, "seconds": self.seconds()}
-        return {k: (now.get(k, 0) - self.started.get(k, 0), v) for k, v in self.stage.budget.items()}
+        return {k: (_total(now, k) - _total(self.started, k), v) for k, v in self.stage.budget.items()}
 
     def over(self) -> bool:
         """Whether a budget of this stage is spent."""
@@ -48,3 +49,9 @@ class Progress:
             self.index, self.entered = self.index + 1, False
             self.started = {**self.ledger, "seconds": self.seconds()}
         return False
+
+
+def _total(ledger: Mapping[str, float], what: str) -> float:
+    """Over all tags but `evaluate/`."""
+    tags = {name: name.split("/") for name in ledger}
+    return sum(ledger[name] for name, (*tag, kind) in tags.items() if kind == what and "evaluate" not in tag)

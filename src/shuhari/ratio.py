@@ -17,7 +17,8 @@ def log_ratio(new: Tensor, old: Tensor, batch: Batch, level: str = "decision") -
     Levels: `decision`; `row` and `episode` (the sum over the mask of the row, of the whole chain), `segment` (the sum
     over a turn), `sequence` (the mean over the mask; GSPO). Those but `decision` and `episode` hold the same number at
     every position they cover, gradient through all of them. Raises ValueError where `old` is NaN on a decision:
-    behaviour is unknown there (foreign text, demonstrations), and no ratio exists.
+    behaviour is unknown there (foreign text, demonstrations), and no ratio exists; and where `level` is `episode` and
+    rows of the same episode and role, which decide, are not in this batch.
     """
     mask = batch["mask"]
     if new.dim() == 3:
@@ -44,7 +45,23 @@ def log_ratio(new: Tensor, old: Tensor, batch: Batch, level: str = "decision") -
         s = d.new_zeros(len(d), int(segment.max()) + 1).scatter_add(1, segment, d)
         return s.gather(1, segment)
     if level == "episode":
+        _whole_episodes(batch)
         _, inverse = torch.unique(batch["episode"], return_inverse=True)
         s = d.new_zeros(int(inverse.max()) + 1).index_add(0, inverse, d.sum(1))
         return s[inverse][:, None].expand_as(d)
     raise ValueError(f"no level {level!r} of ratios; {nearest(level, LEVELS)}")
+
+
+def _whole_episodes(batch: Batch) -> None:
+    if batch.rows is None:
+        return
+    whole = Batch(batch.whole)
+    there = torch.zeros(len(whole), dtype=torch.bool).index_fill_(0, batch.rows, True)
+    pair = torch.stack([whole["episode"], whole["role"]], 1)
+    _, unit = torch.unique(pair, dim=0, return_inverse=True)
+    missing = torch.isin(unit, unit[batch.rows]) & ~there & whole.decides
+    if bool(missing.any()):
+        raise ValueError(
+            f"a ratio at level 'episode' without {int(missing.sum())} rows of its episodes (of weight 0 on the stream, "
+            "or in another minibatch): weigh whole episodes, set unit = 'episode' or 'group', or take level 'row'"
+        )

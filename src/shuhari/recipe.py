@@ -90,6 +90,9 @@ class Recipe:
         tree, sources = deepcopy(self.tree), dict(self.sources)
         for path, _ in leaves(over):
             _check_reaches(path, tree.get("stage", {}))
+            if path[0] == "stage" and len(path) > 1 and path[1] not in tree.get("stage", {}):
+                there = tree.get("stage", {})
+                raise RecipeError(f"stage.{dotted(path[1:2])}", f"no such stage; {nearest(path[1], there)}")
         _lay(tree, over, origin, sources)
         _check(tree)
         return Recipe(self.name, tree, sources)

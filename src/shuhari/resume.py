@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import platform
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from torch import get_num_threads
 from shuhari import state
 from shuhari.context import Context
 from shuhari.data import Trajectory
+from shuhari.evaluation import Held, basis
 from shuhari.recipe import Recipe, RecipeError, dump
 from shuhari.roles import load_weights, weights
 from shuhari.store import Store, pick
@@ -35,7 +37,9 @@ def tree_of(run: Run) -> dict[str, Any]:
         "stage": at.index,
         "started": at.started,
         "before": run.before,
-        "scores": run.scores,
+        "scores": run.held.scores,
+        "measured": run.held.step,
+        "rewards": sorted(ctx.reward_names),
         "seconds": at.seconds(),
     }
     return {"progress": progress, "models": weights(ctx.models), "components": state.memory(memories(run))}
@@ -49,12 +53,14 @@ def restore(run: Run, tree: Mapping[str, Any]) -> None:
     ctx.next_row, ctx.next_ticket = at["row"], at["ticket"]
     progress = run.progress
     progress.index, progress.started, progress.wall = at["stage"], dict(at["started"]), at["seconds"]
-    run.before, run.scores = dict(at["before"]), dict(at["scores"])
+    run.before, run.held = dict(at["before"]), Held(dict(at["scores"]), at["measured"])
+    ctx.reward_names = set(at["rewards"])
     for stage in progress.stages[
         : progress.index + 1
     ]:  # roles come to life, and optimisers bind, in the order they first did
         run.install(stage)
     progress.entered = True
+    run.held.basis = basis(ctx, run.stage.evaluate, run.stage.measured)
     load_weights(ctx.models, tree["models"])
     state.remember(memories(run), tree["components"])
     ctx.serve()
@@ -65,6 +71,30 @@ def memories(run: Run) -> dict[str, Any]:
     return {s.name: s.memories() for s in run.progress.stages[: run.progress.index + 1]}
 
 
+def keep(run: Run, *, checkpoint: bool) -> None:
+    """Store the step in one transaction; with a checkpoint where told so or due."""
+    if run.store is None:
+        return
+    ctx, again = run.ctx, run.store.step == run.ctx.step  # again: the step is stored and now saved, on leaving
+    run.saved = checkpoint = checkpoint or run.store.due(ctx.step, run.stage.store.every)
+    run.store.commit(
+        ctx.step,
+        stage=run.stage.name,
+        wall=run.progress.seconds(),
+        metrics=run.info,
+        tree=tree_of(run) if checkpoint else None,
+        rollouts=shown(ctx, run.stage.store.rollouts),
+        events=() if again else [("problem", text) for text in ctx.problems],
+    )
+
+
+def finish(run: Run) -> None:
+    """Write the summary of a complete run, once."""
+    if run.store is not None and not run.store.get("complete"):
+        run.store.write_text("summary.json", json.dumps(summary_of(run), indent=2) + "\n")
+        run.store.set(complete=True)
+
+
 def summary_of(run: Run) -> dict[str, Any]:
     """What summary.json says of a complete run."""
     return {
@@ -72,19 +102,24 @@ def summary_of(run: Run) -> dict[str, Any]:
         "seed": run.ctx.seed,
         "steps": run.ctx.step,
         "before": run.before,
-        "after": run.scores,
+        "after": run.held.scores,
         "wall_s": run.progress.seconds(),
         "spent": run.ctx.ledger,
     }
 
 
-def open_store(path: Path, recipe: Recipe, *, keep: int) -> Store:
-    """The store at `path`, with the recipe beside it. RecipeError where the run that is there has another recipe."""
+def open_store(path: Path, recipe: Recipe, *, keep: int, origin: str = "") -> Store:
+    """The store at `path`, with the recipe beside it. RecipeError where the run that is there has another recipe, or
+    did not start from the weights of `origin`, if that is given."""
     store: Store = Store.open(path, keep=keep, best="evaluate/greedy")
     text, file = dump(recipe), path / "recipe.toml"
     if not file.exists() or store.step < 0:  # a run that never made a step holds no folder
         store.write_text("recipe.toml", text)
-        store.set(total=recipe.total, made_with=versions())
+        store.set(total=recipe.total, made_with=versions(), init=origin)
+    elif origin and (began := store.get("init", "")) != origin:
+        store.close()
+        told = f"started from the weights of {began}" if began else "started from fresh weights"
+        raise RecipeError("", f"{path} holds a run that {told}, not of {origin}: choose another folder with --run")
     elif (there := file.read_text()) != text:
         store.close()
         theirs, ours = set(there.splitlines()), text.splitlines()

@@ -100,20 +100,26 @@ def scores(
     outcomes: Sequence[Sequence[float]] | Array, k: Sequence[int] = (), solved: float = 1.0
 ) -> dict[str, Estimate]:
     """`mean` and each `pass@k` of graded samples [N, n], with bootstrap intervals over problems (samples of one problem
-    are alike, so problems are what is resampled). NaN samples are left out of their problem; a problem with fewer than
-    k graded samples is left out of pass@k."""
+    are alike, so problems are what is resampled), by the rules of `by_problem`. ValueError where nothing is graded."""
+    found = by_problem(outcomes, k, solved)
+    if not len(found["mean"]):
+        raise ValueError("no sample was graded: there is nothing to average")
+    return {name: bootstrap(values) for name, values in found.items() if len(values)}
+
+
+def by_problem(
+    outcomes: Sequence[Sequence[float]] | Array, k: Sequence[int] = (), solved: float = 1.0
+) -> dict[str, Array]:
+    """`mean` and each `pass@k` of graded samples [N, n]: one value a problem. NaN samples are left out of their problem
+    (an ungraded sample is no wrong one), a problem with none graded out of the mean, and one with fewer than k graded
+    samples out of pass@k, so that either may be of fewer than N."""
     x = np.asarray(outcomes, np.float64)
     graded = ~np.isnan(x)
-    if not graded.any():
-        raise ValueError("no sample was graded: there is nothing to average")
-    some = graded.any(1)
-    means = np.where(graded, x, 0.0).sum(1)[some] / graded.sum(1)[some]
-    out = {"mean": bootstrap(means)}
-    n, c = graded.sum(1), (np.where(graded, x, -np.inf) >= solved).sum(1)
+    some, n, c = graded.any(1), graded.sum(1), (np.where(graded, x, -np.inf) >= solved).sum(1)
+    out = {"mean": np.where(graded, x, 0.0).sum(1)[some] / n[some]}
     for width in k:
         passed = [pass_at_k(int(m), int(right), width) for m, right in zip(n, c, strict=True) if m >= width]
-        if passed:
-            out[f"pass@{width}"] = bootstrap(passed)
+        out[f"pass@{width}"] = np.array(passed, np.float64)
     return out
 
 

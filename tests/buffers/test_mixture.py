@@ -49,13 +49,15 @@ def test_the_longer_member_goes_on_alone():
 def test_successors_of_replayed_rows_come_along():
     whole = rows(list(range(6)), "rl", child=torch.tensor([1, 2, -1, 4, 5, -1]), value=torch.arange(6.0) * 10)
     drawn = whole.take(torch.tensor([4, 0, 0, 1]))
-    drawn = drawn.put({"priority": torch.tensor([0.4, 0.0, 0.0, 0.1])})
+    drawn = drawn.put({"priority": torch.tensor([0.4, 0.0, 0.0, 0.1]), "seen": torch.tensor([4, 0, 0, 1])})
     other = rows([10, 11], "rl", child=torch.tensor([1, -1]), value=torch.tensor([100.0, 110.0]))
     (batch,) = Mixture({"a": Fixed([drawn]), "b": Fixed([other])}).draw(None)
     assert batch["id"].tolist() == [4, 0, 0, 1, 10, 11] and batch.weight("rl").sum() == 6
     assert batch.ahead()["id"].tolist() == [5, 1, 1, 2, 11, 11]
     assert batch.ahead()["value"].tolist() == [50, 10, 10, 20, 110, 110]
     assert batch["priority"][:4].tolist() == [*drawn["priority"].tolist()]
+    assert batch["seen"].tolist() == [4, 0, 0, 1, -1, -1]
+    assert batch.ahead()["seen"][3] == -1  # of a row that was not drawn nothing is known
     assert (batch["child"] >= 0).tolist() == [True] * 5 + [False]
 
 

@@ -201,7 +201,8 @@ def test_columns_that_come_later():
     replay.observe(Collected(world.fragment(5)))
     (batch,) = replay.draw(context())
     old = batch["context"][:, 0] < float(second["context"][0])
-    assert batch["pre"][old].isnan().all() and (batch["weight/rl"][old] == 0).all()
+    assert old.any() and batch["pre"][old].isnan().all()
+    assert (batch["weight/rl"] == 1).all()  # who had none carried the stream in full
     assert (batch["pre"] == 1).any() and transitions(batch) <= {tuple(map(float, t)) for t in world.transitions}
 
 
@@ -234,3 +235,46 @@ def test_mistakes_are_told():
     backwards = Lanes(1).fragment(2)
     with pytest.raises(ValueError, match="each before its successor"):
         Replay().observe(Collected(backwards.put({"child": torch.tensor([-1, 0, 1])})))
+
+
+def test_rows_without_the_streams_weight_are_not_drawn():
+    world, replay = Lanes(1), Replay(capacity=64, size=200)
+    first, second, third = world.fragment(6), world.fragment(6), world.fragment(6)
+    odd = (second["context"][:, 0] % 2 == 1)[:, None]
+    replay.observe(Collected(first))
+    replay.observe(Collected(second.put({"weight/rl": 0.5 * odd * second["mask"]})))
+    replay.observe(Collected(third.put({"weight/rl": torch.zeros(len(third))})))
+    drawn = [f["context"][f["mask"].any(1), 0] for f in (first, second)]
+    wanted = {*drawn[0].tolist(), *(x for x in drawn[1].tolist() if x % 2 == 1)}
+    other = Replay(capacity=64, size=200)
+    other.state = loads(dumps(replay.state))
+    for r in (replay, other):
+        (batch,) = r.draw(context())
+        assert set(batch["context"][:, 0].tolist()) == wanted
+        assert bool((batch.weight("rl") != 0).any(1).all())
+    assert replay.state["seen"] == sum(int(f["mask"].sum()) for f in (first, second, third))
+    elsewhere = world.fragment(3)
+    elsewhere.stream = "ce"
+    replay.observe(Collected(elsewhere))
+    (batch,) = replay.draw(context())
+    assert set(batch["context"][:, 0].tolist()) <= wanted
+
+
+def test_one_eligible_row_among_many_is_found():
+    batch = Lanes(1).fragment(400)
+    weight = torch.zeros(len(batch), 1)
+    weight[int(batch.decides.nonzero()[7])] = 1
+    replay = Replay(capacity=1000, size=8)
+    replay.observe(Collected(batch.put({"weight/rl": weight})))
+    (drawn,) = replay.draw(context())
+    assert (drawn["context"] == drawn["context"][0]).all() and (drawn["weight/rl"] == 1).all()
+
+
+def test_what_models_were_asked_is_not_stored():
+    batch, replay = Lanes(1).fragment(4), Replay(capacity=64, size=8)
+    scored = batch.put({"policy/log_prob": torch.zeros(len(batch), 1)}, scored=True)
+    replay.observe(Collected(scored.put({"advantage": torch.ones(len(batch), 1)})))
+    (drawn,) = replay.draw(context())
+    assert "policy/log_prob" not in drawn and "advantage" in drawn
+    replay.observe(Collected(scored.take(torch.arange(2))))  # a view is flattened, and forgets nothing
+    assert "policy/log_prob" not in replay.state["ring"].columns

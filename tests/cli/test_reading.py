@@ -11,7 +11,7 @@ import pytest
 
 from shuhari.cli.text import printable
 from shuhari.recipe import names
-from shuhari.store import Run
+from shuhari.store import Run, Store
 
 
 def told(done) -> object:
@@ -157,3 +157,13 @@ def test_every_command_has_help_with_an_example(shuhari) -> None:
         done = shuhari(command, "--help")
         assert done.code == 0 and f"Example: shuhari {command}" in " ".join(done.out.split())
     assert "0.1.0" in shuhari("--version").out and shuhari("nothing").code == 2
+
+
+def test_show_tells_what_went_wrong(shuhari, home: Path) -> None:
+    assert "problem" not in shuhari("show", "s0").err
+    with Store.open("runs/s0") as store:
+        problems = [("problem", f"failed_graders: {i} \x1b[31m") for i in (1, 2, 1, *range(3, 8))]
+        store.commit(5, metrics={}, events=problems)
+        err = shuhari("show", "s0").err
+    assert err.count("problem, last at step 5: failed_graders") == 5 and "failed_graders: 7" in err
+    assert "\x1b" not in err

@@ -97,6 +97,15 @@ CASES = [
             Sampling(max_new=4, top_p=0.8, top_k=3),
             Sampling(max_new=4, ban=(1,)),
         ),
+        nudge=0.03,  # beyond, ratios of whole texts have too heavy a tail for a mean over so few rows
         rows=4_000,
+    ),
+    Case(  # contexts of one to five tokens, and room for six: each row is cut at a length of its own
+        "causal-near-its-limit",
+        lambda: Causal(architecture="gpt2", hidden=16, layers=2, heads=2, context=6),
+        WORDS,
+        texts,
+        (Sampling(max_new=4), Sampling(max_new=40, top_p=0.9, temperature=1.5)),
+        nudge=0.03,
     ),
 ]

@@ -9,6 +9,7 @@ import torch
 
 from shuhari.data import Sampling
 from shuhari.engines.local import Local
+from shuhari.models.decoding import NoRoom
 from shuhari.needs import Trace, Traces
 from shuhari.noise import CounterNoise, keys
 from shuhari.registry import find
@@ -149,6 +150,22 @@ def test_an_error_reaches_everybody_who_waits_and_nobody_else() -> None:
     assert len(again[0]) == 1
 
 
+def test_a_text_that_is_too_long_fails_alone() -> None:
+    model = Dice()
+    model.limit = 4
+    own = engine(policy=model, other=Dice())
+    out = gathered(
+        lambda: own.sample("policy", ids(1, 2, 3), Sampling(), key=("a",)),
+        lambda: own.sample("policy", ids(1, 2, 3, 4), Sampling(), 2, key=("b",)),
+        lambda: own.sample("policy", ids(), Sampling(), key=("c",)),
+        lambda: own.sample("policy", ids(5), Sampling(), key=("d",)),
+        lambda: own.sample("other", ids(*[1] * 9), Sampling(), key=("e",)),  # tells no limit
+    )
+    assert [len(x) if isinstance(x, list) else type(x) for x in out] == [1, NoRoom, NoRoom, 1, 1]
+    assert str(out[1]) == "a context of 4 tokens: expected 1 to 3 (the model reads 4)"
+    assert model.calls == [[[1, 2, 3], [5]]] and own.spent["prompt_tokens"] == 3 + 1 + 9
+
+
 def test_a_call_given_up_is_not_computed() -> None:
     model = Dice()
     own = engine(policy=model)
@@ -193,6 +210,14 @@ def test_scores_of_anybodys_actions() -> None:
     assert own.models["policy"].forwards == 2 and own.models["reference"].forwards == 1
     assert isinstance(out[2], AttributeError) and "log_prob" in str(out[2])
     assert own.spent["scored_tokens"] == 5 + 2  # what failed is not charged
+    own.models["reference"].limit = 4
+    out = gathered(
+        lambda: own.score("policy", ids(9, 9), ids(1, 2, 3), ("kl:reference",)),
+        lambda: own.score("policy", ids(9, 9), ids(1, 2), ("kl:reference",)),
+        lambda: own.score("policy", ids(9, 9), ids(1, 2, 3), ("log_prob",)),
+    )
+    assert isinstance(out[0], NoRoom) and str(out[0]) == "a context of 2 tokens: expected 1 to 1 (the model reads 4)"
+    assert out[1]["kl:reference"].tolist() == [0.5] * 2 and len(out[2]["log_prob"]) == 3
 
 
 def test_registered() -> None:

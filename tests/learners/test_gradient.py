@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +14,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from shuhari.batch import Batch
+from shuhari.codec import dumps, loads
+from shuhari.context import Context
 from shuhari.data import EMPTY, Problem, Request, Step, Trajectory
-from shuhari.learners.gradient import GradientLearner, Loss, Part, Term
+from shuhari.learners.gradient import GradientLearner, Part, Term
+from shuhari.learners.loss import Loss
 from shuhari.needs import Need
+from shuhari.objectives.clip import Clip
 from shuhari.pack import pack
 from shuhari.ratio import log_ratio
 from shuhari.reduce import group_mean
@@ -85,9 +90,11 @@ def context(model: Any) -> Any:
     def rng(*key: object) -> torch.Generator:
         return torch.Generator().manual_seed(7)
 
-    return SimpleNamespace(
-        models={"policy": model}, at=lambda x: x, rng=rng, charge=lambda *_: None, count=0.0, salt=()
+    ctx = SimpleNamespace(
+        models={"policy": model}, at=lambda x: x, rng=rng, charge=lambda *_: None, count=0.0, salt=(), seed=1, step=0
     )
+    ctx.noise = partial(Context.noise, ctx)
+    return ctx
 
 
 def batch_of(rows: int = 12, seed: int = 0) -> Batch:
@@ -128,6 +135,203 @@ def test_micro_batches_change_nothing(objective: Any, tokens: int, reduce: str) 
     assert cut_info.keys() == info.keys()
     for name, value in info.items():
         assert cut_info[name] == pytest.approx(value, abs=1e-5), name
+
+
+@dataclass
+class Noisy:
+    """A loss with a number drawn for each row, also for its successor; it says what it drew."""
+
+    needs: tuple[Need, ...] = (LIVE,)
+    couples: str = "row"
+    drawn: dict[int, float] = field(default_factory=dict)
+
+    def __call__(self, batch: Batch, ctx: Any) -> Any:
+        x = ctx.noise(batch, "x").normal(0) + ctx.noise(batch.ahead(), "ahead").normal(0)
+        self.drawn |= dict(zip(batch["id"].tolist(), x.tolist(), strict=True))
+        return -x[:, None] * batch[LIVE], {"drawn": x}
+
+
+@dataclass
+class NoisyPairs(Noisy):
+    couples: str = "batch"
+
+
+def streams_of(rows: int = 12) -> Batch:
+    """Rows 0 to 4 carry `rl`, with what is NaN elsewhere; rows 3 to 8 carry `ce`, and the others nothing."""
+    batch = batch_of(rows)
+    at = torch.arange(rows)[:, None]
+    batch.stream = None
+    weights = {"weight/rl": (at < 5) * 0.5 * batch["mask"], "weight/ce": ((at > 2) & (at < 9)) * batch["mask"].float()}
+    return batch.put({**weights, "logp": batch["logp"].masked_fill(at >= 5, torch.nan)})
+
+
+def both(terms: dict[str, Term], batch: Batch, tokens: int | None, minibatches: int = 1) -> tuple[Any, Any]:
+    """(the gradients, infos) of one part with several terms."""
+    torch.manual_seed(3)
+    model, recorder = Unigram(), Recorder()
+    part = Part(("policy",), terms, recorder, minibatches=minibatches)
+    learner = GradientLearner(SimpleNamespace(), {"policy": part}, EMPTY, tokens)
+    learner.bind({"policy": model})
+    return recorder.seen, learner.update(batch, context(model)).info
+
+
+@pytest.mark.parametrize("tokens", [7, 9, 20, 40])
+@pytest.mark.parametrize("reduce", ["decision", "row"])
+@pytest.mark.parametrize("noisy", [Noisy, NoisyPairs])
+def test_micro_batches_change_nothing_for_terms_on_two_streams(noisy: Any, reduce: str, tokens: int) -> None:
+    def terms() -> dict[str, Term]:
+        return {"clip": Term(Surrogate(), reduce=reduce), "noise": Term(noisy(), "ce", 2.0, reduce)}
+
+    one, other = terms(), terms()
+    [whole], info = both(one, streams_of(), None)
+    [cut], cut_info = both(other, streams_of(), tokens)
+    assert whole.norm() > 1e-3
+    torch.testing.assert_close(cut, whole, atol=1e-6, rtol=1e-6)
+    assert one["noise"].objective.drawn == other["noise"].objective.drawn  # type: ignore[attr-defined]
+    assert cut_info.keys() == info.keys() == {
+        "policy/rows", "policy/loss/clip", "policy/loss/noise", "policy/ratio", "policy/drawn"
+    }  # fmt: skip
+    assert cut_info == pytest.approx(info, abs=1e-5)
+    x = one["noise"].objective.drawn  # type: ignore[attr-defined]
+    assert sorted(x) == list(range(3, 9))  # the rows of its stream
+    assert info["policy/drawn"] == pytest.approx(sum(x.values()) / 6, abs=1e-6)
+
+
+def test_noise_hangs_on_the_row_and_the_term() -> None:
+    """Rows that a part leaves out change nothing for the others; two terms draw differently; re-evaluations alike."""
+    batch = streams_of()
+    terms = {"a": Term(Noisy(), "ce"), "b": Term(Noisy(), "ce")}
+    both(terms, batch, None)
+    a, b = (t.objective.drawn for t in terms.values())  # type: ignore[attr-defined]
+    assert a.keys() == b.keys() == set(range(3, 9))
+    assert all(a[i] != b[i] for i in a)
+    model = Unigram()
+    ctx = context(model)
+    ctx.salt = ("here",)
+    loss = Loss(batch, Part(("policy",), terms, Recorder()), "policy", ctx, list(model.module.parameters()), 20)
+    seen = []
+    for evaluate in (loss.backward, loss.values, loss.gradients, loss.backward):
+        terms["a"].objective.drawn = {}  # type: ignore[attr-defined]
+        evaluate()
+        seen.append(terms["a"].objective.drawn)  # type: ignore[attr-defined]
+    assert all(x == seen[0] for x in seen)
+    assert ctx.salt == ("here",)
+
+
+def test_names_of_losses_and_infos() -> None:
+    batch = batch_of()
+
+    @dataclass
+    class Named(Surrogate):
+        infos: tuple[str, ...] = ()
+
+        def __call__(self, batch: Batch, ctx: Any) -> Any:
+            return super().__call__(batch, ctx)[0], {k: torch.ones(len(batch)) for k in self.infos}
+
+    terms = {"kl": Term(Named(infos=("kl", "both", "lr"))), "b": Term(Named(infos=("both", "own")))}
+    _, info = both(terms, batch, 20)
+    names = {"rows", "loss/kl", "loss/b", "kl", "own", "kl/both", "b/both", "kl/lr"}  # lr is what an optimiser says
+    assert info.keys() == {f"policy/{n}" for n in names}
+    assert info["policy/kl"] == 1
+
+    # a name that two terms ever shared does not come and go with the rows of one of them
+    model, batch = Unigram(), streams_of()
+    both_streams = {"a": Term(Named(infos=("x",))), "b": Term(Named(infos=("x",)), "ce")}
+    learner = GradientLearner(SimpleNamespace(), {"policy": Part(("policy",), both_streams, Recorder())})
+    learner.bind({"policy": model})
+    first = learner.update(batch.put({"logp": torch.zeros_like(batch["logp"])}), context(model)).info
+    again = GradientLearner(SimpleNamespace(), {"policy": Part(("policy",), both_streams, Recorder())})
+    again.bind({"policy": model})
+    again.state = loads(dumps(learner.state))
+    for one in (learner, again):
+        second = one.update(batch.put({"weight/ce": torch.zeros_like(batch["logp"])}), context(model)).info
+        assert first.keys() - second.keys() == {"policy/loss/b", "policy/b/x"}
+        assert "policy/a/x" in second
+
+
+@pytest.mark.parametrize(("tokens", "minibatches"), [(None, 1), (None, 3), (12, 1), (12, 2)])
+def test_whole_numbers_are_stamped_too(tokens: int | None, minibatches: int) -> None:
+    @dataclass
+    class Stamp(Surrogate):
+        def __call__(self, batch: Batch, ctx: Any) -> Any:
+            batch.stamp("picked", batch["id"] + 1)
+            batch.stamp("seen", torch.ones(len(batch), dtype=torch.bool))
+            return super().__call__(batch, ctx)
+
+    batch = streams_of()
+    both({"loss": Term(Stamp())}, batch, tokens, minibatches)
+    assert batch.stamps["picked"].tolist() == [1, 2, 3, 4, 5] + [-1] * 7
+    assert batch.stamps["seen"].tolist() == [True] * 5 + [False] * 7
+
+
+def test_a_coupled_term_without_rows_is_no_loss() -> None:
+    batch = streams_of().put({"weight/ce": torch.zeros(12, 6)})
+    alone, _ = both({"clip": Term(Surrogate())}, batch, 9)
+    [cut], info = both({"clip": Term(Surrogate()), "pairs": Term(GroupLogistic(), "ce")}, batch, 9)
+    torch.testing.assert_close(cut, alone[0])
+    assert "policy/loss/pairs" not in info
+
+
+def test_a_loss_of_links_is_taken_on_the_whole() -> None:
+    """However it is cut: a micro-batch has not both ends of every link. It need not say that it couples."""
+
+    @dataclass
+    class Pairs(Surrogate):
+        links: str = "pairs"
+
+        def __call__(self, batch: Batch, ctx: Any) -> Any:
+            s = (batch[LIVE] * batch["mask"]).sum(1)[batch.links["pairs"][0]]
+            return -F.logsigmoid(s[:, 0] - s[:, 1]), {}
+
+    batch = batch_of().link("pairs", torch.tensor([[0, 11], [5, 2], [7, 3]]))
+    whole, info = gradient(Pairs(), batch, None)
+    cut, cut_info = gradient(Pairs(), batch, 9)
+    torch.testing.assert_close(cut, whole, atol=1e-6, rtol=1e-6)
+    assert cut_info == pytest.approx(info, abs=1e-6)
+
+
+@pytest.mark.parametrize("minibatches", [1, 2])
+def test_a_clip_of_episodes_refuses_a_part_of_one(minibatches: int) -> None:
+    """Episodes of two rows; the second row of the first one weighs nothing, or lies in another minibatch."""
+    steps = [Step.of(np.full(2, i, np.int32), np.ones(2, np.int32), np.zeros(2, np.float32)) for i in range(2)]
+    request = Request(Problem("t", "p", None))
+    chain = (steps[0], replace(steps[1], parent=0))
+    batch = pack([Trajectory(request, chain), Trajectory(request, chain)])
+    batch = batch.put({"advantage": batch["mask"].float()})
+    batch.stream = "rl"
+    model = Unigram()
+    term = {"clip": Term(Clip(level="episode"))}
+
+    def learn(batch: Batch, **fields: Any) -> Any:
+        part = Part(("policy",), term, Recorder(), **fields)
+        learner = GradientLearner(SimpleNamespace(), {"policy": part})
+        learner.bind({"policy": model})
+        return learner.update(batch, context(model)).info
+
+    assert learn(batch)["policy/rows"] == 4
+    weight = batch["mask"].float()
+    weight[:2] = 0  # a whole episode
+    assert learn(batch.put({"weight/rl": weight}))["policy/rows"] == 2
+    weight[0] = 1
+    with pytest.raises(ValueError, match="without 1 rows of its episodes"):
+        learn(batch.put({"weight/rl": weight}))
+    if minibatches > 1:
+        with pytest.raises(ValueError, match="or in another minibatch"):
+            learn(batch, minibatches=4, unit="row")
+        learn(batch, minibatches=2, unit="episode")
+
+
+def test_binding_again_changes_only_what_changed() -> None:
+    model, other = Unigram(), Unigram()
+    parts = {n: Part(("policy",) if n == "a" else ("critic",), {"l": Term(Surrogate())}, Recorder()) for n in "ab"}
+    learner = GradientLearner(SimpleNamespace(), parts)
+    learner.bind({"policy": model, "critic": other})
+    bound = {n: p.optimiser.params for n, p in parts.items()}  # type: ignore[attr-defined]
+    learner.bind({"policy": model, "critic": other})
+    assert all(p.optimiser.params is bound[n] for n, p in parts.items())  # type: ignore[attr-defined]
+    learner.bind({"policy": model, "critic": model})
+    assert parts["a"].optimiser.params is bound["a"]  # type: ignore[attr-defined]
+    assert parts["b"].optimiser.params[0] is model.module.weight  # type: ignore[attr-defined]
 
 
 def test_the_gradient_is_that_of_the_loss_written_out() -> None:

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import logging
 from types import SimpleNamespace
 
 import numpy as np
@@ -59,10 +60,12 @@ def sampled(model: Causal, contexts: list[np.ndarray], sampling: Sampling, *name
     return pack([Trajectory(request, (s,)) for s in steps])
 
 
-def naive(lm, context: np.ndarray, action: np.ndarray) -> torch.Tensor:
-    """[k] log-probabilities by one plain forward of one row."""
+def naive(lm, context: np.ndarray, action: np.ndarray, pad: int | None = 0) -> torch.Tensor:
+    """[k] log-probabilities by one plain forward of one row, where `pad` is not among the tokens."""
     row = torch.from_numpy(np.concatenate([context, action]).astype(np.int64))[None]
     logits = lm(input_ids=row).logits[0, len(context) - 1 : -1]
+    if pad is not None:
+        logits = logits.index_fill(1, torch.tensor([pad]), -torch.inf)
     return logits.log_softmax(-1).gather(-1, row[0, len(context) :, None])[:, 0]
 
 
@@ -144,6 +147,17 @@ def test_a_value_is_0_at_first_and_closing_rows_have_one(model) -> None:
         model(batch).value()
 
 
+@pytest.mark.parametrize("size", [5, 6, 7, 32, 40])
+def test_a_closing_row_is_valued_by_its_last_token_that_the_model_reads(size) -> None:
+    critic = made(value_head=True)
+    torch.nn.init.normal_(critic.module.value.weight)
+    context = ids(*np.random.default_rng(0).integers(2, 8, size))
+    value = critic(rows((ids(2, 3), ids(4, 5, 1)), (context, None))).value()
+    read = torch.from_numpy(context[:32].astype(np.int64))[None]
+    want = critic.module.value(critic.module.base(input_ids=read).last_hidden_state[0, -1])
+    torch.testing.assert_close(value[1, 0], want[0], atol=1e-5, rtol=1e-5)
+
+
 def test_a_row_longer_than_the_model_is_refused(model) -> None:
     fits = (ids(*[2] * 28), ids(3, 3, 3, 3))
     model(rows(fits, (ids(2), ids(*[3] * 31))))  # each row is 32 long, together they pad to 59
@@ -175,7 +189,7 @@ def test_frequencies_of_whole_texts_are_their_probabilities() -> None:
     for t in traces:
         counts[tuple(t.action.tolist())] = counts.get(tuple(t.action.tolist()), 0) + 1
     exact = {}
-    for text in [(1,), *itertools.product((0, 2, 3), range(4))]:
+    for text in [(1,), *itertools.product((2, 3), (1, 2, 3))]:
         exact[text] = float(naive(model.module.lm, context, ids(*text)).sum().exp().detach())
     assert sum(exact.values()) == pytest.approx(1, abs=1e-5)
     assert set(counts) <= set(exact)
@@ -255,8 +269,74 @@ def test_a_text_ends_with_a_stop_string(kind, monkeypatch) -> None:
 def test_the_limit_of_the_model_cuts(model) -> None:
     trace = model.sample([ids(*[2] * 30)], Sampling(ban=(1,), max_new=9), noise=noise(1, "long"))[0]
     assert len(trace.action) <= 2
-    with pytest.raises(ValueError, match=r"32 to 32 tokens: expected 1 to 31"):
+    with pytest.raises(ValueError, match=r"a context of 32 tokens: expected 1 to 31 \(the model reads 32\)"):
         model.sample([ids(*[2] * 32)], Sampling(), noise=noise(1))
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_a_row_has_the_room_that_its_own_context_leaves(architecture) -> None:
+    model = made(architecture=architecture)  # reads 32
+    contexts = [ids(*[2 + j % 5] * n) for j, n in enumerate((31, 3, 28, 31, 20, 3, 1))]
+    sampling = Sampling(max_new=9, ban=(1,), temperature=3.0)
+    row_keys = keys(0, "room", n=len(contexts))
+    together = model.sample(contexts, sampling, noise=CounterNoise(row_keys))
+    for i, (context, trace) in enumerate(zip(contexts, together, strict=True)):
+        alone = model.sample([context], sampling, noise=CounterNoise(row_keys[i : i + 1]))[0]
+        assert alone.action.tolist() == trace.action.tolist() and alone.info == {**trace.info, "ban": alone.info["ban"]}
+        assert len(trace.action) == min(9, 32 - len(context)) or trace.info["ended"]
+    assert [len(t.action) for t in together if len(t.action) < 9 and not t.info["ended"]]  # some were cut
+    assert any(len(t.action) > 1 for t in together)
+
+
+def test_padding_is_never_said_and_scoring_knows(tmp_path) -> None:
+    model = made(alphabet="ab", spread=0.02)  # nearly uniform, as a new model is
+    contexts = [model.encode("ab")] * 400
+    for sampling in (Sampling(max_new=6), Sampling(max_new=6, top_p=0.95), Sampling(max_new=6, ban=(1,), top=4)):
+        batch = sampled(model, contexts, sampling)
+        said = batch["action"][batch["mask"]]
+        assert not (said == 0).any() and {1, 2, 3} == set(said.tolist())
+        again = evaluate(batch, [LOGP], {"policy": model})[LOGP.key]
+        torch.testing.assert_close(again, batch["logp"], atol=1e-5, rtol=0)
+    for trace in model.sample(contexts, Sampling(max_new=6), noise=noise(400)):
+        body = trace.action[:-1] if trace.info["ended"] else trace.action
+        if len(body):  # its text is read as what was said
+            assert model.encode(model.decode(trace.action)).tolist() == body.tolist()
+    others = rows(*((model.encode("ab"), ids(token)) for token in range(4)))
+    p = model(others).log_prob()[:, 0].exp()
+    assert p[0] == 0 and float(p[1:].sum().detach()) == pytest.approx(1, abs=1e-6)
+    grads = torch.autograd.grad(model(others).entropy().sum(), list(model.module.parameters()))
+    assert all(bool(g.isfinite().all()) for g in grads)
+    model.save(tmp_path)  # what is saved says so itself: to us, and to transformers
+    again = Causal(path=str(tmp_path))
+    again.build(SimpleNamespace())
+    assert torch.equal(again(others).log_prob(), model(others).log_prob())
+    lm = AutoModelForCausalLM.from_pretrained(tmp_path)
+    row = torch.tensor([[2, 3]] * 100)
+    with torch.random.fork_rng():
+        out = lm.generate(row, attention_mask=torch.ones_like(row), max_new_tokens=1, do_sample=True, top_k=0)
+    assert set(out[:, 2].tolist()) == {1, 2, 3}
+    assert torch.equal(lm(input_ids=row).logits, model.module.lm(input_ids=row).logits)
+
+
+def test_a_loaded_model_keeps_its_distribution(tmp_path) -> None:
+    own = made()
+    own.module.lm.generation_config.suppress_tokens = None  # as any other directory
+    own.save(tmp_path)
+    loaded = Causal(path=str(tmp_path))
+    loaded.build(SimpleNamespace())
+    got = evaluate(rows(*RAGGED), [LOGP], {"policy": loaded})[LOGP.key]
+    for i, (c, a) in enumerate(RAGGED):
+        torch.testing.assert_close(got[i, : len(a)], naive(own.module.lm, c, a, None).detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_rows_padded_on_the_right_raise_no_warning(monkeypatch) -> None:
+    said: list[str] = []
+    log = logging.getLogger("transformers.modeling_utils")
+    monkeypatch.setattr(type(log), "warning_once", lambda self, text, *a, **k: said.append(text))
+    other = made(architecture="gpt2")
+    evaluate(rows(*RAGGED), [LOGP], {"policy": copy.deepcopy(other)})
+    other.module.lm(input_ids=torch.tensor([[2, 0]]))
+    assert not said
 
 
 def test_alternatives_and_support_are_stamped_by_decision(model) -> None:
@@ -275,7 +355,7 @@ def test_what_cannot_be_honoured_is_refused(model) -> None:
         model.sample([ids(2)], Sampling(epsilon=0.1), noise=noise(1))
     with pytest.raises(ValueError, match=r"token 8: expected 0 to 7"):
         model.sample([ids(2)], Sampling(ban=(8,)), noise=noise(1))
-    with pytest.raises(ValueError, match="0 to 1 tokens"):
+    with pytest.raises(ValueError, match="a context of 0 tokens: expected 1 to 31"):
         model.sample([ids(2), ids()], Sampling(), noise=noise(2))
     assert model.sample([], Sampling(), noise=noise(0)) == []
 

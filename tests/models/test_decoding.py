@@ -12,7 +12,8 @@ LOGITS = P.log()[None]
 
 
 def at(u: float, temperature: float = 1.0, ban: tuple[int, ...] = (), **settings):
-    return choose(LOGITS, Sampling(**settings), temperature, torch.tensor([u], dtype=torch.float64), ban)
+    banned = torch.tensor(ban) if ban else None
+    return choose(LOGITS, Sampling(**settings), temperature, torch.tensor([u], dtype=torch.float64), banned)
 
 
 @pytest.mark.parametrize(("u", "token"), [(0.01, 0), (0.14, 0), (0.16, 1), (0.64, 1), (0.66, 2), (0.74, 2), (0.76, 3)])

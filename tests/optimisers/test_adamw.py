@@ -167,3 +167,22 @@ def test_mixed_precision_parameters_step_together() -> None:
 def test_a_parameter_out_of_memory_order_is_refused() -> None:
     with pytest.raises(ValueError, match=r"parameter 1 of shape \(3, 2\) is not contiguous"):
         AdamW().bind([nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2, 3).t())])
+
+
+def test_a_new_binding_keeps_the_moments_of_parameters_that_stay() -> None:
+    params, fresh = parameters(), nn.Parameter(torch.zeros(2))
+    optimiser = AdamW()
+    optimiser.bind(params)
+    stepped(optimiser, params, range(3), lambda k: set())
+    old = optimiser.state
+    optimiser.bind([fresh, params[2], params[0]])
+    new = optimiser.state
+    assert new["steps"].tolist() == [0, 3, 3]
+    assert new["mean"]["0"].tolist() == [0, 0]
+    for name in ("mean", "square"):
+        assert torch.equal(new[name]["1"], old[name]["2"])
+        assert torch.equal(new[name]["2"], old[name]["0"])
+    before = params[1].clone()
+    optimiser.step(Fixed([fresh, params[2], params[0]], [torch.ones(2), *gradients(9)[2::-2]]), 3.0)
+    assert optimiser.state["steps"].tolist() == [1, 4, 4]
+    assert torch.equal(params[1], before)  # it is no longer owned

@@ -10,6 +10,7 @@ import torch
 from shuhari.batch import STATUS
 from shuhari.data import Problem, Request, Sampling, Status, Step, is_tokens
 from shuhari.engines.local import Local
+from shuhari.models.decoding import NoRoom
 from shuhari.models.tabular import Tabular
 from shuhari.needs import Trace
 from shuhari.pack import pack
@@ -176,6 +177,29 @@ def test_an_engine_that_raises_is_no_error_of_the_environment():
     assert world.closed
 
 
+def test_a_text_that_outgrows_the_model_is_truncated():
+    def say(k):
+        if k == 2:
+            raise NoRoom(8, 8)
+        return Trace(np.array([97], np.int32), np.float32([-1]), 0, {"text": "a"})
+
+    world = World(9, text=True)
+    (trajectory,) = play(Episode(), asked(), context(Scripted(say), world))
+    assert trajectory.status is Status.TRUNCATED and world.closed and world.taken == ["a", "a"]
+    closing = trajectory.steps[-1]
+    assert "".join(map(chr, closing.context)) == "goa<1>a<2>" and closing.cont == 1.0 and len(trajectory.steps) == 3
+
+    def full(k):
+        raise NoRoom(8, 8)
+
+    prefix = (Step.of(None, np.array([120], np.int32)),)
+    for request in (asked(), asked(prefix=prefix)):  # nothing was decided: there is nothing to learn from
+        world = World(9, text=True)
+        with pytest.raises(NoRoom, match="context of 8 tokens"):
+            play(Episode(), request, context(Scripted(full), world))
+        assert world.closed
+
+
 def engine_of(task):
     torch.manual_seed(0)
     model = Tabular()
@@ -196,7 +220,7 @@ def test_a_gridworld_walked_greedily_along_its_shortest_path():
     for trajectory in play(Episode(), request, context(engine, task=task)):
         assert [int(np.asarray(s.context)) for s in trajectory.steps] == [*path, 6]
         assert trajectory.status is Status.FINISHED and task.grade(request.problem, trajectory.steps)["score"] == 1.0
-    sampled = play(Episode(), Request(request.problem, 2, key="p#1"), context(engine, task=task))
+    sampled = play(Episode(), Request(request.problem, 2, Sampling(), key="p#1"), context(engine, task=task))
     assert len({tuple(int(np.asarray(s.context)) for s in t.steps) for t in sampled}) == 2
 
 
@@ -209,7 +233,7 @@ def test_the_episodes_of_a_gym_task_are_packed_as_chains():
     model.build(task)
     engine = Local()
     engine.sync({"policy": model}, 0)
-    group = play(Episode(), Request(task.problems("train")[0], 3, key="p#0"), context(engine, task=task))
+    group = play(Episode(), Request(task.problems("train")[0], 3, Sampling(), key="p#0"), context(engine, task=task))
     batch = pack(group)
     outcome = batch.outcome("reward/task")[batch["leaf"]]
     assert outcome.tolist() == [len(t.steps) - 1.0 for t in group] and batch["context"].shape[1:] == (4,)

@@ -9,6 +9,8 @@ import torch
 
 from shuhari.data import Problem, Request, Sampling, Status, Step
 from shuhari.engines.local import Local
+from shuhari.models.causal import Causal
+from shuhari.models.decoding import NoRoom
 from shuhari.models.tokenizers import character_tokenizer
 from shuhari.needs import Trace, Traces
 from shuhari.pack import pack
@@ -67,13 +69,13 @@ def test_one_step_a_sample() -> None:
 
 def test_samples_depend_on_the_key_and_the_seed() -> None:
     def texts(key: str, **fields: int) -> list[str]:
-        request = Request(Problem("t", "p", "a"), 30, key=key)
+        request = Request(Problem("t", "p", "a"), 30, Sampling(), key=key)
         return [t.steps[0].info["text"] for t in collected(request, Speaker(), **fields)]
 
     assert texts("p#0") == texts("p#0")
     assert texts("p#0") != texts("p#1")
     assert texts("p#0") != texts("p#0", seed=1)
-    request = Request(Problem("t", "p", "a"), 30, key="p#0")
+    request = Request(Problem("t", "p", "a"), 30, Sampling(), key="p#0")
     other = collected(request, Speaker(), Single(role="solver"))
     assert [t.steps[0].info["text"] for t in other] != texts("p#0") and other[0].steps[0].role == "solver"
 
@@ -85,7 +87,7 @@ def test_a_prefix_is_kept_and_decided_by_nobody() -> None:
         Step.of(prompt, model.encode("de"), np.zeros(2, np.float32)),
         Step.of("", "f"),  # its context is what came before
     )
-    request = Request(Problem("t", "p", "ab"), 2, prefix=hints, key="k")
+    request = Request(Problem("t", "p", "ab"), 2, Sampling(), prefix=hints, key="k")
     for t in (group := collected(request, model)):
         first, second, last = t.steps
         assert [s.parent for s in t.steps] == [None, 0, 1]
@@ -98,21 +100,39 @@ def test_a_prefix_is_kept_and_decided_by_nobody() -> None:
     assert [model.decode(s.context) for s in batch.steps] == ["ab"] * 2
 
 
+def test_a_prompt_that_fills_the_model_costs_its_own_group_only() -> None:
+    model = Causal(hidden=16, layers=1, heads=2, intermediate=24, context=8)
+    with torch.random.fork_rng():
+        model.build(SimpleNamespace(alphabet="abc"))
+    ctx, rollout = context(model), Single()
+    prompts = ("ab", "abcabcab", "abcabca")
+    asked = [Request(Problem("t", p, p), 3, Sampling(max_new=5), key=p) for p in prompts]
+
+    async def run() -> list[object]:
+        return await asyncio.gather(*(rollout.group(r, ctx) for r in asked), return_exceptions=True)
+
+    short, full, last = asyncio.run(run())
+    assert isinstance(full, NoRoom) and "8 tokens: expected 1 to 7" in str(full)
+    assert isinstance(short, list) and isinstance(last, list) and len(short) == 3
+    assert max(len(t.steps[0].action) for t in short) > 1 and {len(t.steps[0].action) for t in last} == {1}
+    assert all((t.status is Status.FINISHED) == (t.steps[0].action[-1] == model.end) for t in (*short, *last))
+
+
 def test_a_bandit_is_one_dense_decision() -> None:
-    request = Request(Problem("bandit", "0", 3), 4, key="k")
+    request = Request(Problem("bandit", "0", 3), 4, Sampling(), key="k")
     group = collected(request, Arms())
     batch = pack(group)
     assert batch["context"].tolist() == [3] * 4 and batch["action"].tolist() == [13] * 4
     assert batch["logp"].tolist() == [[-1.5]] * 4 and batch["mask"].all()
     assert {t.status for t in group} == {Status.FINISHED}
     with pytest.raises(TypeError, match="a prefix goes before text"):
-        collected(Request(Problem("bandit", "0", 3), prefix=(Step.of(3, 1),)), Arms())
+        collected(Request(Problem("bandit", "0", 3), 1, prefix=(Step.of(3, 1),)), Arms())
 
 
 def test_it_takes_no_settings() -> None:
     assert dict(Single().accepts) == {}
     with pytest.raises(ValueError, match="takes no setting 'max_turns'"):
-        collected(Request(Problem("t", "p", "a"), settings={"max_turns": 3}), Speaker())
+        collected(Request(Problem("t", "p", "a"), 1, settings={"max_turns": 3}), Speaker())
 
 
 def test_registered() -> None:

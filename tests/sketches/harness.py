@@ -72,17 +72,14 @@ def stage(
 def make(*stages: Components, seed: int = 0) -> Run:
     """The run of stages made by hand."""
     torch.set_num_threads(1)
-    recipe: Any = SimpleNamespace(seed=seed, stages=list(stages), name="sketch", tree={})
+    recipe: Any = SimpleNamespace(seed=seed, stages=list(stages), name="sketch", tree={}, threads=0)
     with patch.object(shuhari.run, "stage_components", lambda table, shared: table):
         return Run(recipe, {})
 
 
 def train(run: Run) -> Iterator[Info]:
     """The reports of the run, by the library's loop."""
-    loop = shuhari.run.train(run.recipe)
-    with patch.object(shuhari.run, "open_run", lambda *_, **__: run):
-        yield next(loop)
-    yield from loop
+    return shuhari.run.loop(run)
 
 
 def weights(run: Run, role: str = "policy") -> torch.Tensor:

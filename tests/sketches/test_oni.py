@@ -141,8 +141,8 @@ def test_the_ranking_learns_which_messages_help_and_the_policy_trains_on_it() ->
     known = [int(m) for m in run.stage.learners["helpful"].buffer.state["labels"]]
     assert {1, 2} <= set(known)
     assert float(scores[[m for m in known if m >= 2]].min()) > float(scores[1])
-    assert "helpful/pair" not in reports[0]  # no label, no step
-    assert any("helpful/pair" in r for r in reports)
+    assert "helpful/loss/pair" not in reports[0]  # no label, no step
+    assert any("helpful/loss/pair" in r for r in reports)
     assert all(r["policy/rows"] > 0 for r in reports)
 
 

@@ -96,7 +96,7 @@ def test_a_new_credit_model_leaves_only_the_kl_and_learns() -> None:
     run.enter_stage()
     start, credit = harness.weights(run), harness.weights(run, "credit")
     first = next(reports)
-    assert first["credit/fit"] == torch.tensor(2.0).log().item()  # w = 0: p = 1/2 everywhere
+    assert first["credit/loss/fit"] == torch.tensor(2.0).log().item()  # w = 0: p = 1/2 everywhere
     assert torch.equal(harness.weights(run), start)  # omega = 0, and the policy still is its reference
     assert not torch.equal(harness.weights(run, "credit"), credit)
     second = next(reports)

@@ -116,8 +116,8 @@ def test_a_step_of_training_moves_policy_and_value() -> None:
     before = harness.weights(run), harness.weights(run, "value")
     first, _ = harness.train(run)
     assert first["policy/pairs"] >= 1
-    assert first["policy/step"] > 0.69314  # policy = reference: -log sigmoid(-margin), margins > 0
-    assert first["value/fit"] > 0
+    assert first["policy/loss/step"] > 0.69314  # policy = reference: -log sigmoid(-margin), margins > 0
+    assert first["value/loss/fit"] > 0
     after = harness.weights(run), harness.weights(run, "value")
     assert not any(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
@@ -126,7 +126,7 @@ def test_micro_batches_change_nothing_for_pairs() -> None:
     slow = AdamW(lr=1.0, eps=1.0), AdamW(lr=1.0, eps=1.0)  # a step is about the gradient
     runs = [run_of(o, t, steps=1) for o, t in zip(slow, (None, 12), strict=True)]
     reports = [next(harness.train(run)) for run in runs]
-    assert reports[0]["policy/step"] == pytest.approx(reports[1]["policy/step"], abs=1e-6)
+    assert reports[0]["policy/loss/step"] == pytest.approx(reports[1]["policy/loss/step"], abs=1e-6)
     torch.testing.assert_close(*(harness.weights(run) for run in runs), atol=1e-6, rtol=0)
 
 
@@ -142,5 +142,5 @@ def test_no_pairs_are_no_loss() -> None:
     batch = batch.put({"weight/rl": batch["mask"].float()}).link("pairs", index[:0], {"margin": columns["margin"][:0]})
     before = harness.weights(run)
     info = run.stage.learners["main"].update(batch, run.ctx).info
-    assert info["policy/step"] == info["policy/pairs"] == 0
+    assert info["policy/loss/step"] == info["policy/pairs"] == 0
     assert torch.equal(before, harness.weights(run))

@@ -12,6 +12,7 @@ from itertools import zip_longest
 import torch
 
 from shuhari.batch import Batch
+from shuhari.columns import unknown
 from shuhari.join import cat
 from shuhari.ports import Buffer, Ctx
 from shuhari.registry import register
@@ -48,14 +49,14 @@ def joined(batches: list[Batch]) -> Batch:
         parts.append(batch)
         if len(beyond):  # the successors stand behind their rows, without weight, and are not drawn
             assert batch.rows is not None
-            view = Batch(batch.whole, torch.cat([batch.rows, beyond]), None, batch.arena, batch.links, batch.stream)
-            own = {n: _longer(batch[n], len(beyond)) for n in {*batch.own, *batch.stamps}}
-            parts[-1] = view.put(own)
+            rows = torch.cat([batch.rows, beyond])
+            view = Batch(batch.whole, rows, None, batch.arena, batch.links, batch.stream)
+            parts[-1] = view.put({n: _longer(batch[n], len(beyond), n) for n in {*batch.own, *batch.stamps}})
+            parts[-1].scored = batch.scored
         first += len(parts[-1])
     whole, rows = cat(parts), torch.cat(keep)
     return whole if len(rows) == len(whole) else whole.take(rows)
 
 
-def _longer(x: torch.Tensor, n: int) -> torch.Tensor:
-    fill = torch.nan if x.is_floating_point() else 0
-    return torch.cat([x, x.new_full((n, *x.shape[1:]), fill)])
+def _longer(x: torch.Tensor, n: int, name: str) -> torch.Tensor:
+    return torch.cat([x, x.new_full((n, *x.shape[1:]), unknown(name, x.dtype))])

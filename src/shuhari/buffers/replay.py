@@ -19,11 +19,14 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import STATUS, Batch
+from shuhari.columns import unknown
 from shuhari.data import Array, Status
 from shuhari.ports import Collected, Ctx, Event
 from shuhari.registry import register
 from shuhari.store.ring import Ring
+from shuhari.transforms.streams import carried
 
+_TRIES = 64  # at drawing only eligible rows
 _LEFT_OUT = frozenset({"parent", "step", "resumes", "leaf", "length"})  # derived, or of the collected batch alone
 
 
@@ -32,7 +35,9 @@ _LEFT_OUT = frozenset({"parent", "step", "resumes", "leaf", "length"})  # derive
 class Replay:
     """Each step collects `collect` decisions and draws batches of `size` rows uniformly, with replacement: `draws` of
     them, or `ratio` (where it is above 0) for every new decision. Nothing is drawn before `warmup` decisions, which the
-    first steps collect at once. Rows that decide nothing are never drawn, nor those of episodes that ended in an error.
+    first steps collect at once. Rows that decide nothing are never drawn, nor those that weigh nothing on `stream` or
+    whose episode ended in an error. What models were asked about the rows (needs) is not kept: it is asked again at
+    every draw.
 
     capacity: rows kept; a closing row takes one too. name: draws hang on it, so two replays of a run have two. Raises
     TypeError for text, ValueError for more rows at once than the ring holds.
@@ -67,7 +72,10 @@ class Replay:
         if not isinstance(event, Collected) or not len(event.batch):
             return
         batch = event.batch if event.batch.rows is None else event.batch.flat()
-        columns = {n: batch[n].numpy() for n in batch.names() - _LEFT_OUT}
+        columns = {n: batch[n].numpy() for n in batch.names() - _LEFT_OUT - batch.scored}
+        eligible = carried(batch, self.stream)
+        if (weight := self._weight(batch, eligible)) is not None:
+            columns[f"weight/{self.stream}"] = weight
         if not any(n.partition("/")[0] == "context" for n in columns):
             raise TypeError("replay: a batch without a column 'context': rows of text differ in length; use 'fresh'")
         child = columns.setdefault("child", batch["child"].numpy())
@@ -78,12 +86,20 @@ class Replay:
         columns["child"] = np.where(child < 0, -1, slots[child])
         columns["mask"] = batch["mask"].numpy()
         for name, to in ring.arrays.items():
-            to[slots] = columns[name] if name in columns else _unknown(name, to)
+            to[slots] = columns[name] if name in columns else unknown(name, ring.columns[name].dtype)
         ring.written += added
         ring.touch(slots)
-        decides = batch.decides.numpy()
-        self._eligible[slots] = decides & (batch["status"].numpy() != STATUS[Status.ERROR])
-        self._count(int(decides.sum()))
+        self._eligible[slots] = eligible.numpy()
+        self._count(int(batch.decides.sum()))
+
+    def _weight(self, batch: Batch, eligible: Tensor) -> Array | None:
+        """[B, K] the weight of the stream, where it is not that of the mask on all rows that were ever stored."""
+        name, ring = f"weight/{self.stream}", self.state["ring"]
+        if name in batch:
+            return batch.weight(self.stream).float().numpy()
+        if batch.stream in (None, self.stream) and (ring is None or name not in ring.columns):
+            return None
+        return (eligible[:, None] & batch["mask"]).float().numpy()
 
     def _count(self, new: int) -> None:
         state, before = self.state, self.state["seen"]
@@ -109,14 +125,17 @@ class Replay:
         return serial % ring.capacity, int(serial.max()) + 1 - ring.written
 
     def _ring(self, columns: dict[str, Array], rows: int) -> Ring:
-        """The ring, with a column for each of these (NaN or -1 in the rows before, where it is new)."""
+        """The ring, with a column for each of these (NaN or -1 in the rows before, where it is new; of the stream's
+        weight the mask: they carried it in full)."""
         like = {n: torch.from_numpy(np.ascontiguousarray(x[:1])) for n, x in columns.items()}
         ring: Ring | None = self.state["ring"]
         if ring is None:
             ring = Ring.zeros(self.capacity, like)
         elif columns.keys() - ring.columns.keys():
-            more = {n: torch.full((self.capacity, *x.shape[1:]), _unknown(n, x.numpy()), dtype=x.dtype)
+            more = {n: torch.full((self.capacity, *x.shape[1:]), unknown(n, x.dtype), dtype=x.dtype)
                     for n, x in like.items() if n not in ring.columns}  # fmt: skip
+            if f"weight/{self.stream}" in more:
+                more[f"weight/{self.stream}"] = ring.columns["mask"].float()
             ring = Ring({**ring.columns, **more}, ring.written)
         if rows > ring.capacity:
             raise ValueError(f"replay: {rows} rows at once: capacity is {ring.capacity}")
@@ -131,6 +150,8 @@ class Replay:
             self._eligible: Array = c["mask"].any(1).numpy()
             if "status" in c:
                 self._eligible &= ring.arrays["status"] != STATUS[Status.ERROR]
+            if f"weight/{self.stream}" in c:
+                self._eligible &= (c[f"weight/{self.stream}"] != 0).any(1).numpy()
             self._of = ring
         return ring
 
@@ -157,13 +178,9 @@ class Replay:
         """[size] eligible rows, uniformly: draws that hit another row are drawn again."""
         eligible = torch.from_numpy(self._eligible)
         rows = torch.randint(ring.size, (self.size,), generator=rng)
-        while not bool((ok := eligible[rows]).all()):
+        for _ in range(_TRIES):
+            if bool((ok := eligible[rows]).all()):
+                return rows
             rows = torch.where(ok, rows, torch.randint(ring.size, (self.size,), generator=rng))
-        return rows
-
-
-def _unknown(name: str, x: Array) -> float:
-    """What a row holds in a column that it came without."""
-    if name.startswith("weight/") or x.dtype.kind == "b":
-        return 0
-    return 1 if name == "temperature" else float("nan") if x.dtype.kind == "f" else -1
+        some = eligible.nonzero().squeeze(1)  # few are eligible: listing them is cheaper than trying on
+        return torch.where(eligible[rows], rows, some[torch.randint(len(some), (self.size,), generator=rng)])

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 def dry_run(recipe: Recipe) -> None:
     """Print the recipe and build its components once, so that every mistake but those of data shows."""
     from shuhari.build import arithmetic, stage_components
+    from shuhari.roles import check_roles
 
     shared: dict[str, Any] = {}
     stages = [stage_components(table, shared) for table in recipe.stages]
+    check_roles(stages)
     defaults: dict[tuple[str, str], list[str]] = {}  # (key, value) -> the stages where it stands
     for stage in stages:
         for key, value in stage.defaults.items():

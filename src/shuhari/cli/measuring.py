@@ -127,6 +127,7 @@ def compare(
     sides = {arm: [_resolve(name) for name in _split(arm)] for arm in arms}
     if len(sides) < 2:
         raise typer.BadParameter("compare needs two different sides; seeds of one side are joined by commas")
+    _same_task([path for paths in sides.values() for path in paths])
     columns = {arm: [metrics(path) for path in paths] for arm, paths in sides.items()}
     single = all(len(paths) == 1 for paths in sides.values()) and metric == "evaluate/greedy"
     found = _by_problem(sides, n) if single else _by_seed(sides, columns, metric)
@@ -148,6 +149,16 @@ def compare(
     table((metric, "mean", over, "difference", "95 % interval", "paired"), rows)
     if drawn is not None:
         say(f"plot: {drawn}")
+
+
+def _same_task(paths: Sequence[Path]) -> None:
+    """BadParameter where runs solve different tasks: their numbers mean different things."""
+    from shuhari.store import Run
+
+    tasks = {path: str(Run(path).recipe.get("task", {}).get("name")) for path in paths}
+    first, other = paths[0], next((p for p in paths if tasks[p] != tasks[paths[0]]), None)
+    if other is not None:
+        raise typer.BadParameter(f"{first} solves {tasks[first]}, {other} solves {tasks[other]}: expected one task")
 
 
 def _by_problem(sides: Mapping[str, Sequence[Path]], n: int | None) -> dict[str, dict[str, Any]]:

@@ -12,6 +12,7 @@ from shuhari.cli.text import as_json, note, number, printable, say, table
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LINES = 12  # of a table of steps on a screen
+PROBLEMS = 5  # of a run, the last ones
 
 
 def runs(
@@ -99,6 +100,9 @@ def _overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -> Non
         for i in range(last % every, last + 1, every)
     ]
     table(("step", "stage", *shown), rows)
+    problems = {e["data"]: e["step"] for e in run.events("problem")}  # text -> its last step
+    for text, step in list(problems.items())[-PROBLEMS:]:
+        note(f"problem, last at step {step}: {printable(str(text), 500)}")
     hidden = [n for n in columns if n not in ("step", "stage", "wall", *shown.values())]
     say("also stored: " + ", ".join(hidden) + " (--json, --csv)")
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from shuhari.recipe import Recipe
 
 STOPPED = 130
+HANG_UP = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()  # a closed terminal asks too
 
 
 def train(
@@ -44,8 +45,8 @@ def train(
 
         told(found)
         return
-    path = run or (Path(recipe) if (Path(recipe) / "recipe.toml").is_file() else _default_path(found))
-    if _complete(path, found):
+    path = run or (Path(recipe) if (Path(recipe) / "recipe.toml").is_file() else _default_path(found, init))
+    if _complete(path, found, init):
         note(f"{path} is complete: nothing to do (another folder starts anew: --run)")
         closing(path)
         return
@@ -55,20 +56,22 @@ def train(
     closing(path)
 
 
-def _default_path(recipe: Recipe) -> Path:
+def _default_path(recipe: Recipe, init: str) -> Path:
     from shuhari.api import default_path
 
-    return default_path(recipe)
+    return default_path(recipe, init=init)
 
 
-def _complete(path: Path, recipe: Recipe) -> bool:
-    """Whether the run at `path` is complete; a run of another recipe is for `open_run` to refuse."""
+def _complete(path: Path, recipe: Recipe, init: str) -> bool:
+    """Whether the run at `path` is complete; a run of another recipe or origin is for `open_run` to refuse."""
     from shuhari.recipe import dump
     from shuhari.store import Run
 
     if not (path / "run.sqlite").is_file() or not (path / "recipe.toml").is_file():
         return False
-    return (path / "recipe.toml").read_text() == dump(recipe) and Run(path).status == "complete"
+    there = Run(path)
+    same = (path / "recipe.toml").read_text() == dump(recipe) and (not init or there.get("init", "") == init)
+    return same and there.status == "complete"
 
 
 def _command(recipe: str, run: Path | None, seed: int | None, sets: list[str], init: str) -> str:
@@ -98,7 +101,7 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str) -> bool:
     except (StoreError, ValueError) as error:
         raise typer.BadParameter(f"{init}: {error}", param_hint="--init") from None
     step: int | None = None
-    reports = steps(recipe, path, init=weights)
+    reports = steps(recipe, path, init=weights, origin=init)
     with _stop() as stop, Live(recipe, path) as live:
         try:
             for report in reports:
@@ -165,7 +168,7 @@ def _stop() -> Iterator[_Stop]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM)}
+    before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM, *HANG_UP)}
     try:
         yield stop
     finally:

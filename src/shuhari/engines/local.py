@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from shuhari.data import EMPTY, Array, Payload, Problem, Request, Sampling, Step, Trajectory, is_tokens
+from shuhari.models.decoding import NoRoom
 from shuhari.needs import Need, Trace, evaluate, role_model
 from shuhari.noise import CounterNoise, keys
 from shuhari.pack import pack
@@ -54,7 +55,8 @@ class Local:
 
     `tokens`: the largest forward, rows times (context + new tokens), so that a large batch is sampled in parts; 0: all
     at once. What a draw gives depends on the run's `seed`, its key and its number among the n only, not on what else is
-    waiting. The run sets `seed` and `charge`; charged are `tokens` (drawn) and `prompt_tokens` (read).
+    waiting. A model may have a `limit`, the longest row of tokens that it reads: a call beyond it fails alone. The run
+    sets `seed` and `charge`; charged are `tokens` (drawn) and `prompt_tokens` (read).
     """
 
     tokens: int = 0
@@ -75,7 +77,8 @@ class Local:
         self, role: str, context: Any, sampling: Sampling, n: int = 1, *, key: Sequence[object]
     ) -> list[Trace]:
         """n traces of `role` in `context`; text ones with `info["text"]`. `key` names the call: it must be the only one
-        of the run. Raises what the model raises."""
+        of the run. Raises NoRoom for a text that leaves the model none, and what the model raises."""
+        self._fits(role, context, 1)
         future: asyncio.Future[list[Trace]] = asyncio.get_running_loop().create_future()
         self._wake()
         self._calls.append(Call(role, context, sampling, keys(self.seed, *key, n=n), future))
@@ -87,7 +90,9 @@ class Local:
 
     async def score(self, role: str, context: Any, action: Any, names: Sequence[str]) -> Mapping[str, Array]:
         """name -> [K] (or [K, n]) of an action that may be anybody's, at temperature 1. Names are those of `Dist`;
-        `kl:reference` asks for that of two roles."""
+        `kl:reference` asks for that of two roles. Raises ValueError for a text longer than a model reads."""
+        for reader in dict.fromkeys((role, *(r for n in names for r in n.partition(":")[2].split(",") if r))):
+            self._fits(reader, context, len(action) if is_tokens(action) else 1)
         future: asyncio.Future[Mapping[str, Array]] = asyncio.get_running_loop().create_future()
         self._wake()
         step = Step.of(context, action)
@@ -95,6 +100,12 @@ class Local:
         columns = await future
         self.charge("scored_tokens", float(len(step.mask) + (len(context) if is_tokens(context) else 1)))
         return columns
+
+    def _fits(self, role: str, context: Any, more: int) -> None:
+        """Refuse here what would fail the whole forward: a text that with `more` tokens is longer than its model."""
+        limit = getattr(self.models.get(role), "limit", None) if is_tokens(context) else None
+        if limit is not None and not 1 <= len(context) <= limit - more:
+            raise NoRoom(len(context), limit, more)
 
     # ---------------------------------------------------------------- one forward for all that wait
 

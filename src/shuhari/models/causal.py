@@ -39,6 +39,9 @@ class Causal:
     (`vocabulary` tokens, learnt from the task's training problems). `context`: the longest row in tokens; 0: what the
     configuration says. `value_head`: a linear value of the hidden state before each decision, 0 at first, so that one
     trunk serves policy and critic (`same_as`).
+
+    A model made from scratch never says its padding token: it has probability 0 at every decision, sampled and scored.
+    `save` writes that down where transformers reads it (`suppress_tokens`); a loaded one is restricted by that alone.
     """
 
     path: str = ""
@@ -60,6 +63,8 @@ class Causal:
     def build(self, task: Any) -> None:
         """Make or load tokenizer and weights. Raises ValueError for an unknown architecture, configuration key or
         tokenizer, and for an architecture whose logits are not a function of its last hidden state alone."""
+        if task.spaces() is not None:
+            raise ValueError("model 'causal' reads text, and this task has spaces of numbers: use another model")
         lm, self.text = _loaded(self.path) if self.path else self._scratch(task)
         self.module = Trunk(lm, self.value_head, self.context).to(self.device)
         head = Path(self.path) / VALUE
@@ -75,6 +80,11 @@ class Causal:
         """The id of the end token."""
         return self.text.end
 
+    @property
+    def limit(self) -> int:
+        """The longest row that it reads, in tokens."""
+        return self.module.limit
+
     def encode(self, prompt: Payload) -> Array:
         """[k] the token ids of a string or of messages."""
         return self.text.encode(prompt)
@@ -89,6 +99,7 @@ class Causal:
         """One forward; what is asked of it is computed at the decisions only."""
         contexts = [step.context for step in batch.steps]
         k = batch["length"].numpy() - np.fromiter(map(len, contexts), np.int64, len(contexts))  # type: ignore[arg-type]
+        k = np.where([step.action is None for step in batch.steps], 0, k)  # a closing row takes no token
         mask, device = batch["mask"], self.module.device
         action = batch["action"].to(device)
         hidden = self.module.before(contexts, action[:, : int(k.max(initial=1))], k, self.text.pad)  # type: ignore[arg-type]
@@ -106,6 +117,7 @@ class Causal:
             temperature=None if temperature is None else temperature.nan_to_num(1.0),  # NaN: not sampled by us
             support=support,
             ban=ban,
+            never=self.module.never.to(device) if len(self.module.never) else None,
             scalar=self.module.scalar,
         )
 
@@ -152,7 +164,9 @@ class Causal:
             sizes["max_position_embeddings"] = self.context
         sizes = {k: v for k, v in sizes.items() if hasattr(usual, k)}
         config = AutoConfig.for_model(self.architecture, **{**sizes, **self.config})
-        return AutoModelForCausalLM.from_config(config, dtype=torch.float32), text
+        lm = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        lm.generation_config.suppress_tokens = [text.pad] if text.pad != text.end else None
+        return lm, text
 
     def _tokenizer(self, task: Any) -> Tokenizer:
         if self.tokenizer == "char":

@@ -22,10 +22,20 @@ from shuhari.needs import Noise, Trace
 SHRINK = 0.8  # finished rows are dropped from the cache when fewer than this share of its rows still run
 
 
+class NoRoom(ValueError):
+    """A context of `size` tokens that leaves a model of `limit` no room for `more`, or nothing to begin from."""
+
+    def __init__(self, size: int, limit: int, more: int = 1) -> None:
+        room = f"1 to {limit - more}" if more < limit else f"fewer than {more} tokens behind it"
+        super().__init__(f"a context of {size} tokens: expected {room} (the model reads {limit})")
+
+
 class Network(Protocol):
-    """What decoding asks of a model. `limit`: the longest row that it reads; `cache`: made by `new_cache`."""
+    """What decoding asks of a model. `limit`: the longest row that it reads; `never` [m]: ids that are no decision;
+    `cache`: made by `new_cache`."""
 
     limit: int
+    never: Tensor
 
     @property
     def device(self) -> torch.device: ...
@@ -47,16 +57,16 @@ class Choice:
     top: tuple[Tensor, Tensor] | None = None
 
 
-def choose(logits: Tensor, sampling: Sampling, temperature: float, u: Tensor, ban: Sequence[int] = ()) -> Choice:
+def choose(logits: Tensor, sampling: Sampling, temperature: float, u: Tensor, ban: Tensor | None = None) -> Choice:
     """Draw from logits [b, V] by inverse distribution function at u [b] float64.
 
-    In this order: temperature, `ban`, the `top_k` most probable, of those (renormalised) the smallest set whose
-    probability reaches `top_p`, of those all with at least `min_p` times the highest probability. `logp` is that of the
-    distribution that is left.
+    In this order: temperature, all but the ids `ban` [m], the `top_k` most probable, of those (renormalised) the
+    smallest set whose probability reaches `top_p`, of those all with at least `min_p` times the highest probability.
+    `logp` is that of the distribution that is left.
     """
     logits = logits / temperature if temperature != 1 else logits
-    if ban:
-        logits = logits.index_fill(1, torch.tensor(ban, device=logits.device), -torch.inf)
+    if ban is not None:
+        logits = logits.index_fill(1, ban, -torch.inf)
     support = None
     if sampling.truncates:
         logits, support = _truncated(logits, sampling)
@@ -104,22 +114,22 @@ def generate(
     stopped: Callable[[Array], Array] | None = None,
 ) -> list[Trace]:
     """Continue each context until `end`, a stop (`stopped`: tokens [b, so far] -> [b] bool), `max_new` tokens or the
-    model's limit. An end token is a decision. info: `ended` (False: cut by a limit), and, where asked for, `support`,
-    `ban`, `top`, `top_logp` [K, ...] (what `TokenDist` needs to score the row as it was sampled).
+    model's limit for that row. An end token is a decision, `network.never` none. info: `ended` (False: cut by a limit),
+    and, where asked for, `support`, `ban`, `top`, `top_logp` [K, ...] (what `TokenDist` needs to score the row as it
+    was sampled). Ids beyond what exists are -1.
 
-    Raises ValueError for settings that it cannot honour (epsilon, an unknown id to ban), and where a context fills the
-    model. Ids beyond what exists are -1.
+    Raises ValueError for settings that it cannot honour (epsilon), NoRoom where a context is empty or fills the model.
     """
     if sampling.epsilon != 0:
         raise ValueError(f"sampling.epsilon is {sampling.epsilon}: a language model samples without; expected 0")
     if not len(contexts):
         return []
     unique, index = distinct(contexts)
-    longest = max(map(len, unique))
-    limit = min(sampling.max_new, network.limit - longest)
-    if limit < 1 or min(map(len, unique)) < 1:
-        read = f"1 to {network.limit - 1} (the model reads {network.limit})"
-        raise ValueError(f"contexts of {min(map(len, unique))} to {longest} tokens: expected {read}")
+    shortest, longest = min(map(len, unique)), max(map(len, unique))
+    if shortest < 1 or longest >= network.limit:
+        raise NoRoom(longest if shortest else 0, network.limit)
+    limits = np.minimum(sampling.max_new, network.limit - np.fromiter(map(len, contexts), np.int64, len(contexts)))
+    limit = int(limits.max())  # of the row that may grow the most; each stops at its own
     temperatures = sampling.temperatures(limit).tolist()
     B, device = len(contexts), network.device
     prompt, seen = left_padded(unique, pad, limit, device)
@@ -130,13 +140,15 @@ def generate(
         logits = logits[index.to(device)]
         memory.batch_select_indices(index.to(device))
         seen, place = _rows(seen, index), _rows(place, index)
+    never = network.never.to(device) if len(network.never) else None
+    banned = torch.cat([network.never, torch.tensor(sampling.ban)]).to(device) if sampling.ban else never
     tokens, logp = np.full((B, limit), -1, np.int32), np.zeros((B, limit), np.float32)
     record: list[tuple[Tensor, Choice]] = []
     running = torch.arange(B)  # the rows in the cache
     alive = np.ones(B, bool)  # which of those still run
     finished = np.zeros(B, bool)
     for i in range(limit):
-        choice = choose(logits, sampling, temperatures[i], noise.uniform(i)[running], sampling.ban if i == 0 else ())
+        choice = choose(logits, sampling, temperatures[i], noise.uniform(i)[running], never if i else banned)
         rows, ids = running.numpy(), choice.ids
         drawn, there = ids.cpu().numpy(), rows[alive]
         tokens[there, i], logp[there, i] = drawn[alive], choice.logp.cpu().numpy()[alive]
@@ -146,15 +158,15 @@ def generate(
         if stopped is not None:
             done |= stopped(tokens[rows, : i + 1])
         finished[rows[alive & done]] = True
-        alive = alive & ~done
-        if i + 1 == limit or not alive.any():
+        alive = alive & ~done & (i + 1 < limits[rows])
+        if not alive.any():
             break
         if alive.mean() < SHRINK:
             live = torch.from_numpy(alive.nonzero()[0])
             memory.batch_select_indices(live.to(device))
             running, ids, alive = running[live], ids[live.to(device)], np.ones(len(live), bool)
             seen, place = _rows(seen, live), _rows(place, live)
-        positions = None if place is None else (place + i)[:, None]
+        positions = None if place is None else (place + i).clamp(max=network.limit - 1)[:, None]  # rows that are done
         logits = network.logits(network.hidden(ids[:, None], memory, upto(seen, longest + i + 1), positions)[:, -1])
     extra = _extras(record, B, limit)
     if sampling.ban and not sampling.truncates:

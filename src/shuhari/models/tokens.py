@@ -24,7 +24,8 @@ class TokenDist:
 
     `head`: hidden [n, D] -> logits [n, V]. `mask` [N]: where something was decided; elsewhere the answers are 0.
     `temperature` [N]. `support` [N, S] kept ids and `ban` [N, S] forbidden ids, -1 padded, restrict the distribution as
-    it was when it was sampled; a position whose `support` is all -1 is unrestricted. Answers lie on the CPU.
+    it was when it was sampled; a position whose `support` is all -1 is unrestricted. `never` [m] ids have probability 0
+    at every decision. Answers lie on the CPU.
     """
 
     hidden: Tensor  # [N, D]
@@ -36,6 +37,7 @@ class TokenDist:
     temperature: Tensor | None = None
     support: Tensor | None = None
     ban: Tensor | None = None
+    never: Tensor | None = None
     scalar: Callable[[Tensor], Tensor] | None = None  # hidden [n, D] -> value [n]
 
     def __post_init__(self) -> None:
@@ -148,7 +150,7 @@ class TokenDist:
             logits = logits.masked_fill(~(_member(support, logits) | (support < 0).all(1, keepdim=True)), NEVER)
         if self.ban is not None:
             logits = logits.masked_fill(_member(rows(self.ban), logits), NEVER)
-        return logits
+        return logits if self.never is None else logits.index_fill(-1, self.never, NEVER)
 
 
 def _member(ids: Tensor, logits: Tensor) -> Tensor:

@@ -23,6 +23,7 @@ SHARE = 0.75  # prompts are shared where that leaves less than this share of the
 
 class Trunk(nn.Module):
     """`lm` as a module whose state dict has each tied weight once. `context`: the longest row; 0: what `lm` reads.
+    `never` [m]: ids that are no decision, the `suppress_tokens` of its generation configuration; `logits` has them.
 
     Raises ValueError for an architecture whose logits are not a function of its last hidden state alone.
     """
@@ -45,6 +46,9 @@ class Trunk(nn.Module):
         self.scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
         self.vocabulary = int(head.weight.shape[0])
         self.limit = int(context or getattr(config, "max_position_embeddings", None) or 1 << 30)
+        self.never = torch.tensor(getattr(lm.generation_config, "suppress_tokens", None) or [], dtype=torch.long)
+        # Rows padded on the right need no mask: no warning, nor a look at the ids for each forward.
+        self.base.warn_if_padding_and_no_attention_mask = lm.warn_if_padding_and_no_attention_mask = _silent
         self.eval()
         self._check(config.model_type)
 
@@ -90,17 +94,20 @@ class Trunk(nn.Module):
         return cache
 
     def before(self, contexts: Sequence[Array], action: Tensor, taken: Array, pad: int) -> Tensor:
-        """[B, K, D] the hidden state before each position of action [B, K], of which a row has `taken` [B]. Raises
-        ValueError for a row longer than the model reads, or without context."""
+        """[B, K, D] the hidden state before each position of action [B, K], of which a row has `taken` [B]. Where that
+        is 0 (a closing row) only as much of the context counts as the model reads. Raises ValueError for another row
+        longer than the model reads, or one without context."""
         B, K = action.shape
+        contexts = [c if k else c[: self.limit] for c, k in zip(contexts, taken.tolist(), strict=True)]
         lengths = np.fromiter(map(len, contexts), np.int64, B)
         longest, whole = int(lengths.max()), int((lengths + taken).max())
         if whole > self.limit or int(lengths.min()) < 1:
             raise ValueError(f"a row of {whole} tokens: expected at most {self.limit}, of them 1 of context at least")
         unique, index = distinct(contexts)
-        if len(unique) * longest + B * (K - 1) < SHARE * B * (whole - 1) and self._sharable():
+        width = int((lengths + taken.clip(min=1)).max()) - 1  # a closing row is read to its end
+        if len(unique) * longest + B * (K - 1) < SHARE * B * width and self._sharable():
             return self._shared(unique, index.to(action.device), action, pad)
-        return self._plain(contexts, lengths, action, whole - 1, pad)
+        return self._plain(contexts, lengths, action, width, pad)
 
     def _plain(self, contexts: Sequence[Array], lengths: Array, action: Tensor, width: int, pad: int) -> Tensor:
         """Context and action in one row, padded on the right to `width`, so that no mask is needed."""
@@ -145,3 +152,7 @@ class Trunk(nn.Module):
         want, got = self.lm(input_ids=ids, use_cache=False).logits.float(), self.logits(self.hidden(ids))
         if not torch.allclose(want, got, atol=1e-3, rtol=1e-3):
             raise ValueError(f"architecture {name!r} makes its logits in a way of its own: not supported")
+
+
+def _silent(*_: Any, **__: Any) -> None:
+    """In place of a warning."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import Info, Number, nearest
+from shuhari.data import Info, Number, Ramp, nearest
 from shuhari.needs import Need
 from shuhari.ports import Ctx
 from shuhari.ratio import LEVELS, log_ratio
@@ -48,6 +48,9 @@ class Clip:
         for name, value, known in (("level", self.level, LEVELS), ("behaviour", self.behaviour, BEHAVIOURS)):
             if value not in known:
                 raise ValueError(f"clip: no {name} {value!r}; {nearest(value, known)}")
+        for name, value in (("low", self.low), ("high", self.high)):
+            if not isinstance(value, Ramp) and value < 0:
+                raise ValueError(f"clip: {name} is {value}: expected 0 or more")
         if self.dual and self.dual <= 1:
             raise ValueError(f"clip: dual is {self.dual}: expected 0 (off) or a number > 1")
 

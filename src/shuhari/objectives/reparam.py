@@ -41,6 +41,10 @@ class Reparam:
         if self.over not in OVER:
             raise ValueError(f"reparam: over is {self.over!r}; {nearest(self.over, OVER)}")
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self.role, self.critic, self.temperature
+
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         models: Any = {r: role_model(ctx.models, r) for r in (self.role, self.critic, self.temperature)}
         action, logp = models[self.role](batch).rsample(ctx.noise(batch, "fresh"))

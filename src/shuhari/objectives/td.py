@@ -48,6 +48,10 @@ class QLearning:
     def needs(self) -> tuple[Need, ...]:
         return (Need((self.role,), "value", live=True),)
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self.role, self.target
+
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         value = batch[self.needs[0]][:, 0]
         with torch.no_grad():
@@ -80,6 +84,10 @@ class SoftTD:
     @property
     def needs(self) -> tuple[Need, ...]:
         return (Need((self.role,), "value", live=True),)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self.role, self.target, self.policy, self.temperature
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         value = members(batch[self.needs[0]])

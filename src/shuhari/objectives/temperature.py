@@ -35,6 +35,10 @@ class Temperature:
     needs: tuple[Need, ...] = field(default=(), init=False)
     couples: Literal["row", "batch"] = field(default="row", init=False)
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         if STAMPED not in batch:
             raise KeyError(

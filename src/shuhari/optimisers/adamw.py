@@ -34,10 +34,21 @@ class AdamW:
     _moments: Any = field(init=False, default=None, repr=False, compare=False)
     _saved: Any = field(init=False, default=None, repr=False, compare=False)
 
+    def __post_init__(self) -> None:
+        for name in ("lr", "eps", "weight_decay", "clip"):
+            value = getattr(self, name)
+            if not isinstance(value, Ramp) and value < 0:
+                raise ValueError(f"{name} is {value}: expected 0 or more")
+        if not all(0 <= b < 1 for b in self.betas):
+            raise ValueError(f"betas are {self.betas}: expected numbers in [0, 1)")
+
     def bind(self, params: Sequence[nn.Parameter]) -> None:
-        """Own these parameters, with moments of zero, or those of a `state` set before. Raises ValueError for a
-        parameter that does not lie contiguously in memory: the kernel would read it wrongly."""
-        self._moments = _Moments(params)
+        """Own these parameters, with moments of zero, or those of a `state` set before; one that was owned already
+        keeps its own. Raises ValueError for a parameter that does not lie contiguously in memory: the kernel would read
+        it wrongly."""
+        old, self._moments = self._moments, _Moments(params)
+        if old is not None:
+            self._moments.keep(old)
         if self._saved is not None:
             self.state = self._saved
 
@@ -139,6 +150,16 @@ class _Moments:
                 torch._foreach_add_(steps, 1)
                 kernel(params, [of[i] for i in due], mean, square, [], steps, **settings)
         return norm
+
+    @torch.no_grad()
+    def keep(self, old: _Moments) -> None:
+        """Go on from the moments of another for the parameters that both own."""
+        place = {id(p): j for j, p in enumerate(old.params)}
+        for i, p in enumerate(self.params):
+            j = place.get(id(p))
+            if j is not None:
+                self.mean[i], self.square[i] = old.mean[j], old.square[j]
+                self.steps[i].copy_(old.steps[j])
 
     def tree(self) -> dict[str, Any]:
         return {

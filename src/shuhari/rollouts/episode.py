@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from shuhari.data import Payload, Request, Status, Step, Trajectory, is_tokens, nearest
+from shuhari.models.decoding import NoRoom
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
 from shuhari.registry import register
@@ -26,7 +27,8 @@ class Episode:
     """n episodes of the problem's environment, played by `role` until it ends them or `max_steps` decisions are made.
 
     Each call of the policy is a step that continues the one before; a closing step holds the last observation, with
-    `cont` 0 after FINISHED and 1 after TRUNCATED or CUT (by `max_steps`). Where contexts are text, an observation is
+    `cont` 0 after FINISHED and 1 after TRUNCATED or CUT (by `max_steps`). A text that has outgrown the model after some
+    decisions is TRUNCATED; one that leaves no room for the first raises. Where contexts are text, an observation is
     encoded and appended to context and action; else it is the next context. The environment gets what the policy's
     trace calls `environment`, else its decoded `text`, else the action; its `step` may be a coroutine. One that raises
     makes an ERROR trajectory of the steps so far, charged as `errors`, with the message in `info["error"]`. The
@@ -69,6 +71,10 @@ class Episode:
                 key = (request.key, self.role, j, episode.decided)
                 (trace,) = await ctx.engine.sample(self.role, episode.context, request.sampling, 1, key=key)
                 await episode.act(env, trace, ctx)
+        except NoRoom:
+            if not episode.decided:
+                raise
+            episode.status = Status.TRUNCATED
         except EnvironmentFailed as error:
             ctx.charge("errors", 1)
             return Trajectory(request, tuple(episode.steps), Status.ERROR, {"error": str(error)})

@@ -27,7 +27,7 @@ _OF: dict[type, dict[str, type | tuple[type, ...]]] = {  # what a part of a wire
     Request: {
         "problem": Problem,
         "n": int,
-        "sampling": Sampling,
+        "sampling": (Sampling, type(None)),
         "prefix": tuple,
         "settings": _PLAIN,
         "info": _PLAIN,
@@ -75,7 +75,10 @@ def from_tree(tree: Mapping[str, Any]) -> Batch:
             raise ValueError(f"the links {name!r} differ in length")
         if len(index) and not 0 <= int(index.min()) <= int(index.max()) < len(columns["mask"]):
             raise ValueError(f"the links {name!r} point outside the batch")
-    return Batch(columns, None, None, arena, links, tree["stream"])
+    scored = tree.get("scored", ())
+    if not isinstance(scored, tuple) or not all(isinstance(name, str) for name in scored):
+        raise ValueError("the scored columns of a batch are no names")
+    return Batch(columns, None, None, arena, links, tree["stream"], frozenset(scored))
 
 
 class Reader:

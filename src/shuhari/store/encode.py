@@ -27,7 +27,9 @@ def to_tree(batch: Batch) -> dict[str, Any]:
     """A batch as a plain tree: its columns (own copies of a view's rows), the steps they use, its links."""
     flat = batch.flat()
     links = {name: (index, columns) for name, (index, columns) in flat.links.items()}
-    return {"columns": {**flat.whole, **flat.own}, "arena": tuple(flat.arena), "links": links, "stream": flat.stream}
+    columns = {**flat.whole, **flat.own}
+    scored = tuple(sorted(flat.scored))
+    return {"columns": columns, "arena": tuple(flat.arena), "links": links, "stream": flat.stream, "scored": scored}
 
 
 class Writer:

@@ -59,6 +59,11 @@ class Advantage:
         r = outcome.masked_fill(~usable(batch), torch.nan)  # what a broken episode earned says nothing
         counted = r.masked_fill(~carried(batch, self.stream), torch.nan) if self.unit == "batch" else r
         mean, n = group_mean(batch, counted, self.unit)
+        if self.unit == "group" and self.centre != "none" and len(n) and int(n.max()) == 1:
+            raise ValueError(
+                f"advantage: centre = {self.centre!r} compares the samples of a group, and every group has one: "
+                "set rollout.n to 2 or more, or unit = 'batch'"
+            )
         a = r if self.centre == "none" else torch.where(n > 1, r - mean, 0.0 * r)
         if self.centre == "leave-one-out":
             a = a * (n / (n - 1).clamp(min=1))

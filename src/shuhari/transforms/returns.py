@@ -20,7 +20,7 @@ from torch import Tensor
 
 from shuhari.batch import STATUS, Batch
 from shuhari.columns import BRANCH
-from shuhari.data import Number, Status, nearest
+from shuhari.data import Number, Ramp, Status, nearest
 from shuhari.needs import Need
 from shuhari.ports import Ctx
 from shuhari.registry import register
@@ -52,7 +52,7 @@ class Gae:
     stream: str = "rl"
 
     def __post_init__(self) -> None:
-        _check(self.level, self.scale)
+        _check(self.level, self.scale, gamma=self.gamma, lam=self.lam)
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -83,7 +83,7 @@ class Returns:
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
-        _check(self.level, self.scale)
+        _check(self.level, self.scale, gamma=self.gamma)
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         target, _ = credit(batch, None, ctx.at(self.gamma), 1.0, self.reward, self.level)
@@ -273,7 +273,10 @@ def _stamped(
     return batch.put({"advantage": advantage, "return": target})
 
 
-def _check(level: str, scale: bool | str) -> None:
+def _check(level: str, scale: bool | str, **discounts: Number) -> None:
+    for name, value in discounts.items():
+        if not isinstance(value, Ramp) and not 0 <= value <= 1:
+            raise ValueError(f"{name} is {value}: expected a number in [0, 1]")
     if level not in LEVELS:
         raise ValueError(f"no level {level!r} of credit; {nearest(level, LEVELS)}")
     if scale not in (True, False, "batch", "none"):

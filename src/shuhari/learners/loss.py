@@ -1,0 +1,228 @@
+"""The loss of a part on one optimiser batch: whole or cut into micro-batches, the same number and gradient.
+
+Denominators and noise are those of the whole optimiser batch and travel with its rows (`_w/<term>`, `_row`). Of losses
+that couple rows the gradient with respect to detached columns is taken on the whole and pushed back piece by piece.
+
+Axes: `B` rows, `K` positions, `P` links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from shuhari.batch import Batch
+from shuhari.columns import unknown
+from shuhari.data import Info, nearest
+from shuhari.needs import evaluate
+from shuhari.ports import Ctx
+from shuhari.reduce import reduced, weights
+
+if TYPE_CHECKING:
+    from shuhari.learners.gradient import Part, Term
+
+OWN = frozenset({"rows", "grad_norm", "lr"})  # what a part reports of itself
+
+
+class Loss:
+    """The weighted loss of one optimiser batch, as an optimiser may ask for it (the `Evaluate` port)."""
+
+    def __init__(
+        self,
+        batch: Batch,
+        part: Part,
+        name: str,
+        ctx: Ctx,
+        params: list[nn.Parameter],
+        tokens: int | None,
+        told: dict[str, list[str]] | None = None,
+    ) -> None:
+        """`told`: info -> the terms that ever gave it, kept by the learner, so that names do not come and go."""
+        self.part, self.name, self.ctx, self.params = part, name, ctx, params
+        self.told = {} if told is None else told
+        self.salt = ctx.salt
+        self.live = [n for n in part.needs if n.live]
+        self.scale = {t: ctx.at(term.weight) for t, term in part.terms.items()}
+        self.cut = tokens is not None and len(batch) * int(batch["length"].max()) > tokens
+        self.weights = {t: _weights(batch, term, plain=not self.cut) for t, term in part.terms.items()}
+        cut = {f"_w/{t}": w for t, w in self.weights.items() if w is not None} if self.cut else {}
+        self.batch = batch = batch.put({"_row": torch.arange(len(batch)), **cut})
+        self.pieces = batch.split(tokens) if self.cut else [batch]
+
+    # ---------------------------------------------------------------- what optimisers call
+
+    def backward(self) -> Info:
+        """Fill .grad of the part's parameters; mean loss and infos, with a gradient of exactly the whole batch."""
+        meter, grads = Meters(), [None] * len(self.params)
+        upstream = self._upstream(meter) if self.cut and self.part.couples else None
+        for piece in self.pieces:
+            loss = self._piece(piece, upstream, meter)
+            if loss is not None:
+                _accumulate(grads, torch.autograd.grad(loss, self.params, allow_unused=True))
+        for p, g in zip(self.params, grads, strict=True):
+            p.grad = g
+        return meter.report(self.told)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """term -> its flat gradient over the part's parameters, terms apart."""
+        return {t: _flat(self._gradient(t), self.params) for t in self.part.terms}
+
+    def values(self) -> dict[str, float]:
+        """term -> its loss, without gradient."""
+        with torch.no_grad():
+            return {t: float(self._whole(t)) for t in self.part.terms}
+
+    def hvp(self, term: str, vector: Tensor) -> Tensor:
+        """The Hessian of one term times a flat vector, by differentiating the gradient's product with it."""
+        if term not in self.part.terms:
+            raise KeyError(f"part {self.name!r} has no term {term!r}; {nearest(term, self.part.terms)}")
+        flat = _flat(self._gradient(term, create_graph=True), self.params)
+        return _flat(torch.autograd.grad(flat @ vector, self.params, allow_unused=True), self.params)
+
+    # ---------------------------------------------------------------- how it is computed
+
+    def _whole(self, term: str) -> Tensor:
+        columns = self._live(self.batch)
+        return self._term(term, self.batch.put(columns) if columns else self.batch, Meters())
+
+    def _gradient(self, term: str, create_graph: bool = False) -> tuple[Tensor | None, ...]:
+        return torch.autograd.grad(self._whole(term), self.params, allow_unused=True, create_graph=create_graph)
+
+    def _live(self, piece: Batch) -> dict[str, Tensor]:
+        return evaluate(piece, self.live, self.ctx.models, self.part.trains) if self.live else {}
+
+    def _piece(self, piece: Batch, upstream: dict[str, Tensor] | None, meter: Meters) -> Tensor | None:
+        columns = self._live(piece)
+        seen = piece.put(columns) if columns else piece
+        coupled = upstream is not None
+        total = None
+        for t, term in self.part.terms.items():
+            if coupled and term.couples:
+                continue
+            value = self._term(t, seen, meter)
+            total = value if total is None else total + value
+        for key, g in (upstream or {}).items():
+            if columns[key].requires_grad:
+                value = (columns[key] * g[piece["_row"]]).sum()
+                total = value if total is None else total + value
+        if self.cut:
+            scatter(piece.stamps, self.batch, piece["_row"])
+        return total if total is not None and total.requires_grad else None
+
+    def _upstream(self, meter: Meters) -> dict[str, Tensor]:
+        """The gradient of the coupled terms with respect to each live column of the whole optimiser batch."""
+        with torch.no_grad():
+            scored = [self._live(p) for p in self.pieces]
+        order = torch.cat([p["_row"] for p in self.pieces]).argsort()
+        leaves = {k: torch.cat([s[k] for s in scored])[order].requires_grad_() for k in scored[0]}
+        seen = self.batch.put(leaves)
+        coupled = [t for t, term in self.part.terms.items() if term.couples]
+        loss = torch.stack([self._term(t, seen, meter) for t in coupled]).sum()
+        if not loss.requires_grad:  # no row carries their streams
+            return {}
+        grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        return {k: g for k, g in zip(leaves, grads, strict=True) if g is not None}
+
+    def _term(self, name: str, batch: Batch, meter: Meters) -> Tensor:
+        """One term on one piece: weight x reduction, over the rows that carry its stream only (0 x NaN is NaN). Its
+        noise hangs on its name, so that no two terms draw the same, and no evaluation of it draws anew."""
+        term, scale = self.part.terms[name], self.scale[name]
+        w = batch.get(f"_w/{name}") if self.cut else self.weights[name]
+        seen, rows = batch, batch["mask"]
+        if w is not None and not getattr(term.objective, "links", None):
+            rows = (w != 0).any(1)
+            if not bool(rows.all()):
+                if not bool(rows.any()):
+                    return torch.zeros(())
+                seen, w = batch.take(rows), w[rows]
+        salt, self.ctx.salt = self.ctx.salt, (*self.salt, name)
+        try:
+            loss, info = term.objective(seen, self.ctx)
+        finally:
+            self.ctx.salt = salt
+        if seen is not batch:
+            scatter(seen.stamps, batch, rows.nonzero().squeeze(1))
+        value = self._reduced(name, loss, w, seen)
+        meter.add(name, value.detach(), info, seen)
+        return value if scale == 1.0 else scale * value
+
+    def _reduced(self, name: str, loss: Tensor, w: Tensor | None, batch: Batch) -> Tensor:
+        objective = self.part.terms[name].objective
+        if loss.dim() == 0:
+            if objective.couples != "batch":
+                raise ValueError(f"term {name!r} returned one number but couples rows singly: return a loss a row")
+            return loss
+        links = getattr(objective, "links", None)
+        if links:
+            if not len(loss):  # no links: the mean of nothing is NaN
+                return loss.sum()
+            weight = batch.links[links][1].get("weight")
+            return loss.mean() if weight is None else (loss * weight).sum() / weight.sum().clamp(min=1e-8)
+        return loss.mean() if w is None else reduced(loss, w)
+
+
+def _weights(batch: Batch, term: Term, *, plain: bool) -> Tensor | None:
+    """[B, K] of the reduction; None where it is a plain mean (one decision a row, all of them in the stream)."""
+    if getattr(term.objective, "links", None):
+        return None
+    mask = batch["mask"]
+    unweighted = batch.stream == term.stream and f"weight/{term.stream}" not in batch
+    if plain and unweighted and mask.shape[1] == 1 and term.reduce in ("decision", "row") and bool(mask.all()):
+        return None
+    return weights(batch.weight(term.stream), batch, term.reduce)
+
+
+class Meters:
+    """What the terms of a part report: each loss, the sum over the pieces; each info, a mean."""
+
+    def __init__(self) -> None:
+        self.losses: dict[str, Tensor] = {}
+        self.infos: dict[tuple[str, str], tuple[Any, Any]] = {}  # (term, info) -> (total, count)
+
+    def add(self, term: str, loss: Tensor, info: Info, batch: Batch) -> None:
+        self.losses[term] = self.losses[term] + loss if term in self.losses else loss
+        for key, x in info.items():
+            total, n = _summed(x, batch)
+            a, m = self.infos.get((term, key), (0.0, 0))
+            self.infos[term, key] = a + total, m + n
+
+    def report(self, told: dict[str, list[str]]) -> Info:
+        for term, key in self.infos:
+            if term not in (of := told.setdefault(key, [])):
+                of.append(term)
+        out = {f"loss/{t}": float(x) for t, x in self.losses.items()}
+        for (term, key), (total, n) in self.infos.items():
+            alone = len(told[key]) == 1 and key not in OWN
+            out[key if alone else f"{term}/{key}"] = float(total) / float(n) if n else float("nan")
+        return out
+
+
+def _summed(x: Any, batch: Batch) -> tuple[Any, Any]:
+    """(total, count) of an info value: numbers count once a row, tensors are summed over decisions or rows."""
+    if not isinstance(x, Tensor) or x.dim() == 0:
+        return (x.detach() if isinstance(x, Tensor) else x) * len(batch), len(batch)
+    x = x.detach()
+    if x.dim() == 2 and x.shape == batch["mask"].shape:
+        return torch.where(batch["mask"], x, 0.0).sum(), batch["mask"].sum()
+    return x.sum(), x.numel()
+
+
+def _accumulate(grads: list[Any], new: tuple[Tensor | None, ...]) -> None:
+    for i, g in enumerate(new):
+        if g is not None:
+            grads[i] = g if grads[i] is None else grads[i] + g
+
+
+def _flat(grads: tuple[Tensor | None, ...], params: list[nn.Parameter]) -> Tensor:
+    return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in zip(grads, params, strict=True)])
+
+
+def scatter(stamps: Mapping[str, Tensor], batch: Batch, rows: Tensor) -> None:
+    """Hand on what a loss stamped on some rows of `batch`; the rows that it did not see are `unknown` (NaN, -1)."""
+    for name, value in stamps.items():
+        if name not in batch.stamps:
+            batch.stamps[name] = value.new_full((len(batch), *value.shape[1:]), unknown(name, value.dtype))
+        batch.stamps[name][rows] = value

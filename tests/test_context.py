@@ -1,0 +1,94 @@
+"""What a component may ask of a run: streams by step, phase and name; requests filled in; costs under their tags."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+import torch
+
+from grading import context, requests
+from shuhari.batch import Batch
+from shuhari.data import Problem, Ramp, Request, Sampling
+
+
+def graded(problem, sample):
+    return {"score": 1.0}
+
+
+def batch(n: int, **columns: torch.Tensor) -> Batch:
+    return Batch({"mask": torch.ones(n, 1, dtype=torch.bool), **columns})
+
+
+def test_noise_is_that_of_the_step_the_phase_the_name_and_the_row() -> None:
+    ctx = context(graded)
+
+    def drawn(step=3, salt=("main", 0), name="fresh") -> torch.Tensor:
+        ctx.step, ctx.salt = step, salt
+        return ctx.noise(batch(4), name).uniform(0)
+
+    assert torch.equal(drawn(), drawn())
+    others = [drawn(step=4), drawn(salt=("main", 1)), drawn(salt=("collect", 0)), drawn(name="next")]
+    for i, a in enumerate([drawn(), *others]):
+        assert len(set(a.tolist())) == 4
+        assert not any(torch.equal(a, b) for b in others[i:])
+    ctx.step, ctx.salt = 3, ("main", 0)
+    pieces = [ctx.noise(batch(len(rows), _row=torch.tensor(rows)), "fresh").uniform(0) for rows in ([2, 0], [3, 1])]
+    assert torch.equal(torch.cat(pieces)[[1, 3, 0, 2]], drawn())
+
+
+def test_a_stream_of_one_name_is_another_one_in_another_draw() -> None:
+    ctx = context(graded)
+
+    def seed(step, salt, *name):
+        ctx.step, ctx.salt = step, salt
+        return ctx.rng(*name).initial_seed()
+
+    phases = [(0, ("collect", 1)), (0, ("collect", 2)), (0, ("main", 0)), (0, ("main", 1)), (1, ("main", 1))]
+    seeds = [seed(*p, "pick") for p in phases]
+    assert len(set(seeds)) == len(seeds)
+    assert seeds == [seed(*p, "pick") for p in phases]
+    assert seed(0, ("a",), "b", "c") != seed(0, ("a", "b"), "c")  # phase and name do not run into each other
+
+
+def test_a_request_that_leaves_n_and_sampling_open_gets_the_runs() -> None:
+    ctx = context(graded, n=16)
+    for tag in ("", "probe"):
+        open_ = ctx.stamped(Request(Problem("t", "p", "")), tag)
+        assert (open_.n, open_.sampling) == (16, Sampling(temperature=0.7))
+        told = ctx.stamped(Request(Problem("t", "p", ""), 1, Sampling()), tag)
+        assert (told.n, told.sampling) == (1, Sampling())
+    assert len({ctx.stamped(Request(Problem("t", "p", "")), "").key for _ in range(3)}) == 3
+    ctx.count, ctx.sampling = 5.0, Sampling(epsilon=Ramp(1.0, 0.0, 10))
+    assert ctx.stamped(Request(Problem("t", "p", "")), "").sampling.epsilon == 0.5
+    with pytest.raises(ValueError, match="n is -1"):
+        Request(Problem("t", "p", ""), -1)
+
+
+def test_a_tag_stands_within_the_one_around_it() -> None:
+    ctx = context(graded)
+    with ctx.tagged("evaluate"):
+        with ctx.tagged("judge"):
+            ctx.charge("tokens", 2)
+        ctx.charge("tokens", 3)
+    ctx.charge("tokens", 5)
+    assert ctx.ledger == {"evaluate/judge/tokens": 2, "evaluate/tokens": 3, "tokens": 5}
+
+
+def test_probes_are_paid_for_and_leave_nothing_else() -> None:
+    ctx = context(graded)
+    assert len(ctx.wait(ctx.probe(requests(3), tag="probe"))) == 6
+    assert ctx.ledger == {"probe/decisions": 6}
+    assert not ctx.groups
+
+
+def test_what_a_context_holds_it_lets_go_of() -> None:
+    before = torch.get_num_threads()
+    ctx = context(graded)
+    assert ctx._loop is None  # made when it is needed
+    ctx.wait(asyncio.sleep(0))
+    loop = ctx._loop
+    ctx.close()
+    assert loop.is_closed()
+    assert torch.get_num_threads() == before
+    ctx.close()

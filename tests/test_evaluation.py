@@ -1,0 +1,121 @@
+"""Held-out scores by hand: what is ungraded counts nowhere, and what is asked for is what is sampled, once."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from grading import Judge, Samples, context
+from shuhari.data import Ramp, Sampling, Status
+from shuhari.evaluation import Evaluation, Held, basis, evaluate
+
+
+def scores(ctx: Any, **settings: Any) -> dict[str, float]:
+    evaluation = Evaluation(**{"n": 4, **settings})
+    return evaluate(ctx, evaluation, ctx.rollout).scores(evaluation)
+
+
+def test_scores_by_hand() -> None:
+    """4 problems, 4 samples: problem i is solved by i of them, greedily (sample 0) where i > 0."""
+    ctx = context(lambda p, j: {"score": float(j < int(p.id))})
+    found = scores(ctx, samples=4)
+    assert found["greedy"] == 0.75 and found["length"] == 1.0
+    assert [found["mean"], found["pass@1"]] == pytest.approx([(0 + 1 + 2 + 3) / 16] * 2)
+    assert found["pass@2"] == pytest.approx((0 + 3 / 6 + 5 / 6 + 1) / 4)  # 1 - C(4 - c, 2) / C(4, 2)
+    assert found["pass@4"] == 0.75
+    assert set(found) == {"greedy", "length", "mean", "pass@1", "pass@2", "pass@4"}
+
+
+def test_an_ungraded_sample_is_no_wrong_one() -> None:
+    """Sample 3 of each problem is ungraded, and so are all of problem 0; the others solve with sample 0 of three."""
+    ctx = context(lambda p, j: None if p.id == "0" or j == 3 else {"score": float(j == 0)})
+    found = scores(ctx, samples=4)
+    assert found["greedy"] == 1.0  # of three problems
+    assert found["mean"] == pytest.approx(1 / 3) and found["pass@1"] == pytest.approx(1 / 3)
+    assert found["pass@2"] == pytest.approx(1 - 1 / 3)  # 1 - C(2, 2) / C(3, 2)
+    assert math.isnan(found["pass@4"])  # nothing has four graded samples
+    assert found["ungraded"] == pytest.approx((1 + 4 + 3) / 20)
+
+
+def test_episodes_that_end_in_an_error_are_ungraded() -> None:
+    """Also where the environment had paid something before it broke."""
+    failed = Samples(lambda p, j: Status.ERROR if p.id in ("1", "2") else Status.FINISHED, score=1.0)
+    ctx = context(lambda p, j: None, failed)
+    found = scores(ctx)
+    assert found["greedy"] == 1.0 and found["ungraded"] == 0.5
+    assert evaluate(ctx, Evaluation(n=4), failed).greedy[[1, 2]].tolist() == pytest.approx([math.nan] * 2, nan_ok=True)
+
+
+@pytest.mark.parametrize("broken", [RuntimeError("down"), None])
+def test_where_nothing_can_be_graded_the_scores_are_nan(broken: Any) -> None:
+    ctx = context(lambda p, j: broken, weights={"correct": 1.0})
+    found = scores(ctx, samples=2)
+    assert found["ungraded"] == 1.0
+    assert all(math.isnan(found[name]) for name in ("greedy", "mean", "pass@1", "pass@2"))
+    assert math.isnan(scores(ctx, measure="quality")["greedy"])
+
+
+def test_a_measure_that_nothing_grades_is_told() -> None:
+    ctx = context(lambda p, j: {"score": 1.0}, style=Judge(lambda i: {"style": 0.25}))
+    assert scores(ctx, measure="style")["greedy"] == 0.25
+    with pytest.raises(KeyError, match=r"\[evaluate\] measure names 'stile'.*did you mean 'style'"):
+        scores(ctx, measure="stile")
+
+
+def test_what_is_asked_for_is_what_is_sampled() -> None:
+    ctx = context(lambda p, j: {"score": 1.0}, n=16)
+    scores(ctx, n=1, samples=3)
+    greedy, sampled = ctx.rollout.seen
+    assert (greedy.n, greedy.sampling) == (1, Sampling(temperature=0.7, greedy=True))
+    assert (sampled.n, sampled.sampling) == (3, Sampling(temperature=0.7))
+    ctx.rollout.seen.clear()
+    scores(ctx, n=1, samples=3, sampling=Sampling())  # the defaults, said aloud
+    greedy, sampled = ctx.rollout.seen
+    assert (greedy.n, greedy.sampling) == (1, Sampling(greedy=True))
+    assert (sampled.n, sampled.sampling) == (3, Sampling())
+
+
+def test_every_evaluation_asks_under_the_same_keys_and_moves_nothing() -> None:
+    ctx = context(lambda p, j: {"score": 1.0})
+    ctx.next_row, ctx.next_ticket, ctx.salt = 5, 7, ("main", 1)
+    rollout = Samples()
+    for _ in range(2):
+        evaluate(ctx, Evaluation(n=2), rollout)
+    keys = [r.key for r in rollout.seen]
+    assert keys[:2] == keys[2:] and len(set(keys)) == 2
+    assert (ctx.next_row, ctx.next_ticket, ctx.salt) == (5, 7, ("main", 1))
+    assert ctx.rollout is not rollout and not ctx.groups
+    assert set(ctx.ledger) == {"evaluate/decisions"}
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    with pytest.raises(ValueError, match="pass@8 of 4 samples"):
+        scores(context(lambda p, j: {"score": 1.0}), samples=4, k=(1, 8))
+    with pytest.raises(ValueError, match="no problems in split 'test'"):
+        scores(context(lambda p, j: {"score": 1.0}, problems=0))
+
+
+def test_the_same_weights_are_measured_once() -> None:
+    ctx = context(lambda p, j: {"score": 1.0})
+    held, rollout = Held(), ctx.rollout
+
+    def asked(evaluation: Evaluation, rollout: Any = rollout, *, again: bool = False) -> int:
+        before = len(rollout.seen)
+        assert held.measure(ctx, evaluation, rollout, again=again)["greedy"] == 1.0
+        return len(rollout.seen) - before
+
+    two = Evaluation(every=5, n=2)
+    assert asked(two) == 2
+    assert asked(two) == asked(Evaluation(every=0, n=2)) == 0  # how often does not matter
+    assert asked(two, again=True) == 2
+    assert asked(Evaluation(n=3)) == 3
+    assert asked(Evaluation(n=3), Samples()) == 3
+    ctx.step = 1
+    assert asked(Evaluation(n=3)) == 3
+    ctx.weights = {"score": 2.0}
+    assert asked(Evaluation(n=3)) == 3
+    ctx.sampling = Sampling(epsilon=Ramp(1.0, 0.0, 10))  # another schedule may stand elsewhere
+    assert basis(ctx, two, rollout) == ()
+    assert asked(two) == asked(two) == 2

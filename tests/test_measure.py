@@ -1,0 +1,45 @@
+"""Means with their own counts, and what a report says of a collected batch."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from shuhari.batch import STATUS, Batch
+from shuhari.data import Status
+from shuhari.measure import Meter, collected_info
+
+
+def test_a_meter_weighs_by_counts() -> None:
+    meter = Meter()
+    meter.add("loss", 6.0, 3)
+    meter.add("loss", torch.tensor(2.0), 1)
+    meter.update({"lr": 0.1}, "policy")
+    meter.update({"lr": 0.3}, "policy")
+    meter.add("none", 0.0, 0)
+    means = meter.means()
+    assert means["loss"] == 2.0 and round(means["policy/lr"], 6) == 0.2 and math.isnan(means["none"])
+
+
+def rows(**columns: torch.Tensor) -> Batch:
+    """Two episodes of two decisions and one of one decision, each a row."""
+    mask = torch.tensor([[True, True], [True, True], [True, False]])
+    status = torch.tensor([STATUS[s] for s in (Status.FINISHED, Status.TRUNCATED, Status.ERROR)])
+    logp = torch.tensor([[-1.0, -2.0], [-3.0, float("nan")], [-4.0, 0.0]])
+    return Batch({"mask": mask, "status": status, "logp": logp, "episode": torch.arange(3), **columns})
+
+
+def test_what_is_told_of_a_batch_by_hand() -> None:
+    score = torch.tensor([[0.0, 1.0], [0.0, float("nan")], [0.0, 0.0]])
+    info = collected_info(rows(**{"reward/score": score, "reward": 2 * score}), {"score": 2.0})
+    assert info["rollout/episodes"] == 3 and round(info["rollout/length"], 6) == round(5 / 3, 6)
+    assert info["rollout/truncated"] == info["rollout/errors"] == 1 / 3
+    assert info["rollout/entropy"] == (1 + 2 + 3 + 4) / 4
+    assert info["reward/score"] == 0.5 and info["reward/mean"] == 1.0
+    assert round(info["rollout/ungraded"], 6) == round(1 / 3, 6)
+
+
+def test_columns_that_are_not_there_are_not_told() -> None:
+    assert "reward/score" not in collected_info(rows(), {"score": 1.0})
+    assert collected_info(Batch({"mask": torch.zeros(0, 1, dtype=torch.bool)}), {}) == {"rollout/episodes": 0.0}
