@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pytest
 
 HEAVY = ("torch", "transformers", "scipy", "matplotlib", "gymnasium")
 
-needs_cli = pytest.mark.skipif(find_spec("shuhari.cli") is None, reason="shuhari.cli does not exist yet")
 
 
 def imported(code: str) -> tuple[str, set[str]]:
@@ -31,7 +29,6 @@ def test_importing_shuhari_imports_nothing_heavy() -> None:
     assert imported("import shuhari")[1] == set()
 
 
-@needs_cli
 @pytest.mark.parametrize("command", ["", "train", "methods"])
 def test_help_imports_nothing_heavy(command: str) -> None:
     argv = ["shuhari", *command.split(), "--help"]

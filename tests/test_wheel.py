@@ -13,7 +13,6 @@ import sys
 import sysconfig
 import zipfile
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "shuhari"
 
-needs_cli = pytest.mark.skipif(find_spec("shuhari.cli") is None, reason="shuhari.cli does not exist yet")
 
 
 def run(*command: str | Path, cwd: Path) -> str:
@@ -81,7 +79,6 @@ def test_the_installed_package_is_the_wheels(fresh: Fresh) -> None:
     assert where.is_relative_to(fresh.programs.parent) and not where.is_relative_to(PACKAGE)
 
 
-@needs_cli
 def test_methods_are_listed_from_an_empty_folder(fresh: Fresh) -> None:
     assert "baselines/ppo_cartpole" in fresh("shuhari", "methods")
     methods = json.loads(fresh("shuhari", "methods", "--json"))
@@ -92,7 +89,6 @@ def test_methods_are_listed_from_an_empty_folder(fresh: Fresh) -> None:
     assert all({"name", "family", "paper", "summary", "verdict"} <= set(m) for m in methods)
 
 
-@needs_cli
 def test_two_steps_of_training_in_an_empty_folder(fresh: Fresh) -> None:
     fresh("shuhari", "train", "baselines/ppo_cartpole", "--set", "steps=2")
     (run_folder,) = (fresh.folder / "runs").iterdir()

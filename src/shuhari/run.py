@@ -28,12 +28,9 @@ FOLLOWED = {"update": Updated, "step": Committed, "stage": StageStarted, "platea
 ROUNDS = 20  # of collection in one step, before a filter that rejects nearly everything is an error
 
 
-def train(
-    recipe: Recipe, path: Path | None = None, *, init: Mapping[str, Any] = EMPTY, origin: str = ""
-) -> Iterator[Info]:
-    """Run a recipe and yield one report a step. Resumes from `path`; ends at once if that run is complete.
-    `init`: role -> weights to start from; `origin`: their name, which a run at `path` must have started from."""
-    yield from loop(open_run(recipe, path, init=init, origin=origin))
+def train(recipe: Recipe, path: Path | None = None, **start: Any) -> Iterator[Info]:
+    """Run a recipe and yield one report a step. Resumes from `path`; ends at once if that run is complete."""
+    yield from loop(open_run(recipe, path, **start))
 
 
 def loop(run: Run) -> Iterator[Info]:
@@ -53,7 +50,7 @@ def loop(run: Run) -> Iterator[Info]:
 
 
 def open_run(recipe: Recipe, path: Path | None = None, *, init: Mapping[str, Any] = EMPTY, origin: str = "") -> Run:
-    """A run as it stands at `path`, or at its start; kept nowhere where there is no path."""
+    """A run as it stands at `path` (None: kept nowhere). `init`: role -> weights to start from, `origin`: their name."""
     run = Run(recipe, init)
     with ExitStack() as failed:
         failed.push(run)  # what goes wrong here lets go of the store

@@ -48,9 +48,9 @@ class Clip:
         for name, value, known in (("level", self.level, LEVELS), ("behaviour", self.behaviour, BEHAVIOURS)):
             if value not in known:
                 raise ValueError(f"clip: no {name} {value!r}; {nearest(value, known)}")
-        for name, value in (("low", self.low), ("high", self.high)):
-            if not isinstance(value, Ramp) and value < 0:
-                raise ValueError(f"clip: {name} is {value}: expected 0 or more")
+        for name, bound in (("low", self.low), ("high", self.high)):
+            if not isinstance(bound, Ramp) and bound < 0:
+                raise ValueError(f"clip: {name} is {bound}: expected 0 or more")
         if self.dual and self.dual <= 1:
             raise ValueError(f"clip: dual is {self.dual}: expected 0 (off) or a number > 1")
 
