@@ -50,7 +50,7 @@ def loop(run: Run) -> Iterator[Info]:
 
 
 def open_run(recipe: Recipe, path: Path | None = None, *, init: Mapping[str, Any] = EMPTY, origin: str = "") -> Run:
-    """A run as it stands at `path` (None: kept nowhere). `init`: role -> weights to start from, `origin`: their name."""
+    """A run as it stands at `path` (None: nowhere). `init`: role -> weights to start from, `origin`: their name."""
     run = Run(recipe, init)
     with ExitStack() as failed:
         failed.push(run)  # what goes wrong here lets go of the store
