@@ -77,10 +77,9 @@ class Run:
         self.store: Store | None = None
         self.saved = True  # whether the last step is in a checkpoint
         self.meter, self.info, self.rounds = Meter(), dict[str, Any](), 0
-        self.held = Held()
-        self.before: Info = {}  # the scores when the stage began
+        self.held, self.before = Held(), dict[str, Any]()  # the last scores, and those when the stage began
         self.listeners: list[Any] = []
-        self.prepared: set[int] = set()  # rollouts whose lanes are open
+        self.opened: set[int] = set()  # rollouts whose lanes are open
         self.shared: set[str] = set()  # roles that play by `same_as` now
 
     def __enter__(self) -> Run:
@@ -107,9 +106,8 @@ class Run:
             self.progress.entered = True
             self.tell(StageStarted(self.stage.name))
             self.ctx.serve()
-            moved = [f for f in self.stage.follows.values() if f.on == "stage"]
-            same = not moved and all(self.ctx.models[r] is m for r, m in lived.items())
-            self.before = self._evaluate(again=not same)
+            moved = any(self.ctx.models[r] is not m for r, m in lived.items())
+            self.before = self._evaluate(again=moved or any(f.on == "stage" for f in self.stage.follows.values()))
 
     def install(self, stage: Components) -> None:
         """Make a stage's components the run's own."""
@@ -117,12 +115,11 @@ class Run:
         for name in ("task", "engine", "rollout", "rewards", "weights", "n", "sampling", "tokens"):
             setattr(ctx, name, getattr(stage, name))
         cast_roles(stage.models, ctx.models, stage.task, ctx.seed, self.init, self.shared)
-        for part in (stage.rollout, *stage.learners.values()):
-            if id(part) not in self.prepared and hasattr(part, "open"):
-                part.open(stage.task, ctx.key("rollout", stage.name))
-            self.prepared.add(id(part))
-            if hasattr(part, "bind"):
-                part.bind(ctx.models)
+        if hasattr(stage.rollout, "open") and id(stage.rollout) not in self.opened:
+            stage.rollout.open(stage.task, ctx.key("rollout", stage.name))
+            self.opened.add(id(stage.rollout))
+        for learner in stage.learners.values():
+            learner.bind(ctx.models)
         self.listeners = [c for _, c in state.walk(stage.memories()) if hasattr(c, "observe")]
 
     def short(self) -> int:
@@ -157,8 +154,8 @@ class Run:
 
     def apply(self, transforms: Mapping[str, Transform], batch: Batch, needs: Sequence[Need] = ()) -> Batch:
         """Score once what the transforms and the learner's terms want, then transform in the recipe's order."""
-        wanted = [n for t in transforms.values() for n in t.needs]
-        batch = gather(batch, [*wanted, *needs], self.ctx.models, self.stage.tokens)
+        wanted = [*(n for t in transforms.values() for n in t.needs), *needs]
+        batch = gather(batch, wanted, self.ctx.models, self.stage.tokens)
         for transform in transforms.values():
             batch = transform(batch, self.ctx)
         return batch
