@@ -112,6 +112,8 @@ class LoadedPolicy:
 
     def act(self, observation: Payload, *, greedy: bool = True) -> Any:
         """The environment's action for one observation (array or number), or [n, ...] for a batch of observations."""
+        if hasattr(self.model, "encode"):
+            raise TypeError("this policy writes text: use generate(prompts)")
         x = torch.as_tensor(np.asarray(observation))
         x = x.float() if x.dtype == torch.float64 else x
         if x.dim() not in (self.axes, self.axes + 1):
@@ -126,6 +128,10 @@ class LoadedPolicy:
 
     def generate(self, prompts: str | Sequence[str], *, greedy: bool = True, max_new: int | None = None) -> Any:
         """The text that the policy answers to a prompt, or a list of them to a list of prompts."""
+        if not hasattr(self.model, "encode"):
+            raise TypeError("this policy acts on observations: use act(observation)")
+        if max_new is not None and max_new < 1:
+            raise ValueError(f"max_new is {max_new}: expected at least 1")
         many = [prompts] if isinstance(prompts, str) else list(prompts)
         contexts = [self.model.encode(p) for p in many]
         traces = self.model.sample(contexts, self._sampling(greedy, max_new), noise=self._noise(len(many)))

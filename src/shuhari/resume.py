@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -17,6 +18,7 @@ from shuhari import state
 from shuhari.context import Context
 from shuhari.data import Trajectory
 from shuhari.evaluation import Held, basis
+from shuhari.overlay import dotted, leaves
 from shuhari.recipe import Recipe, RecipeError, dump
 from shuhari.roles import load_weights, weights
 from shuhari.store import Store, pick
@@ -111,6 +113,8 @@ def summary_of(run: Run) -> dict[str, Any]:
 def open_store(path: Path, recipe: Recipe, *, keep: int, origin: str = "") -> Store:
     """The store at `path`, with the recipe beside it. RecipeError where the run that is there has another recipe, or
     did not start from the weights of `origin`, if that is given."""
+    if not (path / "run.sqlite").exists() and any((path / "checkpoints").glob("step-*")):
+        raise RecipeError("", f"{path} has checkpoints but no run.sqlite: move it away, or choose another with --run")
     store: Store = Store.open(path, keep=keep, best="evaluate/greedy")
     text, file = dump(recipe), path / "recipe.toml"
     if not file.exists() or store.step < 0:  # a run that never made a step holds no folder
@@ -122,10 +126,16 @@ def open_store(path: Path, recipe: Recipe, *, keep: int, origin: str = "") -> St
         raise RecipeError("", f"{path} holds a run that {told}, not of {origin}: choose another folder with --run")
     elif (there := file.read_text()) != text:
         store.close()
-        theirs, ours = set(there.splitlines()), text.splitlines()
-        new = next((line for line in ours if line not in theirs), "fewer settings")
-        raise RecipeError("", f"{path} holds a run of another recipe (here: {new}): choose another folder with --run")
+        raise RecipeError("", f"{path} holds a run of another recipe ({_change(there, text)}): choose another folder "
+                              "with --run; --init starts from its weights")  # fmt: skip
     return store
+
+
+def _change(there: str, here: str) -> str:
+    """The first setting in which two recipes differ."""
+    theirs, ours = ({dotted(p): v for p, v in leaves(tomllib.loads(text))} for text in (there, here))
+    key = next((k for k in [*ours, *theirs] if ours.get(k) != theirs.get(k)), "")
+    return f"{key}: {theirs.get(key, 'not set')} there, {ours.get(key, 'not set')} here"
 
 
 def versions() -> dict[str, Any]:

@@ -74,12 +74,18 @@ def _born(name: str, role: Role, models: Mapping[str, Model], task: Task, seed: 
 
 
 def _load(model: Model, weights: Mapping[str, Any], what: str) -> None:
-    """Take over what fits by name and shape; a head that one of them lacks stays as it is."""
+    """Take over the weights by name; a head (`value`, `head`) that one of them lacks stays as it is. ValueError where
+    a shape differs, or the rest is not the same: half of another architecture's weights is no start."""
     own = model.module.state_dict()
-    fit = {k: v for k, v in weights.items() if k in own and own[k].shape == v.shape}
-    if not fit:
-        raise ValueError(f"{what} fit nowhere: no name and shape in common")
-    model.module.load_state_dict(fit, strict=False)
+    shapes = [k for k in weights if k in own and own[k].shape != weights[k].shape]
+    if shapes:
+        k = shapes[0]
+        raise ValueError(f"{what} do not fit: {k} is {tuple(weights[k].shape)} there, {tuple(own[k].shape)} here")
+    apart = [k for k in own.keys() ^ weights.keys() if k.partition(".")[0] not in ("value", "head")]
+    if apart:
+        where = "here alone" if min(apart) in own else "there alone"
+        raise ValueError(f"{what} do not fit: {len(apart)} of them differ, such as {min(apart)} ({where})")
+    model.module.load_state_dict({k: v for k, v in weights.items() if k in own}, strict=False)
 
 
 def weights(models: Mapping[str, Model]) -> dict[str, dict[str, torch.Tensor]]:
