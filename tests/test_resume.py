@@ -157,7 +157,8 @@ def test_another_recipe_on_the_same_path_is_refused(reference: References, tmp_p
     path, _ = reference("bandit")
     before = kept(path)
     changed = recipe("bandit", tmp_path, **{"part.policy.optimiser.lr": 0.2})
-    with pytest.raises(RecipeError, match=r"another recipe \(part\.policy\.optimiser\.lr: 0\.1 there, 0\.2 here\): choose"):
+    told = r"another recipe \(part\.policy\.optimiser\.lr: 0\.1 there, 0\.2 here\): choose"
+    with pytest.raises(RecipeError, match=told):
         list(train(changed, path))
     with pytest.raises(RecipeError, match=r"evaluate\.\w+: \d+ there, not set here"):
         list(train(recipe("bandit", tmp_path, evaluate=False), path))

@@ -63,7 +63,7 @@ class Causal:
     def build(self, task: Any) -> None:
         """Make or load tokenizer and weights. Raises ValueError for an unknown architecture, configuration key or
         tokenizer, and for an architecture whose logits are not a function of its last hidden state alone."""
-        if task.spaces() is not None:
+        if getattr(task, "spaces", lambda: None)() is not None:
             raise ValueError("model 'causal' reads text, and this task has spaces of numbers: use another model")
         lm, self.text = _loaded(self.path) if self.path else self._scratch(task)
         self.module = Trunk(lm, self.value_head, self.context).to(self.device)
