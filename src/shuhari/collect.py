@@ -85,7 +85,7 @@ async def graded(group: Sequence[Trajectory], ctx: Context, spoke: dict[str, boo
         try:
             grades = list(await reward.grade(out, ctx))
         except Exception as error:
-            ctx.complain("failed_graders", error)
+            ctx.complain("failed_graders", error, f"reward {name!r}")
             grades = [None] * sum(leaves)
         if len(grades) != sum(leaves):
             raise ValueError(f"{type(reward).__name__} gave {len(grades)} grades for {sum(leaves)} leaves")
@@ -107,6 +107,6 @@ def _by_task(trajectory: Trajectory, path: tuple[int, ...], ctx: Context) -> Map
     try:
         grade = ctx.task.grade(trajectory.request.problem, [trajectory.steps[i] for i in path])
     except Exception as error:
-        ctx.complain("failed_graders", error)
+        ctx.complain("failed_graders", error, f"task {trajectory.request.problem.task!r}")
         return None
     return grade

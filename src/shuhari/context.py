@@ -149,8 +149,8 @@ class Context:
         """With schedules over steps resolved; a temperature ramp counts decisions and stays."""
         return replace(sampling, epsilon=self.at(sampling.epsilon)) if isinstance(sampling.epsilon, Ramp) else sampling
 
-    def complain(self, what: str, error: BaseException) -> None:
+    def complain(self, what: str, error: BaseException, whose: str = "") -> None:
         """Count a failure of user code and keep its first messages: it is shown, and never becomes a reward of 0."""
         self.charge(what, 1)
         if len(self.problems) < 5:
-            self.problems.append(f"{what}: {type(error).__name__}: {error}")
+            self.problems.append(f"{what}{f' ({whose})' if whose else ''}: {type(error).__name__}: {error}")
