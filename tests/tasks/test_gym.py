@@ -297,3 +297,13 @@ def test_actions_must_fit() -> None:
         episode.reset(problem)
         with pytest.raises(ValueError, match=message):
             episode.step(action)
+
+
+def test_held_out_episodes_are_the_same_for_every_seed_and_training_episodes_are_not() -> None:
+    def first(seed: int, split: str) -> Any:
+        task = Gym("CartPole-v1", seed=seed)
+        problem = task.problems(split)[0]
+        return task.environment(problem).reset(problem)
+
+    np.testing.assert_array_equal(first(0, "test"), first(5, "test"))
+    assert not np.array_equal(first(0, "train"), first(5, "train"))

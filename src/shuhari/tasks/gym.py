@@ -44,7 +44,8 @@ class Gym:
     """A Gymnasium environment, named as `gym/<id>`; the reward is `task`.
 
     path: the id (`CartPole-v1`; of another package `module:id`). kwargs: for `gymnasium.make`, `max_episode_steps`
-    among them. test_size: episodes of the test split. seed: moves the seeds of all episodes.
+    among them. test_size: episodes of the test split. seed: moves the training
+    episodes; those of the test split are the same under every seed, so that runs of several seeds compare.
     Raises LookupError for an unknown id, ModuleNotFoundError with the command that mends it for a missing library,
     ValueError for spaces that no model here reads.
     """
@@ -135,7 +136,7 @@ class Episode:
         if problem.start is not None:
             return self.restore(problem.start)
         held = problem.id.startswith("test/")
-        seed = code(problem.task, problem.id, self.task.seed) % 2**30 * 2 + held
+        seed = code(problem.task, problem.id, 0 if held else self.task.seed) % 2**30 * 2 + held
         self.last, self.ended = observed(self.env.reset(seed=seed)[0], self.observation), False
         return self.last
 
