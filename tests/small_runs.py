@@ -222,7 +222,7 @@ n = 8
 
 STAGES = """# stages: two in the same lanes, a third in lanes of its own; the world is replayed on resuming
 [task]
-name = "gym/small_runs:Lag-v0"
+name = "gym/small_runs:Delay-v0"
 [models.policy]
 use = "categorical"
 hidden = [8]
@@ -269,7 +269,7 @@ class Lag(gymnasium.Env[Any, Any]):
         return seen, float(self.past[-3]), len(self.past) > 9, False, {}
 
 
-gymnasium.register("Lag-v0", lambda: Lag())
+gymnasium.register("Delay-v0", lambda: Lag())
 
 
 def recipe(name: str, folder: Path, **settings: Any) -> Recipe:

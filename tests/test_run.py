@@ -137,7 +137,7 @@ def test_what_went_wrong_is_kept_once(tmp_path: Path) -> None:
     flaky = made(BANDIT + more, tmp_path, steps=3, evaluate=False, store__every=100)
     reports = train(flaky, tmp_path / "run")
     first = next(reports)
-    told = ["failed_graders: TimeoutError: no answer\x1b[31m"]
+    told = ["failed_graders (reward 'style'): TimeoutError: no answer\x1b[31m"]
     assert list(first["problems"]) == told
     reports.close()  # type: ignore[attr-defined]  # saves the step once more
     assert Run(tmp_path / "run").events("problem") == [{"step": 1, "kind": "problem", "data": told[0]}]
