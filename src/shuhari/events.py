@@ -1,10 +1,13 @@
-"""Events in order: what a listener tells while it hears waits until all have heard the event at hand."""
+"""Events in order: what a listener tells while it hears waits until all have heard the event at hand. And which event
+the `on` of a follower means."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from shuhari.ports import Event
+from shuhari.ports import Committed, Evaluated, Event, StageStarted, Updated
+
+EVENTS = {"update": Updated, "step": Committed, "stage": StageStarted, "plateau": Evaluated}
 
 
 class InOrder:

@@ -265,6 +265,11 @@ def _stacked(values: Sequence[Payload], name: str) -> Tensor:
     if len({a.shape for a in arrays}) > 1:
         shapes = sorted({a.shape for a in arrays})
         raise ValueError(f"{name}: rows of shapes {shapes[:4]} do not stack; expected one shape, or int32 token ids")
+    return dense(arrays)
+
+
+def dense(arrays: Sequence[Array]) -> Tensor:
+    """[B, ...] of arrays of one shape, in the number types that models read: float32 for float64, int64 for int32."""
     x = torch.from_numpy(np.stack(arrays))
     return x.float() if x.dtype == torch.float64 else x.long() if x.dtype == torch.int32 else x
 

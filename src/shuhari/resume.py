@@ -6,7 +6,7 @@ import json
 import math
 import platform
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -24,6 +24,7 @@ from shuhari.roles import load_weights, weights
 from shuhari.store import Store, pick
 
 if TYPE_CHECKING:
+    from shuhari.build import Components
     from shuhari.run import Run
 
 
@@ -57,9 +58,7 @@ def restore(run: Run, tree: Mapping[str, Any]) -> None:
     progress.index, progress.started, progress.wall = at["stage"], dict(at["started"]), at["seconds"]
     run.before, run.held = dict(at["before"]), Held(dict(at["scores"]), at["measured"])
     ctx.reward_names = set(at["rewards"])
-    for stage in progress.stages[
-        : progress.index + 1
-    ]:  # roles come to life, and optimisers bind, in the order they first did
+    for stage in _reached(run):  # roles come to life, and optimisers bind, in the order they first did
         run.install(stage)
     progress.entered = True
     run.held.basis = basis(ctx, run.stage.evaluate, run.stage.measured)
@@ -70,7 +69,12 @@ def restore(run: Run, tree: Mapping[str, Any]) -> None:
 
 def memories(run: Run) -> dict[str, Any]:
     """Stage name -> its components; one that stages share is found under the first."""
-    return {s.name: s.memories() for s in run.progress.stages[: run.progress.index + 1]}
+    return {s.name: s.memories() for s in _reached(run)}
+
+
+def _reached(run: Run) -> Sequence[Components]:
+    """The stages up to the one at hand."""
+    return run.progress.stages[: run.progress.index + 1]
 
 
 def keep(run: Run, *, checkpoint: bool) -> None:

@@ -14,7 +14,7 @@ from shuhari.build import Components, stage_components
 from shuhari.context import Context
 from shuhari.data import EMPTY, Info
 from shuhari.evaluation import Held
-from shuhari.events import InOrder
+from shuhari.events import EVENTS, InOrder
 from shuhari.measure import Meter, collected_info
 from shuhari.needs import Need, gather
 from shuhari.ports import Collected, Committed, Evaluated, Event, Learner, StageStarted, Transform, Updated
@@ -24,7 +24,6 @@ from shuhari.resume import finish, keep, open_store, restore
 from shuhari.roles import cast_roles, check_roles
 from shuhari.store import Store
 
-FOLLOWED = {"update": Updated, "step": Committed, "stage": StageStarted, "plateau": Evaluated}
 ROUNDS = 20  # of collection in one step, before a filter that rejects nearly everything is an error
 
 
@@ -167,7 +166,7 @@ class Run:
         for listener in self.listeners:
             listener.observe(event)
         for follow in self.stage.follows.values():
-            if isinstance(event, FOLLOWED[follow.on]):
+            if isinstance(event, EVENTS[follow.on]):
                 follow(self.ctx.models, event)
 
     def commit(self) -> Info:

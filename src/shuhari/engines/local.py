@@ -20,7 +20,7 @@ from shuhari.data import EMPTY, Array, Payload, Problem, Request, Sampling, Step
 from shuhari.models.decoding import NoRoom
 from shuhari.needs import Need, Trace, evaluate, role_model
 from shuhari.noise import CounterNoise, keys
-from shuhari.pack import pack
+from shuhari.pack import dense, pack
 from shuhari.registry import register
 
 T = TypeVar("T")
@@ -198,5 +198,4 @@ def _stacked(contexts: Sequence[Payload]) -> Any:
     first = contexts[0]
     if isinstance(first, Mapping):
         return {k: _stacked([c[k] for c in contexts]) for k in first}  # type: ignore[index, call-overload]
-    x = torch.from_numpy(np.stack([np.asarray(c) for c in contexts]))
-    return x.float() if x.dtype == torch.float64 else x.long() if x.dtype == torch.int32 else x
+    return dense([np.asarray(c) for c in contexts])

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.data import nearest
+from shuhari.events import EVENTS
 from shuhari.needs import role_model
-from shuhari.ports import Committed, Evaluated, Event, Model, StageStarted, Updated
+from shuhari.ports import Evaluated, Event, Model, Updated
 from shuhari.registry import register
 
 On = Literal["update", "step", "stage", "plateau"]
-EVENTS = {"update": Updated, "step": Committed, "stage": StageStarted, "plateau": Evaluated}
 Pair = tuple[nn.Module, nn.Module, list[Tensor], list[Tensor]]
 
 
