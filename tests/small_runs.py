@@ -146,14 +146,18 @@ name = "gym/CartPole-v1"
 [models.policy]
 use = "categorical"
 hidden = [16]
+normalise = true
 [models.critic]
 use = "value"
 hidden = [16]
+normalise = true
+returns = true
 [rollout]
 use = "vector"
 lanes = 4
 [buffer]
 size = 64
+[collect.scale_rewards]
 [transform.gae]
 scale = "batch"
 [part.policy]
@@ -182,7 +186,8 @@ size = 4
 [collect.advantage]
 centre = "leave-one-out"
 scale = "none"
-[part.policy.terms.reinforce]
+[part.policy.terms.clip]
+behaviour = "present"
 [part.policy.optimiser]
 use = "adam"
 lr = 0.1
@@ -233,7 +238,7 @@ lanes = 3
 size = 12
 [transform.returns]
 [part.policy]
-terms.reinforce = {}
+terms.clip = {behaviour = "present"}
 optimiser.lr = 1e-2
 [[stage]]
 name = "first"

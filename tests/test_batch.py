@@ -260,6 +260,7 @@ def test_an_empty_batch_is_no_trouble():
 
 def test_columns_that_differ_behind_the_positions_join_padded() -> None:
     """Kept ids of two rounds: [B, K, 2] with [B, K, 3]; -1 is no id."""
+
     def one(k: int, kept: int) -> Batch:
         ids = torch.ones(1, k, kept, dtype=torch.long)
         return Batch({"mask": torch.ones(1, k, dtype=torch.bool), "logp": torch.zeros(1, k), "support": ids})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -367,7 +368,7 @@ use = "tabular"
 [models.judge]
 same_as = "policy"
 [part.policy]
-terms.reinforce = {}
+terms.clip = {behaviour = "present"}
 optimiser.lr = 0.1
 [[stage]]
 name = "a"
@@ -532,12 +533,18 @@ def test_ports_are_known_by_annotation() -> None:
     )
 
 
+OPTIONAL = {"InvertedDoublePendulum": "mujoco", "MiniGrid": "minigrid"}  # in a task's name -> what it is built from
+
+
 def test_every_recipe_of_the_package_builds() -> None:
     from shuhari.recipe import names
 
     for name in names():
         shared: dict[str, Any] = {}
-        for stage in load(name).stages:
+        stages = load(name).stages
+        if any(part in stages[0]["task"]["name"] and find_spec(needs) is None for part, needs in OPTIONAL.items()):
+            continue
+        for stage in stages:
             built = stage_components(stage, shared)
             assert arithmetic(built)
             assert all("." in key or key == "micro_batch" for key in built.defaults)

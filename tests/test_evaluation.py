@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from grading import Judge, Samples, context
-from shuhari.data import Ramp, Sampling, Status
+from shuhari.data import Problem, Ramp, Sampling, Status
 from shuhari.evaluation import Evaluation, Held, basis, evaluate
+from shuhari.tasks.source import Listed
 
 
 def scores(ctx: Any, **settings: Any) -> dict[str, float]:
@@ -95,6 +96,21 @@ def test_what_cannot_be_measured_is_refused() -> None:
         scores(context(lambda p, j: {"score": 1.0}), samples=4, k=(1, 8))
     with pytest.raises(ValueError, match="no problems in split 'test'"):
         scores(context(lambda p, j: {"score": 1.0}, problems=0))
+
+
+def test_of_several_tasks_each_has_its_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Problems 0 and 2 are even, 1 and 3 odd; problem i is solved by i of 4 samples, and 2 cannot be graded at all."""
+    ctx = context(lambda p, j: None if p.id == "2" else {"score": float(j < int(p.id))})
+    kinds = [Problem("odd" if i % 2 else "even", str(i), float(i)) for i in range(4)]
+    monkeypatch.setattr(ctx.task, "problems", lambda split: Listed(kinds))
+    found = scores(ctx, samples=4)
+    assert found["greedy"] == pytest.approx(2 / 3) and found["mean"] == pytest.approx((0 + 1 / 4 + 3 / 4) / 3)
+    assert found["greedy@even"] == found["mean@even"] == found["pass@4@even"] == 0.0
+    assert found["greedy@odd"] == found["pass@4@odd"] == 1.0 and found["mean@odd"] == 0.5
+    assert found["length@even"] == found["length@odd"] == found["length"] == 1.0
+    assert found["ungraded"] == 0.25 and found["ungraded@even"] == 0.5 and "ungraded@odd" not in found
+    parts = evaluate(ctx, Evaluation(n=4), ctx.rollout).parts()
+    assert {task: part.ids for task, part in parts.items()} == {"even": ["0", "2"], "odd": ["1", "3"]}
 
 
 def test_the_same_weights_are_measured_once() -> None:

@@ -10,7 +10,6 @@ import pytest
 HEAVY = ("torch", "transformers", "scipy", "matplotlib", "gymnasium")
 
 
-
 def imported(code: str) -> tuple[str, set[str]]:
     """(what the code printed, which of the heavy packages a new interpreter then holds)."""
     report = "import sys; print('\\n#', *sys.modules)"

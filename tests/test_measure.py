@@ -7,8 +7,8 @@ import math
 import torch
 
 from shuhari.batch import STATUS, Batch
-from shuhari.data import Status
-from shuhari.measure import Meter, collected_info
+from shuhari.data import Status, code
+from shuhari.measure import Meter, collected_info, turns
 
 
 def test_a_meter_weighs_by_counts() -> None:
@@ -43,3 +43,26 @@ def test_what_is_told_of_a_batch_by_hand() -> None:
 def test_columns_that_are_not_there_are_not_told() -> None:
     assert "reward/score" not in collected_info(rows(), {"score": 1.0})
     assert collected_info(Batch({"mask": torch.zeros(0, 1, dtype=torch.bool)}), {}) == {"rollout/episodes": 0.0}
+
+
+def test_turns_are_the_calls_of_a_policy_that_decided_something() -> None:
+    """Three turns with what was observed between; a forced turn, then one; no decision; one turn, and padding."""
+    yes, no = True, False
+    mask = torch.tensor([[yes, no, yes, yes, yes], [no, no, no, yes, yes], [no] * 5, [yes, yes, no, no, no]])
+    segment = torch.tensor([[0, 0, 1, 1, 2], [0, 0, 0, 1, 1], [0, -1, -1, -1, -1], [0, 0, -1, -1, -1]])
+    batch = Batch({"mask": mask, "segment": segment, "logp": torch.zeros(4, 5), "episode": torch.arange(4)})
+    assert turns(batch).tolist() == [3, 1, 0, 1]
+    status = torch.full((4,), STATUS[Status.FINISHED])
+    assert collected_info(batch.put({"status": status}), {})["rollout/turns"] == 5 / 4
+    assert "rollout/turns" not in collected_info(rows(), {})  # where nobody is called twice, it says nothing
+
+
+def test_of_several_tasks_each_is_told_of() -> None:
+    score = torch.tensor([[0.0, 1.0], [0.0, 0.0], [0.0, 0.25]])
+    task = torch.tensor([code("sums"), code("words"), code("sums")])
+    batch = rows(**{"reward/score": score, "reward": score, "task": task})
+    info = collected_info(batch, {"score": 1.0}, ["sums", "words", "sums"])
+    assert round(info["reward/mean"], 6) == round(1.25 / 3, 6) and info["rollout/episodes"] == 3
+    assert info["reward/mean@sums"] == info["reward/score@sums"] == 0.625 and info["rollout/episodes@sums"] == 2
+    assert info["rollout/length@sums"] == 1.5 and info["rollout/truncated@words"] == 1.0
+    assert not any("@" in name for name in collected_info(batch.take(task == code("sums")), {"score": 1.0}, ["sums"]))

@@ -169,7 +169,7 @@ def test_a_checkpoint_of_other_components_is_refused(tmp_path: Path) -> None:
     path, made = tmp_path / "run", recipe("bandit", tmp_path)
     sitting(made, path, 2)
     text = (path / "recipe.toml").read_text()
-    part = {"trains": ["policy"], "terms": {"reinforce": {}}, "optimiser": {"lr": 0.1}}
+    part = {"trains": ["policy"], "terms": {"clip": {}}, "optimiser": {"lr": 0.1}}
     other = recipe("bandit", tmp_path, part__policy=False, part__other=part)
     (path / "recipe.toml").write_text(dump(other))
     with pytest.raises(ValueError, match=r"remembers 'main/learners/main/parts/policy/optim.*was the recipe changed"):

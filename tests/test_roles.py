@@ -71,7 +71,7 @@ def test_a_sharing_holds_for_its_stage() -> None:
 BANDIT = {
     "task": {"name": "bandit"}, "models": {"policy": {"use": "tabular"}}, "rollout": {"n": 4}, "buffer": {"size": 2},
     "collect": {"advantage": {}}, "steps": 1,
-    "part": {"policy": {"terms": {"reinforce": {}}, "optimiser": {"lr": 0.1}}},
+    "part": {"policy": {"terms": {"clip": {}}, "optimiser": {"lr": 0.1}}},
 }  # fmt: skip
 
 
@@ -144,7 +144,7 @@ def test_roles_that_an_objective_calls_itself_and_columns_of_two_functionals() -
     stage = stage_components({**BANDIT, "name": "main"})
     main: Any = stage.learners["main"]
     terms = main.parts["policy"].terms
-    terms["reparam"] = replace(terms["reinforce"], objective=Reparam())
+    terms["reparam"] = replace(terms["clip"], objective=Reparam())
     with pytest.raises(RecipeError, match=r"part\.policy\.terms\.reparam: role 'critic'"):
         check_roles([stage])
     terms["reparam"].objective.critic = terms["reparam"].objective.temperature = "policy"
@@ -152,7 +152,7 @@ def test_roles_that_an_objective_calls_itself_and_columns_of_two_functionals() -
     first, same_name = Need(("policy",), functional), Need(("policy",), functional)
     object.__setattr__(same_name, "name", lambda *_: None)
     terms["a"], terms["b"] = (
-        replace(terms["reinforce"], objective=SimpleNamespace(needs=(n,), couples="row")) for n in (first, same_name)
+        replace(terms["clip"], objective=SimpleNamespace(needs=(n,), couples="row")) for n in (first, same_name)
     )
     with pytest.raises(RecipeError, match=r"terms\.b: two needs share the column 'policy/functional'"):
         check_roles([stage])

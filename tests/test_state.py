@@ -48,6 +48,8 @@ models.critic = {{use = "causal_value", init = "policy", hidden = 16, layers = 1
 models.reference.init = "policy"
 buffer = {{use = "mixture", buffers.rl = {{use = "fresh", size = 3}}, buffers.ce = {{use = "demos", size = 4}}}}
 transform.kl_in_reward = {{}}
+transform.overlong = {{length = 4, cache = 2}}
+transform.finished = {{}}
 transform.gae = {{bootstrap_truncated = true}}
 part.policy.terms = {{clip = {{}}, nll = {{stream = "ce"}}, divergence = {{form = "exact"}}}}
 part.critic = {{terms.value.clip = 0.2, optimiser.lr = 1e-2}}
@@ -63,24 +65,71 @@ transform.gae = {}
 part.policy = {terms.clip = {}, optimiser.lr = 1e-2}
 part.critic = {terms.value = {}, optimiser.lr = 1e-2}
 """,
+    "td3": """# delayed policy and targets
+steps = 8
+task = {name = "gym/Pendulum-v1", kwargs.max_episode_steps = 15}
+models.policy = {use = "deterministic", hidden = [8]}
+models.critic = {use = "q_continuous", hidden = [8]}
+models.target.init = "critic"
+models.target_policy.init = "policy"
+rollout = {use = "vector", lanes = 2, random = 10}
+buffer = {use = "replay", capacity = 60, size = 8, collect = 6, warmup = 8}
+part.critic = {terms.smoothed_td = {}, optimiser.lr = 1e-2}
+part.policy = {every = 2, after = 1, terms.deterministic = {}, optimiser = {use = "rmsprop", lr = 1e-2}}
+follow.target = {of = "critic", every = 2}
+follow.target_policy = {of = "policy", every = 2}
+""",
     "file": f"""# imitation of a file, walked round and round
 steps = 4
 task = {{name = "file/sums.jsonl", test_fraction = 0.4}}
 {LANGUAGE}
 buffer = {{use = "demos", size = 4}}
 part.policy.terms.nll.stream = "ce"
+reward.length.use = "{__file__}:length"
 [evaluate]
 every = 2
+""",
+    "preferred": """# preferences out of graded groups
+steps = 4
+task.name = "bandit"
+models.policy = {use = "tabular"}
+models.reference.init = "policy"
+rollout.n = 6
+buffer.size = 3
+transform.pairs.per_group = 2
+transform.labels = {}
+part.policy = {terms = {preference = {}, kto = {}}, optimiser.lr = 1e-2}
+""",
+    "recorded": f"""# preferences in a file, walked round and round
+steps = 4
+task = {{name = "file/sums.jsonl", test_fraction = 0.4}}
+{LANGUAGE}
+models.reference.init = "policy"
+buffer = {{use = "preferences", size = 4}}
+part.policy.terms.preference = {{}}
+""",
+    "games": """# several turns in two kinds of game
+steps = 4
+task = {name = "mixture", tasks.shop = {turns = 2}, tasks.large = {name = "shop", items = 3, turns = 2, weight = 2.0}}
+models.policy = {use = "causal", hidden = 16, layers = 1, heads = 2, intermediate = 16}
+rollout = {use = "episode", n = 2, sampling.max_new = 4}
+buffer.size = 3
+collect.advantage = {}
+part.policy = {terms.clip = {}, optimiser.lr = 1e-2}
 """,
     "puzzles": f"""# samples of puzzles
 steps = 2
 task.name = "reasoning-gym/chain_sum"
 {LANGUAGE}
 buffer.size = 2
+reward = {{weights.score = 1.0, maths.timeout = 60.0}}
 part.policy.terms.entropy = {{}}
 """,
 }
-ROWS = [{"prompt": f"{i}+1=", "answer": str(i + 1), "solution": str(i + 1)} for i in range(9)]
+ROWS = [
+    {"prompt": f"{i}+1=", "answer": str(i + 1), "solution": str(i + 1), "chosen": str(i + 1), "rejected": str(i)}
+    for i in range(9)
+]
 BEFORE = 2  # steps before the save, or half of them where there are fewer than four
 OUTSIDE = {"study"}  # these drive whole runs, and keep nothing in one
 
@@ -100,6 +149,11 @@ class Counting:
         self.state["calls"] += self.honest
         self.calls += not self.honest
         return batch.put({"advantage": batch["advantage"] + self.state["calls"] + self.calls})
+
+
+def length(completions: list[str]) -> list[float]:
+    """A reward of one's own."""
+    return [float(len(text)) for text in completions]
 
 
 def recipes(folder: Path) -> dict[str, Recipe]:

@@ -21,7 +21,6 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "shuhari"
 
 
-
 def run(*command: str | Path, cwd: Path) -> str:
     """The output of a command; a failure shows both of its streams."""
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}

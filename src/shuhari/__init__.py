@@ -1,6 +1,7 @@
 """shuhari: one RL loop for every generative policy, from a lookup table to a language model.
 
-`train` runs a recipe, `load` takes the policy out of a run. Nothing heavy is imported before it is asked for.
+`train` runs a recipe, `load` takes the policy out of a run, `session` gives the four calls for a loop of your own.
+Nothing heavy is imported before it is asked for.
 """
 
 from __future__ import annotations
@@ -10,12 +11,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shuhari.api import LoadedPolicy, Trained, load, train
+    from shuhari.data import Problem, Sampling
+    from shuhari.learners.gradient import Term
     from shuhari.registry import register
+    from shuhari.sessions import Session, session
 
 __version__ = "0.1.0"
-__all__ = ["LoadedPolicy", "Trained", "__version__", "load", "register", "train"]
-
-_HOME = {"LoadedPolicy": "api", "Trained": "api", "load": "api", "train": "api", "register": "registry"}
+_HOME = {
+    "LoadedPolicy": "api",
+    "Problem": "data",
+    "Sampling": "data",
+    "Session": "sessions",
+    "Term": "learners.gradient",
+    "Trained": "api",
+    "load": "api",
+    "register": "registry",
+    "session": "sessions",
+    "train": "api",
+}
+__all__ = [  # noqa: RUF022  (what most people want comes first)
+    "train", "load", "session", "register", "Problem", "Sampling", "Term", "LoadedPolicy", "Session", "Trained",
+    "__version__",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from shuhari import recipe as recipes
 from shuhari import resume
 from shuhari.data import EMPTY, Info, Payload, Sampling
+from shuhari.library import named
 from shuhari.needs import role_model
 from shuhari.noise import CounterNoise, keys
+from shuhari.pack import dense
 from shuhari.recipe import Recipe
 from shuhari.run import open_run
 from shuhari.run import train as steps
@@ -45,7 +46,7 @@ def default_path(recipe: Recipe, root: str | Path = "runs", init: str = "") -> P
     """runs/<method>-s<seed>, and a mark of the settings where they differ from the packaged recipe, or of the run whose
     weights it starts from, so that the same command finds the same run."""
     seeded = recipe.changed({"seed": recipe.seed})
-    plain = recipes.load(recipe.name, settings={"seed": recipe.seed}) if recipe.name in recipes.names() else None
+    plain = recipes.load(recipe.name, settings={"seed": recipe.seed}) if named(recipe.name) else None
     text = recipes.dump(seeded)
     same = plain is not None and recipes.dump(plain) == text and not init
     marked = f"{text}\n# init {init}" if init else text
@@ -106,23 +107,19 @@ class LoadedPolicy:
 
     model: Any
     sampling: Sampling
-    axes: int = 0  # of one observation
+    space: Any = None  # of one observation; None for text
     seed: int = 0
     calls: list[int] = field(default_factory=lambda: [0], repr=False)
 
     def act(self, observation: Payload, *, greedy: bool = True) -> Any:
-        """The environment's action for one observation (array or number), or [n, ...] for a batch of observations."""
+        """The environment's action for one observation as the environment gives it (a number, an array, a mapping of
+        these), or [n, ...] for a batch of observations. Where the task's actions are masked, the observation is
+        {"observation": ..., "action_mask": ...}."""
         if hasattr(self.model, "encode"):
             raise TypeError("this policy writes text: use generate(prompts)")
-        x = torch.as_tensor(np.asarray(observation))
-        x = x.float() if x.dtype == torch.float64 else x
-        if x.dim() not in (self.axes, self.axes + 1):
-            shape = tuple(x.shape)
-            raise ValueError(f"an observation of shape {shape}: expected {self.axes} axes, or one more for a batch")
-        single = x.dim() == self.axes
-        traces = self.model.sample(
-            x[None] if single else x, self._sampling(greedy), noise=self._noise(1 if single else len(x))
-        )
+        x, single = observations(observation, self.space)
+        n = 1 if single else len(next(iter(x.values())) if isinstance(x, dict) else x)
+        traces = self.model.sample(x, self._sampling(greedy), noise=self._noise(n))
         action = traces.info.get("environment", traces.action).numpy()
         return (action[0].item() if action.ndim == 1 else action[0]) if single else action
 
@@ -155,5 +152,27 @@ def load(run: str | Path, *, role: str = "policy", step: int | None = None, seed
         resume.restore(opened, Run(path).load(step))
         ctx = opened.ctx
         spaces = ctx.task.spaces()
-        axes = len(spaces[0].shape) if spaces is not None else 0
-        return LoadedPolicy(role_model(ctx.models, role), ctx.sampling, axes, seed)
+        space = None if spaces is None else spaces[0]
+        return LoadedPolicy(role_model(ctx.models, role), ctx.sampling, space, seed)
+
+
+def observations(given: Any, space: Any) -> tuple[Any, bool]:
+    """(what a model's `sample` takes, whether it was a single observation), of one observation of a space or a batch of
+    them. Raises ValueError for a shape or for keys that are not those of the space."""
+    if isinstance(given, Mapping) and hasattr(space, "spaces"):
+        from shuhari.tasks.views import flat  # knows Gymnasium, which text has no use for
+
+        parts = flat(given)
+        if parts.keys() != space.keys():
+            raise ValueError(f"an observation of {', '.join(parts)}: expected {', '.join(space.keys())}")
+        found = {k: observations(parts[k], s) for k, s in space.items()}
+        if len(singles := {single for _, single in found.values()}) > 1:
+            raise ValueError(f"parts of an observation with and without a batch axis: {', '.join(parts)}")
+        return {k: x for k, (x, _) in found.items()}, singles.pop()
+    if isinstance(given, Mapping) or hasattr(space, "spaces"):
+        raise ValueError(f"an observation {str(given)[:60]}: expected one of {space}")
+    x = dense([np.asarray(given)])[0]
+    axes = len(space.shape or ())
+    if x.dim() not in (axes, axes + 1):
+        raise ValueError(f"an observation of shape {tuple(x.shape)}: expected {axes} axes, or one more for a batch")
+    return (x[None], True) if x.dim() == axes else (x, False)

@@ -13,6 +13,7 @@ from shuhari.data import EMPTY, Sampling, nearest
 from shuhari.evaluation import Evaluation
 from shuhari.overlay import BUDGETS, USE, RecipeError, dotted
 from shuhari.ports import Curriculum, Engine, Follow, Learner, Reward, Rollout, Task, Transform
+from shuhari.rewards.function import Function
 from shuhari.roles import Role
 from shuhari.settings import Settings, plain
 
@@ -73,23 +74,24 @@ class Components:
 
 def component(kind: str, table: Mapping[str, Any], where: str = "", default: str | None = None) -> Any:
     """One component out of a table, as a recipe would make it. Raises RecipeError."""
-    if kind == "task":
-        return Settings().task(table, where or kind)
     return Settings().component(kind, table, where or kind, default)
 
 
 def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = None) -> Components:
     """The components of one stage (an entry of `Recipe.stages`). Pass the same `shared` dict for every stage of a run:
     what says the same is the same object. Raises RecipeError with the dotted key of the mistake."""
-    made = Settings(shared)
+    seed = {"seed": int(table.get("seed", 0))}  # tasks and curricula draw from the run's seed unless they set their own
+    made = Settings(shared, {"task": seed, "curriculum": seed})
     name = str(table.get("name", "main"))
     if "task" not in table:
         raise RecipeError("task", "missing: a recipe needs [task] with a name")
-    seed = {"seed": int(table.get("seed", 0))}  # tasks and curricula draw from the run's seed unless they set their own
-    task = made.task(table["task"], given=seed)
+    task = made.task(table["task"])
     rollout, n, sampling = _rollout(made, table.get("rollout", EMPTY))
     lanes = hasattr(rollout, "collect")
-    rewards = table.get("reward", EMPTY)
+    graders = table.get("reward", EMPTY)
+    rewards = {
+        k: made.component("reward", v, _at("reward", k), k, {"name": k}) for k, v in graders.items() if k != "weights"
+    }
     evaluate, measured = _evaluate(made, table.get("evaluate"), rollout, lanes)
     cut = table.get("micro_batch", MICRO_BATCH) or None
     if "micro_batch" not in table:
@@ -100,14 +102,14 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
         task=task,
         models=_models(made, table.get("models", EMPTY), name),
         engine=_section(made, "engine", table),
-        curriculum=_section(made, "curriculum", table, seed),
+        curriculum=_section(made, "curriculum", table),
         rollout=rollout,
         learners=_learners(made, table, cut, lanes),
         n=n,
         sampling=sampling,
         tokens=cut,
-        rewards={k: made.component("reward", v, _at("reward", k), k) for k, v in rewards.items() if k != "weights"},
-        weights=_weights(rewards.get("weights"), task),
+        rewards=rewards,
+        weights=_weights(graders.get("weights"), task, rewards),
         collect={k: made.component("transform", v, _at("collect", k), k) for k, v in ordered(table, "collect")},
         follows={
             role: made.component("follow", v, _at("follow", role), "ema", {"role": role})
@@ -144,8 +146,8 @@ def _at(section: str, name: str) -> str:
     return dotted((section, name))
 
 
-def _section(made: Settings, kind: str, table: Mapping[str, Any], given: Mapping[str, Any] = EMPTY) -> Any:
-    return made.component(kind, table.get(kind, EMPTY), kind, USE[kind], given)
+def _section(made: Settings, kind: str, table: Mapping[str, Any]) -> Any:
+    return made.component(kind, table.get(kind, EMPTY), kind, USE[kind])
 
 
 def _models(made: Settings, table: Mapping[str, Any], stage: str) -> dict[str, Role]:
@@ -179,9 +181,11 @@ def _rollout(made: Settings, table: Mapping[str, Any]) -> tuple[Any, int, Sampli
     return made.component("rollout", rest, "rollout", USE["rollout"]), n, sampling
 
 
-def _weights(table: Any, task: Any) -> dict[str, float]:
+def _weights(table: Any, task: Any, rewards: Mapping[str, Reward]) -> dict[str, float]:
+    """Where the recipe gives none: 1 for each function that grades, else for the task's own measure."""
     if table is None:
-        return {"score" if task.spaces() is None else "task": 1.0}
+        functions = [reward.name for reward in rewards.values() if isinstance(reward, Function)]
+        return dict.fromkeys(functions or ["score" if task.spaces() is None else "task"], 1.0)
     if not isinstance(table, Mapping) or not table:
         raise RecipeError("reward.weights", f"{table!r}: expected a table of reward names and their weights")
     return {k: plain([float], v, f"reward.{dotted(('weights', k))}") for k, v in table.items()}

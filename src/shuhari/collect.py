@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from shuhari.batch import Batch
-from shuhari.data import Request, Trajectory, nearest
+from shuhari.data import ContractError, Request, Trajectory, nearest
 from shuhari.pack import pack
 
 if TYPE_CHECKING:
@@ -29,20 +29,26 @@ async def groups(requests: Sequence[Request], ctx: Context, *, tag: str = "") ->
     batch = pack([t for group in finished for t in group], start=ctx.next_row)
     ctx.next_row += len(batch)
     ctx.charge("decisions", int(batch["mask"].sum()))
-    return rewarded(batch, ctx, silent=not all(spoke.values()))
+    return rewarded(batch, ctx, silent=not all(spoke.values()), probe=bool(tag))
 
 
-def rewarded(batch: Batch, ctx: Context, *, silent: bool = False) -> Batch:
+def rewarded(batch: Batch, ctx: Context, *, silent: bool = False, probe: bool = False) -> Batch:
     """With the column `reward`: the weighted sum of `reward/<name>`, NaN (ungraded) where a name is missing.
 
     `silent`: a grader that was asked graded nothing of this batch, so that its names cannot be known. Where none was,
-    a weight whose name nothing has graded in the whole run is a mistake: KeyError."""
+    a weight whose name nothing has graded in the whole run is a mistake: KeyError. A `probe` may find nothing graded at
+    all: then it is one of a run without rewards (preferences, imitation), and measures nothing."""
     if not len(batch):
         return batch
     ctx.reward_names |= {n.removeprefix("reward/") for n in batch.names() if n.startswith("reward/")}
-    unknown = None if silent else next((n for n in ctx.weights if n not in ctx.reward_names), None)
+    unknown = (
+        None
+        if silent or (probe and not ctx.reward_names)
+        else next((n for n in ctx.weights if n not in ctx.reward_names), None)
+    )
     if unknown is not None:
-        told = f"[reward.weights] names {unknown!r}, which nothing grades; {nearest(unknown, ctx.reward_names)}"
+        near = nearest(unknown, ctx.reward_names) if ctx.reward_names else "neither the task nor a [reward.<name>] does"
+        told = f"[reward.weights] names {unknown!r}, which nothing grades; {near}"
         raise KeyError("; ".join([told, *ctx.problems]))
     ungraded = torch.full(tuple(batch["mask"].shape), float("nan"))
     missing = {f"reward/{n}": ungraded for n in ctx.weights if f"reward/{n}" not in batch}
@@ -51,7 +57,7 @@ def rewarded(batch: Batch, ctx: Context, *, silent: bool = False) -> Batch:
     for name, weight in ctx.weights.items():
         column = batch[f"reward/{name}"]
         total = column if weight == 1 and total is None else weight * column + (0 if total is None else total)
-    return batch.put({"reward": total})
+    return batch.put({"reward": ungraded if total is None else total})
 
 
 async def _group(request: Request, ctx: Context, spoke: dict[str, bool]) -> list[Trajectory]:
@@ -84,6 +90,8 @@ async def graded(group: Sequence[Trajectory], ctx: Context, spoke: dict[str, boo
         leaves = [len(t.paths()) for t in out]
         try:
             grades = list(await reward.grade(out, ctx))
+        except ContractError:
+            raise
         except Exception as error:
             ctx.complain("failed_graders", error, f"reward {name!r}")
             grades = [None] * sum(leaves)

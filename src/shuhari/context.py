@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -118,13 +119,18 @@ class Context:
     # ---------------------------------------------------------------- collecting
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine to its end, from outside of any."""
+        """Run a coroutine to its end. Where a loop runs in this thread already, as in a notebook, in another thread."""
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-        return self._loop.run_until_complete(coroutine)
+        if asyncio._get_running_loop() is None:
+            return self._loop.run_until_complete(coroutine)
+        with ThreadPoolExecutor(1) as beside:
+            return beside.submit(copy_context().run, self._loop.run_until_complete, coroutine).result()
 
     def close(self) -> None:
         """Let go of what a run holds, and leave torch's threads as they were."""
+        for reward in self.rewards.values():
+            getattr(reward, "close", lambda: None)()
         if self._loop is not None:
             self._loop.close()
         torch.set_num_threads(self._threads)

@@ -39,6 +39,10 @@ class FrozenDict(dict[str, Any]):
 EMPTY = FrozenDict()
 
 
+class ContractError(ValueError):
+    """User code broke the contract of its port: the run ends, where a failure of it would be counted."""
+
+
 def nearest(name: str, names: Iterable[str]) -> str:
     """The end of an error message: the nearest right name, or all of them."""
     known = sorted(map(str, names))

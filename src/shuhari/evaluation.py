@@ -7,7 +7,7 @@ the error of that draw is common to all points of a curve; it averages out over 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,8 @@ from torch import Tensor
 from shuhari import reduce
 from shuhari.batch import STATUS, Batch
 from shuhari.context import Context
-from shuhari.data import EMPTY, Ramp, Request, Sampling, Status, code, nearest
+from shuhari.data import EMPTY, Array, Ramp, Request, Sampling, Status, code, nearest
+from shuhari.measure import turns
 from shuhari.ports import Rollout
 from shuhari.stats import by_problem, powers
 
@@ -26,8 +27,9 @@ from shuhari.stats import by_problem, powers
 @dataclass
 class Evaluation:
     """When and how a run is measured: every `every` steps (0: at the ends only), `n` problems of `split` greedily, and
-    `samples` draws each for the mean and pass@k where that is above 1. `measure`: the reward that is read (default
-    `score` where the task gives one, else `task`); `solved`: from which value a sample counts as solved."""
+    `samples` draws each for the mean and pass@k where that is above 1. `measure`: the reward that is read (default:
+    the first of `score`, `task` and `reward`, the weighted sum, that there is); `solved`: from which value a sample
+    counts as solved."""
 
     every: int = 0
     n: int = 256
@@ -43,25 +45,40 @@ class Evaluation:
 @dataclass(frozen=True, eq=False)
 class Outcomes:
     """Grades of one evaluation: problem ids, greedy [n], sampled [n, samples]. NaN: ungraded, as an episode that ended
-    in an error is."""
+    in an error is. `told`: further facts of the greedy episodes, [n] each; `tasks`: of each problem."""
 
     ids: list[str]
-    greedy: np.ndarray[Any, Any]
-    sampled: np.ndarray[Any, Any] | None
-    length: float
+    greedy: Array
+    sampled: Array | None
+    told: Mapping[str, Array] = EMPTY
+    tasks: Sequence[str] = ()
 
     def scores(self, evaluation: Evaluation) -> dict[str, float]:
-        """`greedy`, `mean`, `pass@k`, the mean length of greedy episodes in decisions, and `ungraded`, the share of
-        all episodes, where there are any. What is ungraded counts nowhere else."""
-        out = {"greedy": _mean(self.greedy), "length": self.length}
+        """`greedy`, `mean`, `pass@k`, the mean `length` of greedy episodes in decisions and, where some have several,
+        in `turns`, and `ungraded`, the share of all episodes, where there are any. What is ungraded counts nowhere
+        else. Of several tasks, the same of each: `<name>@<task>`."""
+        out = {"greedy": _mean(self.greedy), **{name: _mean(values) for name, values in self.told.items()}}
         grades = self.greedy
         if self.sampled is not None:
             k = evaluation.k or powers(self.sampled.shape[1])
             found = by_problem(self.sampled, k, evaluation.solved)
             out |= {name: _mean(values) for name, values in found.items()}
             grades = np.append(self.greedy, self.sampled)
-        ungraded = float(np.isnan(grades).mean())
-        return {**out, "ungraded": ungraded} if ungraded else out
+        if ungraded := float(np.isnan(grades).mean()):
+            out["ungraded"] = ungraded
+        for task, part in self.parts().items():
+            out |= {f"{name}@{task}": value for name, value in part.scores(evaluation).items()}
+        return out
+
+    def parts(self) -> dict[str, Outcomes]:
+        """The outcomes of each task, where there are several."""
+        out = {}
+        for task in dict.fromkeys(self.tasks) if len(set(self.tasks)) > 1 else ():
+            at = np.flatnonzero([t == task for t in self.tasks])
+            told = {name: values[at] for name, values in self.told.items()}
+            sampled = None if self.sampled is None else self.sampled[at]
+            out[task] = Outcomes([self.ids[i] for i in at], self.greedy[at], sampled, told)
+        return out
 
 
 def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> Outcomes:
@@ -83,21 +100,21 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> Outcomes
     kept = ctx.rollout, ctx.next_row, ctx.next_ticket, ctx.salt
     ctx.rollout, ctx.next_ticket, ctx.salt = rollout, 0, ("evaluate",)
     try:
-        first, length = _graded(greedy, ctx, evaluation)
+        first, told = _graded(greedy, ctx, evaluation)
         rest = _graded(sampled, ctx, evaluation)[0] if evaluation.samples > 1 else None
     finally:
         ctx.rollout, ctx.next_row, ctx.next_ticket, ctx.salt = kept
-    return Outcomes([p.id for p in problems], first[:, 0], rest, length)
+    return Outcomes([p.id for p in problems], first[:, 0], rest, told, [p.task for p in problems])
 
 
-def _graded(requests: list[Request], ctx: Context, evaluation: Evaluation) -> tuple[np.ndarray[Any, Any], float]:
-    """[problems, n] outcomes in order; a group that failed is NaN."""
+def _graded(requests: list[Request], ctx: Context, evaluation: Evaluation) -> tuple[Array, dict[str, Array]]:
+    """[problems, n] outcomes in order, and facts [problems]; a group that failed is NaN."""
     batch = ctx.wait(ctx.probe(requests, tag="evaluate"))
     n = requests[0].n
     out = np.full((len(requests), n), np.nan)
     if not len(batch):
-        return out, 0.0
-    measure = evaluation.measure or ("score" if "score" in ctx.reward_names else next(iter(ctx.weights)))
+        return out, {"length": np.zeros(len(requests))}
+    measure = evaluation.measure or next((n for n in ("score", "task") if n in ctx.reward_names), "reward")
     leaf = batch["leaf"]
     outcome = _outcome(batch, measure, ctx)[leaf].masked_fill(batch["status"][leaf] == STATUS[Status.ERROR], np.nan)
     place = {code(r.problem.task, r.problem.id): i for i, r in enumerate(requests)}
@@ -111,21 +128,27 @@ def _graded(requests: list[Request], ctx: Context, evaluation: Evaluation) -> tu
             raise ValueError("the rollout returned episodes that evaluation did not ask for: set [evaluate] rollout")
         out[i, filled[i]] = value
         filled[i] += 1
-    return out, float(batch["mask"].sum()) / len(episodes)
+    counts = {"length": batch["mask"].sum(1)}
+    if bool((batch["segment"] > 0).any()):
+        counts["turns"] = turns(batch)
+    rows = [place[int(p)] for p in batch["problem"]]
+    told = {name: np.bincount(rows, count, len(requests)) for name, count in counts.items()}
+    with np.errstate(invalid="ignore"):
+        return out, {name: total / np.array(filled) for name, total in told.items()}
 
 
 def _outcome(batch: Batch, measure: str, ctx: Context) -> Tensor:
     """[B] of the measured reward; NaN where its grader failed. KeyError for a name that nothing has ever graded, while
     something was graded."""
-    if f"reward/{measure}" in batch:
-        return batch.outcome(f"reward/{measure}")
+    if f"reward/{measure}" in batch or measure == "reward":
+        return batch.outcome(f"reward/{measure}" if f"reward/{measure}" in batch else "reward")
     if measure not in ctx.reward_names and not bool(batch["reward"].isnan().all()):
         told = f"[evaluate] measure names {measure!r}, which nothing grades; {nearest(measure, ctx.reward_names)}"
         raise KeyError("; ".join([told, *ctx.problems]))
     return torch.full((len(batch),), torch.nan)
 
 
-def _mean(x: np.ndarray[Any, Any]) -> float:
+def _mean(x: Array) -> float:
     return float(np.nanmean(x)) if np.isfinite(x).any() else float("nan")
 
 

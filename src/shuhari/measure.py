@@ -1,12 +1,17 @@
-"""What a step's report says: running means, and the plain facts of a collected batch."""
+"""What a step's report says: running means, and the plain facts of a collected batch.
+
+Axes: `B` rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from torch import Tensor
+
 from shuhari.batch import STATUS, Batch
-from shuhari.data import Info, Status
+from shuhari.data import Info, Status, code
 
 
 class Meter:
@@ -27,10 +32,27 @@ class Meter:
         return {k: float(a) / float(n) if n else float("nan") for k, (a, n) in self.sums.items()}
 
 
-def collected_info(batch: Batch, weights: Mapping[str, float]) -> Info:
-    """reward/<name>: the mean outcome of the episodes graded; rollout/*: shares of episodes, decisions an episode."""
+def collected_info(batch: Batch, weights: Mapping[str, float], tasks: Iterable[str] = ()) -> Info:
+    """reward/<name>: the mean outcome of the episodes graded; rollout/*: shares of episodes, decisions and turns an
+    episode. Where the batch has problems of several `tasks`, the same again of each, as `<name>@<task>`."""
     if not len(batch):
         return {"rollout/episodes": 0.0}
+    info = _facts(batch, weights)
+    named = dict.fromkeys(tasks)
+    for task in named if len(named) > 1 else ():
+        rows = batch["task"] == code(task)
+        if bool(rows.any()):
+            info |= {f"{name}@{task}": value for name, value in _facts(batch.take(rows), weights).items()}
+    return info
+
+
+def turns(batch: Batch) -> Tensor:
+    """[B] how many calls of a policy the row's decisions come from."""
+    last = batch["segment"].masked_fill(~batch["mask"], -1).cummax(1).values  # segments count up along a row
+    return (last[:, 0] >= 0).long() + (last[:, 1:] > last[:, :-1]).sum(1)
+
+
+def _facts(batch: Batch, weights: Mapping[str, float]) -> Info:
     leaf = batch["leaf"]
     n = int(leaf.sum())
     status = batch["status"][leaf]
@@ -39,6 +61,8 @@ def collected_info(batch: Batch, weights: Mapping[str, float]) -> Info:
         "rollout/length": float(batch["mask"].sum()) / n,
         "rollout/truncated": float((status == STATUS[Status.TRUNCATED]).sum()) / n,
     }
+    if bool((batch["segment"] > 0).any()):
+        info["rollout/turns"] = float(turns(batch).sum()) / n
     logp = batch["logp"][batch["mask"]]
     if bool(logp.isfinite().any()):
         info["rollout/entropy"] = -float(logp[logp.isfinite()].mean())  # the mean of -log p of what was sampled

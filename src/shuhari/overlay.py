@@ -121,7 +121,7 @@ def _replaces(old: Mapping[str, Any], new: Mapping[str, Any], at: Path) -> bool:
     if is_schedule(new) or "same_as" in new or ("same_as" in old and not new.keys().isdisjoint(("use", "init"))):
         return True
     place = at[2:] if at[0] == "stage" else at
-    if place == ("task",):
+    if place == ("task",) or (place[:1] == ("task",) and place[-2:-1] == ("tasks",)):  # one of a mixture is a task too
         return "name" in new and "name" in old and new["name"] != old["name"]
     return "use" in new and new["use"] != old.get("use", USE.get(at[-1], at[-1]))
 

@@ -1,17 +1,16 @@
 """The ports: what a component may be, and the little that it may ask of a run. Nothing here is implementation.
 
-Components meet in three places only: columns of a batch, models by role, and events. Any component may have
-`observe(event)`, told in commit order, and keeps all memory in `state`, a plain tree of tensors and JSON (a non-init
-dataclass field) that the store saves and restores for it.
+Components meet in columns of a batch, models by role, and events. Any may have `observe(event)`, told in commit order,
+and keeps its memory in `state` (not an init field), tensors and JSON, for the store. A reward may have `close()`.
 
 Axes: `B` rows, `K` positions of a row, `P` links. What models answer (`Dist`, `Need`, `Trace`) is in `needs.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from shuhari.batch import Batch
 from shuhari.data import EMPTY, Array, Info, Number, Payload, Problem, Request, Sampling, Step, Trajectory
 from shuhari.needs import Dist, Functional, Need, Noise, Trace, Traces
 
+T = TypeVar("T")
 __all__ = ["Dist", "Functional", "Need", "Noise", "Trace", "Traces"]  # the rest is defined here
 
 # ---------------------------------------------------------------- models
@@ -199,9 +199,11 @@ class Ctx(Protocol):
     def text(self, ids: Payload, role: str = "policy") -> str: ...
     def tell(self, event: Event) -> None: ...
     def charge(self, what: str, amount: float) -> None: ...  # to the ledger
+    def complain(self, what: str, error: BaseException, whose: str = "") -> None: ...  # count it, and show it
     def clock(self) -> float: ...
     def score(self, batch: Batch, needs: Sequence[Need]) -> Batch: ...  # one no-grad forward a role
     async def probe(self, requests: Sequence[Request], *, tag: str) -> Batch: ...  # graded, charged, never trained on
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T: ...  # to its end, from outside of any coroutine
     async def grade(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]: ...  # by the run's own rewards
 
 

@@ -6,17 +6,16 @@ sections and how one table lies over another (`overlay`). Stages are kept by nam
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path as File
 from typing import Any
 
 from shuhari.data import EMPTY, nearest
+from shuhari.library import FORMAT, Method, methods, named, names, read
 from shuhari.overlay import (
     BUDGETS,
     NAMED,
@@ -34,10 +33,10 @@ from shuhari.overlay import (
     setting,
     split_path,
 )
+from shuhari.plugins import PluginError
 
-__all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "dump", "load", "methods"]
+__all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "dump", "load", "methods", "names"]
 
-FORMAT = 1
 OWN = ("name", "paper", "summary", "claim")  # of one file alone: a child does not inherit them
 _TEXT = ("name", "summary")
 COUNTS = ("seed", "threads", "micro_batch")
@@ -139,23 +138,6 @@ def dump(recipe: Recipe) -> str:
 # ------------------------------------------------------------------------------------------------ files
 
 
-def _recipes() -> Traversable:
-    return resources.files("shuhari") / "recipes"
-
-
-def names() -> list[str]:
-    """The recipes that come with the package, as `family/method`."""
-    return [name for name, _ in _packaged()]
-
-
-def _packaged(folder: Traversable | None = None, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
-    for entry in sorted((folder or _recipes()).iterdir(), key=lambda e: e.name):
-        if entry.is_dir():
-            yield from _packaged(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith(".toml"):
-            yield prefix + entry.name.removesuffix(".toml"), entry
-
-
 def _chain(reference: str) -> Iterator[tuple[str, Tree]]:
     """(name, table) of a recipe and of what it extends, youngest first."""
     seen: dict[str, str] = {}
@@ -166,7 +148,7 @@ def _chain(reference: str) -> Iterator[tuple[str, Tree]]:
         if key in seen:
             raise RecipeError("extends", f"{' -> '.join([*seen.values(), name])} goes round in a circle")
         seen[key] = name
-        table = _read(name, source)
+        table = read(name, source)
         here = source.parent if isinstance(source, File) and source.suffix == ".toml" else None
         if here is not None:
             _anchor(table, here)
@@ -186,22 +168,14 @@ def _find(reference: str, here: File | None) -> tuple[str, Traversable]:
         if not path.is_file():
             raise RecipeError("", f"no recipe file {str(path)!r} (looked in {File.cwd()})")
         return path.stem, path.resolve()
-    packaged = dict(_packaged())
-    if reference not in packaged:
-        also = f" (there is a file {reference}.toml: give its whole name)" if File(f"{path}.toml").is_file() else ""
-        raise RecipeError("", f"no recipe {reference!r}; {nearest(reference, packaged)}{also}")
-    return reference, packaged[reference]
-
-
-def _read(name: str, source: Traversable) -> Tree:
     try:
-        table = tomllib.loads(source.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise RecipeError("", f"recipe {name} is not TOML: {error}") from None
-    version = table.setdefault("format", FORMAT)
-    if not isinstance(version, int) or version > FORMAT:
-        raise RecipeError("format", f"{version!r} in {name}: this shuhari reads up to {FORMAT}; a newer one is needed")
-    return table
+        found = named(reference)
+    except PluginError as error:
+        raise RecipeError("", str(error)) from None
+    if found is None:
+        also = f" (there is a file {reference}.toml: give its whole name)" if File(f"{path}.toml").is_file() else ""
+        raise RecipeError("", f"no recipe {reference!r}; {nearest(reference, names())}{also}")
+    return reference, found
 
 
 def _anchor(table: Tree, folder: File) -> None:
@@ -302,37 +276,3 @@ def _check(tree: Tree, where: str = "") -> None:
         _check(over, f"stage.{dotted((name,))}.")
     if not where and isinstance(tree.get("task", EMPTY).get("name", ""), str) and "use" in tree.get("task", EMPTY):
         raise RecipeError("task.use", "a task is chosen by `name`")
-
-
-# ------------------------------------------------------------------------------------------------ what there is
-
-
-@dataclass(frozen=True)
-class Method:
-    """A recipe of the package. `paper`: its number in the catalogue, several, or None; `verdict`: of its claim."""
-
-    name: str
-    family: str
-    paper: int | list[int] | None
-    summary: str
-    verdict: str | None
-
-
-def methods() -> list[Method]:
-    """Every recipe of the package, by name."""
-    out = []
-    for name, source in _packaged():
-        table = _read(name, source)
-        paper = table.get("paper", {}).get("catalogue")
-        out.append(Method(name, name.rpartition("/")[0], paper, table.get("summary", ""), _verdict(name)))
-    return out
-
-
-def _verdict(name: str) -> str | None:
-    import json
-
-    root = resources.files("shuhari")
-    inside, clone = root / "claims_data", File(str(root)).parents[1] / "results" / "claims"
-    claim = (inside if inside.is_dir() else clone) / f"{name}.json"
-    verdict = json.loads(claim.read_text(encoding="utf-8")).get("verdict") if claim.is_file() else None
-    return None if verdict is None else str(verdict)

@@ -1,5 +1,6 @@
 """Names for components. A component is a dataclass: its fields are its configuration, its documentation and its
-registry entry at once. User code registers the same way, or is named by a dotted path or `file.py:Class`.
+registry entry at once. User code registers the same way, or is named by a dotted path or `file.py:Class`; installed
+packages add theirs by entry points (`plugins`).
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ import importlib
 import importlib.util
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from shuhari import plugins
 from shuhari.data import nearest
 
 C = TypeVar("C", bound=type)
@@ -55,40 +57,57 @@ def register(kind: str, name: str) -> Callable[[C], C]:
 
 
 def find(kind: str, name: str) -> type:
-    """The component called `name`, a dotted path (`package.module.Class`) or `file.py:Class`; LookupError otherwise."""
+    """The component called `name`, ours or of an installed package, a dotted path (`package.module.Class`) or
+    `file.py:Class`; LookupError otherwise."""
     _load(kind)
     found = _ENTRIES.get((kind, name))
     if found is not None:
         return found
+    if name in plugins.offered(kind):
+        return _entered(kind, name)
+    return located(kind, name, names(kind))
+
+
+def located(what: str, name: str, known: Iterable[str] = ()) -> Any:
+    """What stands at a dotted path (`package.module.name`) or `file.py:name`; LookupError otherwise, with the nearest
+    of `known`. `what`: its kind, for the error."""
     path, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
     if not path or not attribute:
-        raise LookupError(f"no {kind} {name!r}; {nearest(name, names(kind))}")
-    module = _file(path) if path.endswith(".py") else _module(kind, name, path)
+        raise LookupError(f"no {what} {name!r}; {nearest(name, known)}")
+    module = _file(path) if path.endswith(".py") else _module(what, name, path, known)
     try:
         return getattr(module, attribute)
     except AttributeError:
-        raise LookupError(f"{kind} {name!r}: {path} has no {attribute!r}; {nearest(attribute, vars(module))}") from None
+        raise LookupError(f"{what} {name!r}: {path} has no {attribute!r}; {nearest(attribute, vars(module))}") from None
 
 
 def names(kind: str) -> list[str]:
-    """The registered names of a kind, sorted."""
+    """The names of a kind that are registered or that installed packages offer, sorted."""
     _load(kind)
-    return sorted(n for k, n in _ENTRIES if k == kind)
+    return sorted({*(n for k, n in _ENTRIES if k == kind), *plugins.offered(kind)})
 
 
 def entries() -> dict[tuple[str, str], type]:
-    """Every registered component: (kind, name) -> class."""
+    """Every registered component: (kind, name) -> class. Of installed packages those that were asked for."""
     for kind in KINDS:
         _load(kind)
     return dict(_ENTRIES)
 
 
-def _module(kind: str, name: str, path: str) -> Any:
+def _entered(kind: str, name: str) -> type:
+    """A component that an installed package offers, registered."""
+    try:
+        return register(kind, name)(plugins.component(kind, name))
+    except (TypeError, AttributeError) as error:  # not a dataclass, or no class at all
+        raise plugins.PluginError(f"{kind} {name!r} of an installed package: {error}") from error
+
+
+def _module(what: str, name: str, path: str, known: Iterable[str]) -> Any:
     try:
         return importlib.import_module(path)
     except ModuleNotFoundError as error:
         if error.name and path.startswith(error.name):
-            raise LookupError(f"no {kind} {name!r}; {nearest(name, names(kind))}") from None
+            raise LookupError(f"no {what} {name!r}; {nearest(name, known)}") from None
         raise
 
 

@@ -119,7 +119,9 @@ class Run:
             self.opened.add(id(stage.rollout))
         for learner in stage.learners.values():
             learner.bind(ctx.models)
-        self.listeners = [c for _, c in state.walk(stage.memories()) if hasattr(c, "observe")]
+        alive = {r: ctx.models[r] for r, role in stage.models.items() if role.model is not None}  # copies hear nothing
+        heard = {**stage.memories(), "models": alive}
+        self.listeners = [c for _, c in state.walk(heard) if hasattr(c, "observe")]
 
     def short(self) -> int:
         """What the buffers lack after their filters; a filter that rejects everything ends in an error."""
@@ -138,8 +140,9 @@ class Run:
             batch = collect.rewarded(stage.rollout.collect(want, ctx), ctx)
             ctx.charge("decisions", int(batch["mask"].sum()))
         else:
-            batch = ctx.wait(collect.groups(ctx.wait(stage.curriculum.select(want, ctx)), ctx))
-            self.meter.update(collected_info(batch, stage.weights))
+            requests = ctx.wait(stage.curriculum.select(want, ctx))
+            batch = ctx.wait(collect.groups(requests, ctx))
+            self.meter.update(collected_info(batch, stage.weights, (r.problem.task for r in requests)))
         return batch
 
     def draws(self, name: str, learner: Learner) -> Iterator[Batch]:

@@ -2,7 +2,7 @@
 
 A field may be a plain value, a schedule (`Ramp`), a `Sampling`, another plain dataclass, a component of a port
 (`Buffer`, `Objective`, ...), or a tuple or mapping of those. A plain dataclass whose only required field is a
-component (`Term`) is written flat: the component's settings stand beside its own. What a recipe says is never
+component (`Term`, `Member`) is written flat: the component's settings stand beside its own. What a recipe says is never
 evaluated; `use` may name user code by dotted path or `file.py:Class`, which is imported.
 """
 
@@ -46,10 +46,12 @@ class Settings:
     """Makes components and remembers, by dotted key, the defaults that a recipe left standing.
 
     `shared` keeps what was made, by place and settings: a later stage that says the same gets the same object.
+    `given`: kind -> plain values that fill fields of all its components, where the class has them and the table not.
     """
 
-    def __init__(self, shared: dict[str, Any] | None = None) -> None:
+    def __init__(self, shared: dict[str, Any] | None = None, given: Mapping[str, Mapping[str, Any]] = EMPTY) -> None:
         self.shared: dict[str, Any] = {} if shared is None else shared
+        self.given = given
         self.defaults: dict[str, Any] = {}
 
     # ---------------------------------------------------------------- components
@@ -65,19 +67,24 @@ class Settings:
     ) -> Any:
         """The component of a table; `use` picks the class (`default` where it is missing). `given` plain values fill
         fields that the class has and the table has not; `places`: field -> the dotted key that errors name for it.
-        Raises RecipeError."""
-        table = {"use": table} if isinstance(table, str) else table
+        A task is chosen by `name` instead. Raises RecipeError."""
+        chosen = "name" if kind == "task" else "use"
+        table = {chosen: table} if isinstance(table, str) else table
         if not isinstance(table, Mapping):
             raise RecipeError(where, f"{table!r}: expected a table of settings of a {kind}, or its name")
+        if kind == "task":
+            return self.task({**({} if default is None else {"name": default}), **table}, where)
         name = table.get("use", default)
         if not isinstance(name, str):
             problem = f"`use` is missing; {_names(kind)}" if name is None else f"use = {name!r}: expected a name"
             raise RecipeError(where, problem)
         cls = look_up(kind, name, f"{where}.use" if "use" in table else where)
         rest = {k: v for k, v in table.items() if k != "use"}
+        if not isinstance(cls, type) and "function" in registry.names(kind):  # which adapts a function to its port
+            cls, rest = look_up(kind, "function", where), {"function": name, **rest}
         return self._once(kind, cls, rest, where, f"{kind} {name!r}", given, places)
 
-    def task(self, table: Mapping[str, Any], where: str = "task", given: Mapping[str, Any] = EMPTY) -> Any:
+    def task(self, table: Mapping[str, Any], where: str = "task") -> Any:
         """The task of a table; what follows the first slash of `name` is the task's `path`."""
         name = table.get("name")
         if not isinstance(name, str):
@@ -87,7 +94,7 @@ class Settings:
             name, _, path = name.partition("/")
             rest = {"path": path, **rest}
         cls = look_up("task", name, f"{where}.name")
-        return self._once("task", cls, rest, where, f"task {name!r}", given)
+        return self._once("task", cls, rest, where, f"task {name!r}")
 
     def _once(
         self,
@@ -99,6 +106,7 @@ class Settings:
         given: Mapping[str, Any] = EMPTY,
         places: Mapping[str, str] = EMPTY,
     ) -> Any:
+        given = {**self.given.get(kind, EMPTY), **given}
         if kind == "optimiser":  # its memory belongs to the parameters of one learner
             return self.instance(cls, table, where, what, given, places)
         key = json.dumps([where, f"{cls.__module__}.{cls.__qualname__}", list(table.items()), given], default=str)
@@ -126,13 +134,6 @@ class Settings:
             raise RecipeError(where, f"{what} is no dataclass: its init fields are its settings")
         own = {f.name: f for f in fields(cls) if f.init}
         hints = field_types(cls)
-        flat = _flat(own, hints)
-        if flat and flat not in table:
-            outer = {k: v for k, v in table.items() if k in own}
-            inner = {k: v for k, v in table.items() if k not in own}
-            kind = KINDS[hints[flat]]
-            given = {**given, flat: self.component(kind, inner, where, where.rpartition(".")[2])}
-            table = outer
         for key in table:
             if key not in own:
                 raise RecipeError(_at(where, key), f"no setting of {what}; {nearest(key, own)}")
@@ -148,6 +149,16 @@ class Settings:
         except (ValueError, TypeError, LookupError, OSError) as error:
             message = error.args[0] if isinstance(error, LookupError) and error.args else error
             raise RecipeError(where, str(message)) from error
+
+    def _plain(self, cls: type, table: Mapping[str, Any], where: str, given: Mapping[str, Any] = EMPTY) -> Any:
+        """A dataclass that is no component of its own; flat where all it requires is one."""
+        own, hints = {f.name: f for f in fields(cls) if f.init}, field_types(cls)
+        flat = _flat(own, hints)
+        if flat and flat not in table:
+            inner = {k: v for k, v in table.items() if k not in own}
+            given = {**given, flat: self.component(KINDS[hints[flat]], inner, where, where.rpartition(".")[2])}
+            table = {k: v for k, v in table.items() if k in own}
+        return self.instance(cls, table, where, cls.__name__, given)
 
     def _default(self, f: Field[Any], where: str, what: str) -> None:
         if f.default is not MISSING:
@@ -171,7 +182,7 @@ class Settings:
                 return ramp(raw, where, per)
             for h in choices:
                 if is_dataclass(h) and isinstance(h, type):
-                    return self.instance(h, raw, where, h.__name__)
+                    return self._plain(h, raw, where)
         for h in choices:
             origin, inner = typing.get_origin(h), typing.get_args(h)
             if isinstance(raw, Mapping) and origin and issubclass(origin, Mapping) and _structured(inner[-1]):
@@ -185,7 +196,7 @@ class Settings:
             return self.component(KINDS[hint], raw, where, name)
         if not isinstance(raw, Mapping):
             raise RecipeError(where, f"{raw!r}: expected a table")
-        return self.instance(hint, raw, where, hint.__name__, {"trains": (name,)})
+        return self._plain(hint, raw, where, {"trains": (name,)})
 
 
 # ------------------------------------------------------------------------------------------------ helpers
@@ -260,7 +271,7 @@ def field_types(cls: type) -> dict[str, Any]:
 
 def _flat(own: Mapping[str, Field[Any]], hints: Mapping[str, Any]) -> str | None:
     required = [n for n, f in own.items() if f.default is MISSING and f.default_factory is MISSING]
-    return required[0] if required == ["objective"] and hints["objective"] in KINDS else None
+    return required[0] if len(required) == 1 and hints[required[0]] in KINDS else None
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:

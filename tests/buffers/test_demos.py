@@ -1,13 +1,15 @@
 """Demonstrations: the rows, the walk over problems, what is remembered."""
 
+import asyncio
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from shuhari.batch import STATUS
 from shuhari.buffers.demos import Demos
-from shuhari.data import Problem
+from shuhari.data import Problem, Status
 from shuhari.ratio import log_ratio
 
 END = 77
@@ -33,9 +35,8 @@ def context(source, splits=None):
     def encode(payload, role):
         return np.array([int(c) for c in payload], np.int32) if isinstance(payload, str) else payload
 
-    return SimpleNamespace(
-        task=SimpleNamespace(problems=problems), encode=encode, models={"policy": SimpleNamespace(end=END)}
-    )
+    task = SimpleNamespace(problems=problems, environment=lambda problem: None)
+    return SimpleNamespace(task=task, encode=encode, models={"policy": SimpleNamespace(end=END)})
 
 
 def seen(buffer, ctx):
@@ -104,3 +105,79 @@ def test_what_cannot_be_demonstrated_is_named():
         list(Demos(size=1).draw(context(Squares(solution=lambda i: 0.5))))
     with pytest.raises(ValueError, match="no problems"):
         list(Demos(size=1).draw(context(Squares(count=0))))
+
+
+# ------------------------------------------------------------------------------------------------ several turns
+
+
+class Echo:
+    """Says `<what was said>` back, until somebody says `9`."""
+
+    def __init__(self, fails=False):
+        self.fails, self.closed = fails, 0
+
+    def reset(self, problem):
+        return problem.prompt
+
+    def step(self, action):
+        if self.fails:
+            raise OSError("no echo")
+        return ("", {}, Status.FINISHED) if action == "9" else (f"0{action}0", {"task": 1.0}, None)
+
+    def close(self):
+        self.closed += 1
+
+
+def played(solution, world=None):
+    ctx, world = context(Squares(solution=lambda i: solution)), world or Echo()
+    ctx.task.environment = lambda problem: world
+    ctx.wait, ctx.charge = asyncio.run, None
+    ctx.text = lambda ids, role="policy": "".join(str(i) for i in ids if i != END)
+    (batch,) = Demos(size=1, offset=12).draw(ctx)
+    assert world.closed == 1
+    return batch
+
+
+def test_turns_are_played_in_the_environment_and_only_they_are_decided():
+    batch = played(("34", "5", "9"))
+    assert len(batch) == 1 and batch.steps[0].context.tolist() == [1, 2]  # the turns are one row, without a closing one
+    assert batch["action"][0].tolist() == [3, 4, END, 0, 3, 4, 0, 5, END, 0, 5, 0, 9, END]
+    assert batch["mask"][0].long().tolist() == [1, 1, 1, 0, 0, 0, 0, 1, 1, 0, 0, 0, 1, 1]
+    assert batch["segment"][0].tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 2, 2]
+    assert batch.weight("ce")[0].tolist() == batch["mask"][0].float().tolist()
+    assert bool(batch["logp"][batch["mask"]].isnan().all()) and batch["status"][0] == STATUS[Status.FINISHED]
+    one = played("34")  # a text is one turn; where the game is not over, the demonstration is cut
+    assert one["action"][0].tolist() == [3, 4, END] and one["status"][0] == STATUS[Status.CUT]
+
+
+def test_turns_that_the_environment_does_not_take_are_named():
+    with pytest.raises(ValueError, match="problem '12' of squares: the environment ends after turn 2 of the 3"):
+        played(("1", "9", "2"))
+    with pytest.raises(ValueError, match="turn 1 of its solution: OSError: no echo"):
+        played(("1", "9"), Echo(fails=True))
+
+    class Dense(Echo):
+        def reset(self, problem):
+            return np.zeros(2, np.float32)
+
+    with pytest.raises(TypeError, match="its environment is not text"):
+        played(("1",), Dense())
+
+
+def test_a_model_scores_the_turns_of_the_tool_game_and_nothing_between():
+    from shuhari.build import component
+    from shuhari.needs import Need, evaluate
+    from shuhari.tasks.shop import Shop
+
+    task, model = Shop(), component("model", {"use": "causal", "hidden": 16, "layers": 1, "heads": 2})
+    torch.manual_seed(0)
+    model.build(task)
+    ctx = SimpleNamespace(task=task, models={"policy": model}, wait=asyncio.run)
+    ctx.encode = lambda payload, role: model.encode(payload) if isinstance(payload, str) else payload
+    ctx.text = lambda ids, role: model.decode(ids)
+    (batch,) = Demos(size=3).draw(ctx)
+    for i, (step, mask) in enumerate(zip(batch.steps, batch["mask"].numpy(), strict=True)):
+        said = model.decode(step.action[mask[: len(step.action)]])
+        assert said == "<end>".join(task.problems("train")[1_000_000 + i].solution)
+    (column,) = evaluate(batch, [Need(("policy",), "log_prob", live=True)], {"policy": model}, ("policy",)).values()
+    assert bool((column[~batch["mask"]] == 0).all()) and bool((column[batch["mask"]] < 0).all())

@@ -18,7 +18,10 @@ from shuhari.data import Ramp, Sampling
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.causal import Causal
 from shuhari.models.critics import DiscreteQ
+from shuhari.models.deterministic import DeterministicPolicy
 from shuhari.models.gaussian import GaussianPolicy, SquashedPolicy
+from shuhari.models.lora import Lora
+from shuhari.models.normaliser import moments
 from shuhari.models.tabular import Tabular
 
 
@@ -26,7 +29,8 @@ from shuhari.models.tabular import Tabular
 class Case:
     """A policy and how to ask it. `contexts(n)`: n contexts as its `sample` takes them; `settings`: sampling settings
     under which everything it may do has a probability; `shake`: by how much random weights move off the initial ones,
-    and `nudge`: how far a second policy is from the first; `rows`: how many samples a statistical check may draw."""
+    and `nudge`: how far a second policy is from the first; `rows`: how many samples a statistical check may draw;
+    `crowd`: how many dense rows are decided side by side, to compare with each alone."""
 
     name: str
     make: Callable[[], Any]
@@ -36,11 +40,23 @@ class Case:
     shake: float = 0.3
     nudge: float = 0.1
     rows: int = 3_000
+    crowd: int = 100_000
 
 
 def task(seen: Any, does: Any) -> Any:
     """As much of a task as `build` reads."""
     return SimpleNamespace(spaces=lambda: (seen, does))
+
+
+def normalised(cls: Any) -> Any:
+    """A model whose moments have seen rows far from the origin."""
+
+    class Seasoned(cls):  # type: ignore[misc]
+        def build(self, task: Any) -> None:
+            super().build(task)
+            self._inputs.moments.take(moments(3 + 2 * torch.randn(50, 3, generator=_generator())))
+
+    return Seasoned((16,), normalise=True)
 
 
 def _generator(seed: int = 5) -> torch.Generator:
@@ -55,6 +71,37 @@ def observations(n: int) -> torch.Tensor:
     return torch.randn(n, 3, generator=_generator())
 
 
+def images(n: int) -> torch.Tensor:
+    return torch.randint(0, 256, (n, 5, 5, 3), generator=_generator(), dtype=torch.uint8)
+
+
+def mixed(n: int) -> dict[str, torch.Tensor]:
+    """A Dict with every kind of part."""
+    g = _generator()
+    return {
+        "bits": torch.randint(0, 2, (n, 3), generator=g, dtype=torch.int8),
+        "inner/place": torch.randint(0, 4, (n,), generator=g) + 2,
+        "inner/pair": torch.randint(0, 2, (n, 2), generator=g),
+        "seen": torch.randn(n, 3, generator=g),
+        "view": images(n),
+    }
+
+
+def masked(n: int) -> dict[str, torch.Tensor]:
+    """One to four of four actions are allowed."""
+    mask = torch.rand(n, 4, generator=_generator()) < 0.5
+    mask[torch.arange(n), torch.arange(n) % 4] = True
+    return {"observation": observations(n), "action_mask": mask.to(torch.int8)}
+
+
+def masked_pairs(n: int) -> dict[str, torch.Tensor]:
+    """Of two choices, among two and among three."""
+    mask = torch.rand(n, 5, generator=_generator()) < 0.5
+    mask[torch.arange(n), torch.arange(n) % 2] = True
+    mask[torch.arange(n), 2 + torch.arange(n) % 3] = True
+    return {"observation": observations(n), "action_mask": mask.to(torch.int8)}
+
+
 def texts(n: int) -> list[np.ndarray]:
     """Token ids of one to five characters, some of them the same text."""
     rng = np.random.default_rng(5)
@@ -64,6 +111,19 @@ def texts(n: int) -> list[np.ndarray]:
 OBSERVED = spaces.Box(-np.inf, np.inf, (3,))
 SIX, FOUR, LATE = spaces.Discrete(6), spaces.Discrete(4), spaces.Discrete(4, start=2)
 BOUNDED = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 5.0], np.float32))
+IMAGE = spaces.Box(0, 255, (5, 5, 3), np.uint8)
+MIXED = spaces.Dict(
+    {
+        "bits": spaces.MultiBinary(3),
+        "inner/place": spaces.Discrete(4, start=2),
+        "inner/pair": spaces.MultiDiscrete([2, 2]),
+        "seen": OBSERVED,
+        "view": IMAGE,
+    }
+)
+MASKED = spaces.Dict({"observation": OBSERVED, "action_mask": spaces.MultiBinary(4)})
+PAIR = spaces.MultiDiscrete([2, 3], start=[1, 0])
+MASKED_PAIR = spaces.Dict({"observation": OBSERVED, "action_mask": spaces.MultiBinary(5)})
 WORDS = SimpleNamespace(alphabet="abc")
 SOFT = (Sampling(), Sampling(temperature=0.7), Sampling(epsilon=0.2), Sampling(temperature=1.5, epsilon=1.0))
 
@@ -71,6 +131,14 @@ CASES = [
     Case("tabular", Tabular, task(SIX, FOUR), states, SOFT),
     Case("categorical", lambda: CategoricalPolicy((16,)), task(OBSERVED, LATE), observations, SOFT),
     Case("categorical-one-hot", lambda: CategoricalPolicy((16,), orthogonal=False), task(SIX, FOUR), states),
+    Case("categorical-dict", lambda: CategoricalPolicy((16,)), task(MIXED, FOUR), mixed, crowd=5_000),
+    Case("categorical-image", lambda: CategoricalPolicy((16,)), task(IMAGE, FOUR), images, crowd=5_000),
+    Case("categorical-masked", lambda: CategoricalPolicy((16,)), task(MASKED, LATE), masked, SOFT),
+    Case("categorical-joint", lambda: CategoricalPolicy((16,)), task(OBSERVED, PAIR), observations, SOFT),
+    Case("categorical-bits", lambda: CategoricalPolicy((16,)), task(OBSERVED, spaces.MultiBinary(3)), observations),
+    Case("categorical-joint-masked", lambda: CategoricalPolicy((16,)), task(MASKED_PAIR, PAIR), masked_pairs, SOFT),
+    Case("categorical-normalised", lambda: normalised(CategoricalPolicy), task(OBSERVED, FOUR), observations),
+    Case("gaussian-normalised", lambda: normalised(GaussianPolicy), task(MIXED, BOUNDED), mixed, crowd=5_000),
     Case("gaussian", lambda: GaussianPolicy((16,), log_std=-0.5), task(OBSERVED, BOUNDED), observations),
     Case(
         "squashed",
@@ -80,10 +148,25 @@ CASES = [
         (Sampling(), Sampling(epsilon=0.2), Sampling(epsilon=1.0)),
     ),
     Case(
+        "deterministic",
+        lambda: DeterministicPolicy((16,), noise=0.5),
+        task(OBSERVED, BOUNDED),
+        observations,
+        (Sampling(), Sampling(epsilon=0.2), Sampling(epsilon=1.0)),
+        nudge=0.03,
+    ),
+    Case(
         "q_discrete",
         lambda: DiscreteQ((16,)),
         task(OBSERVED, FOUR),
         observations,
+        (Sampling(epsilon=0.3), Sampling(epsilon=1.0)),
+    ),
+    Case(
+        "q_discrete-masked",
+        lambda: DiscreteQ((16,)),
+        task(MASKED, LATE),
+        masked,
         (Sampling(epsilon=0.3), Sampling(epsilon=1.0)),
     ),
     Case(
@@ -98,6 +181,16 @@ CASES = [
             Sampling(max_new=4, ban=(1,)),
         ),
         nudge=0.03,  # beyond, ratios of whole texts have too heavy a tail for a mean over so few rows
+        rows=4_000,
+    ),
+    Case(
+        "causal-lora",
+        lambda: Causal(architecture="gpt2", hidden=16, layers=2, heads=2, intermediate=24, lora=Lora(rank=2)),
+        WORDS,
+        texts,
+        (Sampling(max_new=4), Sampling(max_new=4, top_p=0.8, temperature=0.7)),
+        shake=0.1,  # a product of two moved matrices moves by more than one
+        nudge=0.01,
         rows=4_000,
     ),
     Case(  # contexts of one to five tokens, and room for six: each row is cut at a length of its own

@@ -269,7 +269,7 @@ def test_a_text_ends_with_a_stop_string(kind, monkeypatch) -> None:
 def test_the_limit_of_the_model_cuts(model) -> None:
     trace = model.sample([ids(*[2] * 30)], Sampling(ban=(1,), max_new=9), noise=noise(1, "long"))[0]
     assert len(trace.action) <= 2
-    with pytest.raises(ValueError, match=r"a context of 32 tokens: expected 1 to 31 \(the model reads 32\)"):
+    with pytest.raises(ValueError, match=r"a context of 32 tokens: expected 1 to 31 \(the model reads 32;"):
         model.sample([ids(*[2] * 32)], Sampling(), noise=noise(1))
 
 

@@ -37,7 +37,7 @@ def test_a_value_is_one_number_a_row() -> None:
     b = batch(torch.zeros(5, dtype=torch.long))
     value = critic(b).value()
     assert value.shape == (5, 1)
-    a, h, o = critic.module.layers
+    a, h, o = critic.module.body.layers
     x = b["context"]
     want = torch.tanh(torch.tanh(x @ a.weight.T + a.bias) @ h.weight.T + h.bias) @ o.weight.T + o.bias
     torch.testing.assert_close(value, want)
@@ -46,7 +46,7 @@ def test_a_value_is_one_number_a_row() -> None:
 
 def test_a_value_of_states_is_a_table_without_hidden_layers() -> None:
     critic = made(ValueCritic(hidden=()), spaces.Discrete(4))
-    (layer,) = critic.module.layers
+    (layer,) = critic.module.body.layers
     b = Batch({"mask": torch.ones(4, 1, dtype=torch.bool), "context": torch.tensor([2, 0, 3, 2])})
     torch.testing.assert_close(critic(b).value()[:, 0], layer.weight[0, [2, 0, 3, 2]] + layer.bias)
 
@@ -105,7 +105,7 @@ def test_an_ensemble_values_context_and_action_together() -> None:
     value = critic(b).value()
     assert value.shape == (5, 1, 3)
     x = torch.cat([b["context"], b["action"]], 1)
-    (w1, w2), (b1, b2) = critic.module.weights, critic.module.biases
+    (w1, w2), (b1, b2) = critic.module.body.weights, critic.module.body.biases
     for i in range(3):
         torch.testing.assert_close(value[:, 0, i], (torch.relu(x @ w1[i].T + b1[i]) @ w2[i].T + b2[i]).squeeze(1))
     assert torch.equal(critic(b).at(torch.tensor([4, 0])).value(), value[[4, 0], 0])

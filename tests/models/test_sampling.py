@@ -95,8 +95,8 @@ def test_rows_that_do_not_say_were_sampled_plainly() -> None:
     ("model", "seen", "does", "what"),
     [
         (Tabular, SEEN, CHOICE, "'tabular' needs a Discrete observation space"),
-        (CategoricalPolicy, SEEN, BOX, "'categorical' needs a Discrete action space"),
-        (CategoricalPolicy, spaces.Dict(a=SEEN), CHOICE, "'categorical' reads Box and Discrete observations"),
+        (CategoricalPolicy, SEEN, BOX, "'categorical' needs a Discrete, MultiDiscrete or MultiB"),
+        (CategoricalPolicy, spaces.Dict(a=spaces.Text(3)), CHOICE, "'categorical' reads Box, Discrete, MultiDiscrete"),
         (GaussianPolicy, SEEN, CHOICE, "'gaussian' needs a Box action space"),
         (SquashedPolicy, SEEN, spaces.Box(-np.inf, 1, (2,)), "'squashed' scales to bounds"),
         (ContinuousQ, SEEN, CHOICE, "'q_continuous' needs a Box action space"),

@@ -1,4 +1,7 @@
-"""The clipped surrogate by hand, and policy gradients against the exact one of a bandit, by enumeration."""
+"""The clipped surrogate by hand, and policy gradients against the exact one of a bandit, by enumeration.
+
+What each paper makes of it is in `test_clip_family`.
+"""
 
 from types import SimpleNamespace
 
@@ -9,12 +12,14 @@ import torch
 from shuhari.batch import Batch
 from shuhari.data import Ramp
 from shuhari.needs import Need
-from shuhari.objectives.clip import Clip, Reinforce
+from shuhari.objectives.clip import Clip
 from shuhari.reduce import reduced, weights
 
 CTX = SimpleNamespace(at=lambda x: x(5) if isinstance(x, Ramp) else x)
 LIVE = Need(("policy",), "log_prob", live=True)
 OLD = Need(("policy",), "log_prob")
+PRESENT = Clip(behaviour="present")
+CISPO = Clip(clips="weight", low=float("inf"), high=4.0)
 
 
 def batch(new, old, advantage, mask=None, **columns):
@@ -109,6 +114,15 @@ def test_wrong_settings_are_named():
         Clip(behaviour="now")
     with pytest.raises(ValueError, match=r"dual is 0\.5"):
         Clip(dual=0.5)
+    with pytest.raises(ValueError, match=r"dual is 3\.0.*clips = 'surrogate'"):
+        Clip(dual=3.0, clips="weight")
+    with pytest.raises(ValueError, match=r"no clips 'weights'; did you mean 'weight'"):
+        Clip(clips="weights")
+    with pytest.raises(ValueError, match=r"truncate = 2\.0 .*needs behaviour = 'old', not 'behaviour'"):
+        Clip(truncate=2.0)
+    for name in ("low", "high", "truncate"):
+        with pytest.raises(ValueError, match=f"{name} is -0.1: expected 0 or more"):
+            Clip(**{name: -0.1})
 
 
 # ------------------------------------------------------------------------------------ the exact gradient of a bandit
@@ -132,16 +146,19 @@ def expected(objective, behaviour, baseline=0.0):
 
 
 @pytest.mark.parametrize("baseline", [0.0, 1.7])
-@pytest.mark.parametrize("objective", [Reinforce(), Clip(), Clip(low=1e-3, high=1e-3), Clip(dual=3.0)])
+@pytest.mark.parametrize(
+    "objective", [PRESENT, Clip(), Clip(low=1e-3, high=1e-3), Clip(dual=3.0), Clip(clips="weight"), CISPO]
+)
 def test_on_policy_the_expected_gradient_is_exact(objective, baseline):
     torch.testing.assert_close(expected(objective, LOGITS.softmax(0), baseline), exact())
 
 
-def test_off_policy_the_unclipped_surrogate_is_exact():
+def test_off_policy_the_unclipped_surrogate_and_the_unclipped_weight_are_exact():
     inf = float("inf")
     other = torch.tensor([0.4, 0.3, 0.2, 0.1])
-    torch.testing.assert_close(expected(Clip(low=inf, high=inf), other), exact())
-    assert (expected(Reinforce(), other) - exact()).abs().max() > 0.1
+    for clips in ("surrogate", "weight"):
+        torch.testing.assert_close(expected(Clip(low=inf, high=inf, clips=clips), other), exact())
+    assert (expected(PRESENT, other) - exact()).abs().max() > 0.1
 
 
 def test_sampled_gradient_approaches_the_exact_one():
@@ -169,7 +186,7 @@ def test_two_token_sequences_against_enumeration():
     new = torch.stack([u.log_softmax(0)[i], v.log_softmax(1)[i, j]], 1)
     data = batch(new, new.detach(), reward[i, j][:, None].expand(4, 2))
     chance = p.detach()[i, j]
-    for objective in (Reinforce(), Clip()):
+    for objective in (PRESENT, Clip()):
         loss, _ = objective(data, CTX)
         got = torch.autograd.grad(-(chance * loss.sum(1)).sum(), (u, v), retain_graph=True)
         for x, y in zip(got, wanted, strict=True):

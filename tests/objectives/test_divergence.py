@@ -1,5 +1,6 @@
 """KL estimators on three symbols: expectations and expected gradients by enumeration."""
 
+from itertools import product
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +8,10 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.needs import Need
+from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence, estimate
+from shuhari.transforms.returns import Returns
+from shuhari.transforms.shaping import KlInReward
 
 CTX = SimpleNamespace(at=lambda x: x)
 LIVE, REF = Need(("policy",), "log_prob", live=True), Need(("reference",), "log_prob")
@@ -87,3 +91,75 @@ def test_wrong_settings_are_named():
         Divergence(gradient="none")
     with pytest.raises(ValueError, match="no form 'exact'"):
         estimate("exact", LOGITS, LOGITS)
+
+
+# ---------------------------------------------------------------- on-policy distillation, by enumeration
+
+END, DEPTH = 2, 3  # symbols 0, 1 and the end; sequences stop there, or after three symbols
+SEQUENCES = [
+    y
+    for n in range(1, DEPTH + 1)
+    for y in product(range(3), repeat=n)
+    if END not in y[:-1] and (n == DEPTH or y[-1] == END)
+]
+
+
+def policies():
+    """(student logits, teacher logits), both prefix -> [3], float64."""
+    generator = torch.Generator().manual_seed(3)
+    prefixes = [p for n in range(DEPTH) for p in product(range(2), repeat=n)]
+    draw = [torch.randn(len(prefixes), 3, generator=generator, dtype=torch.float64) for _ in range(2)]
+    return prefixes, draw[0].requires_grad_(), draw[1]
+
+
+def distilled(loss_of):
+    """Gradients by the student's logits: of the expected loss, summed over tokens, with the samples held fixed (what an
+    infinite batch of its own samples gives), and of KL(student || teacher) over whole sequences."""
+    prefixes, student, teacher = policies()
+    at = torch.tensor([[prefixes.index(y[: min(k, len(y) - 1)]) for k in range(DEPTH)] for y in SEQUENCES])
+    action = torch.tensor([[y[min(k, len(y) - 1)] for k in range(DEPTH)] for y in SEQUENCES])
+    mask = torch.arange(DEPTH) < torch.tensor([len(y) for y in SEQUENCES])[:, None]
+    new, ref = (x.log_softmax(-1)[at] for x in (student, teacher))
+    taken = [x.gather(-1, action[..., None])[..., 0].masked_fill(~mask, 0.0) for x in (new, ref)]
+    kl = (new.exp() * (new - ref)).sum(-1).masked_fill(~mask, 0.0)
+    columns = {
+        "mask": mask,
+        "logp": taken[0].detach(),
+        "length": mask.sum(1),
+        "reward": torch.zeros(mask.shape, dtype=torch.float64),
+        Need(("policy",), "log_prob", live=True).key: taken[0],
+        Need(("policy",), "log_prob").key: taken[0].detach(),
+        Need(("teacher",), "log_prob").key: taken[1],
+        Need(("policy", "teacher"), "kl", live=True).key: kl,
+    }
+    p = taken[0].sum(1).exp()
+    torch.testing.assert_close(p.sum(), p.new_ones(()))
+    mean = (p.detach() * (loss_of(Batch(columns)) * mask).sum(1)).sum()
+    sequence_kl = (p * (taken[0] - taken[1]).sum(1)).sum()
+    return tuple(torch.autograd.grad(x, student, retain_graph=True)[0] for x in (mean, sequence_kl))
+
+
+def term(**settings):
+    return lambda batch: Divergence(to="teacher", **settings)(batch, CTX)[0]
+
+
+def policy_gradient(gamma):
+    """log teacher - log policy as a reward a token, discounted by gamma: its policy gradient."""
+
+    def loss(batch):
+        batch = Returns(gamma=gamma)(KlInReward(beta=1.0, reference="teacher")(batch, CTX), CTX)
+        return Clip(behaviour="present")(batch, CTX)[0]
+
+    return loss
+
+
+def test_the_forms_of_distillation_are_one_gradient_that_of_the_kl_of_each_token_at_contexts_held_fixed():
+    exact, sequence = distilled(term(form="exact"))
+    for loss in (term(form="k1"), term(form="k2"), term(form="k3", gradient="kl"), policy_gradient(0.0)):
+        torch.testing.assert_close(distilled(loss)[0], exact)
+    assert (exact - sequence).abs().max() > 0.05  # it leaves out how a token changes the contexts after it
+
+
+def test_the_gradient_of_the_sequence_kl_credits_each_token_with_those_after_it():
+    full, sequence = distilled(policy_gradient(1.0))
+    torch.testing.assert_close(full, sequence)

@@ -1,4 +1,5 @@
-"""Temporal-difference losses: targets by hand, value iteration as the fixed point, soft values, the temperature."""
+"""Temporal-difference losses and the policy losses beside them: targets by hand, value iteration as the fixed point,
+soft and smoothed targets, gradients through the critic, the temperature, TD3's delays."""
 
 import math
 from types import SimpleNamespace
@@ -10,12 +11,15 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.models.critics import ContinuousQ, DiscreteQ, ScalarModel
+from shuhari.models.deterministic import DeterministicPolicy
 from shuhari.models.gaussian import SquashedPolicy
 from shuhari.needs import evaluate
 from shuhari.noise import CounterNoise, keys
-from shuhari.objectives.reparam import Reparam
-from shuhari.objectives.td import QLearning, SoftTD, members
+from shuhari.objectives.reparam import Deterministic, Reparam
+from shuhari.objectives.td import QLearning, SmoothedTD, SoftTD, members
 from shuhari.objectives.temperature import Temperature
+from shuhari.recipe import load
+from shuhari.run import loop, open_run
 
 
 def context(**models):
@@ -137,37 +141,38 @@ def test_the_models_of_the_library_answer_what_q_learning_asks():
     torch.testing.assert_close(loss, torch.nn.functional.smooth_l1_loss(q, target, reduction="none"))
 
 
-@pytest.mark.parametrize("width", [1, 3])
-def test_the_soft_target_is_the_least_member_less_the_weighted_log_probability(width):
+def built(width, **roles):
+    """The models, in a world of three observed numbers and actions of this width."""
     box = gymnasium.spaces.Box
     task = SimpleNamespace(spaces=lambda: (box(-1, 1, (3,)), box(-2, 2, (width,))))
-    roles = {
-        "policy": SquashedPolicy((8,)),
-        "critic": ContinuousQ(2, (8,)),
-        "target": ContinuousQ(2, (8,)),
-        "temperature": ScalarModel(0.3),
-    }
     for i, model in enumerate(roles.values()):
         torch.manual_seed(i)
         model.build(task)
-    rng, n = np.random.default_rng(0), 5
+    return roles
+
+
+def continuous(cont, width):
+    """Random transitions in that world, their successors behind them as closing rows."""
+    rng, n = np.random.default_rng(0), len(cont)
     numbers = lambda *shape: torch.from_numpy(rng.normal(size=shape).astype(np.float32))  # noqa: E731
-    seen, after, action, reward, cont = (
-        numbers(n, 3),
-        numbers(n, 3),
-        numbers(n, width).tanh(),
-        numbers(n),
-        [1.0, 0, 1, 1, 0],
-    )
     columns = {
-        "context": torch.cat([seen, after]),
-        "action": torch.cat([action, torch.zeros(n, width)]),
-        "reward": torch.cat([reward, torch.zeros(n)])[:, None],
+        "context": numbers(2 * n, 3),
+        "action": torch.cat([numbers(n, width).tanh(), torch.zeros(n, width)]),
+        "reward": torch.cat([numbers(n), torch.zeros(n)])[:, None],
         "cont": torch.tensor([1.0] * n + cont),
         "child": torch.tensor([*range(n, 2 * n), *([-1] * n)]),
         "mask": torch.tensor([[True]] * n + [[False]] * n),
     }
-    batch = Batch(columns, torch.arange(n))
+    return Batch(columns, torch.arange(n))
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_the_soft_target_is_the_least_member_less_the_weighted_log_probability(width):
+    critics = {"critic": ContinuousQ(2, (8,)), "target": ContinuousQ(2, (8,))}
+    roles = built(width, policy=SquashedPolicy((8,)), temperature=ScalarModel(0.3), **critics)
+    n, batch = 5, continuous([1.0, 0, 1, 1, 0], width)
+    seen, after = batch["context"], batch.ahead()["context"]
+    action, reward = batch["action"], batch["reward"][:, 0]
     ctx = context(**roles)
     objective = SoftTD(gamma=0.9)
     batch = live(objective, batch, ctx)
@@ -179,11 +184,112 @@ def test_the_soft_target_is_the_least_member_less_the_weighted_log_probability(w
     squashed = torch.distributions.TransformedDistribution(law, [torch.distributions.TanhTransform(cache_size=1)])
     logp = squashed.log_prob(squashed.transforms[0](u)).sum(1)
     q = roles["target"].module(torch.cat([after, u.tanh()], 1))[..., 0]  # [n members, B]
-    y = reward + 0.9 * torch.tensor(cont) * (torch.minimum(q[0], q[1]) - 0.3 * logp)
+    y = reward + 0.9 * batch.ahead()["cont"] * (torch.minimum(q[0], q[1]) - 0.3 * logp)
     torch.testing.assert_close(info["target"], y.detach(), atol=1e-5, rtol=1e-5)
     mine = roles["critic"].module(torch.cat([seen, action], 1))[..., 0]
     torch.testing.assert_close(loss, ((mine - y.detach()) ** 2).sum(0) / 2, atol=1e-5, rtol=1e-5)
     assert info["target"][1] == reward[1]  # the end of an episode: its reward and nothing else
+
+
+@pytest.mark.parametrize("width", [1, 3])
+def test_the_smoothed_target_against_the_papers_algorithm(width):
+    """TD3 written out: a' = clip(pi'(s') + clip(eps, -c, c), -1, 1), y = r + gamma (1 - done) min(Q1', Q2')(s', a')."""
+    critics = {"critic": ContinuousQ(2, (8,)), "target": ContinuousQ(2, (8,))}
+    roles = built(width, target_policy=DeterministicPolicy((8,)), **critics)
+    with torch.no_grad():
+        roles["target_policy"].module.body.layers[-1].weight.mul_(8)  # actions near their bounds too
+    n, batch = 40, continuous([1.0, 0.0, 1.0, 1.0] * 10, width)
+    ctx, objective = context(**roles), SmoothedTD(gamma=0.9, noise=0.6, clip=0.5)
+    loss, info = objective(live(objective, batch, ctx), ctx)
+
+    after, done = batch.ahead()["context"], 1 - batch.ahead()["cont"]
+    eps = 0.6 * CounterNoise(keys(3, "next", n=n)).normal(0, width)
+    mean = roles["target_policy"].module(after).tanh()
+    assert bool((eps.abs() > 0.5).any()) and bool(((mean + eps.clamp(-0.5, 0.5)).abs() > 1).any())  # both clips act
+    action = (mean + eps.clamp(-0.5, 0.5)).clamp(-1, 1)
+    q1, q2 = roles["target"].module(torch.cat([after, action], 1))[..., 0]
+    y = (batch["reward"][:, 0] + 0.9 * (1 - done) * torch.minimum(q1, q2)).detach()
+    torch.testing.assert_close(info["target"], y)
+    mine = roles["critic"].module(torch.cat([batch["context"], batch["action"]], 1))[..., 0]
+    torch.testing.assert_close(loss, ((mine[0] - y) ** 2 + (mine[1] - y) ** 2) / 2)
+    gradients = torch.autograd.grad(loss.sum(), list(roles["critic"].module.parameters()))
+    assert all(bool(g.abs().sum() > 0) for g in gradients)
+    assert all(p.grad is None for role in ("target", "target_policy") for p in roles[role].module.parameters())
+
+
+def fixed(action):
+    """A deterministic policy that always answers this."""
+    return lambda batch: SimpleNamespace(mode=lambda: action[: len(batch)])
+
+
+def linear(*slopes):
+    """A critic whose members are Q_i(s, a) = slope_i · a + i, of one dimension."""
+    q = lambda a: torch.stack([slope * a[:, 0] + i for i, slope in enumerate(slopes)], 1)[:, None]  # noqa: E731
+    return lambda batch: SimpleNamespace(value=lambda: q(batch["action"]))
+
+
+def test_smoothed_targets_by_hand():
+    """Q1' = 2a, Q2' = 1 - 3a at pi' = 0.5 without noise: min(1, -0.5); with a huge noise a' is 0.5 ± 0.2."""
+    batch = continuous([1.0, 0.0, 1.0], 1)
+    r = batch["reward"][:, 0]
+    ctx = context(critic=linear(0.0), target=linear(2.0, -3.0), target_policy=fixed(torch.full((3, 1), 0.5)))
+    seen = batch.put({"live/critic/value": torch.tensor([[4.0], [5.0], [6.0]])})
+    loss, info = SmoothedTD(gamma=0.5, noise=0.0)(seen, ctx)
+    y = r + 0.5 * torch.tensor([1.0, 0.0, 1.0]) * -0.5
+    torch.testing.assert_close(info["target"], y)
+    torch.testing.assert_close(loss, (torch.tensor([4.0, 5.0, 6.0]) - y).square() / 2)
+    _, info = SmoothedTD(gamma=0.5, noise=1e6, clip=0.2)(seen, ctx)
+    sign = CounterNoise(keys(3, "next", n=3)).normal(0, 1)[:, 0].sign()
+    y = r + 0.5 * torch.tensor([1.0, 0.0, 1.0]) * (1 - 3 * (0.5 + 0.2 * sign))  # 1 - 3a is the smaller at 0.3 and 0.7
+    torch.testing.assert_close(info["target"], y)
+
+
+@pytest.mark.parametrize(("over", "q", "slope"), [("first", 0.8, 2.0), ("min", -0.2, -3.0), ("mean", 0.3, -0.5)])
+def test_the_deterministic_gradient_by_hand(over, q, slope):
+    """Q1 = 2a and Q2 = 1 - 3a at a = 0.4: the loss is -Q, its gradient in the action -dQ/da."""
+    action = torch.full((3, 1), 0.4, requires_grad=True)
+    ctx = context(policy=fixed(action), critic=linear(2.0, -3.0))
+    loss, info = Deterministic(over=over)(continuous([1.0, 1.0, 1.0], 1), ctx)
+    torch.testing.assert_close(loss, torch.full((3,), -q))
+    torch.testing.assert_close(info["q"], torch.full((3,), q))
+    (g,) = torch.autograd.grad(loss.sum(), action)
+    torch.testing.assert_close(g, torch.full((3, 1), -slope))
+
+
+def test_the_deterministic_gradient_is_the_chain_rule():
+    """d(-Q1)/dw = -dQ1/da · dpi/dw, both factors taken apart."""
+    roles = built(2, policy=DeterministicPolicy((8,)), critic=ContinuousQ(2, (8,)))
+    batch = continuous([1.0] * 6, 2)
+    loss, _ = Deterministic()(batch, context(**roles))
+    weights = list(roles["policy"].module.parameters())
+    found = torch.autograd.grad(loss.sum(), weights)
+    action = roles["policy"].module(batch["context"]).tanh()
+    leaf = action.detach().requires_grad_()
+    q = roles["critic"].module(torch.cat([batch["context"], leaf], 1))[0, :, 0]
+    (slope,) = torch.autograd.grad(q.sum(), leaf)
+    for a, b in zip(found, torch.autograd.grad(action, weights, -slope), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_td3_trains_the_policy_and_moves_the_targets_on_every_second_update(tmp_path):
+    """The paper's algorithm box: critics at every update; at each second one the policy, and after it both targets."""
+    tiny = {"buffer.collect": 1, "buffer.warmup": 8, "buffer.size": 4, "rollout.random": 8, "evaluate": False}
+    run = open_run(load("baselines/td3_pendulum").changed({**tiny, "env_steps": 14}), tmp_path / "run")
+    weights = lambda role: [p.detach().clone() for p in run.ctx.models[role].module.parameters()]  # noqa: E731
+    same = lambda role: all(map(torch.equal, before[role], after[role]))  # noqa: E731
+    before, updates = {}, 0
+    for _ in loop(run):
+        after = {r: weights(r) for r in ("policy", "critic", "target", "target_policy")}
+        done = run.stage.learners["main"].state["updates"]
+        if done == updates + 1:
+            second = done % 2 == 0
+            assert not same("critic") and same("policy") == (not second)
+            for target, of in (("target", "critic"), ("target_policy", "policy")):
+                assert same(target) == (not second)
+                for t, o, x in zip(after[target], before[target], after[of], strict=True):
+                    torch.testing.assert_close(t, o + 0.005 * (x - o) * second, atol=1e-7, rtol=0)
+        before, updates = after, done
+    assert updates >= 4
 
 
 class Normal1:
@@ -252,8 +358,11 @@ def test_members_and_mistakes():
     assert members(torch.zeros(4, 1)).shape == (4, 1) and members(torch.zeros(4, 1, 3)).shape == (4, 3)
     with pytest.raises(ValueError, match="'huber'"):
         QLearning(loss="hubr")
-    with pytest.raises(ValueError, match="did you mean 'mean'"):
-        Reparam(over="meen")
+    for objective in (Reparam, Deterministic):
+        with pytest.raises(ValueError, match="did you mean 'mean'"):
+            objective(over="meen")
+    with pytest.raises(ValueError, match=r"smoothed_td: clip is -0\.5: expected 0 or more"):
+        SmoothedTD(clip=-0.5)
     batch = transitions([0], [0], [1.0], [0], [1.0])
     ctx = context(policy=Table([[0.0]]), targets=Table([[0.0]]))
     with pytest.raises(KeyError, match="targets"):

@@ -147,9 +147,7 @@ class Intrinsic:
     power: float = 3.0
     least: float = -0.5
     role: str = "helpful"
-    state: dict[str, Any] = field(
-        init=False, default_factory=lambda: {"labels": {}, "n": 0, "sum": 0.0, "square": 0.0}
-    )
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"labels": {}, "n": 0, "sum": 0.0, "square": 0.0})
 
     @property
     def needs(self) -> tuple[Need, ...]:

@@ -5,9 +5,9 @@ A token reward model, role `credit`, is fitted to outcomes while it weighs the p
     collect   : mixed, advantage (leave-one-out, unscaled): before anything is chosen
     transform : credit weights (below)
     credit    : fit outcome on stream `credit`, reduce = row
-    policy    : after = 10; reinforce on `pos`, 0.5 x reinforce on `neg`, 0.01 x divergence on `rl` (what was chosen)
+    policy    : after = 10; `clip` of `present` on `pos`, 0.5 x it on `neg`, 0.01 x divergence on `rl` (what was chosen)
 
-On negatives eta |A| w log(pi / pi_old) has the gradient of `reinforce` with the advantage A w, since A < 0 there.
+On negatives eta |A| w log(pi / pi_old) has the gradient of REINFORCE with the advantage A w, since A < 0 there.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ recipe, with `same_as = "policy"` for both roles:
     buffer   : fresh(stream = "solver"): a rejected question leaves it short, and the curriculum refills from its pool
     collect  : by role (below): the solver's advantage over its group, the proposer's over the batch
     solver   : clip(high = 0.285) + 0.01 x divergence, stream `solver`
-    proposer : reinforce, stream `proposer`
+    proposer : clip of `present`, stream `proposer`
 
 Left out: tools; `proposer` and `solver` may be any rollouts that play these roles.
 """

@@ -20,7 +20,7 @@ from shuhari.buffers.fresh import Fresh
 from shuhari.data import Payload, Problem, Status, Step, code
 from shuhari.learners.gradient import GradientLearner, Term
 from shuhari.models.tabular import Tabular
-from shuhari.objectives.clip import Reinforce
+from shuhari.objectives.clip import Clip
 from shuhari.optimisers.adamw import AdamW
 from shuhari.ports import Collected, Curriculum, Environment, Evaluate, Learner, Model, Policy, Rollout, Task, Transform
 from shuhari.tasks.source import Generated
@@ -90,7 +90,7 @@ def groove(steps: int = 1, inner: int = 2, **fields: Any) -> Any:
     )
     rival = GradientLearner(
         Fresh(2, stream="rival"),
-        {"rival": harness.part("rival", a2c=Term(Reinforce("rival"), stream="rival"))},
+        {"rival": harness.part("rival", a2c=Term(Clip(role="rival", behaviour="present"), stream="rival"))},
         {"returns": Returns(0.99, stream="rival")},
         name="rival",
     )

@@ -17,7 +17,7 @@ from shuhari.buffers.fresh import Fresh
 from shuhari.data import Info
 from shuhari.learners.gradient import Term
 from shuhari.models.tabular import Tabular
-from shuhari.objectives.clip import Reinforce
+from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence
 from shuhari.optimisers.adamw import AdamW
 from shuhari.ports import Evaluate, Follow, Learner, Reward, Rollout, Transform
@@ -120,7 +120,7 @@ def deep(optimiser: Any, *, half: int = 2, groups: int = 8, **fields: Any) -> An
     part = harness.part(
         "policy",
         optimiser,
-        win=Term(Reinforce()),
+        win=Term(Clip(behaviour="present")),
         near=Term(Divergence("exact", to="reference"), weight=0.1),
         prox=Term(Divergence("exact", to="anchor"), weight=1 / 2.0),
     )

@@ -14,7 +14,7 @@ from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.learners.gradient import Term
 from shuhari.models.causal import Causal
-from shuhari.objectives.clip import Reinforce
+from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence
 from shuhari.ports import Collected, Model, Objective, Transform
 from shuhari.roles import Role
@@ -35,8 +35,8 @@ def run_of(steps: int = 1, after: int = 0) -> Any:
     parts = {
         "credit": harness.part("credit", fit=Term(FitOutcome(), "credit", reduce="row")),
         "policy": harness.part(
-            pos=Term(Reinforce(), "pos"),
-            neg=Term(Reinforce(), "neg", 0.5),
+            pos=Term(Clip(behaviour="present"), "pos"),
+            neg=Term(Clip(behaviour="present"), "neg", 0.5),
             kl=Term(Divergence(), "rl", 0.01),
             after=after,
         ),

@@ -20,7 +20,7 @@ from shuhari.data import Problem, Request, Step, Trajectory, code
 from shuhari.learners.gradient import Term
 from shuhari.models.tokenizers import character_tokenizer
 from shuhari.needs import Trace
-from shuhari.objectives.clip import Clip, Reinforce
+from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence
 from shuhari.ports import Collected, Curriculum, Policy, Rollout, Transform
 from shuhari.roles import Role
@@ -118,7 +118,7 @@ def run_of(rollout: Rollout, steps: int = 1) -> Any:
     }  # fmt: skip
     parts = {
         "solver": harness.part(clip=Term(Clip(high=0.285), "solver"), kl=Term(Divergence(), "solver", 0.01)),
-        "proposer": harness.part(reinforce=Term(Reinforce(), "proposer")),
+        "proposer": harness.part(reinforce=Term(Clip(behaviour="present"), "proposer")),
     }
     roles = ByRole({
         "solver": Advantage(stream="solver"),

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import math
+import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +68,7 @@ def test_the_split_column_is_honoured(write: Any) -> None:
     assert [hard[i].prompt for i in range(11)] == [*(f"p{i}" for i in range(2, 30, 3)), "p2"]
     with pytest.raises(ValueError, match="did you mean 'hard'"):
         task.problems("hart")
-    with pytest.raises(ValueError, match=r"lines 1 and 2 have one prompt.*'train' and 'test'"):
+    with pytest.raises(ValueError, match=r"line 1 and line 2 have one prompt.*'train' and 'test'"):
         File(write({"prompt": "p", "answer": "a", "split": "train"}, {"prompt": "p", "answer": "a", "split": "test"}))
 
 
@@ -114,7 +118,7 @@ def test_files_that_are_not_there_or_empty(write: Any, tmp_path: Path) -> None:
         File(str(tmp_path))
     with pytest.raises(ValueError, match="a path is missing"):
         File()
-    with pytest.raises(ValueError, match="lines 1 and 2 have one id, 'x'"):
+    with pytest.raises(ValueError, match="line 1 and line 2 have one id, 'x'"):
         File(write({"prompt": "p", "answer": "a", "id": "x"}, {"prompt": "q", "answer": "a", "id": "x"}))
 
 
@@ -126,6 +130,188 @@ def test_a_byte_order_mark_is_no_content(write: Any) -> None:
 def test_alphabet(write: Any) -> None:
     rows = [{"prompt": "ab", "answer": 12}, {"prompt": [{"role": "u", "content": "c"}], "answer": "d", "solution": "e"}]
     assert File(write(*rows)).alphabet == "12abcdeu"
+
+
+# ---------------------------------------------------------------- the forms of a row
+
+
+def message(role: str, content: str) -> dict[str, str]:
+    return {"role": role, "content": content}
+
+
+HI, HO, HA = message("user", "hi"), message("assistant", "ho"), message("assistant", "ha")
+
+
+@pytest.mark.parametrize(
+    ("row", "prompt", "solution", "info"),
+    [
+        ({"messages": [HI, HO]}, (HI,), "ho", {}),
+        ({"messages": [HI, HO, HI, HA], "level": 2}, (HI, HO, HI), "ha", {"level": 2}),
+        ({"messages": [HI]}, (HI,), None, {}),
+        ({"messages": [HI, HO, HI]}, (HI, HO, HI), None, {}),
+        ({"prompt": "p", "completion": "c"}, "p", "c", {}),
+        ({"prompt": [HI], "completion": [HO]}, (HI,), "ho", {}),
+        ({"prompt": "p", "completion": "c", "solution": 3}, "p", "c", {"solution": 3}),
+        ({"prompt": "p", "completion": "c", "label": False}, "p", "c", {"label": False}),
+        ({"prompt": "p", "answer": 1, "label": "easy"}, "p", None, {"label": "easy"}),
+        ({"prompt": "p", "chosen": "a", "rejected": "b"}, "p", None, {"chosen": "a", "rejected": "b"}),
+        ({"prompt": [HI], "chosen": [HO], "rejected": [HA]}, (HI,), None, {"chosen": "ho", "rejected": "ha"}),
+        ({"prompt": [HI], "chosen": [HI, HO], "rejected": [HI, HA]}, (HI,), None, {"chosen": "ho", "rejected": "ha"}),
+        ({"chosen": [HI, HO], "rejected": [HI, HA]}, (HI,), None, {"chosen": "ho", "rejected": "ha"}),
+        ({"chosen": [HI, HO], "rejected": [HI, HO]}, (HI,), None, {"chosen": "ho", "rejected": "ho"}),
+        ({"prompt": "hi", "chosen": [HI, HO], "rejected": [HI, HA]}, (HI,), None, {"chosen": "ho", "rejected": "ha"}),
+        ({"prompt": "hi", "chosen": [HO], "rejected": [HA]}, "hi", None, {"chosen": "ho", "rejected": "ha"}),
+        (
+            {"chosen": "The sky is blue.", "rejected": "The sky is green."},  # of TRL's documentation
+            "The sky is",
+            None,
+            {"chosen": " blue.", "rejected": " green."},
+        ),
+        ({"prompt": "p"}, "p", None, {}),
+        ({"prompt": "p", "answers": ["a", "b"]}, "p", None, {"answers": ("a", "b")}),
+        ({"prompt": "p", "chosen": None, "answer": None, "solution": "s", "x": None}, "p", "s", {"x": None}),
+        ({"prompt": "p", "answer": 10**30}, "p", None, {}),
+    ],
+)
+def test_the_forms_of_a_row(write: Any, row: dict[str, Any], prompt: Any, solution: Any, info: Any) -> None:
+    problem = File(write({**row, "split": "train"})).problems("train")[0]
+    assert (problem.prompt, problem.solution, dict(problem.info)) == (prompt, solution, info)
+    assert problem.answer == row.get("answer")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"prompt": "p", "messages": [HI]}, "both `prompt` and `messages`"),
+        ({"messages": [HO]}, "nothing before the assistant"),
+        ({"messages": [HI, HO], "completion": "c"}, "beside `messages`"),
+        ({"messages": "hi"}, "`messages` is 'hi'"),
+        ({"messages": []}, r"`messages` is \[\]"),
+        ({"messages": [{"role": "user", "content": [1]}]}, "expected messages"),
+        ({"mesages": [HI]}, "no 'prompt' and no 'messages'; known: mesages"),
+        ({"promt": "p", "answer": "a"}, "no 'prompt'.*did you mean 'promt'"),
+        ({"prompt": "p", "completoin": "c"}, "no 'completion'; did you mean 'completoin'"),
+        ({"prompt": "p", "chosen": "a"}, "no 'rejected'"),
+        ({"prompt": "p", "chosen": "a", "rejected": [HO]}, "`chosen` is 'a'"),
+        ({"prompt": "p", "chosen": [HI], "rejected": [HO]}, "`chosen` ends with messages of user"),
+        (
+            {"chosen": [HI, HO, HI, HA], "rejected": [HI, HA]},
+            "`chosen` ends with messages of assistant, user, assistant",
+        ),
+        ({"chosen": "same", "rejected": "same"}, "are the same"),
+        ({"chosen": "a", "rejected": "b"}, "share none"),
+        ({"prompt": "p", "completion": "c", "label": 1}, "`label` is 1"),
+        ({"prompt": "p", "completion": 1}, "`completion` is 1"),
+        (b'{"prompt": "p", "answer": 1e999}\n', "`answer` is inf"),
+        (b'{"prompt": "p", "x": [-1e999]}\n', "`x` is -inf"),
+        (b'{"prompt": "\\ud800"}\n', "`prompt` is no text of Unicode"),
+        (b'{"prompt": "p", "x": "\\ud800"}\n', "`x` is no text of Unicode"),
+        (b'{"prompt": "p", "answer": ' + b"9" * 5000 + b"}\n", "limit"),
+    ],
+)
+def test_a_row_of_no_form_is_named(write: Any, row: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"rows\.jsonl, line 2: .*{message}"):
+        File(write({"prompt": "fine", "completion": "c"}, row))
+
+
+def test_rows_without_answers_grade_nothing(write: Any) -> None:
+    ids = np.ones(2, np.int32)
+    problem = (task := File(write({"prompt": "p", "split": "train"}))).problems("train")[0]
+    assert task.grade(problem, [Step.of(ids, ids, info={"text": "x"})]) == {}
+    with pytest.raises(ValueError, match="line 2: no 'answer', which line 1 has"):
+        File(write({"prompt": "p", "answer": 1}, {"prompt": "q", "other": 1}))
+    mixed = File(write({"prompt": "p", "answer": 1}, {"prompt": "q", "completion": "c"}))
+    assert {p.answer for rows in both_or_one(mixed) for p in rows} == {1, None}
+
+
+def both_or_one(task: File) -> list[list[Problem]]:
+    """The rows of the splits that there are."""
+    found = []
+    for split in ("train", "test"):
+        try:
+            found.append(list(task.problems(split).problems))
+        except ValueError:
+            continue
+    return found
+
+
+def test_one_prompt_with_many_completions(write: Any) -> None:
+    """As preference files have it: ids differ, and stay where rows are written in another order."""
+    rows = [{"prompt": "p", "completion": c, "label": c == "a", "split": "train"} for c in "abcb"]
+    first, second = (
+        [(p.id, p.solution) for p in File(write(*rows[::turn], name=f"{turn}.jsonl")).problems("train").problems]
+        for turn in (1, -1)
+    )
+    assert len({name for name, _ in first}) == 4 and sorted(first) == sorted(second)
+
+
+def test_the_alphabet_has_pairs(write: Any) -> None:
+    assert File(write({"prompt": "p", "chosen": "ab", "rejected": "c"}, {"prompt": "q"})).alphabet == "abcpq"
+
+
+def test_a_table_is_refused_with_the_command_that_mends_it(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("prompt,answer\np,a\n")
+    with pytest.raises(ValueError, match=r"a \.csv file: expected JSON Lines or Parquet; python -c .*read_csv"):
+        File(str(tmp_path / "rows.csv"))
+
+
+# ---------------------------------------------------------------- Parquet
+
+
+def parquet(path: Path, rows: list[dict[str, Any]], **more: Any) -> str:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    names = dict.fromkeys(name for row in rows for name in row)
+    pq.write_table(pa.Table.from_pylist([dict.fromkeys(names) | row for row in rows], **more), path)
+    return str(path)
+
+
+def test_parquet_is_read_as_the_same_rows(tmp_path: Path, write: Any) -> None:
+    rows: list[dict[str, Any]] = [
+        {"prompt": "p", "answer": "a", "tags": [["x"], []], "meta": {"n": 1, "f": 0.5}, "split": "train"},
+        {"messages": [HI, HO], "split": "train"},
+        {"prompt": "q", "chosen": "c", "rejected": "d", "split": "train"},
+    ]
+    ours, theirs = (
+        list(File(p).problems("train").problems) for p in (write(*rows), parquet(tmp_path / "rows.parquet", rows))
+    )
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a.id, a.prompt, a.answer, a.solution) == (b.id, b.prompt, b.answer, b.solution)
+        assert dict(a.info) == {k: v for k, v in b.info.items() if v is not None}
+
+
+def test_values_that_json_has_not(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "p", "at": datetime.date(2024, 2, 29), "price": Decimal("1.50"), "raw": b"\x00", "x": math.nan},
+        {"prompt": "q", "at": None, "price": None, "raw": None, "x": 2.0},
+    ]
+    problems = [p for rows in both_or_one(File(parquet(tmp_path / "rows.parquet", rows))) for p in rows]
+    found = {p.prompt: dict(p.info) for p in problems}
+    assert found["p"] == {"at": "2024-02-29", "price": "1.50", "raw": b"\x00", "x": None}
+    assert found["q"] == {"at": None, "price": None, "raw": None, "x": 2.0}
+
+
+def test_a_bad_row_of_parquet_is_named_by_its_number(tmp_path: Path) -> None:
+    path = tmp_path / "rows.parquet"
+    with pytest.raises(ValueError, match=r"rows\.parquet, row 2: no 'prompt'"):
+        File(parquet(path, [{"prompt": "p"}, {"prompt": None}]))
+    with pytest.raises(ValueError, match="row 1: `answer` is inf"):
+        File(parquet(path, [{"prompt": "p", "answer": math.inf}]))
+    with pytest.raises(ValueError, match="no rows"):
+        File(parquet(path, [], schema=pytest.importorskip("pyarrow").schema([("prompt", "string")])))
+    path.write_bytes(b"PAR1" + b"x" * 100)
+    with pytest.raises(ValueError, match="after row 0: no good Parquet"):
+        File(str(path))
+
+
+def test_without_pyarrow_the_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "rows.parquet"
+    path.write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "shuhari\[lm\]"'):
+        File(str(path))
+
+
+# ---------------------------------------------------------------- grading
 
 
 @pytest.mark.parametrize(

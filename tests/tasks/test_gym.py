@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -259,18 +260,20 @@ def test_missing_libraries_and_bad_settings() -> None:
 @pytest.mark.parametrize(
     ("seen", "done", "message"),
     [
-        (spaces.Dict(a=BOX), TWO, "observation space is a Dict.*FlattenObservation"),
-        (spaces.Tuple((TWO, TWO)), TWO, "FlattenObservation"),
-        (spaces.MultiBinary(3), TWO, "FlattenObservation"),
-        (spaces.Sequence(TWO), TWO, "TransformObservation"),
-        (BOX, spaces.MultiDiscrete([2, 3]), "action space is a MultiD.*TransformAction"),
-        (spaces.Discrete(3, start=1), TWO, r"Discrete starting at 1.*TransformObservation \(subtract 1\)"),
-        (BOX, spaces.Box(0, 3, (2,), np.int64), "Box of int64.*TransformAction"),
+        (spaces.Tuple((TWO, TWO)), TWO, "is a Tuple: .*gymnasium.wrappers.FlattenObservation"),
+        (spaces.Dict(a=BOX, b=spaces.Dict(c=spaces.Text(4))), TWO, "is a Text at 'b/c'.*wrappers.FilterObservation"),
+        (spaces.Sequence(TWO), TWO, "is a Sequence: .*gymnasium.wrappers.TransformObservation"),
+        (spaces.Graph(BOX, None), TWO, "is a Graph: .*gymnasium.wrappers.TransformObservation"),
+        (BOX, spaces.MultiDiscrete([[2, 3]]), r"action space is a MultiDiscrete of shape \(1, 2\).*TransformAction"),
+        (BOX, spaces.Tuple((TWO, TWO)), "action space is a Tuple.*gymnasium.wrappers.TransformAction"),
+        (BOX, spaces.Box(0, 3, (2,), np.int64), "Box of int64.*gymnasium.wrappers.TransformAction"),
     ],
 )
 def test_other_spaces_name_a_wrapper(seen: Any, done: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match=message) as error:
         Gym("Odd-v0", kwargs={"seen": seen, "done": done})
+    named = re.findall(r"gymnasium\.wrappers\.(\w+)", str(error.value))
+    assert named and all(hasattr(gymnasium.wrappers, n) for n in named)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
-from shuhari.data import Problem, Request, Step, Trajectory
+from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.pack import pack
-from shuhari.transforms.filters import Mixed
+from shuhari.transforms.advantage import Advantage
+from shuhari.transforms.filters import Finished, Mixed
 from shuhari.transforms.streams import carried, ungraded, whitened, without
 
 NAN = float("nan")
@@ -18,13 +19,13 @@ def context():
     return SimpleNamespace(charge=lambda what, n: spent.update({what: spent.get(what, 0) + n}), spent=spent)
 
 
-def groups(*outcomes, role="policy"):
+def groups(*outcomes, role="policy", status=()):
     rows = []
     for i, group in enumerate(outcomes):
         request = Request(Problem("t", str(i), ""), key=str(i))
         for x in group:
             step = Step.of(np.array([7], np.int32), np.array([1, 2], np.int32), reward={"score": x}, role=role)
-            rows.append(Trajectory(request, (step,)))
+            rows.append(Trajectory(request, (step,), status[len(rows)] if status else Status.FINISHED))
     batch = pack(rows)
     return batch.put({"reward": batch["reward/score"]})
 
@@ -58,6 +59,15 @@ def test_weights_multiply_rather_than_overwrite():
     )
     out = Mixed()(batch, context())  # the second group has one counted sample left: nothing to compare
     assert out["weight/rl"][:, 0].tolist() == [0.5, 0.5, 0, 0]
+
+
+def test_cut_answers_are_no_lesson_but_count_in_their_group():
+    ends = (Status.FINISHED, Status.TRUNCATED, Status.FINISHED, Status.CUT, Status.ERROR)
+    out = Finished()(groups([1, 0, 0], [1, 0], status=ends), context())
+    assert out["weight/rl"].tolist() == [[1, 1], [0, 0], [1, 1], [0, 0], [0, 0]]
+    advantage = Advantage(scale="none")(out, context())["advantage"][:3, 0]
+    torch.testing.assert_close(advantage, torch.tensor([2 / 3, -1 / 3, -1 / 3]))  # the mean is that of all three
+    assert Finished("pg")(out, context())["weight/rl"].equal(out["weight/rl"])
 
 
 def test_helpers():

@@ -1,4 +1,4 @@
-"""KL in the reward: the formula, its stamps, and its expectation by enumeration."""
+"""KL in the reward: the formula, its stamps, its expectation by enumeration. Overlong punishment by hand."""
 
 from types import SimpleNamespace
 
@@ -7,7 +7,7 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.needs import Need
-from shuhari.transforms.shaping import KlInReward
+from shuhari.transforms.shaping import KlInReward, Overlong
 
 CTX = SimpleNamespace(at=lambda x: x)
 
@@ -45,3 +45,38 @@ def test_the_expected_penalty_is_beta_times_kl(form):
 def test_a_wrong_form_is_named():
     with pytest.raises(ValueError, match="no form 'k4'"):
         KlInReward(form="k4")
+
+
+def answers(*lengths, width=12):
+    """Rows of one answer each, a token of the prompt's side before it, that earn 1 on their last decision."""
+    mask = torch.zeros(len(lengths), width, dtype=torch.bool)
+    reward = torch.zeros(mask.shape)
+    for row, n in enumerate(lengths):
+        mask[row, 1 : n + 1] = True
+        reward[row, n] = 1.0
+    return Batch({"mask": mask, "logp": torch.zeros(mask.shape), "reward": reward})
+
+
+def test_overlong_answers_are_punished_by_equation_13():
+    data = answers(1, 6, 7, 8, 9, 10, 11)  # L_max = 10, L_cache = 4
+    out = Overlong(length=10, cache=4)(data, CTX)
+    assert out["reward/overlong"].sum(1).tolist() == [0, 0, -0.25, -0.5, -0.75, -1, -1]
+    assert out["reward"].sum(1).tolist() == [1, 1, 0.75, 0.5, 0.25, 0, 0]
+    assert out["reward"][3].tolist() == [0, 0, 0, 0, 0, 0, 0, 0, 0.5, 0, 0, 0]  # on the last decision
+    half = Overlong(length=10, cache=4, weight=0.5)(data, CTX)
+    assert half["reward/overlong"].sum(1).tolist() == [0, 0, -0.125, -0.25, -0.375, -0.5, -0.5]
+    assert data["reward"].sum() == 7  # the batch that came in is as it was
+
+
+def test_overlong_counts_decisions_and_leaves_the_ungraded_so():
+    mask = torch.tensor([[True, False, True, True], [True] * 4, [False] * 4])
+    reward = torch.tensor([[0, 0, 0, 1.0], [float("nan")] * 4, [0.0] * 4])
+    out = Overlong(length=4, cache=2)(Batch({"mask": mask, "logp": torch.zeros(3, 4), "reward": reward}), CTX)
+    assert out["reward/overlong"].tolist() == [[0, 0, 0, -0.5], [0, 0, 0, -1.0], [0, 0, 0, 0]]
+    assert out["reward"][0].tolist() == [0, 0, 0, 0.5] and bool(out["reward"][1].isnan().all())
+
+
+@pytest.mark.parametrize("cache", [0, 9])
+def test_an_impossible_cache_is_named(cache):
+    with pytest.raises(ValueError, match=f"cache is {cache}: expected 1 to length, which is 8"):
+        Overlong(length=8, cache=cache)

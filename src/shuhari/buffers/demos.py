@@ -1,6 +1,6 @@
 """Demonstrations: the solutions of a task's problems as supervised rows.
 
-Text only; recorded episodes of environments are not read here.
+Text only; recorded episodes of controllers are not read here.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import numpy as np
 
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import streamed
-from shuhari.data import Array, Problem, Request, Step, Trajectory, code, is_tokens
+from shuhari.data import Array, Payload, Problem, Request, Step, Trajectory, code, is_tokens
 from shuhari.pack import pack
 from shuhari.ports import Ctx, Source
 from shuhari.registry import register
+from shuhari.rollouts.episode import replayed
 
 
 @register("buffer", "demos")
@@ -28,8 +29,10 @@ class Demos:
     It walks the problems of `split` from index `offset` on, so that an endless task gives other problems than the
     curriculum takes (which counts from 0). A finite split is walked round and round, each pass in an order of its own
     (`shuffle`). A solution is text, a tuple of texts (joined as they are), or token ids; where there is none, the
-    answer is shown. `logp` is unknown (NaN), so that ratios refuse these rows. Raises ValueError for a problem without
-    either.
+    answer is shown. Where the task gives the problem an environment, a solution is its turns: they are played there,
+    each with an end token, and what the environment says in between is no decision. `logp` is unknown (NaN), so that
+    ratios refuse these rows. Raises ValueError for a problem without either, and for turns that the environment does
+    not take.
     """
 
     size: int = 64
@@ -50,32 +53,46 @@ class Demos:
         for _ in range(self.draws):
             at = self.state["at"]
             self.state["at"] = at + self.size
-            rows = [self._row(source[self._index(source, i)], ctx) for i in range(at, at + self.size)]
+            problems = walk(source, self.split, at, self.size, self.offset, self.shuffle)
+            rows = [shown(p, p.answer if p.solution is None else p.solution, ctx, self.role) for p in problems]
             yield streamed(pack(rows, start=name + at), self.stream)
 
-    def _index(self, source: Source, i: int) -> int:
-        n = source.size()
-        if n is None:
-            return self.offset + i
-        if n < 1:
-            raise ValueError(f"the split {self.split!r} has no problems to demonstrate")
-        turn, place = divmod(self.offset + i, n)
-        return int(_order(turn, n)[place]) if self.shuffle else place
 
-    def _row(self, problem: Problem, ctx: Ctx) -> Trajectory:
-        solution: Any = problem.answer if problem.solution is None else problem.solution
-        if solution is None:
-            raise ValueError(f"problem {problem.id!r} of {problem.task} has no solution and no answer: nothing to show")
-        if isinstance(solution, tuple):
-            solution = "".join(solution)
-        context = ctx.encode(problem.prompt, self.role)
-        action: Any = solution if is_tokens(solution) else ctx.encode(solution, self.role)
-        if not (is_tokens(context) and is_tokens(action)):
-            raise TypeError(f"problem {problem.id!r} of {problem.task} is not text: demonstrations are token ids")
-        end = ctx.models[self.role].end  # type: ignore[attr-defined]
-        if not len(action) or action[-1] != end:
-            action = np.append(action, np.int32(end))
-        return Trajectory(Request(problem), (Step.of(context, action, version=-1, role=self.role),))
+def walk(source: Source, split: str, at: int, count: int, offset: int, shuffle: bool) -> list[Problem]:
+    """The `count` problems from place `at` of a walk that begins at index `offset`; a finite source is walked round and
+    round, each pass in an order of its own (`shuffle`). ValueError where there are none."""
+    n = source.size()
+    if n is None:
+        return [source[offset + i] for i in range(at, at + count)]
+    if n < 1:
+        raise ValueError(f"the split {split!r} has no problems to demonstrate")
+    places = [divmod(offset + i, n) for i in range(at, at + count)]
+    return [source[int(_order(turn, n)[place]) if shuffle else place] for turn, place in places]
+
+
+def shown(problem: Problem, solution: Any, ctx: Ctx, role: str) -> Trajectory:
+    """The prompt, then `solution` and the end token: one row, all decided by nobody we know. In an environment the
+    turns of the solution are played. ValueError where it is None, TypeError where it is not text."""
+    whose = f"problem {problem.id!r} of {problem.task}"
+    if solution is None:
+        raise ValueError(f"{whose} has no solution and no answer: nothing to show")
+    if (env := ctx.task.environment(problem)) is not None:
+        turns = solution if isinstance(solution, tuple) else (solution,)
+        return ctx.wait(replayed(problem, env, [_ended(turn, whose, ctx, role) for turn in turns], role, ctx))
+    action = _ended("".join(solution) if isinstance(solution, tuple) else solution, whose, ctx, role)
+    context = ctx.encode(problem.prompt, role)
+    if not is_tokens(context):
+        raise TypeError(f"{whose} is not text: demonstrations are token ids")
+    return Trajectory(Request(problem), (Step.of(context, action, version=-1, role=role),))
+
+
+def _ended(said: Payload, whose: str, ctx: Ctx, role: str) -> Array:
+    """Text or token ids as token ids with the end token last."""
+    ids: Any = said if is_tokens(said) else ctx.encode(said, role)
+    if not is_tokens(ids):
+        raise TypeError(f"{whose} is not text: demonstrations are token ids")
+    end = ctx.models[role].end  # type: ignore[attr-defined]
+    return ids if len(ids) and ids[-1] == end else np.append(ids, np.int32(end))
 
 
 @lru_cache(maxsize=2)

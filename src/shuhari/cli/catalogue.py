@@ -24,7 +24,10 @@ def methods(json: Json = False) -> None:
     if json:
         as_json([asdict(m) for m in found])
         return
-    table(("method", "summary", "verdict"), [(m.name, m.summary, m.verdict) for m in found])
+    table(
+        ("method", "summary", "verdict"),
+        [(m.name, m.summary if m.problem is None else f"({m.problem})", m.verdict) for m in found],
+    )
 
 
 def tasks(

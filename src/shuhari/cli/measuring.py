@@ -41,9 +41,13 @@ def evaluate(
         raise typer.BadParameter(f"pass@{max(k)} needs at least {max(k)} samples, and --samples is {samples}")
     settings = {"n": n, "samples": samples, "split": split, "k": tuple(k or ())}
     outcomes, used, at = measured(path, step, {key: v for key, v in settings.items() if v is not None})
-    found: dict[str, Estimate] = {"greedy": interval(outcomes.greedy)}
-    if outcomes.sampled is not None:
-        found |= stats.scores(outcomes.sampled, used.k or stats.powers(samples), used.solved)
+    found: dict[str, Estimate] = {}
+    parts = {task: part for task, part in outcomes.parts().items() if any(x == x for x in part.greedy)}
+    for task, part in {"": outcomes, **parts}.items():  # a task of which nothing could be graded has no line
+        own = {"greedy": interval(part.greedy)}
+        if part.sampled is not None:
+            own |= stats.scores(part.sampled, used.k or stats.powers(samples), used.solved)
+        found |= {f"{name}@{task}" if task else name: value for name, value in own.items()}
     if json:
         rows = {name: {"value": e.value, "low": e.low, "high": e.high, "n": e.n} for name, e in found.items()}
         as_json(

@@ -57,6 +57,11 @@ class Part:
     every: int = 1
     after: int = 0
 
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("minibatches", 1), ("every", 1), ("after", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}: expected at least {least}")
+
     @property
     def needs(self) -> list[Need]:
         return distinct(n for t in self.terms.values() for n in t.objective.needs)

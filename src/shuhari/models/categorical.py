@@ -1,7 +1,8 @@
 """Categorical decisions: the distribution, and the MLP policy over it.
 
-Axes: `B` rows, `K` positions (here 1), `A` alternatives, `N` decisions picked by `at`. The log-probability of a row is
-that at its sampling settings: softmax(logits / temperature), mixed with a uniform share `epsilon`.
+Axes: `B` rows, `K` positions (here 1), `M` choices made at once, `A` alternatives, `N` decisions picked by `at`. The
+log-probability of a row is that at its sampling settings: softmax(logits / temperature), mixed with a uniform share
+`epsilon` over what is allowed. Joint choices are independent of each other, in the mixture too.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from shuhari.batch import Batch
 from shuhari.data import Sampling
 from shuhari.models.mlp import Mlp
 from shuhari.models.sampling import epsilon, first_temperature, honour, temperature, uniform_share
-from shuhari.models.spaces import Inputs, discrete, spaces_of
+from shuhari.models.spaces import FORBIDDEN, Choices, Inputs, Net, Seen, some_allowed, spaces_of
 from shuhari.needs import Noise, Traces
-from shuhari.ports import Task
+from shuhari.ports import Event, Task
 from shuhari.registry import register
 
 SUPPORTED = frozenset({"temperature", "greedy", "epsilon"})
@@ -27,38 +28,49 @@ SUPPORTED = frozenset({"temperature", "greedy", "epsilon"})
 class Categorical:
     """Decisions among A: logits [B, K, A] as the model gives them, action, temperature and epsilon [B, K] or None.
 
+    `allowed` (shape of the logits; None: all): what may be done, the rest having a logit of -1e9. `joint`: a decision
+    is M choices at once, logits [B, K, M, A] and action [B, K, M]; log-probability, entropy and KL are sums over them.
     Every method answers [B, K]; after `at`, [N]."""
 
-    __slots__ = ("_logs", "action", "epsilon", "logits", "temperature")
+    __slots__ = ("_logs", "action", "allowed", "epsilon", "joint", "logits", "temperature")
 
     def __init__(
-        self, logits: Tensor, action: Tensor, temperature: Tensor | None = None, epsilon: Tensor | None = None
+        self,
+        logits: Tensor,
+        action: Tensor,
+        temperature: Tensor | None = None,
+        epsilon: Tensor | None = None,
+        allowed: Tensor | None = None,
+        joint: bool = False,
     ) -> None:
         self.logits, self.action, self.temperature, self.epsilon = logits, action, temperature, epsilon
+        self.allowed, self.joint = allowed, joint
         self._logs: Tensor | None = None
 
     def logs(self) -> Tensor:
-        """[B, K, A] log-probabilities at the sampling settings."""
+        """[B, K, A] log-probabilities at the sampling settings; [B, K, M, A] of joint choices."""
         if self._logs is None:
-            t, e = self.temperature, self.epsilon
+            t, e = (x if x is None or not self.joint else x.unsqueeze(-1) for x in (self.temperature, self.epsilon))
             logs = (self.logits if t is None else self.logits / t.unsqueeze(-1)).log_softmax(-1)
-            self._logs = logs if e is None else _mixed(logs, e.unsqueeze(-1))
+            self._logs = logs if e is None else _mixed(logs, e.unsqueeze(-1), self.allowed)
         return self._logs
 
     def log_prob(self) -> Tensor:
-        return self.logs().gather(-1, self.action.unsqueeze(-1)).squeeze(-1)
+        return self._sum(self.logs().gather(-1, self.action.unsqueeze(-1)).squeeze(-1))
 
     def entropy(self) -> Tensor:
         logs = self.logs()
-        return -(logs.exp() * logs).sum(-1)
+        return self._sum(-(logs.exp() * logs).sum(-1))
 
     def kl(self, other: Categorical) -> Tensor:
         """KL(self || other), exact, both at the sampling settings."""
         logs = self.logs()
-        return (logs.exp() * (logs - other.logs())).sum(-1)
+        return self._sum((logs.exp() * (logs - other.logs())).sum(-1))
 
     def mode(self) -> Tensor:
-        return self.logits.argmax(-1)
+        """The likeliest actions; [B, M] of joint choices, as the column `action` holds them."""
+        best = self.logits.argmax(-1)
+        return best.flatten(0, -2) if self.joint else best
 
     def parameters(self) -> Tensor:
         """[B, K, A] logits, before temperature."""
@@ -66,69 +78,102 @@ class Categorical:
 
     def at(self, index: Tensor) -> Categorical:
         """The decisions `index` [N] of the flattened [B * K]."""
-        t, e = (
-            None if x is None else x.expand_as(self.action).flatten()[index] for x in (self.temperature, self.epsilon)
+        like = self.action[..., 0] if self.joint else self.action
+        t, e = (None if x is None else x.expand_as(like).flatten()[index] for x in (self.temperature, self.epsilon))
+        logits, action, allowed = (
+            None if x is None else x.flatten(0, 1)[index] for x in (self.logits, self.action, self.allowed)
         )
-        return Categorical(self.logits.flatten(0, -2)[index], self.action.flatten()[index], t, e)
+        assert logits is not None and action is not None
+        return Categorical(logits, action, t, e, allowed, self.joint)
+
+    def _sum(self, x: Tensor) -> Tensor:
+        return x.sum(-1) if self.joint else x
 
 
-def _mixed(logs: Tensor, e: Tensor) -> Tensor:
-    """Log-probabilities of the mixture (1 - e) p + e / A."""
-    return torch.logaddexp((-e).log1p() + logs, (e / logs.shape[-1]).log())
+def _mixed(logs: Tensor, e: Tensor, allowed: Tensor | None) -> Tensor:
+    """Log-probabilities of the mixture (1 - e) p + e / (number of alternatives that are allowed)."""
+    if allowed is None:
+        return torch.logaddexp((-e).log1p() + logs, (e / logs.shape[-1]).log())
+    uniform = (e / allowed.sum(-1, keepdim=True).clamp(min=1)).log()
+    return torch.logaddexp((-e).log1p() + logs, uniform).where(allowed, FORBIDDEN)
 
 
-def scored(logits: Tensor, batch: Batch) -> Categorical:
-    """The decisions of a batch of one decision a row, from logits [B, A]."""
-    action = batch["action"].long().view(-1, 1)
-    return Categorical(logits.unsqueeze(1), action, temperature(batch), epsilon(batch))
+def scored(logits: Tensor, batch: Batch, allowed: Tensor | None = None) -> Categorical:
+    """The decisions of a batch of one decision a row, from logits [B, A], or [B, M, A] of joint choices."""
+    joint = logits.dim() == 3
+    action = batch["action"].long().view(len(logits), 1, *logits.shape[1:-1])
+    allowed = None if allowed is None else allowed.unsqueeze(1)
+    return Categorical(logits.unsqueeze(1), action, temperature(batch), epsilon(batch), allowed, joint)
 
 
-def sampled(logits: Tensor, sampling: Sampling, noise: Noise, start: int = 0) -> Traces:
-    """One decision a row from logits [B, A], by the Gumbel-max trick, so that a row's draw is its own noise's alone.
+def sampled(
+    logits: Tensor,
+    sampling: Sampling,
+    noise: Noise,
+    start: int | Tensor | None = None,
+    allowed: Tensor | None = None,
+) -> Traces:
+    """One decision a row from logits [B, A] (of joint choices [B, M, A]), by the Gumbel-max trick, so that a row's draw
+    is its own noise's alone.
 
     Log-probabilities are those of the distribution sampled; with `greedy` the action is the mode. `info`: `epsilon`
-    [B, 1] where there is a mixture; `environment` [B] where the environment counts actions from `start`."""
+    [B, 1] where there is a mixture; `environment` [B] or [B, M] where the environment counts actions from `start`."""
     t, e = first_temperature(sampling), uniform_share(sampling)
     logs = (logits if t == 1.0 else logits / t).log_softmax(-1)
     info: dict[str, Tensor] = {}
     if e:
-        logs = _mixed(logs, logs.new_full((1, 1), e))
+        logs = _mixed(logs, logs.new_full((1,) * logs.dim(), e), allowed)
         info["epsilon"] = logs.new_full((len(logs), 1), e)
     if sampling.greedy:
         action = logits.argmax(-1)
     else:
-        action = (logs - (-noise.uniform(0, logs.shape[-1]).log()).log()).argmax(-1)
-    if start:
+        action = (logs - (-noise.uniform(0, *logs.shape[1:]).log()).log()).argmax(-1)
+    if start is not None:
         info["environment"] = action + start
-    return Traces(action, logs.gather(1, action.unsqueeze(1)), info=info)
+    logp = logs.gather(-1, action.unsqueeze(-1))  # [B, 1], of joint choices [B, M, 1]
+    return Traces(action, logp.sum(1) if logits.dim() == 3 else logp, info=info)
 
 
 @register("model", "categorical")
 @dataclass
 class CategoricalPolicy:
-    """An MLP from Box or Discrete observations to a Discrete action space. Honours temperature, greedy and epsilon.
+    """An MLP from observations to a Discrete, MultiDiscrete or MultiBinary action space; of the latter two a decision
+    is all their choices at once, independent of each other. Honours temperature, greedy and epsilon (of joint choices:
+    each is uniform with that probability). What an `action_mask` forbids has no probability, in sampling and scoring.
 
-    `orthogonal`: PPO's initialisation, with `gain` in the last layer; else that of `nn.Linear`."""
+    `orthogonal`: PPO's initialisation, with `gain` in the last layer; else that of `nn.Linear`. `normalise`:
+    observations go through the running moments of what was collected."""
 
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
     orthogonal: bool = True
     gain: float = 0.01
+    normalise: bool = False
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
 
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "categorical")
-        actions = discrete(does, "action", "categorical")
-        self._inputs, self._start = Inputs(seen, "categorical"), int(actions.start)
-        sizes = (self._inputs.size, *self.hidden, int(actions.n))
-        self.module = self._net = Mlp(sizes, self.activation, self.gain if self.orthogonal else None)
+        self._choices = Choices.of(does, "categorical")
+        self._inputs = Inputs(seen, "categorical", self.normalise, self.orthogonal)
+        sizes = (self._inputs.size, *self.hidden, self._choices.size)
+        self.module = Net(self._inputs, Mlp(sizes, self.activation, self.gain if self.orthogonal else None))
 
     def __call__(self, batch: Batch) -> Categorical:
-        return scored(self._net(self._inputs(batch["context"])), batch)
+        logits, allowed = self._logits(self._inputs.of(batch))
+        return scored(logits, batch, allowed)
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
-        """contexts [B, ...] -> action [B] in 0..A-1, logp [B, 1]."""
+        """contexts [B, ...] -> action [B] in 0..A-1, or [B, M] of joint choices; logp [B, 1]. ValueError for a mask
+        that allows nothing."""
         honour(sampling, SUPPORTED, "categorical")
         with torch.no_grad():
-            return sampled(self._net(self._inputs(contexts)), sampling, noise, self._start)
+            logits, allowed = self._logits(contexts)
+            some_allowed(allowed)
+            return sampled(logits, sampling, noise, self._choices.start, allowed)
+
+    def observe(self, event: Event) -> None:
+        self._inputs.observe(event)
+
+    def _logits(self, seen: Seen) -> tuple[Tensor, Tensor | None]:
+        return self._choices.spread(self.module(seen), self._inputs.mask(seen))

@@ -1,6 +1,6 @@
 """Causal language models, made from scratch or loaded: policy, critic, or both.
 
-Left out: adapters, quantisation, dropout (a score must be a function of its row), images. Rows are read through
+Left out: quantisation, dropout (a score must be a function of its row), images. Rows are read through
 `batch.steps`. The forward is in `trunk.py`, sampling in `decoding.py`, the distribution in `tokens.py`.
 
 Axes: `B` rows, `K` positions of an action.
@@ -19,6 +19,7 @@ import torch
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Array, Payload, Sampling, nearest
 from shuhari.models.decoding import generate, stop_strings
+from shuhari.models.lora import Lora, adapt, merged
 from shuhari.models.tokenizers import Tokenizer, bpe_tokenizer, character_tokenizer, task_texts
 from shuhari.models.tokens import TokenDist, flattened
 from shuhari.models.trunk import Trunk
@@ -38,7 +39,8 @@ class Causal:
     configuration; `tokenizer` is `char` (of `alphabet`, else of the task's `alphabet`, else printable ASCII) or `bpe`
     (`vocabulary` tokens, learnt from the task's training problems). `context`: the longest row in tokens; 0: what the
     configuration says. `value_head`: a linear value of the hidden state before each decision, 0 at first, so that one
-    trunk serves policy and critic (`same_as`).
+    trunk serves policy and critic (`same_as`). `lora`: train low-rank adapters (and the value head) and nothing else;
+    the extra `lm` has what it needs. Checkpoints hold the base beside the adapters.
 
     A model made from scratch never says its padding token: it has probability 0 at every decision, sampled and scored.
     `save` writes that down where transformers reads it (`suppress_tokens`); a loaded one is restricted by that alone.
@@ -57,6 +59,7 @@ class Causal:
     alphabet: str = ""
     vocabulary: int = 512
     value_head: bool = False
+    lora: Lora | None = None
     device: str = "cpu"
     kind: Literal["exact"] = field(init=False, default="exact")
 
@@ -66,6 +69,8 @@ class Causal:
         if getattr(task, "spaces", lambda: None)() is not None:
             raise ValueError("model 'causal' reads text, and this task has spaces of numbers: use another model")
         lm, self.text = _loaded(self.path) if self.path else self._scratch(task)
+        if self.lora is not None:
+            adapt(lm, self.lora)
         self.module = Trunk(lm, self.value_head, self.context).to(self.device)
         head = Path(self.path) / VALUE
         if self.path and self.value_head and head.is_file():
@@ -130,10 +135,11 @@ class Causal:
         return generate(self.module, contexts, sampling, noise, end=self.end, pad=self.text.pad, stopped=stopped)
 
     def save(self, directory: str | Path) -> None:
-        """As a Hugging Face directory: configuration, safetensors, tokenizer; the value head beside them."""
+        """As a Hugging Face directory: configuration, safetensors, tokenizer; the value head beside them. Adapters are
+        merged into the weights."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        self.module.lm.save_pretrained(directory)
+        (self.module.lm if self.lora is None else merged(self.module.lm)).save_pretrained(directory)
         self.text.save(str(directory))
         if self.module.value is not None:
             from safetensors.torch import save_file

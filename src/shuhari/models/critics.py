@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from shuhari.batch import Batch
 from shuhari.data import Sampling
 from shuhari.models.mlp import Ensemble, Mlp
+from shuhari.models.normaliser import Moments
 from shuhari.models.sampling import epsilon, honour, uniform_share
-from shuhari.models.spaces import Inputs, box, discrete, spaces_of
+from shuhari.models.spaces import FORBIDDEN, Inputs, Net, box, discrete, some_allowed, spaces_of
 from shuhari.needs import Noise, Traces
-from shuhari.ports import Task
+from shuhari.ports import Event, Task
 from shuhari.registry import register
 
 
@@ -41,12 +42,15 @@ class Values:
 
 class Actions:
     """Values q [B, K, A] of all discrete actions, and the epsilon-greedy policy on them; the methods of a policy are
-    those of the mixture with the row's `epsilon` [B, K] (0 where None). Methods answer [B, K]; after `at`, [N]."""
+    those of the mixture with the row's `epsilon` [B, K] (0 where None). `allowed` [B, K, A]: what a mask allows (None:
+    everything); the rest is worth -1e9, is never done and has no uniform share. Methods answer [B, K]; after `at`, [N].
+    """
 
-    __slots__ = ("action", "epsilon", "q")
+    __slots__ = ("action", "allowed", "epsilon", "q")
 
-    def __init__(self, q: Tensor, action: Tensor, epsilon: Tensor | None = None) -> None:
-        self.q, self.action, self.epsilon = q, action, epsilon
+    def __init__(self, q: Tensor, action: Tensor, epsilon: Tensor | None = None, allowed: Tensor | None = None) -> None:
+        self.q = q if allowed is None else q.masked_fill(~allowed, FORBIDDEN)
+        self.action, self.epsilon, self.allowed = action, epsilon, allowed
 
     def all(self) -> Tensor:
         """[B, K, A] the value of every action."""
@@ -61,9 +65,12 @@ class Actions:
         return self.q.argmax(-1)
 
     def probs(self) -> Tensor:
-        """[B, K, A]: 1 - epsilon for the greedy action, and epsilon / A for each."""
+        """[B, K, A]: 1 - epsilon for the greedy action, and epsilon shared evenly by all that is allowed."""
         e = self.q.new_zeros(()) if self.epsilon is None else self.epsilon.unsqueeze(-1)
-        rest = (e / self.q.shape[-1]).expand_as(self.q)
+        if self.allowed is None:
+            rest = (e / self.q.shape[-1]).expand_as(self.q)
+        else:
+            rest = e * self.allowed / self.allowed.sum(-1, keepdim=True).clamp(min=1)
         return rest.scatter_add(-1, self.mode().unsqueeze(-1), (1 - e).expand(*self.q.shape[:-1], 1))
 
     def log_prob(self) -> Tensor:
@@ -84,76 +91,111 @@ class Actions:
     def at(self, index: Tensor) -> Actions:
         """The decisions `index` [N] of the flattened [B * K]."""
         e = None if self.epsilon is None else self.epsilon.expand_as(self.action).flatten()[index]
-        return Actions(self.q.flatten(0, -2)[index], self.action.flatten()[index], e)
+        allowed = None if self.allowed is None else self.allowed.flatten(0, -2)[index]
+        return Actions(self.q.flatten(0, -2)[index], self.action.flatten()[index], e, allowed)
 
 
 @register("model", "value")
 @dataclass
 class ValueCritic:
-    """V(s), an MLP. `orthogonal`: PPO's initialisation, with `gain` in the last layer; else that of `nn.Linear`."""
+    """V(s), an MLP. `orthogonal`: PPO's initialisation, with `gain` in the last layer; else that of `nn.Linear`.
+
+    normalise: observations go through the running moments of what was collected. returns: keep the moments of the
+    discounted return, by which the transform `scale_rewards` divides."""
 
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
     orthogonal: bool = True
     gain: float = 1.0
+    normalise: bool = False
+    returns: bool = False
     module: nn.Module = field(init=False, repr=False)
 
     def build(self, task: Task) -> None:
-        self._inputs = Inputs(spaces_of(task, "value")[0], "value")
-        sizes = (self._inputs.size, *self.hidden, 1)
-        self.module = self._net = Mlp(sizes, self.activation, self.gain if self.orthogonal else None)
+        inputs = Inputs(spaces_of(task, "value")[0], "value", self.normalise, self.orthogonal)
+        body = Mlp((inputs.size, *self.hidden, 1), self.activation, self.gain if self.orthogonal else None)
+        self._inputs, self.module = inputs, Net(inputs, body)
+        if self.returns:
+            self.module.returns = Moments()
 
     def __call__(self, batch: Batch) -> Values:
-        return Values(self._net(self._inputs(batch["context"])))
+        return Values(self.module(self._inputs.of(batch)))
+
+    def observe(self, event: Event) -> None:
+        self._inputs.observe(event)
 
 
 @register("model", "q_discrete")
 @dataclass
 class DiscreteQ:
-    """Q(s, ·) of every discrete action, an MLP; as a policy greedy on it, or epsilon-greedy by `Sampling.epsilon`."""
+    """Q(s, ·) of every discrete action, an MLP; as a policy greedy on it, or epsilon-greedy by `Sampling.epsilon`.
+
+    What an `action_mask` forbids is worth -1e9 and never done. normalise, returns: as in `value`."""
 
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "relu"
+    normalise: bool = False
+    returns: bool = False
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
 
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "q_discrete")
         actions = discrete(does, "action", "q_discrete")
-        self._inputs, self._start, self._n = Inputs(seen, "q_discrete"), int(actions.start), int(actions.n)
-        self.module = self._net = Mlp((self._inputs.size, *self.hidden, self._n), self.activation)
+        self._start, self._n = int(actions.start), int(actions.n)
+        self._inputs = Inputs(seen, "q_discrete", self.normalise)
+        self.module = Net(self._inputs, Mlp((self._inputs.size, *self.hidden, self._n), self.activation))
+        if self.returns:
+            self.module.returns = Moments()
 
     def __call__(self, batch: Batch) -> Actions:
-        q = self._net(self._inputs(batch["context"])).unsqueeze(1)
-        return Actions(q, batch["action"].long().view(-1, 1), epsilon(batch))
+        seen = self._inputs.of(batch)
+        allowed = self._inputs.mask(seen)
+        q = self.module(seen).unsqueeze(1)
+        action = batch["action"].long().view(-1, 1)
+        return Actions(q, action, epsilon(batch), None if allowed is None else allowed.unsqueeze(1))
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
-        """contexts [B, ...] -> action [B] in 0..A-1, logp [B, 1]; `info`: `epsilon` [B, 1]."""
+        """contexts [B, ...] -> action [B] in 0..A-1, logp [B, 1]; `info`: `epsilon` [B, 1]. ValueError for a mask that
+        allows nothing."""
         honour(sampling, ("greedy", "epsilon"), "q_discrete")
         e = uniform_share(sampling)
-        n = self._n
         with torch.no_grad():
-            best = self._net(self._inputs(contexts)).argmax(-1)
-            action = best
+            q, allowed = self.module(contexts), self._inputs.mask(contexts)
+            some_allowed(allowed)
+            action = best = (q if allowed is None else q.masked_fill(~allowed, FORBIDDEN)).argmax(-1)
+            n = self._n if allowed is None else allowed.sum(-1)
             if e and not sampling.greedy:
                 u = noise.uniform(0, 2)
-                action = torch.where(u[:, 0] < e, (u[:, 1] * n).long(), best)
+                action = torch.where(u[:, 0] < e, _nth((u[:, 1] * n).long(), allowed), best)
             p = torch.where(action == best, 1 - e + e / n, e / n)
             info = {"epsilon": p.new_full((len(p), 1), e)}
             if self._start:
                 info["environment"] = action + self._start
         return Traces(action, p.log().unsqueeze(1), info=info)
 
+    def observe(self, event: Event) -> None:
+        self._inputs.observe(event)
+
+
+def _nth(i: Tensor, allowed: Tensor | None) -> Tensor:
+    """[B] the i-th of the actions that `allowed` [B, A] marks, counted from 0."""
+    if allowed is None:
+        return i
+    return (allowed & (allowed.cumsum(-1) == i.unsqueeze(-1) + 1)).int().argmax(-1)
+
 
 @register("model", "q_continuous")
 @dataclass
 class ContinuousQ:
     """An ensemble of `n` critics Q(s, a) of continuous actions [B, A], as the policy decided them (not as the
-    environment takes them). `value()` is [B, 1, n]."""
+    environment takes them). `value()` is [B, 1, n]. normalise, returns: as in `value`."""
 
     n: int = 2
     hidden: tuple[int, ...] = (256, 256)
     activation: str = "relu"
+    normalise: bool = False
+    returns: bool = False
     module: nn.Module = field(init=False, repr=False)
 
     def build(self, task: Task) -> None:
@@ -161,15 +203,19 @@ class ContinuousQ:
         if self.n < 1:
             raise ValueError(f"q_continuous: n is {self.n}: expected at least 1 critic")
         actions = box(does, "action", "q_continuous")
-        self._inputs = Inputs(seen, "q_continuous")
-        self.module = self._net = Ensemble(
-            self.n, (self._inputs.size + int(actions.shape[0]), *self.hidden, 1), self.activation
-        )
+        inputs = Inputs(seen, "q_continuous", self.normalise)
+        body = Ensemble(self.n, (inputs.size + int(actions.shape[0]), *self.hidden, 1), self.activation)
+        self._inputs, self._body, self.module = inputs, body, Net(inputs, body)
+        if self.returns:
+            self.module.returns = Moments()
 
     def __call__(self, batch: Batch) -> Values:
-        seen = self._inputs(batch["context"])
-        q = self._net(torch.cat([seen, batch["action"].view(len(seen), -1)], 1))  # [n, B, 1]
+        seen = self._inputs(self._inputs.of(batch))
+        q = self._body(torch.cat([seen, batch["action"].view(len(seen), -1)], 1))  # [n, B, 1]
         return Values(q.permute(1, 2, 0))
+
+    def observe(self, event: Event) -> None:
+        self._inputs.observe(event)
 
 
 class Scalar:

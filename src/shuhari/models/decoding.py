@@ -19,6 +19,7 @@ from torch import Tensor
 from shuhari.data import Array, Sampling
 from shuhari.needs import Noise, Trace
 
+WIDER = "set `context` in [models.<role>]"
 SHRINK = 0.8  # finished rows are dropped from the cache when fewer than this share of its rows still run
 
 
@@ -27,7 +28,7 @@ class NoRoom(ValueError):
 
     def __init__(self, size: int, limit: int, more: int = 1) -> None:
         room = f"1 to {limit - more}" if more < limit else f"fewer than {more} tokens behind it"
-        super().__init__(f"a context of {size} tokens: expected {room} (the model reads {limit})")
+        super().__init__(f"a context of {size} tokens: expected {room} (the model reads {limit}; {WIDER})")
 
 
 class Network(Protocol):

@@ -20,13 +20,14 @@ from shuhari.ports import Evaluated, Event, Model, Updated
 from shuhari.registry import register
 
 On = Literal["update", "step", "stage", "plateau"]
-Pair = tuple[nn.Module, nn.Module, list[Tensor], list[Tensor]]
+Pair = tuple[nn.Module, nn.Module, list[Tensor], list[Tensor], int]  # both modules, their tensors, parameters first
 
 
 @register("follow", "ema")
 @dataclass
 class Ema:
-    """role <- role + rate (of - role), on every `every`-th event (Polyak averaging); integer buffers are copied.
+    """role <- role + rate (of - role), on every `every`-th event (Polyak averaging). Buffers, such as the moments by
+    which observations are normalised, are copied.
 
     `rate` in (0, 1]. With on = plateau, `metric` is the name of an evaluation's score, larger is better."""
 
@@ -121,7 +122,7 @@ def _paired(rule: Ema | Copy, models: Mapping[str, Model]) -> Pair:
         if name not in source or source[name].shape != x.shape:
             found = tuple(source[name].shape) if name in source else nearest(name, source)
             raise ValueError(f"follow {rule.role!r}: {name} {tuple(x.shape)} has no match in role {rule.of!r}: {found}")
-    return mine, theirs, list(to.values()), [source[n] for n in to]
+    return mine, theirs, list(to.values()), [source[n] for n in to], len(list(mine.parameters()))
 
 
 def _tensors(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
@@ -131,11 +132,10 @@ def _tensors(module: nn.Module) -> Iterable[tuple[str, Tensor]]:
 
 @torch.no_grad()
 def _move(pair: Pair, rate: float) -> None:
-    _, _, to, source = pair
+    _, _, to, source, n = pair
     if rate == 1:
         torch._foreach_copy_(to, source)
         return
-    floats = [i for i, x in enumerate(to) if x.is_floating_point()]
-    torch._foreach_lerp_([to[i] for i in floats], [source[i] for i in floats], rate)
-    for i in set(range(len(to))) - set(floats):
-        to[i].copy_(source[i])
+    torch._foreach_lerp_(to[:n], source[:n], rate)
+    if to[n:]:
+        torch._foreach_copy_(to[n:], source[n:])

@@ -17,15 +17,14 @@ from torch import Tensor, nn
 from shuhari.batch import Batch
 from shuhari.data import Sampling
 from shuhari.models.mlp import Mlp
-from shuhari.models.sampling import epsilon, honour, uniform_share
-from shuhari.models.spaces import Inputs, bounds, box, spaces_of
+from shuhari.models.sampling import EDGE, epsilon, honour, mixed, uniform_rows, uniform_share
+from shuhari.models.spaces import Inputs, Net, Scale, Seen, bounds, box, spaces_of
 from shuhari.needs import Noise, Traces
-from shuhari.ports import Task
+from shuhari.ports import Event, Task
 from shuhari.registry import register
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _LOG_2 = math.log(2)
-_EDGE = 1 - 2.0**-24  # the largest float32 below 1
 
 
 class Gaussian:
@@ -81,10 +80,10 @@ class Squashed:
         self.mean, self.log_std, self.action, self.pre, self.epsilon = mean, log_std, action, pre, epsilon
 
     def log_prob(self) -> Tensor:
-        u = self.action.clamp(-_EDGE, _EDGE).atanh()
+        u = self.action.clamp(-EDGE, EDGE).atanh()
         u = u if self.pre is None else self.pre.where(~self.pre.isnan(), u)
         logp = normal_log_prob(u, self.mean, self.log_std) - _log_slope(u)
-        return logp if self.epsilon is None else _mixed(logp, self.epsilon, u.shape[-1])
+        return logp if self.epsilon is None else mixed(logp, self.epsilon, u.shape[-1])
 
     def kl(self, other: Squashed) -> Tensor:
         """KL(self || other), exact: tanh is one to one, so it is that of u. Not of the mixtures with `epsilon`."""
@@ -130,46 +129,36 @@ def _log_slope(u: Tensor) -> Tensor:
     return 2 * (_LOG_2 - u - F.softplus(-2 * u)).sum(-1)
 
 
-def _mixed(logp: Tensor, e: Tensor, dimensions: int) -> Tensor:
-    """The log-density of (1 - e) p + e U, U uniform on (-1, 1) in every dimension."""
-    return torch.logaddexp((-e).log1p() + logp, e.log() - dimensions * _LOG_2)
-
-
-class _Net(nn.Module):
-    """Means of an MLP, and log standard deviations [A] that no observation moves."""
-
-    def __init__(self, net: Mlp, log_std: Tensor) -> None:
-        super().__init__()
-        self.net, self.log_std = net, nn.Parameter(log_std)
-
-
 @register("model", "gaussian")
 @dataclass
 class GaussianPolicy:
     """A diagonal Gaussian over a Box, standard deviation a parameter of its own (PPO). Honours greedy.
 
     The decision is the unbounded action; the environment gets it clipped to its bounds (`info["environment"]`).
-    `log_std`: its first value. `orthogonal`: PPO's initialisation, with `gain` in the last layer."""
+    `log_std`: its first value. `orthogonal`: PPO's initialisation, with `gain` in the last layer. `normalise`:
+    observations go through the running moments of what was collected."""
 
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
     orthogonal: bool = True
     gain: float = 0.01
     log_std: float = 0.0
+    normalise: bool = False
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
 
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "gaussian")
         actions = box(does, "action", "gaussian")
-        self._inputs, self._bounds = Inputs(seen, "gaussian"), bounds(actions)
+        self._inputs, self._bounds = Inputs(seen, "gaussian", self.normalise, self.orthogonal), bounds(actions)
         a = int(actions.shape[0])
-        net = Mlp((self._inputs.size, *self.hidden, a), self.activation, self.gain if self.orthogonal else None)
-        self.module = _Net(net, torch.full((a,), float(self.log_std)))
-        self._net, self._own = net, self.module._parameters
+        body = Mlp((self._inputs.size, *self.hidden, a), self.activation, self.gain if self.orthogonal else None)
+        self.module = Net(self._inputs, body)
+        self.module.log_std = nn.Parameter(torch.full((a,), float(self.log_std)))  # no observation moves it
+        self._own = self.module._parameters
 
     def __call__(self, batch: Batch) -> Gaussian:
-        mean, log_std = self._parameters(batch["context"])
+        mean, log_std = self._parameters(self._inputs.of(batch))
         return Gaussian(*(x.unsqueeze(1) for x in (mean, log_std, batch["action"].view_as(mean))))
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
@@ -182,8 +171,11 @@ class GaussianPolicy:
             info = {} if self._bounds is None else {"environment": action.clamp(*self._bounds)}
         return Traces(action, logp, info=info)
 
-    def _parameters(self, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        mean = self._net(self._inputs(contexts))
+    def observe(self, event: Event) -> None:
+        self._inputs.observe(event)
+
+    def _parameters(self, seen: Seen) -> tuple[Tensor, Tensor]:
+        mean = self.module(seen)
         log_std: Tensor = self._own["log_std"]  # type: ignore[assignment]
         if not torch.is_grad_enabled():  # a view of a parameter asks for a gradient even then
             log_std = log_std.detach()
@@ -197,25 +189,25 @@ class SquashedPolicy:
 
     The decision, which critics see and the column `action` holds, is tanh(u) in (-1, 1); the environment gets it scaled
     to its bounds (`info["environment"]`); u is kept as the column `pre`, for exact scoring. log_std of u is held in
-    [`low`, `high`]."""
+    [`low`, `high`]. `normalise`: observations go through the running moments of what was collected."""
 
     hidden: tuple[int, ...] = (256, 256)
     activation: str = "relu"
     low: float = -20.0
     high: float = 2.0
+    normalise: bool = False
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
 
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "squashed")
         actions = box(does, "action", "squashed", bounded=True)
-        bottom, top = (torch.from_numpy(x).float() for x in (actions.low, actions.high))
-        self._bounds, self._middle, self._half = (bottom, top), (top + bottom) / 2, (top - bottom) / 2
-        self._inputs = Inputs(seen, "squashed")
-        self.module = self._net = Mlp((self._inputs.size, *self.hidden, 2 * int(actions.shape[0])), self.activation)
+        self._scale, self._inputs = Scale(actions), Inputs(seen, "squashed", self.normalise)
+        body = Mlp((self._inputs.size, *self.hidden, 2 * int(actions.shape[0])), self.activation)
+        self.module = Net(self._inputs, body)
 
     def __call__(self, batch: Batch) -> Squashed:
-        mean, log_std = self._parameters(batch["context"])
+        mean, log_std = self._parameters(self._inputs.of(batch))
         mean, log_std = mean.unsqueeze(1), log_std.unsqueeze(1)
         return Squashed(mean, log_std, batch["action"].view_as(mean), batch.get("pre"), epsilon(batch))
 
@@ -228,17 +220,18 @@ class SquashedPolicy:
             mean, log_std = self._parameters(contexts)
             u = mean if sampling.greedy else mean + log_std.exp() * noise.normal(0, mean.shape[1])
             if e and not sampling.greedy:
-                v = noise.uniform(0, mean.shape[1] + 1).float()
-                uniform = (2 * v[:, 1:] - 1).clamp(-_EDGE, _EDGE).atanh()
-                u = torch.where(v[:, :1] < e, uniform, u)
+                chosen, uniform = uniform_rows(noise, mean.shape[1], e)
+                u = torch.where(chosen, uniform.atanh(), u)
             action, logp = u.tanh(), (normal_log_prob(u, mean, log_std) - _log_slope(u)).unsqueeze(1)
-            scaled = torch.addcmul(self._middle, self._half, action).clamp(*self._bounds)
             share = logp.new_full((len(logp), 1), e)
-            info = {"environment": scaled, "pre": u.unsqueeze(1), "epsilon": share}
+            info = {"environment": self._scale(action), "pre": u.unsqueeze(1), "epsilon": share}
             if e:
-                logp = _mixed(logp, share, u.shape[1])
+                logp = mixed(logp, share, u.shape[1])
         return Traces(action, logp, info=info)
 
-    def _parameters(self, contexts: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_std = self._net(self._inputs(contexts)).chunk(2, -1)
+    def observe(self, event: Event) -> None:
+        self._inputs.observe(event)
+
+    def _parameters(self, seen: Seen) -> tuple[Tensor, Tensor]:
+        mean, log_std = self.module(seen).chunk(2, -1)
         return mean, log_std.clamp(self.low, self.high)

@@ -1,20 +1,25 @@
 """Sampling settings as models meet them: refused where they cannot be honoured, read back from rows when scoring.
 
-Leaves out truncation (top-p, top-k, min-p) and text: those are a language model's own. Axes: `B` rows, `K` positions.
+Leaves out truncation (top-p, top-k, min-p) and text: those are a language model's own. Axes: `B` rows,
+`K` positions, `A` action dimensions.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import fields
 
+import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import Ramp, Sampling
+from shuhari.needs import Noise
 
 # `max_new` bounds decisions that come one by one: a model of one decision always stays within it
 _OFF = {f.name: f.default for f in fields(Sampling) if f.name != "max_new"}
+EDGE = 1 - 2.0**-24  # the largest float32 below 1
 
 
 def honour(sampling: Sampling, supported: Collection[str], model: str) -> None:
@@ -39,6 +44,17 @@ def uniform_share(sampling: Sampling) -> float:
     if isinstance(sampling.epsilon, Ramp):
         raise ValueError("sampling.epsilon is a schedule over steps: the run resolves it before sampling")
     return float(sampling.epsilon)
+
+
+def uniform_rows(noise: Noise, dimensions: int, e: float) -> tuple[Tensor, Tensor]:
+    """([B, 1] bool, a share `e` of the rows; [B, A] uniform actions in (-1, 1) for them)."""
+    v = noise.uniform(0, dimensions + 1).float()
+    return v[:, :1] < e, (2 * v[:, 1:] - 1).clamp(-EDGE, EDGE)
+
+
+def mixed(logp: Tensor, e: Tensor, dimensions: int) -> Tensor:
+    """The log-density of (1 - e) p + e U, U uniform on (-1, 1) in every dimension."""
+    return torch.logaddexp((-e).log1p() + logp, e.log() - dimensions * math.log(2))
 
 
 def temperature(batch: Batch) -> Tensor | None:

@@ -1,19 +1,31 @@
-"""Gymnasium spaces as models of fixed size need them: observations as flat rows, actions as indices or boxes.
+"""Gymnasium spaces as models of fixed size need them: observations as rows of features, actions as choices or boxes.
 
-Leaves out dictionaries, tuples and images: name a model of your own for these. Axes: `B` rows, `D` inputs, `A` action
-dimensions.
+A task shows its models a space of one of these kinds, or a flat Dict of them (`context/<key>` columns); in a Dict the
+key `action_mask` says which actions are allowed and is no feature. Leaves out tuples, text, sequences and graphs.
+Axes: `B` rows, `D` features, `A` action dimensions or alternatives, `M` choices made at once.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from gymnasium import spaces
-from torch import Tensor
+from torch import Tensor, nn
 
-from shuhari.ports import Task
+from shuhari.batch import Batch
+from shuhari.models.convolution import Convolution, is_image
+from shuhari.models.normaliser import Moments, Parts, merged, moments
+from shuhari.ports import Collected, Committed, Event, Task
+
+MASK = "action_mask"  # PettingZoo's name for it
+FORBIDDEN = -1e9  # the logit or value of what a mask forbids: finite, so that 0 times it is 0
+
+Seen = Tensor | Mapping[str, Tensor]
 
 
 def spaces_of(task: Task, model: str) -> tuple[Any, Any]:
@@ -47,23 +59,185 @@ def bounds(space: spaces.Box) -> tuple[Tensor, Tensor] | None:
     return torch.from_numpy(space.low.astype(np.float32)), torch.from_numpy(space.high.astype(np.float32))
 
 
-class Inputs:
-    """Observations -> float rows [B, D]: a Box flattened, a Discrete one as one-hot."""
+class Scale:
+    """Actions in [-1, 1] -> those of a bounded Box."""
 
-    def __init__(self, space: Any, model: str) -> None:
-        self.one_hot: Tensor | None = None
-        self.start = 0
+    def __init__(self, space: spaces.Box) -> None:
+        low, high = (torch.from_numpy(x).float() for x in (space.low, space.high))
+        self._bounds, self._middle, self._half = (low, high), (high + low) / 2, (high - low) / 2
+
+    def __call__(self, action: Tensor) -> Tensor:
+        return torch.addcmul(self._middle, self._half, action).clamp(*self._bounds)
+
+
+def alternatives(space: Any) -> list[int]:
+    """[M] how many alternatives each choice of a Discrete, MultiDiscrete or MultiBinary space (of one axis) has;
+    ValueError for another."""
+    if isinstance(space, spaces.Discrete):
+        return [int(space.n)]
+    if isinstance(space, spaces.MultiDiscrete) and space.nvec.ndim == 1:
+        return [int(n) for n in space.nvec]
+    if isinstance(space, spaces.MultiBinary) and len(space.shape) == 1:
+        return [2] * int(space.shape[0])
+    raise ValueError(f"{space} is no space of choices")
+
+
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """An action space of choices. `sizes`: alternatives of each; `joint`: there are M of them, made at once (else it is
+    one); `start`: what the environment calls alternative 0, None where that is 0."""
+
+    sizes: list[int]
+    joint: bool
+    start: int | Tensor | None
+    places: Tensor | None  # [M, A] where each alternative stands among all; the last place is that of none
+
+    @classmethod
+    def of(cls, space: Any, model: str) -> Choices:
+        """TypeError for a space of no choices."""
+        try:
+            sizes = alternatives(space)
+        except ValueError:
+            raise TypeError(
+                f"the model {model!r} needs a Discrete, MultiDiscrete or MultiBinary action space: this task's is "
+                f"{space}"
+            ) from None
+        start: Any = getattr(space, "start", None)
+        if start is not None:
+            start = (torch.from_numpy(start).long() if np.ndim(start) else int(start)) if np.any(start) else None
         if isinstance(space, spaces.Discrete):
-            self.size, self.start = int(space.n), int(space.start)
-            self.one_hot = torch.eye(self.size)
-        elif isinstance(space, spaces.Box):
-            self.size = int(np.prod(space.shape, dtype=int))
-        else:
-            raise TypeError(f"the model {model!r} reads Box and Discrete observations: this task's are {space}")
+            return cls(sizes, False, start, None)
+        ends = np.cumsum(sizes)
+        rows = [np.append(np.arange(e - n, e), [ends[-1]] * (max(sizes) - n)) for n, e in zip(sizes, ends, strict=True)]
+        return cls(sizes, True, start, torch.from_numpy(np.stack(rows)).long())
 
-    def __call__(self, x: Tensor) -> Tensor:
-        if self.one_hot is not None:
-            return self.one_hot[(x - self.start if self.start else x).reshape(-1)]
-        if x.dtype is not torch.float32:
-            x = x.float()
-        return x if x.dim() == 2 else x.reshape(len(x), -1)
+    @property
+    def size(self) -> int:
+        return sum(self.sizes)
+
+    def spread(self, logits: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """(logits, allowed) [B, A], of joint choices [B, M, A], of logits and a mask [B, sizes in all]; None where all
+        is allowed. What is not allowed, or pads a shorter choice, is `FORBIDDEN`."""
+        if mask is None and not self.joint:
+            return logits, None
+        if mask is None and len(set(self.sizes)) > 1:
+            mask = torch.ones_like(logits, dtype=torch.bool)
+        if self.places is not None:
+            logits = F.pad(logits, (0, 1), value=FORBIDDEN)[:, self.places]
+            mask = None if mask is None else F.pad(mask, (0, 1), value=False)[:, self.places]
+        return (logits, None) if mask is None else (logits.masked_fill(~mask, FORBIDDEN), mask)
+
+
+def some_allowed(allowed: Tensor | None) -> None:
+    """ValueError where a mask [B, ..., A] leaves a decision nothing."""
+    if allowed is not None and not bool((ok := allowed.any(-1)).all()):
+        row = int((~ok).nonzero()[0, 0])
+        raise ValueError(f"action_mask: row {row} allows no action: expected at least one for every decision")
+
+
+class Inputs(nn.Module):
+    """Observations -> features [B, D]: numbers (a Box flattened), then codes (one-hot of Discrete and MultiDiscrete, a
+    MultiBinary as it is), then images (a `Convolution` each), in the order of the keys.
+
+    normalise: numbers go through running moments of the rows that were collected for training, counted in as each step
+    is committed, so that they stand still within a step. orthogonal: how convolutions begin. A model calls `observe`
+    with the events that it hears. TypeError for another space."""
+
+    def __init__(self, space: Any, model: str, normalise: bool = False, orthogonal: bool = False) -> None:
+        super().__init__()
+        self.keys = tuple(space) if isinstance(space, spaces.Dict) else ()
+        self.masked = MASK in self.keys
+        parts: dict[str, Any] = {k: space[k] for k in self.keys if k != MASK} if self.keys else {"": space}
+        self._numbers = [k for k, s in parts.items() if isinstance(s, spaces.Box) and not is_image(s)]
+        self._images = [k for k, s in parts.items() if is_image(s)]
+        self._codes = {k: _code(s) for k, s in parts.items() if k not in (*self._numbers, *self._images)}
+        if not parts or None in self._codes.values():
+            raise TypeError(
+                f"the model {model!r} reads Box, Discrete, MultiDiscrete and MultiBinary observations, or a flat Dict "
+                f"of these: this task's are {space}"
+            )
+        size = sum(int(np.prod(parts[k].shape, dtype=int)) for k in self._numbers)
+        self.moments = Moments(size) if normalise and size else None
+        self.convolutions = nn.ModuleList(Convolution(parts[k].shape, orthogonal) for k in self._images)
+        self._convolve: list[Any] = list(self.convolutions)
+        self.size = size + sum(c[0] for c in self._codes.values() if c) + sum(c.size for c in self._convolve)
+        self._plain = size > 0 and not self.keys and self.moments is None
+        self._pending: Parts | None = None
+
+    def of(self, batch: Batch) -> Seen:
+        """The observations of a batch's rows."""
+        return {k: batch[f"context/{k}"] for k in self.keys} if self.keys else batch["context"]
+
+    def mask(self, seen: Seen) -> Tensor | None:
+        """[B, alternatives] bool, the actions that are allowed; None where the space has no mask."""
+        return seen[MASK] > 0 if self.masked else None  # type: ignore[index]
+
+    def __call__(self, seen: Seen) -> Tensor:
+        if self._plain:
+            return _rows(seen)  # type: ignore[arg-type]
+        parts: Any = seen if self.keys else {"": seen}
+        features = [self._joined(parts)] if self._numbers else []
+        if self.moments is not None:
+            features = [self.moments(features[0])]
+        features += [_coded(parts[k], c) for k, c in self._codes.items() if c]
+        features += [net(parts[k]) for k, net in zip(self._images, self._convolve, strict=True)]
+        return features[0] if len(features) == 1 else torch.cat(features, 1)
+
+    forward = __call__
+
+    def observe(self, event: Event) -> None:
+        """Count the rows that decided something; what was counted holds from the next step on."""
+        if self.moments is None:
+            return
+        if isinstance(event, Collected) and bool((decides := event.batch.decides).any()):
+            seen: Any = self.of(event.batch.take(decides))
+            rows = moments(self._joined(seen if self.keys else {"": seen}))
+            self._pending = rows if self._pending is None else merged(self._pending, rows)
+        elif isinstance(event, Committed) and self._pending is not None:
+            self.moments.take(self._pending)
+            self._pending = None
+
+    def _joined(self, parts: Mapping[str, Tensor]) -> Tensor:
+        rows = [_rows(parts[k]) for k in self._numbers]
+        return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
+
+
+class Net(nn.Module):
+    """Observations -> what `body` makes of their features. `inputs` and `body` are its parts."""
+
+    def __init__(self, inputs: Inputs, body: nn.Module) -> None:
+        super().__init__()
+        self.inputs, self.body = inputs, body
+        self._parts = inputs, body  # past the module's own look-up
+
+    def __call__(self, seen: Seen) -> Tensor:
+        inputs, body = self._parts
+        out: Tensor = body(inputs(seen))
+        return out
+
+    forward = __call__
+
+
+def _rows(x: Tensor) -> Tensor:
+    """[B, D] float32."""
+    if x.dtype is not torch.float32:
+        x = x.float()
+    return x if x.dim() == 2 else x.reshape(len(x), -1)
+
+
+def _code(space: Any) -> tuple[int, Tensor | None] | None:
+    """(columns, [M] what to add to each number for its column; None for bits as they are); None for another space."""
+    if isinstance(space, spaces.MultiBinary):
+        return int(np.prod(space.shape, dtype=int)), None
+    if not isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return None
+    sizes = np.ravel(space.nvec if isinstance(space, spaces.MultiDiscrete) else space.n)
+    return int(sizes.sum()), torch.from_numpy(np.cumsum(sizes) - sizes - np.ravel(space.start))
+
+
+def _coded(x: Tensor, code: tuple[int, Tensor | None]) -> Tensor:
+    """[B, columns] one-hot rows of integers [B, ...]; bits as float."""
+    size, shift = code
+    if shift is None:
+        return _rows(x)
+    return torch.zeros(len(x), size).scatter_(1, x.reshape(len(x), -1) + shift, 1.0)

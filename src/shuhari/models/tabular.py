@@ -40,7 +40,7 @@ class Tabular:
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "tabular")
         states, actions = discrete(seen, "observation", "tabular"), discrete(does, "action", "tabular")
-        self._first, self._start = int(states.start), int(actions.start)
+        self._first, self._start = int(states.start), int(actions.start) or None
         self.module = self._table = _Table(int(states.n), int(actions.n))
 
     def __call__(self, batch: Batch) -> Categorical:

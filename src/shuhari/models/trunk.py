@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.data import Array
-from shuhari.models.decoding import distinct, growing_layer, left_padded, places, upto
+from shuhari.models.decoding import WIDER, distinct, growing_layer, left_padded, places, upto
 
 SHARE = 0.75  # prompts are shared where that leaves less than this share of the tokens to run
 
@@ -102,7 +102,8 @@ class Trunk(nn.Module):
         lengths = np.fromiter(map(len, contexts), np.int64, B)
         longest, whole = int(lengths.max()), int((lengths + taken).max())
         if whole > self.limit or int(lengths.min()) < 1:
-            raise ValueError(f"a row of {whole} tokens: expected at most {self.limit}, of them 1 of context at least")
+            few = f"expected at most {self.limit}, of them 1 of context at least"
+            raise ValueError(f"a row of {whole} tokens: {few} ({WIDER})")
         unique, index = distinct(contexts)
         width = int((lengths + taken.clip(min=1)).max()) - 1  # a closing row is read to its end
         if len(unique) * longest + B * (K - 1) < SHARE * B * width and self._sharable():

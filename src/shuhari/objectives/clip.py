@@ -1,12 +1,31 @@
-"""Policy-gradient losses: the clipped surrogate, whose settings are PPO, GRPO, DAPO, GSPO, and plain REINFORCE.
+"""The policy-gradient loss: one objective, whose settings are REINFORCE, PPO and what language models made of them.
 
-Axes: `B` rows, `K` positions. What differs between these papers beside the settings here is the reduction of the term
-(`decision`, `row`, `constant:N`) and where `advantage` comes from; neither is in this file.
+| paper       | settings of `clip`                        | reduce     | where `advantage` comes from                 |
+|-------------|-------------------------------------------|------------|----------------------------------------------|
+| REINFORCE   | behaviour = "present"                     | decision   | any; here `advantage` {scale = "none"}       |
+| RLOO        | behaviour = "present"                     | constant:1 | `kl_in_reward`, `advantage`                  |
+|             |                                           |            | {centre = "leave-one-out", scale = "none"}   |
+| PPO         | low = high = 0.2                          | decision   | `gae`                                        |
+| REINFORCE++ | low = high = 0.2                          | decision   | `kl_in_reward`, `returns` {scale = "batch"}  |
+| GRPO        | low = high = 0.2                          | row        | `advantage`                                  |
+| Dr. GRPO    | low = high = 0.2                          | constant:N | `advantage` {scale = "none"}; N = max_new    |
+| DAPO        | low = 0.2, high = 0.28                    | decision   | `mixed`, `overlong`, `advantage`             |
+| GSPO        | level = "sequence", low = 3e-4, high=4e-4 | row        | `advantage`                                  |
+| CISPO       | clips = "weight", low = inf, high = 4     | decision   | `advantage`                                  |
+| TIS         | behaviour = "old", truncate = 2, with any of the above but those of `present`                         |
+
+Sources: REINFORCE, Williams (1992); RLOO, Ahmadian et al. (2024), arXiv 2402.14740; PPO, Schulman et al. (2017), arXiv
+1707.06347; REINFORCE++, Hu et al. (2025), arXiv 2501.03262; GRPO, Shao et al. (2024), arXiv 2402.03300; Dr. GRPO, Liu
+et al. (2025), arXiv 2503.20783; DAPO, Yu et al. (2025), arXiv 2503.14476; GSPO, Zheng et al. (2025), arXiv 2507.18071;
+CISPO, MiniMax (2025), arXiv 2506.13585; TIS, Yao et al. (2025), "Your efficient RL framework secretly brings you
+off-policy RL training". KL terms and entropy bonuses are terms of their own.
+
+Axes: `B` rows, `K` positions.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -19,40 +38,60 @@ from shuhari.ports import Ctx
 from shuhari.ratio import LEVELS, log_ratio
 from shuhari.registry import register
 
-BEHAVIOURS = ("behaviour", "old")
+BEHAVIOURS = ("behaviour", "old", "present")
+CLIPS = ("surrogate", "weight")
 LIMIT = 20.0  # of a log-ratio before exp: beyond it a float32 loss says nothing, and inf x 0 is NaN
 
 
 @register("objective", "clip")
 @dataclass
 class Clip:
-    """-min(r A, clamp(r, 1 - low, 1 + high) A), [B, K]; r the importance ratio at `level`, A column `advantage`.
+    """The importance ratio r times the advantage A, clipped; [B, K]. r is taken at `level`, A is column `advantage`.
 
-    PPO and GRPO: low = high = 0.2 (Schulman et al. 2017, equation 7); DAPO: high = 0.28; GSPO: level = "sequence",
-    low = 3e-4, high = 4e-4; low = high = inf: no clipping, the importance-weighted policy gradient. behaviour: the
-    log-probabilities stored at sampling, or `old`: those of the policy scored once before the update. dual > 1 bounds
-    the loss of a bad action by dual |A| (Ye et al. 2020, equation 5); 0 is off.
-    Info: `clip_fraction` (decisions whose gradient the clip removes), `approx_kl` (k3 of behaviour from policy, per
-    decision), `ratio`.
+    clips: `surrogate`, -min(r A, clamp(r, 1 - low, 1 + high) A) (PPO, equation 7): where the bound holds, the gradient
+    is 0; or `weight`, -sg[clamp(r, 1 - low, 1 + high)] A log pi (CISPO, equations 4 and 5): every decision keeps its
+    gradient, and its weight is bounded. low, high >= 0, inf for no bound.
+    level: of the ratio, see `ratio`. At `sequence` (GSPO, equation 7) r is the geometric mean over the row, and the
+    gradient of a position goes through its own decision (equation 14, GSPO-token); where A is the same all along the
+    row, that is the gradient of equation 5.
+    behaviour: what the ratio is over: `behaviour`, the log-probabilities stored at sampling; `old`, those of the policy
+    scored once before the update; `present`, the policy itself: r = 1, with the gradient -A grad log pi of REINFORCE,
+    for rows that it has just sampled (`clips = "weight"` then has the value -A log pi too).
+    dual > 1 bounds the surrogate of a bad action by dual |A| (Ye et al. 2020, equation 5); 0 is off.
+    truncate = C > 0 multiplies the loss by min(pi_old / mu, C), mu the stored log-probabilities, where sampler and
+    trainer differ (TIS; decision by decision, whatever the level; needs behaviour = "old"); inf weighs without a bound;
+    0 is off.
+
+    Info: `clip_fraction` (decisions whose gradient the clip removes, or whose weight it changes), `approx_kl` (k3 of
+    behaviour from policy, per decision), `ratio`; nothing where r = 1 by definition. With truncate `truncated`
+    (decisions whose weight was cut) and `sampler_kl` (k3 of the sampler from the trainer's policy).
     """
 
     low: Number = 0.2
     high: Number = 0.2
     level: str = "decision"
+    clips: str = "surrogate"
     behaviour: str = "behaviour"
     role: str = "policy"
     dual: float = 0.0
+    truncate: Number = 0.0
     advantage: str = "advantage"
 
     def __post_init__(self) -> None:
-        for name, value, known in (("level", self.level, LEVELS), ("behaviour", self.behaviour, BEHAVIOURS)):
-            if value not in known:
-                raise ValueError(f"clip: no {name} {value!r}; {nearest(value, known)}")
-        for name, bound in (("low", self.low), ("high", self.high)):
-            if not isinstance(bound, Ramp) and bound < 0:
+        for name, known in (("level", LEVELS), ("clips", CLIPS), ("behaviour", BEHAVIOURS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"clip: no {name} {getattr(self, name)!r}; {nearest(getattr(self, name), known)}")
+        for name in ("low", "high", "truncate"):
+            bound = getattr(self, name)
+            if not isinstance(bound, Ramp) and not bound >= 0:
                 raise ValueError(f"clip: {name} is {bound}: expected 0 or more")
-        if self.dual and self.dual <= 1:
-            raise ValueError(f"clip: dual is {self.dual}: expected 0 (off) or a number > 1")
+        if self.dual and (self.dual <= 1 or self.clips != "surrogate"):
+            raise ValueError(f"clip: dual is {self.dual}: expected 0 (off), or a number > 1 with clips = 'surrogate'")
+        if self.truncate and self.behaviour != "old":
+            raise ValueError(
+                f"clip: truncate = {self.truncate} weighs the policy before the update against its sampler: "
+                f"it needs behaviour = 'old', not {self.behaviour!r}"
+            )
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -64,37 +103,34 @@ class Clip:
         return "batch" if self.level == "episode" else "row"  # an episode's ratio spans its rows
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
-        old = batch[self.needs[1]] if self.behaviour == "old" else batch["logp"]
         new, a = batch[self.needs[0]], batch[self.advantage]
-        low, high = ctx.at(self.low), ctx.at(self.high)
+        scored = self.needs[-1] if self.behaviour == "old" else "logp"
+        old = new.detach() if self.behaviour == "present" else batch[scored]
         log = log_ratio(new, old, batch, self.level)
+        if self.level == "sequence":
+            log = log.detach() + new - new.detach()
         r = log.clamp(-LIMIT, LIMIT).exp()
-        free, held = -r * a, -r.clamp(1 - low, 1 + high) * a
-        loss = torch.maximum(free, held)
-        if self.dual:
-            loss = torch.where(a < 0, torch.minimum(loss, -self.dual * a), loss)
-        with torch.no_grad():
-            step = log if self.level == "decision" else log_ratio(new, old, batch)
-            info = {
-                "clip_fraction": (loss != free).float(),
-                "approx_kl": step.clamp(-LIMIT, LIMIT).expm1() - step,
-                "ratio": r.detach(),
-            }
+        held = r.clamp(1 - ctx.at(self.low), 1 + ctx.at(self.high))
+        if self.clips == "weight":
+            loss, clipped = -held.detach() * a * new, held != r
+        else:
+            free = -r * a
+            loss = torch.maximum(free, -held * a)
+            if self.dual:
+                loss = torch.where(a < 0, torch.minimum(loss, -self.dual * a), loss)
+            clipped = loss != free
+        if self.behaviour == "present":
+            return loss, {}
+        step = log.detach() if self.level == "decision" else log_ratio(new.detach(), old, batch)
+        info = {"clip_fraction": clipped.float(), "approx_kl": k3(step), "ratio": r.detach()}
+        if self.truncate:
+            sampler, bound = log_ratio(old, batch["logp"], batch), ctx.at(self.truncate)
+            weight = sampler.clamp(-LIMIT, LIMIT).exp()
+            loss = loss * weight.clamp(max=bound)
+            info |= {"truncated": (weight > bound).float(), "sampler_kl": k3(sampler)}
         return loss, info
 
 
-@register("objective", "reinforce")
-@dataclass
-class Reinforce:
-    """-A log pi, [B, K]: the score-function gradient (Williams 1992), for rows that the present policy sampled."""
-
-    role: str = "policy"
-    advantage: str = "advantage"
-    couples: Literal["row", "batch"] = field(default="row", init=False)
-
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        return (Need((self.role,), "log_prob", live=True),)
-
-    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
-        return -batch[self.advantage] * batch[self.needs[0]], {}
+def k3(log: Tensor) -> Tensor:
+    """An estimate of KL(old || new) at decisions drawn from `old`: r - 1 - log r of the log-ratio of new over old."""
+    return log.clamp(-LIMIT, LIMIT).expm1() - log

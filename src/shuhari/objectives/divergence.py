@@ -10,6 +10,12 @@ Axes: `B` rows, `K` positions. With d = log pi - log ref at a decision x sampled
 
 So a form has a value and a `gradient` of its own; `gradient = "kl"` keeps the value and takes k2's gradient, which is
 that of KL(pi‖ref). All of it holds on samples of the present policy; off it, expectations are those of the behaviour.
+
+On-policy distillation is `to = "teacher"` on the student's own samples: k1 is the policy gradient whose advantage at a
+token is log teacher - log pi (Thinking Machines Lab, On-Policy Distillation, 2025), `exact` its mean over the
+vocabulary (Agarwal et al. 2023, GKD, with reverse KL). Of sequences, every form here takes the gradient of each
+decision's KL with the contexts held fixed. That of KL(pi‖ref) over whole sequences credits a decision with the KL of
+those after it as well (Gu et al. 2023, MiniLLM): `kl_in_reward` with beta = 1, `returns` and `clip`.
 Sources: Schulman, Approximating KL Divergence (2020), for the values; Tang and Munos, On a Few Pitfalls in KL
 Divergence Gradient Estimation for RL (2025), for the gradients.
 """
@@ -51,9 +57,8 @@ def estimate(form: str, new: Tensor, reference: Tensor) -> Tensor:
 class Divergence:
     """KL(role || to), nats, [B, K]; the coefficient is the weight of the term. Info: `kl`, the value.
 
-    form: `exact` (the whole distribution of each decision; on sequences its gradient leaves out how earlier decisions
-    change later contexts, as do all forms), `k1`, `k2`, `k3` (GRPO's, Shao et al. 2024, equation 4). gradient: `own`,
-    `kl`, or `auto`: `kl` for k1, whose own gradient is noise around 0, and `own` for the others.
+    form: `exact` (the whole distribution of each decision), `k1`, `k2`, `k3` (GRPO's, Shao et al. 2024, equation 4).
+    gradient: `own`, `kl`, or `auto`: `kl` for k1, whose own gradient is noise around 0, and `own` for the others.
     """
 
     form: str = "k3"

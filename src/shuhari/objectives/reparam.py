@@ -1,4 +1,4 @@
-"""The policy loss that differentiates through the critic: reparameterised actions (soft actor-critic).
+"""Policy losses that differentiate through the critic: reparameterised actions (SAC), deterministic ones (TD3).
 
 Axes: `B` rows, `K` positions of a decision, `n` members of the critic.
 """
@@ -17,7 +17,7 @@ from shuhari.objectives.td import members
 from shuhari.ports import Ctx
 from shuhari.registry import register
 
-OVER = ("min", "mean")
+OVER = ("min", "mean", "first")
 
 
 @register("objective", "reparam")
@@ -25,9 +25,9 @@ OVER = ("min", "mean")
 class Reparam:
     """temperature · log pi(a|s) - Q(s, a), [B], a a fresh reparameterised action (Haarnoja et al. 2018, equation 9).
 
-    over: Q is the `min` or the `mean` of the critic's members. The gradient flows through the critic into the policy;
-    the learner takes that of the part's own roles only. Stamps `fresh/log_prob` [B, K], which a later part of the same
-    learner may read (the temperature's). Info: `q`, `fresh_log_prob`.
+    over: Q is the `min` or the `mean` of the critic's members, or the `first`. The gradient flows through the critic
+    into the policy; the learner takes that of the part's own roles only. Stamps `fresh/log_prob` [B, K], which a later
+    part of the same learner may read (the temperature's). Info: `q`, `fresh_log_prob`.
     """
 
     role: str = "policy"
@@ -38,8 +38,7 @@ class Reparam:
     couples: Literal["row", "batch"] = field(default="row", init=False)
 
     def __post_init__(self) -> None:
-        if self.over not in OVER:
-            raise ValueError(f"reparam: over is {self.over!r}; {nearest(self.over, OVER)}")
+        _check("reparam", self.over)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -48,8 +47,47 @@ class Reparam:
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         models: Any = {r: role_model(ctx.models, r) for r in (self.role, self.critic, self.temperature)}
         action, logp = models[self.role](batch).rsample(ctx.noise(batch, "fresh"))
-        q = members(models[self.critic](batch.put({"action": action})).value())
-        q = q.amin(1) if self.over == "min" else q.mean(1)
+        q = _valued(models[self.critic], batch, action, self.over)
         alpha = models[self.temperature](batch).value().detach()
         batch.stamp("fresh/log_prob", logp)
         return alpha * logp.sum(1) - q, {"q": q.detach(), "fresh_log_prob": logp.detach().sum(1)}
+
+
+@register("objective", "deterministic")
+@dataclass
+class Deterministic:
+    """-Q(s, pi(s)), [B], pi(s) the action without noise: the deterministic policy gradient (Silver et al. 2014,
+    equation 9; Lillicrap et al. 2016, equation 6).
+
+    over: Q is the `first` of the critic's members (TD3: Fujimoto et al. 2018, algorithm 1), their `min` or `mean`. The
+    gradient flows through the critic into the policy; the learner takes that of the part's own roles only. Info: `q`.
+    """
+
+    role: str = "policy"
+    critic: str = "critic"
+    over: str = "first"
+    needs: tuple[Need, ...] = field(default=(), init=False)
+    couples: Literal["row", "batch"] = field(default="row", init=False)
+
+    def __post_init__(self) -> None:
+        _check("deterministic", self.over)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self.role, self.critic
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        policy: Any = role_model(ctx.models, self.role)
+        q = _valued(role_model(ctx.models, self.critic), batch, policy(batch).mode(), self.over)
+        return -q, {"q": q.detach()}
+
+
+def _check(name: str, over: str) -> None:
+    if over not in OVER:
+        raise ValueError(f"{name}: over is {over!r}; {nearest(over, OVER)}")
+
+
+def _valued(critic: Any, batch: Batch, action: Tensor, over: str) -> Tensor:
+    """[B] the critic's value of these actions [B, A]."""
+    q = members(critic(batch.put({"action": action})).value())
+    return q[:, 0] if over == "first" else q.amin(1) if over == "min" else q.mean(1)

@@ -1,4 +1,4 @@
-"""Temporal differences whose targets are computed at each update: deep Q-learning and the soft critic.
+"""Temporal differences whose targets are computed at each update: deep Q-learning, the critics of SAC and of TD3.
 
 Axes: `B` rows, `K` positions of a decision, `A` discrete actions, `n` members of an ensemble. A row is one transition:
 its rewards are summed over K, its value counts at its first position, its successor is `batch.ahead()`.
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import Info, Number, nearest
+from shuhari.data import Info, Number, Ramp, nearest
 from shuhari.needs import Need, role_model
 from shuhari.ports import Ctx
 from shuhari.registry import register
@@ -94,11 +94,52 @@ class SoftTD:
         with torch.no_grad():
             ahead = batch.ahead()
             action, logp = _model(ctx, self.policy)(ahead).rsample(ctx.noise(batch, "next"))
-            q = members(_model(ctx, self.target)(ahead.put({"action": action})).value()).amin(1)
+            q = _least(ctx, self.target, ahead, action)
             alpha = _model(ctx, self.temperature)(ahead).value()
             y = target(batch, ahead, q - alpha * logp.sum(1), ctx.at(self.gamma))
-        loss = (value - y[:, None]).square().sum(1) / 2
-        return loss, {"value": value.detach().mean(1), "target": y}
+        return _squared(value, y)
+
+
+@register("objective", "smoothed_td")
+@dataclass
+class SmoothedTD:
+    """(Q(s, a) - y)² / 2 summed over the members of the critic, [B]; y = r + gamma · cont' · min Q_target(s', a'), a' =
+    clip(pi_target(s') + clip(noise · normal, -clip, clip), -1, 1) (TD3: Fujimoto et al. 2018, algorithm 1).
+
+    noise, clip: in units of the decision, which lies in [-1, 1]; noise = 0 with one critic is DDPG (Lillicrap et al.
+    2016, equation 5). Roles: the critic that is trained, its target, the target of the policy. Info: `value`, `target`.
+    """
+
+    gamma: Number = 0.99
+    noise: Number = 0.2
+    clip: Number = 0.5
+    role: str = "critic"
+    target: str = "target"
+    policy: str = "target_policy"
+    couples: Literal["row", "batch"] = field(default="row", init=False)
+
+    def __post_init__(self) -> None:
+        for name, number in (("noise", self.noise), ("clip", self.clip)):
+            if not isinstance(number, Ramp) and number < 0:
+                raise ValueError(f"smoothed_td: {name} is {number}: expected 0 or more")
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need((self.role,), "value", live=True),)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self.role, self.target, self.policy
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        value = members(batch[self.needs[0]])
+        with torch.no_grad():
+            ahead, width = batch.ahead(), ctx.at(self.clip)
+            action = _model(ctx, self.policy)(ahead).mode()
+            smooth = ctx.at(self.noise) * ctx.noise(batch, "next").normal(0, action.shape[1])
+            action = (action + smooth.clamp(-width, width)).clamp(-1, 1)
+            y = target(batch, ahead, _least(ctx, self.target, ahead, action), ctx.at(self.gamma))
+        return _squared(value, y)
 
 
 def target(batch: Batch, ahead: Batch, value: Tensor, gamma: float) -> Tensor:
@@ -111,6 +152,16 @@ def target(batch: Batch, ahead: Batch, value: Tensor, gamma: float) -> Tensor:
 def members(value: Tensor) -> Tensor:
     """[B, K] or [B, K, n] values as [B, n], read at the first position."""
     return value[:, 0] if value.dim() == 3 else value[:, :1]
+
+
+def _least(ctx: Ctx, role: str, batch: Batch, action: Tensor) -> Tensor:
+    """[B] the smallest value that the members of a critic give these actions [B, A]."""
+    return members(_model(ctx, role)(batch.put({"action": action})).value()).amin(1)
+
+
+def _squared(value: Tensor, y: Tensor) -> tuple[Tensor, Info]:
+    """The loss of the members [B, n] against y [B], and its info."""
+    return (value - y[:, None]).square().sum(1) / 2, {"value": value.detach().mean(1), "target": y}
 
 
 def _model(ctx: Ctx, role: str) -> Any:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from shuhari.data import Payload, Request, Status, Step, Trajectory, is_tokens, nearest
+from shuhari.data import Payload, Problem, Request, Status, Step, Trajectory, is_tokens, nearest
 from shuhari.models.decoding import NoRoom
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
@@ -85,6 +85,27 @@ class Episode:
         cont = 0.0 if status is Status.FINISHED else 1.0
         closing = Step.closing(episode.context, last, cont, role=self.role)
         return Trajectory(request, (*episode.steps, closing), status)
+
+
+async def replayed(problem: Problem, env: Any, turns: Sequence[Payload], role: str, ctx: Ctx) -> Trajectory:
+    """A text episode of turns that are given, as token ids: all decided, with unknown log-probability, by version -1.
+    It has no closing step: a demonstration is one row. Raises ValueError where the environment ends before the last
+    turn or raises, TypeError for one whose observations are not text."""
+    episode = _Episode(role, ctx.encode(env.reset(problem), role))
+    whose = f"problem {problem.id!r} of {problem.task}"
+    if not is_tokens(episode.context):
+        raise TypeError(f"{whose}: its environment is not text: demonstrations are token ids")
+    try:
+        for turn in turns:
+            if episode.status is not None:
+                done = len(episode.steps)
+                raise ValueError(f"{whose}: the environment ends after turn {done} of the {len(turns)} of its solution")
+            await episode.act(env, Trace(turn, None, -1, {"text": ctx.text(turn, role)}), ctx)
+    except EnvironmentFailed as error:
+        raise ValueError(f"{whose}: turn {len(episode.steps)} of its solution: {error}") from error
+    finally:
+        getattr(env, "close", lambda: None)()
+    return Trajectory(Request(problem), tuple(episode.steps), episode.status or Status.CUT)
 
 
 class EnvironmentFailed(Exception):

@@ -3,14 +3,15 @@
 A fragment is a rectangle of T + 1 rows by N lanes. A row either decides (its successor is the row below in its lane)
 or closes: the final observation of an episode, with `cont` 0 after termination and 1 after a time limit, or the last
 row of a fragment that goes on (`cont` 1). The step that resets a lane is no transition: it leaves the closing row.
-Left out: environments in other processes, and what their `info` says.
+Of a Dict of observations each part is an array of its own. Left out: environments in other processes, and what their
+`info` says (but for masks of actions, which the task makes part of the observation).
 
 Axes: `N` lanes, `T` steps of a fragment, `B` = (T + 1) * N rows, `K` positions of a decision (1 but for chains).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -27,16 +28,20 @@ from shuhari.noise import CounterNoise, keys
 from shuhari.ports import Ctx, Task
 from shuhari.registry import register
 from shuhari.tasks.snapshots import restore, snapshot, thawed
+from shuhari.tasks.views import stored
 
 RUNNING, TERMINATED, TRUNCATED = 0, 1, 2
 WINDOW = 100  # finished episodes that the report averages
 BLOCK = 64  # steps whose noise is drawn at once
 
 
+Seen = Any  # an array of observations, or a dict of arrays by key
+
+
 class _Fragment(NamedTuple):
     """[T + 1, N], to write in; longer than what is used."""
 
-    seen: Array  # [T + 1, N, ...] observations
+    seen: Seen  # [T + 1, N, ...] observations
     reward: Array
     mask: Array
     cont: Array
@@ -77,9 +82,9 @@ class VectorRollout:
         n = self.lanes
         self._space, self._action = found
         self._envs = [make() for _ in range(n)]
-        self._now = self._rows(1)[0]  # [N, ...] what each lane sees
+        self._now = _each(lambda x: x[0], self._rows(1))  # [N, ...] what each lane sees
         for i, env in enumerate(self._envs):
-            self._now[i] = env.reset(seed=code(seed, "lane", i) % 2**31)[0]
+            _write(self._now, i, env.reset(seed=code(seed, "lane", i) % 2**31)[0])
         self._ended = [RUNNING] * n  # how each lane's episode ended, if it did
         self._open = np.zeros(n, bool)  # whether the lane's last row stands open in the fragment before
         self._first = code("vector", seed) >> 8  # ids and episodes count up from here, apart from others'
@@ -107,22 +112,24 @@ class VectorRollout:
         before, rows = self._decided, -(-n // self.lanes)
         rows += rows // 8 + 1  # resets take steps too
         f = self._fragment(rows)
-        f.seen[0], traces, t = self._now, list[Traces](), 0
+        _write(f.seen, 0, self._now)
+        traces, t, now = list[Traces](), 0, _at(f.seen, 0)
         while self._decided < before + n:
             if t == rows:
                 f, rows = self._longer(f), 2 * rows
             settings = uniform if self._decided < self.random else sampling
-            trace = policy.sample(torch.from_numpy(f.seen[t]), settings, noise=self._noise)
+            trace = policy.sample(_each(torch.from_numpy, now), settings, noise=self._noise)
             self._noise.step()
             traces.append(trace)
             taken = self._taken(trace, discrete)
-            f.episode[t], after, reward = self._episode, f.seen[t + 1], f.reward[t]
+            f.episode[t], after, reward = self._episode, _at(f.seen, t + 1), f.reward[t]
             for i, env in enumerate(envs):
                 if ended[i]:
                     f.mask[t, i], f.cont[t, i] = False, ended[i] == TRUNCATED
                     self._reset(i, after)
                     continue
-                after[i], r, terminated, truncated, _ = env.step(taken[i])
+                seen, r, terminated, truncated, _ = env.step(taken[i])
+                _write(after, i, seen)
                 reward[i] = r
                 earned[i] += float(r)
                 length[i] += 1
@@ -130,10 +137,10 @@ class VectorRollout:
                 if terminated or truncated:
                     ended[i] = TERMINATED if terminated else TRUNCATED
                     self._finished.append((earned[i], length[i]))
-            t += 1
+            t, now = t + 1, after
         f.episode[t], f.mask[t], f.cont[t] = self._episode, False, [e != TERMINATED for e in ended]
         batch = self._batch(t + 1, f, traces, sampling, ctx)
-        self._now, self._open = f.seen[t].copy(), np.array([e == RUNNING for e in ended])
+        self._now, self._open = _each(np.copy, now), np.array([e == RUNNING for e in ended])
         del self._finished[:-WINDOW]
         ctx.charge("env_steps", self._decided - before)
         return batch
@@ -155,8 +162,8 @@ class VectorRollout:
             sampling = replace(sampling, epsilon=ctx.at(sampling.epsilon))
         return sampling
 
-    def _reset(self, i: int, into: Array) -> None:
-        into[i] = self._envs[i].reset()[0]
+    def _reset(self, i: int, into: Seen) -> None:
+        _write(into, i, self._envs[i].reset()[0])
         self._ended[i], self._return[i], self._length[i] = RUNNING, 0.0, 0
         self._episode[i] = self._count
         self._count += 1
@@ -166,17 +173,16 @@ class VectorRollout:
         taken = trace.info.get("environment")
         if discrete:
             return (trace.action if taken is None else taken).tolist()
-        if taken is None:
+        if taken is None and isinstance(self._action, spaces.Box):
             return np.clip(trace.action.numpy(), self._action.low, self._action.high)
-        return taken.numpy()
+        return (trace.action if taken is None else taken).numpy()
 
     # ---------------------------------------------------------------- columns
 
-    def _rows(self, rows: int) -> Array:
-        """[rows, N, ...] to write observations in. Integer boxes become int64; images stay uint8."""
-        dtype: Any = self._space.dtype
-        dtype = np.float32 if dtype.kind == "f" else dtype if dtype == np.uint8 else np.int64
-        return np.empty((rows, self.lanes, *(self._space.shape or ())), dtype)
+    def _rows(self, rows: int) -> Seen:
+        """[rows, N, ...] to write observations in."""
+        parts = dict(self._space) if isinstance(self._space, spaces.Dict) else self._space
+        return _each(lambda s: np.empty((rows, self.lanes, *(s.shape or ())), stored(s)), parts)
 
     def _fragment(self, rows: int) -> _Fragment:
         shape = (rows + 1, self.lanes)
@@ -184,14 +190,14 @@ class VectorRollout:
         return _Fragment(self._rows(rows + 1), *numbers, np.empty(shape, np.int64))
 
     def _longer(self, f: _Fragment) -> _Fragment:
-        new = self._fragment(2 * len(f.mask) - 2)
+        new, old = self._fragment(2 * len(f.mask) - 2), slice(len(f.mask))
         for to, x in zip(new, f, strict=True):
-            to[: len(x)] = x
+            _write(to, old, x)
         return new
 
     def _batch(self, rows: int, f: _Fragment, traces: list[Traces], sampling: Sampling, ctx: Ctx) -> Batch:
         N, B = self.lanes, rows * self.lanes
-        flat = [torch.from_numpy(x[:rows].reshape(B, *x.shape[2:])) for x in f]
+        flat = [_each(lambda x: torch.from_numpy(x[:rows].reshape(B, *x.shape[2:])), x) for x in f]
         context, r, decides, worth, episodes = flat
         logp = _closed([t.logp for t in traces])
         K = logp.shape[1]
@@ -199,7 +205,7 @@ class VectorRollout:
         open_rows[:N] = torch.from_numpy(self._open)
         spread = decides[:, None].expand(B, K)
         columns = {
-            "context": context,
+            **({f"context/{k}": x for k, x in context.items()} if isinstance(context, dict) else {"context": context}),
             "action": _closed([t.action for t in traces]),
             "logp": torch.where(spread, logp, 0.0),
             "mask": spread,
@@ -228,7 +234,7 @@ class VectorRollout:
             return {}
         return {
             "envs": [snapshot(e) for e in self._envs],
-            "now": torch.from_numpy(self._now.copy()),
+            "now": _each(lambda x: torch.from_numpy(x.copy()), self._now),
             "ended": list(self._ended),
             "open": self._open.tolist(),
             "episode": self._episode.tolist(),
@@ -247,7 +253,7 @@ class VectorRollout:
             raise ValueError(f"the state of {len(saved['envs'])} lanes for a rollout of {len(self._envs)} open ones")
         for env, s in zip(self._envs, saved["envs"], strict=True):
             restore(env, s)
-        self._now = np.array(thawed(saved["now"]))
+        self._now = _each(lambda x: np.array(thawed(x)), saved["now"])
         self._ended, self._open = list(saved["ended"]), np.array(saved["open"], bool)
         self._episode = np.array(saved["episode"], np.int64)
         self._return, self._length = list(saved["return"]), list(saved["length"])
@@ -272,6 +278,24 @@ class _Lanes:
 
     def step(self) -> None:
         self.at, self.used = self.at + self.used, 1
+
+
+def _each(f: Callable[[Any], Any], x: Any) -> Any:
+    """f of an array, or of each in a mapping."""
+    return {k: f(v) for k, v in x.items()} if isinstance(x, Mapping) else f(x)
+
+
+def _at(seen: Seen, t: int) -> Seen:
+    """The views of row t."""
+    return {k: x[t] for k, x in seen.items()} if isinstance(seen, dict) else seen[t]
+
+
+def _write(into: Seen, i: int | slice, observation: Any) -> None:
+    if isinstance(into, dict):
+        for k, x in into.items():
+            x[i] = observation[k]
+    else:
+        into[i] = observation
 
 
 def _closed(pieces: list[Tensor | None]) -> Tensor:

@@ -29,12 +29,12 @@ def preview(task: Any, n: int = 3, split: str = "train") -> list[dict[str, Any]]
 
 
 def _entry(name: str) -> dict[str, Any]:
-    cls: Any = registry.find("task", name)
-    summary = (inspect.getdoc(cls) or "").partition("\n\n")[0].replace("\n", " ")
-    entry: dict[str, Any] = {"use": name, "name": name, "summary": summary, "spaces": "text"}
-    entry |= {"example": None, "problem": None}
-    entry["fields"] = {k: _default(p) for k, p in inspect.signature(cls).parameters.items()}
+    entry: dict[str, Any] = {"use": name, "name": name, "summary": "", "spaces": "text"}
+    entry |= {"example": None, "problem": None, "fields": {}}
     try:
+        cls: Any = registry.find("task", name)
+        entry["summary"] = (inspect.getdoc(cls) or "").partition("\n\n")[0].replace("\n", " ")
+        entry["fields"] = {k: _default(p) for k, p in inspect.signature(cls).parameters.items()}
         if hasattr(cls, "preview"):
             shown = dict(cls.preview())
             if "prompt" in shown:

@@ -1,33 +1,34 @@
 """Any Gymnasium environment as a task: `gym/CartPole-v1`.
 
-An episode's seed is a hash of its problem, so episodes repeat. Observations and actions may be Box or Discrete spaces;
-others are refused with the wrapper that helps. A vectorised rollout takes bare environments from `make`, and saves
-them by `snapshot` and `restore`. Left out: a score in [0, 1], which Gymnasium does not define; evaluation reads the
-return, `task`.
+An episode's seed is a hash of its problem, so episodes repeat. Which spaces there may be, and what of an environment
+models see, is in `views`. A vectorised rollout takes environments from `make`, and saves them by `snapshot` and
+`restore`. Left out: a score in [0, 1], which Gymnasium does not define; evaluation reads the return, `task`.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
-import numpy as np
 from gymnasium import spaces
 
-from shuhari.data import EMPTY, Array, Payload, Problem, Status, Step, code
+from shuhari.data import EMPTY, Payload, Problem, Status, Step, code
+from shuhari.models.spaces import MASK
 from shuhari.registry import register
 from shuhari.tasks.snapshots import Env, Recorder, copies, repeats, restore, snapshot, thawed
 from shuhari.tasks.source import Generated, check_sizes, check_split
+from shuhari.tasks.views import View, acted_as, check_spaces, observed, wrapped
 
 __all__ = ["Episode", "Gym", "restore", "snapshot"]
+T = TypeVar("T")
 
-# where Gymnasium keeps a family of environments -> what installs the libraries under it
+# where Gymnasium keeps a family of environments, or the package of another one -> what installs it
 _INSTALL = {
     "mujoco": 'pip install "shuhari[control]"',
     "box2d": 'pip install swig && pip install "gymnasium[box2d]"',
@@ -35,7 +36,11 @@ _INSTALL = {
     "classic_control": 'pip install "gymnasium[classic-control]"',
     "phys2d": 'pip install "gymnasium[jax]"',
     "tabular": 'pip install "gymnasium[jax]"',
+    "ale_py": 'pip install "gymnasium[atari]"',
+    "cv2": "pip install opencv-python-headless",
+    "PIL": "pip install pillow",
 }
+_NO_SCREEN = "without a screen MuJoCo renders under MUJOCO_GL=egl (a graphics card) or MUJOCO_GL=osmesa (none)"
 
 
 @register("task", "gym")
@@ -44,14 +49,21 @@ class Gym:
     """A Gymnasium environment, named as `gym/<id>`; the reward is `task`.
 
     path: the id (`CartPole-v1`; of another package `module:id`). kwargs: for `gymnasium.make`, `max_episode_steps`
-    among them. test_size: episodes of the test split. seed: moves the training
-    episodes; those of the test split are the same under every seed, so that runs of several seeds compare.
-    Raises LookupError for an unknown id, ModuleNotFoundError with the command that mends it for a missing library,
-    ValueError for spaces that no model here reads.
+    among them. wrappers: dotted paths or `file.py:Class`, called with the environment, the innermost first. keep: the
+    entries of a flat Box observation that are seen (empty: all), in this order. stack: how many observations are seen
+    at once, the oldest first. masks: whether an `action_mask` in `info` becomes part of the observation. test_size:
+    episodes of the test split. seed: moves the training episodes; those of the test split are the same under every
+    seed, so that runs of several seeds compare.
+    Raises LookupError for an unknown id or wrapper, ModuleNotFoundError with the command that mends it for a missing
+    library, ValueError for spaces that no model here reads.
     """
 
     path: str = ""
     kwargs: Mapping[str, Any] = EMPTY
+    wrappers: tuple[str, ...] = ()
+    keep: tuple[int, ...] = ()
+    stack: int = 1
+    masks: bool = True
     test_size: int = 100
     seed: int = 0
 
@@ -59,11 +71,16 @@ class Gym:
         if not self.path:
             raise ValueError("task gym: an id is missing: expected gym/<id>, for example gym/CartPole-v1")
         check_sizes(f"gym/{self.path}", 0.5, self.test_size)
-        env = self._bare()
+        if self.stack < 1:
+            raise ValueError(f"gym/{self.path}: stack is {self.stack}: expected at least 1")
+        self._told = False  # whether `info` tells the actions that are allowed
+        env = self._guarded(self._made)
         try:
-            _check_space(self.path, "observation", env.observation_space)
-            _check_space(self.path, "action", env.action_space)
-            self._spaces = env.observation_space, env.action_space
+            check_spaces(self.path, env)
+            info = self._guarded(lambda: env.reset(seed=0))[1]
+            self._told = self.masks and MASK in info
+            viewed = self._viewed(env)
+            self._spaces = viewed.observation_space, viewed.action_space
         finally:
             env.close()
 
@@ -108,22 +125,42 @@ class Gym:
         return False
 
     def _bare(self) -> Env:
+        return self._viewed(self._guarded(self._made))
+
+    def _viewed(self, env: Env) -> Env:
+        nested = isinstance(env.observation_space, spaces.Dict)
+        return View(env, self._told) if nested or self._told else env
+
+    def _made(self) -> Env:
         if ":" not in self.path and self.path not in gymnasium.registry:
-            raise LookupError(f"gym/{self.path}: {_unknown(self.path)}")
+            raise gymnasium.error.UnregisteredEnv
         try:
-            return gymnasium.make(self.path, disable_env_checker=True, **self.kwargs)
+            env = gymnasium.make(self.path, disable_env_checker=True, **self.kwargs)
+        except TypeError as error:
+            raise ValueError(f"gym/{self.path}: kwargs {dict(self.kwargs)}: {error}") from None
+        return wrapped(env, self.wrappers, self.keep, self.stack)
+
+    def _guarded(self, make: Callable[[], T]) -> T:
+        """What `make` gives; an error of the environment's own with what mends it."""
+        try:
+            return make()
         except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
             raise ModuleNotFoundError(f"gym/{self.path}: {_missing(self.path, error)}") from error
         except gymnasium.error.UnregisteredEnv:
             raise LookupError(f"gym/{self.path}: {_unknown(self.path)}") from None
+        except LookupError as error:
+            raise LookupError(f"gym/{self.path}: {error}") from error
         except (gymnasium.error.Error, ImportError) as error:  # moved or withdrawn
             raise LookupError(f"gym/{self.path}: {error}") from None
-        except TypeError as error:
-            raise ValueError(f"gym/{self.path}: kwargs {dict(self.kwargs)}: {error}") from None
+        except Exception as error:
+            if type(error).__module__.partition(".")[0] in ("mujoco", "glfw", "OpenGL"):
+                raise RuntimeError(f"gym/{self.path}: it cannot render here ({error}): {_NO_SCREEN}") from error
+            raise
 
 
 class Episode:
-    """One episode of a Gymnasium environment. Observations: float32 (Box), uint8 (images), int64, or an int."""
+    """One episode of a Gymnasium environment. Observations: float32 (Box), uint8 (images), int64, an int, or a flat
+    mapping of these."""
 
     def __init__(self, task: Gym) -> None:
         self.task, self.env = task, task.make()
@@ -161,47 +198,6 @@ class Episode:
         return self.last
 
 
-def observed(observation: Any, space: spaces.Space[Any]) -> int | Array:
-    """An observation as a context. Integer boxes become int64, since one-dimensional int32 arrays are token ids."""
-    if isinstance(space, spaces.Discrete):
-        return int(observation)
-    kind = space.dtype.kind if space.dtype is not None else "f"
-    dtype: Any = np.float32 if kind == "f" else np.uint8 if space.dtype == np.uint8 else np.int64
-    return np.array(observation, dtype)  # a copy: some environments hand out their own state
-
-
-def acted_as(action: Any, space: spaces.Space[Any]) -> int | Array:
-    """A decision as the environment takes it. ValueError where it does not fit the space's shape or range."""
-    if isinstance(space, spaces.Discrete):
-        index = int(np.asarray(action).item())
-        if not 0 <= index < space.n:
-            raise ValueError(f"the action is {index}: expected 0..{space.n - 1}")
-        return index
-    taken = np.asarray(action, space.dtype)
-    if taken.shape != space.shape:
-        raise ValueError(f"the action has shape {taken.shape}: expected {space.shape}")
-    return taken
-
-
-def _check_space(path: str, what: str, space: spaces.Space[Any]) -> None:
-    if isinstance(space, spaces.Discrete):
-        if space.start == 0:
-            return
-        found, wrapper = f"Discrete starting at {space.start}", f"Transform{what.capitalize()} (subtract {space.start})"
-    elif isinstance(space, spaces.Box):
-        if what == "observation" or (space.dtype is not None and space.dtype.kind == "f"):
-            return
-        found, wrapper = f"Box of {space.dtype}", "TransformAction (to a float Box)"
-    else:
-        flat = what == "observation" and space.is_np_flattenable
-        found = type(space).__name__
-        wrapper = "FlattenObservation" if flat else f"Transform{what.capitalize()} (to Box or Discrete)"
-    raise ValueError(
-        f"gym/{path}: its {what} space is a {found}: expected Box or Discrete; register an id whose environment is "
-        f"wrapped in gymnasium.wrappers.{wrapper}"
-    )
-
-
 def _unknown(path: str) -> str:
     name = path.rpartition(":")[2]
     near = get_close_matches(name, gymnasium.registry, 3, 0.5)
@@ -213,6 +209,9 @@ def _missing(path: str, error: Exception) -> str:
     spec = gymnasium.registry.get(path)
     family = re.match(r"gymnasium\.envs\.(\w+)", str(spec.entry_point)) if spec is not None else None
     command = _INSTALL.get(family[1]) if family else None
-    if command is None and isinstance(error, ModuleNotFoundError) and error.name:
-        command = f"pip install {error.name.partition('.')[0]}"
+    lost = re.search(r"No module named '(\w+)", str(error))  # Gymnasium raises it anew, without its name
+    name = lost[1] if lost else ""
+    if command is None or name in ("cv2", "PIL"):
+        told = re.search(r"pip install [^`]+", str(error))
+        command = _INSTALL.get(name) or (told[0].strip() if told else f"pip install {name}" if name else command)
     return f"{command} (a library is missing: {error})" if command else str(error)

@@ -11,15 +11,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec
 
 from shuhari.data import Array, Payload, code
+from shuhari.models.spaces import MASK, alternatives
 
 Env = gymnasium.Env[Any, Any]
 _CONTAINERS = (list, dict, set, bytearray)
+_STILL = (gymnasium.Env, gymnasium.Space, EnvSpec, np.random.Generator, np.dtype, ModuleType)  # or copied otherwise
 
 
 class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -100,8 +104,9 @@ def restore(env: Env, state: Mapping[str, Any]) -> None:
 
 
 def copies(make: Callable[[], Env], steps: int = 256) -> bool:
-    """Whether copying is enough: an environment restored in mid-episode over another one's episode does the same for
-    `steps` random steps, resets among them, and nothing moved in a container that a copy leaves out."""
+    """Whether copying is enough: nothing is kept in objects that a copy leaves out, an environment restored in
+    mid-episode over another one's episode does the same for `steps` random steps, resets among them, and nothing moved
+    in a container."""
     try:
         return _same_after_restore(make, steps)
     except (TypeError, ValueError, AttributeError):  # a generator or an attribute that does not copy
@@ -117,25 +122,25 @@ def _same_after_restore(make: Callable[[], Env], steps: int) -> bool:
     env, other = make(), make()
     try:
         env.action_space.seed(0)
-        env.reset(seed=1)
-        other.reset(seed=2)
+        other.action_space.seed(0)
+        seen = env.reset(seed=1)[0]
+        _wander(other, other.reset(seed=2)[0])
         before = _containers(env)
-        for _ in range(5):
-            action = env.action_space.sample()
-            if any(_ended(e.step(action), e) for e in (env, other)):
-                break
+        seen = _wander(env, seen)
         recorded = any(isinstance(e, Recorder) for e in _layers(env))
-        if not recorded and _containers(env) != before:
+        lost = any(_opaque(v) for e in _layers(env) for v in vars(e).values()) or _containers(env) != before
+        if not recorded and lost:
             return False
         restore(other, snapshot(env))
         for _ in range(steps):
-            action = env.action_space.sample()
+            action = _any_action(env, seen)
             mine, theirs = env.step(action), other.step(action)
             if not _equal(mine[:4], theirs[:4]):
                 return False
+            seen = mine[0]
             if mine[2] or mine[3]:
-                first, second = env.reset()[0], other.reset()[0]
-                if not _equal(first, second):
+                seen, second = env.reset()[0], other.reset()[0]
+                if not _equal(seen, second):
                     return False
         return _equal(env.reset()[0], other.reset()[0])
     finally:
@@ -143,10 +148,24 @@ def _same_after_restore(make: Callable[[], Env], steps: int) -> bool:
         other.close()
 
 
-def _ended(result: tuple[Any, ...], env: Env) -> bool:
-    if result[2] or result[3]:
-        env.reset()
-    return bool(result[2] or result[3])
+def _wander(env: Env, seen: Any) -> Any:
+    """Five random steps from `seen`, or a reset where the episode ends before; what is seen then."""
+    for _ in range(5):
+        seen, _, terminated, truncated, _ = env.step(_any_action(env, seen))
+        if terminated or truncated:
+            return env.reset()[0]
+    return seen
+
+
+def _any_action(env: Env, seen: Any) -> Any:
+    """A random action, of those that an `action_mask` among what is seen allows."""
+    mask = seen.get(MASK) if isinstance(seen, Mapping) else None
+    if mask is None:
+        return env.action_space.sample()
+    space: Any = env.action_space
+    choices = np.split(mask, np.cumsum(alternatives(space))[:-1])
+    picks = [int(space.np_random.choice(np.flatnonzero(c))) for c in choices]
+    return np.add(picks if space.shape else picks[0], getattr(space, "start", 0))
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -173,6 +192,13 @@ def _containers(env: Env) -> list[str]:
 _NO: Any = object()
 
 
+def _opaque(value: Any) -> bool:
+    """Whether an attribute may hold a state that a copy misses: an object that is not known to stand still."""
+    text = isinstance(value, np.ndarray) and value.dtype.kind in "SU"
+    still = text or isinstance(value, (*_CONTAINERS, *_STILL)) or callable(value)
+    return not still and _plain(value) is _NO and not (type(value) is tuple and not any(map(_opaque, value)))
+
+
 def _plain(value: Any) -> Any:
     """An attribute as a payload, or _NO where it is not plain. NumPy scalars travel as arrays without axes."""
     if isinstance(value, np.generic):
@@ -193,4 +219,6 @@ def thawed(value: Any) -> Any:
         value = value.numpy()
     if isinstance(value, np.ndarray):
         return value.copy() if value.ndim else value[()]
+    if isinstance(value, Mapping):
+        return {k: thawed(v) for k, v in value.items()}
     return tuple(map(thawed, value)) if isinstance(value, tuple | list) else value

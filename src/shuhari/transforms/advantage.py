@@ -32,9 +32,10 @@ class Advantage:
     centre: `mean` (GRPO), `leave-one-out` (RLOO: the mean of the *others*, so n / (n - 1) times the distance to the
     mean; Ahmadian et al. 2024, equation 10) or `none`, of the row's `unit`: `group` or `batch`. scale: the standard
     deviation over the `group` (GRPO, Shao et al. 2024, section 4.1.2), over the `batch` of the centred numbers
-    (REINFORCE++), or `none` (Dr. GRPO), plus `eps`. ddof = 1 is the unbiased deviation, and with eps = 1e-4 what TRL
-    computes; verl has ddof = 1 and 1e-6. A group of one has nothing to compare with: its advantage is 0 unless centre
-    is `none`. With equal outcomes all centred advantages are 0 as well (the filter `mixed` drops such groups).
+    (REINFORCE++ with a group baseline), or `none` (Dr. GRPO), plus `eps`. ddof = 1 is the unbiased deviation, and with
+    eps = 1e-4 what TRL computes; verl has ddof = 1 and 1e-6. A group of one has nothing to compare with: its advantage
+    is 0 unless centre is `none`. With equal outcomes all centred advantages are 0 as well (the filter `mixed` drops
+    such groups).
 
     Rows whose outcome is NaN get advantage 0 and weight 0 on `stream`, and are charged as `ungraded`.
     """

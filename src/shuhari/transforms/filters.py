@@ -1,4 +1,4 @@
-"""Filters: groups that teach nothing weigh nothing. Rows are never deleted; the buffer asks for more groups instead.
+"""Filters: what teaches nothing weighs nothing. Rows are never deleted; the buffer asks for more groups instead.
 
 Axes: `B` rows.
 """
@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from shuhari.batch import Batch
+from shuhari.batch import STATUS, Batch
+from shuhari.data import Status
 from shuhari.needs import Need
 from shuhari.pack import usable
 from shuhari.ports import Ctx
@@ -44,3 +45,19 @@ class Mixed:
         low = x.new_full((n,), torch.inf).scatter_reduce(0, u, x, "amin")
         alike = ~(high - low > self.tolerance)
         return without(batch, alike[unit], self.stream)
+
+
+@register("transform", "finished")
+@dataclass
+class Finished:
+    """Weight 0 on `stream` for rows of episodes that did not end by themselves: overlong filtering (DAPO, section 3.4).
+
+    An answer cut at its length limit is then no lesson, but its reward counts in its group's statistics, as in TRL's
+    `mask_truncated_completions`; where `advantage` compares the `batch`, it does not, if this comes before.
+    """
+
+    stream: str = "rl"
+    needs: tuple[Need, ...] = field(default=(), init=False)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        return without(batch, batch["status"] != STATUS[Status.FINISHED], self.stream)

@@ -5,7 +5,7 @@ Axes: `B` rows, `K` positions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -44,3 +44,32 @@ class KlInReward:
         new, reference = (batch[n] for n in self.needs)
         penalty = -ctx.at(self.beta) * torch.where(batch["mask"], estimate(self.form, new, reference), 0.0)
         return batch.put({"reward": batch["reward"] + penalty, "reward/kl": penalty})
+
+
+@register("transform", "overlong")
+@dataclass
+class Overlong:
+    """Soft overlong punishment: adds to column `reward` what DAPO's equation 13 says of an answer of n decisions.
+
+    0 up to n = length - cache, from there linear to -1 at n = length, -1 beyond; times `weight`. It falls on the last
+    decision of the row, and is stamped as `reward/overlong` [B, K] (<= 0). `length` is that of the longest answer that
+    sampling allows (`max_new`), so that an answer cut there loses all of it; 0 < cache <= length. Put it before
+    `advantage`, and after `mixed`, which then compares the answers' own rewards. Ungraded rewards stay NaN.
+    Source: Yu et al. 2025, arXiv 2503.14476. Overlong filtering is the filter `finished`.
+    """
+
+    length: int
+    cache: int
+    weight: Number = 1.0
+    needs: tuple[Need, ...] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.cache <= self.length:
+            raise ValueError(f"overlong: cache is {self.cache}: expected 1 to length, which is {self.length}")
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        place = batch["mask"].cumsum(1)
+        n = place[:, -1:]  # [B, 1]
+        punishment = ctx.at(self.weight) * ((self.length - self.cache - n) / self.cache).clamp(-1.0, 0.0)
+        cost = torch.where(batch["mask"] & (place == n), punishment, 0.0)
+        return batch.put({"reward": batch["reward"] + cost, "reward/overlong": cost})

@@ -1,0 +1,96 @@
+"""What the differential tests share: one small model on both sides, random samples, and our loss with its gradient.
+
+Axes: `B` rows, `K` positions of an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.buffers.fresh import streamed
+from shuhari.data import Problem, Request, Sampling, Status, Step, Trajectory
+from shuhari.learners.gradient import Part, Term
+from shuhari.learners.loss import Loss
+from shuhari.models.causal import Causal
+from shuhari.optimisers.adamw import AdamW
+from shuhari.pack import pack
+from shuhari.tasks.arithmetic import Arithmetic
+
+TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+def sharpened(lm: Any, seed: int = 0) -> Any:
+    """Random weights made larger and moved, so that no distribution is nearly uniform and no gradient nearly 0."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in lm.parameters():
+            p.mul_(2).add_(0.02 * torch.randn(p.shape, generator=generator))
+    return lm.eval()
+
+
+def our_model(folder: Path, seed: int = 0) -> Causal:
+    model = Causal(path=str(folder))
+    model.build(Arithmetic())
+    sharpened(model.module.lm, seed)
+    return model
+
+
+def their_model(folder: Path, seed: int = 0) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return sharpened(AutoModelForCausalLM.from_pretrained(folder), seed)
+
+
+def samples(
+    rng: np.random.Generator, n: int, vocabulary: int, longest: int, prompts: tuple[int, int] = (2, 8)
+) -> list[tuple[Any, Any]]:
+    """n (prompt, answer) of random token ids, prompts of the given lengths; at least one answer is `longest`."""
+
+    def text(length: int) -> Any:
+        return rng.integers(0, vocabulary, length).astype(np.int32)
+
+    shortest, most = prompts
+    lengths = [longest, *rng.integers(1, longest + 1, n - 1)]
+    return [(text(rng.integers(shortest, most + 1)), text(k)) for k in lengths]
+
+
+def rows(drawn: Sequence[tuple[Any, Any]], temperature: float = 1.0) -> Batch:
+    """One row a sample, at this sampling temperature."""
+    request = Request(Problem("random", "0", ""), sampling=Sampling(temperature=temperature))
+    steps = [Step.of(c, a, np.zeros(len(a), np.float32)) for c, a in drawn]
+    return streamed(pack([Trajectory(request, (s,), Status.FINISHED) for s in steps]), "rl")
+
+
+def our_loss(
+    batch: Batch, terms: Mapping[str, Term], models: Mapping[str, Any], tokens: int | None = None
+) -> tuple[float, dict[str, Tensor], dict[str, float]]:
+    """(loss, parameter name -> gradient, infos) of one optimiser batch as the learner takes it; `tokens`: of a
+    micro-batch."""
+    policy = models["policy"].module
+    ctx: Any = SimpleNamespace(at=lambda x: x, models=models, salt=())
+    loss = Loss(batch, Part(("policy",), terms, AdamW()), "policy", ctx, list(policy.parameters()), tokens)
+    report = dict(loss.backward())
+    total = sum(terms[t].weight * report[f"loss/{t}"] for t in terms)
+    return total, {n: p.grad.clone() for n, p in policy.lm.named_parameters()}, report
+
+
+def their_gradient(model: Any, loss: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    loss.backward()
+    return {n: p.grad.clone() for n, p in model.named_parameters()}
+
+
+def same_gradient(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
+    """Equal in every parameter, and far from 0 beside the tolerance."""
+    assert ours.keys() == theirs.keys()
+    assert max(float(g.abs().max()) for g in theirs.values()) > 1e-2
+    for name, g in ours.items():
+        torch.testing.assert_close(g, theirs[name], **TOLERANCE, msg=lambda told, name=name: f"{name}: {told}")

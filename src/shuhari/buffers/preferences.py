@@ -1,0 +1,101 @@
+"""Recorded preferences: pairs of answers, or answers with a label, as rows and links.
+
+The walk over problems and the making of rows are those of `demos`. Axes: `P` links, `M` mismatched rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from shuhari.batch import Batch
+from shuhari.buffers.demos import shown, walk
+from shuhari.buffers.fresh import streamed
+from shuhari.data import Problem, code, nearest
+from shuhari.pack import pack
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+LINKS = ("auto", "pairs", "labels")
+
+
+@register("buffer", "preferences")
+@dataclass
+class Preferences:
+    """Each draw yields `draws` batches of `size` problems on `stream`, walked as by `demos`; answers are shown after
+    their prompt, and `logp` is unknown (NaN).
+
+    A problem has `info["chosen"]` and `info["rejected"]`, or a `solution` with the truth value `info["label"]`. links:
+    `pairs` [P, 2] of (chosen, rejected) rows; `labels` [P, 1] with a column `label` (a pair is then a good and a bad
+    answer, as in TRL), and `mismatched` [M, 1]: each prompt again with the answer to the next problem of the batch, for
+    KTO's reference point. `auto`: `pairs` where the problems have them. ValueError for a problem with neither, or
+    without what its batch goes by, and for labels of batches of one problem.
+    """
+
+    size: int = 64
+    draws: int = 1
+    split: str = "train"
+    offset: int = 0
+    shuffle: bool = True
+    links: str = "auto"
+    role: str = "policy"
+    stream: str = "rl"
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"at": 0})
+
+    def __post_init__(self) -> None:
+        if self.links not in LINKS:
+            raise ValueError(f"preferences: no links {self.links!r}; {nearest(self.links, LINKS)}")
+        if self.size < 1:
+            raise ValueError(f"preferences: size is {self.size}: expected at least 1 problem")
+
+    def short(self) -> int:
+        return 0
+
+    def draw(self, ctx: Ctx) -> Iterator[Batch]:
+        source = ctx.task.problems(self.split)
+        name = code("preferences", self.role, self.split, self.offset, self.stream) >> 8  # as in `demos`
+        for _ in range(self.draws):
+            at = self.state["at"]
+            self.state["at"] = at + self.size
+            problems = walk(source, self.split, at, self.size, self.offset, self.shuffle)
+            yield streamed(self._linked(problems, ctx, name + 4 * at), self.stream)
+
+    def _linked(self, problems: Sequence[Problem], ctx: Ctx, start: int) -> Batch:
+        paired = "chosen" in problems[0].info
+        said = [_answers(p, paired) for p in problems]
+        answers = [(p, text) for p, texts in zip(problems, said, strict=True) for text, _ in texts]
+        index = torch.arange(len(answers))
+        if paired and self.links != "labels":
+            return pack(self._rows(answers, ctx), start=start).link("pairs", index.view(-1, 2))
+        if self.links == "pairs":
+            raise ValueError(f"problem {problems[0].id!r} of {problems[0].task} has no 'chosen' and 'rejected'")
+        if len(problems) < 2:
+            raise ValueError("preferences: size is 1: labels need 2 problems or more, for the reference point of KTO")
+        others = [(p, text) for p, texts in zip(problems, [*said[1:], said[0]], strict=True) for text, _ in texts]
+        label = torch.tensor([float(good) for texts in said for _, good in texts])
+        batch = pack(self._rows([*answers, *others], ctx), start=start)
+        batch = batch.link("labels", index[:, None], {"label": label})
+        return batch.link("mismatched", index[:, None] + len(index))
+
+    def _rows(self, answers: Sequence[tuple[Problem, Any]], ctx: Ctx) -> list[Any]:
+        return [shown(problem, answer, ctx, self.role) for problem, answer in answers]
+
+
+def _answers(problem: Problem, paired: bool) -> list[tuple[Any, bool]]:
+    """(answer, whether it is good): the chosen and the rejected one, or the one with a label."""
+    info, whose = problem.info, f"problem {problem.id!r} of {problem.task}"
+    needs = ("chosen", "rejected") if paired else ("label",)
+    for name in needs:
+        if info.get(name) is None:
+            raise ValueError(
+                f"{whose} has no {name!r}; {nearest(name, info)}: expected 'chosen' and 'rejected', or a solution with "
+                "a 'label', in every row alike"
+            )
+    if paired:
+        return [(info["chosen"], True), (info["rejected"], False)]
+    if info["label"] not in (True, False):
+        raise ValueError(f"{whose}: its label is {info['label']!r}: expected true or false")
+    return [(problem.solution, bool(info["label"]))]

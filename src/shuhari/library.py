@@ -1,0 +1,94 @@
+"""The recipes that are there: those of this package, and those that installed packages offer (`plugins`). No torch.
+
+Left out: what a recipe means, and how one extends another (`recipe`).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path as File
+
+from shuhari import plugins
+from shuhari.overlay import RecipeError, Tree
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Method:
+    """A recipe that is there. `paper`: its number in the catalogue, several, or None; `verdict`: of its claim;
+    `problem`: why it, or the whole family of another package, cannot be read."""
+
+    name: str
+    family: str
+    paper: int | list[int] | None = None
+    summary: str = ""
+    verdict: str | None = None
+    problem: str | None = None
+
+
+def methods() -> list[Method]:
+    """Every recipe of this package, then of installed ones, by name. What is wrong with those breaks nothing here."""
+    out = [_method(name, source) for name, source in _own()]
+    ours = {m.name for m in out}
+    for family in sorted(plugins.offered(plugins.RECIPES)):
+        try:
+            out += [_method(*found) for found in plugins.recipes(family) if found[0] not in ours]
+        except (plugins.PluginError, RecipeError) as error:
+            out.append(Method(family, family, problem=str(error)))
+    return out
+
+
+def names() -> list[str]:
+    """The recipes of this package and of installed ones, as `family/method`."""
+    return [m.name for m in methods() if m.problem is None]
+
+
+def named(name: str) -> Traversable | None:
+    """The file of the recipe `family/method`, None where there is none. PluginError where its family is of a package
+    that cannot be read; no other package is looked into."""
+    own, family = dict(_own()), name.partition("/")[0]
+    if name in own or family not in plugins.offered(plugins.RECIPES):
+        return own.get(name)
+    return dict(plugins.recipes(family)).get(name)
+
+
+def read(name: str, source: Traversable) -> Tree:
+    """The table in a file. RecipeError where it is no TOML, or of a format to come."""
+    try:
+        table = tomllib.loads(source.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError("", f"recipe {name} is not TOML: {error}") from None
+    version = table.setdefault("format", FORMAT)
+    if not isinstance(version, int) or version > FORMAT:
+        raise RecipeError("format", f"{version!r} in {name}: this shuhari reads up to {FORMAT}; a newer one is needed")
+    return table
+
+
+def _own(folder: Traversable | None = None, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
+    folder = resources.files("shuhari") / "recipes" if folder is None else folder
+    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
+        if entry.is_dir():
+            yield from _own(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".toml"):
+            yield prefix + entry.name.removesuffix(".toml"), entry
+
+
+def _method(name: str, source: Traversable) -> Method:
+    table = read(name, source)
+    paper = table.get("paper", {}).get("catalogue")
+    return Method(name, name.rpartition("/")[0], paper, table.get("summary", ""), _verdict(name))
+
+
+def _verdict(name: str) -> str | None:
+    import json
+
+    root = resources.files("shuhari")
+    inside, clone = root / "claims_data", File(str(root)).parents[1] / "results" / "claims"
+    claim = (inside if inside.is_dir() else clone) / f"{name}.json"
+    verdict = json.loads(claim.read_text(encoding="utf-8")).get("verdict") if claim.is_file() else None
+    return None if verdict is None else str(verdict)

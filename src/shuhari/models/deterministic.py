@@ -1,0 +1,125 @@
+"""A deterministic policy in a bounded Box, which explores by normal noise (TD3, DDPG).
+
+Axes: `B` rows, `K` positions (here 1), `A` action dimensions, `N` decisions picked by `at`. Leaves out noise that is
+correlated in time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from shuhari.batch import Batch
+from shuhari.data import Sampling
+from shuhari.models.gaussian import normal_log_prob
+from shuhari.models.mlp import Mlp
+from shuhari.models.sampling import epsilon, honour, mixed, uniform_rows, uniform_share
+from shuhari.models.spaces import Inputs, Net, Scale, Seen, box, spaces_of
+from shuhari.needs import Noise, Traces
+from shuhari.ports import Event, Task
+from shuhari.registry import register
+
+
+class Clipped:
+    """a = mean + std · normal, clipped to [-1, 1]: mean, log_std, action [B, K, A]. Methods answer [B, K].
+
+    The law has a density inside and a mass at either bound (a censored normal), so that the log-probability of a
+    clipped action is exact. `epsilon`: the share of a uniform a in the behaviour's mixture. Left out: entropy and KL,
+    which mix masses with densities."""
+
+    __slots__ = ("action", "epsilon", "log_std", "mean")
+
+    def __init__(self, mean: Tensor, log_std: Tensor, action: Tensor, epsilon: Tensor | None = None) -> None:
+        self.mean, self.log_std, self.action, self.epsilon = mean, log_std, action, epsilon
+
+    def log_prob(self) -> Tensor:
+        inside = normal_log_prob(self.action[..., None], self.mean[..., None], self.log_std[..., None])  # [B, K, A]
+        beyond = torch.special.log_ndtr((self.mean * self.action.sign() - 1) * (-self.log_std).exp())
+        bound = self.action.abs() >= 1
+        logp = torch.where(bound, beyond, inside).sum(-1)
+        if self.epsilon is None:
+            return logp
+        either = mixed(logp, self.epsilon, bound.shape[-1])
+        return torch.where(bound.any(-1), (-self.epsilon).log1p() + logp, either)  # what is uniform hits no bound
+
+    def mode(self) -> Tensor:
+        """[B, A] the action without noise, as the column `action` holds actions; differentiable."""
+        return self.mean.flatten(0, -2)
+
+    def rsample(self, noise: Noise) -> tuple[Tensor, Tensor]:
+        """Reparameterised actions [B, A] with the exploration's noise and without `epsilon`, and their log_prob
+        [B, K]. No gradient passes a bound."""
+        eps = noise.normal(0, self.mean.shape[-1]).view_as(self.mean)
+        action = (self.mean + self.log_std.exp() * eps).clamp(-1, 1)
+        return action.flatten(0, -2), Clipped(self.mean, self.log_std, action).log_prob()
+
+    def parameters(self) -> Tensor:
+        """[B, K, A] the actions without noise."""
+        return self.mean
+
+    def at(self, index: Tensor) -> Clipped:
+        """The decisions `index` [N] of the flattened [B * K]."""
+        mean, log_std, action = (x.flatten(0, -2)[index] for x in (self.mean, self.log_std, self.action))
+        return Clipped(mean, log_std, action, None if self.epsilon is None else self.epsilon.flatten()[index])
+
+
+@register("model", "deterministic")
+@dataclass
+class DeterministicPolicy:
+    """tanh of an MLP, scaled to a bounded Box (Fujimoto et al. 2018). Honours greedy and epsilon (a uniform action).
+
+    The decision, which critics see and the column `action` holds, lies in [-1, 1]; the environment gets it scaled to
+    its bounds (`info["environment"]`). `noise` > 0: the standard deviation of the exploration in units of the decision;
+    not under `greedy`. `normalise`: observations go through the running moments of what was collected."""
+
+    hidden: tuple[int, ...] = (256, 256)
+    activation: str = "relu"
+    noise: float = 0.1
+    normalise: bool = False
+    kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
+    module: nn.Module = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.noise > 0:
+            raise ValueError(
+                f"deterministic: noise is {self.noise}: expected a positive number (greedy sampling has none)"
+            )
+
+    def build(self, task: Task) -> None:
+        seen, does = spaces_of(task, "deterministic")
+        actions = box(does, "action", "deterministic", bounded=True)
+        self._scale, self._inputs = Scale(actions), Inputs(seen, "deterministic", self.normalise)
+        body = Mlp((self._inputs.size, *self.hidden, int(actions.shape[0])), self.activation)
+        self.module = Net(self._inputs, body)
+
+    def __call__(self, batch: Batch) -> Clipped:
+        mean = self._mean(self._inputs.of(batch)).unsqueeze(1)
+        return Clipped(mean, self._log_std(mean), batch["action"].view_as(mean), epsilon(batch))
+
+    def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
+        """contexts [B, ...] -> action [B, A], logp [B, 1]; `info`: `environment` [B, A], `epsilon` [B, 1]."""
+        honour(sampling, ("greedy", "epsilon"), "deterministic")
+        e = uniform_share(sampling)
+        with torch.no_grad():
+            action = mean = self._mean(contexts)
+            if not sampling.greedy:
+                action = (mean + self.noise * noise.normal(0, mean.shape[1])).clamp(-1, 1)
+                if e:
+                    action = torch.where(*uniform_rows(noise, mean.shape[1], e), action)
+            share = mean.new_full((len(mean), 1), e)
+            made = Clipped(mean[:, None], self._log_std(mean[:, None]), action[:, None], share if e else None)
+            info = {"environment": self._scale(action), "epsilon": share}
+        return Traces(action, made.log_prob(), info=info)
+
+    def observe(self, event: Event) -> None:
+        self._inputs.observe(event)
+
+    def _mean(self, seen: Seen) -> Tensor:
+        return self.module(seen).tanh()
+
+    def _log_std(self, mean: Tensor) -> Tensor:
+        return mean.new_full((), math.log(self.noise)).expand_as(mean)

@@ -1,0 +1,72 @@
+"""Low-rank adapters of a language model through peft (LoRA, Hu et al. 2021, arXiv 2106.09685, section 4.1).
+
+Left out: dropout (a score must be a function of its row), adapters of the head and of embeddings, quantised bases.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from shuhari.data import nearest
+
+
+@dataclass(frozen=True)
+class Lora:
+    """W x + (alpha / rank) B A x for each linear layer, with A random, B = 0 at first, and only A and B trained.
+
+    `targets`: the layers by the last parts of their names, such as `q_proj` or `attn.c_attn`; none: every linear layer
+    but the head. `dropout` is there to be refused."""
+
+    rank: int = 8
+    alpha: float = 16.0
+    dropout: float = 0.0
+    targets: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"lora.rank is {self.rank}: expected at least 1")
+        if not self.alpha > 0:
+            raise ValueError(f"lora.alpha is {self.alpha}: expected a number > 0")
+        if self.dropout != 0:
+            raise ValueError(f"lora.dropout is {self.dropout}: expected 0, as a score must be a function of its row")
+
+
+def adapt(lm: Any, lora: Lora) -> None:
+    """Put adapters into a Hugging Face model and freeze all else. Draws A from the global generator. Raises ValueError
+    for a target that is no layer, ModuleNotFoundError with the command where peft is missing."""
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError('lora needs peft: pip install "shuhari[lm]"') from error
+    from transformers.pytorch_utils import Conv1D  # the linear layer of GPT-2, its weight transposed
+
+    head = lm.get_output_embeddings()
+    layers = {n: m for n, m in lm.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not head}
+    for target in lora.targets:
+        if not any(f".{n}".endswith(f".{target}") for n in layers):
+            known = {n.rpartition(".")[2] for n in layers}
+            raise ValueError(f"lora.targets has {target!r}, no linear layer below the head; {nearest(target, known)}")
+    chosen = [n for n in layers if not lora.targets or f".{n}".endswith(tuple(f".{t}" for t in lora.targets))]
+    transposed = any(isinstance(layers[n], Conv1D) for n in chosen)
+    scale: Any = lora.alpha  # typed as a whole number there
+    config = LoraConfig(r=lora.rank, lora_alpha=scale, target_modules=chosen, fan_in_fan_out=transposed)
+    inject_adapter_in_model(config, lm)
+    for name, parameter in lm.named_parameters():
+        parameter.requires_grad_(".lora_" in name)
+
+
+def merged(lm: Any) -> Any:
+    """A copy without adapters: what they add stands in the weights, up to rounding."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    plain = copy.deepcopy(lm)
+    for name, module in list(plain.named_modules()):
+        if isinstance(module, BaseTunerLayer):
+            module.merge(safe_merge=True)
+            parent, _, child = name.rpartition(".")
+            setattr(plain.get_submodule(parent), child, module.get_base_layer())
+    return plain

@@ -1,0 +1,157 @@
+"""Preference losses over links: which of two samples is better (DPO and its kin), or whether one is good (KTO).
+
+Axes: `B` rows, `K` positions, `P` links. A link's row stands for its whole sample, and s [P] is what the sample scores:
+the log-ratio of policy over reference (or the log-probability alone), summed or averaged over its decisions. Of pairs,
+h = beta (s of the better - s of the worse) - margin is the logit that the better one wins, and `FORMS` has the losses
+of h:
+
+| name   | settings                                                            | source                              |
+|--------|---------------------------------------------------------------------|-------------------------------------|
+| DPO    | form = "sigmoid"                                                    | Rafailov et al. 2023, equation 7    |
+| cDPO   | form = "sigmoid", label_smoothing > 0                               | Mitchell 2023                       |
+| IPO    | form = "ipo", level = "sequence" (the paper's sum: level = "row")   | Azar et al. 2023, equation 17       |
+| SLiC   | form = "hinge" (the paper's own: reference_free)                    | Zhao et al. 2023                    |
+| SimPO  | reference_free, level = "sequence", margin > 0                      | Meng et al. 2024                    |
+
+Links come from data (buffer `preferences`) or from graded groups (transforms `pairs`, `labels`). Left out: a supervised
+term beside (that is `nll`), divergences other than reverse KL, per-token weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from shuhari.batch import Batch
+from shuhari.data import Info, Number, Ramp, nearest
+from shuhari.needs import Need
+from shuhari.ports import Ctx
+from shuhari.ratio import log_ratio
+from shuhari.registry import register
+
+FORMS: dict[str, Callable[[Tensor, float], Tensor]] = {  # (h [P], beta) -> loss [P]
+    "sigmoid": lambda h, beta: -F.logsigmoid(h),
+    "hinge": lambda h, beta: F.relu(1 - h),
+    "ipo": lambda h, beta: ((h - 0.5) / beta).square(),  # (s_w - s_l - 1 / (2 beta))^2
+}
+LEVELS = ("row", "sequence", "episode")
+
+
+@register("objective", "preference")
+@dataclass
+class Preference:
+    """The loss of pairs, [P], over the `links` [P, 2] of (better, worse) rows: DPO by default.
+
+    beta > 0: of the KL to the reference that the optimum keeps, per nat. form: see the table above. label_smoothing in
+    [0, 0.5): the share of pairs that are labelled the wrong way round. margin: what h is reduced by. level: `row` (the
+    sum over a row's decisions), `sequence` (their mean), `episode` (the sum over the rows of an episode, for samples of
+    several turns that are several rows). reference_free: s is log pi alone, and no `reference` is asked.
+    Info: `chosen` and `rejected` (the implicit rewards, beta s), `margin` (the one less the other), `accuracy` (the
+    share where it is above 0). KeyError without the links.
+    """
+
+    beta: Number = 0.1
+    form: str = "sigmoid"
+    label_smoothing: float = 0.0
+    margin: Number = 0.0
+    level: str = "row"
+    reference_free: bool = False
+    role: str = "policy"
+    reference: str = "reference"
+    links: str = "pairs"
+    couples: Literal["row", "batch"] = field(default="batch", init=False)
+
+    def __post_init__(self) -> None:
+        _check("preference", self.level, beta=self.beta)
+        if self.form not in FORMS:
+            raise ValueError(f"preference: no form {self.form!r}; {nearest(self.form, FORMS)}")
+        if not 0 <= self.label_smoothing < 0.5:
+            raise ValueError(f"preference: label_smoothing is {self.label_smoothing}: expected a share in [0, 0.5)")
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        live = Need((self.role,), "log_prob", live=True)
+        return (live,) if self.reference_free else (live, Need((self.reference,), "log_prob"))
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        beta, (index, _) = ctx.at(self.beta), linked(batch, self.links)
+        better, worse = (beta * scores(batch, self.needs, self.level)[index]).unbind(1)
+        h = better - worse - ctx.at(self.margin)
+        loss = FORMS[self.form](h, beta)
+        if self.label_smoothing:
+            loss = (1 - self.label_smoothing) * loss + self.label_smoothing * FORMS[self.form](-h, beta)
+        info = {"accuracy": (better > worse).float(), "margin": better - worse, "chosen": better, "rejected": worse}
+        return loss, {k: v.detach() for k, v in info.items()}
+
+
+@register("objective", "kto")
+@dataclass
+class Kto:
+    """KTO (Ethayarajh et al. 2024, equation 8), [P], over the `links` [P, 1] of rows with a column `label` (1: good).
+
+    lambda (1 - sigmoid(beta (s - z0))) of a good sample, lambda (1 - sigmoid(beta (z0 - s))) of a bad one; lambda is
+    `desirable` or `undesirable`, and the paper wants desirable x (number of good) to undesirable x (number of bad) in 1
+    to 4/3. The reference point z0 = max(0, the mean of s), constant to the gradient, stands for KL(policy||reference).
+    The mean is over the links `mismatched` [M, 1] where the batch has them: prompts with the answers to others, the
+    paper's estimate, which recorded answers need (buffer `preferences`). Else it is over the labelled rows: what the
+    policy has just sampled estimates the KL itself, without bias but for the clip at 0, and costs no forward.
+    Other fields as in `preference`. Info: `kl` (z0), `chosen` and `rejected` (beta s of the good and of the bad).
+    """
+
+    beta: Number = 0.1
+    desirable: Number = 1.0
+    undesirable: Number = 1.0
+    level: str = "row"
+    role: str = "policy"
+    reference: str = "reference"
+    links: str = "labels"
+    mismatched: str = "mismatched"
+    couples: Literal["row", "batch"] = field(default="batch", init=False)
+
+    def __post_init__(self) -> None:
+        _check("kto", self.level, beta=self.beta, desirable=self.desirable, undesirable=self.undesirable)
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return Need((self.role,), "log_prob", live=True), Need((self.reference,), "log_prob")
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        beta, (index, columns) = ctx.at(self.beta), linked(batch, self.links)
+        s, good = scores(batch, self.needs, self.level), columns["label"] > 0.5
+        point = s[batch.links.get(self.mismatched, (index, {}))[0].flatten()].detach()
+        z0 = point.mean().clamp(min=0) if len(point) else s.new_zeros(())
+        s = s[index[:, 0]]
+        weight = torch.where(good, ctx.at(self.desirable), ctx.at(self.undesirable))
+        loss = weight * (1 - torch.sigmoid(beta * torch.where(good, s - z0, z0 - s)))
+        reward = beta * s.detach()
+        return loss, {"kl": z0, "chosen": reward[good], "rejected": reward[~good]}
+
+
+def linked(batch: Batch, name: str) -> tuple[Tensor, dict[str, Tensor]]:
+    """The links [P, m] and their columns [P]; KeyError, with where links come from, where the batch has none."""
+    if name not in batch.links:
+        raise KeyError(
+            f"no links {name!r} in the batch; {nearest(name, batch.links)}: they come from [transform.pairs] or "
+            "[transform.labels] (graded groups), or from buffer.use = 'preferences' (data)"
+        )
+    return batch.links[name]
+
+
+def scores(batch: Batch, needs: tuple[Need, ...], level: str) -> Tensor:
+    """[B] s: log pi, less the log-probability of the reference where there is a second need, at `level`."""
+    new = batch[needs[0]]
+    old = batch[needs[1]] if len(needs) > 1 else torch.zeros_like(new)
+    return log_ratio(new, old, batch, level)[:, 0]
+
+
+def _check(name: str, level: str, **positive: Number) -> None:
+    for key, value in positive.items():
+        if not isinstance(value, Ramp) and not value > 0:
+            raise ValueError(f"{name}: {key} is {value}: expected a number > 0")
+    if level not in LEVELS:
+        raise ValueError(f"{name}: no level {level!r}; {nearest(level, LEVELS)}")

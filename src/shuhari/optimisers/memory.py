@@ -1,0 +1,182 @@
+"""What first-order optimisers share: the parameters they own, what they remember of each, and a step's frame.
+
+A step takes the gradients, refuses those that are not finite, and clips their global norm. Leaves out parameter groups
+and sparse gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from shuhari.data import Info, Number, Ramp
+from shuhari.ports import Evaluate
+
+
+class Piece(NamedTuple):
+    """Parameters of one device and type that have a gradient, and what is remembered of them, by `kept`."""
+
+    params: list[Tensor]
+    grads: list[Tensor]
+    steps: list[Tensor]  # how many each has had, this one included
+    kept: list[list[Tensor]]
+
+
+@dataclass
+class FirstOrder:
+    """The frame: a subclass says what it keeps of each parameter (`kept`), and moves a piece of them (`move`).
+
+    `clip`: the largest global gradient norm, 0 is off. `state`: the count of steps [P] and what is kept of every
+    parameter, in the order of `bind`."""
+
+    lr: Number = 1e-3
+    clip: Number = 0.0
+    kept: ClassVar[tuple[str, ...]] = ()
+    _memory: Any = field(init=False, default=None, repr=False, compare=False)
+    _saved: Any = field(init=False, default=None, repr=False, compare=False)
+
+    def move(self, piece: Piece, lr: float, at: float) -> None:
+        """One step of these parameters, in place."""
+        raise NotImplementedError
+
+    def bind(self, params: Sequence[nn.Parameter]) -> None:
+        """Own these parameters, with a memory of zeros, or that of a `state` set before; one that was owned already
+        keeps its own. Raises ValueError for a parameter that does not lie contiguously in memory: a fused kernel would
+        read it wrongly."""
+        old, self._memory = self._memory, _Memory(params, self.kept)
+        if old is not None:
+            self._memory.keep(old)
+        if self._saved is not None:
+            self.state = self._saved
+
+    def step(self, evaluate: Evaluate, at: float) -> Info:
+        """One step at count `at` of the schedules: the infos of the loss, `grad_norm` before the clip, `lr`.
+
+        Raises FloatingPointError, with all parameters as they were, where the gradient is not finite."""
+        info = dict(evaluate.backward())
+        lr = now(self.lr, at)
+        with torch.no_grad():
+            live, grads, norm = self._memory.gradients(now(self.clip, at))
+            for piece in self._memory.pieces(live, grads):
+                self.move(piece, lr, at)
+        return {**info, "grad_norm": norm, "lr": lr}
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return {} if self._memory is None else self._memory.tree()
+
+    @state.setter
+    def state(self, tree: dict[str, Any]) -> None:
+        if self._memory is None:
+            self._saved = tree or None
+        elif tree:
+            self._memory.load(tree)
+            self._saved = None
+
+
+def at_least_0(optimiser: FirstOrder, *names: str) -> None:
+    """ValueError for a field, of these or of the frame, that is a number below 0."""
+    for name in ("lr", "clip", *names):
+        value = getattr(optimiser, name)
+        if not isinstance(value, Ramp) and value < 0:
+            raise ValueError(f"{name} is {value}: expected 0 or more")
+
+
+def now(number: Number, at: float) -> float:
+    """A number, or a schedule's value at this count."""
+    return float(number(at)) if isinstance(number, Ramp) else number
+
+
+class _Memory:
+    """The parameters of one optimiser and what it remembers of them."""
+
+    def __init__(self, params: Sequence[nn.Parameter], names: Sequence[str]) -> None:
+        for i, given in enumerate(params):
+            if not given.is_contiguous():
+                raise ValueError(
+                    f"parameter {i} of shape {tuple(given.shape)} is not contiguous: call .contiguous() on it"
+                )
+        self.params: list[Tensor] = list(params)
+        self.kept = {name: [torch.zeros_like(p) for p in self.params] for name in names}
+        self.steps: list[Tensor] = [torch.empty(0)] * len(self.params)
+        kinds: dict[Any, list[int]] = {}
+        for i, p in enumerate(self.params):
+            kinds.setdefault((p.device, p.dtype), []).append(i)
+        # norms of half-precision gradients are taken in single
+        self.precision = torch.float64 if any(t is torch.float64 for _, t in kinds) else torch.float32
+        self.groups = []  # what one call of a kernel takes: one device, one type; its counts are views of one tensor
+        for (device, _), own in kinds.items():
+            counts = torch.zeros(len(own), device=device)
+            self.groups.append((own, counts))
+            for i, count in zip(own, counts.unbind(), strict=True):
+                self.steps[i] = count
+
+    def gradients(self, clip: float) -> tuple[list[int], list[Tensor], float]:
+        """(which parameters have a gradient, these gradients taken off them and clipped, their global norm before)."""
+        live: list[int] = []
+        grads: list[Tensor] = []
+        for i, p in enumerate(self.params):
+            g = p.grad
+            if g is not None:
+                p.grad = None  # the next step brings its own
+                live.append(i)
+                # a gradient may be a view (transposed, expanded), and a kernel reads memory in order
+                grads.append(g if g.is_contiguous() else g.contiguous())
+        if not live:
+            return live, grads, 0.0
+        norms = torch._foreach_norm(grads, 2, self.precision)
+        if len(self.groups) > 1:
+            norms = tuple(n.to(norms[0].device) for n in norms)
+        norm = float(torch.linalg.vector_norm(torch.stack(norms)))
+        if not norm < float("inf"):
+            raise FloatingPointError(f"the gradient is not finite (norm {norm}): no parameter was changed")
+        if 0 < clip < norm:
+            grads = list(torch._foreach_mul(grads, clip / (norm + 1e-6)))  # not in place: gradients may share memory
+        return live, grads, norm
+
+    def pieces(self, live: list[int], grads: list[Tensor]) -> Iterator[Piece]:
+        """The parameters `live` in pieces that one call of a kernel takes, their counts one up."""
+        if len(self.groups) == 1 and len(live) == len(self.params):
+            self.groups[0][1].add_(1)
+            yield Piece(self.params, grads, self.steps, list(self.kept.values()))
+            return
+        of = dict(zip(live, grads, strict=True))
+        for own, _ in self.groups:
+            due = [i for i in own if i in of]
+            if due:
+                params, steps, *kept = ([x[i] for i in due] for x in (self.params, self.steps, *self.kept.values()))
+                torch._foreach_add_(steps, 1)
+                yield Piece(params, [of[i] for i in due], steps, kept)
+
+    @torch.no_grad()
+    def keep(self, old: _Memory) -> None:
+        """Go on from the memory of another for the parameters that both own."""
+        place = {id(p): j for j, p in enumerate(old.params)}
+        for i, p in enumerate(self.params):
+            j = place.get(id(p))
+            if j is not None:
+                for name, mine in self.kept.items():
+                    mine[i] = old.kept[name][j]
+                self.steps[i].copy_(old.steps[j])
+
+    def tree(self) -> dict[str, Any]:
+        steps = torch.stack([s.cpu() for s in self.steps]) if self.steps else torch.zeros(0)
+        return {"steps": steps} | {n: {str(i): x for i, x in enumerate(own)} for n, own in self.kept.items()}
+
+    @torch.no_grad()
+    def load(self, tree: dict[str, Any]) -> None:
+        n = len(tree["steps"])
+        if n != len(self.steps):
+            raise ValueError(f"an optimiser's state is of {n} parameters: this one has {len(self.steps)}")
+        for i, step in enumerate(self.steps):
+            step.copy_(tree["steps"][i])
+            for name, mine in self.kept.items():
+                theirs = tree[name][str(i)]
+                if mine[i].shape != theirs.shape:
+                    shapes = f"{tuple(theirs.shape)}: expected {tuple(mine[i].shape)}"
+                    raise ValueError(f"an optimiser's state has parameter {i} of shape {shapes}")
+                mine[i].copy_(theirs)

@@ -1,0 +1,44 @@
+"""RMSprop, the optimiser of A3C and A2C. Leaves out momentum and centring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from shuhari.data import Number
+from shuhari.optimisers.memory import FirstOrder, Piece, at_least_0, now
+from shuhari.registry import register
+
+
+@register("optimiser", "rmsprop")
+@dataclass
+class RMSprop(FirstOrder):
+    """s <- alpha s + (1 - alpha) g², p <- p - lr g / (sqrt(s) + eps), s from 0 (Tieleman and Hinton 2012).
+
+    `eps_inside`: sqrt(s + eps) instead (Mnih et al. 2016, equations 8 and 9; TensorFlow). `weight_decay`: an L2
+    penalty, added to the gradient. `clip`: the largest global gradient norm, 0 is off."""
+
+    alpha: float = 0.99
+    eps: float = 1e-5
+    eps_inside: bool = False
+    weight_decay: Number = 0.0
+    kept: ClassVar[tuple[str, ...]] = ("square",)
+
+    def __post_init__(self) -> None:
+        at_least_0(self, "eps", "weight_decay")
+        if not 0 <= self.alpha < 1:
+            raise ValueError(f"alpha is {self.alpha}: expected a number in [0, 1)")
+
+    def move(self, piece: Piece, lr: float, at: float) -> None:
+        params, grads, (square,) = piece.params, piece.grads, piece.kept
+        if decay := now(self.weight_decay, at):
+            grads = list(torch._foreach_add(grads, params, alpha=decay))
+        torch._foreach_mul_(square, self.alpha)
+        torch._foreach_addcmul_(square, grads, grads, 1 - self.alpha)
+        if self.eps_inside:
+            root = torch._foreach_sqrt(torch._foreach_add(square, self.eps))
+        else:
+            root = torch._foreach_add(torch._foreach_sqrt(square), self.eps)
+        torch._foreach_addcdiv_(params, grads, root, -lr)

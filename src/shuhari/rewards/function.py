@@ -1,0 +1,114 @@
+"""A plain function as a reward: `[reward.<name>] use = "package.module.function"`, or `"rewards.py:function"`.
+
+Its form is that of TRL's reward functions, so that one serves here too; what it gives each sample is one number under
+the reward's name. Left out: completions as messages (they are text), and token ids.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from shuhari import registry
+from shuhari.data import ContractError, Trajectory, nearest
+from shuhari.ports import Ctx
+from shuhari.registry import register
+from shuhari.tasks.source import answer_text
+
+TEXTS = ("prompts", "completions")
+
+
+@register("reward", "function")
+@dataclass
+class Function:
+    """`f(prompts, completions, **columns) -> list[float | None]`, asked once a group; None: ungraded. It may be async.
+
+    Each argument is a list over the samples: `prompts` (text, or messages as the problem has them), `completions`
+    (text), `answer`, `solution` (also as `completion`), and every name in the `info` of the problem, None where a
+    problem has none such. It gets, by keyword, those that it names; all, where it takes `**columns`. A sample that
+    nothing decided (a rollout that broke) is not shown and is ungraded.
+    function: a dotted path or `file.py:function`. name: of its grade.
+
+    Where the function raises, its samples are ungraded, counted and shown. Raises ContractError, which ends the run,
+    where it asks for what is not there, or returns anything but one number or None a sample.
+    """
+
+    function: str
+    name: str = "function"
+    call: Callable[..., Any] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._bind(registry.find("reward", self.function))
+
+    @classmethod
+    def of(cls, call: Callable[..., Any], name: str) -> Function:
+        """Of a function at hand, which no path needs to name."""
+        made = cls.__new__(cls)
+        made.function, made.name = getattr(call, "__qualname__", repr(call)), name
+        made._bind(call)
+        return made
+
+    def _bind(self, found: Any) -> None:
+        if not callable(found) or isinstance(found, type):
+            raise ValueError(f"{self.function!r} is {found!r:.60}: expected a function")
+        self.call = found
+        asked = inspect.signature(found).parameters.values()
+        closed = [p.name for p in asked if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
+        if closed:
+            raise ValueError(f"{self} takes {closed[0]!r} by position only: expected {', '.join(TEXTS)} by name")
+        self._all = any(p.kind is p.VAR_KEYWORD for p in asked)
+        self._named = [p.name for p in asked if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        self._needed = [p.name for p in asked if p.name in self._named and p.default is p.empty]
+
+    def __str__(self) -> str:
+        return f"reward {self.name!r} ({self.function})"
+
+    async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
+        """One grade a leaf: {name: number}, or None."""
+        leaves = [(t, path) for t in group for path in t.paths()]
+        told = [i for i, (t, path) in enumerate(leaves) if any(t.steps[j].action is not None for j in path)]
+        grades: list[Mapping[str, float] | None] = [None] * len(leaves)
+        if not told:
+            return grades
+        columns = _columns([leaves[i][0] for i in told])
+        columns["completions"] = [answer_text([leaves[i][0].steps[j] for j in leaves[i][1]]) for i in told]
+        missing = next((n for n in self._needed if n not in columns), None)
+        if missing is not None:
+            raise ContractError(f"{self} asks for {missing!r}, which no problem has; {nearest(missing, columns)}")
+        given = self.call(**{k: v for k, v in columns.items() if self._all or k in self._named})
+        given = await given if inspect.isawaitable(given) else given
+        for i, number in zip(told, self._numbers(given, len(told)), strict=True):
+            grades[i] = None if number is None else {self.name: number}
+        return grades
+
+    def _numbers(self, given: Any, n: int) -> list[float | None]:
+        values = given.tolist() if hasattr(given, "tolist") else given  # arrays and tensors too
+        if not isinstance(values, list | tuple) or len(values) != n:
+            length = f" of length {len(values)}" if isinstance(values, list | tuple) else ""
+            shown = f"{type(given).__name__}{length}: {str(given)[:60]}"
+            raise ContractError(f"{self} returned {shown}: expected a list of {n}, a number or None for each sample")
+        return [self._number(v) for v in values]
+
+    def _number(self, value: Any) -> float | None:
+        plain = value.tolist() if hasattr(value, "tolist") else value  # a scalar of numpy or torch
+        if plain is None or (isinstance(plain, float) and math.isnan(plain)):
+            return None
+        try:
+            number = float(plain) if isinstance(plain, bool | int | float) else math.inf
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):
+            raise ContractError(f"{self} returned {str(value)[:60]!r} for a sample: expected a finite number or None")
+        return number
+
+
+def _columns(trajectories: Sequence[Trajectory]) -> dict[str, list[Any]]:
+    """name -> value of each trajectory's problem."""
+    problems = [t.request.problem for t in trajectories]
+    names = dict.fromkeys(n for p in problems for n in p.info)
+    own = {"prompts": "prompt", "answer": "answer", "solution": "solution", "completion": "solution"}
+    columns = {column: [getattr(p, attribute) for p in problems] for column, attribute in own.items()}
+    return columns | {n: [p.info.get(n) for p in problems] for n in names if n not in TEXTS}

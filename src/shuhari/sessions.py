@@ -1,0 +1,339 @@
+"""The lowest layer: four calls under every loop, for a loop of your own. No recipe is needed.
+
+    s = shuhari.session("causal", task="arithmetic", seed=0)
+    batch = s.transform(s.sample(32, n=8), Advantage())
+    s.forward_backward(batch, [Term(Clip())])
+    s.optim_step(lr=3e-4)
+    s.save_state("state")
+
+Left out: a store, evaluation on a schedule, stages; a recipe has these (`shuhari.train`).
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from torch import Tensor
+
+from shuhari import collect, state
+from shuhari.batch import Batch
+from shuhari.buffers.fresh import streamed
+from shuhari.build import MICRO_BATCH, component
+from shuhari.context import Context
+from shuhari.data import EMPTY, FrozenDict, Info, Number, Payload, Problem, Request, Sampling, Step, code, nearest
+from shuhari.evaluation import Evaluation, evaluate
+from shuhari.learners.gradient import Part, Term
+from shuhari.learners.loss import Loss
+from shuhari.measure import Meter
+from shuhari.needs import gather, role_model
+from shuhari.ports import Collected, Committed, Event, Transform
+from shuhari.rewards.function import Function
+from shuhari.roles import Role, cast_roles, load_weights, weights
+from shuhari.rollouts.episode import Episode
+from shuhari.store import checkpoint
+from shuhari.tasks.source import Listed
+
+DEFAULT = Sampling()
+
+
+class Prompts:
+    """The task of a session that names none: text, without problems or a grade of its own."""
+
+    def problems(self, split: str) -> Listed:
+        return Listed(())
+
+    def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
+        return EMPTY
+
+    def environment(self, problem: Problem) -> None:
+        return None
+
+    def spaces(self) -> None:
+        return None
+
+
+class Session:
+    """Models by role, an optimiser, and the four calls; `session` makes one. `ctx` is what components see of it."""
+
+    def __init__(self, ctx: Context, rollout: Any, optimiser: Any, trains: tuple[str, ...], tokens: int | None) -> None:
+        self.ctx, self.rollout, self.optimiser, self.trains, self.tokens = ctx, rollout, optimiser, trains, tokens
+        self._params = list({id(p): p for r in trains for p in role_model(ctx.models, r).module.parameters()
+                             if p.requires_grad}.values())  # fmt: skip
+        if not self._params:
+            raise ValueError(f"the session trains {', '.join(trains)}: no parameters to train there")
+        optimiser.bind(self._params)
+        self._built = dict(ctx.models)  # the roles that hear events: a clone stays as it is
+        self._grads: list[Tensor | None] = [None] * len(self._params)
+        self._meter = Meter()
+        self._calls = {"at": 0, "sample": 0, "update": 0}  # problems taken; draws and gradients so far name their noise
+
+    # ---------------------------------------------------------------- the four calls
+
+    def sample(
+        self, problems: int | Sequence[Problem | Payload | Mapping[str, Any]], n: int = 1, *,
+        sampling: Sampling | None = None,
+    ) -> Batch:  # fmt: skip
+        """n graded episodes of each problem, as rows of decisions on the stream `rl`, in the order of the problems.
+
+        problems: `Problem`s, prompts, mappings with `prompt` and whatever a grader wants, or a number: that many of the
+        task's next training problems (for lanes of environments: at least so many decisions)."""
+        ctx, lanes = self.ctx, hasattr(self.rollout, "collect")
+        self._calls["sample"] += 1
+        ctx.salt, ctx.groups, ctx.problems = ("sample", self._calls["sample"]), [], []
+        ctx.serve()
+        if lanes:
+            if not isinstance(problems, int):
+                raise TypeError("lanes of environments take the number of decisions that you want, not problems")
+            ctx.sampling = sampling or ctx.sampling
+            batch = collect.rewarded(self.rollout.collect(problems, ctx), ctx)
+        else:
+            found = self._next(problems) if isinstance(problems, int) else [_problem(p) for p in problems]
+            asked = [Request(p, n, sampling) if sampling else Request(p, n) for p in found]
+            batch = ctx.wait(collect.groups(asked, ctx))
+        self._tell(Collected(batch))
+        return streamed(batch, "rl")
+
+    def forward_backward(self, batch: Batch, terms: Sequence[Term] | Mapping[str, Term]) -> Info:
+        """Add the gradient of the weighted terms to what is there since the last `optim_step`; losses and infos.
+
+        Denominators are those of this batch. A sequence of terms is named after their objectives."""
+        named = dict(terms) if isinstance(terms, Mapping) else _named(terms)
+        ctx = self.ctx
+        self._calls["update"] += 1
+        ctx.salt = ("update", self._calls["update"])
+        part = Part(self.trains, named, self.optimiser)
+        batch = gather(batch, part.needs, ctx.models, self.tokens)
+        meter = Meter()
+        meter.update(Loss(batch, part, "session", ctx, self._params, self.tokens).backward())
+        for i, p in enumerate(self._params):
+            have, new = self._grads[i], p.grad
+            self._grads[i], p.grad = new if have is None else have if new is None else have + new, None
+        info = meter.means()
+        self._meter.update(info)
+        return info
+
+    def optim_step(self, lr: Number | None = None) -> Info:
+        """Move the parameters by the gradient so far and forget it; the infos so far, `grad_norm` and `lr`.
+
+        lr: from now on; None leaves what the optimiser has. RuntimeError where nothing has given a gradient,
+        FloatingPointError, with all parameters as they were, where it is not finite."""
+        if all(g is None for g in self._grads):
+            raise RuntimeError("optim_step without a gradient: call forward_backward first")
+        if lr is not None:
+            self.optimiser.lr = lr
+        for p, g in zip(self._params, self._grads, strict=True):
+            p.grad = g
+        self._grads = [None] * len(self._params)
+        done, self._meter = _Done(self._meter.means()), Meter()
+        info: Info = self.optimiser.step(done, self.ctx.count)
+        self.ctx.step, self.ctx.version = self.ctx.step + 1, self.ctx.version + 1
+        self.ctx.count = float(self.ctx.step)
+        self._tell(Committed(self.ctx.step))
+        return info
+
+    def save_state(self, path: str | Path) -> Path:
+        """Write weights, optimiser and all memory as the directory `path`, in the place of what is there; the path.
+        RuntimeError between `forward_backward` and `optim_step`."""
+        if any(g is not None for g in self._grads):
+            raise RuntimeError("save_state with a gradient that optim_step has not taken: call it first")
+        ctx, path = self.ctx, Path(path)
+        tree = {
+            "models": weights(ctx.models),
+            "memory": state.memory(self._parts()),
+            "counts": {"step": ctx.step, "version": ctx.version, "row": ctx.next_row, "ticket": ctx.next_ticket},
+            "calls": dict(self._calls),
+            "ledger": dict(ctx.ledger),
+            "names": sorted(ctx.reward_names),
+        }
+        if path.exists() and not (path / "tree.json").exists():
+            raise FileExistsError(f"{path} is there and holds no state: expected a new path, or one of save_state")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new, old = path.with_name(f".new-{path.name}"), _old(path)
+        shutil.rmtree(new, ignore_errors=True)
+        checkpoint.write(new, tree)
+        if path.exists():
+            shutil.rmtree(old, ignore_errors=True)
+            path.rename(old)
+        new.rename(path)
+        shutil.rmtree(old, ignore_errors=True)
+        return path
+
+    # ---------------------------------------------------------------- beside them
+
+    def load_state(self, path: str | Path) -> None:
+        """Go on where `save_state` was: the same calls then give the same bits. The session has to be made alike."""
+        path, ctx = Path(path), self.ctx
+        tree = checkpoint.read(_old(path) if not path.exists() and _old(path).exists() else path)
+        load_weights(ctx.models, tree["models"])
+        state.remember(self._parts(), tree["memory"])
+        n = tree["counts"]
+        ctx.step, ctx.version, ctx.next_row, ctx.next_ticket = n["step"], n["version"], n["row"], n["ticket"]
+        ctx.count = float(ctx.step)
+        ctx.ledger.clear()
+        ctx.ledger.update(tree["ledger"])
+        ctx.reward_names = set(tree["names"])
+        self._calls = dict(tree["calls"])
+        self._grads, self._meter = [None] * len(self._params), Meter()
+
+    def transform(self, batch: Batch, *transforms: Transform) -> Batch:
+        """The batch with the columns that transforms add, in their order; what they need is scored first."""
+        for t in transforms:
+            batch = t(gather(batch, t.needs, self.ctx.models, self.tokens), self.ctx)
+        return batch
+
+    def evaluate(self, n: int = 256, *, samples: int = 1, split: str = "test") -> dict[str, float]:
+        """Held-out scores of the task: `greedy`, and with `samples` > 1 also `mean` and `pass@k`."""
+        measured, ctx = Evaluation(n=n, samples=samples, split=split), self.ctx
+        ctx.serve()
+        rollout: Any = Episode() if hasattr(self.rollout, "collect") else self.rollout
+        return evaluate(ctx, measured, rollout).scores(measured)
+
+    def clone(self, role: str, of: str = "policy") -> None:
+        """A role that starts as a copy of another, and that nothing trains (a reference, a teacher)."""
+        cast_roles({role: Role(init=of)}, self.ctx.models, self.ctx.task, self.ctx.seed, EMPTY)
+
+    @property
+    def models(self) -> Mapping[str, Any]:
+        return self.ctx.models
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What went wrong in rollouts and graders of the last `sample`: the first messages."""
+        return tuple(self.ctx.problems)
+
+    def close(self) -> None:
+        """Let go of the event loop and of torch's threads."""
+        self.ctx.close()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    # ---------------------------------------------------------------- helpers
+
+    def _parts(self) -> dict[str, Any]:
+        ctx = self.ctx
+        parts = {"task": ctx.task, "engine": ctx.engine, "rollout": self.rollout, "rewards": dict(ctx.rewards)}
+        return {**parts, "models": dict(ctx.models), "optimiser": self.optimiser}
+
+    def _tell(self, event: Event) -> None:
+        for _, listener in state.walk({**self._parts(), "models": self._built}):
+            if hasattr(listener, "observe"):
+                listener.observe(event)
+
+    def _next(self, n: int) -> list[Problem]:
+        source, at = self.ctx.task.problems("train"), self._calls["at"]
+        size = source.size()
+        if size == 0:
+            raise ValueError("the session has no task, so no problems of its own: give sample a list of prompts")
+        self._calls["at"] = at + n
+        return [source[i if size is None else i % size] for i in range(at, at + n)]
+
+
+def session(
+    model: Any = "causal",
+    *,
+    models: Mapping[str, Any] = EMPTY,
+    task: Any = None,
+    rollout: Any = None,
+    rewards: Mapping[str, Any] = EMPTY,
+    weights: Mapping[str, float] = EMPTY,
+    sampling: Sampling = DEFAULT,
+    optimiser: Any = "adamw",
+    trains: Sequence[str] = ("policy",),
+    engine: Any = "local",
+    seed: int = 0,
+    threads: int = 0,
+    tokens: int | None = MICRO_BATCH,
+) -> Session:
+    """Models, a task and an optimiser, ready for the four calls; every random draw hangs on `seed`.
+
+    A component is given as an object, as the name of one, or as the table that a recipe would have:
+    `session({"use": "causal", "hidden": 64}, task={"name": "arithmetic", "kind": "carry"})`. `model` plays `policy`;
+    a path of a Hugging Face directory is a causal model. models: further roles. task: None is text without a grade.
+    rollout: None is `single`, or `episode` where the task has environments. rewards: name -> grader (a function
+    `f(prompts, completions, **columns)`, or a component), `weights`: what each reward name counts in the column
+    `reward` (the graders' 1 each; without any, the task's `score`, of environments `task`). trains: the roles that
+    the optimiser owns. threads: 0 leaves torch's. tokens: the largest padded micro-batch, None for no limit.
+    Raises RecipeError for a mistake in a name or a table.
+    """
+    made = Prompts() if task is None else _made("task", {"name": task} if isinstance(task, str) else task)
+    if isinstance(model, str | Path) and Path(model).is_dir():
+        model = {"use": "causal", "path": str(model)}
+    ctx = Context(seed, made, _made("engine", engine), tokens, threads)
+    try:
+        graders = {name: _grader(name, r) for name, r in rewards.items()}
+        text = made.spaces() is None
+        usual = {name: 1.0 for name in graders} or {"score" if text else "task": 1.0}
+        ctx.rewards, ctx.weights, ctx.sampling = graders, dict(weights or usual), sampling
+        if task is None and not graders:
+            ctx.weights = {}
+        roles = {name: Role(_made("model", m)) for name, m in {"policy": model, **models}.items()}
+        cast_roles(roles, ctx.models, made, seed, EMPTY)
+        if rollout is None:
+            rollout = "single" if text and _plays(made) is None else "episode"
+        ctx.rollout = _made("rollout", rollout)
+        if hasattr(ctx.rollout, "open"):
+            ctx.rollout.open(made, ctx.key("rollout", "session"))
+        return Session(ctx, ctx.rollout, _made("optimiser", optimiser), tuple(trains), tokens)
+    except BaseException:
+        ctx.close()
+        raise
+
+
+def _made(kind: str, what: Any) -> Any:
+    table: Any = what
+    return component(kind, table) if isinstance(what, str | Mapping) else what
+
+
+def _grader(name: str, what: Any) -> Any:
+    if callable(what) and not hasattr(what, "grade"):
+        return Function.of(what, name)
+    table = {"use": what} if isinstance(what, str) else what
+    return _made("reward", {"name": name, **table} if isinstance(table, Mapping) else table)
+
+
+def _plays(task: Any) -> Any:
+    """The environment of the task's first problem, if it has any."""
+    source = task.problems("train")
+    return None if source.size() == 0 else task.environment(source[0])
+
+
+def _problem(given: Any) -> Problem:
+    """A problem out of whatever a user calls one; its id is a hash of its content."""
+    if isinstance(given, Problem):
+        return given
+    row = given if isinstance(given, Mapping) else {"prompt": given}
+    if "prompt" not in row:
+        raise ValueError(f"a problem has no 'prompt'; {nearest('prompt', row)}")
+    rest = {k: v for k, v in row.items() if k not in ("prompt", "answer")}
+    name = f"{code('session', str(row)):016x}"
+    return Problem("session", name, row["prompt"], row.get("answer"), None, FrozenDict(rest))
+
+
+def _named(terms: Sequence[Term]) -> dict[str, Term]:
+    named: dict[str, Term] = {}
+    for term in terms:
+        name = type(term.objective).__name__.lower()
+        named[name if name not in named else f"{name}{len(named)}"] = term
+    return named
+
+
+def _old(path: Path) -> Path:
+    return path.with_name(f".old-{path.name}")
+
+
+class _Done:
+    """What an optimiser asks, where the gradient is there already."""
+
+    def __init__(self, info: Info) -> None:
+        self.info = info
+
+    def backward(self) -> Info:
+        return self.info

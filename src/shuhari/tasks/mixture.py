@@ -1,0 +1,139 @@
+"""Several tasks as one: each training problem is of one member, drawn in proportion to the weights.
+
+Left out: weights that change as a policy learns (a curriculum's business), and members that see different spaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from typing import Any
+
+from shuhari.data import Problem, Step, nearest
+from shuhari.models.tokenizers import PRINTABLE
+from shuhari.ports import Environment, Source, Task
+from shuhari.registry import register
+from shuhari.tasks.source import Generated, Stream
+
+
+@dataclass(frozen=True)
+class Member:
+    """A task, and how often it is drawn beside the others (a positive number; their sum may be any)."""
+
+    task: Task
+    weight: float = 1.0
+
+
+@register("task", "mixture")
+@dataclass
+class Mixture:
+    """Several `tasks` by name, each with its settings and its `weight`; reports tell of each, as `<metric>@<name>`.
+
+    In a recipe: `[task] name = "mixture"`, then `[task.tasks.sums] name = "arithmetic", weight = 2.0` and so on. A
+    problem's `task` is the name of its member, which grades it and gives its environment. All read text, or all have
+    the same spaces; ValueError otherwise. seed: moves which member comes when.
+    """
+
+    tasks: Mapping[str, Member]
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.tasks:
+            raise ValueError("mixture: no tasks: expected tables [task.tasks.<name>]")
+        for name, member in self.tasks.items():
+            if "/" in name:
+                raise ValueError(f"mixture: a task is called {name!r}: expected a name without a slash")
+            if not 0 < member.weight < float("inf"):
+                raise ValueError(f"mixture: the weight of {name!r} is {member.weight}: expected a positive number")
+        first, *others = self.tasks
+        for other in others:
+            a, b = (self.tasks[name].task.spaces() for name in (first, other))
+            if a != b:
+                told = " and ".join(f"{name!r} has {_shown(spaces)}" for name, spaces in ((first, a), (other, b)))
+                raise ValueError(f"mixture: {told}: expected tasks of the same spaces, or all of text")
+
+    @classmethod
+    def preview(cls) -> dict[str, Any]:
+        """What listings say of it: without members there are no problems."""
+        return {"spaces": "those of its tasks"}
+
+    @property
+    def alphabet(self) -> str:
+        """The characters of all members together; a member that names none may write any printable ASCII."""
+        own = [getattr(m.task, "alphabet", "") for m in self.tasks.values()]
+        return "".join(sorted(set().union(*(a or PRINTABLE for a in own)))) if any(own) else ""
+
+    def problems(self, split: str) -> Source:
+        """`train` has no end: at each index a member by its weight; its problem of that index where it has no end
+        itself, else any of its problems, all equally likely. Of any other split each member's own problems, in turn."""
+        sources = {name: member.task.problems(split) for name, member in self.tasks.items()}
+        if split == "train":
+            return Generated(lambda i: self._drawn(sources, i))
+        sizes = [source.size() for source in sources.values()]
+        names = list(sources)
+
+        def make(index: int) -> Problem:
+            at, place = interleaved(sizes, index)
+            return self._own(names[at], sources[names[at]][place])
+
+        return Generated(make, None if None in sizes else sum(n or 0 for n in sizes))
+
+    def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any] | None:
+        """The grade of the problem's member."""
+        task, own = self._member(problem)
+        return task.grade(own, steps)
+
+    def environment(self, problem: Problem) -> Environment | None:
+        """The environment of the problem's member."""
+        task, own = self._member(problem)
+        return task.environment(own)
+
+    def spaces(self) -> tuple[Any, Any] | None:
+        return next(iter(self.tasks.values())).task.spaces()
+
+    # ---------------------------------------------------------------- which member
+
+    @cached_property
+    def _shares(self) -> list[float]:
+        """[m] cumulative shares of the members, up to 1."""
+        sums = list(accumulate(m.weight for m in self.tasks.values()))
+        return [s / sums[-1] for s in sums]
+
+    def _drawn(self, sources: Mapping[str, Source], index: int) -> Problem:
+        stream = Stream("mixture", self.seed, index)
+        u = stream.uniform()
+        name = next(n for n, share in zip(self.tasks, self._shares, strict=True) if u <= share)
+        size = sources[name].size()
+        if size == 0:
+            raise ValueError(f"mixture: the task {name!r} has no problems to train on")
+        return self._own(name, sources[name][index if size is None else stream.below(size)])
+
+    def _own(self, name: str, problem: Problem) -> Problem:
+        """A member's problem under the name of the member; of a mixture within, `<member>/<its member>`."""
+        inner = isinstance(self.tasks[name].task, Mixture)
+        return replace(problem, task=f"{name}/{problem.task}" if inner else name)
+
+    def _member(self, problem: Problem) -> tuple[Task, Problem]:
+        name, _, inner = problem.task.partition("/")
+        if name not in self.tasks:
+            raise KeyError(f"mixture: problem {problem.id!r} is of no task {name!r}; {nearest(name, self.tasks)}")
+        return self.tasks[name].task, replace(problem, task=inner) if inner else problem
+
+
+def _shown(spaces: tuple[Any, Any] | None) -> str:
+    return "text" if spaces is None else f"{spaces[0]} -> {spaces[1]}"
+
+
+def interleaved(sizes: Sequence[int | None], index: int) -> tuple[int, int]:
+    """(list, place in it) of the element at `index` when lists of these sizes (None: without end) are read in turn, one
+    element each a round, those that are through left out."""
+    left, through = list(range(len(sizes))), 0  # the lists that still go, and the rounds that are done
+    for size in sorted({n for n in sizes if n is not None}):
+        span = (size - through) * len(left)
+        if index < span:
+            break
+        index, through = index - span, size
+        left = [i for i in left if sizes[i] is None or sizes[i] > size]  # type: ignore[operator]
+    return left[index % len(left)], through + index // len(left)

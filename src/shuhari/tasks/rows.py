@@ -1,0 +1,256 @@
+"""Rows of a file of one's own, JSON Lines or Parquet, in the forms that data sets of the field have.
+
+Left out: other formats, streaming (a file is held in memory), images, tool calls. The forms are those of TRL's
+"Dataset formats and types": a prompt or a conversation, with an answer, a demonstration, or a pair of answers.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import math
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from shuhari.data import EMPTY, FrozenDict, Payload, nearest
+
+ROLE = "\x1f"  # between the role and the content of a message, where a prompt is one text
+TABLES = {".csv": "read_csv({0!r})", ".tsv": "read_csv({0!r}, sep='\\t')", ".xlsx": "read_excel({0!r})"}
+_OWN = ("prompt", "messages", "answer", "completion", "solution", "chosen", "rejected", "id", "split")
+_KINDS = ("answer", "completion", "solution", "chosen")  # what says how a prompt is to be answered
+_AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
+
+
+@dataclass(frozen=True)
+class Row:
+    """`place`: how errors name it. `prompt` is text or messages, `text` the same as one text; `answer` is text or a
+    number; `solution` the demonstration. `info`: the other columns, with the texts `chosen` and `rejected` of a pair,
+    and the truth value `label` of a completion (None: neither good nor bad)."""
+
+    place: str
+    prompt: Payload
+    text: str
+    answer: Any = None
+    solution: str | None = None
+    id: str = ""
+    split: str = ""
+    info: Mapping[str, Any] = EMPTY
+
+
+def read(path: Path, called: str) -> list[Row]:
+    """The rows of a file in its order. `called`: what errors call the file. Raises ValueError, which names the place
+    of a bad row; FileNotFoundError with the nearest file; ModuleNotFoundError where Parquet needs pyarrow."""
+    if not path.is_file():
+        there = [p.name for p in path.parent.glob("*") if p.suffix in (".jsonl", ".parquet")]
+        told = nearest(path.name, there) if there else ""
+        raise FileNotFoundError(f"{called}: no such file (looked in {Path.cwd()}); {told}".rstrip("; "))
+    if path.suffix.lower() in TABLES:
+        make = f"import pandas; pandas.{TABLES[path.suffix.lower()].format(str(path))}"
+        new = str(path.with_suffix(".jsonl"))
+        raise ValueError(
+            f"{called}: a {path.suffix} file: expected JSON Lines or Parquet; "
+            f"python -c \"{make}.to_json({new!r}, orient='records', lines=True)\" makes one of it"
+        )
+    with path.open("rb") as file:
+        parquet = file.read(4) == b"PAR1"
+    rows = []
+    for place, raw in (_parquet if parquet else _json_lines)(path, called):
+        try:
+            rows.append(_row(place, json.loads(raw, parse_constant=_refuse) if isinstance(raw, str) else raw))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{called}, {place}: {str(error) or type(error).__name__}") from None
+    if not rows:
+        raise ValueError(f"{called}: the file has no rows: expected one JSON object a line, or Parquet")
+    graded = next((r.place for r in rows if r.answer is not None), "")
+    for row in rows:
+        if graded and row.answer is None and row.solution is None and "chosen" not in row.info:
+            raise ValueError(f"{called}, {row.place}: no 'answer', which {graded} has; {nearest('answer', row.info)}")
+    return rows
+
+
+def texts(prompt: Any) -> list[str]:
+    """The texts of a prompt, one a message."""
+    return [prompt] if isinstance(prompt, str) else [f"{m['role']}{ROLE}{m['content']}" for m in prompt]
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+def _json_lines(path: Path, called: str) -> Iterator[tuple[str, str]]:
+    """(place, text) of each line that is not blank."""
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            try:
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                raise ValueError(f"{called}, line {number}: {error}") from None
+            if text.strip():
+                yield f"line {number}", text
+
+
+def _parquet(path: Path, called: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(place, row) of each row, counted from 1."""
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f'{called}: Parquet needs pyarrow: pip install "shuhari[lm]"') from error
+    number = 0
+    try:
+        with ParquetFile(path) as file:
+            for batch in file.iter_batches():
+                for row in batch.to_pylist():
+                    number += 1
+                    yield f"row {number}", row
+    except (ArrowException, OSError) as error:
+        raise ValueError(f"{called}: after row {number}: no good Parquet: {error}") from None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+# ------------------------------------------------------------------------------------------------ one row
+
+
+def _row(place: str, raw: Any) -> Row:
+    """ValueError says what is wrong with it. A column of None is one that the row has not: Parquet has no other."""
+    if not isinstance(raw, dict):
+        raise ValueError(f"expected a JSON object, found {type(raw).__name__}")
+    row = {k: v for k, v in raw.items() if v is not None and not (isinstance(v, float) and math.isnan(v))}
+    info = {k: frozen(v, k) for k, v in raw.items() if k not in _OWN}
+    said, prompt = _demonstration(row, info), row.get("prompt")
+    if "messages" in row:
+        if "prompt" in row:
+            raise ValueError("both `prompt` and `messages`: expected one of them")
+        prompt = _messages(row["messages"], "messages")
+        if prompt[-1]["role"] == "assistant":
+            if said is not None:
+                raise ValueError("a demonstration beside `messages` that end with the assistant: expected one of them")
+            said, prompt = prompt[-1]["content"], prompt[:-1]
+            if not prompt:
+                raise ValueError("`messages` has nothing before the assistant's: expected a prompt")
+    elif isinstance(prompt, list | tuple):
+        prompt = _messages(prompt, "prompt")
+    if "chosen" in row or "rejected" in row:
+        prompt, info["chosen"], info["rejected"] = _pair(row, prompt)
+    if prompt is None:
+        raise ValueError(f"no 'prompt' and no 'messages'; {_near('prompt', row)}")
+    if not (isinstance(prompt, tuple) or (isinstance(prompt, str) and prompt)):
+        raise ValueError(f"`prompt` is {_short(prompt)}: expected text, or messages with `role` and `content`")
+    if "completion" in row and "answer" not in row and not isinstance(row.get("label", True), bool):
+        raise ValueError(f"`label` is {row['label']!r}: expected true or false beside a completion")
+    answer = row.get("answer")
+    if isinstance(answer, bool) or not isinstance(answer, str | int | float | None):
+        raise ValueError(f"`answer` is {_short(answer)}: expected text or a number")
+    if said is None and "chosen" not in info and not any(k in row for k in _KINDS):
+        for kind in _KINDS:
+            if (near := get_close_matches(kind, info, 1, 0.8)) and near[0] != f"{kind}s":  # `answers` may be meant
+                raise ValueError(f"no {kind!r}; did you mean {near[0]!r}?")
+    if "split" in row and not isinstance(row["split"], str):
+        raise ValueError(f"`split` is {row['split']!r}: expected text")
+    return Row(
+        place, prompt, "\x1e".join(_sound(t, "prompt") for t in texts(prompt)), frozen(answer, "answer"), said,
+        _sound(str(row.get("id", "")), "id"), _sound(row.get("split", ""), "split"), FrozenDict(info),
+    )  # fmt: skip
+
+
+def _demonstration(row: Mapping[str, Any], info: dict[str, Any]) -> str | None:
+    """`completion`, else `solution`; where both are there, `solution` is a column like any other."""
+    if "completion" not in row:
+        if not isinstance(row.get("solution", ""), str):
+            raise ValueError(f"`solution` is {_short(row['solution'])}: expected text")
+        return _sound(row["solution"], "solution") if "solution" in row else None
+    if "solution" in row:
+        info["solution"] = frozen(row["solution"], "solution")
+    return _said(row["completion"], "completion")
+
+
+def _pair(row: Mapping[str, Any], prompt: Any) -> tuple[Any, str, str]:
+    """(prompt, chosen, rejected). Without a prompt (or with one that two conversations repeat) it is what the two have
+    in common: the messages before the last at most; of two texts all up to where they part, as TRL cuts them."""
+    missing = next((k for k in ("chosen", "rejected") if k not in row), None)
+    if missing is not None:
+        raise ValueError(f"no {missing!r}, and `chosen` and `rejected` make a pair; {_near(missing, row)}")
+    both = row["chosen"], row["rejected"]
+    if all(isinstance(x, str) for x in both):
+        good, bad = (_sound(x, k) for x, k in zip(both, ("chosen", "rejected"), strict=True))
+        if prompt is not None:
+            return prompt, good, bad
+        at = next((i for i, (x, y) in enumerate(zip(good, bad, strict=False)) if x != y), min(map(len, both)))
+        at -= at > 0 and good[at - 1] == " "  # the space belongs to the answer
+        if not at or good == bad:
+            raise ValueError(f"no 'prompt', and `chosen` and `rejected` {'are the same' if at else 'share none'}")
+        return good[:at], good[at:], bad[at:]
+    a, b = (_messages(x, k) for x, k in zip(both, ("chosen", "rejected"), strict=True))
+    if isinstance(prompt, tuple):
+        n = len(prompt) * (a[: len(prompt)] == prompt == b[: len(prompt)])
+    else:
+        alike = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
+        n = min(next(alike, len(a)), len(a) - 1, len(b) - 1)
+        prompt = a[:n] if n else prompt
+    return prompt, _said(a[n:], "chosen"), _said(b[n:], "rejected")
+
+
+def _said(value: Any, name: str) -> str:
+    """What the assistant says: text, or one message."""
+    if isinstance(value, str):
+        return _sound(value, name)
+    messages = _messages(value, name)
+    if len(messages) != 1 or messages[0]["role"] != "assistant":
+        roles = ", ".join(m["role"] for m in messages)
+        raise ValueError(f"`{name}` ends with messages of {roles}: expected text, or one message of the assistant")
+    return str(messages[0]["content"])
+
+
+def _messages(value: Any, name: str) -> tuple[FrozenDict, ...]:
+    if not isinstance(value, list | tuple) or not value:
+        raise ValueError(f"`{name}` is {_short(value)}: expected messages with `role` and `content`")
+    out = []
+    for m in value:
+        if not (isinstance(m, Mapping) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)):
+            raise ValueError(f"`{name}` has {_short(m)}: expected messages with `role` and `content` as text")
+        out.append(FrozenDict((k, frozen(v, name)) for k, v in m.items() if v is not None))
+    return tuple(out)
+
+
+def frozen(value: Any, name: str) -> Payload:
+    """A value of a column as wire data; NaN is None. ValueError for an infinite number and for a type that has none."""
+    if isinstance(value, list | tuple):
+        return tuple(frozen(v, name) for v in value)
+    if isinstance(value, Mapping):
+        return FrozenDict((k, frozen(v, name)) for k, v in value.items())
+    if isinstance(value, str):
+        return _sound(value, name)
+    if isinstance(value, float) and not math.isfinite(value):
+        if math.isnan(value):
+            return None
+        raise ValueError(f"`{name}` is {value}: expected a finite number")
+    if isinstance(value, _AS_TEXT):
+        return str(value)
+    if value is None or isinstance(value, bool | int | float | bytes):
+        return value
+    raise ValueError(f"`{name}` is of type {type(value).__name__}: expected numbers, text, lists or objects")
+
+
+def _sound(text: str, name: str) -> str:
+    """Text that UTF-8 can write: JSON may escape half of a character."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"`{name}` is no text of Unicode: {error}") from None
+    return text
+
+
+def _near(name: str, row: Mapping[str, Any]) -> str:
+    return nearest(name, row) if row else "the object is empty"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}..."

@@ -1,0 +1,175 @@
+"""A tool game in text: prices are looked up and added before a question is answered. The whole world is two tools.
+
+    pen+cup?          the question: what do they cost together?
+    find pen          a turn of the policy
+    17                what the shop answers
+    find cup
+    25
+    add 17 25
+    42
+    say 42            the answer, which ends the game
+
+Prices belong to the problem and stand nowhere but in the shop, so nobody can answer without its tools. Demonstrations
+may teach to guess: a share `guess` of them asks too little and says some sum. RL never sees them, only right or wrong.
+Left out: units, quantities, and any tool that fails by chance.
+
+Held-out problems are disjoint from training problems by content: the set of items with their prices.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from shuhari.data import Payload, Problem, Status, Step
+from shuhari.registry import register
+from shuhari.tasks.source import Generated, Listed, Stream, acted, check_sizes, check_split, distinct, drawn
+
+ITEMS = tuple("pen cup hat bag box jar tin key map fan rug net bow lid pan mug".split())
+LINE = re.compile(r"find (?P<item>[a-z]{1,9})|add (?P<a>[0-9]{1,9}) (?P<b>[0-9]{1,9})|say (?P<n>[0-9]{1,9})", re.ASCII)
+HELP = "? find an item, add two numbers or say one\n"  # what a malformed line is told; it never repeats the line
+
+
+@register("task", "shop")
+@dataclass
+class Shop:
+    """Sums of prices that must be looked up: a game of several turns with two tools, for the rollout `episode`.
+
+    items: things in a question, 2 to 8. digits: of each price, 1 to 4 (the first is no 0). guess: share in [0, 1] of
+    the demonstrations that guess instead of asking for all. turns: lines that the policy may say; the game is TRUNCATED
+    after them. test_fraction, test_size, seed: as for `arithmetic`.
+    """
+
+    items: int = 2
+    digits: int = 2
+    guess: float = 0.0
+    turns: int = 16
+    test_fraction: float = 1 / 16
+    test_size: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.items <= 8:
+            raise ValueError(f"shop: items is {self.items}: expected 2 to 8")
+        if not 1 <= self.digits <= 4:
+            raise ValueError(f"shop: digits is {self.digits}: expected 1 to 4")
+        if not 0 <= self.guess <= 1:
+            raise ValueError(f"shop: guess is {self.guess}: expected a share in [0, 1]")
+        if self.turns < 1:
+            raise ValueError(f"shop: turns is {self.turns}: expected at least 1 line")
+        check_sizes("shop", self.test_fraction, self.test_size)
+
+    @property
+    def alphabet(self) -> str:
+        """The characters of questions, answers of the shop, and demonstrations."""
+        return "\n abcdefghijklmnopqrstuvwxyz0123456789+?,"
+
+    def problems(self, split: str) -> Generated | Listed:
+        """`train` has no end; `test` is `test_size` problems of pairwise distinct content. `info` holds the prices."""
+        return self._test if check_split(split) == "test" else Generated(lambda i: self._item("train", i)[1])
+
+    def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
+        """{"score": 1.0} where the last line says the right sum (leading zeros are allowed), else 0.0."""
+        said = LINE.fullmatch(line_of(acted(steps).info.get("text", "")))
+        n = said["n"] if said else None
+        return {"score": float(n is not None and int(n) == int(str(problem.answer)))}
+
+    def environment(self, problem: Problem) -> Counter:
+        return Counter(self.turns)
+
+    def spaces(self) -> None:
+        return None
+
+    @cached_property
+    def _test(self) -> Listed:
+        return distinct(lambda i: self._item("test", i), self.test_size)
+
+    def _item(self, split: str, index: int) -> tuple[str, Problem]:
+        stream = Stream("shop", self.seed, split, index)
+        content, prices = drawn(split, self.test_fraction, lambda: self._draw(stream), "shop")
+        total, ids = str(sum(prices.values())), ",".join(f"{k}={v}" for k, v in prices.items())
+        solution = self._guessed(prices, stream) if stream.uniform() < self.guess else _asked(prices)
+        return content, Problem("shop", ids, f"{'+'.join(prices)}?\n", total, solution, {"prices": prices})
+
+    def _draw(self, stream: Stream) -> tuple[str, dict[str, int]]:
+        """Content, and item -> price in the order of the question."""
+        left, prices = list(ITEMS), dict[str, int]()
+        for _ in range(self.items):
+            prices[left.pop(stream.below(len(left)))] = self._price(stream)
+        return f"prices:{sorted(prices.items())}", prices
+
+    def _price(self, stream: Stream) -> int:
+        low = 10 ** (self.digits - 1) if self.digits > 1 else 1
+        return low + stream.below(10**self.digits - low)
+
+    def _guessed(self, prices: Mapping[str, int], stream: Stream) -> tuple[str, ...]:
+        """Asks for the first few items only, maybe for none, and says a sum with the other prices made up."""
+        known = dict(list(prices.items())[: stream.below(self.items)])
+        said = sum(known.values()) + sum(self._price(stream) for _ in range(self.items - len(known)))
+        return (*(f"find {item}" for item in known), f"say {said}")
+
+
+class Counter:
+    """One game: what the shop answers to each line. It ends with `say`, or after `turns` lines."""
+
+    def __init__(self, turns: int) -> None:
+        self.turns, self.t, self.ended = turns, 0, True
+        self.prices: dict[str, int] = {}
+        self.told = ""
+
+    def reset(self, problem: Problem) -> Payload:
+        """The question; of a problem with a `start`, what was told last there."""
+        if problem.start is not None:
+            return self.restore(problem.start)
+        self.prices, self.t, self.ended = dict(problem.info["prices"]), 0, False
+        self.told = str(problem.prompt)
+        return self.told
+
+    def step(self, action: Any) -> tuple[Payload, dict[str, float], Status | None]:
+        """(what the shop answers, {}, how the game ended if it did) to one line; the task's grade is all the reward.
+        RuntimeError after the end."""
+        if self.ended:
+            raise RuntimeError("the game has ended: reset before the next line")
+        found = LINE.fullmatch(line_of(action))
+        self.t += 1
+        if found is not None and found["n"] is not None:
+            self.ended, self.told = True, ""
+            return self.told, {}, Status.FINISHED
+        self.told, self.ended = self._answer(found), self.t >= self.turns
+        return self.told, {}, Status.TRUNCATED if self.ended else None
+
+    def _answer(self, found: re.Match[str] | None) -> str:
+        if found is None:
+            return HELP
+        if found["item"] is None:
+            return f"{int(found['a']) + int(found['b'])}\n"
+        price = self.prices.get(found["item"])
+        return "? no such item\n" if price is None else f"{price}\n"
+
+    def snapshot(self) -> Payload:
+        return {"prices": dict(self.prices), "t": self.t, "ended": self.ended, "told": self.told}
+
+    def restore(self, snapshot: Payload) -> Payload:
+        """Back to a snapshot; what was told last there."""
+        s: Any = snapshot
+        self.prices = {str(k): int(v) for k, v in s["prices"].items()}
+        self.t, self.ended, self.told = int(s["t"]), bool(s["ended"]), str(s["told"])
+        return self.told
+
+
+def line_of(action: Any) -> str:
+    """What was said, without the line end that may close it; anything but text is an empty line."""
+    return action.removesuffix("\n") if isinstance(action, str) else ""
+
+
+def _asked(prices: Mapping[str, int]) -> tuple[str, ...]:
+    """The lines of a game played well: every price looked up, added one after the other, and the sum said."""
+    total, *rest = prices.values()
+    lines = [f"find {item}" for item in prices]
+    for price in rest:
+        lines.append(f"add {total} {price}")
+        total += price
+    return (*lines, f"say {total}")

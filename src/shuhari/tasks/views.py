@@ -1,0 +1,188 @@
+"""What a Gymnasium environment shows its models: the spaces that they read, action masks, entries kept and frames
+stacked, wrappers of the user's.
+
+A nested Dict becomes a flat one, its keys joined by "/". Where an environment tells the actions that are allowed in
+`info["action_mask"]`, they become a part of the observation: {"observation": ..., "action_mask": ...}, the convention
+of PettingZoo. Left out: tuples, text, sequences and graphs, which are refused with the wrapper that helps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from shuhari.data import Array
+from shuhari.models.spaces import MASK, alternatives
+from shuhari.registry import located
+
+Env = gymnasium.Env[Any, Any]
+READ = "Box, Discrete, MultiDiscrete or MultiBinary, or a Dict of these"
+DONE = "Box of floats, Discrete, MultiDiscrete or MultiBinary (of one axis)"
+
+
+class View(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """A flat Dict of observations, with the mask of actions from `info` or from the observation itself [alternatives].
+
+    Raises ValueError for a mask that is missing, has another size, or allows nothing while the episode goes on. Where
+    it has ended, nothing is decided: a mask that allows nothing there allows all."""
+
+    def __init__(self, env: Env, told: bool) -> None:
+        super().__init__(env)
+        self.told = told  # whether the mask comes in `info`
+        parts = dict(_flat(env.observation_space, lambda s: isinstance(s, spaces.Dict)))
+        self.nested = "" not in parts
+        if not self.nested:
+            parts = {"observation": parts[""]}
+        self.masked = told or MASK in parts
+        if self.masked:
+            self.size = sum(alternatives(env.action_space))
+            parts[MASK] = spaces.MultiBinary(self.size)
+        self.observation_space = spaces.Dict(parts)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        return self._seen(observation, info, False), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        return self._seen(observation, info, terminated or truncated), reward, terminated, truncated, info
+
+    def _seen(self, observation: Any, info: Mapping[str, Any], ended: bool) -> dict[str, Any]:
+        seen = flat(observation) if self.nested else {"observation": observation}
+        if self.masked:
+            mask = info.get(MASK) if self.told else seen[MASK]
+            if mask is None and not ended:
+                raise ValueError(f"{self.env}: its info has no 'action_mask' at this step, and had one at the first")
+            seen[MASK] = self._mask(np.ones(self.size, np.int8) if mask is None else mask, ended)
+        return seen
+
+    def _mask(self, mask: Any, ended: bool) -> Array:
+        pieces = [np.ravel(m) for m in mask] if isinstance(mask, tuple | list) else [np.ravel(mask)]
+        bits = np.concatenate(pieces).astype(bool).astype(np.int8)
+        sizes = alternatives(self.env.action_space)
+        if len(bits) != self.size:
+            raise ValueError(f"{self.env}: an action_mask of {len(bits)} entries: expected {self.size}")
+        for choice in np.split(bits, np.cumsum(sizes)[:-1]):
+            if not choice.any():
+                if not ended:
+                    raise ValueError(f"{self.env}: its action_mask forbids every action: expected at least one allowed")
+                choice[:] = 1  # a view: it fills `bits`
+        return bits
+
+
+def flat(observation: Any) -> dict[str, Any]:
+    """Nested mappings as one, keys joined by "/"."""
+    return dict(_flat(observation, lambda x: isinstance(x, Mapping)))
+
+
+def _flat(tree: Any, nested: Any, at: str = "") -> Iterable[tuple[str, Any]]:
+    if not nested(tree):
+        yield at, tree
+        return
+    for key, value in tree.items():
+        yield from _flat(value, nested, f"{at}/{key}" if at else str(key))
+
+
+def stored(space: spaces.Space[Any]) -> Any:
+    """The number type in which observations are kept: float32; bytes as they are; int64 for other integers, since
+    one-dimensional int32 arrays are token ids."""
+    dtype = np.dtype(space.dtype or np.float32)
+    if dtype.itemsize == 1:
+        return np.int8 if dtype.kind == "b" else dtype
+    return np.float32 if dtype.kind == "f" else np.int64
+
+
+def observed(observation: Any, space: spaces.Space[Any]) -> Any:
+    """An observation as a context: an int, an array, or a mapping of these."""
+    if isinstance(space, spaces.Dict):
+        return {k: observed(observation[k], s) for k, s in space.items()}
+    if isinstance(space, spaces.Discrete):
+        return int(observation)
+    return np.array(observation, stored(space))  # a copy: some environments hand out their own state
+
+
+def acted_as(action: Any, space: spaces.Space[Any]) -> int | Array:
+    """A decision as the environment takes it. ValueError where it does not fit the space's shape or range."""
+    if isinstance(space, spaces.Discrete):
+        index, start = int(np.asarray(action).item()), int(space.start)
+        if not start <= index < start + space.n:
+            raise ValueError(f"the action is {index}: expected {start}..{start + space.n - 1}")
+        return index
+    taken = np.asarray(action, space.dtype)
+    if taken.shape != space.shape:
+        raise ValueError(f"the action has shape {taken.shape}: expected {space.shape}")
+    if not isinstance(space, spaces.Box) and not space.contains(taken):
+        raise ValueError(f"the action is {taken.tolist()}: expected one of {space}")
+    return taken
+
+
+# ---------------------------------------------------------------- what a recipe may ask for
+
+
+def wrapped(env: Env, wrappers: Sequence[str], keep: Sequence[int], stack: int) -> Env:
+    """`env` in the wrappers named, then with some entries kept, then with frames stacked. Raises LookupError for a
+    wrapper that is not there, ValueError for what does not fit the observations."""
+    for name in wrappers:
+        env = located("wrapper", name, [f"gymnasium.wrappers.{w}" for w in gymnasium.wrappers.__all__])(env)
+    if keep:
+        space: Any = env.observation_space
+        if not isinstance(space, spaces.Box) or len(space.shape) != 1:
+            raise ValueError(f"keep = {list(keep)}: it picks entries of a Box of one axis, and the space is {space}")
+        size = space.shape[0]
+        if min(keep) < 0 or max(keep) >= size or len(set(keep)) < len(keep):
+            raise ValueError(f"keep = {list(keep)}: expected different entries of 0..{size - 1}")
+        index = np.array(keep)
+        part = spaces.Box(space.low[index], space.high[index], dtype=space.dtype)
+        env = gymnasium.wrappers.TransformObservation(env, lambda x: np.asarray(x)[index], part)
+    if stack > 1:
+        if not isinstance(env.observation_space, spaces.Box):
+            raise ValueError(f"stack = {stack}: it stacks observations of a Box, and these are {env.observation_space}")
+        env = gymnasium.wrappers.FrameStackObservation(env, stack)
+    return env
+
+
+# ---------------------------------------------------------------- what is refused, and what helps
+
+
+def check_spaces(path: str, env: Env) -> None:
+    """ValueError for a space that no model here reads or fills, with the wrapper that helps."""
+    seen, does = env.observation_space, env.action_space
+    for key, part in _flat(seen, lambda s: isinstance(s, spaces.Dict) and len(s)):
+        if not isinstance(part, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+            of = f"{_named(part)} at {key!r}" if key else _named(part)
+            raise ValueError(f"gym/{path}: its observation space is a {of}: expected {READ}; {_reader(path, seen)}")
+    if not _fits(does):
+        raise ValueError(
+            f"gym/{path}: its action space is a {_named(does)}: expected {DONE}; {_own('TransformAction')}"
+        )
+
+
+def _fits(space: Any) -> bool:
+    if isinstance(space, spaces.Box):
+        return space.dtype is not None and space.dtype.kind == "f"
+    return isinstance(space, spaces.Discrete) or (
+        isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary) and len(space.shape) == 1
+    )
+
+
+def _reader(path: str, space: Any) -> str:
+    if "minigrid" in path.lower():
+        return 'set task.wrappers = ["minigrid.wrappers.ImgObsWrapper"], which leaves the image'
+    if space.is_np_flattenable and not isinstance(space, spaces.Dict):
+        return 'set task.wrappers = ["gymnasium.wrappers.FlattenObservation"]'
+    return _own("FilterObservation" if isinstance(space, spaces.Dict) else "TransformObservation")
+
+
+def _own(wrapper: str) -> str:
+    return f'derive a wrapper from gymnasium.wrappers.{wrapper} and set task.wrappers = ["file.py:Class"]'
+
+
+def _named(space: Any) -> str:
+    name = type(space).__name__
+    if isinstance(space, spaces.Box):
+        return f"{name} of {space.dtype}"
+    return f"{name} of shape {space.shape}" if space.shape and len(space.shape) > 1 else name

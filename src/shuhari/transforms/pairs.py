@@ -1,0 +1,86 @@
+"""Preferences out of graded groups: which sample of a group beats which (links `pairs`), which is good (`labels`).
+
+A batch that came with such links, from a file of preferences, is passed on as it is. Axes: `B` rows, `P` links.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.needs import Need
+from shuhari.pack import usable
+from shuhari.ports import Ctx
+from shuhari.reduce import ends, units
+from shuhari.registry import register
+from shuhari.transforms.streams import carried, ungraded, without
+
+
+@register("transform", "pairs")
+@dataclass
+class Pairs:
+    """Links "pairs" [P, 2] of (better, worse) samples of one group: the best with the worst, the next best with the
+    next worst, at most `per_group`; a sample stands in one pair at most, and equal outcomes give none.
+
+    `reward`: the column whose outcome is compared. A sample that stands in no pair weighs 0 on `stream`: under
+    `[transform]` it is just not learnt from, under `[collect]` a group without a pair is also asked for again. Ungraded
+    samples stand in none and are charged. A sample of several rows is linked by its last one.
+    """
+
+    per_group: int = 1
+    reward: str = "reward"
+    stream: str = "rl"
+    needs: tuple[Need, ...] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        if self.per_group < 1:
+            raise ValueError(f"pairs: per_group is {self.per_group}: expected at least 1")
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        if "pairs" in batch.links:
+            return batch
+        batch, outcome, rows = _graded(batch, ctx, self.reward, self.stream)
+        index = rows[best_and_worst(outcome[rows], units(batch, "group")[rows], self.per_group)]
+        paired = torch.isin(batch["episode"], batch["episode"][index])
+        return without(batch, ~paired, self.stream).link("pairs", index)
+
+
+@register("transform", "labels")
+@dataclass
+class Labels:
+    """Links "labels" [P, 1] of samples with a column `label`: 1.0 where the outcome of `reward` is above `threshold`,
+    else 0.0. Ungraded samples are not linked, weigh 0 on `stream`, and are charged."""
+
+    threshold: float = 0.5
+    reward: str = "reward"
+    stream: str = "rl"
+    needs: tuple[Need, ...] = field(default=(), init=False)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        if "labels" in batch.links:
+            return batch
+        batch, outcome, rows = _graded(batch, ctx, self.reward, self.stream)
+        return batch.link("labels", rows[:, None], {"label": (outcome[rows] > self.threshold).float()})
+
+
+def _graded(batch: Batch, ctx: Ctx, reward: str, stream: str) -> tuple[Batch, Tensor, Tensor]:
+    """The batch without what nobody graded, outcomes [B], and the last row of each sample that counts."""
+    outcome = batch.outcome(reward)
+    batch = ungraded(batch, outcome.isnan() & usable(batch), ctx, stream)
+    return batch, outcome, (ends(batch) & carried(batch, stream) & ~outcome.isnan()).nonzero().squeeze(1)
+
+
+def best_and_worst(x: Tensor, unit: Tensor, most: int) -> Tensor:
+    """[P, 2] positions (better, worse) in x [B]: within each `unit` [B] the i-th best with the i-th worst, i < most, as
+    long as the one is above the other. Of equals the earlier counts as the better."""
+    order = x.argsort(descending=True, stable=True)
+    order = order[unit[order].argsort(stable=True)]  # unit after unit, each from best to worst
+    u, n = unit[order], torch.bincount(unit)
+    first = (n.cumsum(0) - n)[u]
+    place = torch.arange(len(order)) - first
+    other = order[first + n[u] - 1 - place]
+    keep = (place < most) & (x[order] > x[other])
+    return torch.stack([order[keep], other[keep]], 1)

@@ -1,0 +1,108 @@
+"""Running moments against NumPy and Gymnasium; the image encoder's shapes; features of every space."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.wrappers.utils import RunningMeanStd
+
+from shuhari.models.convolution import Convolution, is_image
+from shuhari.models.normaliser import Moments, merged, moments
+from shuhari.models.spaces import Inputs
+
+
+def rows(n: int, seed: int = 0) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(5, 3, (n, 4))).float()
+
+
+def test_moments_are_those_of_gymnasium_and_of_all_rows() -> None:
+    mine, theirs = Moments(4), RunningMeanStd(shape=(4,))
+    pieces = [rows(n, n) for n in (1, 7, 300, 2)]
+    for piece in pieces:
+        mine.take(moments(piece))
+        theirs.update(piece.double().numpy())
+    np.testing.assert_allclose(mine.mean, theirs.mean, rtol=1e-12)
+    np.testing.assert_allclose(mine.var, theirs.var, rtol=1e-12)
+    assert float(mine.count) == pytest.approx(theirs.count)
+    together = torch.cat(pieces).double()
+    _, mean, var = merged(moments(pieces[0]), moments(torch.cat(pieces[1:])))
+    torch.testing.assert_close(mean, together.mean(0))
+    torch.testing.assert_close(var, together.var(0, correction=0))
+
+
+def test_a_call_normalises_and_clips() -> None:
+    m, x = Moments(4), rows(1000)
+    assert torch.equal(m(x[:3] / 100), x[:3] / 100 * m._buffers["var"].rsqrt().float())  # before any row: as it is
+    m.take(moments(x))
+    y = m(x)
+    assert float(y.mean(0).abs().max()) < 1e-5 and float((y.std(0, correction=0) - 1).abs().max()) < 1e-5
+    assert m(torch.full((1, 4), 1e6)).tolist() == [[10.0] * 4]
+    assert m(torch.full((1, 4), -1e6)).tolist() == [[-10.0] * 4]
+    twin = copy.deepcopy(m)
+    twin.take(moments(x + 100))
+    assert not torch.equal(twin.mean, m.mean)
+    other = Moments(4)
+    other.load_state_dict(twin.state_dict())
+    assert torch.equal(other(x), twin(x))
+
+
+@pytest.mark.parametrize(
+    ("shape", "channels", "features"),
+    [
+        ((7, 7, 3), 3, 128),
+        ((3, 7, 7), 3, 128),
+        ((1, 1, 1), 1, 128),
+        ((84, 84, 3), 3, 512),
+        ((4, 84, 84), 4, 512),
+        ((4, 36, 40, 3), 12, 512),
+        ((2, 3, 8, 9), 6, 128),
+        ((3, 3, 3), 3, 128),
+    ],
+)
+def test_images_of_any_size_and_layout_have_features(shape: tuple[int, ...], channels: int, features: int) -> None:
+    assert is_image(spaces.Box(0, 255, shape, np.uint8)) and not is_image(spaces.Box(0, 1, shape, np.float32))
+    net = Convolution(shape, orthogonal=True)
+    x = torch.randint(0, 256, (2, *shape), dtype=torch.uint8)
+    assert net.layers[0].weight.shape[1] == channels and net(x).shape == (2, features) and net.size == features
+    assert net(x).dtype == torch.float32
+
+
+def test_an_image_reads_the_same_with_its_channels_first_or_last() -> None:
+    last, first = Convolution((6, 5, 3)), Convolution((3, 6, 5))
+    first.load_state_dict(last.state_dict())
+    x = torch.randint(0, 256, (4, 6, 5, 3), dtype=torch.uint8)
+    torch.testing.assert_close(last(x), first(x.permute(0, 3, 1, 2)))
+    one = torch.nn.functional.conv2d(
+        x.permute(0, 3, 1, 2) / 255, last.layers[0].weight, last.layers[0].bias, padding=1
+    )  # pixels in 0..1
+    assert one.abs().max() < 10
+
+
+def test_features_stand_in_order_numbers_codes_images() -> None:
+    seen = spaces.Dict(
+        {
+            "a": spaces.MultiDiscrete([2, 3], start=[0, 5]),
+            "action_mask": spaces.MultiBinary(3),
+            "b": spaces.Box(-1, 1, (2,)),
+            "c": spaces.Discrete(2, start=-1),
+            "d": spaces.Box(0, 9, (1, 2), np.int64),
+            "e": spaces.MultiBinary(2),
+        }
+    )
+    inputs = Inputs(seen, "m")
+    x = {
+        "a": torch.tensor([[1, 7]]),
+        "action_mask": torch.tensor([[1, 0, 1]]),
+        "b": torch.tensor([[0.25, 0.5]]),
+        "c": torch.tensor([-1]),
+        "d": torch.tensor([[[8, 9]]]),
+        "e": torch.tensor([[0, 1]], dtype=torch.int8),
+    }
+    assert inputs(x).tolist() == [[0.25, 0.5, 8, 9, *(0, 1, 0, 0, 1), *(1, 0), *(0, 1)]] and inputs.size == 13
+    mask = inputs.mask(x)
+    assert mask is not None and mask.tolist() == [[True, False, True]]
+    assert Inputs(spaces.Box(-1, 1, (2,)), "m").mask(torch.zeros(1, 2)) is None

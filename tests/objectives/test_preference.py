@@ -1,0 +1,141 @@
+"""Preference losses by hand-worked numbers: s of the better 0.5, of the worse -0.8, so a difference of 1.3."""
+
+from math import exp, log1p
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from shuhari.batch import Batch
+from shuhari.data import Ramp
+from shuhari.needs import Need
+from shuhari.objectives.preference import Kto, Preference
+
+CTX = SimpleNamespace(at=lambda x: x(5) if isinstance(x, Ramp) else x)
+LIVE, REF = Need(("policy",), "log_prob", live=True), Need(("reference",), "log_prob")
+
+
+def softplus(x):
+    return log1p(exp(x))
+
+
+def sigmoid(x):
+    return 1 / (1 + exp(-x))
+
+
+def rows(new, old, mask=None, **columns):
+    new, old = torch.tensor(new), torch.tensor(old)
+    mask = torch.ones(new.shape, dtype=torch.bool) if mask is None else torch.tensor(mask)
+    return Batch({"mask": mask, "logp": old, LIVE.key: new.requires_grad_(), REF.key: old, **columns})
+
+
+def pair():
+    """Row 2 beats row 0: log pi -1 against -2, reference -1.5 against -1.2. The last position of row 2 and all of row 1
+    do not count."""
+    new = [[-0.7, -1.3, 0.0], [-9.0, -9.0, -9.0], [-0.4, -0.6, -5.0]]
+    old = [[-1.0, -0.2, 0.0], [-1.0, -1.0, -1.0], [-0.9, -0.6, -7.0]]
+    mask = [[True, True, False], [True, True, True], [True, True, False]]
+    return rows(new, old, mask).link("pairs", torch.tensor([[2, 0]]))
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, softplus(-0.13)),
+        ({"beta": 0.5}, softplus(-0.65)),
+        ({"beta": Ramp(0.0, 1.0, over=10)}, softplus(-0.65)),
+        ({"label_smoothing": 0.2}, 0.8 * softplus(-0.13) + 0.2 * softplus(0.13)),
+        ({"form": "hinge"}, 0.87),
+        ({"form": "hinge", "beta": 1.0}, 0.0),
+        ({"form": "ipo"}, (1.3 - 5) ** 2),
+        ({"form": "ipo", "level": "sequence"}, (0.25 + 0.4 - 5) ** 2),  # the mean over tokens, as TRL has it
+        ({"margin": 0.4}, softplus(-0.13 + 0.4)),
+        ({"reference_free": True}, softplus(-0.1)),
+        # SimPO: the mean log-probabilities are -0.5 and -1
+        ({"reference_free": True, "level": "sequence", "beta": 2.0, "margin": 0.5}, softplus(-(2 * 0.5 - 0.5))),
+    ],
+)
+def test_the_losses_of_a_pair_by_hand(settings, expected):
+    loss, info = Preference(**settings)(pair(), CTX)
+    assert loss.shape == (1,) and loss.item() == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    assert info["accuracy"].tolist() == [1.0] and not any(v.requires_grad for v in info.values())
+
+
+def test_the_gradient_is_that_of_equation_7():
+    """beta sigma(-h) up for each token of the better, down for each of the worse; nothing else moves."""
+    batch = pair()
+    loss, info = Preference(beta=0.1)(batch, CTX)
+    (gradient,) = torch.autograd.grad(loss.sum(), batch[LIVE])
+    g = 0.1 * sigmoid(-0.13)
+    torch.testing.assert_close(gradient, torch.tensor([[g, g, 0.0], [0.0, 0.0, 0.0], [-g, -g, 0.0]]))
+    got = [info[k].item() for k in ("chosen", "rejected", "margin")]
+    assert got == pytest.approx([0.05, -0.08, 0.13])
+
+
+def test_a_pair_the_wrong_way_round_is_seen_as_wrong():
+    batch = pair()
+    swapped = batch.link("pairs", torch.tensor([[0, 2]]))
+    loss, info = Preference()(swapped, CTX)
+    assert loss.item() == pytest.approx(softplus(0.13)) and info["accuracy"].item() == 0
+
+
+def test_samples_of_several_rows_are_summed_over_their_episode():
+    episode, parent = torch.tensor([0, 0, 1]), torch.tensor([-1, 0, -1])
+    batch = rows([[0.1], [0.4], [-0.8]], [[0.0]] * 3, episode=episode, parent=parent).link(
+        "pairs", torch.tensor([[1, 2]])
+    )
+    assert Preference(level="episode")(batch, CTX)[0].item() == pytest.approx(softplus(-0.13))
+    assert Preference()(batch, CTX)[0].item() == pytest.approx(softplus(-0.12))
+
+
+def labelled():
+    """s = 0.5 good, -0.2 bad, 0.6 good, and a fourth row that nobody labelled."""
+    return rows([[-0.5], [-1.2], [-0.4], [2.0]], [[-1.0]] * 4).link(
+        "labels", torch.tensor([[0], [1], [2]]), {"label": torch.tensor([1.0, 0.0, 1.0])}
+    )
+
+
+def test_kto_by_hand():
+    """z0 is the mean 0.3 of what was labelled, and no gradient flows through it."""
+    batch = labelled()
+    loss, info = Kto(beta=0.5, desirable=1.5, undesirable=2.0)(batch, CTX)
+    logits = [0.5 * (0.5 - 0.3), 0.5 * (0.3 + 0.2), 0.5 * (0.6 - 0.3)]
+    weights = [1.5, 2.0, 1.5]
+    assert loss.tolist() == pytest.approx([w * (1 - sigmoid(x)) for w, x in zip(weights, logits, strict=True)])
+    assert info["kl"].item() == pytest.approx(0.3)
+    assert info["chosen"].tolist() == pytest.approx([0.25, 0.3]) and info["rejected"].tolist() == pytest.approx([-0.1])
+    (gradient,) = torch.autograd.grad(loss.sum(), batch[LIVE])
+    slopes = [s * w * 0.5 * sigmoid(x) * sigmoid(-x) for s, w, x in zip((-1, 1, -1), weights, logits, strict=True)]
+    assert gradient[:, 0].tolist() == pytest.approx([*slopes, 0.0])
+
+
+def test_the_reference_point_is_of_mismatched_rows_where_there_are_any_and_never_negative():
+    batch = labelled().link("mismatched", torch.tensor([[3], [1]]))  # s = 3 and -0.2
+    assert Kto()(batch, CTX)[1]["kl"].item() == pytest.approx(1.4)
+    loss, info = Kto(beta=1.0)(labelled().link("mismatched", torch.tensor([[1]])), CTX)
+    assert info["kl"].item() == 0 and loss.tolist() == pytest.approx([sigmoid(-0.5), sigmoid(-0.2), sigmoid(-0.6)])
+
+
+def test_without_links_nothing_is_learnt_and_without_their_name_it_is_told():
+    batch = labelled().link("pairs", torch.zeros(0, 2, dtype=torch.long))
+    assert Preference()(batch, CTX)[0].shape == (0,)
+    empty = batch.link("labels", torch.zeros(0, 1, dtype=torch.long), {"label": torch.zeros(0)})
+    loss, info = Kto()(empty, CTX)
+    assert loss.shape == (0,) and info["kl"] == 0
+    with pytest.raises(KeyError, match=r"no links 'paris' .* did you mean 'pairs'.*transform.pairs"):
+        Preference(links="paris")(batch, CTX)
+
+
+def test_what_is_asked_and_wrong_settings_are_named():
+    assert Preference().needs == (LIVE, REF) and Preference(reference_free=True).needs == (LIVE,)
+    assert Preference().couples == Kto().couples == "batch"
+    for settings, told in (
+        ({"form": "sigmiod"}, "did you mean 'sigmoid'"),
+        ({"beta": 0.0}, "beta is 0.0: expected a number > 0"),
+        ({"label_smoothing": 0.5}, "label_smoothing is 0.5"),
+        ({"level": "sequense"}, "did you mean 'sequence'"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            Preference(**settings)
+    with pytest.raises(ValueError, match="kto: undesirable is -1"):
+        Kto(undesirable=-1.0)

@@ -1,0 +1,245 @@
+"""Plain functions as rewards: what they are given by name, what they may return, and what their mistakes come to."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from grading import Told, context
+from shuhari.build import Components, stage_components
+from shuhari.collect import graded, groups
+from shuhari.data import ContractError, FrozenDict, Problem, Request, Status, Step, Trajectory
+from shuhari.evaluation import Evaluation, evaluate
+from shuhari.overlay import RecipeError
+from shuhari.recipe import load
+from shuhari.rewards.function import Function
+
+Make = Callable[..., Function]
+RECIPE = """
+steps = 1
+task.name = "file/{folder}/rows.jsonl"
+models.policy = {{use = "causal", hidden = 8, layers = 1, heads = 1, intermediate = 8}}
+part.policy = {{terms.clip = {{}}, optimiser.lr = 1e-2}}
+"""
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Make:
+    """The reward of a function whose source is given."""
+
+    def reward(source: str, name: str = "f") -> Function:
+        (tmp_path / "rewards.py").write_text(source)
+        return Function(f"{tmp_path}/rewards.py:{name}", "mine")
+
+    return reward
+
+
+def step(text: str) -> Step:
+    return Step.of(np.ones(1, np.int32), np.ones(1, np.int32), info={"text": text})
+
+
+def group(*texts: str, prompt: Any = "p", **fields: Any) -> list[Trajectory]:
+    """Samples of one problem, a step each."""
+    info = FrozenDict(fields.pop("info", {}))
+    return [Trajectory(Request(Problem("t", "0", prompt, info=info, **fields)), (step(t),)) for t in texts]
+
+
+def ask(reward: Function, samples: Sequence[Trajectory]) -> list[Any]:
+    return asyncio.run(reward.grade(samples, SimpleNamespace()))  # type: ignore[arg-type]
+
+
+# ---------------------------------------------------------------- what it is given
+
+
+def test_columns_come_by_name_as_lists_over_samples(make: Make) -> None:
+    reward = make(
+        "def f(completions, answer, level, prompts):\n"
+        "    assert prompts == ['p', 'p'] and answer == ['b', 'b'], (prompts, answer)\n"
+        "    return [level[i] * (c == answer[i]) for i, c in enumerate(completions)]\n"
+    )
+    assert ask(reward, group("a", "b\n", answer="b", info={"level": 3})) == [{"mine": 0.0}, {"mine": 3.0}]
+
+
+def test_one_that_takes_everything_gets_everything(make: Make) -> None:
+    reward = make(
+        "def f(completions, **columns):\n"
+        "    assert sorted(columns) == ['answer', 'completion', 'prompts', 'solution', 'tags'], sorted(columns)\n"
+        "    assert columns['completion'] == columns['solution'] == ['s']\n"
+        "    assert columns['prompts'][0][-1]['content'] == 'hi'\n"
+        "    return [len(columns['tags'][0])]\n"
+    )
+    messages = (FrozenDict({"role": "user", "content": "hi"}),)
+    assert ask(reward, group("x", prompt=messages, solution="s", info={"tags": ("a", "b")})) == [{"mine": 2.0}]
+
+
+def test_a_default_stands_where_no_problem_has_the_column(make: Make) -> None:
+    source = "def f(completions, bonus=0.5): return [bonus if isinstance(bonus, float) else bonus[0]] * 1\n"
+    reward = make(source)
+    assert ask(reward, group("x")) == [{"mine": 0.5}]
+    assert ask(reward, group("x", info={"bonus": 2})) == [{"mine": 2.0}]
+
+
+def test_an_async_function_is_awaited(make: Make) -> None:
+    reward = make(
+        "import asyncio\n"
+        "async def f(completions):\n"
+        "    await asyncio.sleep(0)\n"
+        "    return list(map(len, completions))\n"
+    )
+    assert ask(reward, group("a", "bcd")) == [{"mine": 1.0}, {"mine": 3.0}]
+
+
+def test_leaves_of_a_tree_and_episodes_that_broke(make: Make) -> None:
+    """A tree of two leaves says the text of each path; an episode without a decision is not shown."""
+    reward = make("def f(completions):\n    assert completions == ['ab', 'ac', 'd']\n    return [1, 2, 3]\n")
+    request = group("x")[0].request
+    first, *rest = (step(t) for t in "abc")
+    tree = Trajectory(request, (first, *(Step(**{**vars(s), "parent": 0}) for s in rest)))
+    broken = Trajectory(request, (Step.closing(np.ones(1, np.int32), None, 0.0),), Status.ERROR)
+    assert ask(reward, [tree, broken, *group("d")]) == [{"mine": 1.0}, {"mine": 2.0}, None, {"mine": 3.0}]
+
+
+# ---------------------------------------------------------------- what it returns
+
+
+@pytest.mark.parametrize(
+    ("returned", "numbers"),
+    [
+        ("[1, None]", [1.0, None]),
+        ("(True, False)", [1.0, 0.0]),
+        ("[float('nan'), -2.5]", [None, -2.5]),
+        ("np.array([1, 2])", [1.0, 2.0]),
+        ("[np.float32(0.5), np.bool_(True)]", [0.5, 1.0]),
+        ("torch.tensor([0.25, 4.0])", [0.25, 4.0]),
+        ("[torch.tensor(3), torch.tensor(True)]", [3.0, 1.0]),
+    ],
+)
+def test_numbers_of_many_kinds(make: Make, returned: str, numbers: list[Any]) -> None:
+    reward = make(f"import numpy as np, torch\ndef f(completions): return {returned}\n")
+    assert [g and g["mine"] for g in ask(reward, group("a", "b"))] == numbers
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ("[1.0]", r"returned list of length 1: \[1\.0\]: expected a list of 2"),
+        ("1.0", r"returned float: 1\.0: expected a list of 2"),
+        ("None", "returned NoneType: None"),
+        ("(x for x in completions)", "returned generator"),
+        ("{'a': 1, 'b': 2}", "returned dict"),
+        ("np.ones((2, 1))", r"returned '\[1\.0\]' for a sample"),
+        ("['good', 1]", "returned 'good' for a sample: expected a finite number or None"),
+        ("[float('inf'), 1]", "returned 'inf'"),
+        ("[10 ** 400, 1]", "returned '1000"),
+        ("[1j, 1]", "returned '1j'"),
+    ],
+)
+def test_what_is_no_list_of_numbers_ends_the_run(make: Make, returned: str, message: str) -> None:
+    reward = make(f"import numpy as np\ndef f(completions): return {returned}\n")
+    with pytest.raises(ContractError, match=rf"reward 'mine' \(.*rewards\.py:f\) {message}"):
+        asyncio.run(graded(group("a", "b"), context(lambda p, j: None, mine=reward)))
+
+
+def test_one_that_raises_leaves_its_samples_ungraded_counted_and_shown(make: Make) -> None:
+    ctx = context(lambda p, j: {"score": 1.0}, mine=make("def f(completions): return [lne(c) for c in completions]\n"))
+    ctx.task.grade = lambda problem, steps: {"score": 1.0}
+    out = asyncio.run(graded(group("a", "b"), ctx))
+    assert [t.steps[0].reward for t in out] == [{"score": 1.0}] * 2
+    assert ctx.ledger["failed_graders"] == 1
+    assert ctx.problems == ["failed_graders (reward 'mine'): NameError: name 'lne' is not defined"]
+
+
+def test_a_column_that_is_not_there_ends_the_run(make: Make) -> None:
+    reward = make("def f(completions, anwser): return [0.0]\n")
+    with pytest.raises(ContractError, match=r"asks for 'anwser', which no problem has; did you mean 'answer'"):
+        ask(reward, group("a"))
+
+
+# ---------------------------------------------------------------- by name, in a recipe
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Components]:
+    """The components of a recipe with more tables."""
+    (tmp_path / "own_rewards.py").write_text("def exact(completions): return [1.0]\ndef near(completions): return []\n")
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"prompt": f"{i}"}) + "\n" for i in range(9)))
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def made(more: str) -> Components:
+        (tmp_path / "r.toml").write_text(RECIPE.format(folder=tmp_path) + more.replace("HERE", str(tmp_path)))
+        return stage_components(load(tmp_path / "r.toml").stages[0])
+
+    return made
+
+
+def test_by_file_or_by_dotted_path(stage: Callable[[str], Components]) -> None:
+    made = stage('[reward]\na.use = "HERE/own_rewards.py:exact"\nb.use = "own_rewards.near"\n')
+    assert [(r.name, r.call.__name__) for r in made.rewards.values()] == [("a", "exact"), ("b", "near")]
+    assert made.weights == {"a": 1.0, "b": 1.0}  # they take the place of `score`
+
+
+def test_weights_of_the_recipe_win(stage: Callable[[str], Components]) -> None:
+    made = stage('[reward]\na.use = "own_rewards.exact"\nweights = {score = 1, a = 0.5}\n')
+    assert made.weights == {"score": 1.0, "a": 0.5}
+    assert stage("").weights == {"score": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        ("HERE/own_rewards.py:extact", "has no 'extact'; did you mean 'exact'"),
+        ("own_rewards.naer", "did you mean 'near'"),
+        ("HERE/own_reward.py:exact", "no file"),
+        ("own_rewardz.exact", "no reward 'own_rewardz.exact'"),
+        ("HERE/own_rewards.py:__doc__", "is None: expected a function"),
+    ],
+)
+def test_an_unknown_function_is_named(stage: Callable[[str], Components], use: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=r"reward\.a.*" + message):
+        stage(f'[reward.a]\nuse = "{use}"\n')
+
+
+def test_arguments_by_position_only_are_refused(make: Make) -> None:
+    with pytest.raises(ValueError, match=r"takes 'prompts' by position only"):
+        make("def f(prompts, /, completions): return []\n")
+
+
+def test_a_setting_that_the_function_cannot_have(stage: Callable[[str], Components]) -> None:
+    with pytest.raises(RecipeError, match=r"reward\.a\.scale: no setting of reward 'own_rewards\.exact'"):
+        stage('[reward.a]\nuse = "own_rewards.exact"\nscale = 2\n')
+
+
+# ---------------------------------------------------------------- what evaluation measures
+
+
+def test_the_weighted_reward_is_measured_where_there_is_no_score(make: Make) -> None:
+    """Problem i of four is worth 2 i by the function, weighed by a half: the mean of 0, 1, 2, 3."""
+    ctx = context(lambda p, j: {}, weights={"mine": 0.5})
+    reward = make("def f(completions): pass\n")
+
+    async def worth(group: Sequence[Trajectory], ctx: Any) -> list[Any]:
+        return [{"mine": 2.0 * int(t.request.problem.id)} for t in group]
+
+    ctx.rewards = {"mine": SimpleNamespace(grade=worth, name=reward.name)}
+    evaluation = Evaluation(n=4)
+    assert evaluate(ctx, evaluation, ctx.rollout).scores(evaluation)["greedy"] == 1.5
+    ctx.task = Told(lambda p, j: {"score": 0.25})
+    assert evaluate(ctx, evaluation, ctx.rollout).scores(evaluation)["greedy"] == 0.25
+    asked = Evaluation(n=4, measure="reward")
+    assert evaluate(ctx, asked, ctx.rollout).scores(asked)["greedy"] == 1.5
+
+
+def test_where_nothing_grades_evaluation_goes_on_and_training_on_rewards_does_not() -> None:
+    ctx = context(lambda p, j: {})
+    evaluation = Evaluation(n=4)
+    assert evaluate(ctx, evaluation, ctx.rollout).scores(evaluation)["ungraded"] == 1.0
+    problem = Problem("told", "0", 0.0)
+    with pytest.raises(KeyError, match=r"names 'score', which nothing grades; neither the task nor"):
+        asyncio.run(groups([Request(problem, 2)], ctx))

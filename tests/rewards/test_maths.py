@@ -1,0 +1,131 @@
+"""The judge of mathematics in its child process: what it finds equal, what hostile text comes to, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shuhari.data import Problem, Request, Step, Trajectory
+from shuhari.rewards.maths import JudgeError, Maths
+
+pytest.importorskip("math_verify")
+
+
+@pytest.fixture(scope="module")
+def reward() -> Iterator[Maths]:
+    made = Maths(timeout=20.0)
+    yield made
+    made.close()
+
+
+def step(text: str) -> Step:
+    return Step.of(np.ones(1, np.int32), np.ones(1, np.int32), info={"text": text})
+
+
+def group(truth: Any, *texts: str) -> list[Trajectory]:
+    return [Trajectory(Request(Problem("t", "0", "p", answer=truth)), (step(t),)) for t in texts]
+
+
+def ask(reward: Maths, samples: Sequence[Trajectory]) -> tuple[list[Any], list[str]]:
+    told: list[str] = []
+    ctx = SimpleNamespace(complain=lambda what, error, whose: told.append(f"{what} {whose} {error}"))
+    return asyncio.run(reward.grade(samples, ctx)), told  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth", "number"),
+    [
+        ("so it is \\boxed{\\frac{1}{2}}", "0.5", 1.0),
+        ("\\frac{1}{2}", "1/2", 1.0),
+        ("first 3, then $(x+1)^2$", "$x^2 + 2x + 1$", 1.0),
+        ("$\\{1, 2\\}$", "$\\{2, 1\\}$", 1.0),
+        ("4", "5", 0.0),
+        ("I do not know", "5", 0.0),
+        ("", "5", 0.0),
+        ('4\n{"id": 1, "grade": 1}\n', "5", 0.0),  # a line of its own is still one answer
+        ("__import__('os').system('touch pwned')", "5", 0.0),
+        ("(" * 4000, "5", 0.0),
+        ("9" * 100_000, "5", 0.0),
+        ("$" + "\\frac{1}{" * 60 + "1" + "}" * 60 + "$", "5", 0.0),
+        ("\x00\ud800 7", "5", 0.0),
+    ],
+)
+def test_judgement(reward: Maths, answer: str, truth: str, number: float, tmp_path: Path) -> None:
+    before = os.getcwd()
+    os.chdir(tmp_path)
+    try:
+        assert reward.judge(answer, truth) == number
+        assert os.listdir(tmp_path) == []
+    finally:
+        os.chdir(before)
+
+
+def test_grades_one_a_leaf(reward: Maths) -> None:
+    grades, told = ask(reward, [*group("7", "7", "8"), *group(None, "7"), *group("", "7")])
+    assert grades == [{"maths": 1.0}, {"maths": 0.0}, None, None]
+    assert len(told) == 1 and "failed_graders reward 'maths'" in told[0] and "truth" in told[0]
+
+
+def test_an_answer_that_takes_too_long_is_ungraded_and_the_next_is_judged() -> None:
+    reward = Maths(timeout=20.0)
+    assert reward.judge("4", "4") == 1.0
+    first = reward._child
+    assert first is not None
+    reward.timeout = 1.0
+    grades, told = ask(reward, group("4", "9**9**9**9"))
+    assert grades == [None] and "within 1 s" in told[0]
+    assert first.poll() is not None
+    reward.timeout = 20.0
+    assert reward.judge("4", "4") == 1.0
+    second = reward._child
+    assert second is not None and second.pid != first.pid
+    second.kill()  # a judge that dies while nobody looks
+    with pytest.raises(JudgeError, match="no reply"):
+        reward.judge("4", "4")
+    assert reward.judge("4", "4") == 1.0
+    third = reward._child
+    assert third is not None
+    reward.close()
+    assert third.poll() is not None
+    reward.close()
+
+
+def test_the_child_has_its_limits() -> None:
+    resource = pytest.importorskip("resource")
+    reward = Maths(memory=1024, timeout=20.0)
+    reward.judge("4", "4")
+    assert reward._child is not None
+    if hasattr(resource, "prlimit"):
+        assert resource.prlimit(reward._child.pid, resource.RLIMIT_AS) == (1 << 30, 1 << 30)
+        assert resource.prlimit(reward._child.pid, resource.RLIMIT_FSIZE) == (0, 0)
+    reward.close()
+
+
+def test_the_child_ends_with_its_parent() -> None:
+    code = "from shuhari.rewards.maths import Maths\nm = Maths()\nm.judge('4', '4')\nprint(m._child.pid)"
+    pid = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    child = tmp_path / "child.py"
+    child.write_text("""print('{"error": "ModuleNotFoundError: No module named math_verify"}')""")
+    monkeypatch.setattr("shuhari.rewards.maths.CHILD", child)
+    with pytest.raises(ModuleNotFoundError, match=r'pip install "shuhari\[lm\]"'):
+        Maths().judge("4", "4")
+
+
+@pytest.mark.parametrize(("fields", "message"), [({"timeout": 0}, "timeout is 0"), ({"memory": 8}, "at least 256")])
+def test_bad_settings(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Maths(**fields)
