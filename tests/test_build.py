@@ -280,12 +280,12 @@ def build(**more: Any) -> Components:
 def test_the_sections_that_a_recipe_leaves_out() -> None:
     s = build()
     assert type(s.curriculum).__name__ == "Sequential" and type(s.learners["main"].buffer).__name__ == "Fresh"
-    assert s.weights == {"score": 1.0} and s.tokens == 16_384 and s.evaluate is None and s.budget == {"steps": 3.0}
+    assert s.weights == {"score": 1.0} and s.tokens == 4_096 and s.evaluate is None and s.budget == {"steps": 3.0}
     assert (s.n, s.sampling, s.rewards, s.collect, s.follows) == (1, Sampling(), {}, {}, {})
     assert build(task={"name": f"{HERE}.Words", "spaces_of": "box"}).weights == {"task": 1.0}
     assert build(micro_batch=0).tokens is None
     assert (
-        s.defaults["micro_batch"] == 16_384
+        s.defaults["micro_batch"] == 4_096
         and s.defaults["models.policy.width"] == 8
         and s.defaults["buffer.size"] == 64
     )
@@ -419,7 +419,7 @@ def test_learners_beside_the_main_one() -> None:
     s = build(learner={"world": other})
     assert list(s.learners) == ["main", "world"]
     assert s.learners["world"].buffer.size == 4 and s.learners["world"].name == "world"
-    assert s.learners["main"].tokens == s.learners["world"].tokens == 16_384
+    assert s.learners["main"].tokens == s.learners["world"].tokens == 4_096
     with pytest.raises(RecipeError, match=r"learner\.world\.buffer\.sze: .*did you mean 'size'"):
         build(learner={"world": {**other, "buffer": {"use": f"{HERE}.Store", "sze": 1}}})
     only = table(learner={"main": {"buffer": {"use": f"{HERE}.Store"}}})
@@ -506,7 +506,7 @@ def test_arithmetic_in_one_line() -> None:
     s = build(rollout={"use": f"{HERE}.Single", "n": 8}, part={"policy": part})
     assert (
         arithmetic(s)
-        == "64 problems x 8 = 512 rows, 2 minibatches x 1 epoch = 2 optimiser steps, micro-batch <= 16k tokens"
+        == "64 problems x 8 = 512 rows, 2 minibatches x 1 epoch = 2 optimiser steps, micro-batch <= 4k tokens"
     )
     lanes = build(
         rollout={"use": f"{HERE}.Lanes"},

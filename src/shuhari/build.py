@@ -19,7 +19,7 @@ from shuhari.settings import Settings, plain
 
 __all__ = ["Components", "Keeping", "component", "stage_components"]
 
-MICRO_BATCH = 16_384  # padded decisions of one forward and backward; 0 in a recipe: the whole minibatch at once
+MICRO_BATCH = 4_096  # padded decisions of one forward and backward; 0 in a recipe: the whole minibatch at once
 LEARNER = {"buffer": "buffer", "part": "parts", "transform": "transforms"}  # section -> field
 
 

@@ -64,7 +64,7 @@ def test_a_dry_run_tells_sources_and_arithmetic_and_makes_nothing(shuhari, home:
     assert lines["rollout.n"] == "tiny" and lines["part.policy.minibatches"] == "--set"
     assert lines["part.policy.epochs"] == "default" and lines["rollout.sampling.top_p"] == "default"
     assert (
-        "4 problems x 4 = 16 rows, 2 minibatches x 1 epoch = 2 optimiser steps, micro-batch <= 16k tokens" in done.out
+        "4 problems x 4 = 16 rows, 2 minibatches x 1 epoch = 2 optimiser steps, micro-batch <= 4k tokens" in done.out
     )
 
 
