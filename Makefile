@@ -8,13 +8,15 @@ BIN    := .venv/bin
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help setup quickstart test lint
+.PHONY: help setup quickstart test lint baselines peers
 
 help:
 	@echo "make setup       make .venv and install shuhari and its tools into it"
 	@echo "make quickstart  train a small language model by RL and plot it (about three minutes on two cores)"
 	@echo "make test        ruff, mypy and the tests"
 	@echo "make lint        ruff and mypy alone"
+	@echo "make baselines   train every recipe on three seeds, and write benchmarks/README.md (hours)"
+	@echo "make peers       measure beside TRL and Stable-Baselines3, in an environment of their own"
 
 setup: .venv/.stamp
 
@@ -23,6 +25,13 @@ quickstart: .venv/.stamp
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+baselines: .venv/.stamp
+	$(BIN)/python benchmarks/baselines.py
+
+peers:
+	$(PYTHON) benchmarks/peers/run.py --setup
+	$(PYTHON) benchmarks/peers/run.py
 
 lint: .venv/.stamp
 	$(BIN)/ruff check
