@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import shuhari
 from shuhari import recipe
 from shuhari.api import default_path
 from shuhari.context import Context
+from shuhari.models.causal import Causal
+from shuhari.noise import CounterNoise, keys
 from shuhari.overlay import RecipeError
 from shuhari.store import Run, StoreError
 
@@ -118,6 +121,18 @@ def test_a_language_model_generates() -> None:
     drawn = [shuhari.load(run.path, seed=s).generate("12+34=", greedy=False) for s in (0, 0, 1, 2, 3)]
     assert drawn[0] == drawn[1]
     assert len(set(drawn)) > 1
+    again = Causal(path=str(policy.save(Path("exported"))))
+    again.build(None)
+    (row,) = again.sample(
+        [again.encode("12+34=")], replace(policy.sampling, greedy=True), noise=CounterNoise(keys(0, n=1))
+    )
+    assert again.decode(row.action) == policy.generate("12+34=")
+
+
+def test_a_controller_has_no_format_of_its_own() -> None:
+    run = shuhari.train("baselines/bandit", steps=1)
+    with pytest.raises(TypeError, match="no format outside of its run"):
+        run.policy.save("exported")
 
 
 def test_the_example_of_a_method_of_ones_own() -> None:

@@ -39,7 +39,8 @@ def test_the_curves_that_a_run_has() -> None:
         "reward": "rollout/return",
         "KL": "policy/kl",
     }
-    assert chosen(["policy/loss/entropy"]) == {}  # the loss of a term is not what it is named after
+    assert chosen(["policy/loss/entropy"]) == {"loss": "policy/loss/entropy"}  # of a term, not what it is named after
+    assert chosen(["reward/mean", "policy/loss/clip"]) == {"reward": "reward/mean"}
     assert chosen(["policy/loss/entropy", "policy/entropy"]) == {"entropy": "policy/entropy"}
     assert chosen([]) == {}
 

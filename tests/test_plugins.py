@@ -110,6 +110,14 @@ def test_a_name_that_two_packages_offer_is_neither(site: Path) -> None:
     assert registry.find("task", "arithmetic").__module__ == "shuhari.tasks.arithmetic"  # a name of ours is ours
 
 
+def test_a_recipe_of_our_name_is_ours_and_a_malformed_one_is_listed(site: Path) -> None:
+    files = {"badpkg/__init__.py": "", "badpkg/recipes/grpo.toml": RECIPE, "badpkg/recipes/odd.toml": "paper = 'x'\n"}
+    distribution(site, "badpkg", {"shuhari.recipes": {"baselines": "badpkg.recipes"}}, files)
+    listed = [m for m in methods() if m.name == "baselines/grpo"]
+    assert len(listed) == 1 and listed[0].summary == load("baselines/grpo").tree["summary"]
+    assert "baselines/odd" in names()
+
+
 def test_nothing_of_another_package_is_looked_for_or_imported_before_it_is_asked_for(packages: Path) -> None:
     """In a new interpreter: help, a recipe and a component of ours do not look, and a list of names imports nothing."""
     code = """

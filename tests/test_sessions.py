@@ -121,6 +121,32 @@ def test_prompts_of_ones_own_with_a_grader_of_ones_own():
             s.sample([{"promt": "1+1="}])
 
 
+def test_messages_are_prompts_too():
+    told: list[Any] = []
+
+    def keep(prompts: list[Any], completions: list[str], tags: list[Any]) -> list[float]:
+        told.append((prompts[0], tags[0]))
+        return [0.0] * len(prompts)
+
+    chat = [{"role": "user", "content": "1+1="}]
+    with open_session(task=None, rewards={"keep": keep}) as s:
+        batch = s.sample([{"prompt": chat, "tags": ["a"]}], n=2)
+        want = s.models["policy"].encode(tuple(chat))
+        assert told == [(tuple(chat), ("a",))] and batch.steps[0].context.tolist() == want.tolist()
+    with open_session(task=None) as s:
+        assert len(s.sample([chat], n=2)) == 2 and not s.problems
+
+
+def test_named_streams_go_on_where_they_were(tmp_path: Path):
+    with open_session() as first, open_session() as second:
+        first.sample(1)
+        first.save_state(tmp_path / "state")
+        second.load_state(tmp_path / "state")
+        assert second.ctx.rng("shuffle").initial_seed() == first.ctx.rng("shuffle").initial_seed()
+        assert second.ctx.reward_names == first.ctx.reward_names >= {"small"}
+        assert second.ctx.rng("shuffle").initial_seed() != second.ctx.rng("other").initial_seed()
+
+
 def test_a_plain_function_grades():
     def short(prompts: list[str], completions: list[str], want: list[int]) -> list[float | None]:
         return [None if w < 0 else w - len(p) - len(c) for p, c, w in zip(prompts, completions, want, strict=True)]
@@ -155,6 +181,10 @@ def test_lanes_of_environments_are_sampled_by_the_decision():
     ) as s:
         batch = s.sample(50)
         assert int(batch["mask"].sum()) >= 50
+        usual = s.ctx.sampling
+        assert bool(batch["logp"].isfinite().all())
+        s.sample(4, sampling=Sampling(temperature=0.5))
+        assert s.ctx.sampling is usual  # for that call alone
         with pytest.raises(TypeError, match="number of decisions"):
             s.sample(["a prompt"])
         assert s.evaluate(2)["greedy"] > 0
@@ -178,7 +208,60 @@ def test_mistakes_are_named():
 def test_a_session_works_where_an_event_loop_runs_already():
     async def cell() -> float:
         with open_session() as s:
-            return float(one_step(s)["grad_norm"])
+            norm = float(one_step(s)["grad_norm"])
+            with s.ctx.tagged("probe"):  # what goes on here is known in the other thread too
+                s.sample(1)
+            assert s.ctx.ledger["probe/decisions"] > 0
+            return norm
 
     with open_session() as s:
         assert asyncio.run(cell()) == one_step(s)["grad_norm"]
+
+
+def test_arguments_that_mean_nothing_are_named(tmp_path: Path):
+    with open_session() as s:
+        batch = s.transform(s.sample(2, n=2), "advantage", {"use": "advantage", "scale": "none"})
+        for given in (Clip(), [Clip()], "clip"):
+            with pytest.raises(TypeError, match="forward_backward takes terms"):
+                s.forward_backward(batch, given)
+        assert "loss/clip" in s.forward_backward(batch, [Term("clip")])  # a name serves for a component
+        s.optim_step()
+        with pytest.raises(ValueError, match="no terms"):
+            s.forward_backward(batch, [])
+        for problems, n in ((0, 1), ([], 1), ("1+1=", 1), (2.5, 1), (2, 0)):
+            with pytest.raises(ValueError, match="sample was given"):
+                s.sample(problems, n=n)
+        for missing in (tmp_path / "nowhere", tmp_path):
+            with pytest.raises(FileNotFoundError, match="no state there"):
+                s.load_state(missing)
+    with pytest.raises(RuntimeError, match="the session is closed"):
+        s.sample(1)
+
+
+def test_rewards_may_be_a_list_of_functions():
+    def first(completions: list[str]) -> list[float]:
+        return [1.0 for _ in completions]
+
+    def second(completions: list[str]) -> list[float]:
+        return [2.0 for _ in completions]
+
+    with open_session(task=None, rewards=[first, second]) as s:
+        assert s.sample(["1+1="], n=2).outcome("reward").tolist() == [3.0, 3.0]
+    with open_session(task=None, rewards=first) as s:
+        assert s.sample(["1+1="]).outcome("reward/first").tolist() == [1.0]
+
+
+def test_the_task_draws_from_the_seed_of_the_session():
+    with open_session(seed=1) as a, open_session(seed=1) as b, open_session(seed=2) as c:
+        prompts = [[step.context.tolist() for step in s.sample(4).steps] for s in (a, b, c)]
+    assert prompts[0] == prompts[1] != prompts[2]
+
+
+def test_sessions_side_by_side_keep_their_own_threads():
+    before = torch.get_num_threads()
+    a, b = open_session(threads=1), open_session(threads=2)
+    a.close()
+    b.sample(1)
+    assert torch.get_num_threads() == 2
+    b.close()
+    torch.set_num_threads(before)

@@ -135,6 +135,13 @@ class LoadedPolicy:
         texts = [self.model.decode(t.action) for t in traces]
         return texts[0] if isinstance(prompts, str) else texts
 
+    def save(self, directory: str | Path) -> Path:
+        """Write a language model as a Hugging Face directory, which `models.policy.path` and transformers read."""
+        if not hasattr(self.model, "save"):
+            raise TypeError(f"the model {type(self.model).__name__} has no format outside of its run")
+        self.model.save(str(directory))
+        return Path(directory)
+
     def _sampling(self, greedy: bool, max_new: int | None = None) -> Sampling:
         return replace(self.sampling, greedy=greedy, epsilon=0.0, max_new=max_new or self.sampling.max_new)
 

@@ -67,7 +67,7 @@ async def _group(request: Request, ctx: Context, spoke: dict[str, bool]) -> list
         raise ValueError(f"the rollout takes no setting {min(unknown)!r}; {nearest(min(unknown), ctx.rollout.accepts)}")
     try:
         group = await ctx.rollout.group(request, ctx)
-    except (MemoryError, FloatingPointError):
+    except (MemoryError, FloatingPointError, ContractError):
         raise
     except Exception as error:
         ctx.complain("failed_rollouts", error)

@@ -28,8 +28,9 @@ class Context:
     """One run's services. Everything random hangs on `seed`, the step, and a name."""
 
     def __init__(self, seed: int, task: Task, engine: Engine, tokens: int | None = None, threads: int = 0) -> None:
-        self._threads = torch.get_num_threads()
-        torch.set_num_threads(threads or self._threads)
+        self._before = torch.get_num_threads()
+        self.threads = threads or self._before
+        self.claim()
         self.seed, self.task, self.engine, self.tokens = seed, task, engine, tokens
         self.models: dict[str, Model] = {}
         self.step, self.version = 0, 0
@@ -48,6 +49,11 @@ class Context:
         self.clock = time.monotonic
         self._loop: asyncio.AbstractEventLoop | None = None  # one for the run's life: asyncio.run a step is slow
         self._tag: ContextVar[str] = ContextVar("tag", default="")  # of the coroutine that spends
+
+    def claim(self) -> None:
+        """Torch's threads as this run has them: another run in the process may have set its own since."""
+        if torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
 
     # ---------------------------------------------------------------- randomness and schedules
 
@@ -133,7 +139,7 @@ class Context:
             getattr(reward, "close", lambda: None)()
         if self._loop is not None:
             self._loop.close()
-        torch.set_num_threads(self._threads)
+        torch.set_num_threads(self._before)
 
     async def probe(self, requests: Sequence[Request], *, tag: str) -> Batch:
         """Roll out and grade beside the training data; charged under `tag`, never trained on."""

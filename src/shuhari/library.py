@@ -80,8 +80,9 @@ def _own(folder: Traversable | None = None, prefix: str = "") -> Iterator[tuple[
 
 def _method(name: str, source: Traversable) -> Method:
     table = read(name, source)
-    paper = table.get("paper", {}).get("catalogue")
-    return Method(name, name.rpartition("/")[0], paper, table.get("summary", ""), _verdict(name))
+    paper = table.get("paper")
+    number = paper.get("catalogue") if isinstance(paper, dict) else None  # of another package it may be anything
+    return Method(name, name.rpartition("/")[0], number, table.get("summary", ""), _verdict(name))
 
 
 def _verdict(name: str) -> str | None:

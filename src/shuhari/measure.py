@@ -28,6 +28,12 @@ class Meter:
         for name, value in info.items():
             self.add(f"{prefix}/{name}" if prefix else name, value)
 
+    def why(self) -> str:
+        """What keeps a step from its samples."""
+        if self.means().get("rollout/ungraded") == 1:
+            return "no sample was graded: every reward was None or NaN"
+        return "a filter rejects nearly all (are a group's outcomes all equal?)"
+
     def means(self) -> dict[str, float]:
         return {k: float(a) / float(n) if n else float("nan") for k, (a, n) in self.sums.items()}
 

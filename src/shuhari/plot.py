@@ -17,11 +17,13 @@ CURVES = {
     "length": ("rollout/length",),
     "entropy": ("*/entropy",),
     "KL": ("*/kl", "*/approx_kl"),
+    "preferred": ("*/accuracy",),
 }
 
 
 def chosen(names: Iterable[str]) -> dict[str, str]:
     """label -> metric, of those in CURVES that are among `names`."""
+    names = list(names)
     known = [n for n in names if "/loss/" not in n]
     out = {}
     for label, patterns in CURVES.items():
@@ -30,6 +32,8 @@ def chosen(names: Iterable[str]) -> dict[str, str]:
             if found:
                 out[label] = found[0]
                 break
+    if not out:  # imitation has its loss alone
+        out = {"loss": n for n in names[::-1] if "/loss/" in n}  # noqa: B035  (the first one)
     return out
 
 

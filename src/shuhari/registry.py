@@ -103,11 +103,14 @@ def _entered(kind: str, name: str) -> type:
 
 
 def _module(what: str, name: str, path: str, known: Iterable[str]) -> Any:
+    if (here := str(Path.cwd())) not in sys.path:  # as for `python -m`, also where the command is a script
+        sys.path.append(here)
     try:
         return importlib.import_module(path)
     except ModuleNotFoundError as error:
-        if error.name and path.startswith(error.name):
-            raise LookupError(f"no {what} {name!r}; {nearest(name, known)}") from None
+        if error.name and (path == error.name or path.startswith(f"{error.name}.")):
+            missing = f" (there is no module {error.name!r})" if "." in path or ":" in name else ""
+            raise LookupError(f"no {what} {name!r}{missing}; {nearest(name, known)}") from None
         raise
 
 
@@ -115,7 +118,8 @@ def _module(what: str, name: str, path: str, known: Iterable[str]) -> Any:
 def _file(path: str) -> Any:
     file = Path(path).resolve()
     if not file.is_file():
-        raise LookupError(f"no file {path!r} (looked in {Path.cwd()})")
+        near = nearest(file.name, (f.name for f in file.parent.glob("*.py"))) if file.parent.is_dir() else ""
+        raise LookupError(f"no file {path!r} (looked in {Path.cwd()}); {near}".rstrip("; "))
     spec = importlib.util.spec_from_file_location(f"shuhari_user_{file.stem}", file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

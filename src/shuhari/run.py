@@ -97,6 +97,7 @@ class Run:
 
     def enter_stage(self) -> None:
         """Begin a step; at the first of a stage its roles come to life and its components are told."""
+        self.ctx.claim()
         self.meter, self.rounds, self.ctx.problems, self.ctx.salt = Meter(), 0, [], ()
         self.ctx.count = float(self.progress.steps)
         if not self.progress.entered:
@@ -127,7 +128,7 @@ class Run:
         """What the buffers lack after their filters; a filter that rejects everything ends in an error."""
         want = max((learner.buffer.short() for learner in self.stage.learners.values()), default=0)
         if want and self.rounds >= ROUNDS:
-            why = "; ".join(self.ctx.problems) or "a filter rejects nearly all (are a group's outcomes all equal?)"
+            why = "; ".join(self.ctx.problems) or self.meter.why()
             raise RuntimeError(f"step {self.ctx.step}: {want} still wanted after {ROUNDS} rounds of collection: {why}")
         self.rounds += 1
         return want

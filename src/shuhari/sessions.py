@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,7 +25,7 @@ from shuhari.batch import Batch
 from shuhari.buffers.fresh import streamed
 from shuhari.build import MICRO_BATCH, component
 from shuhari.context import Context
-from shuhari.data import EMPTY, FrozenDict, Info, Number, Payload, Problem, Request, Sampling, Step, code, nearest
+from shuhari.data import EMPTY, Info, Number, Payload, Problem, Request, Sampling
 from shuhari.evaluation import Evaluation, evaluate
 from shuhari.learners.gradient import Part, Term
 from shuhari.learners.loss import Loss
@@ -34,26 +35,11 @@ from shuhari.ports import Collected, Committed, Event, Transform
 from shuhari.rewards.function import Function
 from shuhari.roles import Role, cast_roles, load_weights, weights
 from shuhari.rollouts.episode import Episode
+from shuhari.settings import Settings
 from shuhari.store import checkpoint
-from shuhari.tasks.source import Listed
+from shuhari.tasks.prompts import Prompts, problem_of
 
 DEFAULT = Sampling()
-
-
-class Prompts:
-    """The task of a session that names none: text, without problems or a grade of its own."""
-
-    def problems(self, split: str) -> Listed:
-        return Listed(())
-
-    def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
-        return EMPTY
-
-    def environment(self, problem: Problem) -> None:
-        return None
-
-    def spaces(self) -> None:
-        return None
 
 
 class Session:
@@ -66,6 +52,7 @@ class Session:
         if not self._params:
             raise ValueError(f"the session trains {', '.join(trains)}: no parameters to train there")
         optimiser.bind(self._params)
+        self._closed = False
         self._built = dict(ctx.models)  # the roles that hear events: a clone stays as it is
         self._grads: list[Tensor | None] = [None] * len(self._params)
         self._meter = Meter()
@@ -81,17 +68,26 @@ class Session:
 
         problems: `Problem`s, prompts, mappings with `prompt` and whatever a grader wants, or a number: that many of the
         task's next training problems (for lanes of environments: at least so many decisions)."""
-        ctx, lanes = self.ctx, hasattr(self.rollout, "collect")
+        ctx, lanes, count = self.ctx, hasattr(self.rollout, "collect"), isinstance(problems, int)
+        if not (count or isinstance(problems, list | tuple)) or (problems < 1 if count else not problems) or n < 1:  # type: ignore[operator]
+            told = "a number of problems or a list of them, and n, of at least 1"
+            raise ValueError(f"sample was given {problems!r:.60} and n = {n}: expected {told}")
+        if self._closed:
+            raise RuntimeError("the session is closed")
         self._calls["sample"] += 1
+        ctx.claim()
         ctx.salt, ctx.groups, ctx.problems = ("sample", self._calls["sample"]), [], []
         ctx.serve()
         if lanes:
             if not isinstance(problems, int):
                 raise TypeError("lanes of environments take the number of decisions that you want, not problems")
-            ctx.sampling = sampling or ctx.sampling
-            batch = collect.rewarded(self.rollout.collect(problems, ctx), ctx)
+            kept, ctx.sampling = ctx.sampling, sampling or ctx.sampling
+            try:
+                batch = collect.rewarded(self.rollout.collect(problems, ctx), ctx)
+            finally:
+                ctx.sampling = kept
         else:
-            found = self._next(problems) if isinstance(problems, int) else [_problem(p) for p in problems]
+            found = self._next(problems) if isinstance(problems, int) else [problem_of(p) for p in problems]
             asked = [Request(p, n, sampling) if sampling else Request(p, n) for p in found]
             batch = ctx.wait(collect.groups(asked, ctx))
         self._tell(Collected(batch))
@@ -101,9 +97,9 @@ class Session:
         """Add the gradient of the weighted terms to what is there since the last `optim_step`; losses and infos.
 
         Denominators are those of this batch. A sequence of terms is named after their objectives."""
-        named = dict(terms) if isinstance(terms, Mapping) else _named(terms)
-        ctx = self.ctx
+        named, ctx = _named(terms), self.ctx
         self._calls["update"] += 1
+        ctx.claim()
         ctx.salt = ("update", self._calls["update"])
         part = Part(self.trains, named, self.optimiser)
         batch = gather(batch, part.needs, ctx.models, self.tokens)
@@ -146,6 +142,7 @@ class Session:
             "memory": state.memory(self._parts()),
             "counts": {"step": ctx.step, "version": ctx.version, "row": ctx.next_row, "ticket": ctx.next_ticket},
             "calls": dict(self._calls),
+            "salt": list(ctx.salt),
             "ledger": dict(ctx.ledger),
             "names": sorted(ctx.reward_names),
         }
@@ -167,6 +164,8 @@ class Session:
     def load_state(self, path: str | Path) -> None:
         """Go on where `save_state` was: the same calls then give the same bits. The session has to be made alike."""
         path, ctx = Path(path), self.ctx
+        if not any((p / "tree.json").is_file() for p in (path, _old(path))):
+            raise FileNotFoundError(f"{path}: no state there: expected a folder that save_state has written")
         tree = checkpoint.read(_old(path) if not path.exists() and _old(path).exists() else path)
         load_weights(ctx.models, tree["models"])
         state.remember(self._parts(), tree["memory"])
@@ -176,12 +175,12 @@ class Session:
         ctx.ledger.clear()
         ctx.ledger.update(tree["ledger"])
         ctx.reward_names = set(tree["names"])
-        self._calls = dict(tree["calls"])
+        self._calls, ctx.salt = dict(tree["calls"]), tuple(tree["salt"])
         self._grads, self._meter = [None] * len(self._params), Meter()
 
     def transform(self, batch: Batch, *transforms: Transform) -> Batch:
         """The batch with the columns that transforms add, in their order; what they need is scored first."""
-        for t in transforms:
+        for t in (_made("transform", t) for t in transforms):
             batch = t(gather(batch, t.needs, self.ctx.models, self.tokens), self.ctx)
         return batch
 
@@ -207,6 +206,7 @@ class Session:
 
     def close(self) -> None:
         """Let go of the event loop and of torch's threads."""
+        self._closed = True
         self.ctx.close()
 
     def __enter__(self) -> Session:
@@ -242,7 +242,7 @@ def session(
     models: Mapping[str, Any] = EMPTY,
     task: Any = None,
     rollout: Any = None,
-    rewards: Mapping[str, Any] = EMPTY,
+    rewards: Any = EMPTY,
     weights: Mapping[str, float] = EMPTY,
     sampling: Sampling = DEFAULT,
     optimiser: Any = "adamw",
@@ -257,22 +257,29 @@ def session(
     A component is given as an object, as the name of one, or as the table that a recipe would have:
     `session({"use": "causal", "hidden": 64}, task={"name": "arithmetic", "kind": "carry"})`. `model` plays `policy`;
     a path of a Hugging Face directory is a causal model. models: further roles. task: None is text without a grade.
-    rollout: None is `single`, or `episode` where the task has environments. rewards: name -> grader (a function
-    `f(prompts, completions, **columns)`, or a component), `weights`: what each reward name counts in the column
-    `reward` (the graders' 1 each; without any, the task's `score`, of environments `task`). trains: the roles that
-    the optimiser owns. threads: 0 leaves torch's. tokens: the largest padded micro-batch, None for no limit.
+    rollout: None is `single`, or `episode` where the task has environments. rewards: a function
+    `f(prompts, completions, **columns)`, a list of them, or name -> function or component; `weights`: what each reward
+    name counts in the column `reward` (the graders' 1 each; without any, the task's `score`, of environments `task`).
+    trains: the roles that the optimiser owns. threads: 0 leaves torch's. tokens: the largest padded micro-batch, None
+    for no limit.
     Raises RecipeError for a mistake in a name or a table.
     """
-    made = Prompts() if task is None else _made("task", {"name": task} if isinstance(task, str) else task)
+    seeded = Settings(given={"task": {"seed": seed}})
+    if isinstance(task, str | Mapping):
+        task = seeded.component("task", task, "task")
+    made = Prompts() if task is None else task
     if isinstance(model, str | Path) and Path(model).is_dir():
         model = {"use": "causal", "path": str(model)}
     ctx = Context(seed, made, _made("engine", engine), tokens, threads)
     try:
-        graders = {name: _grader(name, r) for name, r in rewards.items()}
+        functions = [rewards] if callable(rewards) else rewards
+        if not isinstance(functions, Mapping):
+            functions = {getattr(f, "__name__", f"reward{i}"): f for i, f in enumerate(functions)}
+        graders = {name: _grader(name, r) for name, r in functions.items()}
         text = made.spaces() is None
         usual = {name: 1.0 for name in graders} or {"score" if text else "task": 1.0}
         ctx.rewards, ctx.weights, ctx.sampling = graders, dict(weights or usual), sampling
-        if task is None and not graders:
+        if isinstance(made, Prompts) and not graders:
             ctx.weights = {}
         roles = {name: Role(_made("model", m)) for name, m in {"policy": model, **models}.items()}
         cast_roles(roles, ctx.models, made, seed, EMPTY)
@@ -305,23 +312,21 @@ def _plays(task: Any) -> Any:
     return None if source.size() == 0 else task.environment(source[0])
 
 
-def _problem(given: Any) -> Problem:
-    """A problem out of whatever a user calls one; its id is a hash of its content."""
-    if isinstance(given, Problem):
-        return given
-    row = given if isinstance(given, Mapping) else {"prompt": given}
-    if "prompt" not in row:
-        raise ValueError(f"a problem has no 'prompt'; {nearest('prompt', row)}")
-    rest = {k: v for k, v in row.items() if k not in ("prompt", "answer")}
-    name = f"{code('session', str(row)):016x}"
-    return Problem("session", name, row["prompt"], row.get("answer"), None, FrozenDict(rest))
-
-
-def _named(terms: Sequence[Term]) -> dict[str, Term]:
+def _named(terms: Any) -> dict[str, Term]:
+    """Terms by name, a sequence of them after their objectives; TypeError for anything else."""
+    given = list(terms.items()) if isinstance(terms, Mapping) else terms if isinstance(terms, list | tuple) else [terms]
     named: dict[str, Term] = {}
-    for term in terms:
-        name = type(term.objective).__name__.lower()
+    for one in given:
+        name, term = one if isinstance(terms, Mapping) else ("", one)
+        if not isinstance(term, Term):
+            raise TypeError(
+                f"forward_backward takes terms, and was given {term!r:.60}: expected [Term(objective), ...]"
+            )
+        term = replace(term, objective=_made("objective", term.objective))
+        name = name or type(term.objective).__name__.lower()
         named[name if name not in named else f"{name}{len(named)}"] = term
+    if not named:
+        raise ValueError("forward_backward was given no terms: there is nothing to minimise")
     return named
 
 

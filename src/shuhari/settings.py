@@ -9,6 +9,7 @@ evaluated; `use` may name user code by dotted path or `file.py:Class`, which is 
 from __future__ import annotations
 
 import json
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -93,6 +94,8 @@ class Settings:
         if name not in registry.names("task") and "/" in name and ".py:" not in name:
             name, _, path = name.partition("/")
             rest = {"path": path, **rest}
+        if "path" not in rest and re.search(r"-v\d+$", name):
+            raise RecipeError(f"{where}.name", f"no task {name!r}; did you mean 'gym/{name}'?")
         cls = look_up("task", name, f"{where}.name")
         return self._once("task", cls, rest, where, f"task {name!r}")
 

@@ -98,6 +98,14 @@ def test_without_a_solution_the_answer_is_shown():
     assert next(iter(Demos(size=1).draw(context(Answers()))))["action"].tolist() == [[4, 2, END]]
 
 
+def test_an_answer_that_is_a_number_is_shown_as_text():
+    class Answers(Squares):
+        def __getitem__(self, i):
+            return Problem("squares", str(i), "1", answer=42)
+
+    assert next(iter(Demos(size=1).draw(context(Answers()))))["action"].tolist() == [[4, 2, END]]
+
+
 def test_what_cannot_be_demonstrated_is_named():
     with pytest.raises(ValueError, match="problem '1000000' of squares has no solution"):
         list(Demos(size=1).draw(context(Squares(solution=lambda i: None))))
@@ -155,6 +163,9 @@ def test_turns_that_the_environment_does_not_take_are_named():
         played(("1", "9", "2"))
     with pytest.raises(ValueError, match="turn 1 of its solution: OSError: no echo"):
         played(("1", "9"), Echo(fails=True))
+
+    with pytest.raises(ValueError, match="problem '12' of squares has a solution without a turn"):
+        played(())
 
     class Dense(Echo):
         def reset(self, problem):

@@ -167,3 +167,15 @@ def test_show_tells_what_went_wrong(shuhari, home: Path) -> None:
         err = shuhari("show", "s0").err
     assert err.count("problem, last at step 5: failed_graders") == 5 and "failed_graders: 7" in err
     assert "\x1b" not in err
+
+
+def test_a_run_of_which_nothing_can_be_graded(shuhari, home: Path) -> None:
+    row = '{"prompt": "%d+1=", "chosen": "2", "rejected": "3", "split": "%s"}\n'
+    Path("pairs.jsonl").write_text("".join(row % (i, "test" if i % 2 else "train") for i in range(8)))
+    tiny = ["models.policy.hidden=16", "models.policy.layers=1", "models.policy.heads=2", "buffer.size=4", "steps=2"]
+    own = ["task.name=file/pairs.jsonl", "buffer.use=preferences", "stage.warm-up=false"]
+    shown = shuhari("train", "baselines/dpo", "--run", "prefs", *(x for s in tiny + own for x in ("--set", s)))
+    assert shown.code == 0, shown.err
+    assert "preferred" in shuhari("show", "prefs").out
+    done = shuhari("eval", "prefs")
+    assert done.code and "none of 4 held-out problems could be graded" in done.err

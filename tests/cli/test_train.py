@@ -63,9 +63,7 @@ def test_a_dry_run_tells_sources_and_arithmetic_and_makes_nothing(shuhari, home:
     lines = {line.split(" = ")[0]: line.rpartition("# ")[2] for line in done.out.splitlines() if " = " in line}
     assert lines["rollout.n"] == "tiny" and lines["part.policy.minibatches"] == "--set"
     assert lines["part.policy.epochs"] == "default" and lines["rollout.sampling.top_p"] == "default"
-    assert (
-        "4 problems x 4 = 16 rows, 2 minibatches x 1 epoch = 2 optimiser steps, micro-batch <= 4k tokens" in done.out
-    )
+    assert "4 problems x 4 = 16 rows, 2 minibatches x 1 epoch = 2 optimiser steps, micro-batch <= 4k tokens" in done.out
 
 
 def test_a_dry_run_of_stages_says_which_stage_a_default_is_of(shuhari, home: Path) -> None:

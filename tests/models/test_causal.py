@@ -451,6 +451,17 @@ def test_mistakes_are_named() -> None:
         Causal(tokenizer="chars").build(TASK)
 
 
+def test_a_directory_that_is_not_there_is_named(monkeypatch) -> None:
+    import transformers
+
+    def unreachable(*args, **kwargs):
+        raise OSError("We couldn't connect\nto the hub")
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", unreachable)
+    with pytest.raises(FileNotFoundError, match=r"no directory 'nohf' .* no model of the hub: We couldn't connect$"):
+        Causal(path="nohf").build(TASK)
+
+
 def test_registered_under_their_names() -> None:
     assert find("model", "causal") is Causal and find("model", "causal_value") is CausalValue
     critic = CausalValue(hidden=16, layers=1, heads=2, intermediate=24)

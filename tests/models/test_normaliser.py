@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from gymnasium import spaces
 from gymnasium.wrappers.utils import RunningMeanStd
 
@@ -76,16 +77,25 @@ def test_an_image_reads_the_same_with_its_channels_first_or_last() -> None:
     first.load_state_dict(last.state_dict())
     x = torch.randint(0, 256, (4, 6, 5, 3), dtype=torch.uint8)
     torch.testing.assert_close(last(x), first(x.permute(0, 3, 1, 2)))
-    one = torch.nn.functional.conv2d(
-        x.permute(0, 3, 1, 2) / 255, last.layers[0].weight, last.layers[0].bias, padding=1
-    )  # pixels in 0..1
-    assert one.abs().max() < 10
+    net = x.permute(0, 3, 1, 2) / 255  # the layers written out, from pixels in 0..1
+    *convolutions, linear = last.layers
+    for layer, stride in zip(convolutions, (1, 2, 2), strict=True):
+        net = F.relu(F.conv2d(net, layer.weight, layer.bias, stride, 1))
+    torch.testing.assert_close(last(x), F.relu(linear(net.flatten(1))))
+
+
+def test_stacked_frames_are_channels_the_oldest_first() -> None:
+    stacked, plain = Convolution((2, 7, 8, 3)), Convolution((6, 7, 8))
+    plain.load_state_dict(stacked.state_dict())
+    x = torch.randint(0, 256, (4, 2, 7, 8, 3), dtype=torch.uint8)
+    torch.testing.assert_close(stacked(x), plain(torch.cat([x[:, 0], x[:, 1]], -1).permute(0, 3, 1, 2)))
 
 
 def test_features_stand_in_order_numbers_codes_images() -> None:
     seen = spaces.Dict(
         {
             "a": spaces.MultiDiscrete([2, 3], start=[0, 5]),
+            "a view": spaces.Box(0, 255, (3, 3, 3), np.uint8),
             "action_mask": spaces.MultiBinary(3),
             "b": spaces.Box(-1, 1, (2,)),
             "c": spaces.Discrete(2, start=-1),
@@ -96,13 +106,18 @@ def test_features_stand_in_order_numbers_codes_images() -> None:
     inputs = Inputs(seen, "m")
     x = {
         "a": torch.tensor([[1, 7]]),
+        "a view": torch.randint(0, 256, (1, 3, 3, 3), dtype=torch.uint8),
         "action_mask": torch.tensor([[1, 0, 1]]),
         "b": torch.tensor([[0.25, 0.5]]),
         "c": torch.tensor([-1]),
         "d": torch.tensor([[[8, 9]]]),
         "e": torch.tensor([[0, 1]], dtype=torch.int8),
     }
-    assert inputs(x).tolist() == [[0.25, 0.5, 8, 9, *(0, 1, 0, 0, 1), *(1, 0), *(0, 1)]] and inputs.size == 13
+    features = inputs(x)
+    assert (
+        features[:, :13].tolist() == [[0.25, 0.5, 8, 9, *(0, 1, 0, 0, 1), *(1, 0), *(0, 1)]] and inputs.size == 13 + 128
+    )
+    assert torch.equal(features[:, 13:], inputs.convolutions[0](x["a view"]))
     mask = inputs.mask(x)
     assert mask is not None and mask.tolist() == [[True, False, True]]
     assert Inputs(spaces.Box(-1, 1, (2,)), "m").mask(torch.zeros(1, 2)) is None

@@ -79,6 +79,12 @@ def test_a_pair_the_wrong_way_round_is_seen_as_wrong():
     assert loss.item() == pytest.approx(softplus(0.13)) and info["accuracy"].item() == 0
 
 
+def test_a_tie_is_not_seen_as_right():
+    """As at the first step, where policy and reference are one model."""
+    batch = pair()
+    assert Preference()(batch.link("pairs", torch.tensor([[0, 0]])), CTX)[1]["accuracy"].item() == 0
+
+
 def test_samples_of_several_rows_are_summed_over_their_episode():
     episode, parent = torch.tensor([0, 0, 1]), torch.tensor([-1, 0, -1])
     batch = rows([[0.1], [0.4], [-0.8]], [[0.0]] * 3, episode=episode, parent=parent).link(

@@ -64,7 +64,8 @@ def test_columns_come_by_name_as_lists_over_samples(make: Make) -> None:
         "    assert prompts == ['p', 'p'] and answer == ['b', 'b'], (prompts, answer)\n"
         "    return [level[i] * (c == answer[i]) for i, c in enumerate(completions)]\n"
     )
-    assert ask(reward, group("a", "b\n", answer="b", info={"level": 3})) == [{"mine": 0.0}, {"mine": 3.0}]
+    own = {"level": 3, "prompts": "no prompt", "completions": "b"}  # columns of these names are not ours to give
+    assert ask(reward, group("a", "b\n", answer="b", info=own)) == [{"mine": 0.0}, {"mine": 3.0}]
 
 
 def test_one_that_takes_everything_gets_everything(make: Make) -> None:
@@ -158,7 +159,7 @@ def test_one_that_raises_leaves_its_samples_ungraded_counted_and_shown(make: Mak
 
 def test_a_column_that_is_not_there_ends_the_run(make: Make) -> None:
     reward = make("def f(completions, anwser): return [0.0]\n")
-    with pytest.raises(ContractError, match=r"asks for 'anwser', which no problem has; did you mean 'answer'"):
+    with pytest.raises(ContractError, match=r"for 'anwser', which problem '.*' of .* has not; did you mean 'answer'"):
         ask(reward, group("a"))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from shuhari.data import Problem, Request, Step, Trajectory
+from shuhari.rewards import maths_child
 from shuhari.rewards.maths import JudgeError, Maths
 
 pytest.importorskip("math_verify")
@@ -48,6 +49,7 @@ def ask(reward: Maths, samples: Sequence[Trajectory]) -> tuple[list[Any], list[s
         ("\\frac{1}{2}", "1/2", 1.0),
         ("first 3, then $(x+1)^2$", "$x^2 + 2x + 1$", 1.0),
         ("$\\{1, 2\\}$", "$\\{2, 1\\}$", 1.0),
+        ("I tried " + "1 " * 3000 + "and it is 7", "7", 1.0),  # the end of a long answer is read
         ("4", "5", 0.0),
         ("I do not know", "5", 0.0),
         ("", "5", 0.0),
@@ -73,6 +75,14 @@ def test_grades_one_a_leaf(reward: Maths) -> None:
     grades, told = ask(reward, [*group("7", "7", "8"), *group(None, "7"), *group("", "7")])
     assert grades == [{"maths": 1.0}, {"maths": 0.0}, None, None]
     assert len(told) == 1 and "failed_graders reward 'maths'" in told[0] and "truth" in told[0]
+
+
+def test_a_truth_that_is_too_long_is_not_read_in_part(reward: Maths) -> None:
+    """The first 4096 characters of it are another truth, which a wrong answer may meet."""
+    truth = "1" + " + 0" * 1023 + "+ 41"
+    assert len(truth) > 4096
+    grades, told = ask(reward, group(truth, "1", "42"))
+    assert grades == [None, None] and "expected at most 4096" in told[0]
 
 
 def test_an_answer_that_takes_too_long_is_ungraded_and_the_next_is_judged() -> None:
@@ -123,6 +133,47 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     monkeypatch.setattr("shuhari.rewards.maths.CHILD", child)
     with pytest.raises(ModuleNotFoundError, match=r'pip install "shuhari\[lm\]"'):
         Maths().judge("4", "4")
+
+
+def test_an_answer_that_the_memory_does_not_hold_is_ungraded() -> None:
+    def parse(text: str, **_: Any) -> list[Any]:
+        if text == "huge":
+            raise MemoryError
+        if text == "odd":
+            raise ValueError("no formula")
+        return [len(text)]
+
+    def verify(gold: list[Any], found: list[Any], **_: Any) -> bool:
+        return gold == found
+
+    said = {text: maths_child.grade(text, "1", parse, verify) for text in ("2", "22", "huge", "odd")}
+    assert said["2"] == {"grade": 1.0} and said["22"] == {"grade": 0.0}
+    assert said["huge"] == {"grade": None, "error": "out of memory"} and said["odd"]["grade"] == 0.0
+
+
+def test_what_passes_between_parent_and_child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A stand-in for the child that says what the real one never should, or seldom does."""
+    child = tmp_path / "child.py"
+    child.write_text("""
+import json, os, sys
+print('{"ready": true}', flush=True)
+for line in sys.stdin:
+    r = json.loads(line)
+    alone = sys.flags.isolated and "PATH" not in os.environ
+    replies = {"forged": {"id": "0" * 16, "grade": 1}, "last": {"id": r["id"], "grade": 1, "last": True}}
+    replies |= {"alone": {"id": r["id"], "grade": float(alone)}, "list": [1]}
+    print(json.dumps(replies[r["answer"]]), flush=True)
+""")
+    monkeypatch.setattr("shuhari.rewards.maths.CHILD", child)
+    reward = Maths(timeout=20.0)
+    assert reward.judge("alone", "1") == 1.0  # without our paths and environment
+    for bad in ("forged", "list"):  # a reply that is not the one to this request ends the child
+        with pytest.raises(JudgeError, match="no reply"):
+            reward.judge(bad, "1")
+        assert reward._child is None
+    assert reward.judge("last", "1") == 1.0 and reward._child is None  # it asked to be replaced
+    assert reward.judge("alone", "1") == 1.0
+    reward.close()
 
 
 @pytest.mark.parametrize(("fields", "message"), [({"timeout": 0}, "timeout is 0"), ({"memory": 8}, "at least 256")])

@@ -249,5 +249,14 @@ def test_mistakes_are_told():
         play(rollout, asked(settings={"max_step": 3}), ctx)
     (short,) = play(rollout, asked(settings={"max_steps": 1}), ctx)
     assert len(short.steps) == 2 and short.status is Status.CUT
-    with pytest.raises(TypeError, match="'single'"):
-        play(rollout, asked(), context(Scripted(move), None))
+
+
+def test_a_problem_without_an_environment_is_one_call():
+    class Answers:
+        async def sample(self, role, context, sampling, n=1, *, key):
+            return [Trace(np.int32([65 + i]), np.float32([-0.5]), 0, {}) for i in range(n)]
+
+    request = Request(Problem("t", "p", "x"), 2, key="p#0", settings={"max_steps": 3})
+    group = play(Episode(), request, context(Answers()))
+    assert [t.steps[0].action.tolist() for t in group] == [[65], [66]]
+    assert all(len(t.steps) == 1 and t.status is Status.FINISHED for t in group)

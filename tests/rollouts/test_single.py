@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.data import Problem, Request, Sampling, Status, Step
+from shuhari.data import ContractError, Problem, Request, Sampling, Status, Step
 from shuhari.engines.local import Local
 from shuhari.models.causal import Causal
 from shuhari.models.decoding import NoRoom
@@ -44,7 +44,8 @@ def context(model: object, seed: int = 0, version: int = 4) -> SimpleNamespace:
     engine.seed = seed
     engine.sync({"policy": model, "solver": model}, version)
     encode = getattr(model, "encode", None)
-    return SimpleNamespace(engine=engine, encode=lambda x, role: encode(x) if isinstance(x, str) else x)
+    task = SimpleNamespace(environment=lambda problem: None)
+    return SimpleNamespace(engine=engine, task=task, encode=lambda x, role: encode(x) if isinstance(x, str) else x)
 
 
 def collected(request: Request, model: object, rollout: Single | None = None, **fields):
@@ -137,3 +138,9 @@ def test_it_takes_no_settings() -> None:
 
 def test_registered() -> None:
     assert find("rollout", "single") is Single
+
+
+def test_a_game_is_not_asked_once():
+    ctx = SimpleNamespace(task=SimpleNamespace(environment=lambda problem: object()))
+    with pytest.raises(ContractError, match="problem 'p' of t is played: set rollout"):
+        asyncio.run(Single().group(Request(Problem("t", "p", "x"), 1), ctx))

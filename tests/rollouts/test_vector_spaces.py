@@ -19,6 +19,7 @@ from shuhari.data import Sampling
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.critics import DiscreteQ
 from shuhari.needs import Need, Traces, evaluate
+from shuhari.noise import CounterNoise, keys
 from shuhari.objectives.td import target
 from shuhari.ports import Collected
 from shuhari.recipe import load
@@ -92,10 +93,31 @@ class Switches(gymnasium.Env[Any, Any]):
         assert self.action_space.contains(action), action
         self.t += 1
         zeros = int((action == np.array([0, 1, 0])).sum())
+        action += 100  # what is given is the environment's to change
         return np.array([self.t % 2, self.t % 3]), float(zeros), False, self.t == 6, {}
 
 
-MADE = {"Line-v0": Line, "Doors-v0": Doors, "Switches-v0": Switches}
+class Lever(Line):
+    """Of double precision and bounded on one side; what it is given is its own to change."""
+
+    action_space: Any = spaces.Box(np.array([0.0]), np.array([np.inf]), dtype=np.float64)
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action) and action.dtype == np.float64, action
+        seen, reward, *rest = super().step(action[0])
+        action += 100
+        return seen, reward, *rest
+
+
+class Bits(Switches):
+    action_space: Any = spaces.MultiBinary(3)
+
+    def step(self, action: Any) -> Any:
+        assert action.dtype == np.int8
+        return super().step(action)
+
+
+MADE = {"Line-v0": Line, "Doors-v0": Doors, "Switches-v0": Switches, "Lever-v0": Lever, "Bits-v0": Bits}
 
 
 @pytest.fixture(autouse=True)
@@ -209,6 +231,41 @@ def test_several_choices_at_once_are_one_decision() -> None:
     torch.testing.assert_close(dist.entropy()[:, 0], sum(p.entropy() for p in parts), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_uniform_share_of_choices_of_different_sizes_is_over_what_each_allows(masked: bool) -> None:
+    """A choice of two and one of three; under the mask the second of the two, the first and the third of the three."""
+    seen: Any = spaces.Box(-1, 1, (2,))
+    x: Any = torch.zeros(4000, 2)
+    bits = torch.tensor([0, 1, 1, 0, 1] if masked else [1] * 5, dtype=torch.int8).expand(4000, 5)
+    if masked:
+        seen, x = spaces.Dict(action_mask=spaces.MultiBinary(5), x=seen), {"action_mask": bits, "x": x}
+    model = CategoricalPolicy((8,), gain=1.0)
+    torch.manual_seed(0)
+    model.build(SimpleNamespace(spaces=lambda: (seen, spaces.MultiDiscrete([2, 3]))))
+    traces = model.sample(x, Sampling(epsilon=0.5), noise=CounterNoise(keys(0, n=4000)))
+    logits = model.module(x)[0].masked_fill(bits[0] == 0, -torch.inf)
+    total = torch.zeros(4000)
+    for i, part in enumerate((slice(0, 2), slice(2, 5))):
+        allowed = bits[0, part] > 0
+        p = 0.5 * logits[part].softmax(0) + 0.5 * allowed / allowed.sum()
+        found = traces.action[:, i].bincount(minlength=len(p)) / 4000
+        torch.testing.assert_close(found, p, atol=0.04, rtol=0)  # five standard errors
+        total += p[traces.action[:, i]].log()
+    torch.testing.assert_close(traces.logp[:, 0], total)
+    if masked:
+        x["action_mask"] = bits * torch.tensor([0, 0, 1, 1, 1], dtype=torch.int8)  # nothing for the shorter choice
+        with pytest.raises(ValueError, match="row 0 allows no action"):
+            model.sample(x, Sampling(), noise=CounterNoise(keys(0, n=4000)))
+
+
+def test_environments_get_actions_of_their_own_type_within_their_bounds_and_may_change_them() -> None:
+    actions = [[[-2.5]], [[3.5]], [[0.0]]]
+    batch = opened(Gym("Lever-v0", {"max_episode_steps": 9}), 1).collect(3, context(Scripted(actions)))
+    assert batch["action"][:3].tolist() == [[-2.5], [3.5], [0.0]]  # as decided
+    batch = opened(Gym("Bits-v0"), 1).collect(2, context(Scripted([[[0, 1, 1]], [[1, 0, 1]]])))
+    assert batch["action"][:2].tolist() == [[0, 1, 1], [1, 0, 1]]
+
+
 # ---------------------------------------------------------------- whole runs
 
 RUN = """
@@ -289,6 +346,7 @@ def test_the_ratio_of_the_first_minibatch_is_one(tmp_path: Path) -> None:
             for name, learner in run.stage.learners.items():
                 for drawn in run.draws(name, learner):
                     run.tell(learner.update(run.apply(learner.transforms, drawn, learner.needs), run.ctx))
+            assert float(model.module.inputs.moments.count) == counts[-1]  # until the step is committed
             run.commit()
     assert counts[0] == pytest.approx(1e-4) and counts[1] > 20 and counts[2] > counts[1] + 20
 

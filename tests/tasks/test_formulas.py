@@ -70,6 +70,16 @@ def test_huge_powers_are_floats() -> None:
     assert cmath.isfinite(formula("x**0.5", "x").at(-1 + 0j)[0])
 
 
+def test_a_long_chain_is_no_deep_one() -> None:
+    """As long as a text may be: neither reading nor evaluating it recurses once a part."""
+    n = 1000
+    assert formula("+".join(["x"] * n), "x").at(2 + 0j) == (2 * n, n)
+    assert formula("-".join(["x"] * n), "x").at(2 + 0j) == (2 * (2 - n), 2 - n)
+    assert formula("*".join(["x"] * n), "x").at(1 + 0j) == (1, n)
+    assert formula("/".join(["x"] * n), "x").at(1 + 0j) == (1, 2 - n)
+    assert formula("x*2/4 - 3*x/x + 5", "x").at(4 + 0j) == (4, 0.5)
+
+
 def test_polynomials() -> None:
     assert polynomial("3*x**2*y - x + 4") == {(("x", 2), ("y", 1)): 3, (("x", 1),): -1, (): 4}
     assert polynomial("x*x*2 + x**2") == {(("x", 2),): 3}

@@ -178,3 +178,12 @@ def test_a_run_reports_each_member(tmp_path: Path) -> None:
         both = [report[f"evaluate/{name}@{n}"] for n in names]  # three problems each
         assert report[f"evaluate/{name}"] == pytest.approx(sum(both) / 2)
     assert run.summary["after"]["greedy@sums"] == report["evaluate/greedy@sums"]
+
+
+def test_games_and_questions_of_one_answer_mix_in_one_rollout(tmp_path: Path) -> None:
+    both = {"task": {"name": "mixture", "tasks": {"game": {"name": "shop"}, "sums": {"name": "arithmetic"}}}}
+    settings = {**SMALL, **both, "rollout": {"use": "episode", "n": 2, "sampling": {"max_new": 4}, "max_steps": 2}}
+    run = shuhari.train("baselines/grpo", tmp_path / "run", steps=1, **settings)
+    (report,) = run.reports
+    assert report["rollout/turns@game"] > 1 and "rollout/turns@sums" not in report  # of which every episode is one
+    assert report["rollout/episodes@sums"] > 0

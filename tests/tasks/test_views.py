@@ -141,6 +141,81 @@ def test_entries_are_kept_and_frames_stacked() -> None:
     np.testing.assert_array_equal(other.step(1)[0], env.step(1)[0])
 
 
+class Shared(gymnasium.Env[Any, Any]):
+    """Hands out its one array, and goes on to change it; it changes the action that it is given too."""
+
+    observation_space: Any = spaces.Box(0, 9, (2,), np.float32)
+    action_space: Any = spaces.Box(np.array([0.0, -1.0]), np.array([np.inf, 1.0]), dtype=np.float64)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.seen = np.zeros(2, np.float32)
+        return self.seen, {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.seen += 1
+        reward = float(action[0])
+        action += 100
+        return self.seen, reward, False, False, {}
+
+
+@pytest.fixture
+def shared() -> Iterator[Any]:
+    gymnasium.register("Shared-v0", entry_point=Shared)
+    yield lambda **fields: Gym("Shared-v0", **fields)
+    del gymnasium.registry["Shared-v0"]
+
+
+def test_frames_are_those_of_their_time_also_where_the_environment_hands_out_its_own_array(shared: Any) -> None:
+    env = shared(stack=3).make()
+    env.reset(seed=0)
+    for _ in range(3):
+        seen = env.step(np.zeros(2))[0]
+    assert seen[:, 0].tolist() == [1, 2, 3]
+
+
+def test_an_episode_holds_a_box_within_its_bounds_in_its_own_number_type(shared: Any) -> None:
+    task = shared()
+    episode, action = task.environment(task.problems("train")[0]), np.array([-3, 8], np.float32)
+    first = episode.reset(task.problems("train")[0])
+    second, reward, _ = episode.step(action)
+    assert reward == {"task": 0.0} and action.tolist() == [-3, 8]
+    assert episode.step(np.array([5.0, 0.0]))[1] == {"task": 5.0}  # no bound on this side
+    assert (first.tolist(), second.tolist()) == ([0, 0], [1, 1])
+    env, other = Recorder(Shared()), Recorder(Shared())
+    env.reset(seed=0)
+    env.step(np.array([2.0, 0.5]))
+    kept = snapshot(env)
+    for _ in range(2):  # a snapshot is good twice
+        restore(other, kept)
+        assert other.actions[0].tolist() == [2.0, 0.5] and kept["replay"]["actions"].tolist() == [[2.0, 0.5]]
+    with pytest.raises(ValueError, match=r"the action has shape \(1,\): expected \(2,\)"):
+        episode.step(np.zeros(1))
+
+
+def test_a_mask_in_the_observation_goes_before_that_of_info_and_masks_are_of_choices() -> None:
+    class Both(gymnasium.ObservationWrapper[Any, Any, Any]):
+        def __init__(self) -> None:
+            super().__init__(Masked())
+            parts = {"action_mask": spaces.MultiBinary(3), "t": Masked.observation_space}
+            self.observation_space = spaces.Dict(parts)
+
+        def observation(self, observation: Any) -> Any:
+            return {"action_mask": np.array([0, 0, 1], np.int8), "t": observation}
+
+    seen, info = View(Both(), told=True).reset(seed=0)
+    assert seen["action_mask"].tolist() == [0, 0, 1] != info["action_mask"].tolist()
+    boxed = Masked()
+    boxed.action_space = spaces.Box(-1, 1, (2,))  # type: ignore[assignment]
+    with pytest.raises(ValueError, match=r"no choices that it masks but Box.*; set task.masks = false"):
+        View(boxed, told=True)
+    both = Both()
+    both.action_space = boxed.action_space
+    with pytest.raises(ValueError, match=r"no choices that it masks but Box.*FilterObservation"):
+        View(both, told=False)
+
+
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [

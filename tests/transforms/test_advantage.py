@@ -74,6 +74,14 @@ def test_a_group_of_one_and_equal_outcomes_teach_nothing(centre, scale):
     assert out[:3].abs().max() == 0 and out[3, 0] == -out[4, 0] != 0
 
 
+def test_groups_of_one_are_a_mistake_and_a_failing_grader_is_none():
+    with pytest.raises(ValueError, match=r"set rollout\.n to 2 or more"):
+        Advantage()(groups([1.0], [2.0]), context())
+    ctx = context()
+    out = Advantage()(groups([1.0, NAN], [NAN, 0.0]), ctx)
+    assert out["advantage"].abs().max() == 0 and ctx.spent == {"ungraded": 2}
+
+
 def test_ungraded_samples_count_nowhere():
     batch = groups([1.0, NAN, 3.0], [NAN, NAN], [0.0, 4.0, 2.0])
     ctx = context()

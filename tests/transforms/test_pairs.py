@@ -94,3 +94,12 @@ def test_links_that_came_with_the_data_stay():
 def test_at_least_one_pair_a_group():
     with pytest.raises(ValueError, match="per_group is 0"):
         Pairs(per_group=0)
+
+
+@pytest.mark.parametrize(("transform", "there"), [(Labels(), "pairs"), (Pairs(), "labels")])
+def test_data_of_the_other_kind_are_named(transform, there):
+    batch = groups([0, 1])
+    recorded = batch.put({}).link(there, torch.zeros(1, 1, dtype=torch.long))
+    del recorded.own["reward"]
+    with pytest.raises(ValueError, match=f"the data are {there}, and this loss wants"):
+        transform(recorded, context())

@@ -54,7 +54,7 @@ class Demos:
             at = self.state["at"]
             self.state["at"] = at + self.size
             problems = walk(source, self.split, at, self.size, self.offset, self.shuffle)
-            rows = [shown(p, p.answer if p.solution is None else p.solution, ctx, self.role) for p in problems]
+            rows = [shown(p, _solution(p), ctx, self.role) for p in problems]
             yield streamed(pack(rows, start=name + at), self.stream)
 
 
@@ -78,12 +78,22 @@ def shown(problem: Problem, solution: Any, ctx: Ctx, role: str) -> Trajectory:
         raise ValueError(f"{whose} has no solution and no answer: nothing to show")
     if (env := ctx.task.environment(problem)) is not None:
         turns = solution if isinstance(solution, tuple) else (solution,)
+        if not turns:
+            raise ValueError(f"{whose} has a solution without a turn: nothing to show")
         return ctx.wait(replayed(problem, env, [_ended(turn, whose, ctx, role) for turn in turns], role, ctx))
     action = _ended("".join(solution) if isinstance(solution, tuple) else solution, whose, ctx, role)
     context = ctx.encode(problem.prompt, role)
     if not is_tokens(context):
         raise TypeError(f"{whose} is not text: demonstrations are token ids")
     return Trajectory(Request(problem), (Step.of(context, action, version=-1, role=role),))
+
+
+def _solution(problem: Problem) -> Any:
+    """The solution, else the answer, which is text where it is a number."""
+    if problem.solution is not None:
+        return problem.solution
+    number = isinstance(problem.answer, int | float) and not isinstance(problem.answer, bool)
+    return str(problem.answer) if number else problem.answer
 
 
 def _ended(said: Payload, whose: str, ctx: Ctx, role: str) -> Array:

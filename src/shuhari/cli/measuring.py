@@ -41,6 +41,9 @@ def evaluate(
         raise typer.BadParameter(f"pass@{max(k)} needs at least {max(k)} samples, and --samples is {samples}")
     settings = {"n": n, "samples": samples, "split": split, "k": tuple(k or ())}
     outcomes, used, at = measured(path, step, {key: v for key, v in settings.items() if v is not None})
+    if not any(x == x for x in outcomes.greedy):
+        raise ValueError(f"{path}: none of {len(outcomes.ids)} held-out problems could be graded: expected a task with "
+                         "answers, or a [reward.<name>]")  # fmt: skip
     found: dict[str, Estimate] = {}
     parts = {task: part for task, part in outcomes.parts().items() if any(x == x for x in part.greedy)}
     for task, part in {"": outcomes, **parts}.items():  # a task of which nothing could be graded has no line

@@ -193,5 +193,13 @@ class CausalValue(Causal):
 def _loaded(path: str) -> tuple[Any, Tokenizer]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    lm = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, use_safetensors=True)
-    return lm, Tokenizer(AutoTokenizer.from_pretrained(path))
+    try:
+        lm = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, use_safetensors=True)
+        return lm, Tokenizer(AutoTokenizer.from_pretrained(path))
+    except OSError as error:
+        if Path(path).is_dir():
+            raise
+        first = str(error).strip().partition("\n")[0]
+        raise FileNotFoundError(
+            f"no directory {path!r} (looked in {Path.cwd()}), and no model of the hub: {first}"
+        ) from None

@@ -48,7 +48,7 @@ def box(space: Any, what: str, model: str, *, bounded: bool = False) -> spaces.B
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
         raise TypeError(f"the model {model!r} needs a Box {what} space of shape (A,): this task's is {space}")
     if bounded and not space.is_bounded():
-        raise TypeError(f"the model {model!r} scales to bounds, and this task's {what} space has none: {space}")
+        raise TypeError(f"the model {model!r} scales to bounds on every side: this task's {what} space is {space}")
     return space
 
 

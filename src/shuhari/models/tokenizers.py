@@ -73,7 +73,7 @@ class Tokenizer:
         if getattr(self.hf, "chat_template", None):
             rows = [dict(m) for m in messages]
             return str(self.hf.apply_chat_template(rows, tokenize=False, add_generation_prompt=True))
-        return "".join(f"{m['role']}: {m['content']}\n" for m in messages) + "assistant:"
+        return plain_chat(messages)
 
     def stops(self, strings: Sequence[str]) -> list[Array] | None:
         """The token ids of each stop string where a string has exactly one spelling (characters), else None."""
@@ -166,3 +166,8 @@ def _characters(hf: Any) -> dict[str, int] | None:
     special = set(hf.all_special_tokens)
     letters = {t: i for t, i in sorted(hf.get_vocab().items(), key=lambda x: x[1]) if t not in special}
     return letters if letters and all(len(t) == 1 for t in letters) else None
+
+
+def plain_chat(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Messages where no tokenizer brings a template of its own."""
+    return "".join(f"{m['role']}: {m['content']}\n" for m in messages) + "assistant:"

@@ -17,8 +17,8 @@ from shuhari.registry import register
 class RMSprop(FirstOrder):
     """s <- alpha s + (1 - alpha) g², p <- p - lr g / (sqrt(s) + eps), s from 0 (Tieleman and Hinton 2012).
 
-    `eps_inside`: sqrt(s + eps) instead (Mnih et al. 2016, equations 8 and 9; TensorFlow). `weight_decay`: an L2
-    penalty, added to the gradient. `clip`: the largest global gradient norm, 0 is off."""
+    `eps_inside`: sqrt(s + eps) instead (Mnih et al. 2016, equations 8 and 9; TensorFlow, whose s begins at 1).
+    `weight_decay`: an L2 penalty, added to the gradient. `clip`: the largest global gradient norm, 0 is off."""
 
     alpha: float = 0.99
     eps: float = 1e-5

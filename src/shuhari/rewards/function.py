@@ -77,9 +77,14 @@ class Function:
         columns["completions"] = [answer_text([leaves[i][0].steps[j] for j in leaves[i][1]]) for i in told]
         missing = next((n for n in self._needed if n not in columns), None)
         if missing is not None:
-            raise ContractError(f"{self} asks for {missing!r}, which no problem has; {nearest(missing, columns)}")
-        given = self.call(**{k: v for k, v in columns.items() if self._all or k in self._named})
-        given = await given if inspect.isawaitable(given) else given
+            p = leaves[told[0]][0].request.problem
+            near = nearest(missing, columns)
+            raise ContractError(f"{self} asks for {missing!r}, which problem {p.id!r} of {p.task} has not; {near}")
+        try:
+            given = self.call(**{k: v for k, v in columns.items() if self._all or k in self._named})
+            given = await given if inspect.isawaitable(given) else given
+        except SystemExit as error:  # it ends nothing here but itself
+            raise RuntimeError(f"{self} called exit({error.code!r})") from None
         for i, number in zip(told, self._numbers(given, len(told)), strict=True):
             grades[i] = None if number is None else {self.name: number}
         return grades

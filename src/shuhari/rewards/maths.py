@@ -81,10 +81,12 @@ class Maths:
     def judge(self, answer: str, truth: str) -> float:
         """1.0 or 0.0. Raises JudgeError; the child is then gone, where it was at fault, and the next answer starts
         another."""
+        if len(truth) > READ:
+            raise JudgeError(f"the truth has {len(truth)} characters: expected at most {READ}; it is {truth[:60]!r}...")
         with self._one:
             child = self._running()
             ticket = secrets.token_hex(8)  # a reply that the answer has forged would have to guess it
-            request = {"id": ticket, "answer": answer[-READ:], "truth": truth[:READ]}
+            request = {"id": ticket, "answer": answer[-READ:], "truth": truth}
             reply = self._exchange(child, json.dumps(request), self.timeout)
             if reply.get("id") != ticket:
                 self.close()

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from shuhari.data import Payload, Problem, Request, Status, Step, Trajectory, is_tokens, nearest
+from shuhari.data import EMPTY, Payload, Problem, Request, Status, Step, Trajectory, is_tokens, nearest
 from shuhari.models.decoding import NoRoom
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
 from shuhari.registry import register
+from shuhari.rollouts.single import Single
 
 
 @register("rollout", "episode")
@@ -47,20 +48,18 @@ class Episode:
         return {"max_steps": self.max_steps}
 
     async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
-        """Raises ValueError for a setting that it does not take, TypeError for a problem without an environment."""
+        """A problem without an environment is one call, as by `single`. Raises ValueError for a setting that is none
+        of its own."""
         settings = {**self.accepts, **request.settings}
         if len(settings) > len(self.accepts):
             name = min(settings.keys() - self.accepts.keys())
             raise ValueError(f"the rollout 'episode' takes no setting {name!r}; {nearest(name, self.accepts)}")
-        limit = int(settings["max_steps"])
-        return list(await asyncio.gather(*(self._play(request, j, limit, ctx) for j in range(request.n))))
+        limit, envs = int(settings["max_steps"]), [ctx.task.environment(request.problem) for _ in range(request.n)]
+        if envs and envs[0] is None:
+            return await Single(self.role).group(replace(request, settings=EMPTY), ctx)
+        return list(await asyncio.gather(*(self._play(env, request, j, limit, ctx) for j, env in enumerate(envs))))
 
-    async def _play(self, request: Request, j: int, limit: int, ctx: Ctx) -> Trajectory:
-        env: Any = ctx.task.environment(request.problem)
-        if env is None:
-            raise TypeError(
-                f"the rollout 'episode' plays environments, and {type(ctx.task).__name__} has none: use 'single'"
-            )
+    async def _play(self, env: Any, request: Request, j: int, limit: int, ctx: Ctx) -> Trajectory:
         episode = _Episode(self.role, ctx.encode(env.reset(request.problem), self.role))
         try:
             for forced in request.prefix:

@@ -28,7 +28,7 @@ from shuhari.noise import CounterNoise, keys
 from shuhari.ports import Ctx, Task
 from shuhari.registry import register
 from shuhari.tasks.snapshots import restore, snapshot, thawed
-from shuhari.tasks.views import stored
+from shuhari.tasks.views import held, stored
 
 RUNNING, TERMINATED, TRUNCATED = 0, 1, 2
 WINDOW = 100  # finished episodes that the report averages
@@ -104,8 +104,7 @@ class VectorRollout:
         policy: Any = role_model(ctx.models, self.role)
         sampling = self._sampling(ctx)
         uniform = replace(sampling, epsilon=1.0, greedy=False)
-        envs, ended, discrete = self._envs, self._ended, isinstance(self._action, spaces.Discrete)
-        earned, length = self._return, self._length
+        envs, ended, earned, length = self._envs, self._ended, self._return, self._length
         for i in range(self.lanes):
             if ended[i]:  # its closing row stands at the end of the fragment before
                 self._reset(i, self._now)
@@ -121,7 +120,7 @@ class VectorRollout:
             trace = policy.sample(_each(torch.from_numpy, now), settings, noise=self._noise)
             self._noise.step()
             traces.append(trace)
-            taken = self._taken(trace, discrete)
+            taken = self._taken(trace)
             f.episode[t], after, reward = self._episode, _at(f.seen, t + 1), f.reward[t]
             for i, env in enumerate(envs):
                 if ended[i]:
@@ -168,14 +167,10 @@ class VectorRollout:
         self._episode[i] = self._count
         self._count += 1
 
-    def _taken(self, trace: Traces, discrete: bool) -> Any:
-        """[N] the actions as the environments take them: a Box's are held within its bounds."""
-        taken = trace.info.get("environment")
-        if discrete:
-            return (trace.action if taken is None else taken).tolist()
-        if taken is None and isinstance(self._action, spaces.Box):
-            return np.clip(trace.action.numpy(), self._action.low, self._action.high)
-        return (trace.action if taken is None else taken).numpy()
+    def _taken(self, trace: Traces) -> Any:
+        """[N] the actions as the environments take them: copies, since some environments change what they get."""
+        taken = trace.info.get("environment", trace.action)
+        return taken.tolist() if isinstance(self._action, spaces.Discrete) else held(taken.numpy(), self._action)
 
     # ---------------------------------------------------------------- columns
 

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.data import Problem, Step, code
+from shuhari.models.tokenizers import plain_chat
 from shuhari.registry import register
 from shuhari.tasks.rows import ROLE, read, texts
 from shuhari.tasks.source import SPLITS, Listed, answer_text, check_sizes, check_split, held_out
 
+LONGEST = 8192  # characters of an answer that are read, or four times the truth's where that is more
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(\.[0-9]{1,40})?", re.ASCII)
 
 
@@ -52,8 +54,10 @@ class File:
 
     @property
     def alphabet(self) -> str:
-        """The characters of prompts, answers, demonstrations and pairs."""
-        return "".join(sorted(set().union(*self._texts()) - {ROLE}))
+        """The characters of prompts, answers, demonstrations and pairs; where prompts are messages, also those that
+        a tokenizer without a template writes around them."""
+        around = plain_chat([{"role": "", "content": ""}]) if any(ROLE in t for t in self._texts()) else ""
+        return "".join(sorted(set(around).union(*self._texts()) - {ROLE}))
 
     def problems(self, split: str) -> Listed:
         """The rows of a split in the order of the file. ValueError for a split that no row is in."""
@@ -119,7 +123,11 @@ class File:
 
 def matches(text: str, answer: str) -> bool:
     """Whether two texts are the same number (plain decimals), or the same text after Unicode NFKC, case folding and
-    joining white space."""
+    joining white space. A text that is too long to be the answer (`LONGEST`) is not: normalising takes time that grows
+    with the square of its combining marks."""
+    text, answer = " ".join(text.split()), " ".join(answer.split())
+    if len(text) > max(LONGEST, 4 * len(answer)):
+        return False
     a, b = _normal(text), _normal(answer)
     if _NUMBER.fullmatch(a) and _NUMBER.fullmatch(b):
         return Fraction(a) == Fraction(b)

@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import cmath
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shuhari.tasks.expressions import ExpressionError
 
 Dual = tuple[complex, complex]  # a value, and its derivative by the variable
+Value = Callable[[complex], Dual]  # of a part of a formula at a point
 
 LENGTH, DEPTH = 2048, 48
 _TOKEN = re.compile(r"[ \t]*([0-9]{1,30}(?:\.[0-9]{1,30})?|[A-Za-z]{1,8}|\*\*|[-+*/()])", re.ASCII)
@@ -50,7 +51,7 @@ class Formula:
     """A formula that was read: `at(z)` gives its value and derivative there, ArithmeticError or ValueError where it has
     none."""
 
-    at: Callable[[complex], Dual]
+    at: Value
 
 
 def formula(text: str, variable: str, constants: Mapping[str, complex] | None = None) -> Formula:
@@ -109,26 +110,27 @@ class _Reader:
         self.at, self.token = 0, ""
         self._next()
 
-    def sum(self, depth: int) -> Callable[[complex], Dual]:
-        left = self._product(depth)
-        while self.token in ("+", "-"):
-            left = _joined(left, self._next(), self._product(depth))
-        return left
+    def sum(self, depth: int) -> Value:
+        return self._chain(self._product, ("+", "-"), depth)
 
-    def _product(self, depth: int) -> Callable[[complex], Dual]:
-        left = self._sign(depth)
-        while self.token in ("*", "/"):
-            left = _joined(left, self._next(), self._sign(depth))
-        return left
+    def _product(self, depth: int) -> Value:
+        return self._chain(self._sign, ("*", "/"), depth)
 
-    def _sign(self, depth: int) -> Callable[[complex], Dual]:
+    def _chain(self, part: Callable[[int], Value], operators: Sequence[str], depth: int) -> Value:
+        """Parts with operators of one rank between them, left to right, in a loop: a text may have a thousand."""
+        first, rest = part(depth), list[tuple[str, Value]]()
+        while self.token in operators:
+            rest.append((self._next(), part(depth)))
+        return _joined(first, rest) if rest else first
+
+    def _sign(self, depth: int) -> Value:
         if self.token not in ("+", "-"):
             return self._power(depth)
         sign = self._next()
         inner = self._sign(self._deeper(depth))
         return inner if sign == "+" else lambda z: _negative(inner(z))
 
-    def _power(self, depth: int) -> Callable[[complex], Dual]:
+    def _power(self, depth: int) -> Value:
         base = self._atom(depth)
         if self.token != "**":
             return base
@@ -136,7 +138,7 @@ class _Reader:
         exponent = self._sign(self._deeper(depth))
         return lambda z: _raised(base(z), exponent(z))
 
-    def _atom(self, depth: int) -> Callable[[complex], Dual]:
+    def _atom(self, depth: int) -> Value:
         token, at = self.token, self.at
         self._next()
         if token[:1].isdigit():
@@ -172,12 +174,16 @@ class _Reader:
         return before
 
 
-def _joined(left: Callable[[complex], Dual], op: str, right: Callable[[complex], Dual]) -> Callable[[complex], Dual]:
+def _joined(first: Value, rest: Sequence[tuple[str, Value]]) -> Value:
     def at(z: complex) -> Dual:
-        (a, da), (b, db) = left(z), right(z)
-        if op in "+-":
-            return (a + b, da + db) if op == "+" else (a - b, da - db)
-        return (a * b, da * b + a * db) if op == "*" else (a / b, (da * b - a * db) / (b * b))
+        a, da = first(z)
+        for op, right in rest:
+            b, db = right(z)
+            if op in "+-":
+                a, da = (a + b, da + db) if op == "+" else (a - b, da - db)
+            else:
+                a, da = (a * b, da * b + a * db) if op == "*" else (a / b, (da * b - a * db) / (b * b))
+        return a, da
 
     return at
 

@@ -12,7 +12,7 @@ import json
 import math
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,9 @@ _AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, u
 @dataclass(frozen=True)
 class Row:
     """`place`: how errors name it. `prompt` is text or messages, `text` the same as one text; `answer` is text or a
-    number; `solution` the demonstration. `info`: the other columns, with the texts `chosen` and `rejected` of a pair,
-    and the truth value `label` of a completion (None: neither good nor bad)."""
+    number; `solution` the demonstration. `info`: the other columns (None where only other rows have one, as in
+    Parquet), with the texts `chosen` and `rejected` of a pair, and the truth value `label` of a completion (None:
+    neither good nor bad)."""
 
     place: str
     prompt: Payload
@@ -70,7 +71,8 @@ def read(path: Path, called: str) -> list[Row]:
     for row in rows:
         if graded and row.answer is None and row.solution is None and "chosen" not in row.info:
             raise ValueError(f"{called}, {row.place}: no 'answer', which {graded} has; {nearest('answer', row.info)}")
-    return rows
+    none = dict.fromkeys(n for row in rows for n in row.info if n not in ("chosen", "rejected"))
+    return [r if none.keys() <= r.info.keys() else replace(r, info=FrozenDict({**none, **r.info})) for r in rows]
 
 
 def texts(prompt: Any) -> list[str]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from types import ModuleType
 from typing import Any
 
@@ -60,7 +61,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
             return
         self._begin()
         ended = False
-        for i, action in enumerate(np.asarray(record["actions"])):
+        for i, action in enumerate(np.asarray(record["actions"]).copy()):  # some environments change what they get
             if ended:
                 raise RuntimeError(
                     f"{self.env}: the replay ended after {i} of {len(record['actions'])} steps: it does "
@@ -134,7 +135,7 @@ def _same_after_restore(make: Callable[[], Env], steps: int) -> bool:
         restore(other, snapshot(env))
         for _ in range(steps):
             action = _any_action(env, seen)
-            mine, theirs = env.step(action), other.step(action)
+            mine, theirs = env.step(copy(action)), other.step(action)
             if not _equal(mine[:4], theirs[:4]):
                 return False
             seen = mine[0]

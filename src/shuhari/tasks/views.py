@@ -32,12 +32,15 @@ class View(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: Env, told: bool) -> None:
         super().__init__(env)
-        self.told = told  # whether the mask comes in `info`
         parts = dict(_flat(env.observation_space, lambda s: isinstance(s, spaces.Dict)))
+        self.told = told and MASK not in parts  # whether the mask comes in `info`
         self.nested = "" not in parts
         if not self.nested:
             parts = {"observation": parts[""]}
         self.masked = told or MASK in parts
+        if self.masked and isinstance(env.action_space, spaces.Box):
+            mend = "set task.masks = false" if self.told else _own("FilterObservation")
+            raise ValueError(f"{env}: an action_mask, and no choices that it masks but {env.action_space}; {mend}")
         if self.masked:
             self.size = sum(alternatives(env.action_space))
             parts[MASK] = spaces.MultiBinary(self.size)
@@ -106,18 +109,26 @@ def observed(observation: Any, space: spaces.Space[Any]) -> Any:
 
 
 def acted_as(action: Any, space: spaces.Space[Any]) -> int | Array:
-    """A decision as the environment takes it. ValueError where it does not fit the space's shape or range."""
+    """A decision as the environment takes it: a Box's within its bounds. ValueError for another shape, or for a choice
+    that there is not."""
     if isinstance(space, spaces.Discrete):
         index, start = int(np.asarray(action).item()), int(space.start)
         if not start <= index < start + space.n:
             raise ValueError(f"the action is {index}: expected {start}..{start + space.n - 1}")
         return index
-    taken = np.asarray(action, space.dtype)
+    taken = np.asarray(action)
     if taken.shape != space.shape:
         raise ValueError(f"the action has shape {taken.shape}: expected {space.shape}")
+    taken = held(taken, space)
     if not isinstance(space, spaces.Box) and not space.contains(taken):
         raise ValueError(f"the action is {taken.tolist()}: expected one of {space}")
     return taken
+
+
+def held(action: Array, space: spaces.Space[Any]) -> Array:
+    """[..., A] a copy of actions, in the space's number type, of a Box within its bounds."""
+    taken = action.astype(space.dtype)
+    return taken.clip(space.low, space.high) if isinstance(space, spaces.Box) else taken
 
 
 # ---------------------------------------------------------------- what a recipe may ask for
@@ -141,6 +152,8 @@ def wrapped(env: Env, wrappers: Sequence[str], keep: Sequence[int], stack: int) 
     if stack > 1:
         if not isinstance(env.observation_space, spaces.Box):
             raise ValueError(f"stack = {stack}: it stacks observations of a Box, and these are {env.observation_space}")
+        # its queue keeps what it is given, which some environments go on to change
+        env = gymnasium.wrappers.TransformObservation(env, np.array, env.observation_space)
         env = gymnasium.wrappers.FrameStackObservation(env, stack)
     return env
 

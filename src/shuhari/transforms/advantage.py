@@ -60,7 +60,8 @@ class Advantage:
         r = outcome.masked_fill(~usable(batch), torch.nan)  # what a broken episode earned says nothing
         counted = r.masked_fill(~carried(batch, self.stream), torch.nan) if self.unit == "batch" else r
         mean, n = group_mean(batch, counted, self.unit)
-        if self.unit == "group" and self.centre != "none" and len(n) and int(n.max()) == 1:
+        alone = self.unit == "group" and self.centre != "none" and len(n) and int(n.max()) == 1
+        if alone and int(group_mean(batch, torch.zeros_like(r))[1].max()) == 1:  # not for want of grades
             raise ValueError(
                 f"advantage: centre = {self.centre!r} compares the samples of a group, and every group has one: "
                 "set rollout.n to 2 or more, or unit = 'batch'"

@@ -68,6 +68,12 @@ class Labels:
 
 def _graded(batch: Batch, ctx: Ctx, reward: str, stream: str) -> tuple[Batch, Tensor, Tensor]:
     """The batch without what nobody graded, outcomes [B], and the last row of each sample that counts."""
+    if reward not in batch and batch.links:
+        kind, other = next(iter(batch.links)), "pairs" if "labels" in batch.links else "labels"
+        raise ValueError(
+            f"the data are {kind}, and this loss wants {other}: pairs serve as labels with buffer.links = 'labels', "
+            "labels never as pairs"
+        )
     outcome = batch.outcome(reward)
     batch = ungraded(batch, outcome.isnan() & usable(batch), ctx, stream)
     return batch, outcome, (ends(batch) & carried(batch, stream) & ~outcome.isnan()).nonzero().squeeze(1)

@@ -1,0 +1,44 @@
+"""Prompts that a person hands over, as problems: the task of a session that names none. Left out: any grade."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from shuhari.data import EMPTY, FrozenDict, Problem, Step, code, nearest
+from shuhari.tasks.source import Listed
+
+
+class Prompts:
+    """Text, without problems or a grade of its own."""
+
+    def problems(self, split: str) -> Listed:
+        return Listed(())
+
+    def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
+        return EMPTY
+
+    def environment(self, problem: Problem) -> None:
+        return None
+
+    def spaces(self) -> None:
+        return None
+
+
+def problem_of(given: Any) -> Problem:
+    """A problem out of whatever a person calls one: a prompt (text or messages), or a mapping with `prompt`, `answer`
+    and what else a grader wants. Its id is a hash of its content."""
+    if isinstance(given, Problem):
+        return given
+    row = frozen(given) if isinstance(given, Mapping) else {"prompt": frozen(given)}
+    if "prompt" not in row:
+        raise ValueError(f"a problem has no 'prompt'; {nearest('prompt', row)}")
+    info = FrozenDict((k, v) for k, v in row.items() if k not in ("prompt", "answer"))
+    return Problem("session", f"{code('session', str(row)):016x}", row["prompt"], row.get("answer"), info=info)
+
+
+def frozen(value: Any) -> Any:
+    """Messages and columns as wire data: lists as tuples, mappings that refuse change, anything else as it is."""
+    if isinstance(value, list | tuple):
+        return tuple(map(frozen, value))
+    return FrozenDict((k, frozen(v)) for k, v in value.items()) if isinstance(value, Mapping) else value
