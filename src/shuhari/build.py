@@ -93,6 +93,9 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
         k: made.component("reward", v, _at("reward", k), k, {"name": k}) for k, v in graders.items() if k != "weights"
     }
     evaluate, measured = _evaluate(made, table.get("evaluate"), rollout, lanes)
+    weights = _weights(graders.get("weights"), task, rewards)
+    if "weights" not in graders:
+        made.defaults["reward.weights"] = weights
     cut = table.get("micro_batch", MICRO_BATCH) or None
     if "micro_batch" not in table:
         made.defaults["micro_batch"] = MICRO_BATCH
@@ -109,7 +112,7 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
         sampling=sampling,
         tokens=cut,
         rewards=rewards,
-        weights=_weights(graders.get("weights"), task, rewards),
+        weights=weights,
         collect={k: made.component("transform", v, _at("collect", k), k) for k, v in ordered(table, "collect")},
         follows={
             role: made.component("follow", v, _at("follow", role), "ema", {"role": role})

@@ -15,6 +15,8 @@ from shuhari.pack import pack
 if TYPE_CHECKING:
     from shuhari.context import Context
 
+_UNGRADED = "neither the task (has a file answers?) nor a [reward.<name>] does, and buffers of data need neither"
+
 
 async def groups(requests: Sequence[Request], ctx: Context, *, tag: str = "") -> Batch:
     """Roll out and grade each request, side by side; rows in request order. A rollout that raises is counted, shown,
@@ -47,7 +49,7 @@ def rewarded(batch: Batch, ctx: Context, *, silent: bool = False, probe: bool = 
         else next((n for n in ctx.weights if n not in ctx.reward_names), None)
     )
     if unknown is not None:
-        near = nearest(unknown, ctx.reward_names) if ctx.reward_names else "neither the task nor a [reward.<name>] does"
+        near = nearest(unknown, ctx.reward_names) if ctx.reward_names else _UNGRADED
         told = f"[reward.weights] names {unknown!r}, which nothing grades; {near}"
         raise KeyError("; ".join([told, *ctx.problems]))
     ungraded = torch.full(tuple(batch["mask"].shape), float("nan"))

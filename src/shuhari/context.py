@@ -164,5 +164,6 @@ class Context:
     def complain(self, what: str, error: BaseException, whose: str = "") -> None:
         """Count a failure of user code and keep its first messages: it is shown, and never becomes a reward of 0."""
         self.charge(what, 1)
-        if len(self.problems) < 5:
-            self.problems.append(f"{what}{f' ({whose})' if whose else ''}: {type(error).__name__}: {error}")
+        told = f"{what}{f' ({whose})' if whose else ''}: {type(error).__name__}: {error}"
+        if len(self.problems) < 5 and told not in self.problems:
+            self.problems.append(told)

@@ -68,8 +68,10 @@ def _preview(name: str, n: int, split: str, sets: list[str], json: bool) -> None
         return
     if not shown:
         note(f"split {split!r} of {name} has no problems")
-    rows = [(p["id"], _short(p["prompt"]), _short(p["answer"])) for p in shown]
-    table(("id", "prompt", "answer"), rows)
+    more = sorted({k for p in shown for k in p["info"]})
+    shown_by_default = ("id", "prompt", "answer", *(["solution"] if any(p["solution"] for p in shown) else []))
+    rows = [(*(_short(p[k]) for k in shown_by_default), *(_short(p["info"].get(k)) for k in more)) for p in shown]
+    table((*shown_by_default, *more), rows)
     own = {k: v for k, v in vars(task).items() if isinstance(v, bool | int | float | str | tuple)}
     say("settings: " + ", ".join(f"{k} = {v!r}" for k, v in own.items() if not k.startswith("_")))
 

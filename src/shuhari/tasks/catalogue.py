@@ -21,11 +21,12 @@ def listing() -> list[dict[str, Any]]:
 
 
 def preview(task: Any, n: int = 3, split: str = "train") -> list[dict[str, Any]]:
-    """The first n problems of a task that was made: `id`, `prompt`, `answer`, `solution`."""
+    """The first n problems of a task that was made: `id`, `prompt`, `answer`, `solution`, `info`."""
     source = task.problems(split)
     size = source.size()
     problems = (source[i] for i in range(n if size is None else min(n, size)))
-    return [{"id": p.id, "prompt": p.prompt, "answer": p.answer, "solution": p.solution} for p in problems]
+    names = ("id", "prompt", "answer", "solution", "info")
+    return [{name: getattr(p, name) for name in names} for p in problems]
 
 
 def _entry(name: str) -> dict[str, Any]:
