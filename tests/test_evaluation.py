@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import shuhari
 from grading import Judge, Samples, context
 from shuhari.data import Problem, Ramp, Sampling, Status
-from shuhari.evaluation import Evaluation, Held, basis, evaluate
+from shuhari.evaluation import Evaluation, Held, basis, evaluate, recorded
 from shuhari.tasks.source import Listed
 
 
@@ -119,7 +123,7 @@ def test_the_same_weights_are_measured_once() -> None:
 
     def asked(evaluation: Evaluation, rollout: Any = rollout, *, again: bool = False) -> int:
         before = len(rollout.seen)
-        assert held.measure(ctx, evaluation, rollout, again=again)["greedy"] == 1.0
+        assert held.measure(ctx, evaluation, rollout, {}, again=again)["greedy"] == 1.0
         return len(rollout.seen) - before
 
     two = Evaluation(every=5, n=2)
@@ -135,3 +139,36 @@ def test_the_same_weights_are_measured_once() -> None:
     ctx.sampling = Sampling(epsilon=Ramp(1.0, 0.0, 10))  # another schedule may stand elsewhere
     assert basis(ctx, two, rollout) == ()
     assert asked(two) == asked(two) == 2
+
+
+def test_learners_of_recorded_problems_say_what_held_out_ones_cost(tmp_path: Path) -> None:
+    """The loss of demonstrations is the mean negative log-probability of held-out answers, as transformers has it."""
+    file = tmp_path / "sums.jsonl"
+    rows = [{"prompt": f"{i}+1=", "answer": str(i + 1), "split": "test" if i % 3 == 0 else "train"} for i in range(9)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tiny = {"models.policy.hidden": 16, "models.policy.layers": 1, "models.policy.heads": 2, "buffer.size": 4}
+    own = {"task": {"name": f"file/{file}"}, "steps": 1, "evaluate": {"every": 1}, "micro_batch": 16}
+    run = shuhari.train("baselines/sft_arithmetic", tmp_path / "run", **{**tiny, **own})
+    model = run.policy.model
+    total, count = 0.0, 0
+    for row in rows[::3]:
+        prompt, said = model.encode(row["prompt"]), [*model.encode(row["answer"]), model.end]
+        ids = torch.tensor([[*prompt.tolist(), *map(int, said)]])
+        logits = model.module.lm(input_ids=ids).logits[0].float()
+        logits[:, model.module.never] = -torch.inf
+        logs = logits.log_softmax(-1).detach()
+        total -= sum(float(logs[len(prompt) - 1 + j, t]) for j, t in enumerate(map(int, said)))
+        count += len(said)
+    assert run.summary["after"]["policy/loss/nll"] == pytest.approx(total / count, rel=1e-4)
+    assert run.reports[-1]["evaluate/policy/loss/nll"] == run.summary["after"]["policy/loss/nll"]
+
+
+def test_held_out_problems_that_show_nothing_are_told_and_stop_nothing() -> None:
+    class Empty:
+        def held_out(self, split: str, n: int, ctx: Any) -> dict[str, float]:
+            raise ValueError("problem '0' has no solution")
+
+    ctx = context(lambda p, j: {"score": 1.0})
+    assert recorded(ctx, Evaluation(), {"main": Empty()}) == {}
+    assert ctx.problems == ["unmeasured: ValueError: problem '0' has no solution"]
+    assert ctx.salt == ()

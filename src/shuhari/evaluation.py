@@ -20,7 +20,7 @@ from shuhari.batch import STATUS, Batch
 from shuhari.context import Context
 from shuhari.data import EMPTY, Array, Ramp, Request, Sampling, Status, code, nearest
 from shuhari.measure import turns
-from shuhari.ports import Rollout
+from shuhari.ports import Learner, Rollout
 from shuhari.stats import by_problem, powers
 
 
@@ -160,13 +160,38 @@ class Held:
     step: int = -1
     basis: tuple[Any, ...] = ()
 
-    def measure(self, ctx: Context, evaluation: Evaluation, rollout: Rollout, *, again: bool) -> dict[str, float]:
-        """The scores now. Where not `again`, those of this step stand, if what they rest on is the same."""
+    def measure(
+        self, ctx: Context, evaluation: Evaluation, rollout: Rollout, learners: Mapping[str, Learner], *, again: bool
+    ) -> dict[str, float]:
+        """The scores now, with those of `recorded`. Where not `again`, the others of this step stand, if what they rest
+        on is the same."""
         on = basis(ctx, evaluation, rollout)
         if again or not on or (self.step, self.basis) != (ctx.step, on):
             scores = evaluate(ctx, evaluation, rollout).scores(evaluation)
             self.scores, self.step, self.basis = scores, ctx.step, on
+        played = {k: v for k, v in self.scores.items() if "/" not in k.partition("@")[0]}
+        self.scores = {**played, **recorded(ctx, evaluation, learners)}
         return self.scores
+
+
+def recorded(ctx: Context, evaluation: Evaluation, learners: Mapping[str, Learner]) -> dict[str, float]:
+    """What learners that learn from recorded problems say of held-out ones: `<part>/loss/<term>`, `<part>/<info>`. What
+    cannot be said, because these have nothing to show, is counted and shown."""
+    out: dict[str, float] = {}
+    salt, ctx.salt = ctx.salt, ("evaluate", "recorded")
+    try:
+        for name, learner in learners.items():
+            found = getattr(learner, "held_out", _nothing)(evaluation.split, evaluation.n, ctx)
+            out |= {f"{name}/{k}" if len(learners) > 1 else k: v for k, v in found.items()}
+    except ValueError as error:
+        ctx.complain("unmeasured", error)
+    finally:
+        ctx.salt = salt
+    return out
+
+
+def _nothing(*_: object) -> dict[str, float]:
+    return {}
 
 
 def basis(ctx: Context, evaluation: Evaluation | None, rollout: Rollout) -> tuple[Any, ...]:

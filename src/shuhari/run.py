@@ -194,6 +194,6 @@ class Run:
         evaluation = self.stage.evaluate
         if evaluation is None or not evaluation.n:
             return {}
-        scores = self.held.measure(self.ctx, evaluation, self.stage.measured, again=again)
+        scores = self.held.measure(self.ctx, evaluation, self.stage.measured, self.stage.learners, again=again)
         self.tell(Evaluated(evaluation.split, scores))
         return dict(scores)

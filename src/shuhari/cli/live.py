@@ -77,7 +77,7 @@ class Live:
         out = {"step": f"{report['step']}{total}", "stage": str(report.get("stage", ""))}
         for label, name in chosen(report).items():
             self.seen[label] = report[name]
-        out |= {label: number(value) for label, value in self.seen.items()}
+        out |= {label: number(value) for label, value in self.seen.items() if value == value}  # NaN: nothing graded
         if (rate := self.eta.rate()) is not None:
             out["tokens/s" if "spent/tokens" in report else "decisions/s"] = f"{rate:,.0f}"
         if (left := self.eta.left()) is not None:

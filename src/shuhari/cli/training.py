@@ -6,6 +6,7 @@ checkpoint holds is what is left.
 
 from __future__ import annotations
 
+import math
 import shlex
 import signal
 import threading
@@ -187,7 +188,7 @@ def closing(path: Path) -> None:
     run = Run(path)
     summary = run.summary or {}
     before, after = summary.get("before") or {}, summary.get("after") or {}
-    names = list(dict.fromkeys([*before, *after]))
+    names = [n for n in dict.fromkeys([*before, *after]) if not (math.isnan(before.get(n, 0) + after.get(n, 0)))]
     if names:
         rows = [(n, before.get(n), after.get(n), _change(before.get(n), after.get(n))) for n in names]
         table(("held-out", "before", "after", "change"), rows)

@@ -9,7 +9,7 @@ Axes: `B` rows.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -141,6 +141,23 @@ class GradientLearner:
                         scatter(mini.stamps, batch, mini["_used"])
         self.state["updates"] = k + 1
         return Updated(self.name, meter.means(), batch["id"], dict(batch.stamps))
+
+    def held_out(self, split: str, n: int, ctx: Ctx) -> dict[str, float]:
+        """Losses and infos of the parts, `<part>/<name>`, on up to n recorded problems of `split`, where the buffer
+        walks over such (demonstrations, preferences); nothing is learnt."""
+        if not hasattr(self.buffer, "split"):
+            return {}
+        size = ctx.task.problems(split).size()
+        one: dict[str, Any] = {"split": split, "size": n if size is None else min(n, size), "draws": 1, "offset": 0}
+        out: dict[str, float] = {}
+        for batch in replace(self.buffer, **one).draw(ctx):  # type: ignore[type-var]
+            for transform in self.transforms.values():
+                batch = transform(gather(batch, transform.needs, ctx.models, self.tokens), ctx)
+            for name, part in self.parts.items():
+                batch = gather(batch, part.needs, ctx.models, self.tokens)
+                loss = Loss(batch, part, name, ctx, self._params[name], self.tokens)
+                out |= {f"{name}/{key}": float(value) for key, value in loss.report().items()}
+        return out
 
 
 def _carried(batch: Batch, part: Part) -> Tensor:

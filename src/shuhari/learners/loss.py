@@ -82,6 +82,15 @@ class Loss:
         flat = _flat(self._gradient(term, create_graph=True), self.params)
         return _flat(torch.autograd.grad(flat @ vector, self.params, allow_unused=True), self.params)
 
+    def report(self) -> Info:
+        """Mean loss and infos of the whole batch, without gradient."""
+        meter = Meters()
+        with torch.no_grad():
+            seen = self.batch.put(self._columns())
+            for term in self.part.terms:
+                self._term(term, seen, meter)
+        return meter.report(self.told)
+
     # ---------------------------------------------------------------- how it is computed
 
     def _whole(self, term: str) -> Tensor:
@@ -112,12 +121,16 @@ class Loss:
             scatter(piece.stamps, self.batch, piece["_row"])
         return total if total is not None and total.requires_grad else None
 
+    @torch.no_grad()
+    def _columns(self) -> dict[str, Tensor]:
+        """The live columns of the whole optimiser batch, scored piece by piece, without gradient."""
+        scored = [self._live(p) for p in self.pieces]
+        order = torch.cat([p["_row"] for p in self.pieces]).argsort()
+        return {k: torch.cat([s[k] for s in scored])[order] for k in scored[0]}
+
     def _upstream(self, meter: Meters) -> dict[str, Tensor]:
         """The gradient of the coupled terms with respect to each live column of the whole optimiser batch."""
-        with torch.no_grad():
-            scored = [self._live(p) for p in self.pieces]
-        order = torch.cat([p["_row"] for p in self.pieces]).argsort()
-        leaves = {k: torch.cat([s[k] for s in scored])[order].requires_grad_() for k in scored[0]}
+        leaves = {k: column.requires_grad_() for k, column in self._columns().items()}
         seen = self.batch.put(leaves)
         coupled = [t for t, term in self.part.terms.items() if term.couples]
         loss = torch.stack([self._term(t, seen, meter) for t in coupled]).sum()
