@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import statistics
 import subprocess
 import sys
@@ -157,6 +158,14 @@ def set_up() -> None:
         subprocess.run([*pip, *wanted], check=True)
 
 
+def publish(found: list[dict[str, Any]]) -> None:
+    """The table, between its marks in benchmarks/README.md."""
+    page = HERE.parent / "README.md"
+    body = "\n".join([HEAD, *map(row, found)]) + "\n"
+    text = re.sub(r"(<!-- peers -->\n).*?(<!-- /peers -->)", lambda m: m[1] + body + m[2], page.read_text(), flags=re.S)
+    page.write_text(text)
+
+
 def prepared(case: dict[str, Any], folders: dict[str, str], root: str) -> dict[str, Any]:
     """With the folder of its model and problems, made on first use."""
     architecture = case.get("architecture")
@@ -201,6 +210,8 @@ def main() -> None:
                 print(row(found[-1]), flush=True)
                 args.out.parent.mkdir(parents=True, exist_ok=True)
                 args.out.write_text(json.dumps({"machine": about, "cases": found}, indent=1) + "\n")
+    if args.out == OUT and not args.only:
+        publish(found)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def roles(target: float = 0.0, source: float = 8.0) -> dict[str, Any]:
 def weight(models: dict[str, Any], role: str = "target") -> float:
     net = models[role].module
     assert torch.equal(net.weight, net.weight[0].expand(2))
-    return float(net.weight[0])
+    return float(net.weight[0].detach())
 
 
 def test_an_average_moves_by_its_rate() -> None:
