@@ -34,6 +34,7 @@ class View(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         parts = dict(_flat(env.observation_space, lambda s: isinstance(s, spaces.Dict)))
         self.told = told and MASK not in parts  # whether the mask comes in `info`
+        self.called = f"gym/{env.spec.id}" if env.spec is not None else str(env)
         self.nested = "" not in parts
         if not self.nested:
             parts = {"observation": parts[""]}
@@ -59,7 +60,7 @@ class View(gymnasium.Wrapper[Any, Any, Any, Any]):
         if self.masked:
             mask = info.get(MASK) if self.told else seen[MASK]
             if mask is None and not ended:
-                raise ValueError(f"{self.env}: its info has no 'action_mask' at this step, and had one at the first")
+                raise ValueError(f"{self.called}: its info has no 'action_mask' at this step, and had one at the first")
             seen[MASK] = self._mask(np.ones(self.size, np.int8) if mask is None else mask, ended)
         return seen
 
@@ -68,11 +69,11 @@ class View(gymnasium.Wrapper[Any, Any, Any, Any]):
         bits = np.concatenate(pieces).astype(bool).astype(np.int8)
         sizes = alternatives(self.env.action_space)
         if len(bits) != self.size:
-            raise ValueError(f"{self.env}: an action_mask of {len(bits)} entries: expected {self.size}")
+            raise ValueError(f"{self.called}: an action_mask of {len(bits)} entries: expected {self.size}")
         for choice in np.split(bits, np.cumsum(sizes)[:-1]):
             if not choice.any():
                 if not ended:
-                    raise ValueError(f"{self.env}: its action_mask forbids every action: expected at least one allowed")
+                    raise ValueError(f"{self.called}: its action_mask allows no action: expected at least one")
                 choice[:] = 1  # a view: it fills `bits`
         return bits
 
