@@ -55,10 +55,11 @@ def read(name: str, seed: int) -> dict[str, Any] | None:
     run = Run(path)
     summary, columns = json.loads((path / "summary.json").read_text()), run.metrics()
     text = "evaluate/mean" in columns
-    y = "evaluate/greedy" if text else "rollout/return" if "rollout/return" in columns else "reward/mean"
+    y = next(n for n in ("evaluate/mean", "rollout/return", "reward/mean", "evaluate/greedy") if n in columns)
+    y = "evaluate/greedy" if text else y
     x = "step" if text else "spent/env_steps" if "spent/env_steps" in columns else "step"
     curve = [[a, b] for a, b in zip(columns[x], columns[y], strict=True) if a is not None and b is not None]
-    curve = curve[:: max(1, len(curve) // 100)]
+    curve = [[a, float(f"{b:.5g}")] for a, b in curve[:: max(1, len(curve) // 100)]]
     return {"seed": seed, "before": summary["before"], "after": summary["after"], "wall_s": round(summary["wall_s"], 1),
             "spent": summary["spent"], "curve": {"x": x, "y": y, "points": curve}}  # fmt: skip
 
@@ -78,7 +79,7 @@ def budget(recipe: Any) -> str:
 
 def number(value: float | None, text: bool) -> str:
     return (
-        "" if value is None else f"{100 * value:.1f}" if text else f"{value:.1f}" if abs(value) < 10 else f"{value:.0f}"
+        "" if value is None else f"{100 * value:.1f}" if text else f"{value:.3g}" if abs(value) < 10 else f"{value:.0f}"
     )
 
 
@@ -107,7 +108,9 @@ def curves(results: dict[str, Any], text: bool) -> None:
         axis.axis("off")
     for axis, (name, entry) in zip(axes.flat, entries.items(), strict=False):
         for run in entry["runs"]:
-            axis.plot(*zip(*run["curve"]["points"], strict=True), label=f"seed {run['seed']}", linewidth=1)
+            points = run["curve"]["points"]
+            marker = "" if len(points) > 1 else "o"
+            axis.plot(*zip(*points, strict=True), marker, linestyle="-", label=f"seed {run['seed']}", linewidth=1)
         axis.set_title(name, fontsize=9)
         axis.tick_params(labelsize=7)
         axis.set_xlabel(entry["runs"][0]["curve"]["x"].removeprefix("spent/"), fontsize=7)
