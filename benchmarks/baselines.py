@@ -109,8 +109,8 @@ def curves(results: dict[str, Any], text: bool) -> None:
     for axis, (name, entry) in zip(axes.flat, entries.items(), strict=False):
         for run in entry["runs"]:
             points = run["curve"]["points"]
-            marker = "" if len(points) > 1 else "o"
-            axis.plot(*zip(*points, strict=True), marker, linestyle="-", label=f"seed {run['seed']}", linewidth=1)
+            marker = None if len(points) > 1 else "o"
+            axis.plot(*zip(*points, strict=True), marker=marker, label=f"seed {run['seed']}", linewidth=1)
         axis.set_title(name, fontsize=9)
         axis.tick_params(labelsize=7)
         axis.set_xlabel(entry["runs"][0]["curve"]["x"].removeprefix("spent/"), fontsize=7)
