@@ -99,6 +99,11 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
     cut = table.get("micro_batch", MICRO_BATCH) or None
     if "micro_batch" not in table:
         made.defaults["micro_batch"] = MICRO_BATCH
+    learners = _learners(made, table, cut, lanes)
+    collect = {k: made.component("transform", v, _at("collect", k), k) for k, v in ordered(table, "collect")}
+    if getattr(task, "ungraded", False) and not rewards:
+        weights = {n: w for n, w in weights.items() if "weights" in graders}
+        _check_graded(name, learners, collect)
     return Components(
         name=name,
         budget={b: float(table[b]) for b in BUDGETS if b in table},
@@ -107,13 +112,13 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
         engine=_section(made, "engine", table),
         curriculum=_section(made, "curriculum", table),
         rollout=rollout,
-        learners=_learners(made, table, cut, lanes),
+        learners=learners,
         n=n,
         sampling=sampling,
         tokens=cut,
         rewards=rewards,
         weights=weights,
-        collect={k: made.component("transform", v, _at("collect", k), k) for k, v in ordered(table, "collect")},
+        collect=collect,
         follows={
             role: made.component("follow", v, _at("follow", role), "ema", {"role": role})
             for role, v in table.get("follow", EMPTY).items()
@@ -123,6 +128,15 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
         store=made.instance(Keeping, table.get("store", EMPTY), "store", "[store]"),
         defaults=made.defaults,
     )
+
+
+def _check_graded(stage: str, learners: Mapping[str, Learner], collect: Mapping[str, Transform]) -> None:
+    """RecipeError where rollouts of a task that grades nothing go through transforms, which is what reads rewards;
+    what needs none (distillation) may do without."""
+    if any(x.buffer.short() > 0 and {**collect, **x.transforms} for x in learners.values()):
+        told = "name a grader ([reward.<name>] use = 'rewards.py:function'), give the task answers, or learn from the"
+        raise RecipeError(f"stage {stage!r}", f"the task grades nothing: {told} data (buffer.use = 'demos' or "
+                          "'preferences')")  # fmt: skip
 
 
 def ordered(table: Mapping[str, Any], section: str) -> Iterable[tuple[str, Mapping[str, Any]]]:

@@ -189,7 +189,13 @@ def test_by_file_or_by_dotted_path(stage: Callable[[str], Components]) -> None:
 def test_weights_of_the_recipe_win(stage: Callable[[str], Components]) -> None:
     made = stage('[reward]\na.use = "own_rewards.exact"\nweights = {score = 1, a = 0.5}\n')
     assert made.weights == {"score": 1.0, "a": 0.5}
-    assert stage("").weights == {"score": 1.0}
+
+
+def test_where_nothing_grades_it_is_said_before_the_first_step(stage: Callable[[str], Components]) -> None:
+    with pytest.raises(RecipeError, match="the task grades nothing: name a grader"):
+        stage("[collect.advantage]\n")
+    assert stage("").weights == {}  # nothing reads a reward: distillation needs none
+    assert stage('[collect.advantage]\n[reward]\na.use = "own_rewards.exact"\n').weights == {"a": 1.0}
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,11 @@ class File:
         around = plain_chat([{"role": "", "content": ""}]) if any(ROLE in t for t in self._texts()) else ""
         return "".join(sorted(set(around).union(*self._texts()) - {ROLE}))
 
+    @property
+    def ungraded(self) -> bool:
+        """Whether no row has an answer, so that the task itself grades nothing."""
+        return all(p.answer is None for rows in self._splits.values() for p in rows)
+
     def problems(self, split: str) -> Listed:
         """The rows of a split in the order of the file. ValueError for a split that no row is in."""
         rows = self._splits.get(split)
