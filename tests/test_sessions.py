@@ -180,7 +180,7 @@ def test_lanes_of_environments_are_sampled_by_the_decision():
         "categorical", task="gym/CartPole-v1", rollout={"use": "vector", "lanes": 2}, models={"critic": "value"}
     ) as s:
         batch = s.sample(50)
-        assert int(batch["mask"].sum()) >= 50
+        assert s.ctx.ledger["decisions"] == int(batch["mask"].sum()) >= 50
         usual = s.ctx.sampling
         assert bool(batch["logp"].isfinite().all())
         s.sample(4, sampling=Sampling(temperature=0.5))

@@ -101,8 +101,7 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
         made.defaults["micro_batch"] = MICRO_BATCH
     learners = _learners(made, table, cut, lanes)
     collect = {k: made.component("transform", v, _at("collect", k), k) for k, v in ordered(table, "collect")}
-    if getattr(task, "ungraded", False) and not rewards:
-        weights = {n: w for n, w in weights.items() if "weights" in graders}
+    if _ungraded(task, rewards):
         _check_graded(name, learners, collect)
     return Components(
         name=name,
@@ -198,8 +197,15 @@ def _rollout(made: Settings, table: Mapping[str, Any]) -> tuple[Any, int, Sampli
     return made.component("rollout", rest, "rollout", USE["rollout"]), n, sampling
 
 
+def _ungraded(task: Any, rewards: Mapping[str, Reward]) -> bool:
+    """Whether nothing grades: neither a reward of the recipe, nor a task that says so of itself."""
+    return getattr(task, "ungraded", False) and not rewards
+
+
 def _weights(table: Any, task: Any, rewards: Mapping[str, Reward]) -> dict[str, float]:
-    """Where the recipe gives none: 1 for each function that grades, else for the task's own measure."""
+    """Where the recipe gives none: 1 for each function that grades, else for the task's own measure, if it has one."""
+    if table is None and _ungraded(task, rewards):
+        return {}
     if table is None:
         functions = [reward.name for reward in rewards.values() if isinstance(reward, Function)]
         return dict.fromkeys(functions or ["score" if task.spaces() is None else "task"], 1.0)

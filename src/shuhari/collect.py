@@ -34,6 +34,14 @@ async def groups(requests: Sequence[Request], ctx: Context, *, tag: str = "") ->
     return rewarded(batch, ctx, silent=not all(spoke.values()), probe=bool(tag))
 
 
+def lanes(n: int, ctx: Context) -> Batch:
+    """At least n decisions of the rollout's lanes of environments, which write rows directly."""
+    rollout: Any = ctx.rollout
+    batch = rewarded(rollout.collect(n, ctx), ctx)
+    ctx.charge("decisions", int(batch["mask"].sum()))
+    return batch
+
+
 def rewarded(batch: Batch, ctx: Context, *, silent: bool = False, probe: bool = False) -> Batch:
     """With the column `reward`: the weighted sum of `reward/<name>`, NaN (ungraded) where a name is missing.
 

@@ -181,17 +181,14 @@ def recorded(ctx: Context, evaluation: Evaluation, learners: Mapping[str, Learne
     salt, ctx.salt = ctx.salt, ("evaluate", "recorded")
     try:
         for name, learner in learners.items():
-            found = getattr(learner, "held_out", _nothing)(evaluation.split, evaluation.n, ctx)
-            out |= {f"{name}/{k}" if len(learners) > 1 else k: v for k, v in found.items()}
+            if hasattr(learner, "held_out"):
+                found = learner.held_out(evaluation.split, evaluation.n, ctx)
+                out |= {f"{name}/{k}" if len(learners) > 1 else k: v for k, v in found.items()}
     except ValueError as error:
         ctx.complain("unmeasured", error)
     finally:
         ctx.salt = salt
     return out
-
-
-def _nothing(*_: object) -> dict[str, float]:
-    return {}
 
 
 def basis(ctx: Context, evaluation: Evaluation | None, rollout: Rollout) -> tuple[Any, ...]:

@@ -32,9 +32,8 @@ def chosen(names: Iterable[str]) -> dict[str, str]:
             if found:
                 out[label] = found[0]
                 break
-    if not out:  # imitation has its loss alone
-        out = {"loss": n for n in names[::-1] if "/loss/" in n}  # noqa: B035  (the first one)
-    return out
+    losses = [n for n in names if "/loss/" in n]
+    return out or ({"loss": losses[0]} if losses else {})  # imitation has its loss alone
 
 
 def series(columns: Mapping[str, Sequence[Any]], metric: str) -> tuple[Array, Array]:

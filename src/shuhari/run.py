@@ -16,13 +16,14 @@ from shuhari.data import EMPTY, Info
 from shuhari.evaluation import Held
 from shuhari.events import EVENTS, InOrder
 from shuhari.measure import Meter, collected_info
-from shuhari.needs import Need, gather
+from shuhari.needs import Need
 from shuhari.ports import Collected, Committed, Evaluated, Event, Learner, StageStarted, Transform, Updated
 from shuhari.progress import Progress
 from shuhari.recipe import Recipe
 from shuhari.resume import finish, keep, open_store, restore
 from shuhari.roles import cast_roles, check_roles
 from shuhari.store import Store
+from shuhari.transforms import apply as transformed
 
 ROUNDS = 20  # of collection in one step, before a filter that rejects nearly everything is an error
 
@@ -138,8 +139,7 @@ class Run:
         ctx, stage = self.ctx, self.stage
         ctx.salt = "collect", self.rounds
         if hasattr(stage.rollout, "collect"):
-            batch = collect.rewarded(stage.rollout.collect(want, ctx), ctx)
-            ctx.charge("decisions", int(batch["mask"].sum()))
+            batch = collect.lanes(want, ctx)
         else:
             requests = ctx.wait(stage.curriculum.select(want, ctx))
             batch = ctx.wait(collect.groups(requests, ctx))
@@ -156,12 +156,8 @@ class Run:
             yield batch
 
     def apply(self, transforms: Mapping[str, Transform], batch: Batch, needs: Sequence[Need] = ()) -> Batch:
-        """Score once what the transforms and the learner's terms want, then transform in the recipe's order."""
-        wanted = [*(n for t in transforms.values() for n in t.needs), *needs]
-        batch = gather(batch, wanted, self.ctx.models, self.stage.tokens)
-        for transform in transforms.values():
-            batch = transform(batch, self.ctx)
-        return batch
+        """The batch as a recipe's transforms leave it, with what they and the learner's terms want scored."""
+        return transformed(transforms.values(), batch, self.ctx, needs)
 
     def hear(self, event: Event) -> None:
         """An event that was told, to the active stage's components and to the roles that follow."""

@@ -27,10 +27,9 @@ from shuhari.build import MICRO_BATCH, component
 from shuhari.context import Context
 from shuhari.data import EMPTY, Info, Number, Payload, Problem, Request, Sampling
 from shuhari.evaluation import Evaluation, evaluate
-from shuhari.learners.gradient import Part, Term
+from shuhari.learners.gradient import Part, Term, trained
 from shuhari.learners.loss import Loss
 from shuhari.measure import Meter
-from shuhari.needs import gather, role_model
 from shuhari.ports import Collected, Committed, Event, Transform
 from shuhari.rewards.function import Function
 from shuhari.roles import Role, cast_roles, load_weights, weights
@@ -38,6 +37,7 @@ from shuhari.rollouts.episode import Episode
 from shuhari.settings import Settings
 from shuhari.store import checkpoint
 from shuhari.tasks.prompts import Prompts, problem_of
+from shuhari.transforms import apply
 
 DEFAULT = Sampling()
 
@@ -45,12 +45,9 @@ DEFAULT = Sampling()
 class Session:
     """Models by role, an optimiser, and the four calls; `session` makes one. `ctx` is what components see of it."""
 
-    def __init__(self, ctx: Context, rollout: Any, optimiser: Any, trains: tuple[str, ...], tokens: int | None) -> None:
-        self.ctx, self.rollout, self.optimiser, self.trains, self.tokens = ctx, rollout, optimiser, trains, tokens
-        self._params = list({id(p): p for r in trains for p in role_model(ctx.models, r).module.parameters()
-                             if p.requires_grad}.values())  # fmt: skip
-        if not self._params:
-            raise ValueError(f"the session trains {', '.join(trains)}: no parameters to train there")
+    def __init__(self, ctx: Context, optimiser: Any, trains: tuple[str, ...]) -> None:
+        self.ctx, self.optimiser, self.trains = ctx, optimiser, trains
+        self._params = trained(ctx.models, trains, "the session")
         optimiser.bind(self._params)
         self._closed = False
         self._built = dict(ctx.models)  # the roles that hear events: a clone stays as it is
@@ -68,7 +65,7 @@ class Session:
 
         problems: `Problem`s, prompts, mappings with `prompt` and whatever a grader wants, or a number: that many of the
         task's next training problems (for lanes of environments: at least so many decisions)."""
-        ctx, lanes, count = self.ctx, hasattr(self.rollout, "collect"), isinstance(problems, int)
+        ctx, lanes, count = self.ctx, hasattr(self.ctx.rollout, "collect"), isinstance(problems, int)
         if not (count or isinstance(problems, list | tuple)) or (problems < 1 if count else not problems) or n < 1:  # type: ignore[operator]
             told = "a number of problems or a list of them, and n, of at least 1"
             raise ValueError(f"sample was given {problems!r:.60} and n = {n}: expected {told}")
@@ -83,7 +80,7 @@ class Session:
                 raise TypeError("lanes of environments take the number of decisions that you want, not problems")
             kept, ctx.sampling = ctx.sampling, sampling or ctx.sampling
             try:
-                batch = collect.rewarded(self.rollout.collect(problems, ctx), ctx)
+                batch = collect.lanes(problems, ctx)
             finally:
                 ctx.sampling = kept
         else:
@@ -102,13 +99,11 @@ class Session:
         ctx.claim()
         ctx.salt = ("update", self._calls["update"])
         part = Part(self.trains, named, self.optimiser)
-        batch = gather(batch, part.needs, ctx.models, self.tokens)
-        meter = Meter()
-        meter.update(Loss(batch, part, "session", ctx, self._params, self.tokens).backward())
+        batch = ctx.score(batch, part.needs)
+        info = Loss(batch, part, "session", ctx, self._params, ctx.tokens).backward()
         for i, p in enumerate(self._params):
             have, new = self._grads[i], p.grad
             self._grads[i], p.grad = new if have is None else have if new is None else have + new, None
-        info = meter.means()
         self._meter.update(info)
         return info
 
@@ -180,15 +175,13 @@ class Session:
 
     def transform(self, batch: Batch, *transforms: Transform) -> Batch:
         """The batch with the columns that transforms add, in their order; what they need is scored first."""
-        for t in (_made("transform", t) for t in transforms):
-            batch = t(gather(batch, t.needs, self.ctx.models, self.tokens), self.ctx)
-        return batch
+        return apply((_made("transform", t) for t in transforms), batch, self.ctx)
 
     def evaluate(self, n: int = 256, *, samples: int = 1, split: str = "test") -> dict[str, float]:
         """Held-out scores of the task: `greedy`, and with `samples` > 1 also `mean` and `pass@k`."""
         measured, ctx = Evaluation(n=n, samples=samples, split=split), self.ctx
         ctx.serve()
-        rollout: Any = Episode() if hasattr(self.rollout, "collect") else self.rollout
+        rollout: Any = Episode() if hasattr(ctx.rollout, "collect") else ctx.rollout
         return evaluate(ctx, measured, rollout).scores(measured)
 
     def clone(self, role: str, of: str = "policy") -> None:
@@ -219,7 +212,7 @@ class Session:
 
     def _parts(self) -> dict[str, Any]:
         ctx = self.ctx
-        parts = {"task": ctx.task, "engine": ctx.engine, "rollout": self.rollout, "rewards": dict(ctx.rewards)}
+        parts = {"task": ctx.task, "engine": ctx.engine, "rollout": ctx.rollout, "rewards": dict(ctx.rewards)}
         return {**parts, "models": dict(ctx.models), "optimiser": self.optimiser}
 
     def _tell(self, event: Event) -> None:
@@ -264,9 +257,8 @@ def session(
     for no limit.
     Raises RecipeError for a mistake in a name or a table.
     """
-    seeded = Settings(given={"task": {"seed": seed}})
     if isinstance(task, str | Mapping):
-        task = seeded.component("task", task, "task")
+        task = Settings(given={"task": {"seed": seed}}).component("task", task, "task")
     made = Prompts() if task is None else task
     if isinstance(model, str | Path) and Path(model).is_dir():
         model = {"use": "causal", "path": str(model)}
@@ -288,7 +280,7 @@ def session(
         ctx.rollout = _made("rollout", rollout)
         if hasattr(ctx.rollout, "open"):
             ctx.rollout.open(made, ctx.key("rollout", "session"))
-        return Session(ctx, ctx.rollout, _made("optimiser", optimiser), tuple(trains), tokens)
+        return Session(ctx, _made("optimiser", optimiser), tuple(trains))
     except BaseException:
         ctx.close()
         raise

@@ -194,7 +194,8 @@ def test_weights_of_the_recipe_win(stage: Callable[[str], Components]) -> None:
 def test_where_nothing_grades_it_is_said_before_the_first_step(stage: Callable[[str], Components]) -> None:
     with pytest.raises(RecipeError, match="the task grades nothing: name a grader"):
         stage("[collect.advantage]\n")
-    assert stage("").weights == {}  # nothing reads a reward: distillation needs none
+    made = stage("")
+    assert made.weights == made.defaults["reward.weights"] == {}  # nothing reads a reward: distillation needs none
     assert stage('[collect.advantage]\n[reward]\na.use = "own_rewards.exact"\n').weights == {"a": 1.0}
 
 

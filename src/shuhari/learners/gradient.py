@@ -8,7 +8,7 @@ Axes: `B` rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from shuhari.needs import Need, distinct, gather, role_model
 from shuhari.ports import Buffer, Ctx, Model, Objective, Optimiser, Transform, Updated
 from shuhari.reduce import units
 from shuhari.registry import register
+from shuhari.transforms import apply
 
 
 @dataclass
@@ -94,14 +95,10 @@ class GradientLearner:
         """Give each optimiser its parameters, where they are not those that it has. Raises KeyError for a role that
         the run lacks."""
         for name, part in self.parts.items():
-            found = {
-                id(p): p for r in part.trains for p in role_model(models, r).module.parameters() if p.requires_grad
-            }
-            if not found:
-                raise ValueError(f"part {name!r} trains {', '.join(part.trains)}: no parameters to train there")
-            if found.keys() != {id(p) for p in self._params.get(name, ())}:
-                self._params[name] = list(found.values())
-                part.optimiser.bind(self._params[name])
+            found = trained(models, part.trains, f"part {name!r}")
+            if {id(p) for p in found} != {id(p) for p in self._params.get(name, ())}:
+                self._params[name] = found
+                part.optimiser.bind(found)
 
     @property
     def needs(self) -> list[Need]:
@@ -151,13 +148,19 @@ class GradientLearner:
         one: dict[str, Any] = {"split": split, "size": n if size is None else min(n, size), "draws": 1, "offset": 0}
         out: dict[str, float] = {}
         for batch in replace(self.buffer, **one).draw(ctx):  # type: ignore[type-var]
-            for transform in self.transforms.values():
-                batch = transform(gather(batch, transform.needs, ctx.models, self.tokens), ctx)
+            batch = apply(self.transforms.values(), batch, ctx, self.needs)
             for name, part in self.parts.items():
-                batch = gather(batch, part.needs, ctx.models, self.tokens)
                 loss = Loss(batch, part, name, ctx, self._params[name], self.tokens)
                 out |= {f"{name}/{key}": float(value) for key, value in loss.report().items()}
         return out
+
+
+def trained(models: Mapping[str, Model], roles: Sequence[str], who: str) -> list[nn.Parameter]:
+    """The parameters of `roles` that take a gradient, each once. ValueError, which names `who` trains, for none."""
+    found = {id(p): p for r in roles for p in role_model(models, r).module.parameters() if p.requires_grad}
+    if not found:
+        raise ValueError(f"{who} trains {', '.join(roles)}: no parameters to train there")
+    return list(found.values())
 
 
 def _carried(batch: Batch, part: Part) -> Tensor:
