@@ -184,13 +184,17 @@ def test_flat_and_cat_keep_everything(trajectories):
     assert [s.context.tolist() for s in joined.steps] == [s.context.tolist() for s in whole.steps]
 
 
-@given(forests(), st.integers(1, 30))
+@given(forests(), st.integers(1, 30), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_split_keeps_the_budget_and_every_row(trajectories, budget):
+def test_split_keeps_the_budget_and_every_row(trajectories, budget, packed):
     batch = pack(trajectories).put({"_row": torch.arange(sum(len(t.steps) for t in trajectories))})
-    pieces = batch.split(budget)
+    pieces = batch.split(budget, packed)
     for piece in pieces:
-        assert len(piece) == 1 or len(piece) * int(piece["length"].max()) <= budget
+        size = int(piece["length"].sum()) if packed else len(piece) * int(piece["length"].max())
+        assert piece.tokens(packed) == size and (len(piece) == 1 or size <= budget)
+    if packed and len(pieces) > 1:
+        groups = torch.cat([p["group"] for p in pieces])
+        assert torch.equal(groups, groups.sort().values)
     assert sorted(torch.cat([p["_row"] for p in pieces]).tolist()) == list(range(len(batch)))
     joined = cat(pieces)
     back = joined.take(joined["_row"].argsort())
@@ -324,3 +328,29 @@ def test_a_successor_has_the_place_of_the_row_before():
         placed = batch.put({"_row": torch.arange(len(batch))})
         assert placed.ahead()["_row"].tolist() == list(range(len(batch)))
         assert placed.take(torch.tensor([1])).ahead()["_row"].tolist() == [1]
+
+
+def test_a_batch_is_full_where_every_position_decides():
+    mask = torch.tensor([[True, True], [True, False], [True, True]])
+    batch = Batch({"mask": mask, "x": torch.arange(3)})
+    assert not batch.full and not batch.take(torch.tensor([0, 1])).full
+    some = batch.take(torch.tensor([0, 2]))
+    assert some.full and some.take(torch.tensor([1])).full and some.put({"y": torch.zeros(2)}).full
+    assert not some.put({"mask": torch.tensor([[True, True], [False, True]])}).full
+
+
+def test_views_of_the_same_rows_share_what_was_gathered_and_no_more():
+    batch = Batch({"mask": torch.ones(3, 1, dtype=torch.bool), "x": torch.tensor([5, 6, 7])}).take(torch.tensor([2, 0]))
+    other = batch.put({"y": torch.tensor([1, 2])})
+    assert other["x"] is batch["x"] and batch["x"].tolist() == [7, 5]
+    hidden = batch.put({"x": torch.tensor([0, 0])})
+    assert hidden["x"].tolist() == [0, 0] and batch["x"].tolist() == [7, 5] == other["x"].tolist()
+    assert "y" not in batch and other.take(torch.tensor([1]))["x"].tolist() == [5]
+
+
+def test_the_tokens_of_a_forward_are_padded_or_packed():
+    mask = torch.ones(3, 2, dtype=torch.bool)
+    batch = Batch({"mask": mask, "length": torch.tensor([4, 9, 2])})
+    assert batch.tokens() == 27 and batch.tokens(packed=True) == 15
+    assert Batch({"mask": mask[:, :1]}).tokens() == 3  # of dense rows the decision is the token
+    assert Batch({"mask": mask[:0], "length": torch.zeros(0, dtype=torch.long)}).tokens() == 0

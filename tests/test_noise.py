@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy import stats
 
-from shuhari.noise import CounterNoise, keys, mix
+from shuhari.noise import CounterNoise, keys, mix, uniforms
 
 
 def test_splitmix64_reference_sequence():
@@ -34,6 +34,16 @@ def test_blocks_change_nothing(block):
     for index in (0, 1, 7, 8, 3):
         assert plain.uniform(index).equal(blocked.uniform(index))
         assert plain.normal(index, 2).equal(blocked.normal(index, 2))
+
+
+def test_rows_at_different_indices_have_the_numbers_of_their_streams():
+    k = keys(2, "ragged", n=5)
+    index = np.array([0, 7, 3, 1000, 7])
+    got = uniforms(k, index)
+    for i, at in enumerate(index.tolist()):
+        assert got[i, 0] == CounterNoise(k[i : i + 1]).uniform(at).item()
+    ahead = uniforms(k[:, None], index[:, None] + np.arange(4))[..., 0]
+    assert ahead[2].tolist() == [CounterNoise(k[2:3]).uniform(3 + j).item() for j in range(4)]
 
 
 def test_keys_depend_on_seed_and_name_and_not_on_how_many():

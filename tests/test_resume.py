@@ -165,6 +165,35 @@ def test_another_recipe_on_the_same_path_is_refused(reference: References, tmp_p
     assert not differences(before, kept(path))
 
 
+def test_a_run_goes_on_with_its_work_spread_otherwise(reference: References, tmp_path: Path) -> None:
+    """Threads, parts of a step, workers: here none changes what is computed, so all of the bits are the same."""
+    path, reports = reference("stages")
+    there, first = tmp_path / "run", recipe("stages", tmp_path)
+    mine = sitting(first, there, 4)
+    spread = {"rollout.workers": 1, "engine.tokens": 512, "stage.third.micro_batch": 8192, "threads": 1}
+    other = first.changed(spread)
+    mine += sitting(other, there, None)
+    assert not differences(timeless(reports), timeless(mine))
+    theirs, ours = kept(path), kept(there)
+    for tree in (theirs, ours):
+        del tree["summary"]
+    assert not differences(theirs, ours)
+    assert Run(there).recipe["rollout"]["workers"] == 1 and (there / "recipe.toml").read_text() == dump(other)
+    (event,) = Run(there).events("spread")
+    assert event["step"] == 4 and event["data"] == {key: [None, value] for key, value in spread.items()}
+    assert list(train(other, there)) == [] and list(train(first, there)) == []  # complete, however it is spread
+
+
+def test_what_is_done_may_not_change_with_how_it_is_spread(reference: References, tmp_path: Path) -> None:
+    there = tmp_path / "run"
+    sitting(recipe("bandit", tmp_path), there, 2)
+    before = (there / "recipe.toml").read_text()
+    for key, value in (("rollout.n", 8), ("seed", 1), ("evaluate.n", 4), ("steps", 13)):
+        with pytest.raises(RecipeError, match=f"another recipe .{key}: "):
+            list(train(recipe("bandit", tmp_path, **{"threads": 1, key: value}), there))
+    assert (there / "recipe.toml").read_text() == before and not Run(there).events("spread")
+
+
 def test_a_checkpoint_of_other_components_is_refused(tmp_path: Path) -> None:
     path, made = tmp_path / "run", recipe("bandit", tmp_path)
     sitting(made, path, 2)

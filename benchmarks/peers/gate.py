@@ -11,6 +11,8 @@ import os
 import resource
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO
 
 
@@ -38,6 +40,18 @@ class Gate:
         """Add to what the report says was done."""
         for name, amount in work.items():
             self.counts[name] = self.counts.get(name, 0) + amount
+
+    @property
+    def last(self) -> bool:
+        """Whether the next tick ends a block."""
+        return self.done + 1 >= self.block
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """What is done here does not count as time."""
+        wall, cpu = time.perf_counter(), time.process_time()
+        yield
+        self.start = self.start[0] + time.perf_counter() - wall, self.start[1] + time.process_time() - cpu
 
     def tick(self) -> bool:
         """A step is done; False: no more is wanted, end the loop."""

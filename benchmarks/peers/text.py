@@ -94,9 +94,7 @@ def ours(case: dict[str, Any], gate: Gate) -> None:
 
 
 def theirs(case: dict[str, Any], gate: Gate) -> None:
-    from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from transformers import TrainerCallback
 
     def reward(completions: list[str], answer: list[str], completion_ids: list[list[int]], **_: Any) -> list[float]:
         gate.count(samples=len(completions), tokens=sum(map(len, completion_ids)))
@@ -110,40 +108,53 @@ def theirs(case: dict[str, Any], gate: Gate) -> None:
             if state.global_step % case["updates"] == 0 and not gate.tick():
                 control.should_training_stop = True
 
+    trainer(case, reward, Gated(), learning_rate=LR, lr_scheduler_type="constant").train()
+
+
+def trainer(case: dict[str, Any], reward: Any, callback: Any, schedule: Any = None, **settings: Any) -> Any:
+    """TRL's trainer at its best settings here: one call of `generate` a step, no accumulation, nothing but the work.
+    `schedule`: optimiser -> its scheduler, for the fused AdamW of the settings given."""
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer
+
     pieces = case.get("pieces", 1)  # of one optimiser step, as accumulated gradients
-    args = GRPOConfig(
-        output_dir=f"{case['folder']}/out",
-        per_device_train_batch_size=case["prompts"] * case["n"] // case["updates"] // pieces,
-        gradient_accumulation_steps=pieces,
-        steps_per_generation=case["updates"] * pieces,  # all samples of a step from one call of generate
-        num_generations=case["n"],
-        max_completion_length=case["new"],
-        cache_implementation=case.get("cache"),
-        loss_type="grpo",
-        scale_rewards="group",
-        learning_rate=LR,
-        lr_scheduler_type="constant",
-        adam_beta2=0.95,
-        max_grad_norm=1.0,
-        max_steps=1_000_000,
-        bf16=False,
-        use_cpu=True,
-        gradient_checkpointing=False,
-        disable_dropout=True,
-        dataloader_num_workers=0,
-        dataloader_pin_memory=False,
-        logging_strategy="no",
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        seed=0,
-    )
+    args = GRPOConfig(**{
+        "output_dir": f"{case['folder']}/out",
+        "per_device_train_batch_size": case["prompts"] * case["n"] // case["updates"] // pieces,
+        "gradient_accumulation_steps": pieces,
+        "steps_per_generation": case["updates"] * pieces,  # all samples of a step from one call of generate
+        "num_generations": case["n"],
+        "max_completion_length": case["new"],
+        "loss_type": "grpo",
+        "scale_rewards": "group",
+        "adam_beta2": 0.95,
+        "max_grad_norm": 1.0,
+        "max_steps": 1_000_000,
+        "bf16": False,
+        "use_cpu": True,
+        "gradient_checkpointing": False,
+        "disable_dropout": True,
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": False,
+        "logging_strategy": "no",
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "seed": 0,
+        **settings,
+        **case.get("trl", {}),
+    })  # fmt: skip
     rows = [json.loads(line) for line in Path(case["folder"], "problems.jsonl").read_text().splitlines()]
-    GRPOTrainer(
+    rows = [{"prompt": r["prompt"], "answer": r["answer"]} for r in rows if r["split"] == "train"]
+    made = GRPOTrainer(
         model=AutoModelForCausalLM.from_pretrained(case["folder"]),
         reward_funcs=reward,
         args=args,
-        train_dataset=Dataset.from_list([{"prompt": r["prompt"], "answer": r["answer"]} for r in rows]),
+        train_dataset=Dataset.from_list(rows),
         processing_class=AutoTokenizer.from_pretrained(case["folder"]),
-        callbacks=[Gated()],
-    ).train()
+        callbacks=[callback],
+    )
+    if schedule is not None:
+        made.lr_scheduler = schedule(made.create_optimizer())
+    return made

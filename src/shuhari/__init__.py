@@ -1,6 +1,7 @@
 """shuhari: one RL loop for every generative policy, from a lookup table to a language model.
 
-`train` runs a recipe, `load` takes the policy out of a run, `session` gives the four calls for a loop of your own.
+`train` runs a recipe, `load` takes the policy out of a run and `export` writes it for other programs; `session` gives
+the four calls for a loop of your own.
 Nothing heavy is imported before it is asked for.
 """
 
@@ -12,26 +13,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shuhari.api import LoadedPolicy, Trained, load, train
     from shuhari.data import Problem, Sampling
+    from shuhari.exporting import Exported, export
     from shuhari.learners.gradient import Term
     from shuhari.registry import register
     from shuhari.sessions import Session, session
 
 __version__ = "0.1.0"
 _HOME = {
+    "Exported": "exporting",
     "LoadedPolicy": "api",
     "Problem": "data",
     "Sampling": "data",
     "Session": "sessions",
     "Term": "learners.gradient",
     "Trained": "api",
+    "export": "exporting",
     "load": "api",
     "register": "registry",
     "session": "sessions",
     "train": "api",
 }
 __all__ = [  # noqa: RUF022  (what most people want comes first)
-    "train", "load", "session", "register", "Problem", "Sampling", "Term", "LoadedPolicy", "Session", "Trained",
-    "__version__",
+    "train", "load", "export", "session", "register", "Problem", "Sampling", "Term", "LoadedPolicy", "Session",
+    "Trained", "Exported", "__version__",
 ]  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from shuhari.library import named
 from shuhari.needs import role_model
 from shuhari.noise import CounterNoise, keys
 from shuhari.pack import dense
+from shuhari.profiled import profiled
 from shuhari.recipe import Recipe
 from shuhari.run import open_run
 from shuhari.run import train as steps
@@ -61,20 +62,21 @@ def train(
     seed: int | None = None,
     init: str = "",
     progress: Callable[[Info], None] | None = None,
+    profile: bool = False,
     **settings: Any,
 ) -> Trained:
     """Train a recipe to its end and return the run; an unfinished run at `path` goes on, a complete one is read.
 
     settings: dotted keys of the recipe, as `steps=100` or `**{"part.policy.terms.clip.high": 0.3}`. init: a run (`RUN`
     or `RUN@step`) whose weights this one starts from; it belongs to the run as the settings do. progress: called with
-    each step's report.
+    each step's report. profile: write `profile.json` and `trace.json` of the steps made into the run's folder.
     Raises RecipeError for a mistake in the recipe or the settings, and where `path` holds another run.
     """
     found = recipe if isinstance(recipe, Recipe) else recipes.load(recipe)
     changes = {**settings, **({} if seed is None else {"seed": seed})}
     found = found.changed(changes) if changes else found
     where = Path(path) if path is not None else default_path(found, init=init)
-    for report in steps(found, where, init=initial(init), origin=init):
+    for report in (profiled if profile else steps)(found, where, init=initial(init), origin=init):
         if progress is not None:
             progress(report)
     return trained(where)
@@ -90,15 +92,14 @@ def trained(path: str | Path) -> Trained:
     return Trained(Path(path), reports, run.summary or EMPTY)
 
 
-def initial(reference: str) -> dict[str, Any]:
-    """role -> weights of `RUN[@step]`, to start another run from."""
-    if not reference:
+def initial(of: str) -> dict[str, Any]:
+    """role -> weights of `RUN`, `RUN@step` or `RUN@best`, to start another run from."""
+    if not of:
         return {}
-    from shuhari.store import Run, resolve
+    from shuhari.store import Run, reference
 
-    name, _, step = reference.partition("@")
-    tree = Run(resolve(name)).load(int(step) if step else None)
-    return dict(tree["models"])
+    path, step = reference(of)
+    return dict(Run(path).load(step)["models"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +111,7 @@ class LoadedPolicy:
     space: Any = None  # of one observation; None for text
     seed: int = 0
     calls: list[int] = field(default_factory=lambda: [0], repr=False)
+    actions: Any = None  # the space of one action; None for text
 
     def act(self, observation: Payload, *, greedy: bool = True) -> Any:
         """The environment's action for one observation as the environment gives it (a number, an array, a mapping of
@@ -136,7 +138,8 @@ class LoadedPolicy:
         return texts[0] if isinstance(prompts, str) else texts
 
     def save(self, directory: str | Path) -> Path:
-        """Write a language model as a Hugging Face directory, which `models.policy.path` and transformers read."""
+        """Write a language model as a Hugging Face directory, which `models.policy.path` and transformers read; see
+        `export` for more."""
         if not hasattr(self.model, "save"):
             raise TypeError(f"the model {type(self.model).__name__} has no format outside of its run")
         self.model.save(str(directory))
@@ -158,9 +161,8 @@ def load(run: str | Path, *, role: str = "policy", step: int | None = None, seed
     with open_run(recipes.load(path)) as opened:  # what it holds is let go of, also where a checkpoint is no good
         resume.restore(opened, Run(path).load(step))
         ctx = opened.ctx
-        spaces = ctx.task.spaces()
-        space = None if spaces is None else spaces[0]
-        return LoadedPolicy(role_model(ctx.models, role), ctx.sampling, space, seed)
+        space, actions = ctx.task.spaces() or (None, None)
+        return LoadedPolicy(role_model(ctx.models, role), ctx.sampling, space, seed, actions=actions)
 
 
 def observations(given: Any, space: Any) -> tuple[Any, bool]:

@@ -31,7 +31,10 @@ class Batch:
     Open columns: `reward/<name>`, `reward`, `weight/<stream>`, `advantage`, needs, and whatever a component stamps.
     """
 
-    __slots__ = ("_cache", "_inverse", "arena", "links", "own", "rows", "scored", "size", "stamps", "stream", "whole")
+    __slots__ = (
+        "_derived", "_full", "_gathered", "_inverse",
+        "arena", "links", "own", "rows", "scored", "size", "stamps", "stream", "whole",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -49,8 +52,10 @@ class Batch:
         self.scored = scored  # the columns that a model's answer to a need put there: stale once the model has moved
         self.size = len(whole["mask"]) if rows is None else len(rows)
         self.stamps: dict[str, Tensor] = {}
-        self._cache: dict[str, Tensor] = {}
+        self._gathered: dict[str, Tensor] = {}  # of the whole at `rows`: views of the same rows share it
+        self._derived: dict[str, Tensor] = {}
         self._inverse: Tensor | None = None
+        self._full: bool | None = None
 
     def __len__(self) -> int:
         return self.size
@@ -74,20 +79,19 @@ class Batch:
     def __getitem__(self, key: Any) -> Tensor:
         """The column named by a string or by a `Need`; an unknown one is a KeyError that gives the nearest name."""
         name = key if type(key) is str else key.key
-        value = self.own.get(name)
-        if value is None and name in self.stamps:
-            return self.stamps[name]
+        for columns in (self.own, self.stamps, self._gathered):
+            value = columns.get(name)
+            if value is not None:
+                return value
+        value = self.whole.get(name)
         if value is None:
-            value = self._cache.get(name)
-        if value is None:
-            value = self.whole.get(name)
+            value = self._derived.get(name)
             if value is None:
                 if name not in DERIVED:
                     raise KeyError(f"no column {name!r}; {nearest(name, self.names() | set(DERIVED))}")
-                value = DERIVED[name](self)
-            elif self.rows is not None:
-                value = value.index_select(0, self.rows)
-            self._cache[name] = value
+                value = self._derived[name] = DERIVED[name](self)
+        elif self.rows is not None:
+            value = self._gathered[name] = value.index_select(0, self.rows)
         return value
 
     def get(self, key: Any, default: Tensor | None = None) -> Tensor | None:
@@ -104,6 +108,19 @@ class Batch:
         """[B] bool: rows with at least one decision (closing rows have none)."""
         return self["mask"].any(1)
 
+    @property
+    def full(self) -> bool:
+        """Whether every position is a decision, as in a batch of transitions; worked out once."""
+        if self._full is None:
+            self._full = bool(self["mask"].all())
+        return self._full
+
+    def tokens(self, packed: bool = False) -> int:
+        """Those of a forward: rows x the longest `length`; packed: the sum of the lengths."""
+        if "length" not in self or not self.size:
+            return self.size
+        return int(self["length"].sum()) if packed else self.size * int(self["length"].max())
+
     # ------------------------------------------------------------------ making new batches
 
     def put(self, columns: Mapping[Any, Tensor], *, scored: bool = False) -> Batch:
@@ -119,8 +136,9 @@ class Batch:
         if scored or of:
             of = of.union(named) if scored else of.difference(named)
         new = Batch(self.whole, self.rows, {**self.own, **named}, self.arena, self.links, self.stream, of)
-        new.stamps = self.stamps
-        new._cache = {k: v for k, v in self._cache.items() if k not in named}
+        new.stamps, new._gathered = self.stamps, self._gathered
+        new._derived = {k: v for k, v in self._derived.items() if k not in named}
+        new._full = None if "mask" in named else self._full
         return new
 
     def stamp(self, name: str, value: Tensor) -> None:
@@ -138,6 +156,7 @@ class Batch:
         else:
             own = {k: v.index_select(0, rows) for k, v in {**self.own, **self.stamps}.items()}
             new = Batch(self.whole, self.rows.index_select(0, rows), own, self.arena, None, self.stream, self.scored)
+        new._full = self._full or None  # some rows of all that decide
         for name, (index, columns) in self.links.items():
             at = torch.full((len(self),), -1)
             at[rows] = torch.arange(len(rows))
@@ -168,7 +187,7 @@ class Batch:
         """The successor of each row, for chains; a row without one stands for itself: test `child >= 0`. Its noise is
         that of the row before."""
         child = self["child"]
-        if bool((child == BRANCH).any()):
+        if self.size and int(child.min()) == BRANCH:
             raise ValueError("ahead() is for chains: here rows have several successors; use waves()")
         here = torch.arange(self.size) if self.rows is None else self.rows
         whole = {**self.whole, **self.own} if self.rows is None and self.own else self.whole
@@ -209,17 +228,20 @@ class Batch:
         total = _outcome(whole, own.sum(1))
         return total if self.rows is None else total[self.rows]
 
-    def split(self, tokens: int | None) -> list[Batch]:
-        """Micro-batches whose padded size, rows x longest `length`, stays within `tokens`, longest rows first; a row
-        over the budget stands alone."""
-        if tokens is None or len(self) == 0:
+    def split(self, tokens: int | None, packed: bool = False) -> list[Batch]:
+        """Micro-batches of at most `tokens`; a row over the budget stands alone. Padded, rows x longest `length`: the
+        longest rows first. Packed, the sum of lengths: rows of a group together, as they begin with the same text."""
+        if tokens is None or self.tokens(packed) <= tokens:
             return [self]
-        length = self["length"]
-        if len(self) * int(length.max()) <= tokens:
-            return [self]
-        order, pieces, first = length.argsort(descending=True, stable=True), [], 0
+        length, pieces, first = self["length"], [], 0
+        order = self["group"].argsort(stable=True) if packed else length.argsort(descending=True, stable=True)
+        total = length[order].cumsum(0)
         while first < len(order):
-            n = max(1, tokens // max(1, int(length[order[first]])))
+            if packed:
+                budget = tokens + (int(total[first - 1]) if first else 0)
+                n = max(1, int(torch.searchsorted(total, budget, right=True)) - first)
+            else:
+                n = max(1, tokens // max(1, int(length[order[first]])))
             pieces.append(self.take(order[first : first + n]))
             first += n
         return pieces

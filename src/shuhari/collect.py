@@ -11,9 +11,11 @@ import torch
 from shuhari.batch import Batch
 from shuhari.data import ContractError, Request, Trajectory, nearest
 from shuhari.pack import pack
+from shuhari.profile import span, spanned, stretches, work
 
 if TYPE_CHECKING:
     from shuhari.context import Context
+    from shuhari.ports import Rollout
 
 _UNGRADED = "neither the task (has a file answers?) nor a [reward.<name>] does, and buffers of data need neither"
 
@@ -23,21 +25,34 @@ async def groups(requests: Sequence[Request], ctx: Context, *, tag: str = "") ->
     and leaves its group out."""
     stamped = [ctx.stamped(r, tag) for r in requests]
     spoke: dict[str, bool] = {}
-    finished = await asyncio.gather(*(_group(r, ctx, spoke) for r in stamped))
-    if requests and not any(finished):
+    assert ctx.rollout is not None
+    finished = await asyncio.gather(*(group(r, ctx.rollout, ctx, spoke) for r in stamped))
+    return packed(finished, ctx, spoke, probe=bool(tag))
+
+
+@spanned("pack")
+def packed(
+    groups: Sequence[list[Trajectory]], ctx: Context, spoke: Mapping[str, bool], *, probe: bool = False
+) -> Batch:
+    """Graded groups as the rows of a batch, in their order; an empty group is one whose rollout failed. `spoke`: grader
+    -> whether it has graded anything of them. Raises RuntimeError where all have failed."""
+    if groups and not any(groups):
         raise RuntimeError(f"every rollout failed; {'; '.join(ctx.problems)}")
-    if not tag:
-        ctx.groups.extend(g for g in finished if g)
-    batch = pack([t for group in finished for t in group], start=ctx.next_row)
+    if not probe:
+        ctx.groups.extend(g for g in groups if g)
+    batch = pack([t for g in groups for t in g], start=ctx.next_row)
+    work("sampled", batch)
     ctx.next_row += len(batch)
     ctx.charge("decisions", int(batch["mask"].sum()))
-    return rewarded(batch, ctx, silent=not all(spoke.values()), probe=bool(tag))
+    return rewarded(batch, ctx, silent=not all(spoke.values()), probe=probe)
 
 
 def lanes(n: int, ctx: Context) -> Batch:
     """At least n decisions of the rollout's lanes of environments, which write rows directly."""
     rollout: Any = ctx.rollout
-    batch = rewarded(rollout.collect(n, ctx), ctx)
+    with span("generate"):
+        batch = rewarded(rollout.collect(n, ctx), ctx)
+    work("sampled", batch)
     ctx.charge("decisions", int(batch["mask"].sum()))
     return batch
 
@@ -70,19 +85,19 @@ def rewarded(batch: Batch, ctx: Context, *, silent: bool = False, probe: bool = 
     return batch.put({"reward": ungraded if total is None else total})
 
 
-async def _group(request: Request, ctx: Context, spoke: dict[str, bool]) -> list[Trajectory]:
-    assert ctx.rollout is not None
-    unknown = set(request.settings) - set(ctx.rollout.accepts)
+async def group(request: Request, rollout: Rollout, ctx: Context, spoke: dict[str, bool]) -> list[Trajectory]:
+    """One stamped request rolled out and graded; empty where the rollout raised, which is counted and shown."""
+    unknown = set(request.settings) - set(rollout.accepts)
     if unknown:
-        raise ValueError(f"the rollout takes no setting {min(unknown)!r}; {nearest(min(unknown), ctx.rollout.accepts)}")
+        raise ValueError(f"the rollout takes no setting {min(unknown)!r}; {nearest(min(unknown), rollout.accepts)}")
     try:
-        group = await ctx.rollout.group(request, ctx)
+        found = await rollout.group(request, ctx)
     except (MemoryError, FloatingPointError, ContractError):
         raise
     except Exception as error:
         ctx.complain("failed_rollouts", error)
         return []
-    return await graded(group, ctx, spoke)
+    return await graded(found, ctx, spoke)
 
 
 async def graded(group: Sequence[Trajectory], ctx: Context, spoke: dict[str, bool] | None = None) -> list[Trajectory]:
@@ -92,14 +107,16 @@ async def graded(group: Sequence[Trajectory], ctx: Context, spoke: dict[str, boo
     has paid counts as heard."""
     spoke = {} if spoke is None else spoke
     out = []
-    for t in group:
-        own = [_by_task(t, path, ctx) for path in t.paths()]
-        _hear(spoke, "", [*own, *(s.reward or None for s in t.steps)])
-        out.append(t.graded(own))
+    with span("grade"):
+        for t in group:
+            own = [_by_task(t, path, ctx) for path in t.paths()]
+            if not spoke.get(""):
+                _hear(spoke, "", [*own, *(s.reward or None for s in t.steps)])
+            out.append(t.graded(own))
     for name, reward in ctx.rewards.items():
         leaves = [len(t.paths()) for t in out]
         try:
-            grades = list(await reward.grade(out, ctx))
+            grades = list(await stretches("grade", reward.grade(out, ctx)))
         except ContractError:
             raise
         except Exception as error:

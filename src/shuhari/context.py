@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -16,10 +17,13 @@ import torch
 
 from shuhari import collect
 from shuhari.batch import Batch
-from shuhari.data import Number, Payload, Ramp, Request, Sampling, Trajectory, code
+from shuhari.clock import Virtual, new_loop
+from shuhari.data import Array, Number, Payload, Ramp, Request, Sampling, Trajectory, code
+from shuhari.flight import Flight
 from shuhari.needs import Need, gather, role_model
 from shuhari.noise import CounterNoise, mix
 from shuhari.ports import Engine, Event, Model, Reward, Rollout, Task
+from shuhari.profile import spanned
 
 T = TypeVar("T")
 
@@ -39,6 +43,7 @@ class Context:
         self.ledger: dict[str, float] = {}
         self.next_row = self.next_ticket = 0
         self.rollout: Rollout | None = None
+        self.opened: list[Any] = []  # rollouts whose lanes of environments are open
         self.rewards: Mapping[str, Reward] = {}
         self.weights: Mapping[str, float] = {}
         self.reward_names: set[str] = set()  # all that was ever graded: one of these that is missing is ungraded
@@ -46,7 +51,10 @@ class Context:
         self.groups: list[list[Trajectory]] = []  # what this step collected, for those who want to look
         self.problems: list[str] = []  # what went wrong in rollouts and graders of this step, first messages
         self.tell: Callable[[Event], None] = lambda event: None
-        self.clock = time.monotonic
+        self.clock: Callable[[], float] = lambda: self.loop.time()  # virtual where time is
+        self.flight = Flight(self)
+        self.muted = False  # while what was spent already is asked for again
+        self.breath = 0.0  # when what is in flight last had its turn
         self._loop: asyncio.AbstractEventLoop | None = None  # one for the run's life: asyncio.run a step is slow
         self._tag: ContextVar[str] = ContextVar("tag", default="")  # of the coroutine that spends
 
@@ -69,11 +77,8 @@ class Context:
     def noise(self, batch: Batch, name: str) -> CounterNoise:
         """Noise a row of the batch at hand, in this phase of this step: the same numbers however the batch is cut into
         micro-batches."""
-        row = batch["_row"].numpy() if "_row" in batch else np.arange(len(batch))
-        with np.errstate(over="ignore"):
-            return CounterNoise(
-                mix(np.uint64(code(self.seed, self.step, name, *self.salt)) + mix(row.astype(np.uint64)))
-            )
+        row = batch["_row"] if "_row" in batch else torch.arange(len(batch))
+        return CounterNoise(mix(np.uint64(code(self.seed, self.step, name, *self.salt)) + _row_keys(row)))
 
     def at(self, number: Number) -> float:
         """A number, or a schedule's value at this step of the stage."""
@@ -101,6 +106,7 @@ class Context:
         """With the columns of `needs` that are missing: one no-grad forward a role."""
         return gather(batch, needs, self.models, self.tokens)
 
+    @spanned("sync")
     def serve(self) -> None:
         """Give the engine the models as they are now."""
         for name, value in (("seed", self.seed), ("charge", self.charge)):
@@ -110,8 +116,9 @@ class Context:
 
     def charge(self, what: str, amount: float) -> None:
         """To the ledger, under the tag of what goes on (probes and evaluation are paid for, and apart)."""
-        what = self._tag.get() + what
-        self.ledger[what] = self.ledger.get(what, 0) + amount
+        if not self.muted:
+            what = self._tag.get() + what
+            self.ledger[what] = self.ledger.get(what, 0) + amount
 
     @contextmanager
     def tagged(self, tag: str) -> Iterator[None]:
@@ -124,19 +131,48 @@ class Context:
 
     # ---------------------------------------------------------------- collecting
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the run's life; its time may be virtual."""
+        if self._loop is None:
+            self._loop = new_loop(self.virtual)
+        return self._loop
+
+    @property
+    def virtual(self) -> Virtual | None:
+        """The modelled durations, where the engine has some."""
+        return getattr(self.engine, "virtual", None)
+
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end. Where a loop runs in this thread already, as in a notebook, in another thread."""
-        if self._loop is None:
-            self._loop = asyncio.new_event_loop()
         if asyncio._get_running_loop() is None:
-            return self._loop.run_until_complete(coroutine)
+            return self.loop.run_until_complete(coroutine)
         with ThreadPoolExecutor(1) as beside:
-            return beside.submit(copy_context().run, self._loop.run_until_complete, coroutine).result()
+            return beside.submit(copy_context().run, self.loop.run_until_complete, coroutine).result()
+
+    def breathe(self) -> None:
+        """In a long computation, now and then: what is in flight goes on for as long as was computed since."""
+        if self.flight.tickets and self.virtual is None:
+            now = time.monotonic()
+            self.wait(self.flight.go(now - self.breath))
+            self.breath = time.monotonic()
+
+    def elapse(self) -> None:
+        """Let the virtual time of an update pass, if time is virtual."""
+        if self.virtual is not None:
+            self.wait(self.flight.elapse(self.virtual.train))
+
+    def open(self, rollout: Any, task: Task, name: str) -> None:
+        """Open the lanes of environments of a rollout that has any, once; they are closed with the run."""
+        if hasattr(rollout, "open") and all(rollout is not r for r in self.opened):
+            self.opened.append(rollout)
+            rollout.open(task, self.key("rollout", name))
 
     def close(self) -> None:
         """Let go of what a run holds, and leave torch's threads as they were."""
-        for reward in self.rewards.values():
-            getattr(reward, "close", lambda: None)()
+        self.flight.drop()
+        for held in (*self.opened, *self.rewards.values()):
+            getattr(held, "close", lambda: None)()
         if self._loop is not None:
             self._loop.close()
         torch.set_num_threads(self._before)
@@ -165,5 +201,11 @@ class Context:
         """Count a failure of user code and keep its first messages: it is shown, and never becomes a reward of 0."""
         self.charge(what, 1)
         told = f"{what}{f' ({whose})' if whose else ''}: {type(error).__name__}: {error}"
-        if len(self.problems) < 5 and told not in self.problems:
+        if not self.muted and len(self.problems) < 5 and told not in self.problems:
             self.problems.append(told)
+
+
+@lru_cache(8)
+def _row_keys(row: torch.Tensor) -> Array:
+    """Of a tensor, not of its values: whole optimiser batches of a size share one."""
+    return mix(row.numpy().astype(np.uint64))

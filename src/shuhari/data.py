@@ -12,11 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Any, NoReturn, TypeAlias, Union
+from functools import lru_cache
+from typing import Any, NoReturn, TypeAlias, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
+T = TypeVar("T")
 Array: TypeAlias = NDArray[Any]
 Info: TypeAlias = dict[str, Any]
 Payload: TypeAlias = Union[  # noqa: UP007 (recursive); closed: all that `codec` writes
@@ -48,6 +50,27 @@ def nearest(name: str, names: Iterable[str]) -> str:
     known = sorted(map(str, names))
     near = get_close_matches(str(name), known, 1)
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
+
+
+def altered(value: T, **fields: Any) -> T:
+    """A frozen record with other values in some fields: `replace` without its checks, for what is done every sample."""
+    new = object.__new__(type(value))
+    values = new.__dict__
+    values |= value.__dict__
+    values |= fields
+    return new
+
+
+def constant(k: int, value: Any, dtype: Any) -> Array:
+    """[k] of one value, read-only and shared; an array of k values as it is."""
+    return _same(k, value, dtype) if isinstance(value, int) else np.full(k, value, dtype)
+
+
+@lru_cache(4096)
+def _same(k: int, value: int, dtype: Any) -> Array:
+    x = np.full(k, value, dtype)
+    x.flags.writeable = False
+    return x
 
 
 def code(*parts: object) -> int:
@@ -179,9 +202,7 @@ class Step:
         """A step all of whose K positions are decisions: one an entry of `logp` (of a bound, draws are more or fewer
         than tokens); without `logp` one a token of a text, else one."""
         k = len(logp) if logp is not None else len(action) if is_tokens(action) else 1  # type: ignore[arg-type]
-        return cls(
-            context, action, np.ones(k, bool), np.broadcast_to(np.asarray(version, np.int64), (k,)), logp, **fields
-        )
+        return cls(context, action, constant(k, True, bool), constant(k, version, np.int64), logp, **fields)
 
     @classmethod
     def closing(cls, context: Payload, parent: int | None, cont: float, **fields: Any) -> Step:
@@ -275,6 +296,8 @@ class Trajectory:
 
     def paths(self) -> list[tuple[int, ...]]:
         """The indices of the steps from the root to each leaf, one path a leaf, in step order."""
+        if len(self.steps) == 1:
+            return [(0,)]
         inner = {s.parent for s in self.steps}
         paths = []
         for leaf in (i for i in range(len(self.steps)) if i not in inner):
@@ -288,14 +311,17 @@ class Trajectory:
     def graded(self, grades: Iterable[Mapping[str, Any] | None]) -> Trajectory:
         """With one grade a leaf; it falls on the last decision of the leaf's path; None leaves the leaf
         ungraded (NaN)."""
-        steps = list(self.steps)
         paths, grades = self.paths(), list(grades)
         if len(paths) != len(grades):
             raise ValueError(f"{len(grades)} grades for a trajectory with {len(paths)} leaves: expected one a leaf")
-        names = {n for g in grades if g for n in g}
+        given = [g for g in grades if g]
+        if not given:
+            return self
+        ungraded = dict.fromkeys((n for g in given for n in g), float("nan")) if len(given) < len(grades) else EMPTY
+        steps = list(self.steps)
         for path, grade in zip(paths, grades, strict=True):
             at = path[-1]
             if steps[at].action is None and steps[at].parent is not None:  # a closing step decided nothing
                 at = path[-2]
-            steps[at] = replace(steps[at], reward={**steps[at].reward, **(grade or dict.fromkeys(names, float("nan")))})
-        return replace(self, steps=tuple(steps))
+            steps[at] = altered(steps[at], reward={**steps[at].reward, **(grade or ungraded)})
+        return altered(self, steps=tuple(steps))

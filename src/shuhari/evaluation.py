@@ -21,6 +21,7 @@ from shuhari.context import Context
 from shuhari.data import EMPTY, Array, Ramp, Request, Sampling, Status, code, nearest
 from shuhari.measure import turns
 from shuhari.ports import Learner, Rollout
+from shuhari.profile import spanned
 from shuhari.stats import by_problem, powers
 
 
@@ -160,6 +161,7 @@ class Held:
     step: int = -1
     basis: tuple[Any, ...] = ()
 
+    @spanned("evaluate")
     def measure(
         self, ctx: Context, evaluation: Evaluation, rollout: Rollout, learners: Mapping[str, Learner], *, again: bool
     ) -> dict[str, float]:

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Array, nearest
+from shuhari.profile import span
 
 
 class Noise(Protocol):
@@ -152,8 +153,15 @@ def evaluate(
         if need.name == "value" and not need.live:
             mask = mask.clone()
             mask[:, 0] |= ~batch.decides
-        out[need.key] = torch.where(mask if value.dim() == 2 else mask[..., None], value, 0.0)
+        if not batch.full or value.shape[:2] != mask.shape:
+            value = torch.where(mask if value.dim() == 2 else mask[..., None], value, 0.0)
+        out[need.key] = value
     return out
+
+
+def packs(needs: Iterable[Need], models: Mapping[str, Any]) -> bool:
+    """Whether all models that `needs` ask run rows without padding (`Model.packs`)."""
+    return all(getattr(role_model(models, r), "packs", False) for n in needs for r in n.roles)
 
 
 def role_model(models: Mapping[str, Any], role: str) -> Any:
@@ -192,8 +200,9 @@ def gather(batch: Batch, needs: Iterable[Need], models: Mapping[str, Any], token
     missing = [n for n in distinct(needs) if not n.live and n not in batch]
     if not missing or not len(batch):
         return batch
-    pieces = batch.put({"_row": torch.arange(len(batch))}).split(tokens)
-    scored = [evaluate(p, missing, models) for p in pieces]
+    pieces = batch.put({"_row": torch.arange(len(batch))}).split(tokens, packs(missing, models))
+    with span("score"):
+        scored = [evaluate(p, missing, models) for p in pieces]
     if len(pieces) == 1:
         return batch.put(scored[0], scored=True)
     order = torch.cat([p["_row"] for p in pieces]).argsort()

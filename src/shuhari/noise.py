@@ -6,6 +6,7 @@ What a row draws depends on its key and the index only: not on its neighbours, t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 import torch
@@ -14,21 +15,37 @@ from torch import Tensor
 from shuhari.data import Array, code
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_ROUNDS = (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB))
+_LAST, _DROPPED = np.uint64(31), np.uint64(11)
+_SALTS = {"uniform": np.uint64(0), "normal": np.uint64(0xD1B54A32D192ED03)}
 
 
 def mix(x: Array) -> Array:
     """The splitmix64 finaliser, elementwise on uint64."""
     with np.errstate(over="ignore"):
         z = x + _GOLDEN
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+        for shift, factor in _ROUNDS:
+            z ^= z >> shift
+            z *= factor
+    z ^= z >> _LAST
+    return z
 
 
 def keys(seed: int, *name: object, n: int) -> Array:
     """[n] uint64 keys of the rows 0..n-1 of the stream `name`."""
     with np.errstate(over="ignore"):
         return mix(np.uint64(code(seed, *name)) + mix(np.arange(n, dtype=np.uint64)))
+
+
+def uniforms(row_keys: Array, index: Array, law: str = "uniform", width: int = 1) -> Array:
+    """[..., width] float64 in (0, 1): what the rows with these uint64 keys have at these indices (the two are broadcast
+    to one shape). `CounterNoise` gives the same numbers."""
+    rows = mix(row_keys ^ mix(index.astype(np.uint64) ^ _SALTS[law]))[..., None]
+    bits = mix(rows + _GOLDEN * np.arange(1, width + 1, dtype=np.uint64))
+    out: Array = (bits >> _DROPPED).astype(np.float64)
+    out += 0.5
+    out *= 2.0**-53
+    return out
 
 
 class CounterNoise:
@@ -51,17 +68,10 @@ class CounterNoise:
         b, i = divmod(index, self.block)
         kept = self._kept.get((law, shape))
         if kept is None or kept[0] != b:
-            x = self._uniforms(law, b, int(np.prod(shape, dtype=int)))
+            at = np.arange(b * self.block, (b + 1) * self.block)[:, None]
+            x = torch.from_numpy(uniforms(self.keys, at, law, prod(shape)))
             x = x.reshape(self.block, len(self.keys), *shape)
             kept = b, torch.special.ndtri(x).float() if law == "normal" else x
             if self.block > 1:
                 self._kept[law, shape] = kept
         return kept[1][i]
-
-    def _uniforms(self, law: str, b: int, width: int) -> Tensor:
-        salt = np.uint64(0 if law == "uniform" else 0xD1B54A32D192ED03)
-        with np.errstate(over="ignore"):
-            index = np.arange(b * self.block, (b + 1) * self.block, dtype=np.uint64)
-            rows = mix(self.keys[None, :] ^ mix(index ^ salt)[:, None])  # [block, rows]
-            bits = mix(rows[..., None] + _GOLDEN * np.arange(1, width + 1, dtype=np.uint64))
-        return torch.from_numpy(((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53)

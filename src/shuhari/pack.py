@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from shuhari.batch import STATUS, Batch
 from shuhari.columns import BRANCH
-from shuhari.data import Array, Payload, Sampling, Status, Step, Trajectory, code, is_tokens, nearest
+from shuhari.data import Array, Payload, Sampling, Status, Step, Trajectory, code, constant, is_tokens, nearest
 
 _CORE = frozenset(
     "id parent child leaf episode group role task lane cont status length mask logp version segment step action "
@@ -30,39 +31,35 @@ def pack(trajectories: Sequence[Trajectory], *, start: int = 0) -> Batch:
     one row, an array says NaN (integers: -1) where a turn did not give it, 0 between turns; a number, or anything else,
     is the last turn's that gave it: what must add up over turns belongs in `Trajectory.info`.
     """
-    rows: list[Step] = []
-    owner: list[Trajectory] = []
-    parent: list[int] = []
-    segments: list[Array] = []
-    firsts: list[list[int]] = []
-    episode: list[int] = []
-    for trajectory in trajectories:
-        first = len(rows)
-        for step, up, segment, calls in _joined(trajectory.steps):
-            rows.append(step)
-            owner.append(trajectory)
-            parent.append(-1 if up is None else first + up)
-            segments.append(segment)
-            firsts.append(calls)
-            episode.append(start + first)
-    if not rows:
+    joined = [_joined(t.steps) for t in trajectories]
+    counts = [len(j) for j in joined]
+    B = sum(counts)
+    if not B:
         return Batch({"mask": torch.zeros(0, 1, dtype=torch.bool), "logp": torch.zeros(0, 1)})
-    B = len(rows)
+    rows, ups, segments, firsts = map(list, zip(*chain.from_iterable(joined), strict=True))
+    owner = [t for t, n in zip(trajectories, counts, strict=True) for _ in range(n)]
+    requests = {id(t.request): t.request for t in trajectories}  # what they say is worked out once, not once a sample
+    place = {key: i for i, key in enumerate(requests)}
+    asked = torch.tensor([place[id(t.request)] for t in owner])
+    root = np.repeat(np.cumsum(counts) - counts, counts)  # the first row of each row's trajectory
+    parent = np.where(np.array(ups) < 0, -1, root + ups)
+    episode = start + root
     mask = pad([s.mask for s in rows], False, bool)
+    role = {name: code(name) for name in {s.role for s in rows}}
     unknown = np.float32(np.nan)
     columns = {
         "mask": mask,
         "logp": pad([np.full(len(s.mask), unknown) if s.logp is None else s.logp for s in rows], 0, np.float32),
         "version": pad([s.version for s in rows], -1, np.int64),
         "segment": pad(segments, -1, np.int64),
-        "parent": torch.tensor(parent),
+        "parent": torch.from_numpy(parent),
         "child": _children(parent),
-        "episode": torch.tensor(episode),
+        "episode": torch.from_numpy(episode),
         "id": torch.arange(start, start + B),
-        "group": torch.tensor([code(t.request.key or t.request.problem.id) for t in owner]),
-        "task": torch.tensor([code(t.request.problem.task) for t in owner]),
-        "problem": torch.tensor([code(t.request.problem.task, t.request.problem.id) for t in owner]),
-        "role": torch.tensor([code(s.role) for s in rows]),
+        "group": torch.tensor([code(r.key or r.problem.id) for r in requests.values()])[asked],
+        "task": torch.tensor([code(r.problem.task) for r in requests.values()])[asked],
+        "problem": torch.tensor([code(r.problem.task, r.problem.id) for r in requests.values()])[asked],
+        "role": torch.tensor([role[s.role] for s in rows]),
         "cont": torch.tensor([s.cont for s in rows], dtype=torch.float32),
         "status": torch.tensor([STATUS[t.status] for t in owner]),
         "step": torch.arange(B),
@@ -99,21 +96,20 @@ def pad(rows: Sequence[Array], fill: float, dtype: Any) -> Tensor:
     return torch.from_numpy(out)
 
 
-def _children(parent: list[int]) -> Tensor:
-    child = np.full(len(parent), -1)
-    for i, p in enumerate(parent):
-        if p >= 0:
-            child[p] = i if child[p] == -1 else BRANCH
+def _children(parent: Array) -> Tensor:
+    child, rows = np.full(len(parent), -1), np.flatnonzero(parent >= 0)
+    child[parent[rows]] = rows
+    child[np.bincount(parent[rows], minlength=len(parent)) > 1] = BRANCH
     return torch.from_numpy(child)
 
 
-def _joined(steps: Sequence[Step]) -> list[tuple[Step, int | None, Array, list[int]]]:
-    """(merged step, index of the parent row, segment of each position, `first` of each segment) for each row of one
-    trajectory."""
+def _joined(steps: Sequence[Step]) -> list[tuple[Step, int, Array, list[int]]]:
+    """(merged step, index of the parent row or -1, segment of each position, `first` of each segment) for each row of
+    one trajectory."""
     if len(steps) == 1:
-        return [(steps[0], None, np.zeros(len(steps[0].mask), np.int64), [steps[0].first])]
+        return [(steps[0], -1, constant(len(steps[0].mask), 0, np.int64), [steps[0].first])]
     children = np.bincount([s.parent for s in steps if s.parent is not None] or [0], minlength=len(steps))
-    rows: list[tuple[list[Step], int | None]] = []
+    rows: list[tuple[list[Step], int]] = []
     row_of: list[int] = []
     for step in steps:
         up = step.parent
@@ -122,7 +118,7 @@ def _joined(steps: Sequence[Step]) -> list[tuple[Step, int | None, Array, list[i
             rows[row_of[up]][0].append(step)
         else:
             row_of.append(len(rows))
-            rows.append(([step], None if up is None else row_of[up]))
+            rows.append(([step], -1 if up is None else row_of[up]))
     merged = [(*_merge(turns), up) for turns, up in rows]
     return [(step, up, segment, calls) for step, segment, calls, up in merged]
 
@@ -274,27 +270,23 @@ def dense(arrays: Sequence[Array]) -> Tensor:
     return x.float() if x.dtype == torch.float64 else x.long() if x.dtype == torch.int32 else x
 
 
-def _rewards(rows: list[Step], episode: list[int], mask: Tensor) -> dict[str, Tensor]:
+def _rewards(rows: list[Step], episodes: Array, mask: Tensor) -> dict[str, Tensor]:
     B, K = mask.shape
     names = sorted({n for s in rows for n in s.reward})
     if not names:
         return {}
     m = mask.numpy()
     last = np.where(m.any(1), K - 1 - m[:, ::-1].argmax(1), 0)
-    episodes = np.asarray(episode)
     out = {}
     for name in names:
         r = np.zeros((B, K), np.float32)
-        has = np.zeros(B, bool)
-        for i, step in enumerate(rows):
-            value = step.reward.get(name)
-            if value is None:
-                continue
-            has[i] = True
+        values = [s.reward.get(name) for s in rows]
+        has = np.array([v is not None for v in values])
+        for i, value in enumerate(values):
             if isinstance(value, np.ndarray) and value.ndim:
                 r[i, : len(value)] = value
-            else:
-                r[i, last[i]] = value
+                values[i] = r[i, last[i]]
+        r[np.arange(B), last] = [0.0 if v is None else v for v in values]
         r[~np.isin(episodes, episodes[has])] = np.nan
         out[f"reward/{name}"] = torch.from_numpy(r)
     return out

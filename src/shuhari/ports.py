@@ -12,8 +12,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
-import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Array, Info, Number, Payload, Problem, Request, Sampling, Step, Trajectory
@@ -192,7 +191,7 @@ class Ctx(Protocol):
 
     @property
     def models(self) -> Mapping[str, Model]: ...
-    def rng(self, *key: object) -> torch.Generator: ...  # a named stream of this step and `salt`; same key, same bits
+    def rng(self, *key: object) -> Generator: ...  # a named stream of this step and `salt`; same key, same bits
     def noise(self, batch: Batch, name: str) -> Noise: ...  # per row of the whole optimiser batch
     def at(self, number: Number) -> float: ...  # a schedule's value now
     def encode(self, prompt: Payload, role: str = "policy") -> Payload: ...  # text -> token ids; other payloads as is
@@ -200,7 +199,8 @@ class Ctx(Protocol):
     def tell(self, event: Event) -> None: ...
     def charge(self, what: str, amount: float) -> None: ...  # to the ledger
     def complain(self, what: str, error: BaseException, whose: str = "") -> None: ...  # count it, and show it
-    def clock(self) -> float: ...
+    def clock(self) -> float: ...  # seconds; virtual where the engine's time is
+    def breathe(self) -> None: ...  # in a long computation: let what is in flight go on
     def score(self, batch: Batch, needs: Sequence[Need]) -> Batch: ...  # one no-grad forward a role
     async def probe(self, requests: Sequence[Request], *, tag: str) -> Batch: ...  # graded, charged, never trained on
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T: ...  # to its end, from outside of any coroutine

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 
@@ -26,6 +27,10 @@ class Progress:
     def steps(self) -> int:
         """Steps of this stage so far: where schedules stand."""
         return int(self.ledger.get("steps", 0) - self.started.get("steps", 0))
+
+    def left(self) -> float:
+        """Steps that the stage has after the one at hand; inf where its budget is none of steps."""
+        return self.stage.budget.get("steps", math.inf) - self.steps - 1
 
     def seconds(self) -> float:
         """Wall time over all sittings."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isnan
+
 import torch
 from torch import Tensor
 
@@ -24,7 +26,8 @@ def log_ratio(new: Tensor, old: Tensor, batch: Batch, level: str = "decision") -
     if new.dim() == 3:
         raise ValueError("a ratio is of log-probabilities [B, K], not of an ensemble")
     difference = new - old
-    if bool((difference.isnan() & mask).any()):
+    d = difference if batch.full else torch.where(mask, difference, 0.0)
+    if isnan(float(d.detach().sum())) and bool(d.isnan().any()):  # the sum is NaN of infinities, too
         if bool((old.isnan() & mask).any()):
             n = int((old.isnan() & mask).any(1).sum())
             raise ValueError(
@@ -32,7 +35,6 @@ def log_ratio(new: Tensor, old: Tensor, batch: Batch, level: str = "decision") -
                 "use the policy's own score before the update (behaviour = 'old') or another stream for these rows"
             )
         raise ValueError("the policy's log-probability is NaN")
-    d = torch.where(mask, difference, 0.0)
     if level == "decision":
         return d
     if level in ("row", "sequence"):

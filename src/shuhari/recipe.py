@@ -6,6 +6,7 @@ sections and how one table lies over another (`overlay`). Stages are kept by nam
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -35,11 +36,13 @@ from shuhari.overlay import (
 )
 from shuhari.plugins import PluginError
 
-__all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "dump", "load", "methods", "names"]
+__all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "apart", "dump", "load", "methods", "names", "spreads"]
 
 OWN = ("name", "paper", "summary", "claim")  # of one file alone: a child does not inherit them
 _TEXT = ("name", "summary")
 COUNTS = ("seed", "threads", "micro_batch")
+# How the work is spread, not what is done: a run may go on with others. Bits may differ from there on, by rounding.
+SPREAD = ("threads", "micro_batch", "engine.tokens", "engine.slots", "engine.chunk", "rollout.workers", "rollout.ring")
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,6 +136,24 @@ def dump(recipe: Recipe) -> str:
     if recipe.tree.get("stage"):
         tree["stage"] = [{"name": name, **over} for name, over in recipe.tree["stage"].items()]
     return tomli_w.dumps(tree)
+
+
+def apart(there: str, here: str) -> dict[str, tuple[Any, Any]]:
+    """Dotted key -> (value there, value here) of the settings in which two dumps differ; None: not set."""
+    theirs, ours = (_settings(text) for text in (there, here))
+    keys = [k for k in dict.fromkeys([*ours, *theirs]) if ours.get(k) != theirs.get(k)]
+    return {dotted(k): (theirs.get(k), ours.get(k)) for k in keys}
+
+
+def spreads(key: str) -> bool:
+    """Whether a dotted key only says how the work is spread, for the run or for a stage of it."""
+    path = split_path(key)
+    return dotted(path[2:] if path[0] == "stage" else path) in SPREAD
+
+
+def _settings(text: str) -> dict[Path, Any]:
+    tree = tomllib.loads(text)
+    return dict(leaves({**tree, "stage": {s["name"]: s for s in tree.get("stage", [])}}))
 
 
 # ------------------------------------------------------------------------------------------------ files

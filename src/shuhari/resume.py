@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import platform
-import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -18,8 +17,8 @@ from shuhari import state
 from shuhari.context import Context
 from shuhari.data import Trajectory
 from shuhari.evaluation import Held, basis
-from shuhari.overlay import dotted, leaves
-from shuhari.recipe import Recipe, RecipeError, dump
+from shuhari.profile import spanned
+from shuhari.recipe import Recipe, RecipeError, apart, dump, spreads
 from shuhari.roles import load_weights, weights
 from shuhari.store import Store, pick
 
@@ -45,7 +44,8 @@ def tree_of(run: Run) -> dict[str, Any]:
         "rewards": sorted(ctx.reward_names),
         "seconds": at.seconds(),
     }
-    return {"progress": progress, "models": weights(ctx.models), "components": state.memory(memories(run))}
+    parts = {"models": weights(ctx.models), "components": state.memory(memories(run)), "flight": ctx.flight.tree()}
+    return {"progress": progress, **parts}
 
 
 def restore(run: Run, tree: Mapping[str, Any]) -> None:
@@ -65,6 +65,7 @@ def restore(run: Run, tree: Mapping[str, Any]) -> None:
     load_weights(ctx.models, tree["models"])
     state.remember(memories(run), tree["components"])
     ctx.serve()
+    ctx.flight.restore(tree["flight"])
 
 
 def memories(run: Run) -> dict[str, Any]:
@@ -77,6 +78,7 @@ def _reached(run: Run) -> Sequence[Components]:
     return run.progress.stages[: run.progress.index + 1]
 
 
+@spanned("store")
 def keep(run: Run, *, checkpoint: bool) -> None:
     """Store the step in one transaction; with a checkpoint where told so or due."""
     if run.store is None:
@@ -115,8 +117,9 @@ def summary_of(run: Run) -> dict[str, Any]:
 
 
 def open_store(path: Path, recipe: Recipe, *, keep: int, origin: str = "") -> Store:
-    """The store at `path`, with the recipe beside it. RecipeError where the run that is there has another recipe, or
-    did not start from the weights of `origin`, if that is given."""
+    """The store at `path`, with the recipe beside it, written anew where it spreads the work otherwise now (event
+    `spread`). RecipeError where the run that is there has another recipe in what it does, or did not start from the
+    weights of `origin`, if that is given."""
     if not (path / "run.sqlite").exists() and any((path / "checkpoints").glob("step-*")):
         raise RecipeError("", f"{path} has checkpoints but no run.sqlite: move it away, or choose another with --run")
     store: Store = Store.open(path, keep=keep, best="evaluate/greedy")
@@ -128,18 +131,15 @@ def open_store(path: Path, recipe: Recipe, *, keep: int, origin: str = "") -> St
         store.close()
         told = f"started from the weights of {began}" if began else "started from fresh weights"
         raise RecipeError("", f"{path} holds a run that {told}, not of {origin}: choose another folder with --run")
-    elif (there := file.read_text()) != text:
-        store.close()
-        raise RecipeError("", f"{path} holds a run of another recipe ({_change(there, text)}): choose another folder "
-                              "with --run; --init starts from its weights")  # fmt: skip
+    elif changed := apart(file.read_text(), text):
+        if other := next((key for key in changed if not spreads(key)), ""):
+            store.close()
+            theirs, ours = ("not set" if value is None else value for value in changed[other])
+            raise RecipeError("", f"{path} holds a run of another recipe ({other}: {theirs} there, {ours} here): "
+                                  "choose another folder with --run; --init starts from its weights")  # fmt: skip
+        store.note("spread", {key: list(values) for key, values in changed.items()})
+        store.write_text("recipe.toml", text)
     return store
-
-
-def _change(there: str, here: str) -> str:
-    """The first setting in which two recipes differ."""
-    theirs, ours = ({dotted(p): v for p, v in leaves(tomllib.loads(text))} for text in (there, here))
-    key = next((k for k in [*ours, *theirs] if ours.get(k) != theirs.get(k)), "")
-    return f"{key}: {theirs.get(key, 'not set')} there, {ours.get(key, 'not set')} here"
 
 
 def versions() -> dict[str, Any]:
@@ -166,13 +166,13 @@ def shown(ctx: Context, n: int) -> list[dict[str, Any]]:
 
 def _score(group: list[Trajectory], ctx: Context) -> float:
     """The mean trained reward of a group's leaves, NaN where nothing was graded."""
-    totals = [
-        sum(float(_sum(s.reward.get(name, 0.0))) * weight for s in t.steps for name, weight in ctx.weights.items())
-        for t in group
-    ]
-    graded = [x for x in totals if not math.isnan(x)]
+    graded = []
+    for t in group:
+        total = 0.0
+        for step in t.steps:
+            for name, weight in ctx.weights.items():
+                value = step.reward.get(name, 0.0)
+                total += float(value.sum() if hasattr(value, "sum") else value) * weight
+        if not math.isnan(total):
+            graded.append(total)
     return sum(graded) / len(graded) if graded else math.nan
-
-
-def _sum(reward: Any) -> float:
-    return float(reward.sum()) if hasattr(reward, "sum") else float(reward)

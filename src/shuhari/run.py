@@ -13,6 +13,7 @@ from shuhari.batch import Batch
 from shuhari.build import Components, stage_components
 from shuhari.context import Context
 from shuhari.data import EMPTY, Info
+from shuhari.drift import drift
 from shuhari.evaluation import Held
 from shuhari.events import EVENTS, InOrder
 from shuhari.measure import Meter, collected_info
@@ -79,7 +80,6 @@ class Run:
         self.meter, self.info, self.rounds = Meter(), dict[str, Any](), 0
         self.held, self.before = Held(), dict[str, Any]()  # the last scores, and those when the stage began
         self.listeners: list[Any] = []
-        self.opened: set[int] = set()  # rollouts whose lanes are open
         self.shared: set[str] = set()  # roles that play by `same_as` now
 
     def __enter__(self) -> Run:
@@ -103,6 +103,7 @@ class Run:
         self.ctx.count = float(self.progress.steps)
         if not self.progress.entered:
             lived = dict(self.ctx.models)
+            self.ctx.flight.drop()  # what the stage before left
             self.install(self.stage)
             self.progress.entered = True
             self.tell(StageStarted(self.stage.name))
@@ -116,9 +117,7 @@ class Run:
         for name in ("task", "engine", "rollout", "rewards", "weights", "n", "sampling", "tokens"):
             setattr(ctx, name, getattr(stage, name))
         cast_roles(stage.models, ctx.models, stage.task, ctx.seed, self.init, self.shared)
-        if hasattr(stage.rollout, "open") and id(stage.rollout) not in self.opened:
-            stage.rollout.open(stage.task, ctx.key("rollout", stage.name))
-            self.opened.add(id(stage.rollout))
+        ctx.open(stage.rollout, stage.task, stage.name)
         for learner in stage.learners.values():
             learner.bind(ctx.models)
         alive = {r: ctx.models[r] for r, role in stage.models.items() if role.model is not None}  # copies hear nothing
@@ -141,9 +140,10 @@ class Run:
         if hasattr(stage.rollout, "collect"):
             batch = collect.lanes(want, ctx)
         else:
-            requests = ctx.wait(stage.curriculum.select(want, ctx))
-            batch = ctx.wait(collect.groups(requests, ctx))
-            self.meter.update(collected_info(batch, stage.weights, (r.problem.task for r in requests)))
+            asked = ctx.flight.take(want, stage.curriculum.select, first=self.rounds == 1, left=self.progress.left())
+            batch, requests = ctx.wait(asked)
+            tasks = (r.problem.task for r in requests)
+            self.meter.update({**collected_info(batch, stage.weights, tasks), **drift(batch, ctx)})
         return batch
 
     def draws(self, name: str, learner: Learner) -> Iterator[Batch]:
@@ -172,6 +172,7 @@ class Run:
     def commit(self) -> Info:
         """End the step: followers, weights to the engine, evaluation if due, one transaction. Its report."""
         ctx, stage = self.ctx, self.stage
+        ctx.elapse()
         ctx.step, ctx.version, ctx.salt = ctx.step + 1, ctx.version + 1, ()
         ctx.charge("steps", 1)
         self.tell(Committed(ctx.step))
@@ -192,4 +193,6 @@ class Run:
             return {}
         scores = self.held.measure(self.ctx, evaluation, self.stage.measured, self.stage.learners, again=again)
         self.tell(Evaluated(evaluation.split, scores))
+        if self.ctx.flight.tickets:  # they went on: their caches are made anew, as a resumed run makes them
+            self.ctx.serve()
         return dict(scores)

@@ -278,8 +278,7 @@ def session(
         if rollout is None:
             rollout = "single" if text and _plays(made) is None else "episode"
         ctx.rollout = _made("rollout", rollout)
-        if hasattr(ctx.rollout, "open"):
-            ctx.rollout.open(made, ctx.key("rollout", "session"))
+        ctx.open(ctx.rollout, made, "session")
         return Session(ctx, _made("optimiser", optimiser), tuple(trains))
     except BaseException:
         ctx.close()

@@ -179,3 +179,12 @@ def test_a_run_of_which_nothing_can_be_graded(shuhari, home: Path) -> None:
     assert "preferred" in shuhari("show", "prefs").out
     done = shuhari("eval", "prefs")
     assert done.code and "none of 4 held-out problems could be graded" in done.err
+
+
+def test_show_profile_tells_where_the_time_went_if_it_was_measured(shuhari, home: Path) -> None:
+    none = shuhari("show", "s0", "--profile")
+    assert none.code == 0 and "has no profile" in none.err
+    done = shuhari("train", "tiny.toml", "--run", "runs/told", "--set", "steps=2", "--profile")
+    assert done.code == 0 and "steps 1 to 2" in done.out and "generate" in done.out and "ui.perfetto.dev" in done.out
+    assert shuhari("show", "told", "--profile").out.strip() in done.out
+    assert told(shuhari("show", "told", "--profile", "--json"))["last_step"] == 2

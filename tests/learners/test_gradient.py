@@ -91,7 +91,15 @@ def context(model: Any) -> Any:
         return torch.Generator().manual_seed(7)
 
     ctx = SimpleNamespace(
-        models={"policy": model}, at=lambda x: x, rng=rng, charge=lambda *_: None, count=0.0, salt=(), seed=1, step=0
+        models={"policy": model},
+        at=lambda x: x,
+        rng=rng,
+        charge=lambda *_: None,
+        count=0.0,
+        salt=(),
+        seed=1,
+        step=0,
+        breathe=lambda: None,
     )
     ctx.noise = partial(Context.noise, ctx)
     return ctx

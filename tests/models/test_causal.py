@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from shuhari.batch import Batch
 from shuhari.data import Problem, Ramp, Request, Sampling, Step, Trajectory
-from shuhari.models import tokens, trunk
+from shuhari.models import packing, tokens
 from shuhari.models.causal import Causal, CausalValue
 from shuhari.needs import Need, evaluate
 from shuhari.noise import CounterNoise, keys
@@ -79,8 +79,12 @@ EVEN = [(ids(2, 3, 4, 6, 5), ids(4, j + 2)) for j in range(4)] + [(ids(7, 7, 7, 
 
 @pytest.mark.parametrize("pairs", [RAGGED, GROUPED, EVEN, GROUPED[:1]], ids=["ragged", "grouped", "even", "one"])
 @pytest.mark.parametrize("share", [0.0, 10.0], ids=["plain", "shared"])
-def test_log_probabilities_and_gradients_are_those_of_plain_forwards(model, pairs, share, monkeypatch) -> None:
-    monkeypatch.setattr(trunk, "SHARE", share)
+@pytest.mark.parametrize("path", ["lean", "recomputed", "generic"])
+def test_log_probabilities_and_gradients_are_those_of_plain_forwards(model, pairs, share, path, monkeypatch) -> None:
+    monkeypatch.setattr(packing, "SHARE", share)
+    monkeypatch.setattr(model.module, "recompute", path == "recomputed")
+    if path == "generic":
+        monkeypatch.setattr(model.module, "lean", None)
     batch = rows(*pairs)
     got = evaluate(batch, [LIVE], {"policy": model}, ["policy"])[LIVE.key]
     want = [naive(model.module.lm, c, a) for c, a in pairs]
@@ -97,8 +101,14 @@ def test_log_probabilities_and_gradients_are_those_of_plain_forwards(model, pair
 
 def test_many_rows_of_one_prompt_run_it_once(model, monkeypatch) -> None:
     seen: list[int] = []
-    hidden = model.module.hidden
-    monkeypatch.setattr(model.module, "hidden", lambda i, *a: seen.append(i.numel()) or hidden(i, *a), raising=True)
+    hidden, whole = model.module.hidden, model.module.lean.hidden
+    monkeypatch.setattr(model.module, "hidden", lambda i, *a: seen.append(i.numel()) or hidden(i, *a))
+    monkeypatch.setattr(model.module.lean, "hidden", lambda w, i, *a: seen.append(i.numel()) or whole(w, i, *a))
+    evaluate(rows(*GROUPED), [LOGP], {"policy": model})
+    assert seen.pop() == 5 + 4 + 8  # two prompts, and the first token of each answer
+    evaluate(rows(*RAGGED), [LOGP], {"policy": model})
+    assert seen.pop() == 4 + 5 + 4 + 2  # nothing behind the last decision, and no padding
+    monkeypatch.setattr(model.module, "lean", None)
     evaluate(rows(*GROUPED), [LOGP], {"policy": model})
     assert seen == [2 * 5, 8]
     seen.clear()
@@ -467,3 +477,41 @@ def test_registered_under_their_names() -> None:
     critic = CausalValue(hidden=16, layers=1, heads=2, intermediate=24)
     critic.build(TASK)
     assert critic(rows(*RAGGED)).value().shape == (4, 4)
+
+
+def test_bfloat16_scores_nearly_the_same_and_trains_float32_parameters() -> None:
+    model, rough = made(spread=0.2), made(spread=0.2, dtype="bfloat16")
+    batch = rows(*RAGGED, *GROUPED)
+    exact, near = (evaluate(batch, [LIVE], {"policy": m}, ["policy"])[LIVE.key] for m in (model, rough))
+    assert 0 < float((exact - near).abs().max()) < 0.1
+    for m, x in ((model, exact), (rough, near)):
+        x.sum().backward()
+        assert all(p.dtype == p.grad.dtype == torch.float32 for p in m.module.parameters())
+    a, b = (torch.cat([p.grad.flatten() for p in m.module.parameters()]) for m in (model, rough))
+    assert torch.nn.functional.cosine_similarity(a, b, dim=0) > 0.99
+
+
+def test_what_needs_a_lean_forward_says_so() -> None:
+    with pytest.raises(ValueError, match=r"gradient_checkpointing needs a layout.*gpt_neox"):
+        made(architecture="gpt_neox", gradient_checkpointing=True)
+    with pytest.raises(ValueError, match=r"dtype needs a layout.*gpt_neox"):
+        made(architecture="gpt_neox", dtype="bfloat16")
+    with pytest.raises(ValueError, match=r"'bfloat61'.*bfloat16"):
+        made(dtype="bfloat61")
+    assert made().packs and not made(architecture="gpt_neox").packs
+
+
+def test_checkpointed_layers_keep_less_for_the_gradient() -> None:
+    kept = []
+    for more in ({}, {"gradient_checkpointing": True}):
+        model, size = made(**more), 0
+
+        def pack_hook(x: torch.Tensor) -> torch.Tensor:
+            nonlocal size
+            size += 0 if isinstance(x, torch.nn.Parameter) else x.numel()
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(pack_hook, lambda x: x):
+            evaluate(rows(*RAGGED), [LIVE], {"policy": model}, ["policy"])
+        kept.append(size)
+    assert kept[1] < kept[0] / 2

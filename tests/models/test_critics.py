@@ -107,7 +107,7 @@ def test_an_ensemble_values_context_and_action_together() -> None:
     x = torch.cat([b["context"], b["action"]], 1)
     (w1, w2), (b1, b2) = critic.module.body.weights, critic.module.body.biases
     for i in range(3):
-        torch.testing.assert_close(value[:, 0, i], (torch.relu(x @ w1[i].T + b1[i]) @ w2[i].T + b2[i]).squeeze(1))
+        torch.testing.assert_close(value[:, 0, i], (torch.relu(x @ w1[i] + b1[i]) @ w2[i] + b2[i]).squeeze(1))
     assert torch.equal(critic(b).at(torch.tensor([4, 0])).value(), value[[4, 0], 0])
     action = b["action"].requires_grad_()
     (grad,) = torch.autograd.grad(critic(b.put({"action": action})).value().min(-1).values.sum(), [action])

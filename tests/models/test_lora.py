@@ -15,8 +15,10 @@ import torch
 
 import shuhari
 from shuhari.codec import dumps
+from shuhari.data import Problem, Request, Sampling, Step, Trajectory
 from shuhari.models.causal import Causal
 from shuhari.models.lora import Lora
+from shuhari.pack import pack
 from shuhari.recipe import load
 from shuhari.run import loop, open_run
 from shuhari.settings import Settings
@@ -153,11 +155,57 @@ def test_a_copy_is_a_model_of_its_own() -> None:
     assert torch.equal(logits(other), logits(model))
 
 
+def test_a_model_with_adapters_starts_from_weights_without_and_back_it_is_told() -> None:
+    from shuhari.roles import _load
+
+    plain, model = made(hidden=24), filled(made(Lora(rank=2), hidden=24))
+    g = torch.Generator().manual_seed(2)
+    weights = {k: torch.randn(v.shape, generator=g) * 0.2 for k, v in plain.module.state_dict().items()}
+    plain.module.load_state_dict(weights)
+    before = {k: v.clone() for k, v in model.module.state_dict().items() if ".lora_" in k}
+    _load(model, weights, "weights")
+    own = model.module.state_dict()
+    assert all(torch.equal(own[k], v) for k, v in before.items())
+    assert all(torch.equal(v, weights[k]) for k, v in base_of(dict(own)).items())
+    fresh = made(Lora(rank=2), hidden=24)
+    _load(fresh, weights, "weights")
+    assert torch.equal(logits(fresh), logits(plain))  # new adapters say nothing
+    _load(fresh, dict(own), "weights")  # of the same kind: adapters and all
+    assert torch.equal(logits(fresh), logits(model))
+    with pytest.raises(ValueError, match="weights have adapters, and the model here has none: give it the same `lora`"):
+        _load(plain, dict(own), "weights")
+    with pytest.raises(ValueError, match=r"do not fit: .*_proj.lora_A.default.weight is"):
+        _load(made(Lora(rank=3), hidden=24), dict(own), "weights")
+    with pytest.raises(ValueError, match=r"do not fit: base.embed_tokens.weight is"):
+        _load(made(Lora(rank=2)), weights, "weights")
+
+
 # ---------------------------------------------------------------- in a run
 
 
 def weights(path: Path, step: int, role: str = "policy") -> dict[str, torch.Tensor]:
     return dict(Run(path).load(step)["models"][role])
+
+
+def test_after_a_step_what_is_sampled_is_what_is_scored(tmp_path: Path) -> None:
+    """The engine may sample from a merged copy of the weights: it is that of the step before the next one."""
+    (tmp_path / "r.toml").write_text(RECIPE.replace("LORA", LORA))
+    run = open_run(load(tmp_path / "r.toml"))
+    steps = loop(run)
+    first = None
+    for _ in range(3):
+        next(steps)
+        ctx, model = run.ctx, run.ctx.models["policy"]
+        context, sampling = model.encode("12+34="), Sampling(max_new=5)
+        traces = ctx.wait(ctx.engine.sample("policy", context, sampling, 8, key=("test", ctx.step)))
+        request = Request(Problem("t", "0", ""), sampling=sampling)
+        batch = pack([Trajectory(request, (Step.of(context, t.action, t.logp, info=t.info),)) for t in traces])
+        with torch.no_grad():
+            torch.testing.assert_close(model(batch).log_prob(), batch["logp"], atol=1e-4, rtol=0)
+            now = model.module.logits(model.module.hidden(IDS))
+        assert first is None or float((now - first).abs().max()) > 1e-3  # the adapters did move
+        first = now if first is None else first
+    steps.close()
 
 
 def test_a_run_trains_adapters_alone_and_resumes_to_the_same_bits(tmp_path: Path) -> None:

@@ -214,6 +214,9 @@ def test_truncated_importance_sampling():
     torch.testing.assert_close(info["sampler_kl"], padded(kl))
     whole = measured([SCALED], Clip(behaviour="old", truncate=INF), "row", **columns)
     assert whole[1][0] == pytest.approx([0, -2 / S * 4 * 1.1 / 6]) and whole[1][2][2] == pytest.approx(6.0 / S / 9)
+    drop = measured([SCALED], Clip(behaviour="old", truncate=2.0, beyond="drop"), "row", **columns)
+    loss = -(2 / S * 1.2 / 2 - 1 / S * 0.5 * 0.8 - 1 / S * (1.25 + 0.9) / 3) / 3  # those at 4 and 3 weigh nothing
+    check(drop, loss, [[0, 0], [0], [1.25 / S / 9, 0.9 / S / 9, 0]])
     off = measured([SCALED], Clip(behaviour="old"), "row", **columns)
     check(off, *measured([SCALED], Clip(), "row"))
 
@@ -232,6 +235,14 @@ def test_an_untruncated_weight_makes_the_surrogate_exact_under_another_sampler()
     got = torch.autograd.grad(-(mu * loss[:, 0]).sum(), new)[0]
     pi = logits.softmax(0)
     torch.testing.assert_close(got, pi * (reward - (pi * reward).sum()))
+
+
+def test_decoupled_is_ppo_where_the_sampler_is_the_policy_before_the_update():
+    """AReaL, equation 5 with pi_prox = pi_behaviour: value and gradient are those of PPO's clip."""
+    clip = stage_components(load("engine/areal").stages[-1]).learners["main"].parts["policy"].terms["clip"].objective
+    old = [[x - log(r) for x, r in zip(*rows, strict=True)] for rows in zip(LOGP, RATIO, strict=True)]
+    columns = {"policy__log_prob": old, "logp": old}
+    check(measured([SCALED], clip, "decision", **columns), *measured([SCALED], Clip(), "decision"))
 
 
 # --------------------------------------------------------------------------------------- the recipes say the same

@@ -34,7 +34,8 @@ class TokenReward(CausalValue):
 
     def __call__(self, batch: Batch) -> Any:
         one = torch.zeros(len(batch), 1)
-        longer = {k: torch.cat([batch[k], one.to(batch[k].dtype)], 1) for k in ("action", "mask")}
+        after = torch.cat([one.bool(), batch["mask"]], 1)  # what is asked about is the position behind each decision
+        longer = {"action": torch.cat([batch["action"], one.to(batch["action"].dtype)], 1), "mask": after}
         before = super().__call__(batch.put({**longer, "length": batch["length"] + 1}))
         return SimpleNamespace(value=lambda: before.value()[:, 1:])
 

@@ -35,6 +35,31 @@ def test_other_tools_can_read_the_tensors(tmp_path: Path) -> None:
     assert torch.equal(found["model/w"], W)
 
 
+SHARDS = [f"tensors-{i:05d}-of-00004.safetensors" for i in (1, 2, 3, 4)]
+MANY = {"a": torch.arange(50.0), "b": torch.arange(40.0), "c": W, "d": torch.ones(3), "e": torch.zeros(60), "n": 3}
+
+
+def test_many_bytes_are_cut_into_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By hand: 200 + 160 bytes pass 360, 2,400 bytes are more than one file may have, then 12 + 240."""
+    monkeypatch.setattr(checkpoint, "LIMIT", 360)
+    checkpoint.write(tmp_path / "c", {**MANY, "f": torch.ones(80)})
+    assert sorted(p.name for p in (tmp_path / "c").iterdir()) == [*SHARDS, "tree.json"]
+    found = [set(safetensors.torch.load_file(tmp_path / "c" / name)) for name in SHARDS]
+    assert found == [{"a", "b"}, {"c"}, {"d", "e"}, {"f"}]
+    monkeypatch.undo()  # reading asks for no limit
+    back = checkpoint.read(tmp_path / "c")
+    assert back["n"] == 3 and all(torch.equal(back[k], v) for k, v in MANY.items() if k != "n")
+    assert all(back[k].data_ptr() % 64 == 0 for k in "abcdef")
+
+
+def test_tied_weights_share_memory_again_after_a_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "LIMIT", 300)
+    w = torch.arange(50.0)
+    checkpoint.write(tmp_path / "c", {"x": torch.ones(60), "w": w, "tied": w})
+    back = checkpoint.read(tmp_path / "c")
+    assert back["w"].data_ptr() == back["tied"].data_ptr() and torch.equal(back["w"], w)
+
+
 def test_a_tree_without_tensors(tmp_path: Path) -> None:
     checkpoint.write(tmp_path / "c", {"n": 1})
     assert checkpoint.read(tmp_path / "c") == {"n": 1}
@@ -70,6 +95,18 @@ def garbage(file: Path) -> None:
     file.write_bytes(b"x" * file.stat().st_size)
 
 
+@pytest.mark.parametrize("name", SHARDS[:3])
+@pytest.mark.parametrize("harm", [truncate, flip, Path.unlink])
+def test_damage_of_one_of_several_files_is_named(
+    tmp_path: Path, name: str, harm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoint, "LIMIT", 360)
+    checkpoint.write(tmp_path / "c", {**MANY, "f": torch.ones(80)})
+    harm(tmp_path / "c" / name)
+    with pytest.raises(CheckpointError, match=name):
+        checkpoint.read(tmp_path / "c")
+
+
 @pytest.mark.parametrize("name", ["tensors.safetensors", "tree.json"])
 @pytest.mark.parametrize("harm", [truncate, flip, garbage, Path.unlink])
 def test_damage_is_named(tmp_path: Path, name: str, harm: Any) -> None:
@@ -87,11 +124,15 @@ def test_a_newer_format_is_told(tmp_path: Path) -> None:
         checkpoint.read(tmp_path / "c")
 
 
-@pytest.mark.parametrize("nth", range(4))
-def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int) -> None:
-    """Each flush of a write fails once: two files, the directory, and after the rename the directory above."""
+@pytest.mark.parametrize(("limit", "nth"), [*((2**30, i) for i in range(4)), *((360, i) for i in range(7))])
+def test_a_full_disk_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, nth: int
+) -> None:
+    """Each flush of a write fails once: two files (or four of tensors and one), the directory, and after the rename the
+    directory above."""
     checkpoint.write(tmp_path / "old", {"n": 0})
-    calls = 0
+    monkeypatch.setattr(checkpoint, "LIMIT", limit)
+    calls, last = 0, 3 if limit > 360 else 6
 
     def full(_: int) -> None:
         nonlocal calls
@@ -101,10 +142,10 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        checkpoint.write(tmp_path / "c", TREE)
+        checkpoint.write(tmp_path / "c", {**MANY, "f": torch.ones(80)})
     monkeypatch.undo()
     assert not list(tmp_path.glob(".tmp*")) and checkpoint.read(tmp_path / "old") == {"n": 0}
-    if nth < 3:
+    if nth < last:
         assert not (tmp_path / "c").exists()
 
 

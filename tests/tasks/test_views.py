@@ -224,6 +224,9 @@ def test_a_mask_in_the_observation_goes_before_that_of_info_and_masks_are_of_cho
         ({"stack": 0}, ValueError, "stack is 0"),
         ({"wrappers": ("gymnasium.wrappers.FlatenObservation",)}, LookupError, "did you mean.*FlattenObservation"),
         ({"wrappers": ("nowhere.py:W",)}, LookupError, "no file 'nowhere.py'"),
+        ({"wrappers": ({"seconds": 1},)}, ValueError, "expected a path, or a table with use"),
+        ({"wrappers": ({"use": "shuhari.tasks.latency.Latency", "second": 1},)}, ValueError, "argument 'second'"),
+        ({"wrappers": ({"use": "shuhari.tasks.latency.Latency", "seconds": -1},)}, ValueError, "seconds is -1"),
     ],
 )
 def test_mistakes_in_what_is_seen_are_told(fields: dict[str, Any], error: type[Exception], message: str) -> None:

@@ -176,11 +176,12 @@ class Replay:
 
     def _rows(self, ring: Ring, rng: torch.Generator) -> Tensor:
         """[size] eligible rows, uniformly: draws that hit another row are drawn again."""
-        eligible = torch.from_numpy(self._eligible)
+        eligible = self._eligible
         rows = torch.randint(ring.size, (self.size,), generator=rng)
         for _ in range(_TRIES):
-            if bool((ok := eligible[rows]).all()):
+            if (ok := eligible[rows.numpy()]).all():
                 return rows
-            rows = torch.where(ok, rows, torch.randint(ring.size, (self.size,), generator=rng))
-        some = eligible.nonzero().squeeze(1)  # few are eligible: listing them is cheaper than trying on
-        return torch.where(eligible[rows], rows, some[torch.randint(len(some), (self.size,), generator=rng)])
+            rows = torch.where(torch.from_numpy(ok), rows, torch.randint(ring.size, (self.size,), generator=rng))
+        some = torch.from_numpy(eligible.nonzero()[0])  # few are eligible: listing them is cheaper than trying on
+        ok = eligible[rows.numpy()]
+        return torch.where(torch.from_numpy(ok), rows, some[torch.randint(len(some), (self.size,), generator=rng)])

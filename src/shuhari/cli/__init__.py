@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from shuhari.cli import catalogue, measuring, reading, training
+from shuhari.cli import catalogue, exporting, measuring, reading, training
 
 DONE, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
 
@@ -28,6 +28,7 @@ app = typer.Typer(
 for name, command in (
     ("train", training.train),
     ("eval", measuring.evaluate),
+    ("export", exporting.export),
     ("runs", reading.runs),
     ("show", reading.show),
     ("compare", measuring.compare),

@@ -45,6 +45,7 @@ def show(
     run: Annotated[str, typer.Argument(help="A path, a name under runs/, or `latest`.")],
     rollouts: Annotated[bool, typer.Option("--rollouts", help="The best, the worst and a random group.")] = False,
     step: Annotated[int | None, typer.Option(help="Rollouts of this step (default: the last kept).")] = None,
+    profile: Annotated[bool, typer.Option("--profile", help="Where its time went, if it was profiled.")] = False,
     json: Json = False,
     csv: Annotated[bool, typer.Option("--csv", help="Every step's metrics as CSV.")] = False,
 ) -> None:
@@ -58,6 +59,9 @@ def show(
         raise typer.BadParameter("--json and --csv are two formats: give one")
     path = Path(resolve(run))
     opened = Run(path)
+    if profile:
+        show_profile(path, json)
+        return
     if rollouts:
         _rollouts(opened, path, step, json)
         return
@@ -69,6 +73,22 @@ def show(
         as_json({**facts, "recipe": opened.recipe, "metrics": columns, "events": opened.events()})
     else:
         _overview(opened, path, columns)
+
+
+def show_profile(path: Path, json: bool = False) -> None:
+    """What `train --profile` has measured of a run: a table of phases, rates, and where the files are."""
+    from shuhari.profiled import NUMBERS, TRACE, lines, read, rows
+
+    told = read(path)
+    if told is None:
+        note(f"{path} has no profile: `shuhari train --profile` makes one of the steps that it makes")
+    elif json:
+        as_json(told)
+    else:
+        table(("phase", "seconds", "share", "ms a step", "resident MB", "GPU MB"), rows(told))
+        for line in lines(told):
+            say(line)
+        say(f"profile: {path / NUMBERS}; trace, for ui.perfetto.dev: {path / TRACE}")
 
 
 def _csv(columns: Mapping[str, Sequence[Any]]) -> None:

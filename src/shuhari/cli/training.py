@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shuhari.cli.reading import show_profile
 from shuhari.cli.text import note, number, printable, say, table
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def train(
     sets: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b.c=value; may be repeated.")] = None,
     init: Annotated[str, typer.Option(help="Start from the weights of RUN or RUN@step.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved recipe and stop.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Say where the time and the memory went.")] = False,
 ) -> None:
     """Train a recipe. The same command again goes on where the run stopped.
 
@@ -51,8 +53,11 @@ def train(
         note(f"{path} is complete: nothing to do (another folder starts anew: --run)")
         closing(path)
         return
-    command = _command(recipe, run, seed, sets or [], init)
-    if not _drive(found, path, init, command):
+    command = _command(recipe, run, seed, sets or [], init) + (" --profile" if profile else "")
+    done = _drive(found, path, init, command, profile)
+    if profile:
+        show_profile(path)
+    if not done:
         raise typer.Exit(STOPPED)
     closing(path)
 
@@ -65,13 +70,14 @@ def _default_path(recipe: Recipe, init: str) -> Path:
 
 def _complete(path: Path, recipe: Recipe, init: str) -> bool:
     """Whether the run at `path` is complete; a run of another recipe or origin is for `open_run` to refuse."""
-    from shuhari.recipe import dump
+    from shuhari.recipe import apart, dump, spreads
     from shuhari.store import Run
 
     if not (path / "run.sqlite").is_file() or not (path / "recipe.toml").is_file():
         return False
     there = Run(path)
-    same = (path / "recipe.toml").read_text() == dump(recipe) and (not init or there.get("init", "") == init)
+    changed = apart((path / "recipe.toml").read_text(), dump(recipe))
+    same = all(map(spreads, changed)) and (not init or there.get("init", "") == init)
     return same and there.status == "complete"
 
 
@@ -87,12 +93,13 @@ def _command(recipe: str, run: Path | None, seed: int | None, sets: list[str], i
 # ------------------------------------------------------------------------------------------------ driving a run
 
 
-def _drive(recipe: Recipe, path: Path, init: str, command: str) -> bool:
+def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool) -> bool:
     """Run to the end; False where it was stopped. What fails before the first step is a mistake in the recipe."""
     from shuhari.api import initial
     from shuhari.cli.live import Live
     from shuhari.overlay import RecipeError
-    from shuhari.run import train as steps
+    from shuhari.profiled import profiled
+    from shuhari.run import train as unprofiled
     from shuhari.store import CheckpointError, StoreError
 
     try:
@@ -102,7 +109,7 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str) -> bool:
     except (StoreError, ValueError) as error:
         raise typer.BadParameter(f"{init}: {error}", param_hint="--init") from None
     step: int | None = None
-    reports = steps(recipe, path, init=weights, origin=init)
+    reports = (profiled if profile else unprofiled)(recipe, path, init=weights, origin=init)
     with _stop() as stop, Live(recipe, path) as live:
         try:
             for report in reports:
@@ -116,7 +123,7 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str) -> bool:
             live.close()
             note(f"stopped inside a step; saved is {_saved(path)}. To go on: {command}")
             return False
-        except (KeyError, ValueError, TypeError) as error:
+        except (KeyError, ValueError, TypeError, FileNotFoundError) as error:
             if step is not None or isinstance(error, RecipeError):
                 raise
             told = error.args[0] if isinstance(error, KeyError) and error.args else error

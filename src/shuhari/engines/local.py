@@ -1,9 +1,8 @@
-"""The engine in this process: calls that wait at the same time share one forward of their model.
+"""The engine in this process: calls that wait at the same time share the forwards of their model.
 
-Left out: a cache of prompts across calls, other processes, interruption. Weights are read where they live, so `sync`
-only notes their version.
-
-Axes: `K` decisions of a step.
+A language model with a `decoder` (`models.decoding`) is served continuously: a finished row leaves at once, its place
+goes to one that waits, and new calls join those that run. Any other model answers all calls of a moment in one go
+(`batched`). Left out: other processes, a cache of prompts over calls that do not overlap.
 """
 
 from __future__ import annotations
@@ -11,41 +10,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from itertools import count
+from typing import Any
 
-import numpy as np
-import torch
-
-from shuhari.data import EMPTY, Array, Payload, Problem, Request, Sampling, Step, Trajectory, is_tokens
-from shuhari.models.decoding import NoRoom
-from shuhari.needs import Need, Trace, evaluate, role_model
-from shuhari.noise import CounterNoise, keys
-from shuhari.pack import dense, pack
+from shuhari import codec
+from shuhari.clock import Virtual
+from shuhari.data import EMPTY, Array, Sampling, Step, code, is_tokens
+from shuhari.engines.batched import Call, Query, alike, fail, sampled, scored, stamped
+from shuhari.engines.copies import Copies
+from shuhari.engines.journal import ASKER, Journal, call_name, plain
+from shuhari.models.decoding import NoRoom, Row
+from shuhari.needs import Trace, role_model
+from shuhari.noise import keys
+from shuhari.profile import spanned
 from shuhari.registry import register
-
-T = TypeVar("T")
-BLOCK = 16  # decisions whose noise is drawn at once
-
-
-@dataclass(frozen=True, eq=False)
-class Call:
-    """One sample call: `n` draws in `context`, for the `future`. `keys` [n] name their noise."""
-
-    role: str
-    context: Any
-    sampling: Sampling
-    keys: Array
-    future: asyncio.Future[list[Trace]]
-
-
-@dataclass(frozen=True, eq=False)
-class Query:
-    """One score call: the columns `names` of `step` under `role`."""
-
-    role: str
-    step: Step
-    names: tuple[str, ...]
-    future: asyncio.Future[Mapping[str, Array]]
 
 
 @register("engine", "local")
@@ -53,36 +31,96 @@ class Query:
 class Local:
     """Serves every role's policy from this process.
 
-    `tokens`: the largest forward, rows times (context + new tokens), so that a large batch is sampled in parts; 0: all
-    at once. What a draw gives depends on the run's `seed`, its key and its number among the n only, not on what else is
-    waiting. A model may have a `limit`, the longest row of tokens that it reads: a call beyond it fails alone. The run
-    sets `seed` and `charge`; charged are `tokens` (drawn) and `prompt_tokens` (read).
+    tokens: the most that a decoder's cache holds, and the largest forward of a model that has none, rows times (context
+    + new tokens); 0: no bound. slots: rows that are decoded at once; chunk: tokens of prompts that are read at once,
+    between two tokens of the rows that run; 0: the decoder's own choice of both. dtype: of the weights that sample
+    (with `bfloat16` the policy that samples is not quite the one that is scored: `engine/gap` says by how much).
+
+    staleness: how many versions of the weights a group may be behind when it is learnt from. Above 0 the run is
+    asynchronous: groups stay in flight over steps, and rows that are being sampled when new weights come go on with
+    those; each decision keeps its version and its log-probability. virtual: modelled durations in the place of the
+    clock, with which an asynchronous run repeats bit by bit.
+
+    What a draw gives depends on the run's `seed`, its key and its number among the n only, not on what else is waiting.
+    A model may have a `limit`, the longest row of tokens that it reads: a call beyond it fails alone. The run sets
+    `seed` and `charge`; charged are `tokens` (drawn) and `prompt_tokens` (read).
     """
 
     tokens: int = 0
+    slots: int = 0
+    chunk: int = 0
+    dtype: str = ""
+    staleness: int = 0
+    virtual: Virtual | None = None
     seed: int = field(init=False, default=0)
     version: int = field(init=False, default=0)
     models: Mapping[str, Any] = field(init=False, default_factory=lambda: EMPTY)
     charge: Callable[[str, float], None] = field(init=False, default_factory=lambda: _free)
 
     def __post_init__(self) -> None:
+        for name in ("tokens", "slots", "chunk", "staleness"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"engine: {name} is {getattr(self, name)}: expected 0 or more")
         self._calls: list[Call] = []
         self._queries: list[Query] = []
+        self._decoders: dict[int, tuple[Any, Any]] = {}  # model -> (model, its decoder or None)
+        self._rows: dict[int, Call] = {}  # row in a decoder -> its call
+        self._copies = Copies()
+        self._journal = Journal()
+        self._began: dict[str, Any] = {}  # calls that had begun when the run was saved
+        self._held = False  # while those are asked again
+        self._places = 0
+        own = {"tokens": self.tokens, "slots": self.slots, "chunk": self.chunk, "dtype": self.dtype}
+        self._settings = {k: v for k, v in own.items() if v}  # of decoders
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._woken = False  # whether a flush is due
+        self._timer: asyncio.Handle | None = None  # of the next step of the decoders
 
     def sync(self, models: Mapping[str, Any], version: int) -> None:
-        """From now on these models answer, and their traces carry this version."""
+        """From now on these models answer, as they are now, and what they decide carries this version. Rows that are
+        being sampled go on with the new weights."""
         self.models, self.version = models, version
+        served = {id(m) for m in models.values()}
+        self._decoders = {i: pair for i, pair in self._decoders.items() if i in served}
+        for _, decoder in self._decoders.values():
+            if decoder is not None:
+                decoder.refresh(version)
+        if self.staleness:
+            self._copies.renew(models.values())
+        if not self.busy:
+            self._places = 0  # places tell apart what is in flight, and nothing is
+        if self._timer is not None:  # virtual time counts from here, in a resumed run too
+            self._timer.cancel()
+            self._timer = None
+            self._schedule()
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is work that does not wait for the world outside."""
+        return bool(self._calls or self._queries or self._rows)
+
+    # ---------------------------------------------------------------- what is asked
 
     async def sample(
         self, role: str, context: Any, sampling: Sampling, n: int = 1, *, key: Sequence[object]
     ) -> list[Trace]:
         """n traces of `role` in `context`; text ones with `info["text"]`. `key` names the call: it must be the only one
         of the run. Raises NoRoom for a text that leaves the model none, and what the model raises."""
+        name = call_name("sample", key)
+        if (known := await self._journal.known(name)) is not None:
+            return [Trace(**trace) for trace in known]
         self._fits(role, context, 1)
-        future: asyncio.Future[list[Trace]] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        future: asyncio.Future[list[Trace]] = self._loop.create_future()
+        began = self._began.pop(name, None) or {"place": self._places, "began": ()}
+        self._places = max(self._places, began["place"] + 1)
+        call = Call(name, role, context, sampling, keys(self.seed, *key, n=n), ASKER.get(), future=future, **began)
+        self._calls.append(call)
         self._wake()
-        self._calls.append(Call(role, context, sampling, keys(self.seed, *key, n=n), future))
-        traces = await future
+        try:
+            traces = await future
+        finally:
+            self._give_up(call)
         if is_tokens(context):  # charged here, so that it falls to the one who asked
             self.charge("tokens", float(sum(len(t.action) for t in traces)))
             self.charge("prompt_tokens", float(n * len(context)))
@@ -91,13 +129,20 @@ class Local:
     async def score(self, role: str, context: Any, action: Any, names: Sequence[str]) -> Mapping[str, Array]:
         """name -> [K] (or [K, n]) of an action that may be anybody's, at temperature 1. Names are those of `Dist`;
         `kl:reference` asks for that of two roles. Raises ValueError for a text longer than a model reads."""
+        step = Step.of(context, action)
+        name, asker = "", ASKER.get() if self.staleness else ""
+        if asker:  # a score has no key: what it is of is its name
+            name = call_name("score", (role, *names, code(codec.dumps({"context": context, "action": action}))))
+            if (known := await self._journal.known(name)) is not None:
+                return dict(known)
         for reader in dict.fromkeys((role, *(r for n in names for r in n.partition(":")[2].split(",") if r))):
             self._fits(reader, context, len(action) if is_tokens(action) else 1)
-        future: asyncio.Future[Mapping[str, Array]] = asyncio.get_running_loop().create_future()
-        self._wake()
-        step = Step.of(context, action)
+        self._loop = asyncio.get_running_loop()
+        future: asyncio.Future[Mapping[str, Array]] = self._loop.create_future()
         self._queries.append(Query(role, step, tuple(names), future))
+        self._wake()
         columns = await future
+        self._journal.keep(asker, name, dict(columns), self._loop.time())
         self.charge("scored_tokens", float(len(step.mask) + (len(context) if is_tokens(context) else 1)))
         return columns
 
@@ -107,95 +152,165 @@ class Local:
         if limit is not None and not 1 <= len(context) <= limit - more:
             raise NoRoom(len(context), limit, more)
 
-    # ---------------------------------------------------------------- one forward for all that wait
+    # ---------------------------------------------------------------- what is in flight, for the store
+
+    def saved(self) -> dict[str, Any]:
+        """What groups in flight have been told, and what the calls that run have said so far: plain data."""
+        for _, decoder in self._decoders.values():
+            _ = decoder is None or decoder.rows  # which writes down what they have said
+        calls = [*{id(c): c for c in self._rows.values()}.values(), *self._calls]
+        begun = {c.name: {"place": c.place, "began": [self._said(row) for row in c.rows]} for c in calls}
+        return {"told": self._journal.told, "begun": begun, "places": self._places}
+
+    def _said(self, row: Row) -> dict[str, Any]:
+        said = {k: getattr(row, k) for k in ("tokens", "logp", "version", "extra", "ended")}
+        return {**said, "done": id(row) not in self._rows}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Go on from `saved`: calls that were answered are answered again, the others wait for `loaded`."""
+        self._journal.load(saved["told"])
+        self._began, self._places, self._held = dict(saved["begun"]), saved["places"], True
+
+    def loaded(self) -> None:
+        """All who were in flight have asked again: their rows go on together, as they do after a sync."""
+        self._held = False
+        self._flush()
+        self.sync(self.models, self.version)
+
+    def forget(self, asker: str) -> None:
+        """A group has landed: nobody will ask for its answers again."""
+        self._journal.forget(asker)
+
+    # ---------------------------------------------------------------- serving
 
     def _wake(self) -> None:
-        if not self._calls and not self._queries:
-            loop = asyncio.get_running_loop()
-            loop.call_soon(loop.call_soon, self._flush)  # after the tasks that are ready now have called too
+        if not self._woken and not self._held and self._loop is not None:
+            self._woken = True
+            self._loop.call_soon(
+                self._loop.call_soon, self._flush
+            )  # after the tasks that are ready now have called too
 
     def _flush(self) -> None:
+        """Answer what waits; what a decoder serves begins to run."""
+        self._woken = False
         calls, queries, self._calls, self._queries = self._calls, self._queries, [], []
-        for group in _alike([c for c in calls if not c.future.done()], self._model_and_sampling):
-            _answer(group, self._sampled)
-        for asked in _alike([q for q in queries if not q.future.done()], lambda q: (q.role, q.names)):
-            _answer(asked, self._scored)
+        for group in alike([c for c in calls if not c.future.done()], self._kind):
+            model = self.models.get(group[0].role)
+            decoder = self._decoder(model) if is_tokens(group[0].context) else None
+            if decoder is not None:
+                self._admit(group, decoder)
+            else:
+                self._answer(group)
+        for asked in alike([q for q in queries if not q.future.done()], lambda q: (q.role, q.names)):
+            self._score(asked)
+        self._schedule()
 
-    def _model_and_sampling(self, call: Call) -> Hashable:
-        return (id(self.models.get(call.role)) if call.role in self.models else call.role), call.sampling
+    def _kind(self, call: Call) -> Hashable:
+        return (id(self.models.get(call.role)) if call.role in self.models else call.role), is_tokens(call.context)
 
-    def _sampled(self, calls: list[Call]) -> list[list[Trace]]:
-        model, sampling = role_model(self.models, calls[0].role), calls[0].sampling
-        contexts = [c.context for c in calls for _ in range(len(c.keys))]
-        noise = np.concatenate([c.keys for c in calls])
-        text = is_tokens(contexts[0])
-        traces: list[Trace] = []
-        for part in self._parts(contexts, sampling) if text else [slice(0, len(contexts))]:
-            rows = contexts[part] if text else _stacked(contexts[part])
-            block = min(BLOCK, sampling.max_new) if text else 1
-            with torch.no_grad():
-                traces += model.sample(rows, sampling, noise=CounterNoise(noise[part], block))
-        decode = getattr(model, "decode", None) if text else None
-        done = iter([self._stamped(t, decode) for t in traces])
-        return [[next(done) for _ in range(len(c.keys))] for c in calls]
+    @spanned("generate")
+    def _answer(self, group: list[Call]) -> None:
+        """Calls of a model without a decoder, at once; by virtual time they take as long as their longest draw."""
+        for calls in alike(group, lambda c: c.sampling):
+            try:
+                answers = sampled(self._synced(calls[0].role), calls, self.tokens, self.version)
+            except Exception as error:
+                fail(calls, error)
+                continue
+            for call, traces in zip(calls, answers, strict=True):
+                self._deliver(call, traces, max(1 if t.logp is None else len(t.logp) for t in traces))
 
-    def _stamped(self, trace: Trace, decode: Callable[[Any], str] | None) -> Trace:
-        info = trace.info if decode is None else {**trace.info, "text": decode(trace.action)}
-        return Trace(trace.action, trace.logp, self.version, info)
+    @spanned("score")
+    def _score(self, queries: list[Query]) -> None:
+        roles = dict.fromkeys((queries[0].role, *(r for n in queries[0].names for r in n.partition(":")[2].split(","))))
+        try:
+            models = {role: self._synced(role) for role in roles if role}
+            for query, columns in zip(queries, scored(models, queries), strict=True):
+                query.future.set_result(columns)
+        except Exception as error:
+            fail(queries, error)
 
-    def _parts(self, contexts: list[Any], sampling: Sampling) -> list[slice]:
-        """Runs of rows within the budget of tokens; a row over it stands alone."""
-        if not self.tokens:
-            return [slice(0, len(contexts))]
-        parts, first, longest = [], 0, 0
-        for i, context in enumerate(contexts):
-            longest = max(longest, len(context))
-            if i > first and (i + 1 - first) * (longest + sampling.max_new) > self.tokens:
-                parts.append(slice(first, i))
-                first, longest = i, len(context)
-        return [*parts, slice(first, len(contexts))]
+    def _synced(self, role: str) -> Any:
+        """The model of a role as it was at the last sync: while a trainer moves the weights, calls may come."""
+        model = role_model(self.models, role)
+        return self._copies.of(model) if self.staleness else model
 
-    def _scored(self, queries: list[Query]) -> list[Mapping[str, Array]]:
-        request = Request(Problem("score", "", None))
-        batch = pack([Trajectory(request, (q.step,)) for q in queries])
-        needs = [Need((queries[0].role, *others.split(",")) if others else (queries[0].role,), name)
-                 for name, _, others in (n.partition(":") for n in queries[0].names)]  # fmt: skip
-        with torch.no_grad():
-            columns = evaluate(batch, needs, self.models)
-        return [
-            {name: columns[need.key][i, : len(q.step.mask)].numpy() for name, need in zip(q.names, needs, strict=True)}
-            for i, q in enumerate(queries)
-        ]
+    def _deliver(self, call: Call, traces: list[Trace], tokens: int = 0) -> None:
+        """The answer of a call, `tokens` decodings from now where time is virtual."""
+        assert self._loop is not None
+        wait = tokens * self.virtual.decode if self.virtual else 0.0
+        if self.staleness:
+            self._journal.keep(call.asker, call.name, [plain(t) for t in traces], self._loop.time() + wait)
+        if wait:
+            self._loop.call_later(wait, _set, call.future, traces)
+        else:
+            _set(call.future, traces)
+
+    # ---------------------------------------------------------------- decoders
+
+    def _decoder(self, model: Any) -> Any:
+        """The model's decoder; None where it has none."""
+        if id(model) not in self._decoders:
+            decoder = model.decoder(**self._settings) if hasattr(model, "decoder") else None
+            self._decoders[id(model)] = model, decoder
+            if decoder is not None:
+                decoder.refresh(self.version)
+        return self._decoders[id(model)][1]
+
+    def _admit(self, calls: list[Call], decoder: Any) -> None:
+        for call in calls:
+            began = call.began or [{"done": False} for _ in call.keys]
+            order = ((call.place, j) for j in count())
+            call.rows = [
+                Row(call.context, call.sampling, key, o, **{k: v for k, v in said.items() if k != "done"})
+                for key, o, said in zip(call.keys, order, began, strict=False)
+            ]
+            left = [row for row, said in zip(call.rows, began, strict=True) if not said["done"]]
+            try:
+                decoder.add(left)
+            except Exception as error:
+                fail([call], error)
+            else:
+                self._rows |= {id(row): call for row in left}
+
+    def _schedule(self) -> None:
+        """The next step of the decoders: after what is ready now, or when its virtual time has come."""
+        if self._rows and self._timer is None and self._loop is not None and not self._held:
+            wait = self.virtual.decode if self.virtual else 0.0
+            self._timer = self._loop.call_later(wait, self._step) if wait else self._loop.call_soon(self._step)
+
+    @spanned("generate")
+    def _step(self) -> None:
+        """One token for each row that runs."""
+        self._timer = None
+        for model, decoder in self._decoders.values():
+            if decoder is None or not len(decoder):
+                continue
+            try:
+                finished = decoder.step()
+            except Exception as error:
+                lost = list(decoder.rows)
+                decoder.remove(lost)
+                fail(list({id(c): c for row in lost if (c := self._rows.pop(id(row), None))}.values()), error)
+                continue
+            for row in finished:
+                call = self._rows.pop(id(row))
+                if not any(id(r) in self._rows for r in call.rows):
+                    self._deliver(call, [stamped(r.trace(), model) for r in call.rows])
+        self._schedule()
+
+    def _give_up(self, call: Call) -> None:
+        """No row of a call runs on for which nobody waits any more."""
+        left = [row for row in call.rows if self._rows.pop(id(row), None) is not None]
+        for _, decoder in self._decoders.values() if left else ():
+            if decoder is not None:
+                decoder.remove(left)
+
+
+def _set(future: asyncio.Future[Any], answer: Any) -> None:
+    if not future.done():
+        future.set_result(answer)
 
 
 def _free(what: str, amount: float) -> None:
     """Outside of a run nothing is charged."""
-
-
-def _alike(items: list[T], kind: Callable[[T], Hashable]) -> list[list[T]]:
-    """Items of one kind together, in order of appearance."""
-    groups: dict[Hashable, list[T]] = {}
-    for item in items:
-        groups.setdefault(kind(item), []).append(item)
-    return list(groups.values())
-
-
-def _answer(waiting: list[Any], serve: Callable[[list[Any]], list[Any]]) -> None:
-    """Every future gets its answer, or the error: nobody is left waiting."""
-    try:
-        for item, answer in zip(waiting, serve(waiting), strict=True):
-            item.future.set_result(answer)
-    except Exception as error:
-        # a future refuses StopIteration
-        shown = RuntimeError(f"the model raised {error!r}") if isinstance(error, StopIteration) else error
-        for item in waiting:
-            if not item.future.done():
-                item.future.set_exception(shown)
-
-
-def _stacked(contexts: Sequence[Payload]) -> Any:
-    """[B, ...] tensor of dense contexts, or a mapping of tensors."""
-    first = contexts[0]
-    if isinstance(first, Mapping):
-        return {k: _stacked([c[k] for c in contexts]) for k in first}  # type: ignore[index, call-overload]
-    return dense([np.asarray(c) for c in contexts])

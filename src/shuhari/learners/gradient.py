@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from shuhari.learners.loss import Loss, scatter
 from shuhari.measure import Meter
 from shuhari.needs import Need, distinct, gather, role_model
 from shuhari.ports import Buffer, Ctx, Model, Objective, Optimiser, Transform, Updated
+from shuhari.profile import spanned, work
 from shuhari.reduce import units
 from shuhari.registry import register
 from shuhari.transforms import apply
@@ -63,11 +65,16 @@ class Part:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}: expected at least {least}")
 
-    @property
+    @cached_property
     def needs(self) -> list[Need]:
         return distinct(n for t in self.terms.values() for n in t.objective.needs)
 
-    @property
+    @cached_property
+    def live(self) -> list[Need]:
+        """The needs that are recomputed at each optimiser step."""
+        return [n for n in self.needs if n.live]
+
+    @cached_property
     def couples(self) -> bool:
         return any(t.couples for t in self.terms.values())
 
@@ -94,17 +101,19 @@ class GradientLearner:
     def bind(self, models: Mapping[str, Model]) -> None:
         """Give each optimiser its parameters, where they are not those that it has. Raises KeyError for a role that
         the run lacks."""
+        _keep_memory()
         for name, part in self.parts.items():
             found = trained(models, part.trains, f"part {name!r}")
             if {id(p) for p in found} != {id(p) for p in self._params.get(name, ())}:
                 self._params[name] = found
                 part.optimiser.bind(found)
 
-    @property
+    @cached_property
     def needs(self) -> list[Need]:
         """What the terms want scored before the update."""
         return [n for p in self.parts.values() for n in p.needs if not n.live]
 
+    @spanned("update")
     def update(self, batch: Batch, ctx: Ctx) -> Updated:
         """One pass of every part that is due over one drawn batch."""
         k, salt = self.state["updates"], ctx.salt
@@ -114,17 +123,18 @@ class GradientLearner:
                 continue
             batch = gather(batch, part.needs, ctx.models, self.tokens)
             carried = _carried(batch, part)
-            rows = int(carried.sum())
+            rows = len(batch) if carried is None else int(carried.sum())
             meter.add(f"{name}/rows", float(rows))
             if not rows:  # every weight is 0: reported, not an error
                 continue
             used = batch
             if rows < len(batch) or part.minibatches > 1:
                 used = batch.put({"_used": torch.arange(len(batch))})
-                used = used if rows == len(batch) else used.take(carried)
+                used = used if carried is None or rows == len(batch) else used.take(carried)
             for epoch in range(part.epochs):
                 for i, mini in enumerate(_minibatches(used, part, ctx, self.name, name, k, epoch)):
                     ctx.salt = (self.name, k, name, epoch, i)
+                    work("trained", mini, part.trains)
                     told = self.state.setdefault("infos", {}).setdefault(name, {})
                     try:
                         loss = Loss(mini, part, name, ctx, self._params[name], self.tokens, told)
@@ -163,11 +173,19 @@ def trained(models: Mapping[str, Model], roles: Sequence[str], who: str) -> list
     return list(found.values())
 
 
-def _carried(batch: Batch, part: Part) -> Tensor:
-    """[B] rows that carry a stream of the part."""
+@cache
+def _keep_memory() -> None:
+    """Have the C library keep freed memory for the next update. The GNU one gives back what is free beyond twice the
+    largest block that was ever freed, and new pages cost more than the layers of a small net. This frees a large block,
+    which no page was ever behind."""
+    torch.empty(28 << 20, dtype=torch.uint8)
+
+
+def _carried(batch: Batch, part: Part) -> Tensor | None:
+    """[B] rows that carry a stream of the part; None for all."""
     streams = {t.stream for t in part.terms.values()}
     if streams == {batch.stream} and f"weight/{batch.stream}" not in batch:
-        return batch.decides
+        return None if batch.full else batch.decides
     return torch.stack([(batch.weight(s) != 0).any(1) for s in streams]).any(0) & batch.decides
 
 

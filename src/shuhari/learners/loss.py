@@ -8,7 +8,9 @@ Axes: `B` rows, `K` positions, `P` links.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +19,7 @@ from torch import Tensor, nn
 from shuhari.batch import Batch
 from shuhari.columns import unknown
 from shuhari.data import Info, nearest
-from shuhari.needs import evaluate
+from shuhari.needs import evaluate, packs
 from shuhari.ports import Ctx
 from shuhari.reduce import reduced, weights
 
@@ -44,13 +46,13 @@ class Loss:
         self.part, self.name, self.ctx, self.params = part, name, ctx, params
         self.told = {} if told is None else told
         self.salt = ctx.salt
-        self.live = [n for n in part.needs if n.live]
         self.scale = {t: ctx.at(term.weight) for t, term in part.terms.items()}
-        self.cut = tokens is not None and len(batch) * int(batch["length"].max()) > tokens
+        packed = packs(self.part.live, ctx.models)
+        self.cut = tokens is not None and batch.tokens(packed) > tokens
         self.weights = {t: _weights(batch, term, plain=not self.cut) for t, term in part.terms.items()}
         cut = {f"_w/{t}": w for t, w in self.weights.items() if w is not None} if self.cut else {}
-        self.batch = batch = batch.put({"_row": torch.arange(len(batch)), **cut})
-        self.pieces = batch.split(tokens) if self.cut else [batch]
+        self.batch = batch = batch.put({"_row": _places(len(batch)), **cut})
+        self.pieces = batch.split(tokens, packed) if self.cut else [batch]
 
     # ---------------------------------------------------------------- what optimisers call
 
@@ -59,6 +61,7 @@ class Loss:
         meter, grads = Meters(), [None] * len(self.params)
         upstream = self._upstream(meter) if self.cut and self.part.couples else None
         for piece in self.pieces:
+            self.ctx.breathe()
             loss = self._piece(piece, upstream, meter)
             if loss is not None:
                 _accumulate(grads, torch.autograd.grad(loss, self.params, allow_unused=True))
@@ -101,7 +104,8 @@ class Loss:
         return torch.autograd.grad(self._whole(term), self.params, allow_unused=True, create_graph=create_graph)
 
     def _live(self, piece: Batch) -> dict[str, Tensor]:
-        return evaluate(piece, self.live, self.ctx.models, self.part.trains) if self.live else {}
+        live = self.part.live
+        return evaluate(piece, live, self.ctx.models, self.part.trains) if live else {}
 
     def _piece(self, piece: Batch, upstream: dict[str, Tensor] | None, meter: Meters) -> Tensor | None:
         columns = self._live(piece)
@@ -177,13 +181,18 @@ class Loss:
         return loss.mean() if w is None else reduced(loss, w)
 
 
+@lru_cache(16)
+def _places(n: int) -> Tensor:
+    """One tensor a size, so that the keys of its noise are worked out once."""
+    return torch.arange(n)
+
+
 def _weights(batch: Batch, term: Term, *, plain: bool) -> Tensor | None:
     """[B, K] of the reduction; None where it is a plain mean (one decision a row, all of them in the stream)."""
     if getattr(term.objective, "links", None):
         return None
-    mask = batch["mask"]
     unweighted = batch.stream == term.stream and f"weight/{term.stream}" not in batch
-    if plain and unweighted and mask.shape[1] == 1 and term.reduce in ("decision", "row") and bool(mask.all()):
+    if plain and unweighted and batch.width == 1 and term.reduce in ("decision", "row") and batch.full:
         return None
     return weights(batch.weight(term.stream), batch, term.reduce)
 
@@ -198,27 +207,35 @@ class Meters:
     def add(self, term: str, loss: Tensor, info: Info, batch: Batch) -> None:
         self.losses[term] = self.losses[term] + loss if term in self.losses else loss
         for key, x in info.items():
-            total, n = _summed(x, batch)
-            a, m = self.infos.get((term, key), (0.0, 0))
-            self.infos[term, key] = a + total, m + n
+            found, known = _summed(x, batch), self.infos.get((term, key))
+            self.infos[term, key] = found if known is None else (known[0] + found[0], known[1] + found[1])
 
     def report(self, told: dict[str, list[str]]) -> Info:
         for term, key in self.infos:
             if term not in (of := told.setdefault(key, [])):
                 of.append(term)
-        out = {f"loss/{t}": float(x) for t, x in self.losses.items()}
-        for (term, key), (total, n) in self.infos.items():
+        numbers = _floats([*self.losses.values(), *chain(*self.infos.values())])
+        out = {f"loss/{t}": next(numbers) for t in self.losses}
+        for term, key in self.infos:
+            total, n = next(numbers), next(numbers)
             alone = len(told[key]) == 1 and key not in OWN
-            out[key if alone else f"{term}/{key}"] = float(total) / float(n) if n else float("nan")
+            out[key if alone else f"{term}/{key}"] = total / n if n else float("nan")
         return out
 
 
+def _floats(numbers: list[Any]) -> Iterator[float]:
+    """Tensors of one number among them are read all at once."""
+    tensors = [x for x in numbers if isinstance(x, Tensor)]
+    read = iter(torch.stack(tensors).tolist() if tensors else ())
+    return (next(read) if isinstance(x, Tensor) else float(x) for x in numbers)
+
+
+@torch.no_grad()
 def _summed(x: Any, batch: Batch) -> tuple[Any, Any]:
     """(total, count) of an info value: numbers count once a row, tensors are summed over decisions or rows."""
     if not isinstance(x, Tensor) or x.dim() == 0:
-        return (x.detach() if isinstance(x, Tensor) else x) * len(batch), len(batch)
-    x = x.detach()
-    if x.dim() == 2 and x.shape == batch["mask"].shape:
+        return x * len(batch), len(batch)
+    if x.shape == batch["mask"].shape and not batch.full:
         return torch.where(batch["mask"], x, 0.0).sum(), batch["mask"].sum()
     return x.sum(), x.numel()
 

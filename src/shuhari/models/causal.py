@@ -18,15 +18,19 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Array, Payload, Sampling, nearest
-from shuhari.models.decoding import generate, stop_strings
-from shuhari.models.lora import Lora, adapt, merged
+from shuhari.models import pretrained
+from shuhari.models.choice import Stops, stop_strings
+from shuhari.models.decoding import Decoder, Row
+from shuhari.models.lora import Lora, adapt, merged, save_adapters, under_adapters
+from shuhari.models.static import generate
 from shuhari.models.tokenizers import Tokenizer, bpe_tokenizer, character_tokenizer, task_texts
-from shuhari.models.tokens import TokenDist, flattened
+from shuhari.models.tokens import TokenDist
 from shuhari.models.trunk import Trunk
 from shuhari.needs import Noise, Trace
 from shuhari.registry import register
 
 VALUE = "value_head.safetensors"
+DTYPES = ("float32", "bfloat16")
 
 
 @register("model", "causal")
@@ -34,13 +38,18 @@ VALUE = "value_head.safetensors"
 class Causal:
     """A causal language model. Its log-probability is exact.
 
-    `path`: a directory with weights and tokenizer (a hub id where the hub can be reached). Without it, `architecture`
+    `path`: a directory with weights and tokenizer, or with LoRA adapters, which are merged into their base (a hub id
+    where the hub can be reached); a text ends at any of its end tokens. Without it, `architecture`
     (a `model_type` of transformers) is made from scratch with the sizes given, and `config` sets other keys of its
     configuration; `tokenizer` is `char` (of `alphabet`, else of the task's `alphabet`, else printable ASCII) or `bpe`
     (`vocabulary` tokens, learnt from the task's training problems). `context`: the longest row in tokens; 0: what the
     configuration says. `value_head`: a linear value of the hidden state before each decision, 0 at first, so that one
     trunk serves policy and critic (`same_as`). `lora`: train low-rank adapters (and the value head) and nothing else;
     the extra `lm` has what it needs. Checkpoints hold the base beside the adapters.
+
+    `gradient_checkpointing`: for the gradient keep only what goes into each layer, and run the layer again: less
+    memory, a third more work. `dtype` = `bfloat16`: linear layers score and train in it, over float32 parameters; head,
+    norms and the stream between layers stay float32. Both need a layout that `layouts` knows.
 
     A model made from scratch never says its padding token: it has probability 0 at every decision, sampled and scored.
     `save` writes that down where transformers reads it (`suppress_tokens`); a loaded one is restricted by that alone.
@@ -61,6 +70,8 @@ class Causal:
     value_head: bool = False
     lora: Lora | None = None
     device: str = "cpu"
+    gradient_checkpointing: bool = False
+    dtype: str = "float32"
     kind: Literal["exact"] = field(init=False, default="exact")
 
     def build(self, task: Any) -> None:
@@ -68,11 +79,14 @@ class Causal:
         tokenizer, and for an architecture whose logits are not a function of its last hidden state alone."""
         if getattr(task, "spaces", lambda: None)() is not None:
             raise ValueError("model 'causal' reads text, and this task has spaces of numbers: use another model")
-        lm, self.text = _loaded(self.path) if self.path else self._scratch(task)
+        lm, self.text = pretrained.load(self.path) if self.path else self._scratch(task)
         if self.lora is not None:
             adapt(lm, self.lora)
-        self.module = Trunk(lm, self.value_head, self.context).to(self.device)
-        head = Path(self.path) / VALUE
+        if self.dtype not in DTYPES:
+            raise ValueError(f"dtype is {self.dtype!r}; {nearest(self.dtype, DTYPES)}")
+        dtype = getattr(torch, self.dtype)
+        self.module = Trunk(lm, self.value_head, self.context, self.gradient_checkpointing, dtype).to(self.device)
+        head = Path(self.path).expanduser() / VALUE
         if self.path and self.value_head and head.is_file():
             from safetensors.torch import load_file
 
@@ -90,6 +104,11 @@ class Causal:
         """The longest row that it reads, in tokens."""
         return self.module.limit
 
+    @property
+    def packs(self) -> bool:
+        """Whether it runs rows without padding, so that a micro-batch is counted in tokens that there are."""
+        return self.module.lean is not None
+
     def encode(self, prompt: Payload) -> Array:
         """[k] the token ids of a string or of messages."""
         return self.text.encode(prompt)
@@ -105,46 +124,86 @@ class Causal:
         contexts = [step.context for step in batch.steps]
         k = batch["length"].numpy() - np.fromiter(map(len, contexts), np.int64, len(contexts))  # type: ignore[arg-type]
         k = np.where([step.action is None for step in batch.steps], 0, k)  # a closing row takes no token
-        mask, device = batch["mask"], self.module.device
-        action = batch["action"].to(device)
-        hidden = self.module.before(contexts, action[:, : int(k.max(initial=1))], k, self.text.pad)  # type: ignore[arg-type]
+        mask, device, net = batch["mask"], self.module.device, self.module
+        seen = mask
+        if net.value is not None and not bool((some := mask.any(1)).all()):
+            seen = mask.clone()
+            seen[~some, 0] = True  # rows that decide nothing are valued by their context
+        hidden = net.before(contexts, batch["action"], k, seen, self.text.pad)  # type: ignore[arg-type]
         support, ban, temperature = (
             None if (x := batch.get(name)) is None else x.to(device).flatten(0, 1)
             for name in ("support", "ban", "temperature")
         )
         return TokenDist(
-            hidden=flattened(hidden, mask.shape[1]),
-            action=action.flatten(),
+            hidden=hidden,
+            action=batch["action"].to(device).flatten(),
             mask=mask.flatten().to(device),
-            head=self.module.logits,
-            vocabulary=self.module.vocabulary,
+            head=net.logits,
+            vocabulary=net.vocabulary,
             shape=tuple(mask.shape),
             temperature=None if temperature is None else temperature.nan_to_num(1.0),  # NaN: not sampled by us
             support=support,
             ban=ban,
-            never=self.module.never.to(device) if len(self.module.never) else None,
-            scalar=self.module.scalar,
+            never=net.never.to(device) if len(net.never) else None,
+            scalar=net.scalar,
+            seen=seen.flatten().to(device),
+            linear=net.linear,
+            stretch=net.scale,
         )
 
     def sample(self, contexts: Sequence[Array], sampling: Sampling, *, noise: Noise) -> list[Trace]:
-        """One trace a context; see `decoding.generate`. Raises ValueError for settings that it cannot honour."""
-        wrong = [i for i in sampling.ban if not 0 <= i < self.module.vocabulary]
-        if wrong:
-            raise ValueError(f"sampling.ban names token {wrong[0]}: expected 0 to {self.module.vocabulary - 1}")
-        stopped = stop_strings(sampling.stop, self.text.stops(sampling.stop), self.text.decode)
-        return generate(self.module, contexts, sampling, noise, end=self.end, pad=self.text.pad, stopped=stopped)
+        """One trace a context, as it is continued until its end token, a stop string, `max_new` tokens or the longest
+        row that the model reads. An end token is a decision, `module.never` none; for `info` see `Row.trace`. Raises
+        ValueError for settings that it cannot honour, NoRoom for a context that is empty or fills the model."""
+        row_keys: Any = getattr(noise, "keys", None)
+        decoder = None if row_keys is None else self.decoder()
+        if decoder is None:
+            wrong = [i for i in sampling.ban if not 0 <= i < self.module.vocabulary]
+            if wrong:
+                raise ValueError(f"sampling.ban names token {wrong[0]}: expected 0 to {self.module.vocabulary - 1}")
+            stopped = self._stops(sampling.stop)
+            return generate(
+                self.module, contexts, sampling, noise, ends=self.text.ends, pad=self.text.pad, stopped=stopped
+            )
+        rows = [Row(c, sampling, key, (i,)) for i, (c, key) in enumerate(zip(contexts, row_keys, strict=True))]
+        decoder.add(rows)
+        while len(decoder):
+            decoder.step()
+        return [row.trace() for row in rows]
 
-    def save(self, directory: str | Path) -> None:
+    def decoder(self, **settings: Any) -> Decoder | None:
+        """Continuous batching with these settings (see `Decoder`); None where there is no fast path for the layout."""
+        lean = self.module.lean
+        return None if lean is None else Decoder(self.module, lean, ends=self.text.ends, stops=self._stops, **settings)
+
+    def _stops(self, strings: Sequence[str]) -> Stops | None:
+        return stop_strings(strings, self.text.stops(strings), self.text.decode)
+
+    def save(self, directory: str | Path, *, dtype: str = "", shard: str = pretrained.SHARD) -> None:
         """As a Hugging Face directory: configuration, safetensors, tokenizer; the value head beside them. Adapters are
-        merged into the weights."""
+        merged into the weights. `dtype`: float32 (the default), bfloat16 or float16; `shard`: the largest file."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        (self.module.lm if self.lora is None else merged(self.module.lm)).save_pretrained(directory)
-        self.text.save(str(directory))
+        lm = self.module.lm if self.lora is None else merged(self.module.lm)
+        pretrained.save(lm, self.text, directory, dtype=dtype, shard=shard)
         if self.module.value is not None:
             from safetensors.torch import save_file
 
             save_file({k: v.contiguous() for k, v in self.module.value.state_dict().items()}, str(directory / VALUE))
+
+    def save_adapters(self, directory: str | Path, base: str) -> None:
+        """The adapters alone, as peft reads them upon the model of the directory `base`, and the tokenizer."""
+        save_adapters(self.module.lm, Path(directory), base)
+        self.text.save(str(directory))
+
+    def save_base(self, directory: str | Path) -> None:
+        """What lies under the adapters, as `save` writes a model."""
+        pretrained.save(merged(self.module.lm, without=True), self.text, directory)
+
+    def renamed(self, weights: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """The weights of a model without adapters by the names that they have under this one's, which stay as they are;
+        others as given."""
+        return weights if self.lora is None else under_adapters(weights, self.module.state_dict())
 
     # ---------------------------------------------------------------- from scratch
 
@@ -172,7 +231,7 @@ class Causal:
         config = AutoConfig.for_model(self.architecture, **{**sizes, **self.config})
         lm = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         lm.generation_config.suppress_tokens = [text.pad] if text.pad != text.end else None
-        return lm, text
+        return lm, Tokenizer(text.hf, limit=lm.get_input_embeddings().num_embeddings)
 
     def _tokenizer(self, task: Any) -> Tokenizer:
         if self.tokenizer == "char":
@@ -188,18 +247,3 @@ class CausalValue(Causal):
     """The same trunk as a critic: a causal model that has a value head unless told otherwise."""
 
     value_head: bool = True
-
-
-def _loaded(path: str) -> tuple[Any, Tokenizer]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    try:
-        lm = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, use_safetensors=True)
-        return lm, Tokenizer(AutoTokenizer.from_pretrained(path))
-    except OSError as error:
-        if Path(path).is_dir():
-            raise
-        first = str(error).strip().partition("\n")[0]
-        raise FileNotFoundError(
-            f"no directory {path!r} (looked in {Path.cwd()}), and no model of the hub: {first}"
-        ) from None

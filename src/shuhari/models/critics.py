@@ -44,13 +44,26 @@ class Actions:
     """Values q [B, K, A] of all discrete actions, and the epsilon-greedy policy on them; the methods of a policy are
     those of the mixture with the row's `epsilon` [B, K] (0 where None). `allowed` [B, K, A]: what a mask allows (None:
     everything); the rest is worth -1e9, is never done and has no uniform share. Methods answer [B, K]; after `at`, [N].
+    `action` may be the batch whose decisions are meant, read once they are asked for.
     """
 
-    __slots__ = ("action", "allowed", "epsilon", "q")
+    __slots__ = ("_action", "_epsilon", "allowed", "q")
 
-    def __init__(self, q: Tensor, action: Tensor, epsilon: Tensor | None = None, allowed: Tensor | None = None) -> None:
+    def __init__(
+        self, q: Tensor, action: Tensor | Batch, epsilon: Tensor | None = None, allowed: Tensor | None = None
+    ) -> None:
         self.q = q if allowed is None else q.masked_fill(~allowed, FORBIDDEN)
-        self.action, self.epsilon, self.allowed = action, epsilon, allowed
+        self.allowed, self._action, self._epsilon = allowed, action, epsilon
+
+    @property
+    def action(self) -> Tensor:
+        of = self._action
+        return of["action"].long().view(self.q.shape[:-1]) if isinstance(of, Batch) else of
+
+    @property
+    def epsilon(self) -> Tensor | None:
+        of = self._action
+        return epsilon(of) if isinstance(of, Batch) else self._epsilon
 
     def all(self) -> Tensor:
         """[B, K, A] the value of every action."""
@@ -66,7 +79,8 @@ class Actions:
 
     def probs(self) -> Tensor:
         """[B, K, A]: 1 - epsilon for the greedy action, and epsilon shared evenly by all that is allowed."""
-        e = self.q.new_zeros(()) if self.epsilon is None else self.epsilon.unsqueeze(-1)
+        e = self.epsilon
+        e = self.q.new_zeros(()) if e is None else e.unsqueeze(-1)
         if self.allowed is None:
             rest = (e / self.q.shape[-1]).expand_as(self.q)
         else:
@@ -90,9 +104,10 @@ class Actions:
 
     def at(self, index: Tensor) -> Actions:
         """The decisions `index` [N] of the flattened [B * K]."""
-        e = None if self.epsilon is None else self.epsilon.expand_as(self.action).flatten()[index]
+        action, e = self.action, self.epsilon
+        e = None if e is None else e.expand_as(action).flatten()[index]
         allowed = None if self.allowed is None else self.allowed.flatten(0, -2)[index]
-        return Actions(self.q.flatten(0, -2)[index], self.action.flatten()[index], e, allowed)
+        return Actions(self.q.flatten(0, -2)[index], action.flatten()[index], e, allowed)
 
 
 @register("model", "value")
@@ -152,8 +167,7 @@ class DiscreteQ:
         seen = self._inputs.of(batch)
         allowed = self._inputs.mask(seen)
         q = self.module(seen).unsqueeze(1)
-        action = batch["action"].long().view(-1, 1)
-        return Actions(q, action, epsilon(batch), None if allowed is None else allowed.unsqueeze(1))
+        return Actions(q, batch, allowed=None if allowed is None else allowed.unsqueeze(1))
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
         """contexts [B, ...] -> action [B] in 0..A-1, logp [B, 1]; `info`: `epsilon` [B, 1]. ValueError for a mask that
@@ -221,13 +235,13 @@ class ContinuousQ:
 class Scalar:
     """`value()` > 0, one number that broadcasts against any column; `parameters()` is its logarithm."""
 
-    __slots__ = ("_log", "_value")
+    __slots__ = ("_log",)
 
     def __init__(self, log: Tensor) -> None:
-        self._log, self._value = log, log.exp()
+        self._log = log
 
     def value(self) -> Tensor:
-        return self._value
+        return self._log.exp()
 
     def parameters(self) -> Tensor:
         return self._log

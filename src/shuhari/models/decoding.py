@@ -1,308 +1,252 @@
-"""Sampling from a causal language model: one prefill for each different context, then one token a row at a time.
+"""Continuous batching: rows wait, enter a slot as one falls free, say a token at each step, and leave when done.
 
-Left out: beams, speculation, contrastive search. Rows never meet: row i reads noise row i, and a finished row leaves.
+A prompt is read once for all rows that begin with it, a chunk at a time, and kept as long as one of them waits. Rows of
+different settings share a forward. New weights may come at any token: what the rows have said is then read again. Left
+out: beams, speculation. Rows never meet: what a row says is a function of its context, its settings, its key and the
+weights, up to the rounding of a forward over other neighbours.
 
-Axes: `B` rows, `U` different contexts, `b` rows still running, `V` vocabulary, `S` kept ids, `K` decisions of a row.
+Axes: `b` rows that run, `V` vocabulary, `D` hidden, `K` decisions of a row, `P` tokens of a prefix, `W` last tokens.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from shuhari.data import Array, Sampling
-from shuhari.needs import Noise, Trace
+from shuhari.data import Array
+from shuhari.models.choice import Stops
+from shuhari.models.lanes import WIDER, Lanes, NoRoom, Row
+from shuhari.models.slots import Prefix, Slots, read, width
 
-WIDER = "set `context` in [models.<role>]"
-SHRINK = 0.8  # finished rows are dropped from the cache when fewer than this share of its rows still run
-
-
-class NoRoom(ValueError):
-    """A context of `size` tokens that leaves a model of `limit` no room for `more`, or nothing to begin from."""
-
-    def __init__(self, size: int, limit: int, more: int = 1) -> None:
-        room = f"1 to {limit - more}" if more < limit else f"fewer than {more} tokens behind it"
-        super().__init__(f"a context of {size} tokens: expected {room} (the model reads {limit}; {WIDER})")
+__all__ = ["WIDER", "Decoder", "NoRoom", "Row"]
 
 
 class Network(Protocol):
-    """What decoding asks of a model. `limit`: the longest row that it reads; `never` [m]: ids that are no decision;
-    `cache`: made by `new_cache`."""
+    """What decoding asks of a model. `limit`: the longest row that it reads; `never` [m]: ids that are no decision."""
 
     limit: int
+    vocabulary: int
     never: Tensor
 
     @property
     def device(self) -> torch.device: ...
-    def new_cache(self, room: int) -> Any: ...
-    def hidden(
-        self, ids: Tensor, cache: Any = None, mask: Tensor | None = None, positions: Tensor | None = None
-    ) -> Tensor: ...
-    def logits(self, hidden: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
-    """One decision of b rows: ids [b], logp [b] of what was drawn, and, where asked for, the kept ids [b, S] (-1
-    padded) and the `top` most probable ids with their log-probabilities [b, top]."""
+class _Waiting:
+    """A row that waits, the tokens that it begins with, and the names of that prefix and of the one before it."""
 
-    ids: Tensor
-    logp: Tensor
-    support: Tensor | None = None
-    top: tuple[Tensor, Tensor] | None = None
+    row: Row
+    ids: Array
+    name: bytes
+    base: bytes | None
 
 
-def choose(logits: Tensor, sampling: Sampling, temperature: float, u: Tensor, ban: Tensor | None = None) -> Choice:
-    """Draw from logits [b, V] by inverse distribution function at u [b] float64.
+class Decoder:
+    """`slots` rows run at a time. `tokens`: the most that the cache has room for, prompts included (0: no bound; a
+    single row may exceed it): where rows outgrow it, those that came last wait again. `chunk`: the most tokens of
+    prompts that are read between two tokens of the rows that run. `dtype` of weights and cache: None, as the model is.
 
-    In this order: temperature, all but the ids `ban` [m], the `top_k` most probable, of those (renormalised) the
-    smallest set whose probability reaches `top_p`, of those all with at least `min_p` times the highest probability.
-    `logp` is that of the distribution that is left.
+    `network` has what `Network` says, `lean` is its forward (`layouts.lean_of`), `ends` the end tokens, `stops` makes
+    the test for stop strings. The weights are copied at `refresh`.
     """
-    logits = logits / temperature if temperature != 1 else logits
-    if ban is not None:
-        logits = logits.index_fill(1, ban, -torch.inf)
-    support = None
-    if sampling.truncates:
-        logits, support = _truncated(logits, sampling)
-    p = logits.log_softmax(-1)
-    if sampling.greedy:
-        at = p.argmax(-1, keepdim=True)
-    else:
-        mass = p.double().exp().cumsum(-1)
-        at = torch.searchsorted(mass, u.to(mass.device)[:, None] * mass[:, -1:])
-    ids = at if support is None else support.gather(1, at)
-    top = None
-    if sampling.top:
-        logp, best = p.topk(min(sampling.top, p.shape[-1]))
-        top = best if support is None else support.gather(1, best), logp
-    return Choice(ids.squeeze(1), p.gather(1, at).squeeze(1), support, top)
 
+    def __init__(
+        self,
+        network: Network,
+        lean: Any,
+        *,
+        ends: Sequence[int],
+        stops: Callable[[tuple[str, ...]], Stops | None] = lambda strings: None,
+        slots: int = 256,
+        tokens: int = 0,
+        chunk: int = 512,
+        dtype: str | torch.dtype | None = None,
+    ) -> None:
+        for name, value, low in (("slots", slots, 1), ("tokens", tokens, 0), ("chunk", chunk, 1)):
+            if value < low:
+                raise ValueError(f"{name} is {value}: expected at least {low}")
+        self.network, self.lean, self.version = network, lean, 0
+        self.budget, self.chunk = tokens or 1 << 62, chunk
+        self.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+        self._weights: Any = None
+        self._lanes = Lanes(slots, ends, network.never.to(network.device), stops)
+        self._cache = Slots(lean, slots, network.device, self.dtype or lean.lm.dtype)
+        self._waiting: deque[_Waiting] = deque()
+        self._prefixes: dict[bytes, Prefix] = {}
+        self._wanted: Counter[bytes] = Counter()  # how many wait for each prefix
 
-def _truncated(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
-    """([b, S] logits of the kept ids, most probable first, -inf beyond; [b, S] the ids, -1 beyond)."""
-    if 0 < sampling.top_k < logits.shape[1]:
-        logits, ids = logits.topk(sampling.top_k)
-    else:
-        logits, ids = logits.sort(dim=-1, descending=True, stable=True)
-    p = logits.double().softmax(-1)
-    keep = p > 0
-    if sampling.top_p < 1:
-        keep &= p.cumsum(-1) - p < sampling.top_p  # up to the one that crosses
-    if sampling.min_p > 0:
-        keep &= p >= sampling.min_p * p[:, :1]
-    keep[:, 0] = True
-    width = int(keep.sum(1).max())
-    keep = keep[:, :width]
-    return logits[:, :width].masked_fill(~keep, -torch.inf), torch.where(keep, ids[:, :width], -1)
+    # ---------------------------------------------------------------- rows come and go
 
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._cache.lanes)
 
-@torch.no_grad()
-def generate(
-    network: Network,
-    contexts: Sequence[Array],
-    sampling: Sampling,
-    noise: Noise,
-    *,
-    end: int,
-    pad: int,
-    stopped: Callable[[Array], Array] | None = None,
-) -> list[Trace]:
-    """Continue each context until `end`, a stop (`stopped`: tokens [b, so far] -> [b] bool), `max_new` tokens or the
-    model's limit for that row. An end token is a decision, `network.never` none. info: `ended` (False: cut by a limit),
-    and, where asked for, `support`, `ban`, `top`, `top_logp` [K, ...] (what `TokenDist` needs to score the row as it
-    was sampled). Ids beyond what exists are -1.
+    @property
+    def rows(self) -> list[Row]:
+        """All that are in flight, in their order, with what they have said so far."""
+        running = [self._lanes.harvest(lane, self.version) for lane in self._cache.lanes.tolist()]
+        return sorted([*running, *(w.row for w in self._waiting)], key=lambda row: row.order)
 
-    Raises ValueError for settings that it cannot honour (epsilon), NoRoom where a context is empty or fills the model.
-    """
-    if sampling.epsilon != 0:
-        raise ValueError(f"sampling.epsilon is {sampling.epsilon}: a language model samples without; expected 0")
-    if not len(contexts):
-        return []
-    unique, index = distinct(contexts)
-    shortest, longest = min(map(len, unique)), max(map(len, unique))
-    if shortest < 1 or longest >= network.limit:
-        raise NoRoom(longest if shortest else 0, network.limit)
-    limits = np.minimum(sampling.max_new, network.limit - np.fromiter(map(len, contexts), np.int64, len(contexts)))
-    limit = int(limits.max())  # of the row that may grow the most; each stops at its own
-    temperatures = sampling.temperatures(limit).tolist()
-    B, device = len(contexts), network.device
-    prompt, seen = left_padded(unique, pad, limit, device)
-    place = None if seen is None else seen[:, :longest].sum(1)  # [U] the position of the first new token
-    memory = network.new_cache(longest + limit)
-    logits = network.logits(network.hidden(prompt, memory, upto(seen, longest), places(seen, longest))[:, -1])
-    if len(unique) < B:
-        logits = logits[index.to(device)]
-        memory.batch_select_indices(index.to(device))
-        seen, place = _rows(seen, index), _rows(place, index)
-    never = network.never.to(device) if len(network.never) else None
-    banned = torch.cat([network.never, torch.tensor(sampling.ban)]).to(device) if sampling.ban else never
-    tokens, logp = np.full((B, limit), -1, np.int32), np.zeros((B, limit), np.float32)
-    record: list[tuple[Tensor, Choice]] = []
-    running = torch.arange(B)  # the rows in the cache
-    alive = np.ones(B, bool)  # which of those still run
-    finished = np.zeros(B, bool)
-    for i in range(limit):
-        choice = choose(logits, sampling, temperatures[i], noise.uniform(i)[running], never if i else banned)
-        rows, ids = running.numpy(), choice.ids
-        drawn, there = ids.cpu().numpy(), rows[alive]
-        tokens[there, i], logp[there, i] = drawn[alive], choice.logp.cpu().numpy()[alive]
-        if choice.support is not None or choice.top is not None:
-            record.append((running[torch.from_numpy(alive)], _take(choice, torch.from_numpy(alive).to(device))))
-        done = drawn == end
-        if stopped is not None:
-            done |= stopped(tokens[rows, : i + 1])
-        finished[rows[alive & done]] = True
-        alive = alive & ~done & (i + 1 < limits[rows])
-        if not alive.any():
-            break
-        if alive.mean() < SHRINK:
-            live = torch.from_numpy(alive.nonzero()[0])
-            memory.batch_select_indices(live.to(device))
-            running, ids, alive = running[live], ids[live.to(device)], np.ones(len(live), bool)
-            seen, place = _rows(seen, live), _rows(place, live)
-        positions = None if place is None else (place + i).clamp(max=network.limit - 1)[:, None]  # rows that are done
-        logits = network.logits(network.hidden(ids[:, None], memory, upto(seen, longest + i + 1), positions)[:, -1])
-    extra = _extras(record, B, limit)
-    if sampling.ban and not sampling.truncates:
-        extra["ban"] = np.full((B, limit, len(sampling.ban)), -1, np.int32)
-        extra["ban"][:, 0] = sampling.ban
-    traces = []
-    for r, k in enumerate((tokens >= 0).sum(1).tolist()):
-        info = {"ended": bool(finished[r]), **{name: x[r, :k].copy() for name, x in extra.items()}}
-        traces.append(Trace(tokens[r, :k].copy(), logp[r, :k].copy(), 0, info))
-    return traces
+    def add(self, rows: Iterable[Row]) -> None:
+        """These rows wait for a slot. Raises NoRoom for a context that is empty or fills the model, ValueError for
+        settings that cannot be honoured and for a row that has said all that it may; then none is added."""
+        rows = list(rows)
+        for row in rows:
+            self._check(row)
+        for row in rows:
+            self._waiting.append(self._wait(row))
 
+    def remove(self, rows: Iterable[Row]) -> None:
+        """Rows in flight are forgotten, with what they have said until now in them."""
+        gone = {id(row) for row in rows}
+        self._leave([lane for lane in self._cache.lanes.tolist() if id(self._lanes.rows[lane]) in gone])
+        for w in self._waiting:
+            if id(w.row) in gone:
+                self._served(w)
+        self._waiting = deque(w for w in self._waiting if id(w.row) not in gone)
 
-def stop_strings(
-    strings: Sequence[str], spelled: list[Array] | None, decode: Callable[[Array], str]
-) -> Callable[[Array], Array] | None:
-    """A test tokens [b, so far] -> [b] bool: whether a stop string has just been completed. `spelled`: the ids of each
-    string where it has one spelling; else the last tokens are decoded."""
-    if not strings:
-        return None
-    if not all(strings):
-        raise ValueError("a stop string is empty: expected at least one character")
-    if spelled is not None:
+    @torch.no_grad()
+    def refresh(self, version: int) -> None:
+        """From now on with the weights as they are now, named `version`. Rows in flight keep what they have said. All
+        of it is read again, so that what follows is a function of these rows and weights alone."""
+        rows = self.rows
+        for holder in (self._waiting, self._prefixes, self._wanted, self._cache, self._lanes):
+            holder.clear()
+        self._weights, self.version = self.lean.frozen(self.dtype), version
+        self._waiting.extend(self._wait(row) for row in sorted(rows, key=lambda row: len(row.tokens) == 0))
 
-        def compare(tokens: Array) -> Array:
-            hit = np.zeros(len(tokens), bool)
-            for ids in spelled:
-                if tokens.shape[1] >= len(ids):
-                    hit |= (tokens[:, -len(ids) :] == ids).all(1)
-            return hit
+    def _check(self, row: Row) -> None:
+        limit, vocabulary, sampling = self.network.limit, self.network.vocabulary, row.sampling
+        if not 1 <= len(row.context) < limit:
+            raise NoRoom(len(row.context), limit)
+        if sampling.epsilon != 0:
+            raise ValueError(f"sampling.epsilon is {sampling.epsilon}: a language model samples without; expected 0")
+        for i in sampling.ban:
+            if not 0 <= i < vocabulary:
+                raise ValueError(f"sampling.ban names token {i}: expected 0 to {vocabulary - 1}")
+        if row.ended or len(row.tokens) >= self._most(row):
+            raise ValueError(f"a row that has said {len(row.tokens)} tokens and may say {self._most(row)} is done")
+        self._lanes.kind(sampling)
 
-        return compare
-    window = 4 * max(map(len, strings)) + 4  # a character takes at most four tokens
+    def _most(self, row: Row) -> int:
+        return min(row.sampling.max_new, self.network.limit - len(row.context))
 
-    def read(tokens: Array) -> Array:
-        texts = [decode(row[row >= 0]) for row in tokens[:, -window:]]
-        return np.array([any(s in t for s in strings) for t in texts])
+    def _wait(self, row: Row) -> _Waiting:
+        ids, name, base = row.context, row.context.tobytes(), None
+        if len(row.tokens):
+            ids = np.concatenate([ids, row.tokens])
+            name, base = ids.tobytes(), name
+            self._wanted[base] += 1
+        self._wanted[name] += 1
+        return _Waiting(row, ids, name, base)
 
-    return read
+    def _served(self, w: _Waiting) -> None:
+        for name in (w.name, w.base):
+            if name is not None:
+                self._wanted[name] -= 1
+                if not self._wanted[name]:
+                    del self._wanted[name]
+                    self._prefixes.pop(name, None)
 
+    def _leave(self, lanes: Sequence[int]) -> list[Row]:
+        """The rows of these lanes, which they leave, with what they have said."""
+        rows = [self._lanes.harvest(lane, self.version) for lane in lanes]
+        for lane in lanes:
+            self._lanes.leave(lane)
+        self._cache.leave(np.array(lanes, np.int64))
+        return rows
 
-def distinct(contexts: Sequence[Array]) -> tuple[list[Array], Tensor]:
-    """The different contexts, in order of appearance, and [B] which one each row has."""
-    first: dict[bytes, int] = {}
-    unique: list[Array] = []
-    index = []
-    for c in contexts:
-        at = first.setdefault(c.tobytes(), len(unique))
-        if at == len(unique):
-            unique.append(c)
-        index.append(at)
-    return unique, torch.tensor(index)
+    # ---------------------------------------------------------------- a step
 
+    @torch.no_grad()
+    def step(self) -> list[Row]:
+        """One token of every row that runs, and of those that enter now. The rows that it finishes, which leave."""
+        if self._weights is None:
+            self.refresh(self.version)
+        self._widen()
+        entering = self._enter()
+        fresh = np.array([self._lanes.seat(w.row, self._most(w.row)) for w, _ in entering], np.int64)
+        running, hidden = self._cache.lanes, []
+        if len(running):
+            ids, positions = self._lanes.last(running).to(self._cache.device), self._cache.begin()
+            hidden.append(self.lean.hidden(self._weights, ids, positions, self._cache.attend))
+        if entering:
+            hidden.append(torch.stack([prefix.hidden for _, prefix in entering]))  # type: ignore[misc]
+        if not hidden:
+            return []
+        logits = self.lean.logits(self._weights, torch.cat(hidden))
+        done = self._lanes.decide(np.concatenate([running, fresh]), fresh, logits)
+        seats: dict[Prefix, list[int]] = {}
+        for lane, (w, prefix) in zip(fresh.tolist(), entering, strict=True):
+            if not done[lane]:
+                seats.setdefault(prefix, []).append(lane)
+            self._served(w)
+        self._cache.enter(seats)
+        return self._leave(done.nonzero()[0].tolist())
 
-def left_padded(rows: Sequence[Array], pad: int, more: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """([U, P] ids, padded on the left, so that all rows end together; [U, P + more] 1 where there is a token, or None
-    where all rows have one length: attention then needs no mask)."""
-    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    longest = int(lengths.max())
-    flat = np.concatenate(rows).astype(np.int64)
-    if int(lengths.min()) == longest:
-        return torch.from_numpy(flat.reshape(len(rows), longest)).to(device), None
-    there = np.arange(longest + more) >= longest - lengths[:, None]
-    ids = np.full((len(rows), longest), pad, np.int64)
-    ids[there[:, :longest]] = flat
-    return torch.from_numpy(ids).to(device), torch.from_numpy(there.astype(np.int64)).to(device)
+    def _widen(self) -> None:
+        """Make room for a token of each row; where the budget has none, the row that came last waits again."""
+        self._cache.widen()
+        while self._used > self.budget and len(running := self._cache.lanes) > 1:
+            (row,) = self._leave([self._lanes.latest(running)])
+            self._waiting.appendleft(self._wait(row))
 
+    @property
+    def _used(self) -> int:
+        return self._cache.used + sum(len(p.ids) for p in self._prefixes.values())
 
-def places(seen: Tensor | None, k: int) -> Tensor | None:
-    """[U, k] the position of each token, 0 on padding; None: counted from the left."""
-    return None if seen is None else (seen[:, :k].cumsum(1) - 1).clamp(min=0)
-
-
-def upto(seen: Tensor | None, k: int) -> Tensor | None:
-    """The mask of the first k tokens."""
-    return None if seen is None else seen[:, :k]
-
-
-def _rows(x: Tensor | None, index: Tensor) -> Tensor | None:
-    return None if x is None else x[index.to(x.device)]
-
-
-def _take(choice: Choice, alive: Tensor) -> Choice:
-    top = None if choice.top is None else (choice.top[0][alive], choice.top[1][alive])
-    return Choice(choice.ids, choice.logp, None if choice.support is None else choice.support[alive], top)
-
-
-def _extras(record: list[tuple[Tensor, Choice]], B: int, K: int) -> dict[str, Array]:
-    """name -> [B, K, ...] of what was asked for at each decision."""
-    out: dict[str, Array] = {}
-
-    def put(name: str, values: list[Tensor], fill: float, dtype: Any) -> None:
-        width = max(v.shape[1] for v in values)
-        whole = out[name] = np.full((B, K, width), fill, dtype)
-        for i, ((rows, _), v) in enumerate(zip(record, values, strict=True)):
-            whole[rows.numpy(), i, : v.shape[1]] = v.cpu().numpy()
-
-    if record and record[0][1].support is not None:
-        put("support", [c.support for _, c in record if c.support is not None], -1, np.int32)
-    if record and record[0][1].top is not None:
-        put("top", [c.top[0] for _, c in record if c.top is not None], -1, np.int32)
-        put("top_logp", [c.top[1] for _, c in record if c.top is not None], -np.inf, np.float32)
-    return out
-
-
-@cache
-def growing_layer() -> type:
-    """A cache layer that writes into room made beforehand: Hugging Face's own copies all keys at every token."""
-    from transformers.cache_utils import DynamicLayer
-
-    class Growing(DynamicLayer):  # type: ignore[misc]
-        keys: Tensor
-        values: Tensor
-        room = 0
-        buffers: tuple[Tensor, ...] = ()
-
-        def update(self, keys: Tensor, values: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-            if not self.is_initialized:
-                self.lazy_initialization(keys, values)
-                start = 0
+    def _enter(self) -> list[tuple[_Waiting, Prefix]]:
+        """The rows that may enter now, in order, each with its prefix, which has been read."""
+        front = list(islice(self._waiting, len(self._lanes.free)))
+        if not front:
+            return []
+        front = self._affordable(front)
+        todo: dict[Prefix, None] = {}  # in order
+        for w in front:
+            base = None if w.base is None else self._prefix(w.base, w.row.context)
+            prefix = self._prefix(w.name, w.ids, base)
+            for p in (base, prefix):
+                if p is not None and p.hidden is None:
+                    todo[p] = None
+        while any(p.hidden is None for p in todo):
+            read(self.lean, self._weights, [p for p in todo if p.hidden is None], self.chunk)
+            if len(self._cache.lanes):
+                break  # the others do not wait longer than for a chunk
+        entering, waiting = [], []
+        for w in front:
+            prefix = self._prefixes[w.name]
+            if prefix.hidden is None:
+                waiting.append(w)
             else:
-                start = self.get_seq_length()
-            stop = start + keys.shape[-2]
-            old = (self.keys, self.values)
-            if not self.buffers or stop > self.buffers[0].shape[-2]:
-                room = max(self.room, stop)
-                self.buffers = tuple(x.new_empty(*x.shape[:2], room, x.shape[3]) for x in (keys, values))
-                for buffer, x in zip(self.buffers, old if start else (), strict=False):
-                    buffer[:, :, :start] = x
-            for buffer, x in zip(self.buffers, (keys, values), strict=True):
-                buffer[:, :, start:stop] = x
-            self.keys, self.values = (buffer[:, :, :stop] for buffer in self.buffers)
-            return self.keys, self.values
+                entering.append((w, prefix))
+            self._waiting.popleft()
+        self._waiting.extendleft(reversed(waiting))
+        return entering
 
-        def batch_select_indices(self, indices: Tensor) -> None:
-            self.keys, self.values = self.keys[indices], self.values[indices]
-            self.buffers = ()  # made anew, with room, at the next update
+    def _affordable(self, front: list[_Waiting]) -> list[_Waiting]:
+        """As many of them as the budget has room for, and one where nothing runs."""
+        kept = {name for w in front for name in (w.name, w.base)}
+        if self.budget < 1 << 62:  # other prefixes are read again when it is their turn
+            self._prefixes = {name: p for name, p in self._prefixes.items() if name in kept}
+        used, names, busy = self._used, set(self._prefixes), len(self._cache.lanes) > 0
+        for i, w in enumerate(front):
+            for prefix, size in ((w.name, len(w.ids)), (w.base, len(w.row.context))):
+                if prefix is not None and prefix not in names:
+                    names.add(prefix)
+                    used += size
+            used += width(len(w.ids) + 1)
+            if used > self.budget and (i or busy):
+                return front[:i]
+        return front
 
-    return Growing
+    def _prefix(self, name: bytes, ids: Array, base: Prefix | None = None) -> Prefix:
+        if name not in self._prefixes:
+            self._prefixes[name] = self._cache.new(ids, base)
+        return self._prefixes[name]

@@ -52,7 +52,7 @@ class Gaussian:
     def rsample(self, noise: Noise) -> tuple[Tensor, Tensor]:
         """Reparameterised actions [B, A] and their log_prob [B, K], both differentiable."""
         eps = noise.normal(0, self.mean.shape[-1]).view_as(self.mean)
-        action = self.mean + self.log_std.exp() * eps
+        action = torch.addcmul(self.mean, self.log_std.exp(), eps)
         return action.flatten(0, -2), -(0.5 * eps.square() + self.log_std + _HALF_LOG_2PI).sum(-1)
 
     def parameters(self) -> Tensor:
@@ -72,18 +72,34 @@ class Squashed:
     cannot be had back from a in float32. `epsilon`: the share of a uniform a in the behaviour's mixture. The entropy
     has no closed form."""
 
-    __slots__ = ("action", "epsilon", "log_std", "mean", "pre")
+    __slots__ = ("_of", "_taken", "log_std", "mean")
 
     def __init__(
-        self, mean: Tensor, log_std: Tensor, action: Tensor, pre: Tensor | None = None, epsilon: Tensor | None = None
+        self,
+        mean: Tensor,
+        log_std: Tensor,
+        action: Tensor | Batch,
+        pre: Tensor | None = None,
+        epsilon: Tensor | None = None,
     ) -> None:
-        self.mean, self.log_std, self.action, self.pre, self.epsilon = mean, log_std, action, pre, epsilon
+        """action: or the batch whose decisions are meant, read once they are asked for."""
+        self.mean, self.log_std, self._of = mean, log_std, action
+        self._taken = None if isinstance(action, Batch) else (action, pre, epsilon)
+
+    @property
+    def taken(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """What was decided: action, pre, epsilon."""
+        if self._taken is None:
+            of: Any = self._of
+            self._taken = of["action"].view_as(self.mean), of.get("pre"), epsilon(of)
+        return self._taken
 
     def log_prob(self) -> Tensor:
-        u = self.action.clamp(-EDGE, EDGE).atanh()
-        u = u if self.pre is None else self.pre.where(~self.pre.isnan(), u)
+        action, pre, e = self.taken
+        u = action.clamp(-EDGE, EDGE).atanh()
+        u = u if pre is None else pre.where(~pre.isnan(), u)
         logp = normal_log_prob(u, self.mean, self.log_std) - _log_slope(u)
-        return logp if self.epsilon is None else mixed(logp, self.epsilon, u.shape[-1])
+        return logp if e is None else mixed(logp, e, u.shape[-1])
 
     def kl(self, other: Squashed) -> Tensor:
         """KL(self || other), exact: tanh is one to one, so it is that of u. Not of the mixtures with `epsilon`."""
@@ -96,9 +112,10 @@ class Squashed:
     def rsample(self, noise: Noise) -> tuple[Tensor, Tensor]:
         """Reparameterised actions [B, A] of the policy without `epsilon`, and their log_prob [B, K]."""
         eps = noise.normal(0, self.mean.shape[-1]).view_as(self.mean)
-        u = self.mean + self.log_std.exp() * eps
-        logp = -(0.5 * eps.square() + self.log_std + _HALF_LOG_2PI).sum(-1) - _log_slope(u)
-        return u.tanh().flatten(0, -2), logp
+        u = torch.addcmul(self.mean, self.log_std.exp(), eps)
+        drawn = -0.5 * eps.square().sum(-1) - (_HALF_LOG_2PI + 2 * _LOG_2) * eps.shape[-1]  # has no gradient
+        rest = torch.sub(u, self.log_std, alpha=0.5) + F.softplus(-2 * u)  # the sum is as in `_log_slope`
+        return u.tanh().flatten(0, -2), torch.add(drawn, rest.sum(-1), alpha=2)
 
     def parameters(self) -> Tensor:
         """[B, K, 2A] means, then log standard deviations, of u."""
@@ -106,16 +123,16 @@ class Squashed:
 
     def at(self, index: Tensor) -> Squashed:
         """The decisions `index` [N] of the flattened [B * K]."""
-        mean, log_std, action = (x.flatten(0, -2)[index] for x in (self.mean, self.log_std, self.action))
-        pre = None if self.pre is None else self.pre.flatten(0, -2)[index]
-        e = None if self.epsilon is None else self.epsilon.flatten()[index]
-        return Squashed(mean, log_std, action, pre, e)
+        done, pre, e = self.taken
+        mean, log_std, action = (x.flatten(0, -2)[index] for x in (self.mean, self.log_std, done))
+        pre = None if pre is None else pre.flatten(0, -2)[index]
+        return Squashed(mean, log_std, action, pre, None if e is None else e.flatten()[index])
 
 
 def normal_log_prob(x: Tensor, mean: Tensor, log_std: Tensor) -> Tensor:
     """Summed over the last axis."""
     z = (x - mean) * (-log_std).exp()
-    return -(0.5 * z.square() + log_std + _HALF_LOG_2PI).sum(-1)
+    return -_HALF_LOG_2PI * z.shape[-1] - torch.addcmul(log_std, z, z, value=0.5).sum(-1)
 
 
 def normal_kl(p: Gaussian | Squashed, q: Gaussian | Squashed) -> Tensor:
@@ -126,7 +143,7 @@ def normal_kl(p: Gaussian | Squashed, q: Gaussian | Squashed) -> Tensor:
 
 def _log_slope(u: Tensor) -> Tensor:
     """log |d tanh(u) / du| summed over the last axis: log(1 - tanh² u) = 2 (log 2 - u - softplus(-2u)), stable."""
-    return 2 * (_LOG_2 - u - F.softplus(-2 * u)).sum(-1)
+    return 2 * (_LOG_2 * u.shape[-1] - (u + F.softplus(-2 * u)).sum(-1))
 
 
 @register("model", "gaussian")
@@ -209,7 +226,7 @@ class SquashedPolicy:
     def __call__(self, batch: Batch) -> Squashed:
         mean, log_std = self._parameters(self._inputs.of(batch))
         mean, log_std = mean.unsqueeze(1), log_std.unsqueeze(1)
-        return Squashed(mean, log_std, batch["action"].view_as(mean), batch.get("pre"), epsilon(batch))
+        return Squashed(mean, log_std, batch)
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
         """contexts [B, ...] -> action [B, A], logp [B, 1]; `info`: `environment` [B, A], `pre` [B, 1, A],

@@ -6,10 +6,12 @@ Left out: dropout (a score must be a function of its row), adapters of the head 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from shuhari.data import nearest
 
@@ -59,14 +61,42 @@ def adapt(lm: Any, lora: Lora) -> None:
         parameter.requires_grad_(".lora_" in name)
 
 
-def merged(lm: Any) -> Any:
-    """A copy without adapters: what they add stands in the weights, up to rounding."""
+def merged(lm: Any, *, without: bool = False) -> Any:
+    """A copy without adapters: what they add stands in the weights, up to rounding; `without` it, the base as it
+    was."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     plain = copy.deepcopy(lm)
     for name, module in list(plain.named_modules()):
         if isinstance(module, BaseTunerLayer):
-            module.merge(safe_merge=True)
+            if not without:
+                module.merge(safe_merge=True)
             parent, _, child = name.rpartition(".")
             setattr(plain.get_submodule(parent), child, module.get_base_layer())
     return plain
+
+
+def save_adapters(lm: Any, directory: Path, base: str) -> None:
+    """Write what `PeftModel.from_pretrained` reads upon the model of the directory `base`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    from safetensors.torch import save_file
+
+    config = copy.copy(lm.peft_config["default"])
+    config.base_model_name_or_path, config.task_type, config.inference_mode = base, "CAUSAL_LM", True
+    config.save_pretrained(str(directory))
+    tensors = {
+        f"base_model.model.{name.replace('.default.', '.')}": x.detach().cpu().contiguous()
+        for name, x in lm.state_dict().items()
+        if ".lora_" in name
+    }
+    save_file(tensors, str(directory / "adapter_model.safetensors"), metadata={"format": "pt"})
+
+
+def under_adapters(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights without adapters by the names of `own`, a state with them, whose adapters are added; weights that have
+    adapters, as they are."""
+    if any(".lora_" in name for name in weights):
+        return dict(weights)
+    names = {name.replace(".base_layer.", "."): name for name in own}
+    adapters = {name: x for name, x in own.items() if ".lora_" in name}
+    return {**{names.get(name, name): x for name, x in weights.items()}, **adapters}

@@ -23,7 +23,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "elu": F.elu,
 }
-_SINGLY = 1 << 15  # rows x width from which the CPU's matrix products are faster member by member than batched
 
 
 def activation_of(name: str) -> Callable[[Tensor], Tensor]:
@@ -64,7 +63,9 @@ class Mlp(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """n independent nets over the same rows: [B, sizes[0]] -> [n, B, sizes[-1]], initialised like `nn.Linear`."""
+    """n independent nets over the same rows: [B, sizes[0]] -> [n, B, sizes[-1]], initialised like `nn.Linear`.
+
+    A layer's weights are [n, in, out]: every product of both passes, and every gradient, then lies in order."""
 
     def __init__(self, n: int, sizes: Sequence[int], activation: str = "relu") -> None:
         super().__init__()
@@ -73,27 +74,16 @@ class Ensemble(nn.Module):
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for a, b in pairwise(sizes):
             k = 1 / math.sqrt(a)
-            self.weights.append(nn.Parameter(torch.empty(n, b, a).uniform_(-k, k)))
-            self.biases.append(nn.Parameter(torch.empty(n, b).uniform_(-k, k)))
+            self.weights.append(nn.Parameter(torch.empty(n, a, b).uniform_(-k, k)))
+            self.biases.append(nn.Parameter(torch.empty(n, 1, b).uniform_(-k, k)))
         self._w, self._b = self.weights._parameters, self.biases._parameters
-        self._width = max(sizes[1:])
 
     def __call__(self, x: Tensor) -> Tensor:
-        weights: list[Tensor] = list(self._w.values())  # type: ignore[arg-type]
-        biases: list[Tensor] = list(self._b.values())  # type: ignore[arg-type]
-        if x.is_cpu and len(x) * self._width >= _SINGLY:
-            members = zip(*(w.unbind() for w in weights), strict=True), zip(*(b.unbind() for b in biases), strict=True)
-            return torch.stack([self._one(x, w, b) for w, b in zip(*members, strict=True)])
-        y, last = x.expand(self.n, -1, -1), len(weights) - 1
-        for i, (w, b) in enumerate(zip(weights, biases, strict=True)):
-            y = torch.baddbmm(b.unsqueeze(1), y, w.transpose(1, 2))
+        y, last = x.expand(self.n, -1, -1), len(self._w) - 1
+        for i, (w, b) in enumerate(zip(self._w.values(), self._b.values(), strict=True)):
+            y = torch.baddbmm(b, y, w)  # type: ignore[arg-type]
             if i < last:
                 y = self._activation(y)
         return y
 
     forward = __call__
-
-    def _one(self, x: Tensor, weights: tuple[Tensor, ...], biases: tuple[Tensor, ...]) -> Tensor:
-        for w, b in zip(weights[:-1], biases[:-1], strict=True):
-            x = self._activation(F.linear(x, w, b))
-        return F.linear(x, weights[-1], biases[-1])

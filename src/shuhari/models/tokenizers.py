@@ -21,17 +21,28 @@ KEPT = 1 << 16  # encoded texts kept
 class Tokenizer:
     """A Hugging Face fast tokenizer, `hf`, as models use it: `encode`, `decode`, `end`, `pad`, `size`.
 
+    A text ends with `end`, and where it is sampled with any of `ends` ([0] is `end`): the tokenizer's own, then those
+    given. `limit`: ids that the model has, 0 for those of the tokenizer; padding beyond them is `end` instead.
+
     Texts are encoded as they are: no begin or end token is added (a chat template writes its own). A special token that
     a text names (`<|im_end|>`) is that token, as chat templates need it; with characters it is plain text. Raises
-    ValueError where the tokenizer has no end-of-sequence token.
+    ValueError where there is no end-of-sequence token, or where the model lacks tokens that texts are made of.
     """
 
-    def __init__(self, hf: Any) -> None:
-        if hf.eos_token_id is None:
-            raise ValueError("the tokenizer has no end-of-sequence token: expected one (eos_token)")
-        self.hf, self.size = hf, len(hf)
-        self.end = int(hf.eos_token_id)
-        self.pad = self.end if hf.pad_token_id is None else int(hf.pad_token_id)
+    def __init__(self, hf: Any, ends: Sequence[int] = (), limit: int = 0) -> None:
+        own = [] if hf.eos_token_id is None else [int(hf.eos_token_id)]
+        self.ends = tuple(dict.fromkeys([*own, *map(int, ends)]))
+        if not self.ends:
+            raise ValueError("the tokenizer has no end-of-sequence token: expected `eos_token` in "
+                             "tokenizer_config.json or `eos_token_id` in generation_config.json")  # fmt: skip
+        self.hf, self.size, self.end = hf, len(hf), self.ends[0]
+        self.limit = limit or self.size
+        needed = max([*self.ends, *(set(hf.get_vocab().values()) - set(hf.added_tokens_decoder))])
+        if needed >= self.limit:
+            raise ValueError(f"its tokenizer has ids up to {needed}, its model {self.limit} embeddings: expected the "
+                             "tokenizer that it was trained with")  # fmt: skip
+        padded = hf.pad_token_id is not None and int(hf.pad_token_id) < self.limit
+        self.pad = int(hf.pad_token_id) if padded else self.end
         self.start = self.end if hf.bos_token_id is None else int(hf.bos_token_id)
         characters = _characters(hf)
         self.characters = characters is not None  # one character, one token
@@ -41,7 +52,7 @@ class Tokenizer:
             self._table = np.full(int(points.max()) + 1, -1, np.int32)
             self._table[points] = list(characters.values())
             names = {i: n for n, i in hf.get_vocab().items()}
-            self._names = [names.get(i, "") for i in range(self.size)]
+            self._names = [names.get(i, "") for i in range(self.limit)]
         self._kept: dict[str, Array] = {}
 
     def encode(self, prompt: Payload) -> Array:
@@ -59,9 +70,9 @@ class Tokenizer:
         return ids
 
     def decode(self, ids: Array) -> str:
-        """The text of token ids, without the end token that closes it; other special tokens show by their names."""
+        """The text of token ids, without an end token that closes it; other special tokens show by their names."""
         tokens = ids.tolist()
-        if tokens and tokens[-1] == self.end:
+        if tokens and tokens[-1] in self.ends:
             del tokens[-1]
         if self.characters:
             return "".join(map(self._names.__getitem__, tokens))
@@ -71,8 +82,14 @@ class Tokenizer:
         """Messages as one string that ends where the assistant speaks: the tokenizer's chat template, else plain lines
         `role: content` and `assistant:`."""
         if getattr(self.hf, "chat_template", None):
+            from jinja2 import TemplateError
+
             rows = [dict(m) for m in messages]
-            return str(self.hf.apply_chat_template(rows, tokenize=False, add_generation_prompt=True))
+            try:
+                return str(self.hf.apply_chat_template(rows, tokenize=False, add_generation_prompt=True))
+            except TemplateError as error:  # many allow no system message, or want roles in turns
+                said = ", ".join(str(m.get("role")) for m in rows)
+                raise ValueError(f"the chat template of the tokenizer refuses messages of {said}: {error}") from None
         return plain_chat(messages)
 
     def stops(self, strings: Sequence[str]) -> list[Array] | None:
@@ -84,7 +101,11 @@ class Tokenizer:
         self.hf.save_pretrained(directory)
 
     def _pieces(self, text: str) -> list[int]:
-        return list(self.hf.encode(text, add_special_tokens=False))
+        ids: list[int] = self.hf.encode(text, add_special_tokens=False)
+        if (highest := max(ids, default=0)) >= self.limit:
+            raise ValueError(f"token {self.hf.convert_ids_to_tokens(highest)!r} (id {highest}) of {text[:60]!r} is "
+                             f"none that the model has ({self.limit})")  # fmt: skip
+        return ids
 
     def _characters(self, text: str) -> Array:
         points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)

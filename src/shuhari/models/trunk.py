@@ -1,9 +1,10 @@
 """A Hugging Face language model as hidden states and the heads upon them.
 
-Where many rows share a prompt, the prompt is run once and its keys and values are shared, also for the gradient.
+Where many rows share a prompt, the prompt is run once and its keys and values are shared, also for the gradient. A
+known layout is run on packed tokens (`layouts`, `packing`), any other by the model's own forward.
 
 Axes: `B` rows, `U` different contexts, `P` tokens of a context, `K` positions of an action, `T` tokens of a row, `b`
-rows, `D` hidden, `V` vocabulary.
+rows, `m` hidden states asked for, `D` hidden, `V` vocabulary.
 """
 
 from __future__ import annotations
@@ -16,19 +17,30 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.data import Array
-from shuhari.models.decoding import WIDER, distinct, growing_layer, left_padded, places, upto
-
-SHARE = 0.75  # prompts are shared where that leaves less than this share of the tokens to run
+from shuhari.models.decoding import WIDER
+from shuhari.models.layouts import Lean, Unknown, capped
+from shuhari.models.packing import packed, shared
+from shuhari.models.static import distinct, growing_layer, left_padded, places, upto
 
 
 class Trunk(nn.Module):
     """`lm` as a module whose state dict has each tied weight once. `context`: the longest row; 0: what `lm` reads.
     `never` [m]: ids that are no decision, the `suppress_tokens` of its generation configuration; `logits` has them.
+    `lean`: the quick forward, or None, and `why` not. `recompute` keeps only the inputs of layers for the gradient, and
+    `dtype` is what their linear parts compute in; both need the quick forward.
 
-    Raises ValueError for an architecture whose logits are not a function of its last hidden state alone.
+    Raises ValueError for an architecture whose logits are not a function of its last hidden state alone, and for what
+    it cannot do without a quick forward.
     """
 
-    def __init__(self, lm: Any, value_head: bool = False, context: int = 0) -> None:
+    def __init__(
+        self,
+        lm: Any,
+        value_head: bool = False,
+        context: int = 0,
+        recompute: bool = False,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         super().__init__()
         config, head = lm.config.get_text_config(), lm.get_output_embeddings()
         self.base = lm.base_model
@@ -51,6 +63,17 @@ class Trunk(nn.Module):
         self.base.warn_if_padding_and_no_attention_mask = lm.warn_if_padding_and_no_attention_mask = _silent
         self.eval()
         self._check(config.model_type)
+        self.lean: Lean | None = None
+        self.why, self.recompute = "", recompute
+        self.dtype = None if dtype == torch.float32 else dtype
+        try:
+            self.lean = Lean(lm, self.limit)
+        except Unknown as unknown:
+            self.why = str(unknown)
+            self._check_cache(config.model_type)
+            if recompute or self.dtype is not None:
+                setting = "gradient_checkpointing" if recompute else "dtype"
+                raise ValueError(f"{setting} needs a layout that has a lean forward: {unknown}") from None
 
     @property
     def lm(self) -> Any:
@@ -70,9 +93,13 @@ class Trunk(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., D] -> [..., V] float32."""
-        x: Tensor = self._hidden[1](hidden).float()
-        x = x if self.scale == 1 else x * self.scale
-        return x if self.cap is None else self.cap * torch.tanh(x / self.cap)
+        return capped(self._hidden[1](hidden).float(), self.scale, self.cap)
+
+    @property
+    def linear(self) -> tuple[Tensor, Tensor | None] | None:
+        """weight [V, D] and bias of the head, where the logits are that, times `scale`."""
+        head = self._hidden[1]
+        return (head.weight, head.bias) if type(head) is nn.Linear and self.cap is None else None
 
     def hidden(
         self, ids: Tensor, cache: Any = None, mask: Tensor | None = None, positions: Tensor | None = None
@@ -93,22 +120,37 @@ class Trunk(nn.Module):
                 cache.layers[i].room = room
         return cache
 
-    def before(self, contexts: Sequence[Array], action: Tensor, taken: Array, pad: int) -> Tensor:
-        """[B, K, D] the hidden state before each position of action [B, K], of which a row has `taken` [B]. Where that
-        is 0 (a closing row) only as much of the context counts as the model reads. Raises ValueError for another row
-        longer than the model reads, or one without context."""
-        B, K = action.shape
-        contexts = [c if k else c[: self.limit] for c, k in zip(contexts, taken.tolist(), strict=True)]
-        lengths = np.fromiter(map(len, contexts), np.int64, B)
-        longest, whole = int(lengths.max()), int((lengths + taken).max())
-        if whole > self.limit or int(lengths.min()) < 1:
+    def before(self, contexts: Sequence[Array], action: Tensor, taken: Array, seen: Tensor, pad: int) -> Tensor:
+        """[m, D] the hidden state before each position of action [B, K] that is `seen` [B, K], row by row. A row has
+        `taken` [B] tokens of action; where that is 0 (a closing row) only as much of the context counts as the model
+        reads. Raises ValueError for another row longer than the model reads, or one without context."""
+        lengths = np.fromiter(map(len, contexts), np.int64, len(contexts))
+        lengths = np.where(taken > 0, lengths, lengths.clip(max=self.limit))
+        whole = int((lengths + taken).max(initial=0))
+        if whole > self.limit or int(lengths.min(initial=1)) < 1:
             few = f"expected at most {self.limit}, of them 1 of context at least"
             raise ValueError(f"a row of {whole} tokens: {few} ({WIDER})")
+        some = seen.any(1)
+        if not bool(some.any()):
+            return torch.zeros(0, self._hidden[1].weight.shape[1], device=self.device)
+        rows = some.nonzero().squeeze(1)
+        if len(rows) < len(contexts):
+            contexts, action, seen = [contexts[r] for r in rows.tolist()], action[rows], seen[rows]
+            lengths, taken = lengths[rows.numpy()], taken[rows.numpy()]
+        contexts = [c[:n] for c, n in zip(contexts, lengths.tolist(), strict=True)]
+        last = seen.shape[1] - 1 - seen.flip(1).int().argmax(1)  # nothing is decided behind it
+        action, seen = action[:, : int(last.max()) + 1], seen[:, : int(last.max()) + 1]
         unique, index = distinct(contexts)
-        width = int((lengths + taken.clip(min=1)).max()) - 1  # a closing row is read to its end
-        if len(unique) * longest + B * (K - 1) < SHARE * B * width and self._sharable():
-            return self._shared(unique, index.to(action.device), action, pad)
-        return self._plain(contexts, lengths, action, width, pad)
+        if self.lean is not None:
+            p = packed(unique, index.numpy(), action.numpy(), last.numpy(), seen.numpy(), self.device)
+            attend = p.attention(self.lean.scale)
+            return self.lean.hidden(self.lean.live(self.dtype), p.ids, p.positions, attend, p.keep, self.recompute)
+        action = action.to(self.device)
+        if shared(unique, index.numpy(), last.numpy()) and self._sharable():
+            hidden = self._shared(unique, index.to(self.device), action, pad)
+        else:
+            hidden = self._plain(contexts, lengths, action, int((lengths + last.numpy()).max()), pad)
+        return hidden[seen.to(self.device)]
 
     def _plain(self, contexts: Sequence[Array], lengths: Array, action: Tensor, width: int, pad: int) -> Tensor:
         """Context and action in one row, padded on the right to `width`, so that no mask is needed."""
@@ -150,9 +192,27 @@ class Trunk(nn.Module):
     @torch.no_grad()
     def _check(self, name: str) -> None:
         ids = torch.arange(3)[None] % self.vocabulary
-        want, got = self.lm(input_ids=ids, use_cache=False).logits.float(), self.logits(self.hidden(ids))
-        if not torch.allclose(want, got, atol=1e-3, rtol=1e-3):
+        hidden = self.hidden(ids)
+        want = self.lm(input_ids=ids, use_cache=False).logits.float()
+        if not torch.allclose(want, self.logits(hidden), atol=1e-3, rtol=1e-3):
             raise ValueError(f"architecture {name!r} makes its logits in a way of its own: not supported")
+        if not torch.allclose(self.hidden(ids[:, :2]), hidden[:, :2], atol=1e-3, rtol=1e-3):
+            raise ValueError(f"architecture {name!r} lets a token look ahead (is_decoder is false?): not supported")
+
+    @torch.no_grad()
+    def _check_cache(self, name: str) -> None:
+        """That rows go on from a cache, padded on the left, as if alone. A recurrent state may not let rows leave."""
+        ids = torch.arange(3)[None] % self.vocabulary
+        try:
+            cache, seen = self.new_cache(4), torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]])
+            prompt = torch.cat([ids, ids.roll(1, 1)])
+            self.hidden(prompt, cache, upto(seen, 3), places(seen, 3))
+            cache.batch_select_indices(torch.tensor([1]))
+            got = self.hidden(ids[:, 2:], cache, seen[1:], torch.tensor([[2]]))
+        except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
+            raise ValueError(f"architecture {name!r} has no cache from which rows can leave: not supported") from error
+        if not torch.allclose(got[0, -1], self.hidden(ids)[0, -1], atol=1e-3, rtol=1e-3):
+            raise ValueError(f"architecture {name!r} reads rows that are padded on the left otherwise: not supported")
 
 
 def _silent(*_: Any, **__: Any) -> None:

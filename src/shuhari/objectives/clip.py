@@ -13,12 +13,13 @@
 | GSPO        | level = "sequence", low = 3e-4, high=4e-4 | row        | `advantage`                                  |
 | CISPO       | clips = "weight", low = inf, high = 4     | decision   | `advantage`                                  |
 | TIS         | behaviour = "old", truncate = 2, with any of the above but those of `present`                         |
+| AReaL       | as PPO, behaviour = "old", truncate = 5, beyond = "drop"                                              |
 
 Sources: REINFORCE, Williams (1992); RLOO, Ahmadian et al. (2024), arXiv 2402.14740; PPO, Schulman et al. (2017), arXiv
 1707.06347; REINFORCE++, Hu et al. (2025), arXiv 2501.03262; GRPO, Shao et al. (2024), arXiv 2402.03300; Dr. GRPO, Liu
 et al. (2025), arXiv 2503.20783; DAPO, Yu et al. (2025), arXiv 2503.14476; GSPO, Zheng et al. (2025), arXiv 2507.18071;
 CISPO, MiniMax (2025), arXiv 2506.13585; TIS, Yao et al. (2025), "Your efficient RL framework secretly brings you
-off-policy RL training". KL terms and entropy bonuses are terms of their own.
+off-policy RL training"; AReaL, Fu et al. (2025), arXiv 2505.24298. KL terms and entropy bonuses are terms of their own.
 
 Axes: `B` rows, `K` positions.
 """
@@ -26,6 +27,7 @@ Axes: `B` rows, `K` positions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -40,6 +42,7 @@ from shuhari.registry import register
 
 BEHAVIOURS = ("behaviour", "old", "present")
 CLIPS = ("surrogate", "weight")
+BEYOND = ("cut", "drop")
 LIMIT = 20.0  # of a log-ratio before exp: beyond it a float32 loss says nothing, and inf x 0 is NaN
 
 
@@ -59,8 +62,9 @@ class Clip:
     for rows that it has just sampled (`clips = "weight"` then has the value -A log pi too).
     dual > 1 bounds the surrogate of a bad action by dual |A| (Ye et al. 2020, equation 5); 0 is off.
     truncate = C > 0 multiplies the loss by min(pi_old / mu, C), mu the stored log-probabilities, where sampler and
-    trainer differ (TIS; decision by decision, whatever the level; needs behaviour = "old"); inf weighs without a bound;
-    0 is off.
+    trainer differ, by version or by rounding (TIS; decision by decision, whatever the level; needs behaviour = "old");
+    inf weighs without a bound; 0 is off. beyond = "drop" gives decisions beyond C the weight 0 instead (the decoupled
+    objective as in AReaL's code; equation 5 of the paper is C = inf).
 
     Info: `clip_fraction` (decisions whose gradient the clip removes, or whose weight it changes), `approx_kl` (k3 of
     behaviour from policy, per decision), `ratio`; nothing where r = 1 by definition. With truncate `truncated`
@@ -75,10 +79,12 @@ class Clip:
     role: str = "policy"
     dual: float = 0.0
     truncate: Number = 0.0
+    beyond: str = "cut"
     advantage: str = "advantage"
 
     def __post_init__(self) -> None:
-        for name, known in (("level", LEVELS), ("clips", CLIPS), ("behaviour", BEHAVIOURS)):
+        for name, known in (("level", LEVELS), ("clips", CLIPS), ("behaviour", BEHAVIOURS),
+                            ("beyond", BEYOND)):  # fmt: skip
             if getattr(self, name) not in known:
                 raise ValueError(f"clip: no {name} {getattr(self, name)!r}; {nearest(getattr(self, name), known)}")
         for name in ("low", "high", "truncate"):
@@ -93,7 +99,7 @@ class Clip:
                 f"it needs behaviour = 'old', not {self.behaviour!r}"
             )
 
-    @property
+    @cached_property
     def needs(self) -> tuple[Need, ...]:
         live = Need((self.role,), "log_prob", live=True)
         return (live, Need((self.role,), "log_prob")) if self.behaviour == "old" else (live,)
@@ -114,8 +120,9 @@ class Clip:
         if self.clips == "weight":
             loss, clipped = -held.detach() * a * new, held != r
         else:
-            free = -r * a
-            loss = torch.maximum(free, -held * a)
+            bad = -a
+            free = r * bad
+            loss = torch.maximum(free, held * bad)
             if self.dual:
                 loss = torch.where(a < 0, torch.minimum(loss, -self.dual * a), loss)
             clipped = loss != free
@@ -126,7 +133,7 @@ class Clip:
         if self.truncate:
             sampler, bound = log_ratio(old, batch["logp"], batch), ctx.at(self.truncate)
             weight = sampler.clamp(-LIMIT, LIMIT).exp()
-            loss = loss * weight.clamp(max=bound)
+            loss = loss * (weight.clamp(max=bound) if self.beyond == "cut" else weight * (weight <= bound))
             info |= {"truncated": (weight > bound).float(), "sampler_kl": k3(sampler)}
         return loss, info
 

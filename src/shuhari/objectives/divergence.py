@@ -23,6 +23,7 @@ Divergence Gradient Estimation for RL (2025), for the gradients.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -74,7 +75,7 @@ class Divergence:
                     f"divergence: no {name} {getattr(self, name)!r}; {nearest(getattr(self, name), known)}"
                 )
 
-    @property
+    @cached_property
     def needs(self) -> tuple[Need, ...]:
         if self.form == "exact":
             return (Need((self.role, self.to), "kl", live=True),)

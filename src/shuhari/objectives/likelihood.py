@@ -6,6 +6,7 @@ Axes: `B` rows, `K` positions.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 from torch import Tensor
@@ -25,7 +26,7 @@ class Nll:
     role: str = "policy"
     couples: Literal["row", "batch"] = field(default="row", init=False)
 
-    @property
+    @cached_property
     def needs(self) -> tuple[Need, ...]:
         return (Need((self.role,), "log_prob", live=True),)
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -73,7 +74,7 @@ class Preference:
         if not 0 <= self.label_smoothing < 0.5:
             raise ValueError(f"preference: label_smoothing is {self.label_smoothing}: expected a share in [0, 0.5)")
 
-    @property
+    @cached_property
     def needs(self) -> tuple[Need, ...]:
         live = Need((self.role,), "log_prob", live=True)
         return (live,) if self.reference_free else (live, Need((self.reference,), "log_prob"))
@@ -116,7 +117,7 @@ class Kto:
     def __post_init__(self) -> None:
         _check("kto", self.level, beta=self.beta, desirable=self.desirable, undesirable=self.undesirable)
 
-    @property
+    @cached_property
     def needs(self) -> tuple[Need, ...]:
         return Need((self.role,), "log_prob", live=True), Need((self.reference,), "log_prob")
 

@@ -50,7 +50,8 @@ class Reparam:
         q = _valued(models[self.critic], batch, action, self.over)
         alpha = models[self.temperature](batch).value().detach()
         batch.stamp("fresh/log_prob", logp)
-        return alpha * logp.sum(1) - q, {"q": q.detach(), "fresh_log_prob": logp.detach().sum(1)}
+        logp = logp.sum(1)
+        return alpha * logp - q, {"q": q.detach(), "fresh_log_prob": logp.detach()}
 
 
 @register("objective", "deterministic")
@@ -90,4 +91,4 @@ def _check(name: str, over: str) -> None:
 def _valued(critic: Any, batch: Batch, action: Tensor, over: str) -> Tensor:
     """[B] the critic's value of these actions [B, A]."""
     q = members(critic(batch.put({"action": action})).value())
-    return q[:, 0] if over == "first" else q.amin(1) if over == "min" else q.mean(1)
+    return q[:, 0] if over == "first" else q.min(1).values if over == "min" else q.mean(1)

@@ -8,6 +8,7 @@ Left out: n-step targets, distributions over returns.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -44,7 +45,7 @@ class QLearning:
         if self.loss not in LOSSES:
             raise ValueError(f"q_learning: no loss {self.loss!r}; {nearest(self.loss, LOSSES)}")
 
-    @property
+    @cached_property
     def needs(self) -> tuple[Need, ...]:
         return (Need((self.role,), "value", live=True),)
 
@@ -81,7 +82,7 @@ class SoftTD:
     temperature: str = "temperature"
     couples: Literal["row", "batch"] = field(default="row", init=False)
 
-    @property
+    @cached_property
     def needs(self) -> tuple[Need, ...]:
         return (Need((self.role,), "value", live=True),)
 
@@ -123,7 +124,7 @@ class SmoothedTD:
             if not isinstance(number, Ramp) and number < 0:
                 raise ValueError(f"smoothed_td: {name} is {number}: expected 0 or more")
 
-    @property
+    @cached_property
     def needs(self) -> tuple[Need, ...]:
         return (Need((self.role,), "value", live=True),)
 
@@ -144,9 +145,10 @@ class SmoothedTD:
 
 def target(batch: Batch, ahead: Batch, value: Tensor, gamma: float) -> Tensor:
     """[B] r + gamma^duration · cont' · value, value [B] of the successors; r alone where there is none."""
-    worth = ahead["cont"].masked_fill(batch["child"] < 0, 0.0)
+    worth = ahead["cont"] * (batch["child"] >= 0)
     discount: Any = gamma if "duration" not in batch else gamma ** batch["duration"]
-    return batch["reward"].sum(1) + discount * worth * torch.where(worth > 0, value, 0.0)
+    value = value.masked_fill(worth == 0, 0.0)  # it may be anything there
+    return torch.addcmul(batch["reward"].sum(1), discount * worth, value)
 
 
 def members(value: Tensor) -> Tensor:

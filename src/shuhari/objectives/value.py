@@ -6,6 +6,7 @@ Axes: `B` rows, `K` positions, `n` members of an ensemble. Targets that bootstra
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -32,7 +33,7 @@ class Value:
     target: str = "return"
     couples: Literal["row", "batch"] = field(default="row", init=False)
 
-    @property
+    @cached_property
     def needs(self) -> tuple[Need, ...]:
         live = Need((self.role,), "value", live=True)
         return (live, Need((self.role,), "value")) if self.clip else (live,)

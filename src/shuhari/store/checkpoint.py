@@ -1,7 +1,8 @@
 """Checkpoints: a directory of `tensors.safetensors` and `tree.json`, whole or not there at all.
 
-Both files carry checksums, so that a damaged checkpoint is told, not trained on. Which checkpoints exist, and which
-one counts, is the database's to say (`database`).
+More than LIMIT bytes of tensors are cut into shards, `tensors-00001-of-00003.safetensors` and so on, written and read
+one after the other. Every file carries a checksum, so that a damaged checkpoint is told, not trained on. Which
+checkpoints exist, and which one counts, is the database's to say (`database`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,11 @@ from shuhari.store.files import CheckpointError, sync_directory, write_file
 from shuhari.store.ring import RingFiles
 
 FORMAT = 1
-_HEAD = re.compile(rb'{"format":(\d+),"tensors":(\[\d+,\d+\]),"rings":(\[.*?\]),"crc32":(\d+),"tree":', re.DOTALL)
+LIMIT = 4 * 2**30  # bytes of tensors a file; one tensor that is larger has a file of its own
+# `tensors`: bytes and crc32 of each file, in order
+_HEAD = re.compile(
+    rb'{"format":(\d+),"tensors":(\[\d+,\d+(?:,\d+,\d+)*\]),"rings":(\[.*?\]),"crc32":(\d+),"tree":', re.DOTALL
+)
 
 
 def write(path: Path, tree: Any, rings: RingFiles | None = None) -> set[str]:
@@ -44,10 +49,14 @@ def write(path: Path, tree: Any, rings: RingFiles | None = None) -> set[str]:
     temporary.mkdir(parents=True)
     try:
         value, tensors = codec.encode(tree, ring=None if rings is None else save_ring)
-        size, crc = write_file(temporary / "tensors.safetensors", tensor_files.pack(tensors))
+        written: list[int] = []
+        shards = tensor_files.shards(tensors, LIMIT)
+        for name, shard in zip(_files(len(shards)), shards, strict=True):
+            written += write_file(temporary / name, tensor_files.pack(shard))
         text = codec.to_json(value)
         listed = json.dumps(sorted(blocks), separators=(",", ":"))
-        head = f'{{"format":{FORMAT},"tensors":[{size},{crc}],"rings":{listed},"crc32":{zlib.crc32(text)},"tree":'
+        sums = json.dumps(written, separators=(",", ":"))
+        head = f'{{"format":{FORMAT},"tensors":{sums},"rings":{listed},"crc32":{zlib.crc32(text)},"tree":'
         write_file(temporary / "tree.json", [head.encode(), text, b"}\n"])
         sync_directory(temporary)
         os.rename(temporary, path)
@@ -60,19 +69,22 @@ def write(path: Path, tree: Any, rings: RingFiles | None = None) -> set[str]:
 
 def read(path: Path, rings: RingFiles | None = None) -> Any:
     """The tree of a checkpoint; CheckpointError names the file that is missing or damaged, and how."""
-    (size, crc), _, text = _document(path)
-    file = path / "tensors.safetensors"
+    sums, _, text = _document(path)
+    file, tensors = path, dict[str, Any]()
     try:
-        found = file.stat().st_size
-        if found != size:
-            raise CheckpointError(f"{file}: {found} bytes, of {size} written")
-        if _crc(file) != crc:
-            raise CheckpointError(f"{file}: its content is not what was written (checksum)")
-        return codec.decode(codec.from_json(text), tensor_files.read(file), ring=None if rings is None else rings.load)
+        for name, size, crc in zip(_files(len(sums) // 2), sums[::2], sums[1::2], strict=True):
+            file = path / name
+            found = file.stat().st_size
+            if found != size:
+                raise CheckpointError(f"{file}: {found} bytes, of {size} written")
+            if _crc(file) != crc:
+                raise CheckpointError(f"{file}: its content is not what was written (checksum)")
+            tensors |= tensor_files.read(file)
+        return codec.decode(codec.from_json(text), tensors, ring=None if rings is None else rings.load)
     except FileNotFoundError:
         raise CheckpointError(f"{file}: the file is missing") from None
     except (SafetensorError, ValueError) as error:
-        raise CheckpointError(f"{file.parent}: {error}") from error
+        raise CheckpointError(f"{path}: {error}") from error
 
 
 def blocks(path: Path) -> set[str]:
@@ -81,7 +93,7 @@ def blocks(path: Path) -> set[str]:
 
 
 def _document(path: Path) -> tuple[list[int], list[str], bytes]:
-    """([bytes, crc32] of the tensors, ring blocks, the tree's JSON)."""
+    """(bytes and crc32 of each file of tensors, ring blocks, the tree's JSON)."""
     file = path / "tree.json"
     try:
         data = file.read_bytes()
@@ -98,6 +110,11 @@ def _document(path: Path) -> tuple[list[int], list[str], bytes]:
     if zlib.crc32(text) != int(head[4]):
         raise CheckpointError(f"{file}: its content is not what was written (checksum)")
     return json.loads(head[2]), json.loads(head[3]), text
+
+
+def _files(n: int) -> list[str]:
+    """The names of n files of tensors."""
+    return ["tensors.safetensors"] if n == 1 else [f"tensors-{i:05d}-of-{n:05d}.safetensors" for i in range(1, n + 1)]
 
 
 def _crc(file: Path) -> int:

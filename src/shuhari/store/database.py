@@ -141,6 +141,12 @@ class Store:
         row = self._db.execute("select value from meta where key = ?", (key,)).fetchone()
         return default if row is None else json.loads(row[0])
 
+    def note(self, kind: str, data: Any) -> None:
+        """An event outside of a step, at the last that is stored."""
+        with guarded(f"write to {self.path}"):
+            text = schema.to_text(data, f"the event {kind!r}")
+            self._db.execute("insert into events (step, kind, data) values (?, ?, ?)", (self.step, kind, text))
+
     def write_text(self, name: str, text: str) -> None:
         """Write a file of the run (recipe.toml, summary.json) as a whole."""
         with guarded(f"write {self.path / name}"):

@@ -130,6 +130,32 @@ class Run:
             rows = db.execute("select payload from rollouts where step = ? order by id", (at,)).fetchall()
         return [{**unpack(payload), "step": at} for (payload,) in rows]
 
+    def checkpoints(self) -> list[dict[str, Any]]:
+        """[{step, score}] of the checkpoints that are kept, by step; score: the held-out number that decides which is
+        best, None where its step had none."""
+        with self._open() as db:
+            rows = db.execute("select step, score from checkpoints order by step, rowid").fetchall()
+        return [{"step": step, "score": score} for step, score in rows]
+
+    def at(self, step: str) -> int | None:
+        """The step of a checkpoint that is kept: of its number, or of `best` (the first of equals); None of "", the
+        last. StoreError where there is none, with those that there are."""
+        there = self.checkpoints()
+        if not there:
+            raise StoreError(f"{self.path} has no checkpoint yet: train it first")
+        if not step:
+            return None
+        scored = [c for c in there if c["score"] is not None]
+        told = ", ".join(dict.fromkeys(str(c["step"]) for c in there))
+        if step == "best":
+            if not scored:
+                raise StoreError(f"{self.path} has no best checkpoint: none of steps {told} was evaluated")
+            return int(max(scored, key=lambda c: c["score"])["step"])
+        if not step.isdecimal() or int(step) not in {c["step"] for c in there}:
+            best = ", or `best`" if scored else ""
+            raise StoreError(f"{self.path} has no checkpoint of step {step}; checkpoints there: steps {told}{best}")
+        return int(step)
+
     def load(self, step: int | None = None) -> Any:
         """The tree of the newest checkpoint, or of that at `step`; CheckpointError where it cannot be read."""
         from shuhari.store.database import load
@@ -165,6 +191,14 @@ def resolve(run: str | Path, root: str | Path = "runs") -> Path:
     if path.is_dir():
         raise NoRunError(f"{path} is not a run: it has no {schema.FILE}")
     raise NoRunError(f"no run {str(run)!r}, neither a path nor in {root}/; {nearest(str(run), names)}")
+
+
+def reference(text: str, root: str | Path = "runs") -> tuple[Path, int | None]:
+    """(directory, step) of a checkpoint `RUN` (the last: None), `RUN@step` or `RUN@best`. NoRunError, or StoreError for
+    the step."""
+    name, _, step = text.rpartition("@") if "@" in text and not Path(text).is_dir() else (text, "", "")
+    path = resolve(name, root)
+    return path, Run(path).at(step)
 
 
 def list_runs(root: str | Path = "runs") -> list[Summary]:

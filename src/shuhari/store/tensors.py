@@ -51,6 +51,21 @@ def pack(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
             yield x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
+def shards(tensors: Mapping[str, Tensor], limit: int) -> list[dict[str, Tensor]]:
+    """The tensors in order, cut so that no part has more than `limit` bytes unless it is a single tensor; one part at
+    least."""
+    out: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, x in tensors.items():
+        bytes_ = x.numel() * x.element_size()
+        if out[-1] and size + bytes_ > limit:
+            out.append({})
+            size = 0
+        out[-1][name] = x
+        size += bytes_
+    return out
+
+
 def unpack(data: bytes) -> dict[str, Tensor]:
     """The tensors in the bytes of a safetensors file; safetensors.SafetensorError where they are none."""
     return safetensors.torch.load(data)

@@ -49,18 +49,18 @@ class Gym:
     """A Gymnasium environment, named as `gym/<id>`; the reward is `task`.
 
     path: the id (`CartPole-v1`; of another package `module:id`). kwargs: for `gymnasium.make`, `max_episode_steps`
-    among them. wrappers: dotted paths or `file.py:Class`, called with the environment, the innermost first. keep: the
-    entries of a flat Box observation that are seen (empty: all), in this order. stack: how many observations are seen
-    at once, the oldest first. masks: whether an `action_mask` in `info` becomes part of the observation. test_size:
-    episodes of the test split. seed: moves the training episodes; those of the test split are the same under every
-    seed, so that runs of several seeds compare.
+    among them. wrappers: dotted paths or `file.py:Class`, called with the environment, the innermost first; with
+    settings, `{use = <path>, <setting> = ..}`. keep: the entries of a flat Box observation that are seen (empty: all),
+    in this order. stack: how many observations are seen at once, the oldest first. masks: whether an `action_mask` in
+    `info` becomes part of the observation. test_size: episodes of the test split. seed: moves the training episodes;
+    those of the test split are the same under every seed, so that runs of several seeds compare.
     Raises LookupError for an unknown id or wrapper, ModuleNotFoundError with the command that mends it for a missing
     library, ValueError for spaces that no model here reads.
     """
 
     path: str = ""
     kwargs: Mapping[str, Any] = EMPTY
-    wrappers: tuple[str, ...] = ()
+    wrappers: tuple[str | Mapping[str, Any], ...] = ()
     keep: tuple[int, ...] = ()
     stack: int = 1
     masks: bool = True

@@ -135,11 +135,19 @@ def held(action: Array, space: spaces.Space[Any]) -> Array:
 # ---------------------------------------------------------------- what a recipe may ask for
 
 
-def wrapped(env: Env, wrappers: Sequence[str], keep: Sequence[int], stack: int) -> Env:
+def wrapped(env: Env, wrappers: Sequence[str | Mapping[str, Any]], keep: Sequence[int], stack: int) -> Env:
     """`env` in the wrappers named, then with some entries kept, then with frames stacked. Raises LookupError for a
-    wrapper that is not there, ValueError for what does not fit the observations."""
-    for name in wrappers:
-        env = located("wrapper", name, [f"gymnasium.wrappers.{w}" for w in gymnasium.wrappers.__all__])(env)
+    wrapper that is not there, ValueError for settings that it has not and for what does not fit the observations."""
+    for wrapper in wrappers:
+        given = {"use": wrapper} if isinstance(wrapper, str) else dict(wrapper)
+        name = given.pop("use", None)
+        if not isinstance(name, str):
+            raise ValueError(f"the wrapper {wrapper}: expected a path, or a table with use = <path>")
+        made = located("wrapper", name, [f"gymnasium.wrappers.{w}" for w in gymnasium.wrappers.__all__])
+        try:
+            env = made(env, **given)
+        except TypeError as error:
+            raise ValueError(f"the wrapper {name} with {given}: {error}") from None
     if keep:
         space: Any = env.observation_space
         if not isinstance(space, spaces.Box) or len(space.shape) != 1:

@@ -1,0 +1,46 @@
+"""`export`: the model of a run for use outside of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shuhari.cli.text import as_json, say
+
+
+def export(
+    run: Annotated[str, typer.Argument(help="RUN, RUN@step or RUN@best; a path, a name under runs/, or `latest`.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the model goes: new, or empty.")],
+    role: Annotated[str, typer.Option(help="Whose model.")] = "policy",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16 (default: as trained, float32).")] = "",
+    shard: Annotated[str, typer.Option(help="The largest file of weights, as 500MB or 2GB.")] = "5GB",
+    adapter: Annotated[
+        bool, typer.Option("--adapter", help="LoRA adapters alone, for peft (default: merged).")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a model that is in DIR.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Write a trained model: a language model as a Hugging Face directory, any other as safetensors and JSON.
+
+    Example: shuhari export latest@best models/sums --dtype bfloat16
+    """
+    from shuhari.exporting import export as exported
+    from shuhari.store import CheckpointError, StoreError
+
+    try:
+        done = exported(run, directory, role=role, dtype=dtype, shard=shard, adapter=adapter, force=force)
+    except CheckpointError:
+        raise
+    except (StoreError, ValueError, FileExistsError) as error:
+        raise typer.BadParameter(str(error)) from None
+    if json:
+        kept = {"path": done.path, "kind": done.kind, "role": done.role, "step": done.step}
+        as_json({**kept, "files": done.files, "load": done.use})
+        return
+    size = sum(done.files.values())
+    say(f"{done.path}: {done.role} of step {done.step}, {len(done.files)} files, {size / 2**20:,.1f} MiB")
+    say(f"load: {done.use}")
+    if done.kind == "controller":
+        say(f"its layers are told in {done.path / 'model.json'}; to act: shuhari.load({run!r}).act(observation)")

@@ -1,0 +1,69 @@
+"""Time that is a number: an event loop which, where nothing is ready, jumps to its next timer instead of sleeping.
+
+With it an asynchronous run is a function of its seed, so that it can be tested and resumed bit by bit. What waits for
+anything but a timer (a socket, a process, a thread) is waited for in earnest while time stands still; beside a timer it
+comes too late, for the jump does not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Virtual:
+    """Modelled durations in seconds: `decode`, one step of the engine's decoder; `train`, the update of one step."""
+
+    decode: float = 0.02
+    train: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("decode", "train"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"virtual.{name} is {getattr(self, name)}: expected more than 0 seconds")
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Its `time()` begins at 0; `at` may be set while it does not run."""
+
+    _scheduled: list[asyncio.TimerHandle]
+    _ready: Any
+
+    def __init__(self) -> None:
+        self.at = 0.0
+        super().__init__(_Jumping(self))
+
+    def time(self) -> float:
+        return self.at
+
+    def jump(self, timeout: float) -> None:
+        """To the first timer, exactly."""
+        self.at = self._scheduled[0].when() if self._scheduled else self.at + timeout
+
+    async def settle(self) -> None:
+        """Until nothing is left to do at this instant."""
+        while self._ready:
+            await asyncio.sleep(0)
+
+
+class _Jumping(selectors.SelectSelector):
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self.loop = loop
+
+    def select(self, timeout: float | None = None) -> list[Any]:
+        ready = super().select(0)
+        if ready or timeout == 0:
+            return ready
+        if timeout is None:  # no timer is set: only the world outside can go on
+            return super().select(None)
+        self.loop.jump(timeout)
+        return []
+
+
+def new_loop(virtual: Virtual | None) -> asyncio.AbstractEventLoop:
+    """The event loop of a run."""
+    return asyncio.new_event_loop() if virtual is None else VirtualLoop()

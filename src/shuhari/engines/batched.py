@@ -1,0 +1,124 @@
+"""Calls of a moment, answered in one go: one sampling of their model, one forward of a score.
+
+Axes: `K` decisions of a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory, is_tokens
+from shuhari.needs import Need, Trace, evaluate
+from shuhari.noise import CounterNoise
+from shuhari.pack import dense, pack
+
+T = TypeVar("T")
+BLOCK = 16  # decisions whose noise is drawn at once
+
+
+@dataclass(eq=False)
+class Call:
+    """One sample call of a group (`asker`): draws in `context`, one for each of the `keys` [n] of their noise, for the
+    `future`. `place` counts the calls of a run. `rows`: what a decoder makes of it, one a draw; `began`: what those had
+    said when the run was saved."""
+
+    name: str
+    role: str
+    context: Any
+    sampling: Sampling
+    keys: Array
+    asker: str
+    place: int
+    future: asyncio.Future[list[Trace]]
+    began: Sequence[Any] = ()
+    rows: list[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False)
+class Query:
+    """One score call: the columns `names` of `step` under `role`."""
+
+    role: str
+    step: Step
+    names: tuple[str, ...]
+    future: asyncio.Future[Mapping[str, Array]]
+
+
+def sampled(model: Any, calls: Sequence[Call], tokens: int, version: int) -> list[list[Trace]]:
+    """The draws of calls with one sampling, in parts of at most `tokens` (0: in one)."""
+    contexts, sampling = [c.context for c in calls for _ in range(len(c.keys))], calls[0].sampling
+    noise = np.concatenate([c.keys for c in calls])
+    text = is_tokens(contexts[0])
+    traces: list[Trace] = []
+    for part in _parts(contexts, sampling, tokens) if text else [slice(0, len(contexts))]:
+        rows = contexts[part] if text else _stacked(contexts[part])
+        block = min(BLOCK, sampling.max_new) if text else 1
+        with torch.no_grad():
+            traces += model.sample(rows, sampling, noise=CounterNoise(noise[part], block))
+    done = iter([stamped(Trace(t.action, t.logp, version, t.info), model) for t in traces])
+    return [[next(done) for _ in range(len(c.keys))] for c in calls]
+
+
+def stamped(trace: Trace, model: Any) -> Trace:
+    """With `info["text"]`, where it is tokens and the model can read them."""
+    if not is_tokens(trace.action) or not hasattr(model, "decode"):
+        return trace
+    return Trace(trace.action, trace.logp, trace.version, {**trace.info, "text": model.decode(trace.action)})
+
+
+def scored(models: Mapping[str, Any], queries: Sequence[Query]) -> list[Mapping[str, Array]]:
+    """The columns of queries with one role and the same names."""
+    request = Request(Problem("score", "", None))
+    batch = pack([Trajectory(request, (q.step,)) for q in queries])
+    needs = [Need((queries[0].role, *others.split(",")) if others else (queries[0].role,), name)
+             for name, _, others in (n.partition(":") for n in queries[0].names)]  # fmt: skip
+    with torch.no_grad():
+        columns = evaluate(batch, needs, models)
+    return [
+        {name: columns[need.key][i, : len(q.step.mask)].numpy() for name, need in zip(q.names, needs, strict=True)}
+        for i, q in enumerate(queries)
+    ]
+
+
+def alike(items: Sequence[T], kind: Callable[[T], Hashable]) -> list[list[T]]:
+    """Items of one kind together, in order of appearance."""
+    groups: dict[Hashable, list[T]] = {}
+    for item in items:
+        groups.setdefault(kind(item), []).append(item)
+    return list(groups.values())
+
+
+def fail(waiting: Sequence[Any], error: Exception) -> None:
+    """Everybody who waits gets the error: nobody is left waiting."""
+    # a future refuses StopIteration
+    shown = RuntimeError(f"the model raised {error!r}") if isinstance(error, StopIteration) else error
+    for item in waiting:
+        if not item.future.done():
+            item.future.set_exception(shown)
+
+
+def _parts(contexts: Sequence[Any], sampling: Sampling, tokens: int) -> list[slice]:
+    """Runs of rows within the budget of tokens; a row over it stands alone."""
+    if not tokens:
+        return [slice(0, len(contexts))]
+    parts, first, longest = [], 0, 0
+    for i, context in enumerate(contexts):
+        longest = max(longest, len(context))
+        if i > first and (i + 1 - first) * (longest + sampling.max_new) > tokens:
+            parts.append(slice(first, i))
+            first, longest = i, len(context)
+    return [*parts, slice(first, len(contexts))]
+
+
+def _stacked(contexts: Sequence[Payload]) -> Any:
+    """[B, ...] tensor of dense contexts, or a mapping of tensors."""
+    first = contexts[0]
+    if isinstance(first, Mapping):
+        return {k: _stacked([c[k] for c in contexts]) for k in first}  # type: ignore[index, call-overload]
+    return dense([np.asarray(c) for c in contexts])

@@ -1,0 +1,270 @@
+"""Where the time and the memory of a run go, phase by phase: `train --profile`. Off by default, and then one look at a
+global for each phase; a run is the same, bit by bit, with it and without.
+
+`with span("update"):` marks a stretch of synchronous work. A coroutine that waits lets others work, so `stretches`
+marks what it does between its waits. Times are exclusive and named by path: `evaluate/generate` is what was sampled for
+an evaluation, `evaluate` the rest of it, and `other` what has no span: waiting for tools, what is between the phases.
+
+Left out: kernels and lines of code (torch.profiler, py-spy), other processes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import torch
+
+if TYPE_CHECKING:
+    from shuhari.batch import Batch
+
+T = TypeVar("T")
+P = ParamSpec("P")
+KEPT = 50  # steps at either end of a run whose spans the trace shows
+EVENTS = 5_000  # spans of one step in the trace; of what is beyond it has the number
+
+_OFF = nullcontext()
+_active: Profile | None = None  # of the step at hand
+
+
+def span(name: str) -> AbstractContextManager[Any]:
+    """Marks the synchronous work inside as the phase `name`, within the phase that stands already."""
+    return _OFF if _active is None else _Span(_active, name)
+
+
+def spanned(name: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """The same for each call of a function that is no coroutine."""
+
+    def decorate(call: Callable[P, T]) -> Callable[P, T]:
+        @wraps(call)
+        def marked(*args: P.args, **kwargs: P.kwargs) -> T:
+            with span(name):
+                return call(*args, **kwargs)
+
+        return marked
+
+    return decorate
+
+
+def stretches(name: str, work: Awaitable[T]) -> Awaitable[T]:
+    """The same for what an awaitable does between its waits."""
+    return work if _active is None else _Stretches(name, work)
+
+
+def work(kind: str, batch: Batch, roles: tuple[str, ...] = ("policy",)) -> None:
+    """Count the tokens of a batch that `roles` have `sampled` or are `trained` on."""
+    if _active is not None:
+        for role in roles:
+            _active.work(kind, role, batch)
+
+
+@dataclass
+class Phase:
+    """What one phase took in all: exclusive seconds, spans, and the largest memory seen in it (bytes)."""
+
+    seconds: float = 0.0
+    spans: int = 0
+    resident: int = 0
+    device: int = 0
+
+
+@dataclass
+class Work:
+    """Tokens that a model has worked on. `decided`: those that were decisions; `pairs` of a token and one that it
+    attends to, in all, and those of decisions."""
+
+    tokens: int = 0
+    decided: int = 0
+    pairs: int = 0
+    decided_pairs: int = 0
+
+
+@dataclass
+class _Open:
+    path: str
+    began: float
+    inner: float = 0.0  # seconds of the spans inside
+    memory: tuple[int, int] = (0, 0)
+
+
+@dataclass
+class Profile:
+    """A recorder. `clock` gives seconds; `memory` the peaks (resident, device) in bytes since it was last asked."""
+
+    clock: Callable[[], float] = lambda: _now()
+    memory: Callable[[], tuple[int, int]] = lambda: (0, 0)
+    kept: int = KEPT
+    phases: dict[str, Phase] = field(default_factory=dict)
+    done: dict[tuple[str, str], Work] = field(default_factory=dict)  # (kind, role) -> what
+    steps: int = 0
+    seconds: float = 0.0  # of the steps, all told
+
+    def __post_init__(self) -> None:
+        self._open: list[_Open] = []
+        self._events: list[tuple[str, float, float]] = []  # path, began, seconds: of the step at hand
+        self._lost = 0
+        self._first: list[dict[str, Any]] = []
+        self._last: deque[dict[str, Any]] = deque(maxlen=self.kept)
+
+    @contextmanager
+    def step(self, number: int) -> Iterator[None]:
+        """Record what happens inside as one step. One that raises counts too; a recorder inside of another rests it."""
+        global _active
+        before, _active, self._events, self._lost = _active, self, [], 0
+        self._enter("other")
+        try:
+            yield
+        finally:
+            _active = before
+            root = self._open[0]
+            seconds = self._exit()
+            self.steps, self.seconds = self.steps + 1, self.seconds + seconds
+            kept: dict[str, Any] = {"step": number, "events": self._events[:-1], "lost": self._lost}
+            kept |= {"began": root.began, "seconds": seconds, "resident": root.memory[0]}
+            (self._first if len(self._first) < self.kept else self._last).append(kept)
+
+    def work(self, kind: str, role: str, batch: Batch) -> None:
+        length, decided = batch["length"].long(), batch["mask"].sum(1)
+        read = length - decided
+        found = self.done.setdefault((kind, role), Work())
+        pairs = int((length * (length + 1)).sum()) // 2
+        found.tokens += int(length.sum())
+        found.decided += int(decided.sum())
+        found.pairs += pairs
+        found.decided_pairs += pairs - int((read * (read + 1)).sum()) // 2
+
+    def _enter(self, name: str) -> None:
+        if self._open:
+            above = self._open[-1]
+            above.memory = _larger(above.memory, self.memory())
+            name = name if above.path == "other" else f"{above.path}/{name}"
+        else:
+            self.memory()
+        self._open.append(_Open(name, self.clock()))
+
+    def _exit(self) -> float:
+        now, span = self.clock(), self._open.pop()
+        span.memory = _larger(span.memory, self.memory())
+        seconds = now - span.began
+        phase = self.phases.setdefault(span.path, Phase())
+        phase.seconds += seconds - span.inner
+        phase.spans += 1
+        phase.resident, phase.device = _larger((phase.resident, phase.device), span.memory)
+        if self._open:
+            self._open[-1].inner += seconds
+            self._open[-1].memory = _larger(self._open[-1].memory, span.memory)
+        if len(self._events) < EVENTS or not self._open:
+            self._events.append((span.path, span.began, seconds))
+        else:
+            self._lost += 1
+        return seconds
+
+    def trace(self) -> dict[str, Any]:
+        """The first and the last steps as Chrome trace events, which Perfetto (ui.perfetto.dev) and chrome://tracing
+        open: complete events ("X") in microseconds, and the resident memory as a counter."""
+        told = [*self._first, *self._last]
+        zero = told[0]["began"] if told else 0.0
+        events: list[dict[str, Any]] = []
+        for step in told:
+            end = {"lost": step["lost"]} if step["lost"] else {}
+            spans = [(f"step {step['step']}", step["began"], step["seconds"]), *sorted(step["events"], key=_began)]
+            for path, began, seconds in spans:
+                name = path.rpartition("/")[2]
+                events.append({"name": name, "ph": "X", "ts": (began - zero) * 1e6, "dur": seconds * 1e6,
+                               "pid": 1, "tid": 1, "args": {"path": path, **end}})  # fmt: skip
+            at = (step["began"] + step["seconds"] - zero) * 1e6
+            events.append({"name": "resident", "ph": "C", "ts": at, "pid": 1, "args": {"bytes": step["resident"]}})
+        return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+class _Span:
+    __slots__ = ("name", "of")
+
+    def __init__(self, of: Profile, name: str) -> None:
+        self.of, self.name = of, name
+
+    def __enter__(self) -> None:
+        self.of._enter(self.name)
+
+    def __exit__(self, *_: object) -> None:
+        self.of._exit()
+
+
+@dataclass(eq=False)
+class _Stretches(Awaitable[T]):
+    name: str
+    work: Awaitable[T]
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        inner: Any = self.work.__await__()
+        go, given = inner.send, None
+        while True:
+            try:
+                with span(self.name):
+                    waits_for = go(given)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            try:
+                go, given = inner.send, (yield waits_for)
+            except BaseException as error:  # a cancellation is the work's own business
+                go, given = inner.throw, error
+
+
+def _began(event: tuple[str, float, float]) -> tuple[float, float]:
+    return event[1], -event[2]
+
+
+def _larger(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    return max(a[0], b[0]), max(a[1], b[1])
+
+
+def _now() -> float:
+    if torch.cuda.is_initialized():  # what was asked of it has to be done
+        torch.cuda.synchronize()
+    return time.perf_counter()
+
+
+class Peaks:
+    """Peaks of memory since they were last asked for, in bytes: (resident, allocated on the GPU). Where the system
+    keeps no resident peak that can be set back (all but Linux), it is that of the whole process so far."""
+
+    def __init__(self) -> None:
+        try:
+            self._reset = os.open("/proc/self/clear_refs", os.O_WRONLY)
+        except OSError:
+            self._reset = -1
+
+    def __call__(self) -> tuple[int, int]:
+        device = 0
+        if torch.cuda.is_initialized():
+            device = torch.cuda.max_memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+        resident = _resident_peak()
+        if self._reset >= 0:
+            try:
+                os.pwrite(self._reset, b"5", 0)
+            except OSError:
+                self.close()
+        return resident, device
+
+    def close(self) -> None:
+        """Let go of the file that sets the peak back."""
+        if self._reset >= 0:
+            os.close(self._reset)
+            self._reset = -1
+
+
+def _resident_peak() -> int:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

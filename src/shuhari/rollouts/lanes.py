@@ -1,0 +1,122 @@
+"""Where the environments of a vector rollout live: the `Actor` port, `Inline` for this process (the other one is
+`workers.Workers`), and how observations are laid out.
+
+A rollout hands an actor the actions of some lanes (`post`) and later waits until they are taken (`poll`), so that lanes
+whose turn it is not may be stepped elsewhere in the meantime. Left out: what is sampled, and what becomes of it.
+
+Axes: `N` lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from shuhari.data import Array
+from shuhari.tasks.snapshots import restore, snapshot
+from shuhari.tasks.views import stored
+
+RUNNING, TERMINATED, TRUNCATED = 0, 1, 2
+Seen = Any  # an array of observations [N, ...], or a dict of arrays by key
+
+
+class Actor(Protocol):
+    """Steps lanes of environments. `astray`: it is in mid-step (something was posted that was not polled), or has
+    ended."""
+
+    @property
+    def astray(self) -> bool: ...
+    def start(self, seeds: Sequence[int], seen: Seen) -> None: ...  # the first reset of every lane, into `seen`
+    def post(self, lanes: slice, taken: Any, fresh: Sequence[int]) -> None:
+        """The lanes in `fresh` reset, the others take their action of `taken` [lanes]; None: they stand still."""
+
+    def poll(self, lanes: slice, seen: Seen, reward: Array) -> list[tuple[int, int]]:
+        """Wait for what was posted to `lanes`: observations go into `seen` [N, ...], rewards (0 of a reset) into
+        `reward` [N]. (lane, how it ended) of the episodes that did. Polls come in the order of posts."""
+
+    def snapshots(self) -> list[Any]: ...  # of each lane
+    def restore(self, saved: Sequence[Any]) -> None: ...
+    def close(self) -> None: ...
+
+
+class Inline:
+    """An actor in this process: posts are carried out when they are polled. `lanes`: the numbers of those it has."""
+
+    def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], lanes: Iterable[int]) -> None:
+        self.envs = {i: make() for i in lanes}
+        self._posted: dict[int, tuple[Any, Sequence[int]]] = {}
+
+    @property
+    def astray(self) -> bool:
+        return bool(self._posted)
+
+    def start(self, seeds: Sequence[int], seen: Seen) -> None:
+        for i, env in self.envs.items():
+            write(seen, i, env.reset(seed=seeds[i])[0])
+
+    def post(self, lanes: slice, taken: Any, fresh: Sequence[int]) -> None:
+        self._posted[lanes.start] = taken, fresh
+
+    def poll(self, lanes: slice, seen: Seen, reward: Array) -> list[tuple[int, int]]:
+        taken, fresh = self._posted.pop(lanes.start)
+        envs, first, over, i = self.envs, lanes.start, list[tuple[int, int]](), lanes.start
+        try:
+            for i in range(first, lanes.stop):
+                if i in fresh:
+                    write(seen, i, envs[i].reset()[0])
+                    reward[i] = 0.0
+                elif taken is not None:
+                    o, reward[i], terminated, truncated, _ = envs[i].step(taken[i - first])
+                    write(seen, i, o)
+                    if terminated or truncated:
+                        over.append((i, TERMINATED if terminated else TRUNCATED))
+        except Exception as error:
+            error.add_note(f"in lane {i}, counted from 0")
+            raise
+        return over
+
+    def snapshots(self) -> list[Any]:
+        return [snapshot(env) for env in self.envs.values()]
+
+    def restore(self, saved: Sequence[Any]) -> None:
+        for env, s in zip(self.envs.values(), saved, strict=True):
+            restore(env, s)
+
+    def close(self) -> None:
+        for env in self.envs.values():
+            env.close()
+
+
+# ---------------------------------------------------------------- observations
+
+
+def room(space: spaces.Space[Any], *shape: int) -> Seen:
+    """[*shape, ...] to write observations in."""
+    return each(lambda s: np.empty((*shape, *(s.shape or ())), stored(s)), parts(space))
+
+
+def parts(space: spaces.Space[Any]) -> Any:
+    """The spaces of a Dict by key, any other space as it is."""
+    return dict(space) if isinstance(space, spaces.Dict) else space
+
+
+def each(f: Callable[[Any], Any], x: Any) -> Any:
+    """f of an array, or of each in a mapping."""
+    return {k: f(v) for k, v in x.items()} if isinstance(x, dict) else f(x)
+
+
+def at(seen: Seen, t: int | slice) -> Seen:
+    """The views of row t, or of rows."""
+    return {k: x[t] for k, x in seen.items()} if isinstance(seen, dict) else seen[t]
+
+
+def write(into: Seen, i: Any, observation: Any) -> None:
+    if isinstance(into, dict):
+        for k, x in into.items():
+            x[i] = observation[k]
+    else:
+        into[i] = observation
