@@ -4,8 +4,9 @@
     python benchmarks/asynchrony.py --seeds 0 --steps 4 --warm-up 20 --out x.json    a look
 
 Both start from one model taught by demonstrations, and take the same number of steps of the same size; seed by seed,
-one after the other, who goes first alternating. Rate: samples learnt from a second, from the second step on. Reward:
+one after the other, who goes first alternating. Rate: samples learnt from a second, of the whole run. Reward:
 greedy accuracy on 256 held-out problems, tools at once. The interval is Student's, of the paired differences.
+The game's settings (`TASK`) were chosen on seed 0, which does not count: in harder ones neither side learnt anything.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from shuhari import recipe
 from shuhari.evaluation import Evaluation, evaluate
 from shuhari.run import loop, open_run
 
-TASK = {"replace": True, "name": f"{HERE / 'slow.py'}:SlowShop", "guess": 0.8, "turns": 14}
+TASK = {"replace": True, "name": f"{HERE / 'slow.py'}:SlowShop", "guess": 0.4, "most": 4, "turns": 10}
 SIDES = {"sync": 0, "async": 2}
 
 
@@ -53,17 +54,16 @@ def train(folder: Path, seed: int, staleness: int, args: argparse.Namespace) -> 
     if staleness:
         settings["engine.staleness"] = staleness
     run = open_run(recipe.load("baselines/grpo_tools", settings=settings))
-    times, decisions, steps = [], [], loop(run)
+    run.enter_stage()  # the model is loaded before the clock starts
+    began, steps, decisions = time.perf_counter(), loop(run), 0.0
     for report in islice(steps, args.steps):  # and no further: behind its last step a run is closed
-        times.append(time.perf_counter())
-        decisions.append(report["spent/decisions"])
+        seconds, decisions = time.perf_counter() - began, report["spent/decisions"]
     measured = Evaluation(n=256)
     run.ctx.serve()
     greedy = evaluate(run.ctx, measured, run.ctx.rollout).scores(measured)["greedy"]
     steps.close()
-    seconds = times[-1] - times[0]
-    return {"rate": (args.steps - 1) * args.n * args.groups / seconds, "seconds": seconds, "greedy": greedy,
-            "decisions": decisions[-1]}  # fmt: skip
+    return {"rate": args.steps * args.n * args.groups / seconds, "seconds": seconds, "greedy": greedy,
+            "decisions": decisions}  # fmt: skip
 
 
 def interval(differences: list[float], level: float = 0.95) -> tuple[float, float, float]:
@@ -89,8 +89,8 @@ def summary(runs: list[dict[str, Any]]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--steps", type=int, default=24)
     parser.add_argument("--groups", type=int, default=8)
     parser.add_argument("--n", type=int, default=8)
     parser.add_argument("--warm-up", type=int, default=400, dest="warm")

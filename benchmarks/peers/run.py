@@ -38,7 +38,7 @@ RATIOS = ("wall", "cpu")
 ROLLOUT: dict[str, Any] = {"module": "rollout", "unit": "tokens", "n": 8, "block": 1, "batch": 64}
 SMALL, LARGE = {**ROLLOUT, "size": "1M", "groups": 32}, {**ROLLOUT, "size": "15M", "groups": 8}
 EQUAL = {**ROLLOUT, "size": "0.8M", "groups": 64, "length": 24, "batch": 512}
-# `settings` of generate_batch, `batch` and `cache` of generate: the fastest of those tried, see README.md
+# `settings` of generate_batch, `batch` and `cache` of generate: the best at this batch of those tried, see README.md
 PAGED = {"num_blocks": 100, "page_size": 256}
 TEXT: dict[str, Any] = {"module": "text", "unit": "samples", "prompts": 32, "n": 16, "new": 24, "block": 2}
 CONTROL: dict[str, Any] = {"module": "control", "lr": 3e-4, "parts": 1, "unit": "env_steps"}

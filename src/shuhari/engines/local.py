@@ -64,6 +64,7 @@ class Local:
         self._calls: list[Call] = []
         self._queries: list[Query] = []
         self._decoders: dict[int, tuple[Any, Any]] = {}  # model -> (model, its decoder or None)
+        self._stale: set[int] = set()  # models whose decoders have not seen the weights of the last sync
         self._rows: dict[int, Call] = {}  # row in a decoder -> its call
         self._copies = Copies()
         self._journal = Journal()
@@ -82,9 +83,11 @@ class Local:
         self.models, self.version = models, version
         served = {id(m) for m in models.values()}
         self._decoders = {i: pair for i, pair in self._decoders.items() if i in served}
-        for _, decoder in self._decoders.values():
-            if decoder is not None:
+        for model, decoder in self._decoders.values():
+            if decoder is not None and (self.staleness or len(decoder)):
                 decoder.refresh(version)
+            else:  # nobody moves the weights while a synchronous run samples: they are taken when they are needed
+                self._stale.add(id(model))
         if self.staleness:
             self._copies.renew(models.values())
         if not self.busy:
@@ -110,8 +113,7 @@ class Local:
         if (known := await self._journal.known(name)) is not None:
             return [Trace(**trace) for trace in known]
         self._fits(role, context, 1)
-        self._loop = asyncio.get_running_loop()
-        future: asyncio.Future[list[Trace]] = self._loop.create_future()
+        future: asyncio.Future[list[Trace]] = self._here().create_future()
         began = self._began.pop(name, None) or {"place": self._places, "began": ()}
         self._places = max(self._places, began["place"] + 1)
         call = Call(name, role, context, sampling, keys(self.seed, *key, n=n), ASKER.get(), future=future, **began)
@@ -137,12 +139,11 @@ class Local:
                 return dict(known)
         for reader in dict.fromkeys((role, *(r for n in names for r in n.partition(":")[2].split(",") if r))):
             self._fits(reader, context, len(action) if is_tokens(action) else 1)
-        self._loop = asyncio.get_running_loop()
-        future: asyncio.Future[Mapping[str, Array]] = self._loop.create_future()
+        future: asyncio.Future[Mapping[str, Array]] = self._here().create_future()
         self._queries.append(Query(role, step, tuple(names), future))
         self._wake()
         columns = await future
-        self._journal.keep(asker, name, dict(columns), self._loop.time())
+        self._journal.keep(asker, name, dict(columns), self._here().time())
         self.charge("scored_tokens", float(len(step.mask) + (len(context) if is_tokens(context) else 1)))
         return columns
 
@@ -183,12 +184,17 @@ class Local:
 
     # ---------------------------------------------------------------- serving
 
+    def _here(self) -> asyncio.AbstractEventLoop:
+        """The loop that runs; what another one was to do is forgotten."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._woken, self._timer = loop, False, None
+        return loop
+
     def _wake(self) -> None:
-        if not self._woken and not self._held and self._loop is not None:
-            self._woken = True
-            self._loop.call_soon(
-                self._loop.call_soon, self._flush
-            )  # after the tasks that are ready now have called too
+        if not self._woken and not self._held:
+            loop, self._woken = self._here(), True
+            loop.call_soon(loop.call_soon, self._flush)  # after the tasks that are ready now have called too
 
     def _flush(self) -> None:
         """Answer what waits; what a decoder serves begins to run."""
@@ -251,11 +257,14 @@ class Local:
     def _decoder(self, model: Any) -> Any:
         """The model's decoder; None where it has none."""
         if id(model) not in self._decoders:
-            decoder = model.decoder(**self._settings) if hasattr(model, "decoder") else None
-            self._decoders[id(model)] = model, decoder
+            self._decoders[id(model)] = model, model.decoder(**self._settings) if hasattr(model, "decoder") else None
+            self._stale.add(id(model))
+        decoder = self._decoders[id(model)][1]
+        if id(model) in self._stale:
+            self._stale.discard(id(model))
             if decoder is not None:
                 decoder.refresh(self.version)
-        return self._decoders[id(model)][1]
+        return decoder
 
     def _admit(self, calls: list[Call], decoder: Any) -> None:
         for call in calls:

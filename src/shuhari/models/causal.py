@@ -8,6 +8,7 @@ Axes: `B` rows, `K` positions of an action.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,6 +87,9 @@ class Causal:
             raise ValueError(f"dtype is {self.dtype!r}; {nearest(self.dtype, DTYPES)}")
         dtype = getattr(torch, self.dtype)
         self.module = Trunk(lm, self.value_head, self.context, self.gradient_checkpointing, dtype).to(self.device)
+        if self.module.why:
+            told = "it is run by transformers' own forward and sampled a batch at a time: right, but slower"
+            warnings.warn(f"{self.path or self.architecture}: {self.module.why}; {told}", stacklevel=2)
         head = Path(self.path).expanduser() / VALUE
         if self.path and self.value_head and head.is_file():
             from safetensors.torch import load_file
