@@ -14,7 +14,7 @@ from shuhari.batch import Batch
 from shuhari.data import Request
 from shuhari.ports import Collected, StageStarted
 from shuhari.recipe import Recipe, load
-from shuhari.run import open_run, train
+from shuhari.run import loop, open_run, train
 from shuhari.store import Run
 from small_runs import BANDIT, DQN, differences, kept, often, recipe
 
@@ -168,3 +168,9 @@ def test_the_rollout_of_evaluation_is_remembered(tmp_path: Path) -> None:
     with open_run(recipe("ppo", tmp_path, evaluate={"n": 1})) as run:
         places = run.stage.memories()
         assert places["measured"] is run.stage.measured is not run.stage.rollout
+
+
+def test_a_run_that_is_stored_nowhere_keeps_the_groups_of_one_step(tmp_path: Path) -> None:
+    run = open_run(recipe("bandit", tmp_path))
+    for _ in loop(run):
+        assert len(run.ctx.groups) == 4

@@ -88,6 +88,10 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
     task = made.task(table["task"])
     rollout, n, sampling = _rollout(made, table.get("rollout", EMPTY))
     lanes = hasattr(rollout, "collect")
+    engine = _section(made, "engine", table)
+    if lanes and getattr(engine, "staleness", 0):
+        told = "lanes of environments are learnt from as they are stepped: leave it at 0, or play episodes (rollout.use)"
+        raise RecipeError("engine.staleness", f"{engine.staleness}: {told}")
     graders = table.get("reward", EMPTY)
     rewards = {
         k: made.component("reward", v, _at("reward", k), k, {"name": k}) for k, v in graders.items() if k != "weights"
@@ -108,7 +112,7 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
         budget={b: float(table[b]) for b in BUDGETS if b in table},
         task=task,
         models=_models(made, table.get("models", EMPTY), name),
-        engine=_section(made, "engine", table),
+        engine=engine,
         curriculum=_section(made, "curriculum", table),
         rollout=rollout,
         learners=learners,

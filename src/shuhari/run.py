@@ -99,7 +99,7 @@ class Run:
     def enter_stage(self) -> None:
         """Begin a step; at the first of a stage its roles come to life and its components are told."""
         self.ctx.claim()
-        self.meter, self.rounds, self.ctx.problems, self.ctx.salt = Meter(), 0, [], ()
+        self.meter, self.rounds, self.ctx.problems, self.ctx.groups, self.ctx.salt = Meter(), 0, [], [], ()
         self.ctx.count = float(self.progress.steps)
         if not self.progress.entered:
             lived = dict(self.ctx.models)

@@ -7,11 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.data import Sampling
+from shuhari.clock import Virtual, VirtualLoop
+from shuhari.data import Problem, Request, Sampling, Step, Trajectory
 from shuhari.engines.local import Local
+from shuhari.models.causal import Causal
 from shuhari.models.decoding import NoRoom
 from shuhari.needs import Trace, Traces
 from shuhari.noise import CounterNoise, keys
+from shuhari.pack import pack
 from shuhari.registry import find
 
 
@@ -218,6 +221,37 @@ def test_scores_of_anybodys_actions() -> None:
     )
     assert isinstance(out[0], NoRoom) and str(out[0]).startswith("a context of 2 tokens: expected 1 to 1 (")
     assert out[1]["kl:reference"].tolist() == [0.5] * 2 and len(out[2]["log_prob"]) == 3
+
+
+def test_new_weights_interrupt_what_is_being_sampled() -> None:
+    """Each decision keeps the version it was made with, and its log-probability is that of those weights."""
+    torch.manual_seed(0)
+    model = Causal(hidden=16, layers=1, heads=2, intermediate=16, context=64, alphabet="abcdefghijklmnopqrstuvwxyz")
+    model.build(SimpleNamespace())
+    own = Local(virtual=Virtual(decode=1.0))
+    own.sync({"policy": model}, 0)
+    old, loop = {k: v.clone() for k, v in model.module.state_dict().items()}, VirtualLoop()
+
+    async def run() -> Trace:
+        task = asyncio.ensure_future(own.sample("policy", model.encode("ab"), Sampling(max_new=9), key=("k",)))
+        await asyncio.sleep(4.5)  # four tokens later
+        with torch.no_grad():
+            for p in model.module.parameters():
+                p.add_(torch.randn_like(p) / 4)
+        own.sync({"policy": model}, 1)
+        return (await task)[0]
+
+    trace = loop.run_until_complete(run())
+    loop.close()
+    n = len(trace.action)
+    assert n > 5 and trace.version.tolist() == [0] * 4 + [1] * (n - 4)
+    batch = pack([Trajectory(Request(Problem("t", "0", "")), (Step.of(model.encode("ab"), trace.action),))])
+    with torch.no_grad():
+        new = model(batch).log_prob()[0].numpy()
+        model.module.load_state_dict(old)
+        before = model(batch).log_prob()[0].numpy()
+    np.testing.assert_allclose(trace.logp, [*before[:4], *new[4:]], atol=1e-5)
+    assert np.abs(before - new).max() > 0.1
 
 
 def test_registered() -> None:

@@ -21,6 +21,8 @@ from shuhari.models.tokenizers import Tokenizer, bpe_tokenizer
 from shuhari.noise import CounterNoise, keys
 from shuhari.pack import pack
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*no lean forward for layout")
+
 SIZES = {
     "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
     "intermediate_size": 24, "max_position_embeddings": 48, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 1,
