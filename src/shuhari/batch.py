@@ -45,17 +45,19 @@ class Batch:
         links: Mapping[str, tuple[Tensor, dict[str, Tensor]]] | None = None,
         stream: str | None = None,
         scored: frozenset[str] = frozenset(),
+        full: bool | None = None,
     ) -> None:
+        """full: whether every position is a decision, where that is known."""
         self.whole, self.rows, self.own, self.arena = whole, rows, own or {}, arena
         self.links = dict(links or {})
         self.stream = stream  # every row carries this stream with weight = mask, as long as no weight column exists
         self.scored = scored  # the columns that a model's answer to a need put there: stale once the model has moved
-        self.size = len(whole["mask"]) if rows is None else len(rows)
+        self.size = int((whole["mask"] if rows is None else rows).shape[0])
         self.stamps: dict[str, Tensor] = {}
         self._gathered: dict[str, Tensor] = {}  # of the whole at `rows`: views of the same rows share it
         self._derived: dict[str, Tensor] = {}
         self._inverse: Tensor | None = None
-        self._full: bool | None = None
+        self._full = full
 
     def __len__(self) -> int:
         return self.size
@@ -129,7 +131,7 @@ class Batch:
         named = {}
         for key, value in columns.items():
             name = key if type(key) is str else key.key
-            if len(value) != self.size:
+            if value.shape[0] != self.size:
                 raise ValueError(f"column {name!r} has {len(value)} rows: expected {self.size}")
             named[name] = value
         of = self.scored

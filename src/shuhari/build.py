@@ -89,9 +89,10 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
     rollout, n, sampling = _rollout(made, table.get("rollout", EMPTY))
     lanes = hasattr(rollout, "collect")
     engine = _section(made, "engine", table)
-    if lanes and getattr(engine, "staleness", 0):
-        told = "lanes of environments are learnt from as they are stepped: leave it at 0, or play episodes (rollout.use)"
-        raise RecipeError("engine.staleness", f"{engine.staleness}: {told}")
+    stale: int = getattr(engine, "staleness", 0)
+    if lanes and stale:
+        told = "lanes of environments are learnt from as they are stepped: leave it at 0, or play whole episodes"
+        raise RecipeError("engine.staleness", f"{stale}: {told}")
     graders = table.get("reward", EMPTY)
     rewards = {
         k: made.component("reward", v, _at("reward", k), k, {"name": k}) for k, v in graders.items() if k != "weights"

@@ -149,11 +149,11 @@ def evaluate(
             trains_any = torch.is_grad_enabled() and any(id(role_model(models, r)) in trained for r in need.roles)
             with torch.set_grad_enabled(trains_any):  # a lazy distribution may run its forward only now
                 value = method(*roles[1:])
-        mask = batch["mask"]
-        if need.name == "value" and not need.live:
-            mask = mask.clone()
-            mask[:, 0] |= ~batch.decides
-        if not batch.full or value.shape[:2] != mask.shape:
+        if not batch.full or value.shape[:2] != (len(batch), batch.width):
+            mask = batch["mask"]
+            if need.name == "value" and not need.live:
+                mask = mask.clone()
+                mask[:, 0] |= ~batch.decides
             value = torch.where(mask if value.dim() == 2 else mask[..., None], value, 0.0)
         out[need.key] = value
     return out
@@ -193,7 +193,6 @@ def _chunked(functional: Functional, dists: tuple[Any, ...], batch: Batch) -> Te
     return out.view(*mask.shape, *values.shape[1:])
 
 
-@torch.no_grad()
 def gather(batch: Batch, needs: Iterable[Need], models: Mapping[str, Any], tokens: int | None = None) -> Batch:
     """With every missing column of `needs` that is not live, a micro-batch of at most `tokens` at a time. The batch
     remembers which these are (`Batch.scored`), so that a buffer does not keep what a model said long ago."""
@@ -201,7 +200,7 @@ def gather(batch: Batch, needs: Iterable[Need], models: Mapping[str, Any], token
     if not missing or not len(batch):
         return batch
     pieces = batch.put({"_row": torch.arange(len(batch))}).split(tokens, packs(missing, models))
-    with span("score"):
+    with span("score"), torch.no_grad():
         scored = [evaluate(p, missing, models) for p in pieces]
     if len(pieces) == 1:
         return batch.put(scored[0], scored=True)

@@ -6,6 +6,7 @@ What a row draws depends on its key and the index only: not on its neighbours, t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -14,38 +15,58 @@ from torch import Tensor
 
 from shuhari.data import Array, code
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_ROUNDS = (np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)), (np.uint64(27), np.uint64(0x94D049BB133111EB))
-_LAST, _DROPPED = np.uint64(31), np.uint64(11)
-_SALTS = {"uniform": np.uint64(0), "normal": np.uint64(0xD1B54A32D192ED03)}
+
+def _u64(x: int) -> Array:
+    """Of no axes: numpy reads it quicker than a scalar."""
+    return np.array(x, np.uint64)
+
+
+_GOLDEN = _u64(0x9E3779B97F4A7C15)
+_ROUNDS = (_u64(30), _u64(0xBF58476D1CE4E5B9)), (_u64(27), _u64(0x94D049BB133111EB))
+_LAST, _DROPPED = _u64(31), _u64(11)
+_SALTS = {"uniform": _u64(0), "normal": _u64(0xD1B54A32D192ED03)}
 
 
 def mix(x: Array) -> Array:
-    """The splitmix64 finaliser, elementwise on uint64."""
-    with np.errstate(over="ignore"):
-        z = x + _GOLDEN
-        for shift, factor in _ROUNDS:
-            z ^= z >> shift
-            z *= factor
+    """The splitmix64 finaliser, elementwise on uint64 of at least one axis (numpy warns when a scalar overflows)."""
+    z = x + _GOLDEN
+    for shift, factor in _ROUNDS:
+        z ^= z >> shift
+        z *= factor
     z ^= z >> _LAST
     return z
 
 
 def keys(seed: int, *name: object, n: int) -> Array:
     """[n] uint64 keys of the rows 0..n-1 of the stream `name`."""
-    with np.errstate(over="ignore"):
-        return mix(np.uint64(code(seed, *name)) + mix(np.arange(n, dtype=np.uint64)))
+    return mix(np.uint64(code(seed, *name)) + mix(np.arange(n, dtype=np.uint64)))
 
 
 def uniforms(row_keys: Array, index: Array, law: str = "uniform", width: int = 1) -> Array:
     """[..., width] float64 in (0, 1): what the rows with these uint64 keys have at these indices (the two are broadcast
     to one shape). `CounterNoise` gives the same numbers."""
-    rows = mix(row_keys ^ mix(index.astype(np.uint64) ^ _SALTS[law]))[..., None]
-    bits = mix(rows + _GOLDEN * np.arange(1, width + 1, dtype=np.uint64))
+    return _uniforms(row_keys, mix(index.astype(np.uint64) ^ _SALTS[law]), width)
+
+
+def _uniforms(row_keys: Array, places: Array, width: int) -> Array:
+    """As `uniforms`, of mixed indices."""
+    rows = mix(row_keys ^ places)[..., None]
+    bits = mix(rows + _strides(width))
     out: Array = (bits >> _DROPPED).astype(np.float64)
     out += 0.5
     out *= 2.0**-53
     return out
+
+
+@lru_cache(64)
+def _strides(width: int) -> Array:
+    return _GOLDEN * np.arange(1, width + 1, dtype=np.uint64)
+
+
+@lru_cache(64)
+def _places(law: str, first: int, n: int) -> Array:
+    """[n, 1] the indices from `first` on, mixed."""
+    return mix(np.arange(first, first + n, dtype=np.uint64)[:, None] ^ _SALTS[law])
 
 
 class CounterNoise:
@@ -68,8 +89,8 @@ class CounterNoise:
         b, i = divmod(index, self.block)
         kept = self._kept.get((law, shape))
         if kept is None or kept[0] != b:
-            at = np.arange(b * self.block, (b + 1) * self.block)[:, None]
-            x = torch.from_numpy(uniforms(self.keys, at, law, prod(shape)))
+            places = _places(law, b * self.block, self.block)
+            x = torch.from_numpy(_uniforms(self.keys, places, prod(shape)))
             x = x.reshape(self.block, len(self.keys), *shape)
             kept = b, torch.special.ndtri(x).float() if law == "normal" else x
             if self.block > 1:

@@ -11,6 +11,7 @@ from shuhari.data import Ramp, Sampling
 from shuhari.models.causal import Causal
 from shuhari.models.decoding import Decoder, NoRoom, Row
 from shuhari.models.static import generate
+from shuhari.models.trunk import Trunk
 from shuhari.noise import CounterNoise, keys
 
 LAYOUTS = {
@@ -285,6 +286,16 @@ def test_half_precision_is_close() -> None:
         gaps.append(np.abs(row.logp - want.detach().numpy()))
     gap = np.concatenate(gaps)
     assert 0 < gap.max() < 0.15 and gap.mean() < 0.02
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt2"])
+def test_a_model_in_half_precision_is_decoded(architecture) -> None:
+    model = made(architecture)
+    model.module = Trunk(model.module.lm.to(torch.bfloat16))
+    rows = asked(8, [Sampling(max_new=20)])
+    assert model.module.lean is not None
+    finished(model.decoder(slots=3), rows)
+    assert all(1 <= len(row.tokens) <= 20 and np.isfinite(row.logp).all() for row in rows)
 
 
 def test_least_tokens(model) -> None:

@@ -113,6 +113,17 @@ def test_frozen_weights_are_a_copy_of_their_own_type(kind) -> None:
     assert torch.equal(lean.logits(kept, lean.hidden(kept, ids, ids, attend)), before)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma", "gpt2"])
+def test_weights_of_half_precision_are_known(kind, dtype) -> None:
+    lean = Lean(made(kind, {}).to(dtype))
+    assert lean.frozen().head[0].dtype == lean.live().head[0].dtype == dtype
+    with torch.no_grad():
+        lean._blocks[0].mlp.register_forward_hook(lambda module, args, out: out * 1.5)  # another model
+    with pytest.raises(Unknown, match="differ"):
+        Lean(lean.lm)
+
+
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_adapters_are_run_live_and_merged_when_frozen(kind) -> None:
     pytest.importorskip("peft")

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from shuhari.models.slots import NARROW, Prefix, Slots, read, width
+from shuhari.models.slots import KEEP, NARROW, Memory, Prefix, Slots, read, width
 
 L, H, G, D = 2, 4, 2, 8
 LEAN = SimpleNamespace(layers=L, heads=H, kv_heads=G, width=D, scale=D**-0.5)
@@ -35,6 +35,8 @@ def test_rows_come_grow_and_go(fused: bool) -> None:
     """Against a list of tensors a row, over 300 steps with rows of many lengths that enter and leave at random."""
     g, rng, n = torch.Generator().manual_seed(0), np.random.default_rng(0), 12
     cache, free, rows = slots(n, fused), list(range(n)), {}  # lane -> [2, L, G, T, d]
+    for _ in range(4):
+        cache.memory.give(torch.full((1 << 16,), torch.nan))  # what lay in memory before does not matter
     widest = 0
     for _ in range(300):
         while free and rng.random() < 0.5:
@@ -70,6 +72,42 @@ def test_rows_come_grow_and_go(fused: bool) -> None:
     assert widest > 2 * NARROW
     cache.leave(np.array(list(rows)))
     assert not len(cache.lanes) and sum(p.kv.numel() for p in cache.pools) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_memory_serves_again_in_every_type(dtype: torch.dtype) -> None:
+    memory = Memory(torch.device("cpu"), dtype)
+    first = memory.take((2, 3, 5))
+    assert first.shape == (2, 3, 5) and first.dtype == dtype and first.is_contiguous()
+    where = first.data_ptr()
+    memory.give(first)
+    memory.give(memory.take((2, 0, 5)))  # nothing, of which nothing is kept
+    assert memory.take((3, 9)).data_ptr() == where
+    assert memory.take((3, 9)).data_ptr() != where  # it is taken
+    for _ in range(5):
+        memory.give(torch.empty(KEEP // 4, dtype=torch.uint8).view(dtype))
+    memory.give(torch.empty(KEEP + 8, dtype=torch.uint8).view(dtype))
+    assert sum(x.nbytes for x in memory._spare) == KEEP
+
+
+def test_a_cache_of_half_precision() -> None:
+    """Empty, entered, grown and left: as the float32 one to the rounding of the type."""
+    g, made = torch.Generator().manual_seed(0), []
+    one = prefix(5, g)
+    for dtype in (torch.float32, torch.bfloat16):
+        cache = Slots(LEAN, 3, torch.device("cpu"), dtype)
+        assert not len(cache.lanes)
+        cache.enter({Prefix(one.ids, one.kv.to(dtype)): [0, 2]})
+        g.manual_seed(1)
+        for _ in range(20):
+            cache.widen()
+            cache.begin()
+            q, k, v = (torch.randn(2, heads, D, generator=g).to(dtype) for heads in (H, G, G))
+            out = [cache.attend(layer, q, k, v) for layer in range(L)]
+        assert out[0].dtype == dtype
+        made.append(torch.stack(out).float())
+    torch.testing.assert_close(made[1], made[0], atol=0.03, rtol=0.03)
+    assert not torch.equal(made[1], made[0])
 
 
 def test_widths() -> None:

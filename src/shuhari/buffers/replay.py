@@ -171,17 +171,20 @@ class Replay:
         self._bound(ring)
         if not self._eligible.any():
             return
+        one = ring.columns["mask"].shape[1] == 1 or None  # what is drawn has decided
         for i in range(n):
-            yield Batch(ring.columns, self._rows(ring, ctx.rng(self.name, i)), stream=self.stream)
+            yield Batch(ring.columns, self._rows(ring, ctx.rng(self.name, i)), stream=self.stream, full=one)
 
     def _rows(self, ring: Ring, rng: torch.Generator) -> Tensor:
         """[size] eligible rows, uniformly: draws that hit another row are drawn again."""
-        eligible = self._eligible
-        rows = torch.randint(ring.size, (self.size,), generator=rng)
+        eligible, n, shape = self._eligible, ring.size, (self.size,)
+        rows = torch.randint(n, shape, generator=rng)
+        at = rows.numpy()  # the same memory
         for _ in range(_TRIES):
-            if (ok := eligible[rows.numpy()]).all():
+            bad = (~eligible[at]).nonzero()[0]
+            if not len(bad):
                 return rows
-            rows = torch.where(torch.from_numpy(ok), rows, torch.randint(ring.size, (self.size,), generator=rng))
+            at[bad] = torch.randint(n, shape, generator=rng).numpy()[bad]
         some = torch.from_numpy(eligible.nonzero()[0])  # few are eligible: listing them is cheaper than trying on
         ok = eligible[rows.numpy()]
         return torch.where(torch.from_numpy(ok), rows, some[torch.randint(len(some), (self.size,), generator=rng)])

@@ -148,20 +148,21 @@ class Loss:
         noise hangs on its name, so that no two terms draw the same, and no evaluation of it draws anew."""
         term, scale = self.part.terms[name], self.scale[name]
         w = batch.get(f"_w/{name}") if self.cut else self.weights[name]
-        seen, rows = batch, batch["mask"]
+        seen, places = batch, None
         if w is not None and not getattr(term.objective, "links", None):
             rows = (w != 0).any(1)
             if not bool(rows.all()):
                 if not bool(rows.any()):
                     return torch.zeros(())
-                seen, w = batch.take(rows), w[rows]
+                places = rows.nonzero().squeeze(1)
+                seen, w = batch.take(places), w[places]
         salt, self.ctx.salt = self.ctx.salt, (*self.salt, name)
         try:
             loss, info = term.objective(seen, self.ctx)
         finally:
             self.ctx.salt = salt
-        if seen is not batch:
-            scatter(seen.stamps, batch, rows.nonzero().squeeze(1))
+        if places is not None:
+            scatter(seen.stamps, batch, places)
         value = self._reduced(name, loss, w, seen)
         meter.add(name, value.detach(), info, seen)
         return value if scale == 1.0 else scale * value
@@ -230,12 +231,12 @@ def _floats(numbers: list[Any]) -> Iterator[float]:
     return (next(read) if isinstance(x, Tensor) else float(x) for x in numbers)
 
 
-@torch.no_grad()
 def _summed(x: Any, batch: Batch) -> tuple[Any, Any]:
     """(total, count) of an info value: numbers count once a row, tensors are summed over decisions or rows."""
+    x = x.detach() if isinstance(x, Tensor) and x.requires_grad else x
     if not isinstance(x, Tensor) or x.dim() == 0:
         return x * len(batch), len(batch)
-    if x.shape == batch["mask"].shape and not batch.full:
+    if x.shape == (len(batch), batch.width) and not batch.full:
         return torch.where(batch["mask"], x, 0.0).sum(), batch["mask"].sum()
     return x.sum(), x.numel()
 

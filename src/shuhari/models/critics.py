@@ -178,18 +178,27 @@ class DiscreteQ:
             q, allowed = self.module(contexts), self._inputs.mask(contexts)
             some_allowed(allowed)
             action = best = (q if allowed is None else q.masked_fill(~allowed, FORBIDDEN)).argmax(-1)
-            n = self._n if allowed is None else allowed.sum(-1)
+            n: Any = self._n if allowed is None else allowed.sum(-1)
+            p = 1 - e + e / n
+            logp = q.new_full((len(q),), _log(p)) if allowed is None else p.log()
             if e and not sampling.greedy:
                 u = noise.uniform(0, 2)
-                action = torch.where(u[:, 0] < e, _nth((u[:, 1] * n).long(), allowed), best)
-            p = torch.where(action == best, 1 - e + e / n, e / n)
-            info = {"epsilon": p.new_full((len(p), 1), e)}
+                if bool((uniform := u[:, 0] < e).any()):
+                    action = torch.where(uniform, _nth((u[:, 1] * n).long(), allowed), best)
+                    p = e / n
+                    logp = torch.where(action == best, logp, _log(p) if allowed is None else p.log())
+            logp = logp.unsqueeze(1)
+            info = {"epsilon": torch.full_like(logp, e)}
             if self._start:
                 info["environment"] = action + self._start
-        return Traces(action, p.log().unsqueeze(1), info=info)
+        return Traces(action, logp, info=info)
 
     def observe(self, event: Event) -> None:
         self._inputs.observe(event)
+
+
+def _log(p: float) -> float:
+    return math.log(p) if p > 0 else -math.inf
 
 
 def _nth(i: Tensor, allowed: Tensor | None) -> Tensor:

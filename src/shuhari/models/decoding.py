@@ -65,7 +65,7 @@ class Decoder:
         *,
         ends: Sequence[int],
         stops: Callable[[tuple[str, ...]], Stops | None] = lambda strings: None,
-        slots: int = 256,
+        slots: int = 512,
         tokens: int = 0,
         chunk: int = 512,
         dtype: str | torch.dtype | None = None,

@@ -25,6 +25,7 @@ from shuhari.registry import register
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
 _LOG_2 = math.log(2)
+_CONSTANT = torch.tensor(-_HALF_LOG_2PI - 2 * _LOG_2)
 
 
 class Gaussian:
@@ -113,8 +114,9 @@ class Squashed:
         """Reparameterised actions [B, A] of the policy without `epsilon`, and their log_prob [B, K]."""
         eps = noise.normal(0, self.mean.shape[-1]).view_as(self.mean)
         u = torch.addcmul(self.mean, self.log_std.exp(), eps)
-        drawn = -0.5 * eps.square().sum(-1) - (_HALF_LOG_2PI + 2 * _LOG_2) * eps.shape[-1]  # has no gradient
-        rest = torch.sub(u, self.log_std, alpha=0.5) + F.softplus(-2 * u)  # the sum is as in `_log_slope`
+        drawn = torch.addcmul(_CONSTANT, eps, eps, value=-0.5).sum(-1)  # has no gradient
+        # the sum is as in `_log_slope`: softplus(-2u) is -2 times the softplus of u with this beta
+        rest = torch.sub(torch.sub(u, self.log_std, alpha=0.5), F.softplus(u, beta=-2), alpha=2)
         return u.tanh().flatten(0, -2), torch.add(drawn, rest.sum(-1), alpha=2)
 
     def parameters(self) -> Tensor:

@@ -29,7 +29,7 @@ Norm = tuple[Tensor, Tensor | None]  # weight and bias [D]; without a bias it is
 
 LLAMAS = ("llama", "mistral", "qwen2", "qwen3", "gemma")
 STILL = ("default", "linear", "llama3", "yarn")  # kinds of rotary angles that are a function of the position alone
-CLOSE = 1e-3  # how far the logits may be from the model's own, as a share of the largest
+CLOSE = 1e-3  # how far the logits may be from the model's own, as a share of the largest; float32
 
 
 class Unknown(ValueError):
@@ -247,8 +247,13 @@ class Lean:
         for w in (self.live(), self.frozen()):
             got = self.logits(w, self.hidden(w, ids, positions, attend))
             off = float((want - got).abs().max() / want.abs().max().clamp(min=1e-30))
-            if not off <= CLOSE:
+            if not off <= close(self.lm.dtype):
                 raise Unknown(f"its logits differ from the lean ones by {off:.2g} of the largest")
+
+
+def close(dtype: torch.dtype) -> float:
+    """How far two ways to compute in this type may be apart: CLOSE, or some roundings of the type if that is more."""
+    return max(CLOSE, 8 * torch.finfo(dtype).eps)
 
 
 def capped(x: Tensor, stretch: float, cap: float | None) -> Tensor:

@@ -7,8 +7,8 @@ Leaves out truncation (top-p, top-k, min-p) and text: those are a language model
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import fields
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -22,7 +22,8 @@ _OFF = {f.name: f.default for f in fields(Sampling) if f.name != "max_new"}
 EDGE = 1 - 2.0**-24  # the largest float32 below 1
 
 
-def honour(sampling: Sampling, supported: Collection[str], model: str) -> None:
+@lru_cache(256)
+def honour(sampling: Sampling, supported: tuple[str, ...], model: str) -> None:
     """Raise ValueError for a setting that is on and not among those that `model` supports: nothing is ignored."""
     for name, off in _OFF.items():
         value = getattr(sampling, name)

@@ -4,8 +4,8 @@ Rows of like length lie together in pools of one width, so that a long row does 
 columns that they lack. A row that outgrows its pool moves to the next, twice as wide; a place that falls empty is
 filled by the last row of its pool. Left out: paging, keys shared between rows that run, quantised keys.
 
-Axes: `b` rows, `m` rows of a pool, `L` layers, `H` heads, `G` key-value heads, `d` width of a head, `T` width of a
-pool, `w` columns of it in use, `P` tokens of a prefix, `U` prefixes read side by side, `n` tokens of each of them.
+Axes: `b` rows, `m` rows of a pool, `L` layers, `H` heads, `G` key-value heads, `d` width of a head, `T` columns
+of a pool, `w` of them that are read, `P` tokens of a prefix, `U` prefixes read side by side, `n` tokens of each.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from torch import Tensor
 from shuhari.data import Array
 
 NARROW = 64  # the width of the first pool, in tokens
+STEP = 8  # tokens by which the first pool grows
+GAP = 1 << 13  # bytes: to read as many in vain is quicker than to begin anew behind them
+KEEP = 1 << 28  # bytes of memory that wait for new rows
 
 
 @dataclass(eq=False)
@@ -37,35 +40,77 @@ class Prefix:
     hidden: Tensor | None = None
 
 
+class Memory:
+    """Where keys and values lie. On a CPU what is given back serves again, up to KEEP bytes of it, since pages that are
+    new are slow to come; a GPU's own allocator does as much."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        self.device, self.dtype = device, dtype
+        self._spare: list[Tensor] = []  # flat, the smallest first
+
+    def take(self, shape: tuple[int, ...]) -> Tensor:
+        """A tensor of any content."""
+        size = math.prod(shape)
+        if self.device.type != "cpu":
+            return torch.empty(shape, device=self.device, dtype=self.dtype)
+        for i, flat in enumerate(self._spare):
+            if len(flat) >= size:
+                return self._spare.pop(i)[:size].view(shape)
+        room = 1 << max(size - 1, 0).bit_length()  # pages that are not touched take none
+        return torch.empty(room, dtype=self.dtype)[:size].view(shape)
+
+    def give(self, x: Tensor) -> None:
+        """`take` gave it, and nothing reads it any more."""
+        size = x.untyped_storage().nbytes()
+        if self.device.type == "cpu" and 0 < size <= KEEP:
+            self._spare = sorted([*self._spare, x.as_strided((size // x.element_size(),), (1,))], key=len)
+            while sum(flat.nbytes for flat in self._spare) > KEEP:
+                self._spare.pop(0)
+
+
 @dataclass(eq=False)
 class Pool:
-    """Rows of up to `width` tokens: `kv` [2, L, room, G, T, d], whose first `count` places are taken by `lanes`."""
+    """Rows of up to `width` tokens: `kv` [2, L, room, G, T, d], whose first `count` places are taken by `lanes` and
+    hold finite numbers. T grows with the longest row, so that what is read lies close together."""
 
+    memory: Memory
     kv: Tensor
     width: int
     count: int = 0
     lanes: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     layers: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # keys and values [room * G, T, d] of each layer
 
-    def resize(self, room: int) -> None:
-        """Make place for `room` rows; those that are here stay."""
-        kv = _zeros((*self.kv.shape[:2], room, *self.kv.shape[3:]), self.kv)  # what is masked must be finite
-        kv[:, :, : self.count] = self.kv[:, :, : self.count]
-        self.kv, self.layers = kv, [(kv[0, i].flatten(0, 1), kv[1, i].flatten(0, 1)) for i in range(kv.shape[1])]
-        lanes = np.zeros(room, np.int64)
-        lanes[: self.count] = self.lanes[: self.count]
-        self.lanes = lanes
+    @property
+    def columns(self) -> int:
+        """T."""
+        return self.kv.shape[4]
 
-    def reserve(self, more: int) -> None:
-        """Make sure that there is place for `more` rows."""
-        if self.count + more > len(self.lanes):
-            self.resize(max(self.count + more, 2 * self.count))
+    def resize(self, room: int, T: int) -> None:
+        """Make place for `room` rows of T tokens; those that are here stay."""
+        old, n, t = self.kv, self.count, self.columns
+        self.kv = kv = self.memory.take((*old.shape[:2], room, old.shape[3], T, old.shape[5]))
+        kv[:, :, :n, :, :t] = old[:, :, :n]
+        kv[:, :, :n, :, t:] = 0  # what is masked must be finite
+        self.memory.give(old)
+        self.layers = [(kv[0, i].flatten(0, 1), kv[1, i].flatten(0, 1)) for i in range(kv.shape[1])]
+        self.lanes = np.pad(self.lanes[:n], (0, room - n))
+
+    def reserve(self, more: int, tokens: int) -> None:
+        """Make sure that there is place for `more` rows, and for so many tokens in each."""
+        step = max(STEP, self.width // 8)
+        room, T = len(self.lanes), max(self.columns, 2 * STEP, -(-tokens // step) * step)
+        if self.count + more > room:
+            room = max(self.count + more, 2 * self.count)
+        if room > len(self.lanes) or self.columns < T:
+            self.resize(room, T)
 
     def add(self, lanes: Array, kv: Tensor) -> None:
-        """Rows with keys and values kv [2, L, rows or 1, G, P, d], P <= T."""
-        self.reserve(len(lanes))
+        """Rows with keys and values kv [2, L, rows or 1, G, P, d], P < width."""
+        P = kv.shape[4]
+        self.reserve(len(lanes), P + 1)
         a, z = self.count, self.count + len(lanes)
-        self.kv[:, :, a:z, :, : kv.shape[4]] = kv
+        self.kv[:, :, a:z, :, :P] = kv
+        self.kv[:, :, a:z, :, P:] = 0
         self.lanes[a:z] = lanes
         self.count = z
 
@@ -77,8 +122,16 @@ class Pool:
             self.kv[:, :, to] = self.kv[:, :, at]
             self.lanes[to] = self.lanes[at]
         self.count = left
-        if 4 * left < len(self.lanes):
-            self.resize(2 * left)
+        if not left:
+            self.clear()
+        elif 4 * left < len(self.lanes) and self.kv.nbytes > KEEP // 4:  # worth a copy
+            self.resize(2 * left, self.columns)
+
+    def clear(self) -> None:
+        """No rows, and no memory."""
+        self.memory.give(self.kv)
+        self.kv = self.kv[:, :, :0, :, :0].clone()  # shares nothing with what was given
+        self.count, self.lanes, self.layers = 0, self.lanes[:0], []
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,12 +153,16 @@ class Slots:
     def __init__(self, lean: Any, slots: int, device: torch.device, dtype: torch.dtype) -> None:
         self.lean, self.device, self.dtype = lean, device, dtype
         self.length = np.zeros(slots, np.int64)
-        self.fused = device.type != "cpu"  # where two products and a softmax are quicker than the fused kernel
+        self.fused = device.type != "cpu"  # else two products and a softmax are quicker than the fused kernel
+        self.memory = Memory(device, dtype)
+        self.pools: list[Pool] = []
         self.clear()
 
     def clear(self) -> None:
-        """Nothing is read, and no memory held."""
-        self.pools: list[Pool] = []
+        """Nothing is read."""
+        for pool in self.pools:
+            pool.clear()
+        self.pools = []
         self._parts: list[_Part] = []
 
     @property
@@ -129,7 +186,9 @@ class Slots:
         """Lanes go on from prefixes that have been read, each with keys of its own."""
         pools = {prefix: self._pool(width(len(prefix.ids) + 1)) for prefix in seats}
         for pool in self.pools:
-            pool.reserve(sum(len(lanes) for prefix, lanes in seats.items() if pools[prefix] is pool))
+            here = {prefix: len(lanes) for prefix, lanes in seats.items() if pools[prefix] is pool}
+            if here:
+                pool.reserve(sum(here.values()), 1 + max(len(prefix.ids) for prefix in here))
         for prefix, lanes in seats.items():
             pools[prefix].add(np.array(lanes), prefix.kv[:, :, None])
             self.length[lanes] = len(prefix.ids)
@@ -142,21 +201,23 @@ class Slots:
                 pool.drop(places)
 
     def widen(self) -> None:
-        """Rows that fill their pool move to one that has room for another token."""
+        """Room for another token of each row: those that fill their pool move to the next."""
         for pool in self.pools[::-1]:
             places = (self.length[pool.lanes[: pool.count]] >= pool.width).nonzero()[0]
             if len(places):
                 rows = pool.kv.index_select(2, torch.from_numpy(places).to(self.device))
                 self._pool(2 * pool.width).add(pool.lanes[places], rows)
                 pool.drop(places)
+            if pool.count:
+                pool.reserve(0, int(self.length[pool.lanes[: pool.count]].max()) + 1)
 
     def _pool(self, T: int) -> Pool:
         for pool in self.pools:
             if pool.width == T:
                 return pool
         lean = self.lean
-        kv = torch.zeros(2, lean.layers, 0, lean.kv_heads, T, lean.width, device=self.device, dtype=self.dtype)
-        self.pools = sorted([*self.pools, Pool(kv, T)], key=lambda p: p.width)
+        kv = torch.zeros(2, lean.layers, 0, lean.kv_heads, 0, lean.width, device=self.device, dtype=self.dtype)
+        self.pools = sorted([*self.pools, Pool(self.memory, kv, T)], key=lambda p: p.width)
         return self._pool(T)
 
     # ---------------------------------------------------------------- one token of each row
@@ -169,9 +230,11 @@ class Slots:
             if not (m := pool.count):
                 continue
             here, lengths = length[a : a + m], self.length[pool.lanes[:m]]
-            w = int(lengths.max()) + 1
+            w, T = int(lengths.max()) + 1, pool.columns
+            if not self.fused and (T - w) * self.lean.width * pool.kv.element_size() <= GAP:
+                w = T
             heads = torch.arange(m * G, device=self.device)
-            at = heads * pool.width + here.repeat_interleave(G) if G > 1 else heads * pool.width + here
+            at = heads * T + here.repeat_interleave(G) if G > 1 else heads * T + here
             mask = None
             if int(lengths.min()) + 1 < w:
                 mask = torch.zeros(m, 1, w, device=self.device, dtype=self.dtype)
@@ -204,16 +267,6 @@ class Slots:
         if mask is not None:
             scores.view(m, H, -1).add_(mask)
         return torch.bmm(scores.softmax(-1, dtype=torch.float32).to(values.dtype), values).view(m, H, d)
-
-
-def _zeros(shape: tuple[int, ...], like: Tensor) -> Tensor:
-    """Zeros; on a CPU of memory that is not touched, so that columns without a token take none."""
-    size = math.prod(shape) * like.element_size()
-    if like.device.type != "cpu" or not size:
-        return like.new_zeros(shape)
-    raw = np.zeros(size + 64, np.uint8)
-    start = -raw.ctypes.data % 64  # aligned as torch does, since sums may depend on it
-    return torch.from_numpy(raw[start : start + size]).view(like.dtype).view(shape)
 
 
 def width(tokens: int) -> int:

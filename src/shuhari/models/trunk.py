@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from shuhari.data import Array
 from shuhari.models.decoding import WIDER
-from shuhari.models.layouts import Lean, Unknown, capped
+from shuhari.models.layouts import Lean, Unknown, capped, close
 from shuhari.models.packing import packed, shared
 from shuhari.models.static import distinct, growing_layer, left_padded, places, upto
 
@@ -191,18 +191,18 @@ class Trunk(nn.Module):
 
     @torch.no_grad()
     def _check(self, name: str) -> None:
-        ids = torch.arange(3)[None] % self.vocabulary
+        ids, off = torch.arange(3)[None] % self.vocabulary, close(self.lm.dtype)
         hidden = self.hidden(ids)
         want = self.lm(input_ids=ids, use_cache=False).logits.float()
-        if not torch.allclose(want, self.logits(hidden), atol=1e-3, rtol=1e-3):
+        if not torch.allclose(want, self.logits(hidden), atol=off, rtol=off):
             raise ValueError(f"architecture {name!r} makes its logits in a way of its own: not supported")
-        if not torch.allclose(self.hidden(ids[:, :2]), hidden[:, :2], atol=1e-3, rtol=1e-3):
+        if not torch.allclose(self.hidden(ids[:, :2]), hidden[:, :2], atol=off, rtol=off):
             raise ValueError(f"architecture {name!r} lets a token look ahead (is_decoder is false?): not supported")
 
     @torch.no_grad()
     def _check_cache(self, name: str) -> None:
         """That rows go on from a cache, padded on the left, as if alone. A recurrent state may not let rows leave."""
-        ids = torch.arange(3)[None] % self.vocabulary
+        ids, off = torch.arange(3)[None] % self.vocabulary, close(self.lm.dtype)
         try:
             cache, seen = self.new_cache(4), torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]])
             prompt = torch.cat([ids, ids.roll(1, 1)])
@@ -211,7 +211,7 @@ class Trunk(nn.Module):
             got = self.hidden(ids[:, 2:], cache, seen[1:], torch.tensor([[2]]))
         except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
             raise ValueError(f"architecture {name!r} has no cache from which rows can leave: not supported") from error
-        if not torch.allclose(got[0, -1], self.hidden(ids)[0, -1], atol=1e-3, rtol=1e-3):
+        if not torch.allclose(got[0, -1], self.hidden(ids)[0, -1], atol=off, rtol=off):
             raise ValueError(f"architecture {name!r} reads rows that are padded on the left otherwise: not supported")
 
 

@@ -54,10 +54,10 @@ class QLearning:
         return self.role, self.target
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
-        value = batch[self.needs[0]][:, 0]
+        value = first(batch[self.needs[0]])
         with torch.no_grad():
             ahead = batch.ahead()
-            q = _model(ctx, self.target)(ahead).all()[:, 0]  # [B, A]
+            q = first(_model(ctx, self.target)(ahead).all())  # [B, A]
             if self.double:
                 best = _model(ctx, self.role)(ahead).all()[:, 0].argmax(1, keepdim=True)
                 q = q.gather(1, best)
@@ -146,14 +146,20 @@ class SmoothedTD:
 def target(batch: Batch, ahead: Batch, value: Tensor, gamma: float) -> Tensor:
     """[B] r + gamma^duration · cont' · value, value [B] of the successors; r alone where there is none."""
     worth = ahead["cont"] * (batch["child"] >= 0)
-    discount: Any = gamma if "duration" not in batch else gamma ** batch["duration"]
     value = value.masked_fill(worth == 0, 0.0)  # it may be anything there
-    return torch.addcmul(batch["reward"].sum(1), discount * worth, value)
+    if "duration" in batch:
+        worth, gamma = gamma ** batch["duration"] * worth, 1.0
+    return torch.addcmul(batch["reward"].sum(1), worth, value, value=gamma)
+
+
+def first(x: Tensor) -> Tensor:
+    """[B, K, ...] at the first position; of a single one without the copy that the gradient of `x[:, 0]` takes."""
+    return x.squeeze(1) if x.shape[1] == 1 else x[:, 0]
 
 
 def members(value: Tensor) -> Tensor:
     """[B, K] or [B, K, n] values as [B, n], read at the first position."""
-    return value[:, 0] if value.dim() == 3 else value[:, :1]
+    return first(value) if value.dim() == 3 else value[:, :1]
 
 
 def _least(ctx: Ctx, role: str, batch: Batch, action: Tensor) -> Tensor:
@@ -163,7 +169,8 @@ def _least(ctx: Ctx, role: str, batch: Batch, action: Tensor) -> Tensor:
 
 def _squared(value: Tensor, y: Tensor) -> tuple[Tensor, Info]:
     """The loss of the members [B, n] against y [B], and its info."""
-    return (value - y[:, None]).square().sum(1) / 2, {"value": value.detach().mean(1), "target": y}
+    loss = F.mse_loss(value, y[:, None].expand_as(value), reduction="none").sum(1) / 2
+    return loss, {"value": value.detach().mean(1), "target": y}
 
 
 def _model(ctx: Ctx, role: str) -> Any:
