@@ -87,7 +87,7 @@ def decoding(sizes: dict[str, Any], device: str, args: argparse.Namespace) -> di
     from transformers import GenerationConfig
 
     from shuhari.data import Sampling
-    from shuhari.models.decoding import Row
+    from shuhari.models.lanes import Row
 
     lm = network(sizes, device, torch.bfloat16).eval()
     decoder = causal(network(sizes, device, torch.float32)).decoder(slots=args.rows, dtype="bfloat16")

@@ -1,14 +1,15 @@
 """Time that is a number: an event loop which, where nothing is ready, jumps to its next timer instead of sleeping.
 
-With it an asynchronous run is a function of its seed, so that it can be tested and resumed bit by bit. What waits for
-anything but a timer (a socket, a process, a thread) is waited for in earnest while time stands still; beside a timer it
-comes too late, for the jump does not wait.
+With it an asynchronous run is a function of its seed, so that it can be tested and resumed bit by bit. Threads of an
+executor are waited for, all of them, while time stands still, and answer in the order in which they were asked. What
+waits for the world outside in another way (a socket, a process) comes too late beside a timer: the jump does not wait.
 """
 
 from __future__ import annotations
 
 import asyncio
 import selectors
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self.at = 0.0
+        self.threads: list[tuple[asyncio.Future[Any], asyncio.Future[Any]]] = []  # (of the thread, of who waits)
         super().__init__(_Jumping(self))
 
     def time(self) -> float:
@@ -43,9 +45,30 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """To the first timer, exactly."""
         self.at = self._scheduled[0].when() if self._scheduled else self.at + timeout
 
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """The answer comes when all threads that were asked have answered."""
+        thread, waits = super().run_in_executor(executor, func, *args), self.create_future()
+        self.threads.append((thread, waits))
+        thread.add_done_callback(self._answered)
+        return waits
+
+    def _answered(self, _: asyncio.Future[Any]) -> None:
+        if not all(thread.done() for thread, _ in self.threads):
+            return
+        done, self.threads = self.threads, []
+        for thread, waits in done:
+            if waits.done() or thread.cancelled():
+                waits.cancel()
+            elif (error := thread.exception()) is not None:
+                waits.set_exception(error)
+            else:
+                waits.set_result(thread.result())
+
     async def settle(self) -> None:
         """Until nothing is left to do at this instant."""
-        while self._ready:
+        while self._ready or self.threads:
             await asyncio.sleep(0)
 
 
@@ -58,7 +81,7 @@ class _Jumping(selectors.SelectSelector):
         ready = super().select(0)
         if ready or timeout == 0:
             return ready
-        if timeout is None:  # no timer is set: only the world outside can go on
+        if timeout is None or self.loop.threads:  # only the world outside can go on
             return super().select(None)
         self.loop.jump(timeout)
         return []

@@ -10,6 +10,7 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.data import ContractError, Request, Trajectory, nearest
+from shuhari.engines.journal import QUIET
 from shuhari.pack import pack
 from shuhari.profile import span, spanned, stretches, work
 
@@ -95,8 +96,10 @@ async def group(request: Request, rollout: Rollout, ctx: Context, spoke: dict[st
     except (MemoryError, FloatingPointError, ContractError):
         raise
     except Exception as error:
+        QUIET.set(False)  # a group that had failed before is not asked for again
         ctx.complain("failed_rollouts", error)
         return []
+    QUIET.set(False)
     return await graded(found, ctx, spoke)
 
 

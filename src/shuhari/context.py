@@ -17,9 +17,10 @@ import torch
 
 from shuhari import collect
 from shuhari.batch import Batch
-from shuhari.clock import Virtual, new_loop
+from shuhari.clock import Virtual, VirtualLoop, new_loop
 from shuhari.data import Array, Number, Payload, Ramp, Request, Sampling, Trajectory, code
-from shuhari.flight import Flight
+from shuhari.engines.journal import ASKER, QUIET
+from shuhari.flight import PATIENCE, Flight
 from shuhari.needs import Need, gather, role_model
 from shuhari.noise import CounterNoise, mix
 from shuhari.ports import Engine, Event, Model, Reward, Rollout, Task
@@ -54,7 +55,7 @@ class Context:
         self.clock: Callable[[], float] = lambda: self.loop.time()  # virtual where time is
         self.flight = Flight(self)
         self.muted = False  # while what was spent already is asked for again
-        self.breath = 0.0  # when what is in flight last had its turn
+        self.breath = time.monotonic()  # when what is in flight last had its turn
         self._loop: asyncio.AbstractEventLoop | None = None  # one for the run's life: asyncio.run a step is slow
         self._tag: ContextVar[str] = ContextVar("tag", default="")  # of the coroutine that spends
 
@@ -71,14 +72,17 @@ class Context:
 
     def rng(self, *name: object) -> torch.Generator:
         """The generator of a named stream in this phase of this step (a round of collection, a draw, an optimiser
-        batch): the same name in another one is another stream."""
-        return torch.Generator().manual_seed(code(self.seed, self.step, code(*self.salt), *name))
+        batch): the same name in another one is another stream. Of a group in flight it is that of the group: when it
+        runs depends on the others."""
+        place: tuple[object, ...] = (asker,) if (asker := ASKER.get()) else (self.step, code(*self.salt))
+        return torch.Generator().manual_seed(code(self.seed, *place, *name))
 
     def noise(self, batch: Batch, name: str) -> CounterNoise:
         """Noise a row of the batch at hand, in this phase of this step: the same numbers however the batch is cut into
         micro-batches."""
         row = batch["_row"] if "_row" in batch else torch.arange(len(batch))
-        return CounterNoise(mix(np.uint64(code(self.seed, self.step, name, *self.salt)) + _row_keys(row)))
+        place: tuple[object, ...] = (asker, name) if (asker := ASKER.get()) else (self.step, name, *self.salt)
+        return CounterNoise(mix(np.uint64(code(self.seed, *place)) + _row_keys(row)))
 
     def at(self, number: Number) -> float:
         """A number, or a schedule's value at this step of the stage."""
@@ -116,7 +120,7 @@ class Context:
 
     def charge(self, what: str, amount: float) -> None:
         """To the ledger, under the tag of what goes on (probes and evaluation are paid for, and apart)."""
-        if not self.muted:
+        if not (self.muted or QUIET.get()):
             what = self._tag.get() + what
             self.ledger[what] = self.ledger.get(what, 0) + amount
 
@@ -133,7 +137,10 @@ class Context:
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of the run's life; its time may be virtual."""
+        """The event loop of the run's life, or of the stages whose time is of one kind."""
+        if self._loop is not None and isinstance(self._loop, VirtualLoop) != (self.virtual is not None):
+            self._loop.close()
+            self._loop = None
         if self._loop is None:
             self._loop = new_loop(self.virtual)
         return self._loop
@@ -174,6 +181,10 @@ class Context:
         for held in (*self.opened, *self.rewards.values()):
             getattr(held, "close", lambda: None)()
         if self._loop is not None:
+            if left := asyncio.all_tasks(self._loop):  # of what was interrupted
+                for task in left:
+                    task.cancel()
+                self.wait(asyncio.wait(left, timeout=PATIENCE))
             self._loop.close()
         torch.set_num_threads(self._before)
 
@@ -201,7 +212,7 @@ class Context:
         """Count a failure of user code and keep its first messages: it is shown, and never becomes a reward of 0."""
         self.charge(what, 1)
         told = f"{what}{f' ({whose})' if whose else ''}: {type(error).__name__}: {error}"
-        if not self.muted and len(self.problems) < 5 and told not in self.problems:
+        if not (self.muted or QUIET.get()) and len(self.problems) < 5 and told not in self.problems:
             self.problems.append(told)
 
 

@@ -83,7 +83,8 @@ class Outcomes:
 
 
 def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> Outcomes:
-    """Roll out the held-out problems and grade them. Charged under `evaluate/`; nothing of the run changes but that.
+    """Roll out the held-out problems and grade them. Charged under `evaluate/`; nothing of the run changes but that,
+    and that what is in flight goes on meanwhile.
     Raises ValueError where there are no problems, or fewer samples than a k of pass@k."""
     if evaluation.samples > 1 and max(evaluation.k, default=1) > evaluation.samples:
         raise ValueError(f"[evaluate] pass@{max(evaluation.k)} of {evaluation.samples} samples: expected more samples")

@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Any
 from shuhari import collect
 from shuhari.clock import VirtualLoop
 from shuhari.data import Request, Trajectory
-from shuhari.engines.journal import ASKER
+from shuhari.engines.journal import ASKER, QUIET
 
 if TYPE_CHECKING:
     from shuhari.batch import Batch
     from shuhari.context import Context
     from shuhari.ports import Rollout
 
+PATIENCE = 5.0  # seconds that what was given up may take to end
 Select = Callable[[int, Any], Awaitable[Sequence[Request]]]
 
 
@@ -71,38 +72,47 @@ class Flight:
         while True:
             self._raise()
             due = [t for t in self.tickets if t.version + self.staleness <= self.ctx.version]
-            done = [t for t in self.tickets if t.group is not None]
-            if len(done) == len(self.tickets) or (len(done) >= want and all(t.group is not None for t in due)):
+            good = [t for t in self.tickets if t.group]
+            if all(t.group is not None for t in (due if len(good) >= want else self.tickets)):
                 break
-            self._changed.clear()
+            self._changed = asyncio.Event()
             await self._changed.wait()
-        free = [t for t in done if t not in due][: max(0, want - len(due))]
-        chosen = [t for t in self.tickets if t in due or t in free]
+        free = [t for t in good if t not in due][: max(0, want - sum(bool(t.group) for t in due))]
+        failed = [t for t in self.tickets if t.group == []]  # they come along, and make no batch smaller
+        chosen = [t for t in self.tickets if t in due or t in free or t in failed]
         self.tickets = [t for t in self.tickets if t not in chosen]
         spoke: dict[str, bool] = {}
         for t in chosen:
-            getattr(self.ctx.engine, "forget", _nothing)(t.request.key)
+            self._forget(t)
             for grader, heard in t.spoke.items():
                 spoke[grader] = spoke.get(grader, False) or heard
         groups = [t.group for t in chosen if t.group is not None]
         self.ctx.breath = monotonic()
         return collect.packed(groups, self.ctx, spoke), [t.request for t in chosen]
 
-    def _launch(self, tickets: Sequence[Ticket]) -> None:
+    def _launch(self, tickets: Sequence[Ticket], *, again: bool = False) -> None:
         self.tickets += tickets
         rollout = self.ctx.rollout  # evaluation sets another for its own
         assert rollout is not None
         for ticket in tickets:
-            ticket.task = asyncio.ensure_future(self._fly(ticket, rollout))
+            ticket.task = asyncio.ensure_future(self._fly(ticket, rollout, again))
             ticket.task.add_done_callback(lambda _: self._changed.set())
 
-    async def _fly(self, ticket: Ticket, rollout: Rollout) -> None:
+    def _forget(self, ticket: Ticket) -> None:
+        if self.staleness:
+            engine: Any = self.ctx.engine
+            engine.forget(ticket.request.key)
+
+    async def _fly(self, ticket: Ticket, rollout: Rollout, again: bool) -> None:
         ASKER.set(ticket.request.key)
+        QUIET.set(again)
         ticket.group = await collect.group(ticket.request, rollout, self.ctx, ticket.spoke)
 
     def _raise(self) -> None:
         """What ended a group's task ends the run."""
         for t in self.tickets:
+            if t.task is not None and t.task.cancelled():
+                raise RuntimeError(f"the rollout of problem {t.request.problem.id!r} was cancelled")
             if t.task is not None and t.task.done() and (error := t.task.exception()) is not None:
                 raise error
 
@@ -110,11 +120,12 @@ class Flight:
 
     async def go(self, seconds: float) -> None:
         """Let what is in flight go on for at most so long: answers of tools are read, the engine works."""
-        loop, engine = asyncio.get_running_loop(), self.ctx.engine
-        end, turns = loop.time() + seconds, 0
-        while turns < 4 or (getattr(engine, "busy", False) and loop.time() < end):  # 4: from a timer to the engine
+        loop: Any = asyncio.get_running_loop()
+        engine, end = self.ctx.engine, loop.time() + seconds
+        await asyncio.sleep(0)  # the world outside is looked at between two turns of the loop
+        await asyncio.sleep(0)
+        while loop.time() < end and (getattr(engine, "busy", False) or loop._ready):
             await asyncio.sleep(0)
-            turns += 1
 
     async def elapse(self, seconds: float) -> None:
         """Let virtual time pass, and finish what happens at its end."""
@@ -128,10 +139,11 @@ class Flight:
             return
         self.ctx.charge("dropped_groups", len(dropped))
         for t in dropped:
-            getattr(self.ctx.engine, "forget", _nothing)(t.request.key)
+            self._forget(t)
             if t.task is not None:
                 t.task.cancel()
-        self.ctx.wait(_ended([t.task for t in dropped if t.task is not None]))
+        if tasks := [t.task for t in dropped if t.task is not None]:
+            self.ctx.wait(_ended(tasks))
 
     # ---------------------------------------------------------------- resuming
 
@@ -143,23 +155,26 @@ class Flight:
              "group": None if t.group is None else tuple(t.group)}
             for t in self.tickets
         ]  # fmt: skip
-        calls = self.ctx.engine.saved() if saved and hasattr(self.ctx.engine, "saved") else {}
+        engine: Any = self.ctx.engine
+        calls = engine.saved() if saved else {}
         return {"tickets": saved, "calls": calls, "time": loop.time() if isinstance(loop, VirtualLoop) else 0.0}
 
     def restore(self, tree: Mapping[str, Any]) -> None:
         """Ask the unfinished requests again: what the engine had answered is answered again, at its time where time is
-        virtual, and what it had begun goes on. Nothing of that is charged."""
+        virtual, and what it had begun goes on. Nothing of that is charged again."""
         loop, ctx = self.ctx.loop, self.ctx
         tickets = [Ticket(**{**t, "group": None if t["group"] is None else list(t["group"])}) for t in tree["tickets"]]
         if isinstance(loop, VirtualLoop):
             loop.at = min([t.at for t in tickets if t.group is None], default=tree["time"])
         if tickets:
-            ctx.engine.load(tree["calls"])  # type: ignore[attr-defined]
-            ctx.muted = True
-            ctx.wait(self._again(tickets, tree["time"]))
+            engine: Any = ctx.engine
+            engine.load(tree["calls"])
+            ctx.muted = isinstance(loop, VirtualLoop)
+            ctx.wait(self._again(tickets, tree["time"], engine))
             ctx.muted = False
+        ctx.breath = monotonic()
 
-    async def _again(self, tickets: list[Ticket], time: float) -> None:
+    async def _again(self, tickets: list[Ticket], time: float, engine: Any) -> None:
         loop = asyncio.get_running_loop()
         for ticket in tickets:
             if ticket.group is not None:
@@ -167,18 +182,14 @@ class Flight:
                 continue
             if isinstance(loop, VirtualLoop) and ticket.at > loop.time():
                 await asyncio.sleep(ticket.at - loop.time())
-            self._launch([ticket])
+            self._launch([ticket], again=not isinstance(loop, VirtualLoop))
         if isinstance(loop, VirtualLoop):
             await asyncio.sleep(time - loop.time())
             await loop.settle()
         else:
             await self.go(0.0)
-        self.ctx.engine.loaded()  # type: ignore[attr-defined]
-
-
-def _nothing(key: str) -> None:
-    """An engine that keeps no journal has nothing to forget."""
+        engine.loaded()
 
 
 async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.wait(tasks, timeout=PATIENCE)

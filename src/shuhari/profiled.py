@@ -131,7 +131,7 @@ def numbers(
     rates = {}
     for kind, phase in RATES.items():
         done = {role: w for (k, role), w in recorder.done.items() if k == kind}
-        took = sum(p.seconds for path, p in recorder.phases.items() if phase in path.split("/"))
+        took = sum(p.seconds for path, p in recorder.phases.items() if _innermost(path) == phase)
         if not done or not took:
             continue
         tokens = max(w.decided if kind == "sampled" else w.tokens for w in done.values())
@@ -178,6 +178,11 @@ def lines(told: Mapping[str, Any]) -> list[str]:
         where = f"{peak['device']}, {peak['dtype']}, {peak['threads']} threads, {peak['size']} squared"
         out.append(f"matmul peak: {peak['flop_s'] / 1e9:,.1f} GFLOP/s ({where})")
     return out
+
+
+def _innermost(path: str) -> str:
+    """The phase of RATES that a path is in: what is sampled in the pauses of an update is sampled."""
+    return next((part for part in reversed(path.split("/")) if part in RATES.values()), "")
 
 
 def _place(models: Mapping[str, Any]) -> tuple[torch.device, torch.dtype]:

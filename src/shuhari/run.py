@@ -103,7 +103,7 @@ class Run:
         self.ctx.count = float(self.progress.steps)
         if not self.progress.entered:
             lived = dict(self.ctx.models)
-            self.ctx.flight.drop()  # what the stage before left
+            self.ctx.flight.drop()  # where a budget in seconds ran out between two steps
             self.install(self.stage)
             self.progress.entered = True
             self.tell(StageStarted(self.stage.name))
@@ -178,6 +178,8 @@ class Run:
         self.tell(Committed(ctx.step))
         ctx.serve()
         over, every = self.progress.over(), stage.evaluate.every if stage.evaluate else 0
+        if over:
+            ctx.flight.drop()  # nobody will learn from it
         if over or (every and self.progress.steps % every == 0):
             self._evaluate()
         lanes: Info = getattr(stage.rollout, "report", dict)()

@@ -186,6 +186,9 @@ class Settings:
             for h in choices:
                 if is_dataclass(h) and isinstance(h, type):
                     return self._plain(h, raw, where)
+        elif choices and all(is_dataclass(h) and h is not Ramp for h in choices):
+            keys = ", ".join(f"{f.name} = .." for f in fields(choices[0]) if f.init)
+            raise RecipeError(where, f"{raw!r}: expected a table {{{keys}}}")
         for h in choices:
             origin, inner = typing.get_origin(h), typing.get_args(h)
             if isinstance(raw, Mapping) and origin and issubclass(origin, Mapping) and _structured(inner[-1]):

@@ -2,6 +2,7 @@
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from shuhari.clock import Virtual, VirtualLoop
 from shuhari.data import Problem, Request, Sampling, Step, Trajectory
 from shuhari.engines.local import Local
 from shuhari.models.causal import Causal
-from shuhari.models.decoding import NoRoom
+from shuhari.models.lanes import NoRoom
 from shuhari.needs import Trace, Traces
 from shuhari.noise import CounterNoise, keys
 from shuhari.pack import pack
@@ -221,6 +222,27 @@ def test_scores_of_anybodys_actions() -> None:
     )
     assert isinstance(out[0], NoRoom) and str(out[0]).startswith("a context of 2 tokens: expected 1 to 1 (")
     assert out[1]["kl:reference"].tolist() == [0.5] * 2 and len(out[2]["log_prob"]) == 3
+
+
+def test_nobody_waits_for_an_engine_that_broke() -> None:
+    """What raises where no call stands on the stack (a decoder that cannot be made, a step, a tokenizer) is told."""
+    with pytest.raises(ValueError, match="dtype is 'bf16'; did you mean 'bfloat16'"):
+        Local(dtype="bf16")
+    model = Causal(hidden=16, layers=1, heads=2, intermediate=16, context=64, alphabet="abc")
+    model.build(SimpleNamespace())
+    own = engine(policy=model)
+
+    def ask() -> list[Any]:
+        return gathered(
+            *(lambda k=k: own.sample("policy", model.encode("ab"), Sampling(max_new=4), key=(k,)) for k in "ab")
+        )
+
+    for whose, name in ((model.module.lean, "logits"), (model, "decode"), (model, "decoder")):
+        own._decoders.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(whose, name, lambda *_, **__: 1 / 0)
+            assert [type(x) for x in ask()] == [ZeroDivisionError] * 2
+        assert [len(x) for x in ask()] == [1, 1]  # and it goes on
 
 
 def test_new_weights_interrupt_what_is_being_sampled() -> None:

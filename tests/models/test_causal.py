@@ -501,6 +501,32 @@ def test_what_needs_a_lean_forward_says_so() -> None:
     assert made().packs and not made(architecture="gpt_neox").packs
 
 
+def test_a_decoder_that_there_is_not_has_no_settings() -> None:
+    model = made(architecture="gpt_neox")
+    assert model.decoder() is model.decoder(tokens=100) is None  # the engine bounds the tokens of a forward itself
+    for name, value in (("slots", 1), ("chunk", 8), ("dtype", "bfloat16")):
+        with pytest.raises(ValueError, match=rf"{name} is {value!r}: expected none.*'gpt_neox'"):
+            model.decoder(**{name: value})
+
+
+@pytest.mark.parametrize("architecture", ["llama", "gpt_neox"])
+def test_a_ban_of_all_that_may_be_said_is_refused(architecture) -> None:
+    model = made(architecture=architecture)
+    left = [i for i in range(model.module.vocabulary) if i not in model.module.never.tolist()]
+    ids = np.array([2, 3], np.int32)
+    with pytest.raises(ValueError, match=f"ban names {len(left)} tokens: expected one"):
+        model.sample([ids], Sampling(ban=tuple(left)), noise=CounterNoise([1]))
+    (trace,) = model.sample([ids], Sampling(max_new=1, ban=tuple(left[1:])), noise=CounterNoise([1]))
+    assert trace.action.tolist() == left[:1] and abs(float(trace.logp[0])) < 1e-6
+
+
+def test_sampling_copies_no_weights(monkeypatch) -> None:
+    model = made()
+    monkeypatch.setattr(type(model.module.lean), "frozen", lambda *_: pytest.fail("a copy of all weights"))
+    (trace,) = model.sample([np.array([2, 3], np.int32)], Sampling(max_new=4), noise=CounterNoise([1]))
+    assert 1 <= len(trace.action) <= 4
+
+
 def test_checkpointed_layers_keep_less_for_the_gradient() -> None:
     kept = []
     for more in ({}, {"gradient_checkpointing": True}):

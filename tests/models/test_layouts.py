@@ -113,6 +113,15 @@ def test_frozen_weights_are_a_copy_of_their_own_type(kind) -> None:
     assert torch.equal(lean.logits(kept, lean.hidden(kept, ids, ids, attend)), before)
 
 
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_a_tied_head_is_copied_once(kind, dtype, tied) -> None:
+    lm = made(kind, {"tie_word_embeddings": tied})
+    for w in (Lean(lm).live(dtype), Lean(lm).frozen(dtype)):
+        assert (w.head[0].data_ptr() == w.tokens.data_ptr()) == tied
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma", "gpt2"])
 def test_weights_of_half_precision_are_known(kind, dtype) -> None:

@@ -106,6 +106,28 @@ def test_only_adapters_and_a_value_head_are_trained(tied: bool) -> None:
     assert reached == trained
 
 
+@pytest.mark.parametrize("targets", [(), ("q_proj",), ("down_proj",), ("k_proj", "up_proj")])
+def test_in_half_precision_all_linear_layers_compute_in_it(targets: tuple[str, ...]) -> None:
+    exact, rough = (filled(made(Lora(rank=2, targets=targets), dtype=d)) for d in ("float32", "bfloat16"))
+    context, action = np.array([2, 3], np.int32), np.array([4, 5, 6, 7], np.int32)
+    batch = pack([Trajectory(Request(Problem("t", "0", "")), (Step.of(context, action),))])
+    used, linear = set(), torch.nn.functional.linear
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(torch.nn.functional, "linear", lambda x, w, b=None: used.add((x.dtype, w.dtype)) or linear(x, w, b))
+        near = rough(batch)
+    assert used == {(torch.bfloat16, torch.bfloat16)}  # the head comes later
+    scores = [exact(batch).log_prob(), near.log_prob()]
+    torch.testing.assert_close(scores[1], scores[0], atol=0.1, rtol=0)
+    assert not torch.equal(*scores)
+    grads = []
+    for m, score in zip((exact, rough), scores, strict=True):
+        score.sum().backward()
+        trained = [p for p in m.module.parameters() if p.requires_grad]
+        assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in trained)
+        grads.append(torch.cat([p.grad.flatten() for p in trained if p.grad is not None]))
+    assert torch.nn.functional.cosine_similarity(*grads, dim=0) > 0.97
+
+
 def test_targets_are_chosen_by_name() -> None:
     model = made(Lora(targets=("c_attn", "mlp.c_proj")), architecture="gpt2")
     adapted = {n.partition(".lora_")[0] for n, _ in model.module.named_parameters() if ".lora_" in n}

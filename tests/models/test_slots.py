@@ -130,6 +130,18 @@ class Toy:
         return attend(0, self.q[ids], k, self.v[ids]).flatten(1)[keep]
 
 
+def test_prefixes_that_wait_for_one_that_is_not_read_are_refused() -> None:
+    cache = Slots(Toy(), 1, torch.device("cpu"), torch.float32)
+    base = cache.new(np.zeros(2, np.int32))
+    longer = cache.new(np.zeros(5, np.int32), cache.new(np.zeros(3, np.int32), base))
+    with pytest.raises(ValueError, match="1 prefixes, none of which can be read"):
+        read(Toy(), None, [longer], 4)
+    assert longer.unread() == [base, longer.base, longer]
+    while todo := longer.unread():
+        read(Toy(), None, todo, 4)
+    assert longer.hidden is not None and longer.unread() == []
+
+
 @pytest.mark.parametrize("chunk", [1, 3, 5, 100])
 def test_prefixes_are_read_in_chunks(chunk: int) -> None:
     toy = Toy()

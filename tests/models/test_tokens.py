@@ -184,6 +184,35 @@ def test_the_fused_log_probability_has_the_gradient_that_it_says(chunk) -> None:
     assert torch.autograd.gradcheck(lambda h, w: f(h, w, None), inputs[:2])
 
 
+@pytest.mark.parametrize("chunk", [1, 100])
+def test_what_is_wholly_ruled_out_has_no_gradient(chunk) -> None:
+    """Row 1 may say nothing: its logits are constants."""
+    g = torch.Generator().manual_seed(0)
+    hidden, weight = (torch.randn(*s, generator=g, dtype=torch.float64) for s in ((3, 4), (V, 4)))
+    action, out = torch.tensor([0, 1, 2]), torch.tensor([[False], [True], [False]])
+
+    def fused(h: Tensor, w: Tensor) -> Tensor:
+        return taken_log_prob(h, w, None, action, lambda z, s: z.masked_fill_(out[s], NEVER), None, chunk)
+
+    def plain(h: Tensor, w: Tensor) -> Tensor:
+        return (h @ w.T).masked_fill(out, NEVER).log_softmax(-1).gather(1, action[:, None])
+
+    inputs = [x.requires_grad_() for x in (hidden, weight)]
+    got, want = (torch.autograd.grad(f(*inputs).sum(), inputs) for f in (fused, plain))
+    assert not got[0][1].any()
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_probabilities_are_kept_for_a_gradient_only(monkeypatch, grad) -> None:
+    exps, exp = [], Tensor.exp_
+    monkeypatch.setattr(Tensor, "exp_", lambda x: exps.append(len(x)) or exp(x))
+    (dist, _) = make(linear=True)
+    with torch.set_grad_enabled(grad):
+        dist.log_prob()
+    assert bool(exps) == grad
+
+
 def test_many_decisions_never_stand_over_the_vocabulary_at_once(monkeypatch) -> None:
     n, width, chunk = 64, 500, 8
     monkeypatch.setattr(tokens, "ENTRIES", chunk * width)

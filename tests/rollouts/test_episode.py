@@ -10,7 +10,7 @@ import torch
 from shuhari.batch import STATUS
 from shuhari.data import Problem, Request, Sampling, Status, Step, is_tokens
 from shuhari.engines.local import Local
-from shuhari.models.decoding import NoRoom
+from shuhari.models.lanes import NoRoom
 from shuhari.models.tabular import Tabular
 from shuhari.needs import Trace
 from shuhari.pack import pack
@@ -71,6 +71,7 @@ def context(engine, world=None, task=None):
         encode=encode,
         text=lambda ids, role="policy": "".join(map(chr, ids)),
         charge=lambda what, n: spent.update({what: spent.get(what, 0) + n}),
+        complain=lambda what, error, whose="": spent.update({what: spent.get(what, 0) + 1}),
         spent=spent,
     )
 
@@ -165,6 +166,19 @@ def test_an_environment_that_raises_makes_an_error_of_the_steps_so_far():
 
     with pytest.raises(OSError, match="no such world"):
         play(Episode(), asked(), context(Scripted(move), Stillborn()))
+
+
+def test_a_step_that_never_answers_has_failed():
+    class Silent(World):
+        async def _later(self):
+            await asyncio.Event().wait()
+
+    ctx = context(Scripted(move), Silent(waits=True))
+    (trajectory,) = play(Episode(timeout=0.01), asked(), ctx)
+    assert trajectory.status is Status.ERROR and ctx.spent == {"errors": 1} and len(trajectory.steps) == 1
+    assert trajectory.info["error"] == "TimeoutError: no answer in 0.01 s ([rollout] timeout)"
+    with pytest.raises(ValueError, match="timeout is -1: expected seconds, or 0 for no bound"):
+        Episode(timeout=-1)
 
 
 def test_an_engine_that_raises_is_no_error_of_the_environment():

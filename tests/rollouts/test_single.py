@@ -10,7 +10,7 @@ import torch
 from shuhari.data import ContractError, Problem, Request, Sampling, Status, Step
 from shuhari.engines.local import Local
 from shuhari.models.causal import Causal
-from shuhari.models.decoding import NoRoom
+from shuhari.models.lanes import NoRoom
 from shuhari.models.tokenizers import character_tokenizer
 from shuhari.needs import Trace, Traces
 from shuhari.pack import pack

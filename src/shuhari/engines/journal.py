@@ -1,51 +1,68 @@
-"""What an engine has answered to groups that are still in flight, so that a resumed run can ask again for nothing.
+"""What an engine has told groups that are still in flight, so that a resumed run need not ask for it again.
 
-A call is named by its key. It is kept under the group that asked (`ASKER`), with the loop's time of its answer, until
-that group has been learnt from. Of calls that are not finished, what they have said so far is kept.
+A call is named by its key and by what was asked; it is kept under the group that asked (`ASKER`), with the loop's time
+of its answer, until that group has been learnt from. Of calls that run, what they have said so far is kept.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
+from shuhari import codec
 from shuhari.clock import VirtualLoop
+from shuhari.data import code
 from shuhari.needs import Trace
 
 ASKER: ContextVar[str] = ContextVar("asker", default="")  # the key of the request whose group runs now
+QUIET: ContextVar[bool] = ContextVar("quiet", default=False)  # what runs now was charged before the run was resumed
 
-
-def call_name(kind: str, key: Sequence[object]) -> str:
-    """The name of a call."""
-    return json.dumps([kind, *key], default=str)
+Calls = dict[str, dict[str, dict[str, Any]]]  # asker -> call -> what is known of it
 
 
 class Journal:
-    """asker -> call -> {"at": time, "answer": plain data}. `loaded` ones are from before a resume."""
+    """`told`: answers, {"at": time, "answer": plain data}. Of a run that is resumed, `before` are answers that were not
+    asked for again yet, and `begun` calls that had not been answered."""
 
     def __init__(self) -> None:
-        self.told: dict[str, dict[str, dict[str, Any]]] = {}
-        self.before: dict[str, dict[str, Any]] = {}
+        self.told: Calls = {}
+        self.before: Calls = {}
+        self.begun: Calls = {}
+        self._asked: dict[str, Counter[str]] = {}
+
+    def name(self, *asked: Any) -> str:
+        """The name of a call of the group that runs now: what was asked, and how often before. Empty outside of one."""
+        if not (asker := ASKER.get()):
+            return ""
+        what = f"{code(codec.dumps(asked)):x}"
+        count = self._asked.setdefault(asker, Counter())
+        count[what] += 1
+        return f"{what}#{count[what]}"
 
     def keep(self, asker: str, call: str, answer: Any, at: float) -> None:
-        """Note what is answered at a time of the loop, where a group in flight asked."""
+        """Note what is answered at a time of the loop."""
         if asker:
             self.told.setdefault(asker, {})[call] = {"at": at, "answer": answer}
 
     def forget(self, asker: str) -> None:
-        self.told.pop(asker, None)
+        """Of a group that has landed nothing is asked again."""
+        for calls in (self.told, self.before, self.begun, self._asked):
+            calls.pop(asker, None)
 
-    def load(self, told: Mapping[str, Mapping[str, Any]]) -> None:
-        """Take over the answers of a run that goes on."""
+    def load(self, told: Calls, begun: Calls) -> None:
+        """Take over what a run knew that now goes on."""
         self.told = {asker: dict(calls) for asker, calls in told.items()}
-        self.before = {call: known for calls in self.told.values() for call, known in calls.items()}
+        self.before = {asker: dict(calls) for asker, calls in told.items()}
+        self.begun = {asker: dict(calls) for asker, calls in begun.items()}
 
     async def known(self, call: str) -> Any:
         """The answer from before, at its time where time is virtual; None where there is none."""
-        if not self.before or (known := self.before.pop(call, None)) is None:
+        known = self.before.get(ASKER.get(), {}).pop(call, None)
+        if known is None:
+            QUIET.set(False)
             return None
         loop = asyncio.get_running_loop()
         if isinstance(loop, VirtualLoop) and known["at"] > loop.time():
@@ -53,6 +70,10 @@ class Journal:
             loop.call_at(known["at"], answered.set_result, None)
             await answered
         return known["answer"]
+
+    def half(self, call: str) -> Mapping[str, Any] | None:
+        """What a call had said that was not answered."""
+        return self.begun.get(ASKER.get(), {}).pop(call, None)
 
 
 def plain(trace: Trace) -> dict[str, Any]:

@@ -13,17 +13,18 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from shuhari import codec
 from shuhari.clock import Virtual
-from shuhari.data import EMPTY, Array, Sampling, Step, code, is_tokens
+from shuhari.data import EMPTY, Array, Sampling, Step, is_tokens, nearest
 from shuhari.engines.batched import Call, Query, alike, fail, sampled, scored, stamped
 from shuhari.engines.copies import Copies
-from shuhari.engines.journal import ASKER, Journal, call_name, plain
-from shuhari.models.decoding import NoRoom, Row
+from shuhari.engines.journal import ASKER, Journal, plain
+from shuhari.models.lanes import NoRoom, Row
 from shuhari.needs import Trace, role_model
 from shuhari.noise import keys
 from shuhari.profile import spanned
 from shuhari.registry import register
+
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 @register("engine", "local")
@@ -60,7 +61,9 @@ class Local:
     def __post_init__(self) -> None:
         for name in ("tokens", "slots", "chunk", "staleness"):
             if getattr(self, name) < 0:
-                raise ValueError(f"engine: {name} is {getattr(self, name)}: expected 0 or more")
+                raise ValueError(f"{name} is {getattr(self, name)}: expected 0 or more")
+        if self.dtype and self.dtype not in DTYPES:
+            raise ValueError(f"dtype is {self.dtype!r}; {nearest(self.dtype, DTYPES)}")
         self._calls: list[Call] = []
         self._queries: list[Query] = []
         self._decoders: dict[int, tuple[Any, Any]] = {}  # model -> (model, its decoder or None)
@@ -68,9 +71,9 @@ class Local:
         self._rows: dict[int, Call] = {}  # row in a decoder -> its call
         self._copies = Copies()
         self._journal = Journal()
-        self._began: dict[str, Any] = {}  # calls that had begun when the run was saved
-        self._held = False  # while those are asked again
+        self._held = False  # while a run that is resumed asks again
         self._places = 0
+        self._due: float | None = None  # of the next step, when the run was saved
         own = {"tokens": self.tokens, "slots": self.slots, "chunk": self.chunk, "dtype": self.dtype}
         self._settings = {k: v for k, v in own.items() if v}  # of decoders
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -81,6 +84,8 @@ class Local:
         """From now on these models answer, as they are now, and what they decide carries this version. Rows that are
         being sampled go on with the new weights."""
         self.models, self.version = models, version
+        if self.staleness:
+            self._copies.renew(models.values())
         served = {id(m) for m in models.values()}
         self._decoders = {i: pair for i, pair in self._decoders.items() if i in served}
         for model, decoder in self._decoders.values():
@@ -88,14 +93,8 @@ class Local:
                 decoder.refresh(version)
             else:  # nobody moves the weights while a synchronous run samples: they are taken when they are needed
                 self._stale.add(id(model))
-        if self.staleness:
-            self._copies.renew(models.values())
         if not self.busy:
             self._places = 0  # places tell apart what is in flight, and nothing is
-        if self._timer is not None:  # virtual time counts from here, in a resumed run too
-            self._timer.cancel()
-            self._timer = None
-            self._schedule()
 
     @property
     def busy(self) -> bool:
@@ -109,12 +108,12 @@ class Local:
     ) -> list[Trace]:
         """n traces of `role` in `context`; text ones with `info["text"]`. `key` names the call: it must be the only one
         of the run. Raises NoRoom for a text that leaves the model none, and what the model raises."""
-        name = call_name("sample", key)
-        if (known := await self._journal.known(name)) is not None:
+        name = self._journal.name("sample", key, context, sampling) if self.staleness else ""
+        if name and (known := await self._journal.known(name)) is not None:
             return [Trace(**trace) for trace in known]
         self._fits(role, context, 1)
         future: asyncio.Future[list[Trace]] = self._here().create_future()
-        began = self._began.pop(name, None) or {"place": self._places, "began": ()}
+        began = (self._journal.half(name) if name else None) or {"place": self._places, "began": ()}
         self._places = max(self._places, began["place"] + 1)
         call = Call(name, role, context, sampling, keys(self.seed, *key, n=n), ASKER.get(), future=future, **began)
         self._calls.append(call)
@@ -132,18 +131,17 @@ class Local:
         """name -> [K] (or [K, n]) of an action that may be anybody's, at temperature 1. Names are those of `Dist`;
         `kl:reference` asks for that of two roles. Raises ValueError for a text longer than a model reads."""
         step = Step.of(context, action)
-        name, asker = "", ASKER.get() if self.staleness else ""
-        if asker:  # a score has no key: what it is of is its name
-            name = call_name("score", (role, *names, code(codec.dumps({"context": context, "action": action}))))
-            if (known := await self._journal.known(name)) is not None:
-                return dict(known)
+        name = self._journal.name("score", role, tuple(names), context, action) if self.staleness else ""
+        if name and (known := await self._journal.known(name)) is not None:
+            return dict(known)
         for reader in dict.fromkeys((role, *(r for n in names for r in n.partition(":")[2].split(",") if r))):
             self._fits(reader, context, len(action) if is_tokens(action) else 1)
         future: asyncio.Future[Mapping[str, Array]] = self._here().create_future()
         self._queries.append(Query(role, step, tuple(names), future))
         self._wake()
         columns = await future
-        self._journal.keep(asker, name, dict(columns), self._here().time())
+        if name:
+            self._journal.keep(ASKER.get(), name, dict(columns), self._here().time())
         self.charge("scored_tokens", float(len(step.mask) + (len(context) if is_tokens(context) else 1)))
         return columns
 
@@ -156,12 +154,15 @@ class Local:
     # ---------------------------------------------------------------- what is in flight, for the store
 
     def saved(self) -> dict[str, Any]:
-        """What groups in flight have been told, and what the calls that run have said so far: plain data."""
+        """What groups in flight have been told, and what their calls that run have said so far: plain data."""
         for _, decoder in self._decoders.values():
             _ = decoder is None or decoder.rows  # which writes down what they have said
-        calls = [*{id(c): c for c in self._rows.values()}.values(), *self._calls]
-        begun = {c.name: {"place": c.place, "began": [self._said(row) for row in c.rows]} for c in calls}
-        return {"told": self._journal.told, "begun": begun, "places": self._places}
+        begun = {asker: dict(calls) for asker, calls in self._journal.begun.items()}
+        for c in [*{id(c): c for c in self._rows.values()}.values(), *self._calls]:
+            said = [self._said(row) for row in c.rows] or c.began
+            begun.setdefault(c.asker, {})[c.name] = {"place": c.place, "began": said}
+        due = self._timer.when() if isinstance(self._timer, asyncio.TimerHandle) else None
+        return {"told": self._journal.told, "begun": begun, "places": self._places, "due": due}
 
     def _said(self, row: Row) -> dict[str, Any]:
         said = {k: getattr(row, k) for k in ("tokens", "logp", "version", "extra", "ended")}
@@ -169,12 +170,14 @@ class Local:
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Go on from `saved`: calls that were answered are answered again, the others wait for `loaded`."""
-        self._journal.load(saved["told"])
-        self._began, self._places, self._held = dict(saved["begun"]), saved["places"], True
+        self._journal.load(saved["told"], saved["begun"])
+        self._places, self._due, self._held = saved["places"], saved["due"], True
 
     def loaded(self) -> None:
         """All who were in flight have asked again: their rows go on together, as they do after a sync."""
         self._held = False
+        if self._due is not None:
+            self._timer = self._here().call_at(self._due, self._step)
         self._flush()
         self.sync(self.models, self.version)
 
@@ -201,8 +204,11 @@ class Local:
         self._woken = False
         calls, queries, self._calls, self._queries = self._calls, self._queries, [], []
         for group in alike([c for c in calls if not c.future.done()], self._kind):
-            model = self.models.get(group[0].role)
-            decoder = self._decoder(model) if is_tokens(group[0].context) else None
+            try:
+                decoder = self._decoder(group[0].role) if is_tokens(group[0].context) else None
+            except Exception as error:
+                fail(group, error)
+                continue
             if decoder is not None:
                 self._admit(group, decoder)
             else:
@@ -254,10 +260,12 @@ class Local:
 
     # ---------------------------------------------------------------- decoders
 
-    def _decoder(self, model: Any) -> Any:
-        """The model's decoder; None where it has none."""
+    def _decoder(self, role: str) -> Any:
+        """The decoder of a role's model, with the weights of the last sync; None where it has none."""
+        model = self.models.get(role)
         if id(model) not in self._decoders:
-            self._decoders[id(model)] = model, model.decoder(**self._settings) if hasattr(model, "decoder") else None
+            source = self._synced(role) if hasattr(model, "decoder") else None
+            self._decoders[id(model)] = model, None if source is None else source.decoder(**self._settings)
             self._stale.add(id(model))
         decoder = self._decoders[id(model)][1]
         if id(model) in self._stale:
@@ -297,15 +305,19 @@ class Local:
                 continue
             try:
                 finished = decoder.step()
-            except Exception as error:
-                lost = list(decoder.rows)
-                decoder.remove(lost)
-                fail(list({id(c): c for row in lost if (c := self._rows.pop(id(row), None))}.values()), error)
+            except Exception as error:  # which rows it had reached nobody knows
+                decoder.clear()
+                lost = {id(c): c for c in self._rows.values() if self.models.get(c.role) is model}
+                self._rows = {row: c for row, c in self._rows.items() if id(c) not in lost}
+                fail(list(lost.values()), error)
                 continue
             for row in finished:
                 call = self._rows.pop(id(row))
                 if not any(id(r) in self._rows for r in call.rows):
-                    self._deliver(call, [stamped(r.trace(), model) for r in call.rows])
+                    try:
+                        self._deliver(call, [stamped(r.trace(), model) for r in call.rows])
+                    except Exception as error:
+                        fail([call], error)
         self._schedule()
 
     def _give_up(self, call: Call) -> None:
@@ -314,6 +326,8 @@ class Local:
         for _, decoder in self._decoders.values() if left else ():
             if decoder is not None:
                 decoder.remove(left)
+        if left:
+            self.charge("tokens", float(sum(len(row.tokens) for row in call.rows)))
 
 
 def _set(future: asyncio.Future[Any], answer: Any) -> None:

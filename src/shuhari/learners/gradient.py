@@ -82,7 +82,8 @@ class Part:
 @register("learner", "gradient")
 @dataclass
 class GradientLearner:
-    """Draws from `buffer`, applies `transforms`, steps `parts`. `tokens`: largest padded micro-batch (None: whole).
+    """Draws from `buffer`, applies `transforms`, steps `parts`. `tokens`: the largest micro-batch (None: whole),
+    counted without padding where the models pack (`needs.packs`), else with it.
 
     It reports, of each part, `<part>/rows`, `<part>/loss/<term>` (before its weight), what the optimiser says, and the
     infos of the terms: `<part>/<info>`, or `<part>/<term>/<info>` for one that several terms give.

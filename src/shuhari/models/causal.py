@@ -21,7 +21,8 @@ from shuhari.batch import Batch
 from shuhari.data import EMPTY, Array, Payload, Sampling, nearest
 from shuhari.models import pretrained
 from shuhari.models.choice import Stops, stop_strings
-from shuhari.models.decoding import Decoder, Row
+from shuhari.models.decoding import Decoder
+from shuhari.models.lanes import Row
 from shuhari.models.lora import Lora, adapt, merged, save_adapters, under_adapters
 from shuhari.models.static import generate
 from shuhari.models.tokenizers import Tokenizer, bpe_tokenizer, character_tokenizer, task_texts
@@ -152,7 +153,7 @@ class Causal:
             scalar=net.scalar,
             seen=seen.flatten().to(device),
             linear=net.linear,
-            stretch=net.scale,
+            stretch=net.stretch,
         )
 
     def sample(self, contexts: Sequence[Array], sampling: Sampling, *, noise: Noise) -> list[Trace]:
@@ -160,11 +161,8 @@ class Causal:
         row that the model reads. An end token is a decision, `module.never` none; for `info` see `Row.trace`. Raises
         ValueError for settings that it cannot honour, NoRoom for a context that is empty or fills the model."""
         row_keys: Any = getattr(noise, "keys", None)
-        decoder = None if row_keys is None else self.decoder()
+        decoder = None if row_keys is None else self.decoder(copy=False)  # no weight moves before it returns
         if decoder is None:
-            wrong = [i for i in sampling.ban if not 0 <= i < self.module.vocabulary]
-            if wrong:
-                raise ValueError(f"sampling.ban names token {wrong[0]}: expected 0 to {self.module.vocabulary - 1}")
             stopped = self._stops(sampling.stop)
             return generate(
                 self.module, contexts, sampling, noise, ends=self.text.ends, pad=self.text.pad, stopped=stopped
@@ -176,9 +174,15 @@ class Causal:
         return [row.trace() for row in rows]
 
     def decoder(self, **settings: Any) -> Decoder | None:
-        """Continuous batching with these settings (see `Decoder`); None where there is no fast path for the layout."""
-        lean = self.module.lean
-        return None if lean is None else Decoder(self.module, lean, ends=self.text.ends, stops=self._stops, **settings)
+        """Continuous batching with these settings (see `Decoder`); None where there is no fast path for the layout.
+        Raises ValueError for settings that nothing would then follow, and for those that `Decoder` refuses."""
+        if self.module.lean is not None:
+            return Decoder(self.module, self.module.lean, ends=self.text.ends, stops=self._stops, **settings)
+        for name in ("slots", "chunk", "dtype"):
+            if settings.get(name):
+                told = f"expected none, as this model is sampled by transformers' own forward: {self.module.why}"
+                raise ValueError(f"{name} is {settings[name]!r}: {told}")
+        return None
 
     def _stops(self, strings: Sequence[str]) -> Stops | None:
         return stop_strings(strings, self.text.stops(strings), self.text.decode)

@@ -20,12 +20,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuhari.data import Array
+from shuhari.data import Array, nearest
 from shuhari.models.choice import Stops
-from shuhari.models.lanes import WIDER, Lanes, NoRoom, Row
+from shuhari.models.lanes import Lanes, NoRoom, Row, refuse
 from shuhari.models.slots import Prefix, Slots, read, width
 
-__all__ = ["WIDER", "Decoder", "NoRoom", "Row"]
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 class Network(Protocol):
@@ -55,7 +55,8 @@ class Decoder:
     prompts that are read between two tokens of the rows that run. `dtype` of weights and cache: None, as the model is.
 
     `network` has what `Network` says, `lean` is its forward (`layouts.lean_of`), `ends` the end tokens, `stops` makes
-    the test for stop strings. The weights are copied at `refresh`.
+    the test for stop strings. The weights are copied at `refresh`; without `copy` they are read as they are, and nobody
+    may move them while rows run.
     """
 
     def __init__(
@@ -69,14 +70,18 @@ class Decoder:
         tokens: int = 0,
         chunk: int = 512,
         dtype: str | torch.dtype | None = None,
+        copy: bool = True,
     ) -> None:
         for name, value, low in (("slots", slots, 1), ("tokens", tokens, 0), ("chunk", chunk, 1)):
             if value < low:
                 raise ValueError(f"{name} is {value}: expected at least {low}")
+        if isinstance(dtype, str) and dtype not in DTYPES:
+            raise ValueError(f"dtype is {dtype!r}; {nearest(dtype, DTYPES)}")
         self.network, self.lean, self.version = network, lean, 0
         self.budget, self.chunk = tokens or 1 << 62, chunk
         self.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
         self._weights: Any = None
+        self._take = lean.frozen if copy else lean.live
         self._lanes = Lanes(slots, ends, network.never.to(network.device), stops)
         self._cache = Slots(lean, slots, network.device, self.dtype or lean.lm.dtype)
         self._waiting: deque[_Waiting] = deque()
@@ -86,12 +91,12 @@ class Decoder:
     # ---------------------------------------------------------------- rows come and go
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._cache.lanes)
+        return len(self._waiting) + len(self._lanes.taken)
 
     @property
     def rows(self) -> list[Row]:
         """All that are in flight, in their order, with what they have said so far."""
-        running = [self._lanes.harvest(lane, self.version) for lane in self._cache.lanes.tolist()]
+        running = [self._lanes.harvest(lane, self.version) for lane in self._lanes.taken]
         return sorted([*running, *(w.row for w in self._waiting)], key=lambda row: row.order)
 
     def add(self, rows: Iterable[Row]) -> None:
@@ -112,25 +117,25 @@ class Decoder:
                 self._served(w)
         self._waiting = deque(w for w in self._waiting if id(w.row) not in gone)
 
+    def clear(self) -> None:
+        """All rows in flight are forgotten, also after a step that raised. Weights stay."""
+        for holder in (self._waiting, self._prefixes, self._wanted, self._cache, self._lanes):
+            holder.clear()
+
     @torch.no_grad()
     def refresh(self, version: int) -> None:
         """From now on with the weights as they are now, named `version`. Rows in flight keep what they have said. All
         of it is read again, so that what follows is a function of these rows and weights alone."""
         rows = self.rows
-        for holder in (self._waiting, self._prefixes, self._wanted, self._cache, self._lanes):
-            holder.clear()
-        self._weights, self.version = self.lean.frozen(self.dtype), version
+        self.clear()
+        self._weights, self.version = self._take(self.dtype), version
         self._waiting.extend(self._wait(row) for row in sorted(rows, key=lambda row: len(row.tokens) == 0))
 
     def _check(self, row: Row) -> None:
-        limit, vocabulary, sampling = self.network.limit, self.network.vocabulary, row.sampling
+        limit, sampling = self.network.limit, row.sampling
         if not 1 <= len(row.context) < limit:
             raise NoRoom(len(row.context), limit)
-        if sampling.epsilon != 0:
-            raise ValueError(f"sampling.epsilon is {sampling.epsilon}: a language model samples without; expected 0")
-        for i in sampling.ban:
-            if not 0 <= i < vocabulary:
-                raise ValueError(f"sampling.ban names token {i}: expected 0 to {vocabulary - 1}")
+        refuse(sampling, self.network.vocabulary, self.network.never)
         if row.ended or len(row.tokens) >= self._most(row):
             raise ValueError(f"a row that has said {len(row.tokens)} tokens and may say {self._most(row)} is done")
         self._lanes.kind(sampling)
@@ -212,9 +217,7 @@ class Decoder:
         for w in front:
             base = None if w.base is None else self._prefix(w.base, w.row.context)
             prefix = self._prefix(w.name, w.ids, base)
-            for p in (base, prefix):
-                if p is not None and p.hidden is None:
-                    todo[p] = None
+            todo |= dict.fromkeys(prefix.unread())
         while any(p.hidden is None for p in todo):
             read(self.lean, self._weights, [p for p in todo if p.hidden is None], self.chunk)
             if len(self._cache.lanes):

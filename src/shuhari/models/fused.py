@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 Restrict = Callable[[Tensor, slice], Tensor]  # (logits [n', V] of these decisions, which) -> what is left of them
-IMPOSSIBLE = -1e29  # the log-probability of what was ruled out lies below
+IMPOSSIBLE = -1e29  # logits and log-probabilities of what was ruled out lie below
 
 
 class _RmsNorm(torch.autograd.Function):
@@ -79,33 +79,35 @@ class _Taken(torch.autograd.Function):
         restrict: Restrict,
         scale: Tensor | None,
         chunk: int,
+        grad: bool,
     ) -> Tensor:
         n = len(hidden)
-        graded = any(ctx.needs_input_grad[:3])
+        graded = grad and any(ctx.needs_input_grad[:3])  # which is True without gradients too
         out = torch.empty(n, dtype=torch.promote_types(hidden.dtype, torch.float32), device=hidden.device)
-        kept = None
+        kept, moves = None, torch.empty(n, dtype=torch.bool, device=hidden.device)
         for first in range(0, n, chunk):
             s = slice(first, first + chunk)
             z = _scores(hidden, weight, bias, scale, restrict, s)
             total = z.logsumexp(-1, keepdim=True)
             torch.sub(z.gather(1, action[s, None]), total, out=out[s, None])
+            moves[s] = (out[s] >= IMPOSSIBLE) & (total[:, 0] >= IMPOSSIBLE)
             if graded and n <= chunk:
                 kept = z.sub_(total).exp_()
         ctx.restrict, ctx.chunk = restrict, chunk
-        ctx.save_for_backward(hidden, weight, bias, action, scale, out, kept)
+        ctx.save_for_backward(hidden, weight, bias, action, scale, moves, kept)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> Any:
-        hidden, weight, bias, action, scale, out, kept = ctx.saved_tensors
+        hidden, weight, bias, action, scale, moves, kept = ctx.saved_tensors
         needs = ctx.needs_input_grad
         dh = torch.empty_like(hidden) if needs[0] else None
         dw = torch.zeros_like(weight) if needs[1] else None
         db = torch.zeros_like(bias) if bias is not None and needs[2] else None
         for first in range(0, len(hidden), ctx.chunk):
             s = slice(first, first + ctx.chunk)
-            up = g[s, None].masked_fill(out[s, None] < IMPOSSIBLE, 0)  # a constant: no gradient
+            up = g[s, None].masked_fill(~moves[s, None], 0)  # the token, or all of them, ruled out: a constant
             if kept is None:
                 z = _scores(hidden, weight, bias, scale, ctx.restrict, s)
                 p = z.sub_(z.logsumexp(-1, keepdim=True)).exp_().mul_(-up)
@@ -119,7 +121,7 @@ class _Taken(torch.autograd.Function):
                 dw.addmm_(p.t(), hidden[s])
             if db is not None:
                 db += p.sum(0)
-        return dh, dw, db, None, None, None, None
+        return dh, dw, db, None, None, None, None, None
 
 
 def _scores(
@@ -152,4 +154,5 @@ def taken_log_prob(
 ) -> Tensor:
     """[n] log softmax(scale (hidden W + b))[action] of hidden [n, D], weight [V, D], action [n]. `scale` [n, 1] is that
     of the logits (1 / temperature). `restrict` may change the logits that it is given to a constant, in place."""
-    return _Taken.apply(hidden, weight, bias, action, restrict, scale, chunk)  # type: ignore[no-untyped-call]
+    grad = torch.is_grad_enabled()  # which a function cannot see from within
+    return _Taken.apply(hidden, weight, bias, action, restrict, scale, chunk, grad)  # type: ignore[no-untyped-call]

@@ -32,6 +32,17 @@ class NoRoom(ValueError):
         super().__init__(f"a context of {size} tokens: expected {room} (the model reads {limit}; {WIDER})")
 
 
+def refuse(sampling: Sampling, vocabulary: int, never: Tensor) -> None:
+    """Raises ValueError for settings that a language model cannot honour. `never` [m]: ids that are no decision."""
+    if sampling.epsilon != 0:
+        raise ValueError(f"sampling.epsilon is {sampling.epsilon}: a language model samples without; expected 0")
+    for i in sampling.ban:
+        if not 0 <= i < vocabulary:
+            raise ValueError(f"sampling.ban names token {i}: expected 0 to {vocabulary - 1}")
+    if len(sampling.ban) + len(never) >= vocabulary and len({*sampling.ban, *never.tolist()}) == vocabulary:
+        raise ValueError(f"sampling.ban names {len(sampling.ban)} tokens: expected one at least that may be said")
+
+
 @dataclass(eq=False)
 class Row:
     """One text to be continued. `key` (uint64) names its noise: decision i reads number i. `order`: sorts rows where
@@ -100,6 +111,11 @@ class Lanes:
         self.rows: list[Any] = [None] * n  # the row of each lane
         self._settings: dict[Sampling, int] = {}
         self._samplings: list[tuple[Sampling, Stops | None]] = []
+
+    @property
+    def taken(self) -> list[int]:
+        """The lanes in which a row runs."""
+        return [lane for lane, row in enumerate(self.rows) if row is not None]
 
     def seat(self, row: Row, most: int) -> int:
         """The lane in which a row runs from now on, until it has said `most` tokens."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,7 +24,6 @@ from torch.utils.checkpoint import checkpoint
 from shuhari.models.fused import rms_norm, rotate
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]  # (layer, q [N, H, d], k [N, G, d], v [N, G, d]) -> [N, H, d]
-Linear = tuple[Tensor, Tensor | None] | nn.Module  # weight [out, in] and bias; a module where it is adapted
 Norm = tuple[Tensor, Tensor | None]  # weight and bias [D]; without a bias it is the root mean square that is normed
 
 LLAMAS = ("llama", "mistral", "qwen2", "qwen3", "gemma")
@@ -34,6 +33,14 @@ CLOSE = 1e-3  # how far the logits may be from the model's own, as a share of th
 
 class Unknown(ValueError):
     """A model that the lean forward does not know, and why."""
+
+
+class Linear(NamedTuple):
+    """weight [out, in], bias [out], and what low-rank `adapters` (A [r, in], B [out, r], scale) add: scale B A x."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+    adapters: tuple[tuple[Tensor, Tensor, float], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +99,7 @@ class Lean:
         limit = int(limit or config.max_position_embeddings)
         first = self._blocks[0].attn if kind == "gpt2" else self._blocks[0].self_attn
         self.width, self.scale = int(first.head_dim), float(first.scaling)
-        self.cap = getattr(config, "final_logit_softcapping", None)
-        self.stretch = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+        self.stretch, self.cap = shaping(config)
         if kind != "gpt2":
             _still(self._base.rotary_emb, self.width)
         for block in self._blocks:
@@ -109,8 +115,8 @@ class Lean:
     # ---------------------------------------------------------------- weights
 
     def live(self, dtype: torch.dtype | None = None) -> Weights:
-        """The parameters as they are; adapted layers are called as modules. `dtype`: the type in which the linear
-        layers but the head compute, with a gradient in the parameters' own."""
+        """The parameters as they are, adapters beside them. `dtype`: the type in which the linear layers but the head
+        compute, adapters too, with a gradient in the parameters' own."""
         one = partial(_live, dtype=dtype)
         return self._weights(one, lambda layers: tuple(map(one, layers)))
 
@@ -123,7 +129,7 @@ class Lean:
         def joined(layers: Sequence[nn.Module]) -> tuple[Linear, ...]:
             found = [_whole(x) for x in layers]
             biases = [b for _, b in found if b is not None]
-            return ((one(torch.cat([w for w, _ in found])), one(torch.cat(biases)) if biases else None),)
+            return (Linear(one(torch.cat([w for w, _ in found])), one(torch.cat(biases)) if biases else None),)
 
         with torch.no_grad():
             return self._weights(lambda x: joined([x])[0], joined, one)
@@ -142,15 +148,16 @@ class Lean:
             return None if m is None else tensor(m.weight)
 
         base = self._base
+        tokens = tensor(embedding := base.get_input_embeddings().weight)
         weight, bias = _whole(self.lm.get_output_embeddings())
-        head = tensor(weight), None if bias is None else tensor(bias)
+        head = Linear(tokens if weight is embedding else tensor(weight), None if bias is None else tensor(bias))
         if self.kind == "gpt2":
             layers = tuple(
                 Layer(norm(b.ln_1), joined([b.attn.c_attn]), None, None, linear(b.attn.c_proj), norm(b.ln_2),
                       joined([b.mlp.c_fc]), linear(b.mlp.c_proj))
                 for b in self._blocks
             )  # fmt: skip
-            return Weights(tensor(base.wte.weight), tensor(base.wpe.weight), layers, norm(base.ln_f),
+            return Weights(tokens, tensor(base.wpe.weight), layers, norm(base.ln_f),
                            head)  # fmt: skip
         layers = tuple(
             Layer(norm(b.input_layernorm), joined([a.q_proj, a.k_proj, a.v_proj]),
@@ -158,7 +165,7 @@ class Lean:
                   norm(b.post_attention_layernorm), joined([b.mlp.gate_proj, b.mlp.up_proj]), linear(b.mlp.down_proj))
             for b in self._blocks for a in (b.self_attn,)
         )  # fmt: skip
-        return Weights(tensor(base.embed_tokens.weight), None, layers, norm(base.norm), head)
+        return Weights(tokens, None, layers, norm(base.norm), head)
 
     # ---------------------------------------------------------------- the forward
 
@@ -256,6 +263,12 @@ def close(dtype: torch.dtype) -> float:
     return max(CLOSE, 8 * torch.finfo(dtype).eps)
 
 
+def shaping(config: Any) -> tuple[float, float | None]:
+    """What a model does with its logits, for `capped`: by how much it multiplies them, and its cap."""
+    stretch = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+    return stretch, getattr(config, "final_logit_softcapping", None)
+
+
 def capped(x: Tensor, stretch: float, cap: float | None) -> Tensor:
     """Logits [n, V] times `stretch`, softly kept within +- `cap`."""
     x = x if stretch == 1 else x * stretch
@@ -263,17 +276,24 @@ def capped(x: Tensor, stretch: float, cap: float | None) -> Tensor:
 
 
 def _apply(w: Linear, x: Tensor) -> Tensor:
-    if isinstance(w, nn.Module):
-        return w(x)
-    return F.linear(x if x.dtype == w[0].dtype else x.to(w[0].dtype), *w)
+    x = x.to(w.weight.dtype)
+    y = F.linear(x, w.weight, w.bias)
+    for a, b, scale in w.adapters:
+        y = y + F.linear(F.linear(x, a), b) * scale
+    return y
 
 
-def _live(layer: nn.Module, dtype: torch.dtype | None = None) -> Linear:
-    """The parameters of a linear layer; the layer itself where adapters lie around it."""
-    if hasattr(layer, "base_layer"):
-        return layer
-    weight, bias = _whole(layer)
-    return (weight, bias) if dtype is None else (weight.to(dtype), None if bias is None else bias.to(dtype))
+def _live(layer: Any, dtype: torch.dtype | None = None) -> Linear:
+    """The parameters of a linear layer, and of the adapters that lie around it."""
+
+    def one(x: Tensor) -> Tensor:
+        return x if dtype is None else x.to(dtype)
+
+    weight, bias = _whole(getattr(layer, "base_layer", layer))
+    names = layer.active_adapters if hasattr(layer, "base_layer") and not layer.merged else ()
+    adapters = ((layer.lora_A[n].weight, layer.lora_B[n].weight, layer.scaling[n]) for n in names)
+    low = tuple((one(a), one(b), float(scale)) for a, b, scale in adapters)
+    return Linear(one(weight), None if bias is None else one(bias), low)
 
 
 def _whole(layer: Any) -> tuple[Tensor, Tensor | None]:

@@ -39,6 +39,12 @@ class Prefix:
     done: int = 0
     hidden: Tensor | None = None
 
+    def unread(self) -> list[Prefix]:
+        """What there is to read for it, in order; empty where it has been read."""
+        if self.hidden is not None:
+            return []
+        return [*(self.base.unread() if self.base else ()), self]
+
 
 class Memory:
     """Where keys and values lie. On a CPU what is given back serves again, up to KEEP bytes of it, since pages that are
@@ -278,7 +284,8 @@ def width(tokens: int) -> int:
 
 
 def read(lean: Any, weights: Any, prefixes: Sequence[Prefix], chunk: int) -> None:
-    """Read up to `chunk` further tokens of these prefixes, in one forward, first come first served."""
+    """Read up to `chunk` further tokens of these prefixes, in one forward, first come first served. Raises
+    ValueError where each waits for a base that is not among them: there is nothing to read, nor will there be."""
     some: list[tuple[Prefix, int]] = []
     for prefix in prefixes:
         if prefix.base is not None and not prefix.done:
@@ -292,7 +299,7 @@ def read(lean: Any, weights: Any, prefixes: Sequence[Prefix], chunk: int) -> Non
             some.append((prefix, n))
             chunk -= n
     if not some:
-        return
+        raise ValueError(f"{len(prefixes)} prefixes, none of which can be read: expected their bases before them")
     some.sort(key=lambda x: (x[0].done, x[1]))  # those of one shape side by side
     groups: list[tuple[list[Prefix], int, int]] = []  # prefixes, tokens read before, tokens of each
     for prefix, n in some:

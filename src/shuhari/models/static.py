@@ -19,7 +19,7 @@ from torch import Tensor
 
 from shuhari.data import Array, Sampling
 from shuhari.models.choice import Choice, choose
-from shuhari.models.lanes import NoRoom
+from shuhari.models.lanes import NoRoom, refuse
 from shuhari.needs import Noise, Trace
 
 SHRINK = 0.8  # finished rows are dropped from the cache when fewer than this share of its rows still run
@@ -30,6 +30,7 @@ class Network(Protocol):
     `cache`: made by `new_cache`."""
 
     limit: int
+    vocabulary: int
     never: Tensor
 
     @property
@@ -55,10 +56,9 @@ def generate(
     """Continue each context until one of `ends`, a stop (`stopped`: tokens [b, so far] -> [b] bool), `max_new` tokens
     or the model's limit for that row. An end token is a decision, `network.never` none. info: as of `Row.trace`.
 
-    Raises ValueError for settings that it cannot honour (epsilon), NoRoom where a context is empty or fills the model.
+    Raises ValueError for settings that it cannot honour, NoRoom where a context is empty or fills the model.
     """
-    if sampling.epsilon != 0:
-        raise ValueError(f"sampling.epsilon is {sampling.epsilon}: a language model samples without; expected 0")
+    refuse(sampling, network.vocabulary, network.never)
     if not len(contexts):
         return []
     unique, index = distinct(contexts)

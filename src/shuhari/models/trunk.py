@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.data import Array
-from shuhari.models.decoding import WIDER
-from shuhari.models.layouts import Lean, Unknown, capped, close
+from shuhari.models.lanes import WIDER
+from shuhari.models.layouts import Lean, Unknown, capped, close, shaping
 from shuhari.models.packing import packed, shared
 from shuhari.models.static import distinct, growing_layer, left_padded, places, upto
 
@@ -54,8 +54,7 @@ class Trunk(nn.Module):
         if self.value is not None:
             nn.init.zeros_(self.value.weight)
             nn.init.zeros_(self.value.bias)
-        self.cap = getattr(config, "final_logit_softcapping", None)
-        self.scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+        self.stretch, self.cap = shaping(config)
         self.vocabulary = int(head.weight.shape[0])
         self.limit = int(context or getattr(config, "max_position_embeddings", None) or 1 << 30)
         self.never = torch.tensor(getattr(lm.generation_config, "suppress_tokens", None) or [], dtype=torch.long)
@@ -93,11 +92,11 @@ class Trunk(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., D] -> [..., V] float32."""
-        return capped(self._hidden[1](hidden).float(), self.scale, self.cap)
+        return capped(self._hidden[1](hidden).float(), self.stretch, self.cap)
 
     @property
     def linear(self) -> tuple[Tensor, Tensor | None] | None:
-        """weight [V, D] and bias of the head, where the logits are that, times `scale`."""
+        """weight [V, D] and bias of the head, where the logits are that, times `stretch`."""
         head = self._hidden[1]
         return (head.weight, head.bias) if type(head) is nn.Linear and self.cap is None else None
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shuhari.data import EMPTY, Payload, Problem, Request, Status, Step, Trajectory, is_tokens, nearest
-from shuhari.models.decoding import NoRoom
+from shuhari.models.lanes import NoRoom
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
 from shuhari.registry import register
@@ -31,17 +31,21 @@ class Episode:
     `cont` 0 after FINISHED and 1 after TRUNCATED or CUT (by `max_steps`). A text that has outgrown the model after some
     decisions is TRUNCATED; one that leaves no room for the first raises. Where contexts are text, an observation is
     encoded and appended to context and action; else it is the next context. The environment gets what the policy's
-    trace calls `environment`, else its decoded `text`, else the action; its `step` may be a coroutine. One that raises
-    makes an ERROR trajectory of the steps so far, charged as `errors`, with the message in `info["error"]`. The
-    request's `prefix` is played first, decided by nobody.
+    trace calls `environment`, else its decoded `text`, else the action; its `step` may be a coroutine, which is given
+    `timeout` seconds (0: no bound). One that raises, or takes longer, makes an ERROR trajectory of the steps so far,
+    counted and shown as `errors`, with the message in `info["error"]`. The request's `prefix` is played first, decided
+    by nobody.
     """
 
     role: str = "policy"
     max_steps: int = 1000
+    timeout: float = 600.0
 
     def __post_init__(self) -> None:
         if self.max_steps < 1:
             raise ValueError(f"episode: max_steps is {self.max_steps}: expected at least 1")
+        if self.timeout < 0:
+            raise ValueError(f"episode: timeout is {self.timeout}: expected seconds, or 0 for no bound")
 
     @property
     def accepts(self) -> Mapping[str, Any]:
@@ -60,7 +64,7 @@ class Episode:
         return list(await asyncio.gather(*(self._play(env, request, j, limit, ctx) for j, env in enumerate(envs))))
 
     async def _play(self, env: Any, request: Request, j: int, limit: int, ctx: Ctx) -> Trajectory:
-        episode = _Episode(self.role, ctx.encode(env.reset(request.problem), self.role))
+        episode = _Episode(self.role, ctx.encode(env.reset(request.problem), self.role), self.timeout)
         try:
             for forced in request.prefix:
                 action = ctx.encode(forced.action, self.role)
@@ -75,7 +79,7 @@ class Episode:
                 raise
             episode.status = Status.TRUNCATED
         except EnvironmentFailed as error:
-            ctx.charge("errors", 1)
+            ctx.complain("errors", error.__cause__ or error, "environment")
             return Trajectory(request, tuple(episode.steps), Status.ERROR, {"error": str(error)})
         finally:
             getattr(env, "close", lambda: None)()
@@ -117,6 +121,7 @@ class _Episode:
 
     role: str
     context: Payload
+    timeout: float = 0.0
     steps: list[Step] = field(default_factory=list)
     status: Status | None = None
     decided: int = 0
@@ -133,8 +138,13 @@ class _Episode:
         self.decided += decided
         try:
             answer = env.step(trace.info.get("environment", trace.info.get("text", trace.action)))
-            observation, reward, self.status = await answer if inspect.isawaitable(answer) else answer
+            if inspect.isawaitable(answer):
+                answer = await asyncio.wait_for(answer, self.timeout or None)
+            observation, reward, self.status = answer
             self.context = _following(self.context, trace.action, observation, self.role, ctx)
+        except TimeoutError as error:
+            late = TimeoutError(str(error) or f"no answer in {self.timeout:g} s ([rollout] timeout)")
+            raise EnvironmentFailed(f"TimeoutError: {late}") from late
         except Exception as error:
             raise EnvironmentFailed(f"{type(error).__name__}: {error}") from error
         self.steps[-1] = replace(step, reward=dict(reward))
