@@ -434,5 +434,6 @@ def test_in_earnest_what_waits_is_used(tmp_path: Path) -> None:
     """By the real clock: answers come while the run learns, and the groups of later steps are on their way."""
     own = recipe(WORLD, tmp_path, engine__virtual=False, task__mean=0.02, steps=4)
     reports = run_out(own, tmp_path / "run")
+    assert (Run(tmp_path / "run").summary or {})["repeatable"] is False
     assert max(r["rollout/staleness_max"] for r in reports) in (1, 2)
     assert len({g for _, g, _ in TAKEN}) == len(TAKEN) == 16

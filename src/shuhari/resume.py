@@ -105,6 +105,7 @@ def finish(run: Run) -> None:
 
 def summary_of(run: Run) -> dict[str, Any]:
     """What summary.json says of a complete run."""
+    engines: list[Any] = [stage.engine for stage in run.progress.stages]
     return {
         "recipe": run.recipe.name,
         "seed": run.ctx.seed,
@@ -113,6 +114,7 @@ def summary_of(run: Run) -> dict[str, Any]:
         "after": run.held.scores,
         "wall_s": run.progress.seconds(),
         "spent": run.ctx.ledger,
+        "repeatable": not any(getattr(e, "staleness", 0) and not e.virtual for e in engines),  # the real clock is not
     }
 
 
