@@ -138,12 +138,11 @@ class Run:
         ctx, stage = self.ctx, self.stage
         ctx.salt = "collect", self.rounds
         if hasattr(stage.rollout, "collect"):
-            batch = collect.lanes(want, ctx)
-        else:
-            asked = ctx.flight.take(want, stage.curriculum.select, first=self.rounds == 1, left=self.progress.left())
-            batch, requests = ctx.wait(asked)
-            tasks = (r.problem.task for r in requests)
-            self.meter.update({**collected_info(batch, stage.weights, tasks), **drift(batch, ctx)})
+            return collect.lanes(want, ctx)
+        asked = ctx.flight.take(want, stage.curriculum.select, first=self.rounds == 1, left=self.progress.left())
+        batch, requests = ctx.wait(asked)
+        tasks = (r.problem.task for r in requests)
+        self.meter.update({**collected_info(batch, stage.weights, tasks), **drift(batch, ctx)})
         return batch
 
     def draws(self, name: str, learner: Learner) -> Iterator[Batch]:
