@@ -109,6 +109,7 @@ class Lean:
         self._gated = kind != "gpt2"
         self._shift = 1.0 if kind == "gemma" else 0.0  # its norms multiply by 1 + weight
         last = self._base.ln_f if kind == "gpt2" else self._base.norm
+        self._padding = self._base.get_input_embeddings().padding_idx  # whose embedding takes no gradient
         self.eps = float(getattr(last, "variance_epsilon", None) or last.eps)
         self._check()
 
@@ -180,7 +181,7 @@ class Lean:
     ) -> Tensor:
         """ids [N] at positions [N] -> [N, D] after the last norm. `keep` [n]: the tokens that are asked about, and the
         answer is [n, D]. `recompute`: keep nothing of a layer but its input, and run it again for the gradient."""
-        x = F.embedding(ids, w.tokens)
+        x = F.embedding(ids, w.tokens, self._padding)
         if self.kind == "gemma":
             x = x * self._base.embed_tokens.embed_scale.to(x.dtype)
         turn: tuple[Tensor, ...] | None = None
