@@ -17,7 +17,7 @@ SMALL = {
     "head_dim": 6, "intermediate_size": 20, "max_position_embeddings": 32,
 }  # fmt: skip
 CASES = {
-    "padding": ("llama", {"pad_token_id": 3}),  # whose embedding takes no gradient
+    "padding": ("llama", {"pad_token_id": 12}),  # whose embedding takes no gradient
     "llama": ("llama", {}),
     "llama, biases, untied": ("llama", {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
     "llama, tied, all heads": ("llama", {"num_key_value_heads": 4, "tie_word_embeddings": True}),
