@@ -53,12 +53,12 @@ def export(
     directory is not empty, NoRunError or StoreError for the run and its step.
     """
     from shuhari.api import load
-    from shuhari.models.pretrained import DTYPES
+    from shuhari.models.pretrained import dtype_of
     from shuhari.store import Run, reference
 
     path, step = reference(str(run))
-    if dtype and dtype not in DTYPES:
-        raise ValueError(f"dtype is {dtype!r}; {nearest(dtype, DTYPES)}")
+    if dtype:
+        dtype_of(dtype)
     if not re.fullmatch(r"[1-9]\d*(KB|MB|GB)", shard):
         raise ValueError(f"shard is {shard!r}: expected a size, such as 500MB or 2GB")
     target = Path(directory)

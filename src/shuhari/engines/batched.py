@@ -76,14 +76,19 @@ def scored(models: Mapping[str, Any], queries: Sequence[Query]) -> list[Mapping[
     """The columns of queries with one role and the same names."""
     request = Request(Problem("score", "", None))
     batch = pack([Trajectory(request, (q.step,)) for q in queries])
-    needs = [Need((queries[0].role, *others.split(",")) if others else (queries[0].role,), name)
-             for name, _, others in (n.partition(":") for n in queries[0].names)]  # fmt: skip
+    needs = [asked(queries[0].role, name) for name in queries[0].names]
     with torch.no_grad():
         columns = evaluate(batch, needs, models)
     return [
         {name: columns[need.key][i, : len(q.step.mask)].numpy() for name, need in zip(q.names, needs, strict=True)}
         for i, q in enumerate(queries)
     ]
+
+
+def asked(role: str, name: str) -> Need:
+    """What a name of a score means: `kl:reference` is the `kl` of `role` and of the roles behind the colon."""
+    what, _, others = name.partition(":")
+    return Need((role, *others.split(",")) if others else (role,), what)
 
 
 def alike(items: Sequence[T], kind: Callable[[T], Hashable]) -> list[list[T]]:

@@ -14,17 +14,16 @@ from itertools import count
 from typing import Any
 
 from shuhari.clock import Virtual
-from shuhari.data import EMPTY, Array, Sampling, Step, is_tokens, nearest
-from shuhari.engines.batched import Call, Query, alike, fail, sampled, scored, stamped
+from shuhari.data import EMPTY, Array, Sampling, Step, is_tokens
+from shuhari.engines.batched import Call, Query, alike, asked, fail, sampled, scored, stamped
 from shuhari.engines.copies import Copies
 from shuhari.engines.journal import ASKER, Journal, plain
 from shuhari.models.lanes import NoRoom, Row
+from shuhari.models.pretrained import dtype_of
 from shuhari.needs import Trace, role_model
 from shuhari.noise import keys
 from shuhari.profile import spanned
 from shuhari.registry import register
-
-DTYPES = ("float32", "bfloat16", "float16")
 
 
 @register("engine", "local")
@@ -62,8 +61,8 @@ class Local:
         for name in ("tokens", "slots", "chunk", "staleness"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: expected 0 or more")
-        if self.dtype and self.dtype not in DTYPES:
-            raise ValueError(f"dtype is {self.dtype!r}; {nearest(self.dtype, DTYPES)}")
+        if self.dtype:
+            dtype_of(self.dtype)
         self._calls: list[Call] = []
         self._queries: list[Query] = []
         self._decoders: dict[int, tuple[Any, Any]] = {}  # model -> (model, its decoder or None)
@@ -134,7 +133,7 @@ class Local:
         name = self._journal.name("score", role, tuple(names), context, action) if self.staleness else ""
         if name and (known := await self._journal.known(name)) is not None:
             return dict(known)
-        for reader in dict.fromkeys((role, *(r for n in names for r in n.partition(":")[2].split(",") if r))):
+        for reader in _readers(role, names):
             self._fits(reader, context, len(action) if is_tokens(action) else 1)
         future: asyncio.Future[Mapping[str, Array]] = self._here().create_future()
         self._queries.append(Query(role, step, tuple(names), future))
@@ -213,8 +212,8 @@ class Local:
                 self._admit(group, decoder)
             else:
                 self._answer(group)
-        for asked in alike([q for q in queries if not q.future.done()], lambda q: (q.role, q.names)):
-            self._score(asked)
+        for query in alike([q for q in queries if not q.future.done()], lambda q: (q.role, q.names)):
+            self._score(query)
         self._schedule()
 
     def _kind(self, call: Call) -> Hashable:
@@ -234,9 +233,8 @@ class Local:
 
     @spanned("score")
     def _score(self, queries: list[Query]) -> None:
-        roles = dict.fromkeys((queries[0].role, *(r for n in queries[0].names for r in n.partition(":")[2].split(","))))
         try:
-            models = {role: self._synced(role) for role in roles if role}
+            models = {role: self._synced(role) for role in _readers(queries[0].role, queries[0].names)}
             for query, columns in zip(queries, scored(models, queries), strict=True):
                 query.future.set_result(columns)
         except Exception as error:
@@ -328,6 +326,11 @@ class Local:
                 decoder.remove(left)
         if left:
             self.charge("tokens", float(sum(len(row.tokens) for row in call.rows)))
+
+
+def _readers(role: str, names: Sequence[str]) -> list[str]:
+    """The roles whose models a score asks, each once."""
+    return list(dict.fromkeys((role, *(r for name in names for r in asked(role, name).roles))))
 
 
 def _set(future: asyncio.Future[Any], answer: Any) -> None:

@@ -32,7 +32,7 @@ from shuhari.needs import Noise, Trace
 from shuhari.registry import register
 
 VALUE = "value_head.safetensors"
-DTYPES = ("float32", "bfloat16")
+TRAINED = ("float32", "bfloat16")
 
 
 @register("model", "causal")
@@ -84,9 +84,7 @@ class Causal:
         lm, self.text = pretrained.load(self.path) if self.path else self._scratch(task)
         if self.lora is not None:
             adapt(lm, self.lora)
-        if self.dtype not in DTYPES:
-            raise ValueError(f"dtype is {self.dtype!r}; {nearest(self.dtype, DTYPES)}")
-        dtype = getattr(torch, self.dtype)
+        dtype = pretrained.dtype_of(self.dtype, TRAINED)
         self.module = Trunk(lm, self.value_head, self.context, self.gradient_checkpointing, dtype).to(self.device)
         if self.module.why:
             told = "it is run by transformers' own forward and sampled a batch at a time: right, but slower"

@@ -14,29 +14,16 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from shuhari.data import Array, nearest
+from shuhari.data import Array
 from shuhari.models.choice import Stops
-from shuhari.models.lanes import Lanes, NoRoom, Row, refuse
+from shuhari.models.lanes import Lanes, Network, NoRoom, Row, refuse
+from shuhari.models.pretrained import dtype_of
 from shuhari.models.slots import Prefix, Slots, read, width
-
-DTYPES = ("float32", "bfloat16", "float16")
-
-
-class Network(Protocol):
-    """What decoding asks of a model. `limit`: the longest row that it reads; `never` [m]: ids that are no decision."""
-
-    limit: int
-    vocabulary: int
-    never: Tensor
-
-    @property
-    def device(self) -> torch.device: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,11 +62,9 @@ class Decoder:
         for name, value, low in (("slots", slots, 1), ("tokens", tokens, 0), ("chunk", chunk, 1)):
             if value < low:
                 raise ValueError(f"{name} is {value}: expected at least {low}")
-        if isinstance(dtype, str) and dtype not in DTYPES:
-            raise ValueError(f"dtype is {dtype!r}; {nearest(dtype, DTYPES)}")
         self.network, self.lean, self.version = network, lean, 0
         self.budget, self.chunk = tokens or 1 << 62, chunk
-        self.dtype = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+        self.dtype = dtype_of(dtype) if isinstance(dtype, str) else dtype
         self._weights: Any = None
         self._take = lean.frozen if copy else lean.live
         self._lanes = Lanes(slots, ends, network.never.to(network.device), stops)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -30,6 +30,17 @@ class NoRoom(ValueError):
     def __init__(self, size: int, limit: int, more: int = 1) -> None:
         room = f"1 to {limit - more}" if more < limit else f"fewer than {more} tokens behind it"
         super().__init__(f"a context of {size} tokens: expected {room} (the model reads {limit}; {WIDER})")
+
+
+class Network(Protocol):
+    """What sampling asks of a model. `limit`: the longest row that it reads; `never` [m]: ids that are no decision."""
+
+    limit: int
+    vocabulary: int
+    never: Tensor
+
+    @property
+    def device(self) -> torch.device: ...
 
 
 def refuse(sampling: Sampling, vocabulary: int, never: Tensor) -> None:
@@ -80,6 +91,19 @@ class Row:
             info["ban"] = np.full((len(self.tokens), len(ban)), -1, np.int32)
             info["ban"][:1] = ban
         return Trace(self.tokens, self.logp, self.version, info)
+
+
+def note(rows: Sequence[Row | None], choice: Choice) -> None:
+    """Write down what was asked for beside a decision of each row; None: of this one it is not wanted."""
+    asked: list[tuple[str, Tensor]] = []
+    if choice.support is not None:
+        asked.append(("support", choice.support.int()))
+    if choice.top is not None:
+        asked += [("top", choice.top[0].int()), ("top_logp", choice.top[1])]
+    for name, values in asked:
+        for row, value in zip(rows, values.cpu().numpy(), strict=True):
+            if row is not None:
+                row.extra.setdefault(name, []).append(value)
 
 
 def _even(rows: Sequence[Array], fill: float) -> Array:
@@ -201,14 +225,7 @@ class Lanes:
         ids = choice.ids.cpu().numpy()
         self._tokens[lanes, said], self._logp[lanes, said] = ids, choice.logp.cpu().numpy()
         self._said[lanes] += 1
-        asked: list[tuple[str, Tensor]] = []
-        if choice.support is not None:
-            asked.append(("support", choice.support.int()))
-        if choice.top is not None:
-            asked += [("top", choice.top[0].int()), ("top_logp", choice.top[1])]
-        for name, values in asked:
-            for lane, value in zip(lanes.tolist(), values.cpu().numpy(), strict=True):
-                self.rows[lane].extra.setdefault(name, []).append(value)
+        note([self.rows[lane] for lane in lanes.tolist()], choice)
         out: Array = ids == self.ends[0] if len(self.ends) == 1 else np.isin(ids, self.ends)
         return out
 

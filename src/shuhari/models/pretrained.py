@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,13 +48,18 @@ def load(path: str) -> tuple[Any, Tokenizer]:
 def save(lm: Any, text: Tokenizer, directory: str | Path, *, dtype: str = "", shard: str = SHARD) -> None:
     """Write configuration, safetensors and tokenizer. `dtype`: of the weights (default: as they are); `shard`: the
     largest file, as `2GB`."""
-    if dtype:
-        if dtype not in DTYPES:
-            raise ValueError(f"dtype is {dtype!r}; {nearest(dtype, DTYPES)}")
-        lm = lm if lm.dtype == DTYPES[dtype] else copy.deepcopy(lm).to(DTYPES[dtype])
+    if dtype and lm.dtype != (wanted := dtype_of(dtype)):
+        lm = copy.deepcopy(lm).to(wanted)
     with _silent():
         lm.save_pretrained(directory, max_shard_size=shard)
     text.save(str(directory))
+
+
+def dtype_of(name: str, known: Sequence[str] = tuple(DTYPES)) -> torch.dtype:
+    """The type of numbers called `name`; ValueError with the nearest for one that is not `known`."""
+    if name not in known:
+        raise ValueError(f"dtype is {name!r}; {nearest(name, known)}")
+    return DTYPES[name]
 
 
 # ---------------------------------------------------------------- reading

@@ -18,23 +18,16 @@ import torch
 from torch import Tensor
 
 from shuhari.data import Array, Sampling
-from shuhari.models.choice import Choice, choose
-from shuhari.models.lanes import NoRoom, refuse
+from shuhari.models.choice import choose
+from shuhari.models.lanes import Network, NoRoom, Row, note, refuse
 from shuhari.needs import Noise, Trace
 
 SHRINK = 0.8  # finished rows are dropped from the cache when fewer than this share of its rows still run
 
 
-class Network(Protocol):
-    """What decoding asks of a model. `limit`: the longest row that it reads; `never` [m]: ids that are no decision;
-    `cache`: made by `new_cache`."""
+class Cached(Network, Protocol):
+    """With the model's own forward. `cache`: made by `new_cache`."""
 
-    limit: int
-    vocabulary: int
-    never: Tensor
-
-    @property
-    def device(self) -> torch.device: ...
     def new_cache(self, room: int) -> Any: ...
     def hidden(
         self, ids: Tensor, cache: Any = None, mask: Tensor | None = None, positions: Tensor | None = None
@@ -44,7 +37,7 @@ class Network(Protocol):
 
 @torch.no_grad()
 def generate(
-    network: Network,
+    network: Cached,
     contexts: Sequence[Array],
     sampling: Sampling,
     noise: Noise,
@@ -80,7 +73,7 @@ def generate(
     never = network.never.to(device) if len(network.never) else None
     banned = torch.cat([network.never, torch.tensor(sampling.ban)]).to(device) if sampling.ban else never
     tokens, logp = np.full((B, limit), -1, np.int32), np.zeros((B, limit), np.float32)
-    record: list[tuple[Tensor, Choice]] = []
+    said = [Row(c, sampling, 0) for c in contexts]
     running = torch.arange(B)  # the rows in the cache
     alive = np.ones(B, bool)  # which of those still run
     finished = np.zeros(B, bool)
@@ -90,7 +83,7 @@ def generate(
         drawn, there = ids.cpu().numpy(), rows[alive]
         tokens[there, i], logp[there, i] = drawn[alive], choice.logp.cpu().numpy()[alive]
         if choice.support is not None or choice.top is not None:
-            record.append((running[torch.from_numpy(alive)], _take(choice, torch.from_numpy(alive).to(device))))
+            note([said[r] if a else None for r, a in zip(rows.tolist(), alive.tolist(), strict=True)], choice)
         done = np.isin(drawn, ends)
         if stopped is not None:
             done |= stopped(tokens[rows, : i + 1])
@@ -105,15 +98,9 @@ def generate(
             seen, place = _rows(seen, live), _rows(place, live)
         positions = None if place is None else (place + i).clamp(max=network.limit - 1)[:, None]  # rows that are done
         logits = network.logits(network.hidden(ids[:, None], memory, upto(seen, longest + i + 1), positions)[:, -1])
-    extra = _extras(record, B, limit)
-    if sampling.ban and not sampling.truncates:
-        extra["ban"] = np.full((B, limit, len(sampling.ban)), -1, np.int32)
-        extra["ban"][:, 0] = sampling.ban
-    traces = []
     for r, k in enumerate((tokens >= 0).sum(1).tolist()):
-        info = {"ended": bool(finished[r]), **{name: x[r, :k].copy() for name, x in extra.items()}}
-        traces.append(Trace(tokens[r, :k].copy(), logp[r, :k].copy(), 0, info))
-    return traces
+        said[r].tokens, said[r].logp, said[r].ended = tokens[r, :k].copy(), logp[r, :k].copy(), bool(finished[r])
+    return [Trace(t.action, t.logp, 0, t.info) for t in (row.trace() for row in said)]
 
 
 def distinct(contexts: Sequence[Array]) -> tuple[list[Array], Tensor]:
@@ -155,29 +142,6 @@ def upto(seen: Tensor | None, k: int) -> Tensor | None:
 
 def _rows(x: Tensor | None, index: Tensor) -> Tensor | None:
     return None if x is None else x[index.to(x.device)]
-
-
-def _take(choice: Choice, alive: Tensor) -> Choice:
-    top = None if choice.top is None else (choice.top[0][alive], choice.top[1][alive])
-    return Choice(choice.ids, choice.logp, None if choice.support is None else choice.support[alive], top)
-
-
-def _extras(record: list[tuple[Tensor, Choice]], B: int, K: int) -> dict[str, Array]:
-    """name -> [B, K, ...] of what was asked for at each decision."""
-    out: dict[str, Array] = {}
-
-    def put(name: str, values: list[Tensor], fill: float, dtype: Any) -> None:
-        width = max(v.shape[1] for v in values)
-        whole = out[name] = np.full((B, K, width), fill, dtype)
-        for i, ((rows, _), v) in enumerate(zip(record, values, strict=True)):
-            whole[rows.numpy(), i, : v.shape[1]] = v.cpu().numpy()
-
-    if record and record[0][1].support is not None:
-        put("support", [c.support for _, c in record if c.support is not None], -1, np.int32)
-    if record and record[0][1].top is not None:
-        put("top", [c.top[0] for _, c in record if c.top is not None], -1, np.int32)
-        put("top_logp", [c.top[1] for _, c in record if c.top is not None], -np.inf, np.float32)
-    return out
 
 
 @cache
