@@ -94,7 +94,69 @@ def _deciders(seen: Any, does: Any) -> str:
     return ", ".join(able)
 
 
-TABLES: Mapping[str, Callable[[], Iterator[str]]] = {"reasoning-gym generators": reasoning_gym, "spaces": spaces}
+def scoreboard() -> Iterator[str]:
+    """Every claim that was measured, check by check, from the result files alone."""
+    from shuhari.library import names, result
+
+    found = [r for name in names() if (r := result(name)) is not None]
+    count = Counter(r["verdict"] for r in found)
+    yield f"{len(found)} measured: {', '.join(f'{count[v]} {v}' for v in VERDICTS)}."
+    yield ""
+    yield row("method", "verdict", "what was claimed of it, less what it is compared with", "seeds", "scale")
+    yield row("---", "---", "---", "---", "---")
+    for r in found:
+        link = f"[`{r['method']}`](../results/claims/{r['method']}.json) ([curves](../results/plots/{r['method']}.png))"
+        yield row(link, f"**{r['verdict']}**", "<br>".join(map(told, r["checks"])), str(len(r["seeds"])), scale(r))
+
+
+VERDICTS = ("holds", "does not hold", "inconclusive")
+
+
+def told(check: Mapping[str, Any]) -> str:
+    """One check: what, of whom, which way, the difference with its interval, and what it comes to."""
+    times = f"{check['factor']:g} x " if check["factor"] != 1 else ""
+    what = f"`{check.get('metric') or check['use']}` of {check['arm']} - {times}{check['against']}"
+    margin = f" by {check['margin']:g}" if check["margin"] else ""
+    low, high = ("-" if check[k] is None else f"{check[k]:g}" for k in ("low", "high"))
+    value = "-" if check["difference"] is None else f"{check['difference']:g}"
+    why = f": {check['why']}" if "why" in check else ""
+    return f"{what}, {check['direction']}{margin}: {value} [{low}, {high}], {check['verdict']}{why}"
+
+
+def scale(result: Mapping[str, Any]) -> str:
+    """The size of the policy, its task, and what each run may spend."""
+    task = result["task"].get("name", "-")
+    budget = ", ".join(f"{amount:,.0f} {unit}" for unit, amount in (result["budget"] or {}).items()) or "no training"
+    start = result["start"].get("mean")
+    began = f", from {start:.0%}" if start is not None and not task.startswith("gym/") else ""
+    return f"{result['model']['parameters']:,} parameters, {task}, {budget} a run{began}"
+
+
+def papers() -> Iterator[str]:
+    """Every paper that a recipe cites, by recipe."""
+    from shuhari.library import names, result
+    from shuhari.recipe import load
+
+    yield row("recipe", "paper", "year", "what it changes", "verdict")
+    yield row("---", "---", "---", "---", "---")
+    for name in names():
+        tree = load(name).tree
+        paper = tree.get("paper")
+        if paper is None:
+            continue
+        number = paper.get("arxiv")
+        title = f"[{paper['title']}](https://arxiv.org/abs/{number}), {number}" if number else paper["title"]
+        verdict = (result(name) or {}).get("verdict", "not measured" if "claim" in tree else "-")
+        changes = paper.get("changes", tree.get("summary", ""))
+        yield row(f"`{name}`", title, str(paper.get("year", "-")), changes, verdict)
+
+
+TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
+    "reasoning-gym generators": reasoning_gym,
+    "spaces": spaces,
+    "scoreboard": scoreboard,
+    "papers": papers,
+}
 
 
 def filled(page: str) -> str:

@@ -33,6 +33,22 @@ def test_scores_by_hand() -> None:
     assert set(found) == {"greedy", "length", "mean", "pass@1", "pass@2", "pass@4"}
 
 
+def test_different_right_texts_are_counted_once_each() -> None:
+    """Problem i has the samples "a", "b", "a", "c": right are the first i of them, and problem 3 is ungraded."""
+
+    class Says(Samples):
+        async def group(self, request: Any, ctx: Any) -> list[Any]:
+            made = await super().group(request, ctx)
+            for t, text in zip(made, "abac", strict=False):
+                t.steps[0].info["text"] = text  # type: ignore[index]
+            return made
+
+    ctx = context(lambda p, j: None if p.id == "3" else {"score": float(j < int(p.id) + 1)}, Says())
+    found = scores(ctx, samples=4)
+    assert found["distinct"] == pytest.approx((1 + 2 + 2) / 3)
+    assert "distinct" not in scores(ctx) and "distinct" not in scores(context(lambda p, j: {"score": 1.0}), samples=4)
+
+
 def test_an_ungraded_sample_is_no_wrong_one() -> None:
     """Sample 3 of each problem is ungraded, and so are all of problem 0; the others solve with sample 0 of three."""
     ctx = context(lambda p, j: None if p.id == "0" or j == 3 else {"score": float(j == 0)})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shuhari.events import InOrder
+from shuhari.events import Committed, Evaluated, InOrder, When
 
 
 def test_events_are_heard_in_the_order_in_which_they_were_told() -> None:
@@ -41,3 +41,28 @@ def test_after_an_error_nothing_old_is_heard() -> None:
         tell(1)
     tell(3)
     assert heard == [1, 3]
+
+
+SCORES = (0.1, 0.2, 0.2, 0.2, 0.2, 0.2, 0.3, 0.3, 0.2)
+
+
+def test_a_plateau_is_evaluations_without_a_new_best() -> None:
+    """With patience 2 the series .1 .2 .2 .2 is stuck at its fourth; the wait starts again, the best stays."""
+    when = When(on="plateau", patience=2, metric="mean")
+    acts = [when.due(Evaluated("test", {"mean": s})) for s in SCORES]
+    assert acts == [False, False, False, True, False, True, False, False, True]
+    assert not when.due(Committed(1)) and when.state["heard"] == 3
+    with pytest.raises(KeyError, match="no score 'mean'; did you mean 'meant'"):
+        when.due(Evaluated("test", {"meant": 1.0}))
+
+
+def test_what_hears_the_same_acts_at_the_same_time_also_after_a_restore() -> None:
+    first, second = When(on="plateau", patience=2, every=2), When(on="plateau", patience=2, every=2)
+    acts = []
+    for i, score in enumerate(SCORES):
+        if i == 5:
+            second = When(on="plateau", patience=2, every=2)
+            second.state = dict(first.state)
+        event = Evaluated("test", {"greedy": score})
+        acts.append((first.due(event), second.due(event)))
+    assert acts == [(i == 5,) * 2 for i in range(9)]

@@ -66,3 +66,17 @@ def test_of_several_tasks_each_is_told_of() -> None:
     assert info["reward/mean@sums"] == info["reward/score@sums"] == 0.625 and info["rollout/episodes@sums"] == 2
     assert info["rollout/length@sums"] == 1.5 and info["rollout/truncated@words"] == 1.0
     assert not any("@" in name for name in collected_info(batch.take(task == code("sums")), {"score": 1.0}, ["sums"]))
+
+
+def test_how_much_the_samples_of_a_group_differ() -> None:
+    def told(scores: list[float], groups: list[int]) -> dict[str, float]:
+        n = len(scores)
+        mask, status = torch.ones(n, 1, dtype=torch.bool), torch.full((n,), STATUS[Status.FINISHED])
+        reward = torch.tensor(scores)[:, None]
+        columns = {"mask": mask, "status": status, "logp": torch.zeros(n, 1), "reward": reward}
+        return collected_info(Batch({**columns, "episode": torch.arange(n), "group": torch.tensor(groups)}), {})
+
+    info = told([1.0, 0.0, 0.0, 0.0, 0.1, 0.1, 0.1, 1.0], [7, 7, 7, 7, 2, 2, 2, 5])
+    assert math.isclose(info["reward/std"], math.sqrt(0.25 * 0.75) / 2, rel_tol=1e-6) and info["rollout/alike"] == 0.5
+    assert told([1.0, math.nan, 0.0], [1, 1, 1])["reward/std"] == 0.5  # what nobody graded is no difference
+    assert not {"reward/std", "rollout/alike"} & told([1.0, 0.0], [1, 2]).keys()

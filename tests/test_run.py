@@ -12,7 +12,7 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.data import Request
-from shuhari.ports import Collected, StageStarted
+from shuhari.events import Collected, StageStarted
 from shuhari.recipe import Recipe, load
 from shuhari.run import loop, open_run, train
 from shuhari.store import Run

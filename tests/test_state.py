@@ -100,6 +100,74 @@ transform.pairs.per_group = 2
 transform.labels = {}
 part.policy = {terms = {preference = {}, kto = {}}, optimiser.lr = 1e-2}
 """,
+    "prolonged": """# the reference and the optimiser start anew wherever the score does not rise
+steps = 8
+task.name = "bandit"
+models.policy = {use = "tabular"}
+models.reference.init = "policy"
+rollout.n = 4
+buffer.size = 2
+collect.advantage = {}
+part.policy = {terms = {clip = {}, divergence = {}}, optimiser = {lr = 0.1, reset = {on = "plateau", patience = 1}}}
+follow.reference = {use = "copy", on = "plateau", patience = 1}
+evaluate = {every = 1, n = 1}
+""",
+    "inferred": f"""# problems whose success is inferred from a few that are probed; half of a batch replayed
+steps = 6
+task = {{name = "arithmetic", kind = "carry", digits = 1}}
+{LANGUAGE}
+models.embed.init = "policy"
+curriculum.use = "target"
+curriculum.pick = "sample"
+curriculum.of = 4
+curriculum.ahead = 2
+curriculum.tau = 0.1
+curriculum.candidates.pool = 24
+curriculum.predictor = {{use = "attention", references = 6, role = "embed", fits = 3}}
+buffer = {{use = "mixture", buffers.fresh = {{use = "fresh", size = 3}}, buffers.old = {{use = "groups", size = 3}}}}
+collect.advantage = {{}}
+part.policy.terms.clip = {{}}
+""",
+    "regressed": f"""# log-ratios on rewards, shorter answers, what was failed; the optimiser forgets after each step
+steps = 4
+task = {{name = "arithmetic", kind = "carry", digits = 1}}
+{LANGUAGE}
+curriculum.use = "target"
+curriculum.pick = "failed"
+curriculum.candidates.pool = 40
+curriculum.reward = "reward/score"
+curriculum.predictor.use = "beta"
+curriculum.predictor.reward = "reward/score"
+reward.length.weight = {{from = 0.1, to = 0.5, over = 2}}
+reward.weights.score = 1.0
+reward.weights.length = 1.0
+engine = {{staleness = 1, virtual.train = 0.04}}
+buffer.size = 3
+collect = {{latest = {{}}, advantage.scale = "none"}}
+part.policy.terms.log_ratio.reduce = "row"
+part.policy.optimiser.reset.on = "step"
+""",
+    "credited": f"""# tokens weighted by a model of outcomes; values of the random policy
+steps = 4
+task = {{name = "arithmetic", kind = "carry", digits = 1}}
+{LANGUAGE}
+buffer.size = 3
+reward.odd.use = "{__file__}:odd"
+collect.advantage.scale = "none"
+transform.credit = {{}}
+part.credit = {{terms.outcome = {{stream = "credit", reduce = "row"}}, optimiser.lr = 1e-2}}
+part.policy.minibatches = 2
+part.policy.terms.uniform_q = {{}}
+part.policy.terms.pos = {{use = "clip", behaviour = "present", stream = "pos"}}
+[models.credit]
+use = "causal_value"
+init = "policy"
+after = true
+hidden = 16
+layers = 1
+heads = 2
+intermediate = 16
+""",
     "recorded": f"""# preferences in a file, walked round and round
 steps = 4
 task = {{name = "file/sums.jsonl", test_fraction = 0.4}}
@@ -117,6 +185,42 @@ buffer.size = 3
 collect.advantage = {}
 part.policy = {terms.clip = {}, optimiser.lr = 1e-2}
 """,
+    "hinted": """# hints, and demonstrations of the same prompts
+steps = 4
+task = {name = "chain", terms = 2}
+models.policy = {use = "causal", hidden = 16, layers = 1, heads = 2, intermediate = 16}
+rollout = {use = "demonstrated", of = {use = "hint_curve", rounds = 2}, n = 4, sampling.max_new = 4}
+buffer.size = 3
+collect.advantage = {apart = "demo", scale = "none"}
+part.policy = {terms.mixed_policy = {}, optimiser.lr = 1e-2}
+evaluate = {every = 2, n = 2, rollout.use = "hint_ladder"}
+""",
+    "trees": f"""# tree searches in flight over steps, and a cache of what they found
+steps = 4
+task = {{name = "arithmetic", kind = "add", digits = 1}}
+models.policy = {{use = "causal", hidden = 16, layers = 1, heads = 2, intermediate = 16}}
+engine = {{staleness = 1, virtual = {{decode = 0.01, train = 0.1}}}}
+rollout = {{use = "tree", n = 4, width = 3, depth = 2, reward = "length", sampling.max_new = 4}}
+curriculum = {{use = "cache", rate = 1.0, reward = "length", inner = {{use = "sequential", pool = 8}}}}
+buffer.size = 3
+collect.node_advantage = {{}}
+reward.length.use = "{__file__}:length"
+part.policy = {{terms.clip.behaviour = "old", optimiser.lr = 1e-2}}
+[evaluate]
+every = 2
+n = 4
+rollout.use = "single"
+""",
+    "selective": f"""# other losses on a chosen few, and answers that repeat themselves
+steps = 4
+task.name = "sparks"
+{LANGUAGE}
+buffer.size = 3
+collect.advantage.scale = "raw"
+reward = {{repetition.unit = "character", weights = {{score = 1.0, repetition = 1.0}}}}
+part.policy.minibatches = 2
+part.policy.terms = {{clip_cov.fraction = 0.2, kl_cov.fraction = 0.2, lp_reg.fraction = 0.5}}
+""",
     "puzzles": f"""# samples of puzzles
 steps = 2
 task.name = "reasoning-gym/chain_sum"
@@ -131,7 +235,7 @@ ROWS = [
     for i in range(9)
 ]
 BEFORE = 2  # steps before the save, or half of them where there are fewer than four
-OUTSIDE = {"study"}  # these drive whole runs, and keep nothing in one
+OUTSIDE = {"study", "analysis", "quantity"}  # the first drives whole runs, the others read or need none
 
 
 @dataclass
@@ -154,6 +258,11 @@ class Counting:
 def length(completions: list[str]) -> list[float]:
     """A reward of one's own."""
     return [float(len(text)) for text in completions]
+
+
+def odd(completions: list[str]) -> list[float]:
+    """Right half of the time, whoever says it."""
+    return [float(sum(map(ord, text)) % 2) for text in completions]
 
 
 def recipes(folder: Path) -> dict[str, Recipe]:

@@ -20,7 +20,7 @@ from shuhari.pack import dense
 from shuhari.profiled import profiled
 from shuhari.recipe import Recipe
 from shuhari.run import open_run
-from shuhari.run import train as steps
+from shuhari.studying import train as steps
 
 
 @dataclass(frozen=True, eq=False)

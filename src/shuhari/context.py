@@ -20,10 +20,11 @@ from shuhari.batch import Batch
 from shuhari.clock import Virtual, VirtualLoop, new_loop
 from shuhari.data import Array, Number, Payload, Ramp, Request, Sampling, Trajectory, code
 from shuhari.engines.journal import ASKER, QUIET
+from shuhari.events import Event
 from shuhari.flight import PATIENCE, Flight
 from shuhari.needs import Need, gather, role_model
 from shuhari.noise import CounterNoise, mix
-from shuhari.ports import Engine, Event, Model, Reward, Rollout, Task
+from shuhari.ports import Engine, Model, Reward, Rollout, Task
 from shuhari.profile import spanned
 
 T = TypeVar("T")
@@ -55,6 +56,7 @@ class Context:
         self.clock: Callable[[], float] = lambda: self.loop.time()  # virtual where time is
         self.flight = Flight(self)
         self.muted = False  # while what was spent already is asked for again
+        self.began = 0.0  # the time at which the step did
         self.breath = time.monotonic()  # when what is in flight last had its turn
         self._loop: asyncio.AbstractEventLoop | None = None  # one for the run's life: asyncio.run a step is slow
         self._tag: ContextVar[str] = ContextVar("tag", default="")  # of the coroutine that spends
@@ -165,9 +167,11 @@ class Context:
             self.breath = time.monotonic()
 
     def elapse(self) -> None:
-        """Let the virtual time of an update pass, if time is virtual."""
+        """Let the virtual time of an update pass, if time is virtual, and charge that of the step; evaluation, which is
+        no part of a method, lies between two steps."""
         if self.virtual is not None:
             self.wait(self.flight.elapse(self.virtual.train))
+            self.charge("virtual_seconds", self.clock() - self.began)
 
     def open(self, rollout: Any, task: Task, name: str) -> None:
         """Open the lanes of environments of a rollout that has any, once; they are closed with the run."""

@@ -15,7 +15,7 @@ from importlib import metadata
 from typing import Any
 
 PACKAGES = ("torch", "numpy", "scipy", "transformers", "tokenizers", "safetensors", "gymnasium", "pydantic", "typer",
-            "rich", "matplotlib", "reasoning-gym", "math-verify", "peft", "mujoco", "ray")  # fmt: skip
+            "rich", "matplotlib", "reasoning-gym", "math-verify", "peft", "mujoco", "scikit-learn", "ray")  # fmt: skip
 
 
 def report(seconds: float = 0.5) -> dict[str, Any]:

@@ -46,7 +46,8 @@ class Evaluation:
 @dataclass(frozen=True, eq=False)
 class Outcomes:
     """Grades of one evaluation: problem ids, greedy [n], sampled [n, samples]. NaN: ungraded, as an episode that ended
-    in an error is. `told`: further facts of the greedy episodes, [n] each; `tasks`: of each problem."""
+    in an error is. `told`: further facts, [n] each, of the greedy episodes, and `distinct` of the sampled ones;
+    `tasks`: of each problem."""
 
     ids: list[str]
     greedy: Array
@@ -56,8 +57,9 @@ class Outcomes:
 
     def scores(self, evaluation: Evaluation) -> dict[str, float]:
         """`greedy`, `mean`, `pass@k`, the mean `length` of greedy episodes in decisions and, where some have several,
-        in `turns`, and `ungraded`, the share of all episodes, where there are any. What is ungraded counts nowhere
-        else. Of several tasks, the same of each: `<name>@<task>`."""
+        in `turns`; `distinct`, the mean number of different texts among the samples that solve a problem, where a
+        sample ends in a text; and `ungraded`, the share of all episodes, where there are any. What is ungraded counts
+        nowhere else. Of several tasks, the same of each: `<name>@<task>`."""
         out = {"greedy": _mean(self.greedy), **{name: _mean(values) for name, values in self.told.items()}}
         grades = self.greedy
         if self.sampled is not None:
@@ -103,9 +105,10 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> Outcomes
     ctx.rollout, ctx.next_ticket, ctx.salt = rollout, 0, ("evaluate",)
     try:
         first, told = _graded(greedy, ctx, evaluation)
-        rest = _graded(sampled, ctx, evaluation)[0] if evaluation.samples > 1 else None
+        rest, more = _graded(sampled, ctx, evaluation) if evaluation.samples > 1 else (None, {})
     finally:
         ctx.rollout, ctx.next_row, ctx.next_ticket, ctx.salt = kept
+    told |= {name: more[name] for name in ("distinct",) if name in more}
     return Outcomes([p.id for p in problems], first[:, 0], rest, told, [p.task for p in problems])
 
 
@@ -136,7 +139,14 @@ def _graded(requests: list[Request], ctx: Context, evaluation: Evaluation) -> tu
     rows = [place[int(p)] for p in batch["problem"]]
     told = {name: np.bincount(rows, count, len(requests)) for name, count in counts.items()}
     with np.errstate(invalid="ignore"):
-        return out, {name: total / np.array(filled) for name, total in told.items()}
+        facts: dict[str, Array] = {name: total / np.array(filled) for name, total in told.items()}
+    texts = [batch.arena[i].info.get("text") for i in batch["step"][leaf].tolist()] if n > 1 and "step" in batch else []
+    if any(text is not None for text in texts):
+        said = zip(batch["problem"][leaf].tolist(), texts, outcome.tolist(), strict=True)
+        right = {(place[p], text) for p, text, value in said if value >= evaluation.solved}
+        count = np.bincount([i for i, _ in right], minlength=len(requests))
+        facts["distinct"] = np.where(np.isnan(out).all(1), np.nan, count)
+    return out, facts
 
 
 def _outcome(batch: Batch, measure: str, ctx: Context) -> Tensor:

@@ -1,13 +1,105 @@
-"""Events in order: what a listener tells while it hears waits until all have heard the event at hand. And which event
-the `on` of a follower means."""
+"""Events: what a run tells its components, in order (what a listener tells while it hears waits until all have heard
+the event at hand), and what the `on` of a follower or of an optimiser's reset means: which event, and which of them.
+
+Axes: `B` rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
-from shuhari.ports import Committed, Evaluated, Event, StageStarted, Updated
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import EMPTY, Info, nearest
+
+
+@dataclass(frozen=True, eq=False)
+class Collected:
+    batch: Batch
+
+
+@dataclass(frozen=True, eq=False)
+class Updated:
+    """`ids` [B] are the rows learnt from, `columns` what the learner found out about them (priorities, errors)."""
+
+    learner: str
+    info: Info
+    ids: Tensor | None = None
+    columns: Mapping[str, Tensor] = EMPTY
+
+
+@dataclass(frozen=True, eq=False)
+class Amended:
+    """Late news about stored rows: labels, advice."""
+
+    ids: Tensor
+    columns: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    split: str
+    scores: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class StageStarted:
+    name: str
+
+
+@dataclass(frozen=True)
+class Committed:
+    step: int
+
+
+Event = Collected | Updated | Amended | Evaluated | StageStarted | Committed
 
 EVENTS = {"update": Updated, "step": Committed, "stage": StageStarted, "plateau": Evaluated}
+
+
+@dataclass(kw_only=True)
+class When:
+    """Every `every`-th event of one kind: `update` (each of `learner`, or of any), `step`, `stage` (its start), or
+    `plateau`: `patience` evaluations in a row without a new best of `metric`, the name of an evaluation's score, larger
+    is better. The wait then starts again; the best score stays."""
+
+    on: Literal["update", "step", "stage", "plateau"] = "update"
+    every: int = 1
+    learner: str = ""
+    metric: str = "greedy"
+    patience: int = 3
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"heard": 0})
+
+    def __post_init__(self) -> None:
+        if self.on not in EVENTS:
+            raise ValueError(f"on is {self.on!r}; {nearest(self.on, EVENTS)}")
+        for name in ("every", "patience"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: expected at least 1")
+
+    def due(self, event: Event) -> bool:
+        """Count an event; whether it is the time. KeyError for a metric that an evaluation lacks."""
+        if not isinstance(event, EVENTS[self.on]):
+            return False
+        if isinstance(event, Updated) and self.learner not in ("", event.learner):
+            return False
+        if isinstance(event, Evaluated) and not self._stuck(event):
+            return False
+        self.state["heard"] += 1
+        return bool(self.state["heard"] % self.every == 0)
+
+    def _stuck(self, event: Evaluated) -> bool:
+        """Whether a plateau is reached."""
+        if self.metric not in event.scores:
+            raise KeyError(f"on = 'plateau': no score {self.metric!r}; {nearest(self.metric, event.scores)}")
+        score, best = float(event.scores[self.metric]), self.state.get("best")
+        better = best is None or score > best
+        waited = 0 if better else self.state.get("waited", 0) + 1
+        self.state |= {"best": score if better else best, "waited": waited % self.patience}
+        return waited == self.patience
 
 
 class InOrder:

@@ -5,12 +5,14 @@ Left out: what a recipe means, and how one extends another (`recipe`).
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path as File
+from typing import Any
 
 from shuhari import plugins
 from shuhari.overlay import RecipeError, Tree
@@ -82,14 +84,18 @@ def _method(name: str, source: Traversable) -> Method:
     table = read(name, source)
     paper = table.get("paper")
     number = paper.get("catalogue") if isinstance(paper, dict) else None  # of another package it may be anything
-    return Method(name, name.rpartition("/")[0], number, table.get("summary", ""), _verdict(name))
+    found = (result(name) or {}).get("verdict")
+    return Method(name, name.rpartition("/")[0], number, table.get("summary", ""), found)
 
 
-def _verdict(name: str) -> str | None:
-    import json
+def results() -> File:
+    """Where results of claims lie: what the package brings, or results/claims of a clone."""
+    root = File(str(resources.files("shuhari")))
+    inside = root / "claims_data"
+    return inside if inside.is_dir() else root.parents[1] / "results" / "claims"
 
-    root = resources.files("shuhari")
-    inside, clone = root / "claims_data", File(str(root)).parents[1] / "results" / "claims"
-    claim = (inside if inside.is_dir() else clone) / f"{name}.json"
-    verdict = json.loads(claim.read_text(encoding="utf-8")).get("verdict") if claim.is_file() else None
-    return None if verdict is None else str(verdict)
+
+def result(name: str, at: File | None = None) -> dict[str, Any] | None:
+    """The result of a method's claim, None where it has not been measured."""
+    path = (at or results()) / f"{name}.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None

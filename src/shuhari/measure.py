@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from shuhari.batch import STATUS, Batch
 from shuhari.data import Info, Status, code
+from shuhari.reduce import mean_by
 
 
 class Meter:
@@ -40,7 +42,9 @@ class Meter:
 
 def collected_info(batch: Batch, weights: Mapping[str, float], tasks: Iterable[str] = ()) -> Info:
     """reward/<name>: the mean outcome of the episodes graded; rollout/*: shares of episodes, decisions and turns an
-    episode. Where the batch has problems of several `tasks`, the same again of each, as `<name>@<task>`."""
+    episode. Of the groups in which several were graded: reward/std, the mean standard deviation of the trained reward
+    within one, and rollout/alike, the share of those that have none, and so teach nothing. Where the batch has problems
+    of several `tasks`, the same again of each, as `<name>@<task>`."""
     if not len(batch):
         return {"rollout/episodes": 0.0}
     info = _facts(batch, weights)
@@ -81,6 +85,18 @@ def _facts(batch: Batch, weights: Mapping[str, float]) -> Info:
         info[name if name != "reward" else "reward/mean"] = (
             float(outcome[graded].mean()) if bool(graded.any()) else float("nan")
         )
+        if name == "reward" and "group" in batch:
+            info |= _within(outcome[graded], batch["group"][leaf][graded])
         if name == "reward" and not bool(graded.all()):
             info["rollout/ungraded"] = 1 - float(graded.float().mean())
     return info
+
+
+def _within(outcome: Tensor, group: Tensor) -> Info:
+    """What the outcomes [E] of episodes differ by within the groups [E] that have several."""
+    _, unit, n = torch.unique(group, return_inverse=True, return_counts=True)
+    if not len(n) or int(n.max()) < 2:
+        return {}
+    mean, _ = mean_by(outcome, unit, len(n))
+    deviation = mean_by((outcome - mean[unit]) ** 2, unit, len(n))[0][n > 1].sqrt()
+    return {"reward/std": float(deviation.mean()), "rollout/alike": float((deviation < 1e-6).float().mean())}

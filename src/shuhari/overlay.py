@@ -21,7 +21,7 @@ Sources: TypeAlias = dict[Path, str]
 
 BUDGETS = ("steps", "decisions", "tokens", "env_steps", "updates", "seconds")
 SCALARS = ("format", "name", "summary", "seed", "threads", "micro_batch", *BUDGETS)
-SINGLE = ("paper", "task", "engine", "curriculum", "rollout", "buffer", "evaluate", "store", "claim")
+SINGLE = ("paper", "study", "task", "engine", "curriculum", "rollout", "buffer", "evaluate", "store", "claim")
 NAMED = ("models", "reward", "collect", "transform", "part", "learner", "follow", "stage")  # tables of named tables
 USE = {  # what stands in a section whose table names no component
     "engine": "local",
@@ -96,6 +96,8 @@ def _removable(at: Path) -> bool:
     """Whether a table with a name of its own stands there, or may."""
     if at[0] == "reward" and len(at) > 1:
         return len(at) == 2 or at[1] == "weights"
+    if at[0] == "claim":  # what its arms remove is removed from them, once they are made
+        return len(at) == 1
     section = len(at) == 1 and at[0] in (*SINGLE, *NAMED)
     return section or (len(at) == 2 and at[0] in NAMED) or at[-2:-1] == ("terms",)
 

@@ -32,6 +32,8 @@ def chosen(names: Iterable[str]) -> dict[str, str]:
             if found:
                 out[label] = found[0]
                 break
+    if studied := [n for n in names if n.startswith("study/")]:
+        out["study"] = studied[-1]  # a row ends with what it is about
     losses = [n for n in names if "/loss/" in n]
     return out or ({"loss": losses[0]} if losses else {})  # imitation has its loss alone
 
@@ -79,6 +81,27 @@ def comparison(
     ax.set_xlabel("step")
     ax.set_ylabel(metric)
     ax.legend()
+    return _save(figure, path, title)
+
+
+def bands(
+    curves: Mapping[str, Mapping[str, Sequence[Mapping[str, Sequence[float]]]]], unit: str, path: str | Path, title: str
+) -> Path:
+    """One panel a metric of `curves` (metric -> arm -> curves {x, y}, one a seed): the mean of each arm over what was
+    spent, with a 95 % percentile bootstrap band over seeds, which says less than an interval of a test."""
+    figure, axes = _figure(len(curves))
+    for ax, (metric, arms) in zip(axes, curves.items(), strict=False):
+        for i, (name, runs) in enumerate((n, r) for n, r in arms.items() if r):
+            x = np.linspace(max(min(r["x"]) for r in runs), min(max(r["x"]) for r in runs), 60)
+            y = np.array([np.interp(x, r["x"], r["y"]) for r in runs])  # [seeds, points]
+            ax.plot(x, y.mean(0), color=f"C{i}", label=f"{name} (n = {len(runs)})")
+            if len(runs) > 1:
+                draws = y[np.random.default_rng(0).integers(0, len(y), (1000, len(y)))].mean(1)
+                low, high = np.quantile(draws, (0.025, 0.975), axis=0)
+                ax.fill_between(x, low, high, color=f"C{i}", alpha=0.2, linewidth=0)
+        ax.set_title(metric)
+        ax.set_xlabel(unit)
+        ax.legend(fontsize="small")
     return _save(figure, path, title)
 
 

@@ -8,14 +8,15 @@ Axes: `B` rows, `K` positions of a row, `P` links. What models answer (`Dist`, `
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Generator as Reports
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from torch import Generator, Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Array, Info, Number, Payload, Problem, Request, Sampling, Step, Trajectory
+from shuhari.events import Event, Updated
 from shuhari.needs import Dist, Functional, Need, Noise, Trace, Traces
 
 T = TypeVar("T")
@@ -72,7 +73,16 @@ class Environment(Protocol):
 
 
 class Curriculum(Protocol):
+    """Any may have `report() -> Info`: numbers for the step's report, asked once a step."""
+
     async def select(self, n: int, ctx: Ctx) -> list[Request]: ...  # n groups; may probe
+
+
+class Predictor(Protocol):
+    """How often the policy as it is solves each of Q problems, in [0, 1]: (the rates to choose by, which may be random
+    draws; the rates expected), [Q] each. May probe."""
+
+    async def predict(self, problems: Sequence[Problem], ctx: Ctx) -> tuple[Tensor, Tensor]: ...
 
 
 class Rollout(Protocol):
@@ -170,9 +180,28 @@ class Follow(Protocol):
 
 
 class Study(Protocol):
-    """Drives whole runs: populations, transfer, search, fits. `train(recipe, path, **settings)` yields reports."""
+    """Drives whole runs: populations, transfer, search, fits. Yields the reports of its runs as they come, and after
+    each piece of its own progress a row of numbers, which is a step of the study. A study that is resumed starts over:
+    its runs are where they were, and what it yields again must be what it was."""
 
-    def __call__(self, train: Callable[..., Iterator[Info]]) -> Sequence[Mapping[str, Any]]: ...
+    def __call__(self, runs: Runs) -> Iterator[Info]: ...
+
+
+class Runs(Protocol):
+    """What a study may ask. `train` goes on with the run `name` of the study's recipe under `settings` (dotted keys) to
+    its end, yields its reports and returns its summary; `evaluate` gives the held-out scores of its weights under
+    further settings. Both are charged to the study."""
+
+    seed: int
+
+    def train(self, name: str, settings: Mapping[str, Any] = EMPTY) -> Reports[Info, None, Mapping[str, Any]]: ...
+    def evaluate(self, name: str, settings: Mapping[str, Any] = EMPTY) -> Mapping[str, float]: ...
+
+
+class Analysis(Protocol):
+    """What a paper shows without training a model: an exact identity, a simulation. Named numbers of a seed."""
+
+    def __call__(self, seed: int) -> Mapping[str, float]: ...
 
 
 # ---------------------------------------------------------------- what a component may ask
@@ -205,45 +234,3 @@ class Ctx(Protocol):
     async def probe(self, requests: Sequence[Request], *, tag: str) -> Batch: ...  # graded, charged, never trained on
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T: ...  # to its end, from outside of any coroutine
     async def grade(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]: ...  # by the run's own rewards
-
-
-@dataclass(frozen=True, eq=False)
-class Collected:
-    batch: Batch
-
-
-@dataclass(frozen=True, eq=False)
-class Updated:
-    """`ids` [B] are the rows learnt from, `columns` what the learner found out about them (priorities, errors)."""
-
-    learner: str
-    info: Info
-    ids: Tensor | None = None
-    columns: Mapping[str, Tensor] = EMPTY
-
-
-@dataclass(frozen=True, eq=False)
-class Amended:
-    """Late news about stored rows: labels, advice."""
-
-    ids: Tensor
-    columns: Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    split: str
-    scores: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class StageStarted:
-    name: str
-
-
-@dataclass(frozen=True)
-class Committed:
-    step: int
-
-
-Event = Collected | Updated | Amended | Evaluated | StageStarted | Committed

@@ -59,7 +59,9 @@ class Recipe:
 
     @property
     def total(self) -> int | None:
-        """Steps of all stages, None where a budget is in something else."""
+        """Steps of all stages, None where a budget is in something else, and of a study."""
+        if "study" in self.tree:
+            return None
         steps = [stage["steps"] for stage in self.stages if "steps" in stage]
         return int(sum(steps)) if len(steps) == len(self.stages) else None
 
@@ -274,7 +276,7 @@ def _check_reaches(path: Path, stages: Mapping[str, Any]) -> None:
 
 def _check(tree: Tree, where: str = "") -> None:
     """The sections of a recipe, or of a stage's overlay: known keys, tables where tables belong, numbers in range."""
-    known = [*SCALARS, *SINGLE, *NAMED] if not where else [*BUDGETS, "micro_batch", *SINGLE[1:-1], *NAMED[:-1]]
+    known = [*SCALARS, *SINGLE, *NAMED] if not where else [*BUDGETS, "micro_batch", *SINGLE[2:-1], *NAMED[:-1]]
     for key, value in tree.items():
         at = f"{where}{key}"
         if key not in known:

@@ -25,6 +25,7 @@ KINDS = {
     "task": "tasks",
     "reward": "rewards",
     "curriculum": "curricula",
+    "predictor": "curricula",
     "rollout": "rollouts",
     "engine": "engines",
     "model": "models",
@@ -35,6 +36,8 @@ KINDS = {
     "learner": "learners",
     "follow": "models",
     "study": "studies",
+    "quantity": "claims",
+    "analysis": "analysis",
 }
 _ENTRIES: dict[tuple[str, str], type] = {}
 

@@ -15,12 +15,12 @@ from shuhari.context import Context
 from shuhari.data import EMPTY, Info
 from shuhari.drift import drift
 from shuhari.evaluation import Held
-from shuhari.events import EVENTS, InOrder
+from shuhari.events import EVENTS, Collected, Committed, Evaluated, Event, InOrder, StageStarted, Updated
 from shuhari.measure import Meter, collected_info
 from shuhari.needs import Need
-from shuhari.ports import Collected, Committed, Evaluated, Event, Learner, StageStarted, Transform, Updated
+from shuhari.ports import Learner, Transform
 from shuhari.progress import Progress
-from shuhari.recipe import Recipe
+from shuhari.recipe import Recipe, RecipeError
 from shuhari.resume import finish, keep, open_store, restore
 from shuhari.roles import cast_roles, check_roles
 from shuhari.store import Store
@@ -52,6 +52,8 @@ def loop(run: Run) -> Iterator[Info]:
 
 def open_run(recipe: Recipe, path: Path | None = None, *, init: Mapping[str, Any] = EMPTY, origin: str = "") -> Run:
     """A run as it stands at `path` (None: nowhere). `init`: role -> weights to start from, `origin`: their name."""
+    if "study" in recipe.tree:
+        raise RecipeError("study", f"{recipe.name} is a study of several runs: open one of them, in its children/")
     run = Run(recipe, init)
     with ExitStack() as failed:
         failed.push(run)  # what goes wrong here lets go of the store
@@ -79,8 +81,7 @@ class Run:
         self.saved = True  # whether the last step is in a checkpoint
         self.meter, self.info, self.rounds = Meter(), dict[str, Any](), 0
         self.held, self.before = Held(), dict[str, Any]()  # the last scores, and those when the stage began
-        self.listeners: list[Any] = []
-        self.shared: set[str] = set()  # roles that play by `same_as` now
+        self.listeners, self.shared = list[Any](), set[str]()  # shared: roles that play by `same_as` now
 
     def __enter__(self) -> Run:
         return self
@@ -110,6 +111,7 @@ class Run:
             self.ctx.serve()
             moved = any(self.ctx.models[r] is not m for r, m in lived.items())
             self.before = self._evaluate(again=moved or any(f.on == "stage" for f in self.stage.follows.values()))
+        self.ctx.began = self.ctx.clock()
 
     def install(self, stage: Components) -> None:
         """Make a stage's components the run's own."""
@@ -139,10 +141,9 @@ class Run:
         ctx.salt = "collect", self.rounds
         if hasattr(stage.rollout, "collect"):
             return collect.lanes(want, ctx)
-        asked = ctx.flight.take(want, stage.curriculum.select, first=self.rounds == 1, left=self.progress.left())
-        batch, requests = ctx.wait(asked)
-        tasks = (r.problem.task for r in requests)
-        self.meter.update({**collected_info(batch, stage.weights, tasks), **drift(batch, ctx)})
+        first, left = self.rounds == 1, self.progress.left()
+        batch, requests = ctx.wait(ctx.flight.take(want, stage.curriculum.select, first=first, left=left))
+        self.meter.update(collected_info(batch, stage.weights, (r.problem.task for r in requests)) | drift(batch, ctx))
         return batch
 
     def draws(self, name: str, learner: Learner) -> Iterator[Batch]:
@@ -181,10 +182,10 @@ class Run:
             ctx.flight.drop()  # nobody will learn from it
         if over or (every and self.progress.steps % every == 0):
             self._evaluate()
-        lanes: Info = getattr(stage.rollout, "report", dict)()
+        told: Info = {k: v for c in (stage.curriculum, stage.rollout) for k, v in getattr(c, "report", dict)().items()}
         evaluated = {f"evaluate/{k}": v for k, v in self.held.scores.items()} if self.held.step == ctx.step else {}
         spent = {f"spent/{k}": v for k, v in ctx.ledger.items()}
-        self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **lanes, **evaluated, **spent}
+        self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **told, **evaluated, **spent}
         keep(self, checkpoint=over or bool(evaluated))
         return {**self.info, "seconds": self.progress.seconds(), "problems": tuple(ctx.problems)}
 

@@ -27,10 +27,11 @@ from shuhari.build import MICRO_BATCH, component
 from shuhari.context import Context
 from shuhari.data import EMPTY, Info, Number, Payload, Problem, Request, Sampling
 from shuhari.evaluation import Evaluation, evaluate
+from shuhari.events import Collected, Committed, Event
 from shuhari.learners.gradient import Part, Term, trained
 from shuhari.learners.loss import Loss
 from shuhari.measure import Meter
-from shuhari.ports import Collected, Committed, Event, Transform
+from shuhari.ports import Transform
 from shuhari.rewards.function import Function
 from shuhari.roles import Role, cast_roles, load_weights, weights
 from shuhari.rollouts.episode import Episode

@@ -27,6 +27,7 @@ KINDS: dict[Any, str] = {  # what an annotation asks for
     ports.Task: "task",
     ports.Reward: "reward",
     ports.Curriculum: "curriculum",
+    ports.Predictor: "predictor",
     ports.Rollout: "rollout",
     ports.VectorRollout: "rollout",
     ports.Engine: "engine",
@@ -39,6 +40,7 @@ KINDS: dict[Any, str] = {  # what an annotation asks for
     ports.Learner: "learner",
     ports.Follow: "follow",
     ports.Study: "study",
+    ports.Analysis: "analysis",
 }
 RAMP = {"from": "start", "to": "to", "over": "over", "after": "after", "warm": "warm", "shape": "shape", "per": ""}
 

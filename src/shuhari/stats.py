@@ -69,6 +69,20 @@ def bootstrap(values: Sequence[float] | Array, level: float = 0.95, draws: int =
     return Estimate(float(x.mean()), low, high, len(x))
 
 
+def t_interval(values: Sequence[float] | Array, level: float = 0.95) -> Estimate:
+    """The mean of `values` [N] with Student's interval: of differences paired by seed, the paired t interval. NaN
+    values are left out. With few seeds it errs seldom where a percentile bootstrap does so often."""
+    x = np.asarray(values, np.float64)
+    x = x[~np.isnan(x)]
+    if len(x) < 2:
+        return Estimate(float(x.mean()) if len(x) else math.nan, math.nan, math.nan, len(x))
+    from scipy.stats import t
+
+    half = float(t.ppf((1 + _level(level)) / 2, len(x) - 1)) * float(x.std(ddof=1)) / math.sqrt(len(x))
+    mean = float(x.mean())
+    return Estimate(mean, mean - half, mean + half, len(x))
+
+
 def difference(
     a: Sequence[float] | Array,
     b: Sequence[float] | Array,

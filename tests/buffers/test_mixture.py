@@ -7,7 +7,7 @@ import torch
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.buffers.mixture import Mixture
-from shuhari.ports import Collected
+from shuhari.events import Collected
 from shuhari.state import memory, walk
 
 

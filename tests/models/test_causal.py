@@ -472,6 +472,23 @@ def test_a_directory_that_is_not_there_is_named(monkeypatch) -> None:
         Causal(path="nohf").build(TASK)
 
 
+def test_a_value_behind_a_decision_is_the_one_before_the_next() -> None:
+    """It has seen the decision; that of the last one is what a critic says where the row goes on."""
+    before, after = (CausalValue(hidden=16, layers=1, heads=2, intermediate=24, after=x) for x in (False, True))
+    for model in (before, after):
+        torch.manual_seed(0)
+        model.build(TASK)
+        torch.nn.init.normal_(model.module.value.weight, generator=torch.Generator().manual_seed(1))
+    longer = [(context, np.append(action, 3).astype(np.int32)) for context, action in RAGGED]
+    v, w = before(rows(*longer)).value(), after(rows(*RAGGED)).value()
+    for i, (_, action) in enumerate(RAGGED):
+        torch.testing.assert_close(w[i, : len(action)], v[i, 1 : len(action) + 1])
+        assert not w[i, len(action) :].any()
+    other = [(context, np.full_like(action, 6)) for context, action in RAGGED]
+    moved = (after(rows(*other)).value() != w) & rows(*RAGGED)["mask"]
+    assert moved.sum() == sum(len(a) for _, a in RAGGED)
+
+
 def test_registered_under_their_names() -> None:
     assert find("model", "causal") is Causal and find("model", "causal_value") is CausalValue
     critic = CausalValue(hidden=16, layers=1, heads=2, intermediate=24)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from copy import deepcopy
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +12,17 @@ import pytest
 import torch
 from torch import nn
 
+from shuhari.build import stage_components
+from shuhari.events import Committed, Evaluated, StageStarted, Updated
+from shuhari.learners.loss import Loss
 from shuhari.models.follow import Copy, Ema
-from shuhari.ports import Committed, Evaluated, StageStarted, Updated
+from shuhari.needs import gather
+from shuhari.objectives.clip import Clip
+from shuhari.recipe import Recipe, load
+from shuhari.run import loop, open_run
+from shuhari.transforms.advantage import Advantage
+from shuhari.transforms.filters import Mixed
+from small_runs import TEXT
 
 UPDATE = Updated("main", {})
 
@@ -129,3 +141,64 @@ def test_mistakes_are_named() -> None:
     models["target"] = models["policy"]
     with pytest.raises(ValueError, match="same weights as 'policy'"):
         Copy("target")(models, UPDATE)
+
+
+def test_where_learning_stalls_the_reference_and_the_moments_start_anew(tmp_path: Path) -> None:
+    """ProRL (arXiv 2505.24864): right after it the KL is 0, its gradient is 0, and so are the moments of Adam."""
+    stalled = {"on": "plateau", "metric": "mean", "patience": 3}
+    file = tmp_path / "text.toml"
+    file.write_text(TEXT)
+    recipe = load(file).changed({
+        "steps": 20, "stage.rl.evaluate.every": 1, "stage.rl.follow.reference": {"use": "copy", **stalled},
+        "stage.rl.part.policy.optimiser.reset": stalled, "stage.rl.part.policy.minibatches": 1,
+    })  # fmt: skip
+    run = open_run(recipe)
+    with closing(loop(run)) as steps:
+        kl = 0.0
+        for report in steps:
+            follow = run.stage.follows.get("reference")
+            if follow is not None and follow.state["heard"]:  # type: ignore[attr-defined]
+                break
+            kl = report.get("policy/kl", 0.0)
+        assert kl > 0, "the policy had not left its reference: the test shows nothing"
+        mine, theirs = (run.ctx.models[r].module.state_dict() for r in ("policy", "reference"))
+        assert all(torch.equal(mine[k], theirs[k]) for k in mine)
+        learner: Any = run.stage.learners["main"]
+        part = learner.parts["policy"]
+        assert not part.optimiser.state["steps"].any()
+        assert not any(x.any() for name in ("mean", "square") for x in part.optimiser.state[name].values())
+        batch = run.apply(run.stage.collect, run.collect(8))
+        batch = batch.put({"weight/rl": batch["mask"].float(), "advantage": batch["mask"].float()})
+        batch = gather(run.apply(learner.transforms, batch, learner.needs), part.needs, run.ctx.models)
+        loss = Loss(batch, part, "policy", run.ctx, learner._params["policy"], None, {})
+        gradients = loss.gradients()
+        assert loss.values()["divergence"] == 0 and not gradients["divergence"].any()
+        assert gradients["clip"].any(), "no gradient at all: the test shows nothing"
+        assert next(steps)["policy/kl"] < kl and part.optimiser.state["steps"].max() <= 1
+
+
+def long(completions: list[str]) -> list[float]:
+    """A reward that tells samples apart."""
+    return [float(len(text)) for text in completions]
+
+
+def test_without_resets_and_at_weight_0_prolonged_training_is_dapo() -> None:
+    """The recipe's clip, filter and advantages are DAPO's (but for high = 0.4 and its punishment of long answers), and
+    what it adds changes no bit of the weights."""
+    small = {"models.policy.hidden": 16, "models.policy.layers": 1, "evaluate.n": 0, "rollout.n": 4, "buffer.size": 4}
+    graded = {"reward.long.use": f"{__file__}:long", "reward.weights.long": 1.0}  # answers of an untrained policy
+    recipe = load("rlvr/prorl").changed({**small, **graded, "stage.warm-up.steps": 1, "steps": 3})
+    made = stage_components(recipe.stages[-1])
+    term = made.learners["main"].parts["policy"].terms["clip"]  # type: ignore[attr-defined]
+    assert (term.objective, term.reduce) == (Clip(low=0.2, high=0.4), "decision")
+    assert list(made.collect.values()) == [Mixed(), Advantage()]
+    own, ends = "stage.rl.part.policy", []
+    never = {"stage.rl.follow.reference.patience": 99, f"{own}.optimiser.reset.patience": 99}
+    dapo = deepcopy(recipe.tree)
+    dapo["stage"]["rl"] = {}
+    for arm in (recipe.changed({**never, f"{own}.terms.divergence.weight": 0.0}), Recipe("dapo", dapo)):
+        with open_run(arm) as run, closing(loop(run)) as steps:
+            *_, last = steps
+            ends.append([p.detach().clone() for p in run.ctx.models["policy"].module.parameters()])
+            assert ("policy/kl" in last) is (len(ends) == 1) and last["policy/grad_norm"] > 0
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.data import Ramp
+from shuhari.events import Committed, Updated, When
 from shuhari.optimisers.adamw import Adam, AdamW
+from shuhari.optimisers.rmsprop import RMSprop
 
 SHAPES = ((3, 4), (4,), (2, 3, 2), ())
 
@@ -186,3 +188,27 @@ def test_a_new_binding_keeps_the_moments_of_parameters_that_stay() -> None:
     optimiser.step(Fixed([fresh, params[2], params[0]], [torch.ones(2), *gradients(9)[2::-2]]), 3.0)
     assert optimiser.state["steps"].tolist() == [1, 4, 4]
     assert torch.equal(params[1], before)  # it is no longer owned
+
+
+@pytest.mark.parametrize("make", [AdamW, Adam, RMSprop])
+def test_a_reset_is_a_fresh_optimiser_at_the_same_weights(make: Any) -> None:
+    """Its moments and counts are 0, so the bias correction starts again; the schedule of its rate goes on."""
+    rate = Ramp(1e-2, 1e-3, 10)
+    mine, first = parameters(), make(lr=rate, clip=1.0, reset=When(on="step", every=2))
+    first.observe(Committed(0))
+    first.bind(mine)
+    stepped(first, mine, range(3), lambda k: set())
+    first.observe(Updated("main", {}))
+    kept = _flat(first.state)
+    first.observe(Committed(1))
+    assert kept["steps"] == [3] * 4 and not any(_leaves(_flat(first.state).values()))
+    twin, fresh = [nn.Parameter(p.detach().clone()) for p in mine], make(lr=rate, clip=1.0)
+    fresh.bind(twin)
+    told = [stepped(o, p, range(3, 6), lambda k: set()) for o, p in ((first, mine), (fresh, twin))]
+    assert told[0] == told[1] and all(torch.equal(a, b) for a, b in zip(mine, twin, strict=True))
+    first.observe(Committed(2))
+    assert first.state["steps"].tolist() == [3] * 4, "it comes every second step"
+
+
+def _leaves(x: Any) -> list[float]:
+    return [x] if isinstance(x, float | int) else [y for each in x for y in _leaves(each)]

@@ -16,12 +16,12 @@ from gymnasium import spaces
 
 import shuhari
 from shuhari.data import Sampling
+from shuhari.events import Collected
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.critics import DiscreteQ
 from shuhari.needs import Need, Traces, evaluate
 from shuhari.noise import CounterNoise, keys
 from shuhari.objectives.td import target
-from shuhari.ports import Collected
 from shuhari.recipe import load
 from shuhari.rollouts.vector import VectorRollout
 from shuhari.run import loop, open_run, train

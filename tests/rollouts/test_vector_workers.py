@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,13 +21,14 @@ import torch
 
 from shuhari.codec import dumps, loads
 from shuhari.data import Sampling, code
+from shuhari.events import Collected
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.needs import Traces
 from shuhari.noise import CounterNoise, keys
 from shuhari.recipe import load
 from shuhari.rollouts.vector import VectorRollout
 from shuhari.rollouts.workers import WorkerError
-from shuhari.run import train
+from shuhari.run import open_run, train
 from shuhari.store import Run
 from shuhari.tasks.gym import Gym
 from small_runs import differences, kept
@@ -94,6 +96,44 @@ def test_one_actor_is_the_sequential_loop() -> None:
                 ended[i] = terminated or truncated
                 assert float(row["reward/task"][i]) == reward
     assert resets > 3
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_one_lane_is_sequential_ppo(workers: int) -> None:
+    """SRL's inline layout: at every step of a PPO run what is learnt from is, bit for bit, what one environment gives
+    that is stepped action by action under the weights of that moment."""
+    few = {"steps": 4, "buffer.size": 48, "rollout.lanes": 1, "rollout.workers": workers, "models.policy.hidden": [8]}
+    run = open_run(load("baselines/ppo_cartpole").changed({**few, "evaluate.n": 0, "part.policy.minibatches": 2}))
+    with run:
+        run.enter_stage()  # which opens the lanes
+        key, env = run.ctx.key("rollout", run.stage.name), Gym("CartPole-v1").make()
+        noise, t, ended, weights = CounterNoise(keys(key, "lanes", n=1)), 0, False, []
+        now = env.reset(seed=code(key, "lane", 0) % 2**31)[0]
+        for _ in range(4):
+            run.enter_stage()
+            model: Any = run.ctx.models["policy"]
+            weights.append(torch.cat([p.detach().flatten() for p in model.module.parameters()]))
+            batch = run.collect(run.short())
+            for i in range(len(batch) - 1):  # the last row only closes
+                row, trace = (
+                    batch.take(torch.tensor([i])),
+                    model.sample(torch.tensor(now)[None], Sampling(), noise=_At(noise, t)),
+                )
+                assert torch.equal(row["context"][0], torch.tensor(now)) and bool(row["mask"]) is not ended
+                if ended:
+                    now, ended = env.reset()[0], False
+                else:
+                    assert torch.equal(row["action"], trace.action) and torch.equal(row["logp"], trace.logp)
+                    now, reward, terminated, truncated, _ = env.step(int(trace.action[0]))
+                    assert float(row["reward/task"]) == reward
+                    ended = terminated or truncated
+                t += 1
+            run.tell(Collected(run.apply(run.stage.collect, batch)))
+            for name, learner in run.stage.learners.items():
+                for drawn in run.draws(name, learner):
+                    run.tell(learner.update(run.apply(learner.transforms, drawn, learner.needs), run.ctx))
+            run.commit()
+    assert t > 4 * 48 and not any(torch.equal(a, b) for a, b in pairwise(weights))
 
 
 class _At:

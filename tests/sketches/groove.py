@@ -21,9 +21,10 @@ from torch import Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Info, Request, Trajectory, code
+from shuhari.events import Collected, Event, Updated
 from shuhari.models.categorical import Categorical, sampled, scored
 from shuhari.needs import Need, Noise, Traces
-from shuhari.ports import Buffer, Collected, Ctx, Event, Model, Optimiser, Task, Transform, Updated
+from shuhari.ports import Buffer, Ctx, Model, Optimiser, Task, Transform
 from shuhari.rollouts.episode import Episode
 
 Weights = dict[str, Tensor]

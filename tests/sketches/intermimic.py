@@ -21,8 +21,9 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Info, Number, Ramp, Request, Status, Step, Trajectory, code
+from shuhari.events import Collected, Event
 from shuhari.needs import Need
-from shuhari.ports import Collected, Ctx, Curriculum, Event
+from shuhari.ports import Ctx, Curriculum
 
 
 @dataclass

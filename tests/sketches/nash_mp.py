@@ -19,8 +19,9 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Request, Trajectory, code
+from shuhari.events import Event, Updated
 from shuhari.needs import Need
-from shuhari.ports import Buffer, Ctx, Event, Model, Transform, Updated
+from shuhari.ports import Buffer, Ctx, Model, Transform
 from shuhari.rollouts.single import Single
 from shuhari.transforms.streams import without
 

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import Info
+from shuhari.events import Amended, Collected, Event
 from shuhari.models.critics import Values
 from shuhari.needs import Need
-from shuhari.ports import Amended, Collected, Ctx, Event, Task
+from shuhari.ports import Ctx, Task
 
 
 class Labeller(Protocol):

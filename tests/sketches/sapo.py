@@ -8,7 +8,7 @@ Not to be confused with Soft Adaptive Policy Optimization.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ import torch
 from shuhari import codec
 from shuhari.batch import Batch
 from shuhari.data import Info, Request, Step, Trajectory, code
-from shuhari.ports import Collected, Committed, Ctx, Curriculum, Event, Rollout
+from shuhari.events import Collected, Committed, Event
+from shuhari.ports import Ctx, Curriculum, Rollout, Runs
 from shuhari.rollouts.single import Single
 
 Group = Mapping[str, Any]  # problem; texts: the answers
@@ -90,16 +91,14 @@ class Sharing:
 
 @dataclass
 class Swarm:
-    """`nodes` runs of one recipe in lockstep, a round a step; what `train` is told of a node: its number and seed."""
+    """`nodes` runs of one recipe in lockstep, a round a step; what a node is told: its number and seed."""
 
-    recipe: Any
     nodes: int = 8
 
-    def __call__(self, train: Callable[..., Iterator[Info]]) -> Sequence[Mapping[str, Any]]:
-        settings = [{"seed": i, "curriculum.node": i} for i in range(self.nodes)]
-        runs = [train(self.recipe, f"node{i}", **s) for i, s in enumerate(settings)]
-        rounds = zip(*runs, strict=True)
-        return [{"node": i, **report} for reports in rounds for i, report in enumerate(reports)]
+    def __call__(self, runs: Runs) -> Iterator[Info]:
+        nodes = [runs.train(f"node{i}", {"seed": i, "curriculum.node": i}) for i in range(self.nodes)]
+        for reports in zip(*nodes, strict=True):
+            yield from ({"node": i, **report} for i, report in enumerate(reports))
 
 
 def asking(group: Group, i: int, ctx: Ctx) -> Request | None:

@@ -22,8 +22,9 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Trajectory, code
+from shuhari.events import Collected, Event
 from shuhari.needs import Need
-from shuhari.ports import Collected, Ctx, Curriculum, Event, Rollout, Task, Transform
+from shuhari.ports import Ctx, Curriculum, Rollout, Task, Transform
 from shuhari.rollouts.single import Single
 
 

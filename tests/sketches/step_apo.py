@@ -18,7 +18,6 @@ from math import exp, sqrt
 from typing import Any, Literal
 
 import torch
-from searchtree import Node, Tree
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -27,6 +26,7 @@ from shuhari.data import Info, Request, Trajectory
 from shuhari.needs import Need
 from shuhari.ports import Ctx
 from shuhari.ratio import log_ratio
+from shuhari.rollouts.tree import Node, Tree
 
 
 @dataclass

@@ -18,11 +18,12 @@ from torch import nn
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.data import Payload, Problem, Status, Step, code
+from shuhari.events import Collected
 from shuhari.learners.gradient import GradientLearner, Term
 from shuhari.models.tabular import Tabular
 from shuhari.objectives.clip import Clip
 from shuhari.optimisers.adamw import AdamW
-from shuhari.ports import Collected, Curriculum, Environment, Evaluate, Learner, Model, Policy, Rollout, Task, Transform
+from shuhari.ports import Curriculum, Environment, Evaluate, Learner, Model, Policy, Rollout, Task, Transform
 from shuhari.tasks.source import Generated
 from shuhari.transforms.returns import Returns
 

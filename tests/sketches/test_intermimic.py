@@ -18,12 +18,13 @@ from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.curricula.sequential import Sequential
 from shuhari.data import Payload, Problem, Ramp, Status, Step, code
+from shuhari.events import Collected, Event
 from shuhari.learners.gradient import Term
 from shuhari.models.critics import ValueCritic
 from shuhari.models.gaussian import GaussianPolicy
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.value import Value
-from shuhari.ports import Collected, Curriculum, Environment, Event, Objective, Rollout, Task, Transform
+from shuhari.ports import Curriculum, Environment, Objective, Rollout, Task, Transform
 from shuhari.tasks.source import Listed
 from shuhari.transforms.returns import Gae
 

@@ -16,12 +16,13 @@ from resumed import twice
 
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
+from shuhari.events import Amended, Collected
 from shuhari.learners.gradient import GradientLearner, Term
 from shuhari.models.critics import ValueCritic
 from shuhari.models.tabular import Tabular
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.value import Value
-from shuhari.ports import Amended, Buffer, Collected, Model, Objective, Transform
+from shuhari.ports import Buffer, Model, Objective, Transform
 from shuhari.rollouts.episode import Episode
 from shuhari.tasks.gridworld import Gridworld
 from shuhari.transforms.returns import Gae

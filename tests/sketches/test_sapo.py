@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,14 @@ from toys import Echo, Watch
 
 from shuhari.buffers.fresh import Fresh
 from shuhari.curricula.sequential import Sequential
-from shuhari.data import Info, Problem
+from shuhari.data import EMPTY, Problem
 from shuhari.learners.gradient import Term
 from shuhari.objectives.clip import Clip
 from shuhari.ports import Curriculum, Rollout, Study
 from shuhari.run import Run
 from shuhari.transforms.advantage import Advantage
 
-study: Study = Swarm("recipe")
+study: Study = Swarm()
 curriculum: Curriculum = Sharing(Sequential(), Bus("folder"))
 rollout: Rollout = Foreign()
 
@@ -46,15 +46,20 @@ def swarm(folder: Path, external: int, nodes: int = 2) -> tuple[list[Run], list[
     """The runs of a swarm after three rounds."""
     runs, watches = [], []
 
-    def train(recipe: Any, path: str, **settings: Any) -> Iterator[Info]:
-        assert path == f"node{settings['curriculum.node']}"
-        sharing = Sharing(Sequential(), Bus(str(folder)), settings["curriculum.node"], external)
-        run, watch = node(sharing, settings["seed"])
-        runs.append(run)
-        watches.append(watch)
-        return harness.train(run)
+    class Nodes:
+        seed = 0
 
-    table = Swarm("recipe", nodes)(train)
+        def train(self, name: str, settings: Mapping[str, Any] = EMPTY) -> Any:
+            assert name == f"node{settings['curriculum.node']}"
+            sharing = Sharing(Sequential(), Bus(str(folder)), settings["curriculum.node"], external)
+            run, watch = node(sharing, settings["seed"])
+            runs.append(run)
+            watches.append(watch)
+            return harness.train(run)
+
+        def evaluate(self, name: str, settings: Mapping[str, Any] = EMPTY) -> Any: ...
+
+    table = list(Swarm(nodes)(Nodes()))
     return runs, watches, table
 
 

@@ -9,7 +9,6 @@ import harness
 import numpy as np
 import pytest
 import torch
-from searchtree import Tree
 from step_apo import PlanSearch, SiblingPairs, StepPreference, backup, q
 from toys import Echo
 
@@ -24,6 +23,7 @@ from shuhari.optimisers.adamw import AdamW
 from shuhari.pack import pack
 from shuhari.ports import Objective, Rollout, Transform
 from shuhari.roles import Role
+from shuhari.rollouts.tree import Tree
 
 rollout: Rollout = PlanSearch()
 pairs: Transform = SiblingPairs()

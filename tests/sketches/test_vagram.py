@@ -16,6 +16,7 @@ from shuhari.batch import Batch
 from shuhari.buffers.replay import Replay
 from shuhari.curricula.sequential import Sequential
 from shuhari.engines.local import Local
+from shuhari.events import Collected, Event
 from shuhari.learners.gradient import GradientLearner, Term
 from shuhari.models.critics import ContinuousQ, ScalarModel
 from shuhari.models.follow import Ema
@@ -23,7 +24,7 @@ from shuhari.models.gaussian import SquashedPolicy
 from shuhari.objectives.reparam import Reparam
 from shuhari.objectives.td import SoftTD
 from shuhari.objectives.temperature import Temperature
-from shuhari.ports import Collected, Curriculum, Environment, Event, Model, Objective, Rollout, Transform
+from shuhari.ports import Curriculum, Environment, Model, Objective, Rollout, Transform
 from shuhari.roles import Role
 from shuhari.tasks.gym import Gym
 

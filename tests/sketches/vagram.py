@@ -21,9 +21,10 @@ from torch import Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Info, Payload, Problem, Request, Status, Step, Trajectory
+from shuhari.events import Collected, Event
 from shuhari.models.mlp import Ensemble
 from shuhari.needs import Need, role_model
-from shuhari.ports import Collected, Ctx, Curriculum, Engine, Event, Task
+from shuhari.ports import Ctx, Curriculum, Engine, Task
 
 
 @dataclass

@@ -310,3 +310,21 @@ def test_held_out_episodes_are_the_same_for_every_seed_and_training_episodes_are
 
     np.testing.assert_array_equal(first(0, "test"), first(5, "test"))
     assert not np.array_equal(first(0, "train"), first(5, "train"))
+
+
+def test_attributes_are_the_physics_of_every_environment_that_is_made() -> None:
+    """Euler's first step from rest, by hand: the pole's angular acceleration falls with its length."""
+
+    def speed(length: float) -> float:
+        task = Gym("CartPole-v1", attributes={"length": length, "polemass_length": 0.1 * length})
+        env = task.make()
+        env.reset(seed=0)
+        env.unwrapped.state = np.zeros(4)  # type: ignore[attr-defined]
+        return float(env.step(1)[0][3])
+
+    for length in (0.05, 0.5, 5.0):
+        push = 10 / 1.1  # force over the whole mass
+        assert speed(length) == pytest.approx(-0.02 * push / (length * (4 / 3 - 0.1 / 1.1)), rel=1e-5)
+    assert Gym("CartPole-v1", attributes={"gravity": 1.6}).copies
+    with pytest.raises(ValueError, match=r"attributes\.lenght.*'length'"):
+        Gym("CartPole-v1", attributes={"lenght": 1.0})

@@ -63,12 +63,14 @@ def test_batch_centre_and_batch_scale():
     centred = x - x.mean(1, keepdim=True)
     mixed = Advantage(scale="batch", eps=0.0)(groups(*x.tolist()), context())["advantage"][:, 0]
     torch.testing.assert_close(mixed, (centred / centred.std()).flatten())
+    lite = Advantage(scale="raw", eps=0.0)(groups(*x.tolist()), context())["advantage"][:, 0]
+    torch.testing.assert_close(lite, (centred / x.std()).flatten())
     raw = Advantage(centre="none", scale="none")(groups(*x.tolist()), context())["advantage"][:, 0]
     torch.testing.assert_close(raw, x.flatten())
 
 
 @pytest.mark.parametrize("centre", ["mean", "leave-one-out"])
-@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@pytest.mark.parametrize("scale", ["group", "batch", "raw", "none"])
 def test_a_group_of_one_and_equal_outcomes_teach_nothing(centre, scale):
     out = Advantage(centre=centre, scale=scale)(groups([5.0], [2.0, 2.0], [0.0, 1.0]), context())["advantage"]
     assert out[:3].abs().max() == 0 and out[3, 0] == -out[4, 0] != 0
@@ -144,3 +146,19 @@ def test_unknown_settings_are_named():
         Advantage(centre="leave-one")
     with pytest.raises(ValueError, match="no scale 'row'"):
         Advantage(scale="row")
+
+
+def test_rows_apart_are_compared_with_the_others_and_are_nobodys_baseline():
+    batch = groups((1.0, 0.0, 0.0, 1.0), (1.0, 1.0, 1.0, 1.0)).put({"demo": torch.tensor([0.0, 0.0, 0.0, 1.0] * 2)})
+    own = torch.tensor([1.0, 0.0, 0.0])
+
+    def made(**settings):
+        return Advantage(apart="demo", **settings)(batch, context())["advantage"][:, 0].tolist()
+
+    assert made(scale="none") == pytest.approx([2 / 3, -1 / 3, -1 / 3, 2 / 3, 0, 0, 0, 0])
+    spread = float(own.std()) + 1e-4
+    assert made() == pytest.approx([x / spread for x in (2 / 3, -1 / 3, -1 / 3, 2 / 3)] + [0.0] * 4)
+    loo = [1.0, -0.5, -0.5, 2 / 3, 0, 0, 0, 0]  # one's own outcome is not in the mean of the others anyway
+    assert made(centre="leave-one-out", scale="none") == pytest.approx(loo)
+    centre = 4 / 6  # of all own outcomes
+    assert made(unit="batch", scale="none") == pytest.approx([x - centre for x in (1, 0, 0, 1, 1, 1, 1, 1)])

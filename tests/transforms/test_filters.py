@@ -1,5 +1,6 @@
 """Dynamic sampling: which groups keep their weight, and that nothing is deleted."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.pack import pack
 from shuhari.transforms.advantage import Advantage
-from shuhari.transforms.filters import Finished, Mixed
+from shuhari.transforms.filters import Finished, Latest, Mixed
 from shuhari.transforms.streams import carried, ungraded, whitened, without
 
 NAN = float("nan")
@@ -82,3 +83,16 @@ def test_helpers():
     where = torch.tensor([[True, True], [True, False]])
     y = whitened(x, where)
     torch.testing.assert_close(y, torch.tensor([[-1.0, 1.0], [0.0, 0.0]]))  # 1, 5, 3: mean 3, deviation 2
+
+
+def test_what_was_said_under_older_weights_is_no_decision():
+    def said(*versions, mask=None):
+        k = len(versions)
+        step = Step.of(np.array([7], np.int32), np.arange(k, dtype=np.int32), np.full(k, -1, np.float32))
+        step = replace(step, version=np.array(versions), mask=np.ones(k, bool) if mask is None else np.array(mask))
+        return Trajectory(Request(Problem("t", "0", "")), (step,))
+
+    rows = [said(3, 3, 5, 5), said(4, 4), said(2, 6, 9, mask=[True, True, False])]
+    out = Latest()(pack(rows), context())
+    assert out["mask"].tolist() == [[False, False, True, True], [True, True, False, False], [False, True, False, False]]
+    assert out["version"].tolist() == pack(rows)["version"].tolist() and bool(out.decides.all())

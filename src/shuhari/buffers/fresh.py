@@ -13,9 +13,10 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.data import nearest
+from shuhari.events import Collected, Event
 from shuhari.join import cat
 from shuhari.pack import usable
-from shuhari.ports import Collected, Ctx, Event
+from shuhari.ports import Ctx
 from shuhari.registry import register
 from shuhari.transforms.streams import carried
 

@@ -21,7 +21,8 @@ from torch import Tensor
 from shuhari.batch import STATUS, Batch
 from shuhari.columns import unknown
 from shuhari.data import Array, Status
-from shuhari.ports import Collected, Ctx, Event
+from shuhari.events import Collected, Event
+from shuhari.ports import Ctx
 from shuhari.registry import register
 from shuhari.store.ring import Ring
 from shuhari.transforms.streams import carried

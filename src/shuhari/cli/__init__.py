@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from shuhari.cli import catalogue, exporting, measuring, reading, training
+from shuhari.cli import catalogue, claiming, exporting, measuring, reading, training
 
 DONE, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
 
@@ -32,6 +32,7 @@ for name, command in (
     ("runs", reading.runs),
     ("show", reading.show),
     ("compare", measuring.compare),
+    ("claim", claiming.claim),
     ("methods", catalogue.methods),
     ("tasks", catalogue.tasks),
     ("doctor", catalogue.doctor),

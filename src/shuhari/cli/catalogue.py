@@ -26,8 +26,18 @@ def methods(json: Json = False) -> None:
         return
     table(
         ("method", "summary", "verdict"),
-        [(m.name, m.summary if m.problem is None else f"({m.problem})", m.verdict) for m in found],
+        [(m.name, m.summary if m.problem is None else f"({m.problem})", _verdict(m)) for m in found],
     )
+
+
+def _verdict(method: Any) -> str | None:
+    """The verdict of its claim, and whether the library has changed since."""
+    from shuhari.claims.sources import version
+    from shuhari.library import result
+
+    kept = result(method.name) if method.verdict else None
+    older = kept is not None and kept["core"] != version()
+    return f"{method.verdict} (older core)" if older else method.verdict
 
 
 def tasks(

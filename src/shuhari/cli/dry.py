@@ -17,6 +17,7 @@ def dry_run(recipe: Recipe) -> None:
     """Print the recipe and build its components once, so that every mistake but those of data shows."""
     from shuhari.build import arithmetic, stage_components
     from shuhari.roles import check_roles
+    from shuhari.settings import Settings
 
     shared: dict[str, Any] = {}
     stages = [stage_components(table, shared) for table in recipe.stages]
@@ -26,6 +27,10 @@ def dry_run(recipe: Recipe) -> None:
         for key, value in stage.defaults.items():
             defaults.setdefault((key, _text(value)), []).append(stage.name)
     told = {k: "default" if len(v) == len(stages) else f"default in {', '.join(v)}" for k, v in defaults.items()}
+    if "study" in recipe.tree:
+        study = Settings()
+        study.component("study", recipe.tree["study"], "study")
+        told |= {(key, _text(value)): "default" for key, value in study.defaults.items()}
     rows = values(recipe, told)
     width = min(72, max((len(text) for text, _ in rows), default=0))
     say(f"# {recipe.name}")

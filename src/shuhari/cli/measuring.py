@@ -50,6 +50,8 @@ def evaluate(
         own = {"greedy": interval(part.greedy)}
         if part.sampled is not None:
             own |= stats.scores(part.sampled, used.k or stats.powers(samples), used.solved)
+        if "distinct" in part.told:
+            own["distinct"] = interval(part.told["distinct"])
         found |= {f"{name}@{task}" if task else name: value for name, value in own.items()}
     if json:
         rows = {name: {"value": e.value, "low": e.low, "high": e.high, "n": e.n} for name, e in found.items()}

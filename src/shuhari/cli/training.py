@@ -99,8 +99,8 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool) -
     from shuhari.cli.live import Live
     from shuhari.overlay import RecipeError
     from shuhari.profiled import profiled
-    from shuhari.run import train as unprofiled
     from shuhari.store import CheckpointError, StoreError
+    from shuhari.studying import train as unprofiled
 
     try:
         weights = initial(init)

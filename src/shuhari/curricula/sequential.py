@@ -22,15 +22,19 @@ class Sequential:
     """Problems of a split in the order of their index; a finite split starts again when it is through.
 
     split: which problems. shuffle: whether a finite split comes in a new order each epoch, a permutation that depends
-    on `seed` and the epoch only; a source without end is walked as it is. Raises ValueError where there is no problem.
+    on `seed` and the epoch only; a source without end is walked as it is. pool: walk the first so many problems alone,
+    which makes a source without end a finite one; 0 is no bound. Raises ValueError where there is no problem.
     """
 
     split: str = "train"
     shuffle: bool = True
+    pool: int = 0
     seed: int = 0
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"at": 0})
 
     def __post_init__(self) -> None:
+        if self.pool < 0:
+            raise ValueError(f"sequential: pool is {self.pool}: expected a number of problems, or 0 for all")
         self._order: tuple[tuple[int, int], Array] | None = None  # (epoch, size) -> permutation: a cache
 
     async def select(self, n: int, ctx: Ctx) -> list[Request]:
@@ -40,6 +44,8 @@ class Sequential:
             raise ValueError(
                 f"the task {type(ctx.task).__name__} has no problems in its split {self.split!r}: expected at least one"
             )
+        if self.pool:
+            size = self.pool if size is None else min(self.pool, size)
         first = int(self.state["at"])
         self.state["at"] = first + n
         return [Request(source[self._index(at, size)]) for at in range(first, first + n)]

@@ -176,7 +176,7 @@ class Local:
         """All who were in flight have asked again: their rows go on together, as they do after a sync."""
         self._held = False
         if self._due is not None:
-            self._timer = self._here().call_at(self._due, self._step)
+            self._timer, self._due = self._here().call_at(self._due, self._step), None
         self._flush()
         self.sync(self.models, self.version)
 

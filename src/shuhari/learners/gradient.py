@@ -18,10 +18,11 @@ from torch import Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Number
+from shuhari.events import Updated
 from shuhari.learners.loss import Loss, scatter
 from shuhari.measure import Meter
 from shuhari.needs import Need, distinct, gather, role_model
-from shuhari.ports import Buffer, Ctx, Model, Objective, Optimiser, Transform, Updated
+from shuhari.ports import Buffer, Ctx, Model, Objective, Optimiser, Transform
 from shuhari.profile import spanned, work
 from shuhari.reduce import units
 from shuhari.registry import register

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import Sampling
+from shuhari.events import Event
 from shuhari.models.mlp import Mlp
 from shuhari.models.sampling import epsilon, first_temperature, honour, temperature, uniform_share
 from shuhari.models.spaces import FORBIDDEN, Choices, Inputs, Net, Seen, some_allowed, spaces_of
 from shuhari.needs import Noise, Traces
-from shuhari.ports import Event, Task
+from shuhari.ports import Task
 from shuhari.registry import register
 
 SUPPORTED = frozenset({"temperature", "greedy", "epsilon"})

@@ -21,6 +21,7 @@ from shuhari.batch import Batch
 from shuhari.data import EMPTY, Array, Payload, Sampling, nearest
 from shuhari.models import pretrained
 from shuhari.models.choice import Stops, stop_strings
+from shuhari.models.critics import Values
 from shuhari.models.decoding import Decoder
 from shuhari.models.lanes import Row
 from shuhari.models.lora import Lora, adapt, merged, save_adapters, under_adapters
@@ -250,6 +251,18 @@ class Causal:
 @register("model", "causal_value")
 @dataclass
 class CausalValue(Causal):
-    """The same trunk as a critic: a causal model that has a value head unless told otherwise."""
+    """The same trunk as a critic: a causal model that has a value head unless told otherwise.
+
+    after: the value of a decision is that of the state behind it, which has seen the decision (a reward of tokens, a
+    Q-function), and not of the state before (a critic)."""
 
     value_head: bool = True
+    after: bool = False
+
+    def __call__(self, batch: Batch) -> Any:
+        if not self.after:
+            return super().__call__(batch)
+        more = torch.zeros(len(batch), 1, dtype=torch.long)  # before one position more is behind the last
+        action = torch.cat([batch["action"], more.to(batch["action"].dtype)], 1)
+        behind = batch.put({"action": action, "mask": torch.cat([more.bool(), batch["mask"]], 1)})
+        return Values(super().__call__(behind.put({"length": batch["length"] + 1})).value()[:, 1:])

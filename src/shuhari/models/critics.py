@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import Sampling
+from shuhari.events import Event
 from shuhari.models.mlp import Ensemble, Mlp
 from shuhari.models.normaliser import Moments
 from shuhari.models.sampling import epsilon, honour, uniform_share
 from shuhari.models.spaces import FORBIDDEN, Inputs, Net, box, discrete, some_allowed, spaces_of
 from shuhari.needs import Noise, Traces
-from shuhari.ports import Event, Task
+from shuhari.ports import Task
 from shuhari.registry import register
 
 

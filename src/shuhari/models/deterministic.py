@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import Sampling
+from shuhari.events import Event
 from shuhari.models.gaussian import normal_log_prob
 from shuhari.models.mlp import Mlp
 from shuhari.models.sampling import epsilon, honour, mixed, uniform_rows, uniform_share
 from shuhari.models.spaces import Inputs, Net, Scale, Seen, box, spaces_of
 from shuhari.needs import Noise, Traces
-from shuhari.ports import Event, Task
+from shuhari.ports import Task
 from shuhari.registry import register
 
 

@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import Sampling
+from shuhari.events import Event
 from shuhari.models.mlp import Mlp
 from shuhari.models.sampling import EDGE, epsilon, honour, mixed, uniform_rows, uniform_share
 from shuhari.models.spaces import Inputs, Net, Scale, Seen, bounds, box, spaces_of
 from shuhari.needs import Noise, Traces
-from shuhari.ports import Event, Task
+from shuhari.ports import Task
 from shuhari.registry import register
 
 _HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)

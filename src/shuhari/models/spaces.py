@@ -18,9 +18,10 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
+from shuhari.events import Collected, Committed, Event
 from shuhari.models.convolution import Convolution, is_image
 from shuhari.models.normaliser import Moments, Parts, merged, moments
-from shuhari.ports import Collected, Committed, Event, Task
+from shuhari.ports import Task
 
 MASK = "action_mask"  # PettingZoo's name for it
 FORBIDDEN = -1e9  # the logit or value of what a mask forbids: finite, so that 0 times it is 0

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.data import Info, Number, Ramp
+from shuhari.events import Event, When
 from shuhari.ports import Evaluate
 
 
@@ -30,11 +31,13 @@ class Piece(NamedTuple):
 class FirstOrder:
     """The frame: a subclass says what it keeps of each parameter (`kept`), and moves a piece of them (`move`).
 
-    `clip`: the largest global gradient norm, 0 is off. `state`: the count of steps [P] and what is kept of every
-    parameter, in the order of `bind`."""
+    `clip`: the largest global gradient norm, 0 is off. `reset`: when the memory is cleared, `{on = "step"}` or, beside
+    a `follow` rule that hears the same, `{on = "plateau", ..}`; schedules go on. `state`: the count of steps [P] and
+    what is kept of every parameter, in the order of `bind`."""
 
     lr: Number = 1e-3
     clip: Number = 0.0
+    reset: When | None = None
     kept: ClassVar[tuple[str, ...]] = ()
     _memory: Any = field(init=False, default=None, repr=False, compare=False)
     _saved: Any = field(init=False, default=None, repr=False, compare=False)
@@ -64,6 +67,11 @@ class FirstOrder:
             for piece in self._memory.pieces(live, grads):
                 self.move(piece, lr, at)
         return {**info, "grad_norm": norm, "lr": lr}
+
+    def observe(self, event: Event) -> None:
+        """Forget everything, where it is the time."""
+        if self.reset is not None and self.reset.due(event) and self._memory is not None:
+            self._memory.clear()
 
     @property
     def state(self) -> dict[str, Any]:
@@ -162,6 +170,12 @@ class _Memory:
                 for name, mine in self.kept.items():
                     mine[i] = old.kept[name][j]
                 self.steps[i].copy_(old.steps[j])
+
+    @torch.no_grad()
+    def clear(self) -> None:
+        """As it was when it was made."""
+        for x in (*self.steps, *(x for own in self.kept.values() for x in own)):
+            x.zero_()
 
     def tree(self) -> dict[str, Any]:
         steps = torch.stack([s.cpu() for s in self.steps]) if self.steps else torch.zeros(0)

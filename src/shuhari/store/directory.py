@@ -19,7 +19,8 @@ from shuhari.data import nearest
 from shuhari.store import schema
 from shuhari.store.files import CheckpointError, StoreError, guarded, locked
 
-SCORES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "reward/score", "reward")  # what a list of runs shows
+# what a list of runs shows
+SCORES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "reward/score", "reward", "study/coverage")
 
 
 class NoRunError(StoreError, LookupError):

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import gymnasium
 from gymnasium import spaces
 
-from shuhari.data import EMPTY, Payload, Problem, Status, Step, code
+from shuhari.data import EMPTY, Payload, Problem, Status, Step, code, nearest
 from shuhari.models.spaces import MASK
 from shuhari.registry import register
 from shuhari.tasks.snapshots import Env, Recorder, copies, repeats, restore, snapshot, thawed
@@ -49,17 +49,20 @@ class Gym:
     """A Gymnasium environment, named as `gym/<id>`; the reward is `task`.
 
     path: the id (`CartPole-v1`; of another package `module:id`). kwargs: for `gymnasium.make`, `max_episode_steps`
-    among them. wrappers: dotted paths or `file.py:Class`, called with the environment, the innermost first; with
-    settings, `{use = <path>, <setting> = ..}`. keep: the entries of a flat Box observation that are seen (empty: all),
-    in this order. stack: how many observations are seen at once, the oldest first. masks: whether an `action_mask` in
-    `info` becomes part of the observation. test_size: episodes of the test split. seed: moves the training episodes;
-    those of the test split are the same under every seed, so that runs of several seeds compare.
+    among them. attributes: of the environment itself, set once it is made: its physics, where it keeps them so (set too
+    what it derives from them at the start, as CartPole's `polemass_length` from `length`). wrappers: dotted paths or
+    `file.py:Class`, called with the environment, the innermost first; with settings,
+    `{use = <path>, <setting> = ..}`. keep: the entries of a flat Box observation that are seen (empty: all), in this
+    order. stack: how many observations are seen at once, the oldest first. masks: whether an `action_mask` in `info`
+    becomes part of the observation. test_size: episodes of the test split. seed: moves the training episodes; those of
+    the test split are the same under every seed, so that runs of several seeds compare.
     Raises LookupError for an unknown id or wrapper, ModuleNotFoundError with the command that mends it for a missing
     library, ValueError for spaces that no model here reads.
     """
 
     path: str = ""
     kwargs: Mapping[str, Any] = EMPTY
+    attributes: Mapping[str, Any] = EMPTY
     wrappers: tuple[str | Mapping[str, Any], ...] = ()
     keep: tuple[int, ...] = ()
     stack: int = 1
@@ -138,6 +141,10 @@ class Gym:
             env = gymnasium.make(self.path, disable_env_checker=True, **self.kwargs)
         except TypeError as error:
             raise ValueError(f"gym/{self.path}: kwargs {dict(self.kwargs)}: {error}") from None
+        for name, value in self.attributes.items():
+            if not hasattr(env.unwrapped, name):
+                raise ValueError(f"gym/{self.path}: attributes.{name}: {nearest(name, vars(env.unwrapped))}")
+            setattr(env.unwrapped, name, value)
         return wrapped(env, self.wrappers, self.keep, self.stack)
 
     def _guarded(self, make: Callable[[], T]) -> T:

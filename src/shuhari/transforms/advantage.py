@@ -22,6 +22,7 @@ from shuhari.registry import register
 from shuhari.transforms.streams import carried, ungraded
 
 CENTRES = ("mean", "leave-one-out", "none")
+SCALES = ("group", "batch", "raw", "none")
 
 
 @register("transform", "advantage")
@@ -32,10 +33,14 @@ class Advantage:
     centre: `mean` (GRPO), `leave-one-out` (RLOO: the mean of the *others*, so n / (n - 1) times the distance to the
     mean; Ahmadian et al. 2024, equation 10) or `none`, of the row's `unit`: `group` or `batch`. scale: the standard
     deviation over the `group` (GRPO, Shao et al. 2024, section 4.1.2), over the `batch` of the centred numbers
-    (REINFORCE++ with a group baseline), or `none` (Dr. GRPO), plus `eps`. ddof = 1 is the unbiased deviation, and with
+    (REINFORCE++ with a group baseline), over the batch of the outcomes as they are, `raw` (LitePPO, Liu et al. 2025,
+    arXiv 2508.08221), or `none` (Dr. GRPO), plus `eps`. ddof = 1 is the unbiased deviation, and with
     eps = 1e-4 what TRL computes; verl has ddof = 1 and 1e-6. A group of one has nothing to compare with: its advantage
     is 0 unless centre is `none`. With equal outcomes all centred advantages are 0 as well (the filter `mixed` drops
     such groups).
+
+    apart: the name of a column; rows where it is not 0 (demonstrations) get an advantage by the same centre and scale,
+    and do not count in either.
 
     Rows whose outcome is NaN get advantage 0 and weight 0 on `stream`, and are charged as `ungraded`.
     """
@@ -47,10 +52,11 @@ class Advantage:
     ddof: int = 1
     reward: str = "reward"
     stream: str = "rl"
+    apart: str = ""
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
-        for name, known in (("centre", CENTRES), ("unit", ("group", "batch")), ("scale", ("group", "batch", "none"))):
+        for name, known in (("centre", CENTRES), ("unit", ("group", "batch")), ("scale", SCALES)):
             if getattr(self, name) not in known:
                 raise ValueError(f"no {name} {getattr(self, name)!r}; {nearest(getattr(self, name), known)}")
 
@@ -58,7 +64,10 @@ class Advantage:
         outcome = batch.outcome(self.reward)
         missing = outcome.isnan() & usable(batch)
         r = outcome.masked_fill(~usable(batch), torch.nan)  # what a broken episode earned says nothing
-        counted = r.masked_fill(~carried(batch, self.stream), torch.nan) if self.unit == "batch" else r
+        apart = batch[self.apart] > 0 if self.apart else torch.zeros_like(missing)
+        counted = r.masked_fill(apart, torch.nan)
+        if self.unit == "batch":
+            counted = counted.masked_fill(~carried(batch, self.stream), torch.nan)
         mean, n = group_mean(batch, counted, self.unit)
         alone = self.unit == "group" and self.centre != "none" and len(n) and int(n.max()) == 1
         if alone and int(group_mean(batch, torch.zeros_like(r))[1].max()) == 1:  # not for want of grades
@@ -68,17 +77,19 @@ class Advantage:
             )
         a = r if self.centre == "none" else torch.where(n > 1, r - mean, 0.0 * r)
         if self.centre == "leave-one-out":
-            a = a * (n / (n - 1).clamp(min=1))
+            a = torch.where(apart, a, a * (n / (n - 1).clamp(min=1)))
         if self.scale != "none":
-            a = a / (self._deviation(batch, r if self.scale == "group" else a) + self.eps)
+            spread = (a if self.scale == "batch" else r).masked_fill(apart, torch.nan)
+            a = a / (self._deviation(batch, spread) + self.eps)
         batch = ungraded(batch, missing, ctx, self.stream)
         return batch.put({"advantage": a.nan_to_num(0.0)[:, None] * batch["mask"]})
 
     def _deviation(self, batch: Batch, x: Tensor) -> Tensor:
         """[B] the standard deviation of x [B] over the unit of `scale`; 1 - eps where there are too few to tell."""
-        if self.scale == "batch":
+        unit = "group" if self.scale == "group" else "batch"
+        if unit == "batch":
             x = x.masked_fill(~carried(batch, self.stream), torch.nan)
-        mean, n = group_mean(batch, x, self.scale)
-        variance, _ = group_mean(batch, (x - mean) ** 2, self.scale)
+        mean, n = group_mean(batch, x, unit)
+        variance, _ = group_mean(batch, (x - mean) ** 2, unit)
         deviation = (variance * n / (n - self.ddof)).sqrt()
         return torch.where(n > self.ddof, deviation, 1.0 - self.eps)

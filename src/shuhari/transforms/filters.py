@@ -61,3 +61,18 @@ class Finished:
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         return without(batch, batch["status"] != STATUS[Status.FINISHED], self.stream)
+
+
+@register("transform", "latest")
+@dataclass
+class Latest:
+    """What a row said under older weights than its last word is context, no decision: nothing of it is learnt from, nor
+    counted in a sum over the row. For partial rollouts, whose groups stay in flight while the weights move (`staleness`
+    of the engine): the beginning that is resumed is frozen (Kimi k1.5, arXiv 2501.12599, section 2.6.2). Put it first.
+    """
+
+    needs: tuple[Need, ...] = field(default=(), init=False)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        version = batch["version"].masked_fill(~batch["mask"], -1)
+        return batch.put({"mask": batch["mask"] & (version == version.amax(1, keepdim=True))})

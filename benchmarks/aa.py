@@ -1,0 +1,134 @@
+"""Does the interval of a claim keep its word? Comparisons of a recipe with itself: at most 5 % may exclude 0.
+
+    python benchmarks/aa.py [tables | text] [--workers N]
+
+`tables`: 400 comparisons, 200 of the bandit's recipe and 200 of the gridworld's, each of 2 x 8 seeds that no other
+comparison has; the last reward. `text`: 64 runs of a tiny language model at a learning rate at which some collapse; 400
+comparisons resample 2 x 8 of them without replacement. Beside the paired t interval, which claims use, stand those of
+five seeds and of the percentile bootstrap. Results go to benchmarks/results/aa.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+
+OUT = Path(__file__).parent / "results" / "aa.json"
+COMPARISONS, SEEDS, POOL = 400, 8, 64
+TABLES = {"baselines/bandit": {"steps": 10}, "baselines/gridworld": {"steps": 3}}  # while they still learn
+TEXT = {"steps": 40, "evaluate.every": 40, "part.policy.optimiser.lr": 3e-3}
+
+
+def last(name: str, settings: dict, seeds: list[int], init: str = "") -> list[float]:
+    """The last reward of a run a seed; of text the last held-out score."""
+    import torch
+
+    from shuhari import recipe as recipes
+    from shuhari.api import initial
+    from shuhari.run import train
+
+    torch.set_num_threads(1)
+    recipe = recipes.load(name, settings={**settings, "threads": 1})
+    out = []
+    for seed in seeds:
+        *_, report = train(recipe.changed({"seed": seed}), init=initial(init))
+        out.append(report.get("evaluate/mean", report["reward/mean"]))
+    return out
+
+
+def excludes(x: np.ndarray, y: np.ndarray) -> dict[str, bool]:
+    """Whether each interval of the paired differences leaves out 0."""
+    from shuhari.stats import bootstrap, t_interval
+
+    found = {
+        "t, 8 seeds": t_interval(x - y),
+        "t, 5 seeds": t_interval((x - y)[:5]),
+        "bootstrap, 8 seeds": bootstrap(x - y, draws=2000),
+        "bootstrap, 5 seeds": bootstrap((x - y)[:5], draws=2000),
+    }
+    return {name: bool(e.low > 0 or e.high < 0) for name, e in found.items()}
+
+
+def shares(pairs: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, dict[str, float]]:
+    """How many comparisons exclude 0, by interval, with Wilson's interval of the share."""
+    from shuhari.stats import wilson
+
+    told = [excludes(x, y) for x, y in pairs]
+    out = {}
+    for name in told[0]:
+        e = wilson(sum(t[name] for t in told), len(told))
+        out[name] = {
+            "excluded": sum(t[name] for t in told),
+            "of": len(told),
+            "share": e.value,
+            "low": e.low,
+            "high": e.high,
+        }
+    return out
+
+
+def tables(pool: ProcessPoolExecutor) -> dict:
+    """400 comparisons of tabular recipes, every run of its own."""
+    out = {}
+    everything = []
+    for name, settings in TABLES.items():
+        n = COMPARISONS // len(TABLES) * 2 * SEEDS
+        pieces = [list(range(i, min(i + 100, n))) for i in range(0, n, 100)]
+        futures = [pool.submit(last, name, {**settings, "evaluate.every": 0, "evaluate.n": 0}, p) for p in pieces]
+        values = np.array([v for f in futures for v in f.result()]).reshape(-1, 2, SEEDS)
+        pairs = [(v[0], v[1]) for v in values]
+        everything += pairs
+        out[name] = shares(pairs)
+        print(name, f"mean {values.mean():.3f}, deviation {values.std():.3f}", flush=True)
+    return {"both": shares(everything), **out}
+
+
+def text(pool: ProcessPoolExecutor) -> dict:
+    """400 comparisons resampled from 64 runs."""
+    from shuhari import recipe as recipes
+    from shuhari.run import train
+
+    warm = Path("runs/aa/warm")
+    for _ in train(recipes.load("baselines/grpo_chain", settings={"stage.rl.steps": 1, "threads": 1}), warm):
+        pass
+    settings = {
+        **{k: v for k, v in TEXT.items() if k != "steps"},
+        "stage.warm-up": False,
+        "stage.rl.steps": TEXT["steps"],
+    }
+    futures = [pool.submit(last, "baselines/grpo_chain", settings, [seed], str(warm)) for seed in range(POOL)]
+    values = np.array([f.result()[0] for f in futures])
+    rng = np.random.default_rng(0)
+    pairs = []
+    for _ in range(COMPARISONS):
+        drawn = rng.permutation(POOL)[: 2 * SEEDS]
+        pairs.append((values[drawn[:SEEDS]], values[drawn[SEEDS:]]))
+    return {"values": [round(float(v), 4) for v in values], "400 of 64": shares(pairs)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", choices=[[], "tables", "text"], default=["tables", "text"])
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args()
+    found = json.loads(OUT.read_text()) if OUT.is_file() else {}
+    with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
+        for what in given.what:
+            found[what] = {"tables": tables, "text": text}[what](pool)
+            OUT.parent.mkdir(parents=True, exist_ok=True)
+            OUT.write_text(json.dumps(found, indent=1) + "\n")
+    for what, groups in found.items():
+        for group, intervals in groups.items():
+            for name, share in intervals.items() if isinstance(intervals, dict) else ():
+                told = f"{share['share']:.1%} [{share['low']:.1%}, {share['high']:.1%}]"
+                print(f"{what} {group}: {name}: {share['excluded']} of {share['of']}, {told}")
+
+
+if __name__ == "__main__":
+    main()

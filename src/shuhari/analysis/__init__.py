@@ -1,0 +1,1 @@
+"""What papers show without training a model: exact identities and simulations."""

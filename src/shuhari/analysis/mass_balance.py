@@ -1,0 +1,104 @@
+"""Who gains probability in a step of policy gradient on a softmax: the mass balance of BroRL (arXiv 2510.01180).
+
+Of V actions with probabilities p some are right (reward R_c >= 0), the others wrong (R_w <= 0). N draws sample a set of
+distinct actions, A of them right and B wrong; U are those left out. The one-step analysis ascends the sum of R_i p_i
+over what was sampled, in the logits: with S = R_c P_A + R_w P_B (P: mass of a set),
+
+    dz_i = rate p_i (R_i [i sampled] - S).
+
+To first order the mass Q of the right actions moves by rate times
+
+    (1 - Q) (R_c - S) A2  +  Q (S - R_w) B2  +  S (Q U_wrong2 - (1 - Q) U_right2),       X2 the sum of p² over X.
+
+The first two terms, of what was sampled, are never negative; the third, of what was not, may be, and goes to 0 as N
+grows. The simulation is of many steps, on the surrogate that is trained in practice: the mean over all N draws of
+R p / p_old, an action that came twice counting twice, at one learning rate whatever N. Leaves out the clip, KL terms
+and sequences: an action is a whole answer.
+
+Axes: `V` actions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from shuhari.data import Array
+from shuhari.registry import register
+
+REWARDS = (1.0, -1.0)  # R_c, R_w
+
+
+def softmax(z: Array) -> Array:
+    """[V] probabilities of logits."""
+    e = np.exp(z - z.max())
+    return e / e.sum()
+
+
+def step(p: Array, gain: Array) -> Array:
+    """[V] the gradient in the logits of the surrogate that sums gain_i p_i, at probabilities p [V], gain [V] fixed."""
+    return p * (gain - gain @ p)
+
+
+def balance(p: Array, right: Array, sampled: Array, rewards: tuple[float, float] = REWARDS) -> tuple[float, ...]:
+    """The three terms of the change of Q at rate 1: of sampled right, of sampled wrong, and of actions left out. Truth
+    values right [V], sampled [V]; rewards (R_c, R_w)."""
+    q, s = float(p[right].sum()), float(np.where(right, *rewards) * sampled @ p)
+
+    def square(which: Array) -> float:
+        return float((p[which] ** 2).sum())
+
+    out = s * (q * square(~sampled & ~right) - (1 - q) * square(~sampled & right))
+    return (1 - q) * (rewards[0] - s) * square(sampled & right), q * (s - rewards[1]) * square(sampled & ~right), out
+
+
+@register("analysis", "mass_balance")
+@dataclass
+class MassBalance:
+    """Learns for `steps` from one start, `runs` times with each of `samples` draws a step, at learning rate `rate`.
+
+    Numbers: `lost/<N>`, the share of steps in which some right action loses probability; `fell/<N>`, that in which
+    their mass Q falls; `mass/<N>`, the mean of Q in the end; `falls`, the smallest drop of `lost` from one N to the
+    next (above 0: it falls all the way). actions, right: how many there are, and how many of them right; spread: the
+    standard deviation of the first logits. From unequal ones the smaller right actions lose to the larger whatever N.
+    """
+
+    actions: int = 128
+    right: int = 16
+    samples: tuple[int, ...] = (8, 32, 128, 512)
+    steps: int = 100
+    runs: int = 32
+    rate: float = 1.0
+    spread: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.right < self.actions:
+            raise ValueError(f"right is {self.right}: expected 1 to {self.actions - 1}, for there are {self.actions}")
+        if len(self.samples) < 2 or sorted({*self.samples}) != list(self.samples) or self.samples[0] < 1:
+            raise ValueError(f"samples are {self.samples}: expected two or more numbers from 1 on, rising")
+        for name, wrong in (("steps", self.steps < 1), ("runs", self.runs < 1), ("rate", not self.rate > 0),
+                            ("spread", not self.spread >= 0)):  # fmt: skip
+            if wrong:
+                raise ValueError(f"{name} is {getattr(self, name)}: expected more than 0 (a spread: 0 or more)")
+
+    def __call__(self, seed: int) -> dict[str, float]:
+        right = np.arange(self.actions) < self.right
+        out: dict[str, float] = {}
+        for n in self.samples:
+            runs = np.array([self._run(seed, run, n, right) for run in range(self.runs)]).mean(0)
+            out |= {f"{name}/{n}": float(x) for name, x in zip(("lost", "fell", "mass"), runs, strict=True)}
+        shares = [out[f"lost/{n}"] for n in self.samples]
+        return {**out, "falls": min(a - b for a, b in pairwise(shares))}
+
+    def _run(self, seed: int, run: int, n: int, right: Array) -> tuple[float, float, float]:
+        """(lost, fell, mass) of one run. Its start is common to all n."""
+        z = np.random.default_rng((seed, run)).normal(0, self.spread, self.actions)
+        rng, reward, p = np.random.default_rng((seed, run, n)), np.where(right, *REWARDS), softmax(z)
+        lost = fell = 0
+        for _ in range(self.steps):
+            z = z + self.rate * step(p, reward * rng.multinomial(n, p) / n / p)
+            before, p = p[right], softmax(z)
+            lost, fell = lost + bool((p[right] < before).any()), fell + bool(p[right].sum() < before.sum())
+        return lost / self.steps, fell / self.steps, float(p[right].sum())

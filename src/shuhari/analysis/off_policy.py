@@ -1,0 +1,84 @@
+"""A bandit learnt off-policy, by contrasting pairs of samples and by policy gradients that do not weigh them.
+
+Pairs come from a fixed distribution mu, not from the policy. The optimum of E[R] - beta KL(pi || ref) is known, pi* in
+proportion to ref e^(R / beta), so how far a method ends from it is exact. Contrastive policy gradient (arXiv
+2406.19185) has pi* as its only fixed point whatever mu; the policy gradient on the same samples has another one,
+without a baseline and with the mean reward of mu as one. The losses are those of the objective `log_ratio`.
+
+Axes: `B` samples, two to a pair, `A` arms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.objectives.log_ratio import LogRatio
+from shuhari.registry import register
+
+METHODS = {  # -> (how the loss centres, whether the mean reward of mu is taken off first)
+    "copg": ("leave-one-out", False),
+    "pg": ("none", False),
+    "pg_baseline": ("none", True),
+}
+
+
+@register("analysis", "off_policy_bandit")
+@dataclass
+class OffPolicyBandit:
+    """Every method learns a table of logits for `steps` steps of plain gradient descent at rate lr, each on `pairs`
+    pairs of arms drawn from mu; all see the same pairs. rewards, mu: [A], mu above 0; ref is uniform; beta > 0.
+
+    Numbers, of each method: `distance/<method>`, the total variation between what it has learnt and pi*, in [0, 1], and
+    `gain`, by how much that of `copg` is less than the least of the others. What is judged is the mean of the logits of
+    the second half of the steps, which takes the noise out."""
+
+    rewards: tuple[float, ...] = (1.0, 0.5, 0.0)
+    mu: tuple[float, ...] = (0.1, 0.2, 0.7)
+    beta: float = 0.5
+    steps: int = 1000
+    pairs: int = 32
+    lr: float = 0.3
+
+    def __post_init__(self) -> None:
+        if len(self.rewards) != len(self.mu) or len(self.mu) < 2:
+            raise ValueError(f"{len(self.rewards)} rewards and a mu of {len(self.mu)}: expected one of each an arm")
+        if min(self.mu) <= 0 or abs(sum(self.mu) - 1) > 1e-6:
+            raise ValueError(f"mu is {self.mu}: expected probabilities above 0 that sum to 1")
+        if not (self.beta > 0 and self.lr > 0 and self.steps >= 1 and self.pairs >= 1):
+            raise ValueError("off_policy_bandit: beta, lr, steps, pairs: expected numbers above 0")
+
+    def __call__(self, seed: int) -> dict[str, float]:
+        best = (torch.tensor(self.rewards, dtype=torch.float64) / self.beta).softmax(0)
+        far = {name: float((self.learnt(name, seed) - best).abs().sum() / 2) for name in METHODS}
+        gain = min(x for name, x in far.items() if name != "copg") - far["copg"]
+        return {f"distance/{name}": x for name, x in far.items()} | {"gain": gain}
+
+    def learnt(self, method: str, seed: int) -> Tensor:
+        """[A] the probabilities that a method of METHODS ends with."""
+        centre, baseline = METHODS[method]
+        objective = LogRatio(beta=self.beta, centre=centre, over="reference")
+        reward, mu = torch.tensor(self.rewards, dtype=torch.float64), torch.tensor(self.mu, dtype=torch.float64)
+        rng = torch.Generator().manual_seed(seed)
+        logits, kept = torch.zeros(len(mu), dtype=torch.float64), torch.zeros(len(mu), dtype=torch.float64)
+        group, ctx = torch.arange(self.pairs).repeat_interleave(2), SimpleNamespace(at=float)
+        for step in range(self.steps):
+            arms = torch.multinomial(mu, 2 * self.pairs, replacement=True, generator=rng)
+            z = logits.requires_grad_()
+            columns: dict[Any, Tensor] = {
+                "mask": torch.ones(len(arms), 1, dtype=torch.bool),
+                "group": group,
+                "advantage": (reward[arms] - (reward @ mu if baseline else 0.0))[:, None],
+                objective.needs[0].key: z.log_softmax(0)[arms][:, None],
+                objective.needs[1].key: torch.full((len(arms), 1), 1 / len(mu), dtype=torch.float64).log(),
+            }
+            loss, _ = objective(Batch(columns), ctx)
+            (slope,) = torch.autograd.grad(loss.mean(), z)
+            logits = (logits - self.lr * slope).detach()
+            kept += logits * (step >= self.steps // 2)
+        return (kept / (self.steps - self.steps // 2)).softmax(0)

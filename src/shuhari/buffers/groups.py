@@ -1,0 +1,97 @@
+"""Rollout replay: whole groups of earlier steps, with the log-probabilities and advantages that they had then.
+
+It stands beside a buffer of new groups in a `mixture`. Source: DOTS + rollout replay (arXiv 2506.05316), section 4.2.
+Left out: priorities; re-scoring (an advantage compares with a group's own samples, a ratio with its own policy).
+
+Axes: `B` rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.buffers.fresh import streamed
+from shuhari.events import Collected, Event
+from shuhari.join import cat
+from shuhari.ports import Ctx
+from shuhari.reduce import group_mean
+from shuhari.registry import register
+from shuhari.transforms.streams import carried
+
+
+@register("buffer", "groups")
+@dataclass
+class Groups:
+    """Each step draws up to `size` groups at random out of those of earlier steps, and wants nothing collected.
+
+    Kept are the `capacity` newest: of each problem the newest group alone, and only those whose mean outcome lies
+    strictly between `low` and `high`. A problem that this step has sampled is not drawn, so that no batch has old and
+    new samples of it. What models were asked about the rows (needs) is not kept: it is asked again at every draw.
+    reward: the outcome; rows weigh what they weighed on `stream`. name: draws hang on it.
+    """
+
+    size: int = 32
+    capacity: int = 512
+    low: float = 0.0
+    high: float = 1.0
+    reward: str = "reward"
+    stream: str = "rl"
+    name: str = "groups"
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"kept": None, "new": [], "sampled": []})
+
+    def __post_init__(self) -> None:
+        for name, least in (("size", 0), ("capacity", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"groups: {name} is {getattr(self, name)}: expected at least {least}")
+
+    def short(self) -> int:
+        return 0
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, Collected) and len(event.batch):
+            batch = streamed(event.batch, self.stream)
+            mean, _ = group_mean(batch, batch.outcome(self.reward))
+            good = carried(batch, self.stream) & (mean > self.low) & (mean < self.high)
+            self.state["sampled"] += batch["problem"].unique().tolist()
+            if bool(good.any()):
+                self.state["new"].append(_own(batch.take(torch.isin(batch["group"], batch["group"][good]))))
+
+    def draw(self, ctx: Ctx) -> Iterator[Batch]:
+        kept, new, sampled = self.state["kept"], self.state["new"], self.state["sampled"]
+        if kept is not None and sampled:
+            kept = _some(kept, ~torch.isin(kept["problem"], torch.tensor(sampled)))
+        both = [b for b in (kept, *new) if b is not None]
+        self.state = {"kept": self._newest(cat(both)) if both else None, "new": [], "sampled": []}
+        if kept is None or not self.size:
+            return
+        groups = kept["group"].unique()
+        drawn = groups[torch.randperm(len(groups), generator=ctx.rng(self.name))[: self.size]]
+        yield kept.take(torch.isin(kept["group"], drawn))
+
+    def _newest(self, batch: Batch) -> Batch:
+        """Of each problem its last group, and of these the last `capacity`; rows stand in order of arrival."""
+        problem, group = batch["problem"].tolist(), batch["group"].tolist()
+        last = set(dict(zip(problem, group, strict=True)).values())
+        alive = [g for g in dict.fromkeys(group) if g in last][-self.capacity :]
+        return (
+            batch
+            if len(alive) == len(set(group))
+            else _own(batch.take(torch.isin(batch["group"], torch.tensor(alive))))
+        )
+
+
+def _some(batch: Batch, rows: Tensor) -> Batch | None:
+    return batch.take(rows) if bool(rows.any()) else None
+
+
+def _own(batch: Batch) -> Batch:
+    """Copies of the rows, without what models were asked about them."""
+    flat = batch.flat()
+    columns = {n: x for n, x in flat.whole.items() if n not in flat.scored}
+    return Batch(columns, None, None, flat.arena, None, flat.stream)

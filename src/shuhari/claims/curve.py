@@ -1,0 +1,110 @@
+"""Curves of runs, and one number out of each: `evaluate/mean:final`, `rollout/length:last=5`, `score:to=0.6`.
+
+Axes: a curve is points (x, y), x what was spent of the claim's budget since its stage began.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shuhari.data import nearest
+
+Columns = Mapping[str, Sequence[Any]]  # metric -> a value a step, None where a step has none
+Curve = tuple[np.ndarray, np.ndarray]
+PLAIN = ("final", "first", "best", "mean", "area")
+GIVEN = ("last", "to", "at")
+_OTHER = re.compile(r"(?P<name>.+?)(?P<sign>>=|<=)(?P<value>[^=<>]+)")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A metric and what of its curve is read.
+
+    `final`, `first`, `best` (the largest), `mean` (of all reports), `last=K` (mean of the last K), `area` (mean over
+    the budget, by trapezoids), `to=V` (the budget spent until it first reaches V, interpolated; all of it if it never
+    does), `at=OTHER>=V` (its value when OTHER first gets there; NaN if it never does).
+    """
+
+    metric: str
+    what: str = "final"
+    value: float = math.nan
+    other: str = ""
+    sign: str = ">="
+
+    @classmethod
+    def of(cls, text: str) -> Reading:
+        """Out of `metric:what`; ValueError with the nearest right one."""
+        metric, colon, what = text.rpartition(":")
+        if not colon:
+            metric, what = what, "final"
+        name, given, value = what.partition("=")
+        if not given:
+            if what not in PLAIN:
+                raise ValueError(f"{text!r}: no reading {what!r} of a curve; {nearest(what, (*PLAIN, *GIVEN))}")
+            return cls(metric, what)
+        if name == "at":
+            found = _OTHER.fullmatch(value)
+            if found is None:
+                raise ValueError(f"{text!r}: expected metric:at=other>=value, such as length:at=evaluate/mean>=0.6")
+            return cls(metric, name, _number(found["value"], text), found["name"], found["sign"])
+        if name not in GIVEN:
+            raise ValueError(f"{text!r}: no reading {name!r} of a curve; {nearest(name, (*PLAIN, *GIVEN))}")
+        return cls(metric, name, _number(value, text))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The metrics that are read."""
+        return (self.metric, self.other) if self.other else (self.metric,)
+
+    def __call__(self, columns: Columns, spent: Sequence[float], start: Mapping[str, float], whole: float) -> float:
+        """Of a run's columns, with `spent` [steps] of the budget, the scores before the first step, and the `whole`
+        budget. KeyError where the run has not the metric."""
+        x, y = curve(columns, self.metric, spent, start)
+        if self.what == "last":
+            return float(y[-int(self.value) :].mean())
+        if self.what == "area":
+            return float(np.trapezoid(y, x) / (x[-1] - x[0])) if len(x) > 1 and x[-1] > x[0] else float(y[-1])
+        if self.what == "to":
+            return crossing(x, y, self.value, whole)
+        if self.what == "at":
+            ox, oy = curve(columns, self.other, spent, start)
+            reached = np.flatnonzero(oy >= self.value if self.sign == ">=" else oy <= self.value)
+            return float(np.interp(ox[reached[0]], x, y)) if len(reached) else math.nan
+        return float({"final": y[-1], "first": y[0], "best": y.max(), "mean": y.mean()}[self.what])
+
+
+def curve(columns: Columns, metric: str, spent: Sequence[float], start: Mapping[str, float] = {}) -> Curve:
+    """(x, y) of a metric where it has a number; an evaluated one begins with its score before the first step."""
+    if metric not in columns:
+        raise KeyError(f"no metric {metric!r} in the run; {nearest(metric, columns)}")
+    points = [(s, v) for s, v in zip(spent, columns[metric], strict=True) if isinstance(v, int | float) and v == v]
+    began = start.get(metric.removeprefix("evaluate/")) if metric.startswith("evaluate/") else None
+    if began is not None and began == began:
+        points.insert(0, (0.0, began))
+    if not points:
+        raise KeyError(f"the run has no value of {metric!r}")
+    return np.array([p[0] for p in points], np.float64), np.array([p[1] for p in points], np.float64)
+
+
+def crossing(x: np.ndarray, y: np.ndarray, value: float, never: float) -> float:
+    """Where a curve first reaches `value` from below, on the line between two points; `never` where it does not."""
+    reached = np.flatnonzero(y >= value)
+    if not len(reached):
+        return float(never)
+    i = int(reached[0])
+    if i == 0 or y[i] == y[i - 1]:
+        return float(x[i])
+    return float(x[i - 1] + (x[i] - x[i - 1]) * (value - y[i - 1]) / (y[i] - y[i - 1]))
+
+
+def _number(text: str, whole: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"{whole!r}: {text!r} is no number") from None

@@ -1,0 +1,206 @@
+"""What of a run is compared: one number a seed. Each is a component of kind `quantity`; `use` of a check names it.
+
+Left out: the rule (`verdict`). Axes: `T` points of a curve.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+
+from shuhari.claims.curve import Columns, Reading, curve
+from shuhari.data import EMPTY, nearest
+from shuhari.ports import Analysis
+from shuhari.registry import register
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """One run of one arm: its metrics, what it had spent of the budget at each step, its scores before the first, and
+    the `whole` budget. Without a run (`path` None) only the seed is known."""
+
+    seed: int
+    columns: Columns = EMPTY
+    spent: Sequence[float] = ()
+    start: Mapping[str, float] = EMPTY
+    whole: float = math.nan
+    path: Path | None = None
+
+    def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
+        """([T] spent, [T] value) of a metric."""
+        return curve(self.columns, metric, self.spent, self.start)
+
+
+class Quantity(Protocol):
+    """`alone`: whether the runs must have the machine for themselves; `trains`: whether there are runs at all;
+    `names`: the metrics that it reads, to be kept and drawn."""
+
+    alone: ClassVar[bool]
+    trains: ClassVar[bool]
+
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    def __call__(self, run: Evidence) -> float: ...
+
+
+@register("quantity", "metric")
+@dataclass
+class Metric:
+    """A reading of a curve: `metric = "evaluate/mean:final"`; see `curve.Reading` for what may follow the colon."""
+
+    metric: str
+    alone: ClassVar[bool] = False
+    trains: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        self._reading = Reading.of(self.metric)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self._reading.names
+
+    def __call__(self, run: Evidence) -> float:
+        return self._reading(run.columns, run.spent, run.start, run.whole)
+
+
+def both(run: Evidence, first: str, second: str) -> tuple[np.ndarray, np.ndarray]:
+    """([T], [T]) of two metrics, where a run has both."""
+    a, b = (dict(zip(x.tolist(), y.tolist(), strict=True)) for x, y in map(run.curve, (first, second)))
+    common = [x for x in a if x in b]
+    return np.array([a[x] for x in common]), np.array([b[x] for x in common])
+
+
+@register("quantity", "correlation")
+@dataclass
+class Correlation:
+    """Spearman's rank correlation of `metric` and `other` over a run, in [-1, 1]; NaN with fewer than three points."""
+
+    metric: str
+    other: str
+    alone: ClassVar[bool] = False
+    trains: ClassVar[bool] = True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.metric, self.other
+
+    def __call__(self, run: Evidence) -> float:
+        from scipy.stats import spearmanr
+
+        x, y = both(run, self.metric, self.other)
+        return float(spearmanr(x, y).statistic) if len(x) > 2 else math.nan
+
+
+@register("quantity", "separation")
+@dataclass
+class Separation:
+    """The chance that a value of `metric` is above one of `other`, ties counting half: the area under the ROC curve."""
+
+    metric: str
+    other: str
+    alone: ClassVar[bool] = False
+    trains: ClassVar[bool] = True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.metric, self.other
+
+    def __call__(self, run: Evidence) -> float:
+        (_, x), (_, y) = run.curve(self.metric), run.curve(self.other)
+        return float((x[:, None] > y).mean() + 0.5 * (x[:, None] == y).mean())
+
+
+FORMS: dict[str, tuple[Callable[..., Any], int]] = {  # y of x with so many free numbers
+    "linear": (lambda x, a, b: a * x + b, 2),
+    "exponential": (lambda x, a, b: a * np.exp(x) + b, 2),
+    "power": (lambda x, a, b, c: a * np.power(np.maximum(x, 1e-12), b) + c, 3),
+    "sigmoid": (lambda x, a, b, c: a / (1 + np.exp(-b * (x - c))), 3),
+}
+
+
+@register("quantity", "fit")
+@dataclass
+class Fit:
+    """How well `metric` = form(`other`), fitted by least squares to the first `train` share of a run's points, tells
+    the rest: R² there, at most 1. form: linear, exponential (a e^x + b), power, sigmoid. NaN where the fit does not
+    converge or too few points are held out."""
+
+    metric: str
+    other: str
+    form: str = "linear"
+    train: float = 0.5
+    alone: ClassVar[bool] = False
+    trains: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.form not in FORMS:
+            raise ValueError(f"no form {self.form!r}; {nearest(self.form, FORMS)}")
+        if not 0 < self.train < 1:
+            raise ValueError(f"train is {self.train}: expected a share between 0 and 1")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.metric, self.other
+
+    def __call__(self, run: Evidence) -> float:
+        from scipy.optimize import curve_fit
+
+        y, x = both(run, self.metric, self.other)
+        function, free = FORMS[self.form]
+        cut = int(len(x) * self.train)
+        if cut <= free or len(x) - cut < 2:
+            return math.nan
+        try:
+            found, _ = curve_fit(function, x[:cut], y[:cut], maxfev=10_000)
+        except RuntimeError:
+            return math.nan
+        rest = y[cut:]
+        error, spread = ((rest - function(x[cut:], *found)) ** 2).sum(), ((rest - rest.mean()) ** 2).sum()
+        return float(1 - error / spread) if spread else math.nan
+
+
+@register("quantity", "speed")
+@dataclass
+class Speed:
+    """Units of the budget a second of wall time, from the end of the first step on. Its runs have the machine alone."""
+
+    alone: ClassVar[bool] = True
+    trains: ClassVar[bool] = True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ()
+
+    def __call__(self, run: Evidence) -> float:
+        wall = run.columns["wall"]
+        return float((run.spent[-1] - run.spent[0]) / (wall[-1] - wall[0])) if len(wall) > 1 else math.nan
+
+
+@register("quantity", "simulated")
+@dataclass
+class Simulated:
+    """A number that no training gives: `metric` out of what the component `by` of kind `analysis` returns for a seed.
+    With `tolerance` > 0 it is 1 where that is at most so far from 0, else 0: an identity holds where all seeds say 1.
+    """
+
+    by: Analysis
+    metric: str
+    tolerance: float = 0.0
+    alone: ClassVar[bool] = False
+    trains: ClassVar[bool] = False
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ()
+
+    def __call__(self, run: Evidence) -> float:
+        values = self.by(run.seed)
+        if self.metric not in values:
+            raise KeyError(f"the analysis gives no {self.metric!r}; {nearest(self.metric, values)}")
+        value = float(values[self.metric])
+        return float(abs(value) <= self.tolerance) if self.tolerance else value

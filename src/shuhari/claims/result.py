@@ -1,0 +1,175 @@
+"""What is kept of a claim: one JSON file and one picture a method, with everything that the verdict hangs on.
+
+A result goes stale where the arms' recipes, or the modules that are the method's own, are no longer those it was
+measured with; where the rest of the library has changed it is of an older core, and still counts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shuhari.claims.claim import Claim, digest
+from shuhari.claims.quantities import Evidence, Quantity
+from shuhari.claims.runs import Made
+from shuhari.claims.sources import own_modules, version
+from shuhari.claims.verdict import Verdict, overall
+from shuhari.recipe import apart, dump
+
+FORMAT = 1
+POINTS = 40  # of a curve that are kept
+
+
+def judged(claim: Claim, quantities: Sequence[Quantity], made: Made) -> list[dict[str, Any]]:
+    """One entry a check: the values of both sides by seed, the difference with its interval, and the verdict."""
+    out = []
+    for check, quantity in zip(claim.checks, quantities, strict=True):
+        rule = check.rule
+        ours = values(quantity, rule.arm, claim, made)
+        fixed = not isinstance(rule.against, str)
+        theirs = [float(rule.against)] * len(ours) if fixed else values(quantity, str(rule.against), claim, made)
+        verdict, found, why = rule.judge(ours, theirs)
+        entry: dict[str, Any] = {**check.quantity, **_told(rule), "verdict": verdict.value}
+        entry |= {"difference": _rounded(found.value), "low": _rounded(found.low), "high": _rounded(found.high)}
+        entry |= {"n": found.n, "values": {rule.arm: [_rounded(v) for v in ours]}}
+        if not fixed:
+            entry["values"][str(rule.against)] = [_rounded(v) for v in theirs]
+        out.append({**entry, **({"why": why} if why else {})})
+    return out
+
+
+def values(quantity: Quantity, arm: str, claim: Claim, made: Made) -> list[float]:
+    """[S] the quantity in each run of an arm, or for each seed where nothing is trained."""
+    return [quantity(run) for run in (made.evidence[arm] if quantity.trains else map(Evidence, claim.seeds))]
+
+
+def result_of(
+    claim: Claim, quantities: Sequence[Quantity], made: Made, before: Mapping[str, Any] | None, wall: float
+) -> dict[str, Any]:
+    """The whole result; `before` is the one that stood there, whose place in `history` it takes."""
+    from shuhari.resume import versions
+
+    checks = judged(claim, quantities, made)
+    metrics = list(dict.fromkeys(n for q in quantities for n in q.names))
+    verdict = overall(Verdict(c["verdict"]) for c in checks)
+    now = {
+        "date": date.today().isoformat(),
+        "verdict": verdict.value,
+        "checks": [{k: c[k] for k in ("difference", "low", "high", "n", "verdict")} for c in checks],
+        "seeds": len(claim.seeds),
+        "core": version(),
+        "recipes": {arm: digest(recipe) for arm, recipe in claim.arms.items()},
+    }
+    return {
+        "format": FORMAT,
+        "method": claim.name,
+        "verdict": verdict.value,
+        "says": claim.says,
+        "notes": list(claim.notes),
+        "paper": dict(claim.paper),
+        "task": dict(claim.own.tree.get("task", {})),
+        "model": model(claim),
+        "budget": dict([claim.budget]) if claim.budget else None,
+        "seeds": list(claim.seeds),
+        "checks": checks,
+        "start": _means([dict(e.start) for e in made.evidence.get("method", ())]),
+        "chance": {k: _rounded(v) for k, v in made.chance.items()},
+        "arms": {arm: _arm(claim, arm, made, metrics) for arm in claim.arms},
+        "wall_s": round(wall),
+        "hashes": hashes(claim),
+        "core": version(),
+        "versions": versions(),
+        "history": [*(before or {}).get("history", []), now],
+    }
+
+
+def hashes(claim: Claim) -> dict[str, Any]:
+    """What the result goes stale with: the recipes of the arms and of the warm start, and the method's own modules."""
+    recipes = {**claim.arms, **({"warm start": claim.warm} if claim.warm is not None else {})}
+    whole = recipes or {"method": claim.own}
+    checks = [{**c.quantity, **_told(c.rule)} for c in claim.checks]
+    return {
+        "recipes": {name: digest(recipe) for name, recipe in recipes.items()},
+        "checks": checks,
+        "modules": own_modules(whole.values()),
+    }
+
+
+def stale(claim: Claim, result: Mapping[str, Any]) -> str:
+    """Why a result is not of the claim as it stands; "" where it is."""
+    now, then = hashes(claim), result["hashes"]
+    if json.loads(json.dumps(now["checks"])) != then["checks"]:
+        return "its checks have changed"
+    for kind in ("recipes", "modules"):
+        for name in sorted({*now[kind], *then[kind]}):
+            if now[kind].get(name) != then[kind].get(name):
+                return f"{kind[:-1]} {name!r} has changed"
+    return ""
+
+
+def model(claim: Claim) -> dict[str, Any]:
+    """What the method's policy is, and how many parameters it has."""
+    from shuhari.build import stage_components
+
+    stage = claim.own.stages[-1]
+    parts = stage_components(stage)
+    policy = parts.models["policy"].model
+    policy.build(parts.task)
+    return {**stage["models"]["policy"], "parameters": sum(p.numel() for p in policy.module.parameters())}
+
+
+def _arm(claim: Claim, arm: str, made: Made, metrics: Sequence[str]) -> dict[str, Any]:
+    """How an arm differs from the method, and its raw curves."""
+    ours, theirs = dump(claim.arms["method"]), dump(claim.arms[arm])
+    skip = ("name", "summary", "claim", "paper", "extends")
+    changes = {k: there for k, (there, _) in apart(theirs, ours).items() if k.split(".")[0] not in skip}
+    runs = made.evidence[arm]
+    out: dict[str, Any] = {"changes": changes, "wall_s": [round(w, 1) for w in made.wall[arm]]}
+    out["spent"] = [round(r.spent[-1]) for r in runs]
+    return {**out, "curves": {m: [_thinned(*r.curve(m)) for r in runs] for m in metrics if _there(runs, m)}}
+
+
+def _there(runs: Sequence[Evidence], metric: str) -> bool:
+    return all(metric in r.columns for r in runs)
+
+
+def _thinned(x: np.ndarray, y: np.ndarray) -> dict[str, list[float]]:
+    """A curve at no more than POINTS of its points, the first and the last among them."""
+    at = np.unique(np.linspace(0, len(x) - 1, min(POINTS, len(x))).round().astype(int))
+    return {"x": [round(float(v)) for v in x[at]], "y": [_rounded(float(v)) or 0.0 for v in y[at]]}
+
+
+def _told(rule: Any) -> dict[str, Any]:
+    """The fields of a rule, as JSON."""
+    return {k: list(v) if isinstance(v, tuple) else v for k, v in vars(rule).items() if v != ()}
+
+
+def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
+    names = found[0] if found else ()
+    return {n: _rounded(float(np.mean([f[n] for f in found]))) for n in names if all(n in f for f in found)}
+
+
+def _rounded(value: float) -> float | None:
+    """To four digits; None for NaN, which JSON has not."""
+    return None if math.isnan(value) else float(f"{value:.4g}")
+
+
+def write(result: Mapping[str, Any], at: Path) -> Path:
+    """`at`/claims/<family>/<method>.json, and the curves as `at`/plots/<family>/<method>.png."""
+    from shuhari.plot import bands
+
+    path = at / "claims" / f"{result['method']}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    metrics = list(dict.fromkeys(m for arm in result["arms"].values() for m in arm["curves"]))
+    if metrics:
+        unit = next(iter(result["budget"] or {"steps": 0}))
+        curves = {m: {name: arm["curves"].get(m, []) for name, arm in result["arms"].items()} for m in metrics}
+        bands(curves, unit, at / "plots" / f"{result['method']}.png", f"{result['method']}: {result['verdict']}")
+    return path

@@ -1,0 +1,83 @@
+"""The verdict rule: from paired values of two arms to holds, does not hold or inconclusive. Axes: `S` seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from shuhari.data import nearest
+from shuhari.stats import Estimate, t_interval
+
+DIRECTIONS = ("up", "down", "not lower", "not higher")
+LEAST = 5  # pairs; with fewer an interval says next to nothing
+NEAR = 0.02  # of its range: a metric that both arms hold this close to an end cannot tell them apart
+
+
+class Verdict(StrEnum):
+    HOLDS = "holds"
+    FAILS = "does not hold"
+    OPEN = "inconclusive"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What is claimed of `arm`'s value less `factor` times that of `against` (an arm, or a number).
+
+    direction `up` or `down`: holds where the whole 95 % interval lies on that side of 0; does not hold where it falls
+    short of `margin` (>= 0), the smallest effect that is worth claiming. `not lower`, `not higher`: holds where it lies
+    on the right side of the tolerance `margin`, does not hold where it lies beyond. Else inconclusive. range: the ends
+    of the values; where both arms sit at the same one, nothing can be told.
+    """
+
+    direction: str = "up"
+    margin: float = 0.0
+    arm: str = "method"
+    against: str | float = "baseline"
+    factor: float = 1.0
+    range: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.direction not in DIRECTIONS:
+            raise ValueError(f"no direction {self.direction!r}; {nearest(self.direction, DIRECTIONS)}")
+        if not self.margin >= 0:
+            raise ValueError(f"margin is {self.margin}: expected 0 or more (the direction gives it its sign)")
+        if self.range and (len(self.range) != 2 or not self.range[0] < self.range[1]):
+            raise ValueError(f"range is {list(self.range)}: expected [least, most]")
+
+    def judge(self, ours: Sequence[float], theirs: Sequence[float]) -> tuple[Verdict, Estimate, str]:
+        """(verdict, difference, why it is open where the interval alone does not say) of values [S] paired by seed. A
+        pair with a NaN is left out."""
+        x, y = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+        d = x - self.factor * y
+        found = t_interval(d)
+        if found.n < LEAST:
+            return Verdict.OPEN, found, f"{found.n} of {len(d)} pairs have a value: {LEAST} are needed"
+        if (end := self._stuck(x, y)) is not None:
+            return Verdict.OPEN, found, f"both arms sit at {end:g}"
+        down = self.direction in ("down", "not higher")
+        low, high = (-found.high, -found.low) if down else (found.low, found.high)  # as if larger were claimed
+        if self.direction.startswith("not "):
+            low, high, least = low + self.margin, high + self.margin, 0.0
+        else:
+            least = self.margin
+        verdict = Verdict.HOLDS if low > 0 else Verdict.FAILS if high <= least else Verdict.OPEN
+        return verdict, found, ""
+
+    def _stuck(self, x: np.ndarray, y: np.ndarray) -> float | None:
+        """The end of the range at which both sides sit, if any."""
+        if not self.range or not isinstance(self.against, str):
+            return None
+        near = NEAR * (self.range[1] - self.range[0])
+        means = (float(np.nanmean(x)), float(np.nanmean(y)))
+        return next((end for end in self.range if all(abs(m - end) <= near for m in means)), None)
+
+
+def overall(verdicts: Iterable[Verdict]) -> Verdict:
+    """Of several checks: all hold, or one does not hold, or it is open."""
+    found = set(verdicts)
+    if Verdict.FAILS in found:
+        return Verdict.FAILS
+    return Verdict.HOLDS if found == {Verdict.HOLDS} else Verdict.OPEN

@@ -1,0 +1,152 @@
+"""Success rates inferred from those of a few problems that are probed: attention over embeddings of the prompts.
+
+Source: "Improving Data Efficiency for LLM Reinforcement Fine-tuning Through Difficulty-targeted Online Data Selection
+and Rollout Replay" (DOTS, arXiv 2506.05316), section 4.1. The paper fits the adapter once, on rollouts of earlier runs;
+here the run's own earlier rollouts are what it is fitted to, with the same loss, before each prediction. Left out: the
+linear regression on the references that the released code puts behind the paper's calibration.
+
+Axes: `Q` problems, `R` references, `D` features of an embedding, `h` those of the adapter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import e, log
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy, softplus
+
+from shuhari.curricula.target import name_of, successes
+from shuhari.data import Problem, Request, code
+from shuhari.events import Collected, Event
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+class Adapter(nn.Module):
+    """z = embed(x); base = sum_k softmax_k(z . z_k / sqrt(h)) v_k; p = sigmoid(logit(base) / T + b), where (T, b) =
+    (softplus, tanh) of an MLP on mean and deviation of v. It starts with T = 1 and b = 0."""
+
+    def __init__(self, inputs: int, size: int) -> None:
+        super().__init__()
+        norms = nn.LayerNorm(inputs), nn.LayerNorm(size)
+        self.embed = nn.Sequential(norms[0], nn.Linear(inputs, size), nn.GELU(), nn.Linear(size, size), norms[1])
+        last = nn.Linear(10, 2)
+        nn.init.zeros_(last.weight)
+        with torch.no_grad():
+            last.bias.copy_(torch.tensor([log(e - 1), 0.0]))
+        self.calibrate = nn.Sequential(nn.Linear(2, 10), nn.ReLU(), last)
+
+    def forward(self, x: Tensor, references: Tensor, v: Tensor, seen: Tensor | None = None) -> Tensor:
+        """x [Q, D], references [R, D], v [R] their mean rewards -> p [Q]; `seen` [Q, R]: the references that each may
+        look at, at least one of them."""
+        seen = torch.ones(len(x), len(v), dtype=torch.bool) if seen is None else seen
+        q, k = self.embed(x), self.embed(references)
+        base = (q @ k.T / k.shape[1] ** 0.5).masked_fill(~seen, -torch.inf).softmax(1) @ v
+        n = seen.sum(1)
+        mean = (seen * v).sum(1) / n
+        deviation = ((seen * (v - mean[:, None]) ** 2).sum(1) / n).sqrt()
+        t, b = self.calibrate(torch.stack([mean, deviation], 1)).unbind(1)
+        return (base.clamp(1e-4, 1 - 1e-4).logit() / softplus(t).clamp(1e-2, 10) + b.tanh()).sigmoid()
+
+
+@register("predictor", "attention")
+@dataclass
+class Attention:
+    """Each prediction probes `references` of the problems at random (charged as probes), with `n` samples each (0: as
+    many as a group has), and infers the others by an `Adapter` of width `size`.
+
+    role: whose embedding of a prompt is taken, the mean of its hidden states. It is taken once a problem, so give it
+    the weights of a role that does not move. Before it predicts, the adapter makes `fits` steps of Adam at rate `lr`
+    with binary cross-entropy, on what was observed since each of the last `memory` probes: of the problems sampled then
+    (`reward`, in [0, 1]), and of each reference from the other ones. seed: of the adapter's first weights.
+    """
+
+    references: int = 256
+    n: int = 0
+    role: str = "policy"
+    size: int = 32
+    fits: int = 100
+    lr: float = 3e-3
+    memory: int = 16
+    reward: str = "reward"
+    seed: int = 0
+    state: dict[str, Any] = field(
+        init=False, default_factory=lambda: {"place": {}, "x": torch.zeros(0), "rounds": [], "weights": {}}
+    )
+
+    def __post_init__(self) -> None:
+        for name, least in (("references", 2), ("n", 0), ("size", 1), ("fits", 0), ("memory", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"attention: {name} is {getattr(self, name)}: expected at least {least}")
+
+    async def predict(self, problems: Sequence[Problem], ctx: Ctx) -> tuple[Tensor, Tensor]:
+        x = await self._embedded(problems, ctx)
+        adapter = self._adapter()
+        if self.state["rounds"]:
+            self._fit(adapter)
+        chosen = torch.randperm(len(problems), generator=ctx.rng("references"))[: self.references].tolist()
+        batch = await ctx.probe([Request(problems[i], self.n) for i in chosen], tag="probe")
+        probed = {name: s.rate for name, s in successes(batch, self.reward).items()}
+        if not probed:
+            raise ValueError("attention: none of the reference problems was graded: nothing to infer success from")
+        self.state["rounds"] = [*self.state["rounds"], {"probed": probed, "asked": {}}][-self.memory :]
+        with torch.no_grad():
+            p = adapter(x, self._x(probed), torch.tensor(list(probed.values())))
+        return p, p
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, Collected) and self.state["rounds"]:
+            found = {name: s.rate for name, s in successes(event.batch, self.reward).items()}
+            self.state["rounds"][-1]["asked"] |= {k: v for k, v in found.items() if k in self.state["place"]}
+
+    def _fit(self, adapter: Adapter) -> None:
+        """Binary cross-entropy on one round of observations a step, the latest first."""
+        rounds = self.state["rounds"][::-1]
+        optimiser = torch.optim.Adam(adapter.parameters(), self.lr)
+        for i in range(self.fits):
+            probed, asked = rounds[i % len(rounds)]["probed"], rounds[i % len(rounds)]["asked"]
+            v = torch.tensor(list(probed.values()))
+            others = ~torch.eye(len(v), dtype=torch.bool)  # a reference says nothing of itself
+            seen = torch.cat([others, torch.ones(len(asked), len(v), dtype=torch.bool)])
+            rows = seen.any(1)
+            x, observed = self._x([*probed, *asked]), torch.tensor([*probed.values(), *asked.values()])
+            if not bool(rows.any()):
+                continue
+            optimiser.zero_grad()
+            p = adapter(x[rows], x[: len(v)], v, seen[rows])
+            binary_cross_entropy(p, observed[rows]).backward()
+            optimiser.step()
+        self.state["weights"] = {k: w.detach().clone() for k, w in adapter.state_dict().items()}
+
+    def _adapter(self) -> Adapter:
+        """With the weights of the state, or the first ones."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(code(self.seed, "adapter"))
+            adapter = Adapter(self.state["x"].shape[1], self.size)
+        if self.state["weights"]:
+            adapter.load_state_dict(self.state["weights"])
+        return adapter
+
+    def _x(self, names: Iterable[str]) -> Tensor:
+        """[Q, D] the embeddings of problems that have one."""
+        x: Tensor = self.state["x"]
+        return x[[self.state["place"][name] for name in names]]
+
+    async def _embedded(self, problems: Sequence[Problem], ctx: Ctx) -> Tensor:
+        """[Q, D] mean hidden states over the tokens of each prompt."""
+        place = self.state["place"]
+        new = {name_of(p): p for p in problems if name_of(p) not in place}
+        if new:
+            ids: list[Any] = [ctx.encode(p.prompt, self.role) for p in new.values()]
+            asked = (ctx.engine.score(self.role, x[:1], np.append(x[1:], x[-1:]), ["features"]) for x in ids)
+            found = np.stack([f["features"].mean(0) for f in await asyncio.gather(*asked)])
+            x = torch.from_numpy(found).float()
+            self.state["x"] = torch.cat([self.state["x"], x]) if len(self.state["x"]) else x
+            self.state["place"] = place | {name: i for i, name in enumerate(new, len(place))}
+        return self._x([name_of(p) for p in problems])

@@ -1,0 +1,74 @@
+"""A Beta posterior of every problem's success rate, from the samples that training takes anyway.
+
+Source: "Can Prompt Difficulty be Online Predicted for Accelerating RL Finetuning of Reasoning Models?" (MoPPS, arXiv
+2507.04632), section 3. Left out: what problems have in common; each is known by its own samples alone.
+
+Axes: `Q` problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.curricula.target import name_of, successes
+from shuhari.data import Problem, Request
+from shuhari.events import Collected, Event
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("predictor", "beta")
+@dataclass
+class Beta:
+    """Thompson sampling: what is chosen by is a draw from the posterior Beta(a, b), what is expected its mean.
+
+    After a step with n samples of a problem, s of them right: a <- keep a + (1 - keep) prior[0] + s, and b likewise
+    with n - s. keep in [0, 1]: how much of the past counts as the policy moves; 1 is exact conjugate counting. A
+    problem that was not sampled keeps its posterior. trials > 0: at first sight a problem is probed with so many
+    samples, each of which counts `worth` times (the paper's prior from the base model; charged as probes).
+    """
+
+    keep: float = 0.5
+    prior: tuple[float, float] = (1.0, 1.0)
+    trials: int = 0
+    worth: float = 3.0
+    reward: str = "reward"
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"posterior": {}})
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.keep <= 1:
+            raise ValueError(f"beta: keep is {self.keep}: expected a share in [0, 1]")
+        if len(self.prior) != 2 or min(self.prior) <= 0:
+            raise ValueError(f"beta: prior is {self.prior}: expected two numbers above 0")
+        if self.trials < 0 or self.worth < 0:
+            raise ValueError(f"beta: trials, worth are {self.trials}, {self.worth}: expected 0 or more")
+
+    async def predict(self, problems: Sequence[Problem], ctx: Ctx) -> tuple[Tensor, Tensor]:
+        if self.trials:
+            await self._try([p for p in problems if name_of(p) not in self.state["posterior"]], ctx)
+        known = self.state["posterior"]
+        a, b = np.array([known.get(name_of(p), self.prior) for p in problems]).T
+        rng = np.random.default_rng(ctx.rng("posterior").initial_seed())
+        return torch.from_numpy(rng.beta(a, b)), torch.from_numpy(a / (a + b))
+
+    async def _try(self, unseen: Sequence[Problem], ctx: Ctx) -> None:
+        if unseen:
+            found = successes(await ctx.probe([Request(p, self.trials) for p in unseen], tag="probe"), self.reward)
+            for name, s in found.items():
+                self.state["posterior"][name] = self._after(self.prior, s.n * self.worth, s.total * self.worth, 1.0)
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, Collected):
+            known = self.state["posterior"]
+            for name, s in successes(event.batch, self.reward).items():
+                known[name] = self._after(known.get(name, self.prior), s.n, s.total, self.keep)
+
+    def _after(self, posterior: Sequence[float], n: float, s: float, keep: float) -> list[float]:
+        past = (keep * old + (1 - keep) * prior for old, prior in zip(posterior, self.prior, strict=True))
+        return [old + new for old, new in zip(past, (s, n - s), strict=True)]

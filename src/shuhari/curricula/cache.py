@@ -1,0 +1,85 @@
+"""A cache of solutions: what was solved once, and seldom, need not be searched again.
+
+Left out: which problems come (`inner` chooses), and what is done with a solution (a rollout's, by its setting `known`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import Request, code
+from shuhari.events import Collected, Event
+from shuhari.ports import Ctx, Curriculum
+from shuhari.reduce import ends, group_mean, units
+from shuhari.registry import register
+
+TYPES = {"action": np.int32, "mask": np.bool_, "logp": np.float32, "version": np.int64}
+
+
+@register("curriculum", "cache")
+@dataclass
+class Cache:
+    """The problems of `inner`; one of which a share in (0, `rate`] of a group's answers was right comes with the
+    surest of those, as the setting `known` of its request, from then on (DeepSearch, arXiv 2509.25454, section 3.5).
+
+    `reward` says what is right: at least `solved`. Answers below a shared step count each. A solution is kept as it was
+    sampled: {"action", "mask", "logp", "version"} [K], along all of its path. Raises ValueError for a group sampled
+    with top-p, top-k or min-p, whose kept ids are not kept here.
+    """
+
+    inner: Curriculum
+    rate: float = 0.25
+    reward: str = "score"
+    solved: float = 1.0
+    state: dict[str, Any] = field(init=False, default_factory=dict)  # code of a problem -> its solution
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise ValueError(f"cache: rate is {self.rate}: expected a share in (0, 1]")
+
+    async def select(self, n: int, ctx: Ctx) -> list[Request]:
+        return [self._with(request) for request in await self.inner.select(n, ctx)]
+
+    def _with(self, request: Request) -> Request:
+        found = self.state.get(str(code(request.problem.task, request.problem.id)))
+        if found is None:
+            return request
+        known = {name: found[name].numpy().astype(dtype) for name, dtype in TYPES.items()}
+        return replace(request, settings={**request.settings, "known": known})
+
+    def observe(self, event: Event) -> None:
+        if not isinstance(event, Collected) or f"reward/{self.reward}" not in event.batch:
+            return
+        batch = event.batch
+        value = batch.outcome(f"reward/{self.reward}")
+        right = torch.where(value.isnan(), torch.nan, (value >= self.solved).float())
+        share, _ = group_mean(batch, right)
+        rows = ends(batch) & (right == 1) & (share <= self.rate)
+        for group in units(batch, "group")[rows].unique():
+            leaves = (rows & (units(batch, "group") == group)).nonzero()[:, 0]
+            key = str(int(batch["problem"][leaves[0]]))
+            if key not in self.state:
+                if "support" in batch:
+                    raise ValueError("cache: sampling is truncated (top_p, top_k, min_p): expected the whole support")
+                self.state[key] = max((solution(batch, leaf) for leaf in leaves), key=_sureness)
+
+
+def solution(batch: Batch, leaf: Tensor) -> dict[str, Tensor]:
+    """The path to a leaf (a position in the batch) as one action: name -> [K]."""
+    path, at = [], int(leaf)
+    parent = batch.local(batch["parent"])
+    while at >= 0:
+        path.append(batch.arena[int(batch["step"][at])])
+        at = int(parent[at])
+    whole = {name: np.concatenate([getattr(s, name) for s in path[::-1]]) for name in TYPES}
+    return {name: torch.from_numpy(x) for name, x in whole.items()}
+
+
+def _sureness(found: dict[str, Tensor]) -> float:
+    return float(found["logp"][found["mask"]].mean())

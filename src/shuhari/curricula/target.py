@@ -1,0 +1,161 @@
+"""Aim at a success rate: of more candidates than are wanted, those that the policy is predicted to solve about half the
+time, where a group of samples teaches most.
+
+Three parts: where candidates come from, who predicts how often each will be solved, and how those near the target are
+picked. Predictors are components of their own (`beta`, `attention`). Left out: a predictor's own state and costs.
+
+Axes: `Q` candidates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import Array, Info, Number, Problem, Request, code, nearest
+from shuhari.events import Collected, Event
+from shuhari.pack import usable
+from shuhari.ports import Ctx, Curriculum, Predictor
+from shuhari.registry import register
+
+PICKS = ("topk", "threshold", "sample", "failed")
+
+
+@register("curriculum", "target")
+@dataclass
+class Target:
+    """Asks `candidates` (another curriculum) for `of` problems for each one wanted, has `predictor` say how often the
+    policy solves each, and keeps those near `target`, in the order in which they came.
+
+    pick: `topk`, the nearest (MoPPS, arXiv 2507.04632); `threshold`, any in [low, high], at random, filled up with the
+    nearest to it (there too); `sample`, without replacement with probabilities proportional to
+    exp(-|p - target| / tau) (DOTS, arXiv 2506.05316); `failed`, likewise proportional to 1 - p, whatever the target
+    (prioritised sampling, Kimi k1.5, arXiv 2501.12599, section 2.3.4). A candidate that came twice counts once, unless
+    there are too few. With `of` = 1 everything is kept: the problems of `candidates` themselves.
+    ahead: steps that are picked for at once, from one prediction; no problem is asked for twice in them.
+
+    A request carries `predicted`, the expected rate, which is a column of its rows. The report says how that compares
+    with what was observed, problem by problem: `curriculum/predicted` and `curriculum/observed` (means, in [0, 1]) and
+    `curriculum/spearman`, their rank correlation over the step's problems, where both vary.
+    reward: the outcome that counts as success, in [0, 1]; ValueError for one that is not.
+    """
+
+    predictor: Predictor
+    candidates: Curriculum
+    of: int = 8
+    target: Number = 0.5
+    pick: str = "topk"
+    low: float = 0.3
+    high: float = 0.7
+    tau: Number = 1e-3
+    ahead: int = 1
+    reward: str = "reward"
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"queue": [], "pairs": []})
+
+    def __post_init__(self) -> None:
+        if self.pick not in PICKS:
+            raise ValueError(f"target: no pick {self.pick!r}; {nearest(self.pick, PICKS)}")
+        for name in ("of", "ahead"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"target: {name} is {getattr(self, name)}: expected at least 1")
+        if not 0 <= self.low <= self.high <= 1:
+            raise ValueError(f"target: low, high are {self.low}, {self.high}: expected 0 <= low <= high <= 1")
+
+    async def select(self, n: int, ctx: Ctx) -> list[Request]:
+        queue = list(self.state["queue"])
+        while len(queue) < n:
+            queue += await self._picked(n * self.ahead, ctx)
+        self.state["queue"] = queue[n:]
+        return queue[:n]
+
+    async def _picked(self, n: int, ctx: Ctx) -> list[Request]:
+        asked = await self.candidates.select(self.of * n, ctx)
+        once: dict[str, Request] = {}
+        for request in asked:
+            once.setdefault(name_of(request.problem), request)
+        asked = list(once.values()) if len(once) >= n else asked
+        p, expected = await self.predictor.predict([r.problem for r in asked], ctx)
+        kept = self.nearest(p, n, ctx).sort().values.tolist()
+        return [replace(asked[i], info={**asked[i].info, "predicted": float(expected[i])}) for i in kept]
+
+    def nearest(self, p: Tensor, n: int, ctx: Ctx) -> Tensor:
+        """The n positions of p [Q] that `pick` keeps, best first."""
+        rng = ctx.rng("target")
+        if self.pick == "threshold":
+            shuffled = torch.randperm(len(p), generator=rng)
+            away = (self.low - p).clamp(min=0) + (p - self.high).clamp(min=0)
+            return shuffled[away[shuffled].argsort(stable=True)][:n]
+        if self.pick == "failed":
+            return drawn((1 - p.double()).clamp(min=1e-6).log(), n, rng)
+        away = (p.double() - ctx.at(self.target)).abs()
+        if self.pick == "sample":
+            return drawn(-away / ctx.at(self.tau), n, rng)
+        return away.argsort(stable=True)[:n]
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, Collected) and "predicted" in event.batch:
+            said = dict(zip(event.batch["problem"].tolist(), event.batch["predicted"].tolist(), strict=True))
+            found = successes(event.batch, self.reward)
+            self.state["pairs"] += [[said[int(k)], s.rate] for k, s in found.items()]
+
+    def report(self) -> Info:
+        """What was predicted of the problems collected since the last report, and what was observed."""
+        pairs, self.state["pairs"] = self.state["pairs"], []
+        if not pairs:
+            return {}
+        predicted, observed = np.array(pairs).T
+        info = {"curriculum/predicted": float(predicted.mean()), "curriculum/observed": float(observed.mean())}
+        rho = spearman(predicted, observed)
+        return info if np.isnan(rho) else {**info, "curriculum/spearman": rho}
+
+
+class Success(NamedTuple):
+    """Graded samples of a problem, and the sum of their outcomes."""
+
+    n: float
+    total: float
+
+    @property
+    def rate(self) -> float:
+        return self.total / self.n
+
+
+def successes(batch: Batch, reward: str = "reward") -> Mapping[str, Success]:
+    """Problem (its `name_of`) -> how often its graded samples succeeded. What is ungraded or broke does not count.
+    ValueError for an outcome outside of [0, 1], which is no success rate."""
+    if not len(batch):
+        return {}
+    outcome = batch.outcome(reward).double()
+    rows = batch["leaf"] & usable(batch) & ~outcome.isnan()
+    outcome = outcome[rows]
+    if len(outcome) and not 0 <= float(outcome.min()) <= float(outcome.max()) <= 1:
+        worst = float(outcome[((outcome < 0) | (outcome > 1))][0])
+        raise ValueError(f"a success rate of {reward!r}: an outcome is {worst:g}: expected 0 to 1; 'reward/score' is")
+    problem, index = batch["problem"][rows].unique(return_inverse=True)
+    n, total = index.bincount(), outcome.new_zeros(len(problem)).index_add_(0, index, outcome)
+    return {str(p): Success(*x) for p, *x in zip(problem.tolist(), n.tolist(), total.tolist(), strict=True)}
+
+
+def name_of(problem: Problem) -> str:
+    """What a predictor remembers a problem by: the column `problem` as text, the same in every epoch."""
+    return str(code(problem.task, problem.id))
+
+
+def drawn(log_weights: Tensor, n: int, rng: Generator) -> Tensor:
+    """n positions without replacement, proportional to exp(log_weights) [Q] (Gumbel top-k; Kool et al. 2019)."""
+    u = torch.rand(len(log_weights), generator=rng, dtype=torch.float64)
+    return (log_weights - (-u.log()).log()).argsort(descending=True, stable=True)[:n]
+
+
+def spearman(x: Array, y: Array) -> float:
+    """Rank correlation of two series, ties taking their mean rank; NaN where one of them does not vary."""
+    a, b = (((v[:, None] > v).sum(1) + (v[:, None] >= v).sum(1)) / 2 for v in (x, y))
+    a, b = a - a.mean(), b - b.mean()
+    norm = float(np.sqrt((a @ a) * (b @ b)))
+    return float(a @ b) / norm if norm else float("nan")

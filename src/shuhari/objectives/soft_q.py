@@ -1,0 +1,88 @@
+"""Bellman residuals on the logits of a language model: the policy itself is the Q-function.
+
+A text is an episode of a tree with deterministic steps: what follows a decision is the decision after it, and the value
+of what follows is read off the same forward, one decision later. Of such a residual (Q(s, a) - y)², y = r + V(s'), a
+method says what Q and V are:
+
+| objective   | Q(s, a)                               | V(s)                         | method |
+|-------------|---------------------------------------|------------------------------|--------|
+| `uniform_q` | scale (log pi(a|s) - log pi_old(a|s)) | mean of Q(s, ·) over all ids | ROVER  |
+
+Left out: texts of several rows (a row is a whole episode here), and discounts.
+
+Axes: `B` rows, `K` positions, `N` decisions of a chunk, `V` vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import Info, Number, Ramp
+from shuhari.needs import Need
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+FORBIDDEN = -1e29  # the logit of an id that could not be taken lies below: it is no action, and no mean counts it
+
+
+@register("objective", "uniform_q")
+@dataclass
+class UniformQ:
+    """(Q - sg[A + V'])², [B, K]: the values of the policy that decides at random, learnt by the policy itself.
+
+    Q = scale x (log pi - log pi_old) of the decision taken, pi_old the policy before the update. A is the column
+    `advantage`: the centred reward of the whole answer, on every decision of it. V' is the mean of Q over all ids at
+    the next decision, 0 after the last one; ids of probability 0 (padding, what top-p leaves out) are no actions. At
+    first Q and V' are 0, and the gradient is -2 scale A grad log pi; the backup tells in later minibatches. scale > 0:
+    what a unit of reward is in nats (the paper's rho). Info: `q`, `next_q`. ValueError where a row goes on in another.
+    Source: He et al. 2025, arXiv 2509.24981.
+    """
+
+    scale: Number = 1.0
+    role: str = "policy"
+    advantage: str = "advantage"
+    couples: Literal["row", "batch"] = field(default="row", init=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.scale, Ramp) and not self.scale > 0:
+            raise ValueError(f"uniform_q: scale is {self.scale}: expected a number > 0")
+
+    @cached_property
+    def needs(self) -> tuple[Need, ...]:
+        """log pi and its mean over all ids: now, and before the update."""
+        names: tuple[str | Callable[..., Tensor], ...] = ("log_prob", mean_log_prob)
+        return tuple(Need((self.role,), name, live=live) for live in (True, False) for name in names)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        new, mean, old, old_mean = (batch[n] for n in self.needs)
+        scale = ctx.at(self.scale)
+        q = scale * (new - old)
+        next_q = following(scale * (mean - old_mean).detach(), batch)
+        return (q - (batch[self.advantage] + next_q)).square(), {"q": q.detach(), "next_q": next_q}
+
+
+def mean_log_prob(dists: tuple[Any, ...], action: Tensor, column: Callable[[str], Tensor]) -> Tensor:
+    """[N] the mean of log pi(a|s) over the ids that could be taken, a functional."""
+    logits = dists[0].parameters()
+    taken = logits > FORBIDDEN
+    return torch.where(taken, logits.log_softmax(-1), 0.0).sum(-1) / taken.sum(-1)
+
+
+def following(value: Tensor, batch: Batch) -> Tensor:
+    """[B, K] the value [B, K] of the next decision of the row; 0 after the last one. ValueError where rows go on in
+    others: their ends are no ends of episodes."""
+    if bool((batch["child"] != -1).any()):
+        raise ValueError("a Bellman residual over rows that go on in other rows: expected one row an episode")
+    mask, K = batch["mask"], batch.width
+    place = torch.where(mask, torch.arange(K), K)
+    later = torch.cat([place[:, 1:], place.new_full((len(place), 1), K)], 1)
+    later = later.flip(1).cummin(1).values.flip(1)  # of the first decision behind each position, K for none
+    padded = torch.cat([value, value.new_zeros(len(value), 1)], 1)
+    return torch.where(mask, padded.gather(1, later), 0.0)

@@ -1,0 +1,48 @@
+"""Shorter is better, among the answers of a group: the length reward of Kimi k1.5."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan
+
+from shuhari.data import Number, Trajectory
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("reward", "length")
+@dataclass
+class Length:
+    """{name: weight x r}, r = 1/2 - (length - min) / (max - min) of a right answer, of a wrong one min(0, r); 0 where
+    all of the group are as long. (Kimi k1.5: Scaling Reinforcement Learning with LLMs, section 2.3.3.)
+
+    A length is what the answer takes in positions, a forced beginning included; min and max are over the graded answers
+    of the group. Right: the grade `of` (named by the task or a reward before this one) is at least `solved`; ungraded
+    there is ungraded here. weight may be a schedule: the paper turns it on after a warm-up, `{from = 0, to = 1, over =
+    1, after = 100}`. Where `[reward.weights]` names rewards, name this one too.
+    """
+
+    name: str = "length"
+    of: str = "score"
+    solved: float = 1.0
+    weight: Number = 1.0
+
+    async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
+        """One grade a leaf, of the whole group at once."""
+        answers = [self._answer(t, path) for t in group for path in t.paths()]
+        lengths = [n for n, grade in answers if grade is not None]
+        least, spread = min(lengths, default=0), max(lengths, default=0) - min(lengths, default=0)
+        grades: list[Mapping[str, float] | None] = []
+        for n, grade in answers:
+            r = 0.5 - (n - least) / spread if spread else 0.0
+            right = grade is not None and grade >= self.solved
+            grades.append(None if grade is None else {self.name: ctx.at(self.weight) * (r if right else min(0.0, r))})
+        return grades
+
+    def _answer(self, t: Trajectory, path: Sequence[int]) -> tuple[int, float | None]:
+        """(its length, the sum of its grades or None)."""
+        steps = [t.steps[i] for i in path]
+        grades = [float(s.reward[self.of]) for s in steps if self.of in s.reward]
+        known = bool(grades) and not any(map(isnan, grades))
+        return sum(len(s.mask) for s in steps if s.action is not None), sum(grades) if known else None

@@ -1,0 +1,47 @@
+"""A penalty for answers that say the same again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from shuhari.data import Number, Trajectory, nearest
+from shuhari.ports import Ctx
+from shuhari.registry import register
+from shuhari.tasks.source import answer_text
+
+UNITS = ("word", "character")
+
+
+@register("reward", "repetition")
+@dataclass
+class Repetition:
+    """{name: -weight x share}: of the answer's n-grams the share that stood there before; 0 for a shorter answer.
+
+    unit: what an n-gram is of, `word`s between white space or `character`s. An answer of text; ungraded where nothing
+    was decided. Where `[reward.weights]` names rewards, name this one too. (The n-gram penalty of Yeo et al. 2025,
+    "Demystifying Long Chain-of-Thought Reasoning in LLMs", arXiv 2502.03373, at the end of the answer.)
+    """
+
+    name: str = "repetition"
+    n: int = 4
+    unit: str = "word"
+    weight: Number = 1.0
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ValueError(f"repetition: n is {self.n}: expected at least 1")
+        if self.unit not in UNITS:
+            raise ValueError(f"repetition: no unit {self.unit!r}; {nearest(self.unit, UNITS)}")
+
+    async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
+        """One grade a leaf."""
+        leaves = [[t.steps[i] for i in path] for t in group for path in t.paths()]
+        said = [answer_text(steps) if any(s.action is not None for s in steps) else None for steps in leaves]
+        weight = ctx.at(self.weight)
+        return [None if text is None else {self.name: -weight * self._share(text)} for text in said]
+
+    def _share(self, text: str) -> float:
+        parts = text.split() if self.unit == "word" else list(text)
+        grams = [tuple(parts[i : i + self.n]) for i in range(len(parts) - self.n + 1)]
+        return 1 - len(set(grams)) / len(grams) if grams else 0.0

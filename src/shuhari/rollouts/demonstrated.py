@@ -1,0 +1,51 @@
+"""Rollouts with demonstrations of the same prompt beside them, in one group.
+
+Left out: environments (their demonstrations are played, see the buffer `demos`), several solutions of one problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from shuhari.buffers.demos import shown
+from shuhari.data import ContractError, Request, Trajectory, altered
+from shuhari.ports import Ctx, Rollout
+from shuhari.registry import register
+from shuhari.rollouts.rounds import outcome
+from shuhari.rollouts.single import Single
+
+
+@register("rollout", "demonstrated")
+@dataclass
+class Demonstrated:
+    """Of the n samples of a group the last is the problem's solution and its end token (LUFFY, RL-PLUS); `of` gives the
+    others. The column `demo` is 1 there and 0 elsewhere. Its log-probability is unknown (NaN): objectives read the
+    policy's own. A solution whose `measure` (a reward's name) is not above 0 is left out of its group.
+
+    ContractError for a problem without a solution or with an environment, and where n is 1.
+    """
+
+    measure: str = "score"
+    of: Rollout = field(default_factory=Single)
+
+    @property
+    def accepts(self) -> Mapping[str, Any]:
+        return self.of.accepts
+
+    async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
+        problem = request.problem
+        whose = f"demonstrated: problem {problem.id!r} of {problem.task}"
+        if problem.solution is None or ctx.task.environment(problem) is not None:
+            raise ContractError(f"{whose}: expected a solution, as text or token ids, and no environment")
+        if request.n < 2:
+            raise ContractError(f"{whose}: no sample is left beside the demonstration: set rollout.n to 2 or more")
+        role = getattr(self.of, "role", "policy")
+        (step,) = shown(problem, problem.solution, ctx, role).steps
+        step = replace(step, info={"text": ctx.text(step.action, role)})
+        demo = Trajectory(request, (step,), info={"demo": 1.0})
+        own = await self.of.group(replace(request, n=request.n - 1), ctx)
+        right = outcome((await ctx.grade([demo]))[0], self.measure) > 0
+        group = [altered(t, request=request, info={**t.info, "demo": 0.0}) for t in own]
+        return [*group, demo] if right else group

@@ -1,0 +1,302 @@
+"""Search inside one group: an answer grows in chunks, in a tree, where it promises most.
+
+Three settings make a search: how a node is expanded (`width`, `depth`), how answers are backed up (`backup`) and which
+node is next (`select`). A finished tree is one trajectory and a node is one step of it, so a chunk that several answers
+share is one row, trained once. Left out: games (an environment's state would have to be copied), learned values.
+
+Axes: `K` decisions of a step. Values lie in [-1, 1] where nothing adds them up: a right answer +1, a wrong one -1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, isnan, log, nan, sqrt, tanh
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from shuhari.data import EMPTY, ContractError, Request, Status, Step, Trajectory, nearest
+from shuhari.models.lanes import NoRoom
+from shuhari.needs import Trace
+from shuhari.ports import Ctx
+from shuhari.registry import register
+from shuhari.rollouts.single import Single, forced
+
+# ---------------------------------------------------------------- a tree under construction
+
+
+@dataclass(eq=False)
+class Node:
+    """`value`: what backups have added up or set, in `visits` of them; `worth`: of an answer, once it is graded;
+    `logp`: the log-probability of the `decided` decisions from the root. `depth` of the root is 0."""
+
+    context: Any  # what a continuation sees
+    parent: Node | None = None
+    step: Step | None = None  # None: the root
+    depth: int = 0
+    ended: bool = False
+    logp: float = 0.0
+    decided: int = 0
+    worth: float = nan
+    value: float = 0.0
+    visits: int = 0
+    kids: list[Node] = field(default_factory=list)
+
+    @property
+    def path(self) -> list[Node]:
+        """Root to here."""
+        return [*(self.parent.path if self.parent else ()), self]
+
+    @property
+    def q(self) -> float:
+        """The mean of what was backed up; 0 where nothing was."""
+        return self.value / self.visits if self.visits else 0.0
+
+    @property
+    def open(self) -> bool:
+        """Whether it can still be grown: it is no answer, and has not been."""
+        return not (self.ended or self.kids)
+
+    @property
+    def confidence(self) -> float:
+        """Mean log-probability of the decisions from the root."""
+        return self.logp / max(1, self.decided)
+
+    @property
+    def uncertainty(self) -> float:
+        """Mean -log-probability of this node's own decisions: what stands for their entropy."""
+        logp, decided = (self.parent.logp, self.parent.decided) if self.parent else (0.0, 0)
+        return (logp - self.logp) / max(1, self.decided - decided)
+
+
+class Tree:
+    """`nodes` in the order of growth, the root first; `prefix`: steps before the root, decided by nobody."""
+
+    def __init__(self, request: Request, context: Any, prefix: Sequence[Step] = ()) -> None:
+        self.request, self.prefix = request, tuple(prefix)
+        self.nodes = [Node(context)]
+
+    def add(self, node: Node, traces: Sequence[Trace], role: str = "policy") -> list[Node]:
+        """Continue `node` by each trace; the new nodes."""
+        kids = []
+        for t in traces:
+            step = Step.of(node.context, t.action, t.logp, t.version, role=role, info=t.info)
+            context, ended = np.concatenate([node.context, t.action]), t.info.get("ended") is not False
+            logp, decided = (0.0, 0) if t.logp is None else (float(t.logp.sum()), len(t.logp))
+            told = node.depth + 1, ended, node.logp + logp, node.decided + decided
+            kids.append(Node(context, node, step, *told))
+        node.kids += kids
+        self.nodes += kids
+        return kids
+
+    def steps(self, node: Node) -> list[Step]:
+        """What was said from the beginning to `node`, as a chain."""
+        said = [*self.prefix, *(n.step for n in node.path if n.step is not None)]
+        return [replace(s, parent=i - 1 if i else None) for i, s in enumerate(said)]
+
+    def trajectory(self, leaves: Iterable[Node] | None = None, **columns: Callable[[Node], float | None]) -> Trajectory:
+        """The tree as one trajectory: the paths to `leaves`, or all of it. `columns`: name -> node -> number, stamped
+        at every decision of the node's step (NaN for None), so that nodes stay apart where they are joined to a row."""
+        kept = None if leaves is None else {id(n) for leaf in leaves for n in leaf.path}
+        nodes = [n for n in self.nodes if n.step is not None and (kept is None or id(n) in kept)]
+        place = {id(n): i for i, n in enumerate(nodes, len(self.prefix))}
+        steps, root = list(self.prefix), len(self.prefix) - 1 if self.prefix else None
+        for n in nodes:
+            assert n.step is not None
+            k = len(n.step.mask)
+            told = {name: np.full(k, nan if (x := of(n)) is None else x, np.float32) for name, of in columns.items()}
+            steps.append(replace(n.step, parent=place.get(id(n.parent), root), info={**n.step.info, **told}))
+        finished = any(s.info.get("ended") is not False for s in steps)
+        return Trajectory(self.request, tuple(steps), Status.FINISHED if finished else Status.TRUNCATED)
+
+
+# ---------------------------------------------------------------- backing up
+
+
+def signed(leaf: Node, v: float, floor: float = 0.1) -> None:
+    """Add v, discounted towards the root by max((d + 1) / (l + 1), `floor`) at depth d of a leaf at depth l; a failure
+    takes nothing from a node that has succeeded, and a success makes good all failures (DeepSearch, section 3.3)."""
+    for d, node in enumerate(leaf.path):
+        g = max((d + 1) / (leaf.depth + 1), floor) * v
+        node.value = node.value + g if node.value * v >= 0 else g if v > 0 else node.value
+        node.visits += 1
+
+
+def mean(leaf: Node, v: float) -> None:
+    """Add v all along the path, so that q is a mean over answers."""
+    for node in leaf.path:
+        node.value, node.visits = node.value + v, node.visits + 1
+
+
+class Backup(NamedTuple):
+    """`born`: the visits that a new node begins with, `back`: what an answer does to its path, `q`: what a node is then
+    said to be worth, in [-1, 1]."""
+
+    born: int
+    back: Callable[[Node, float], None]
+    q: Callable[[Node], float]
+
+
+BACKUPS = {
+    "signed": Backup(1, signed, lambda n: n.value if n.ended else tanh(n.value)),  # the release squashes inner sums
+    "mean": Backup(0, mean, lambda n: n.q),
+}
+
+# ---------------------------------------------------------------- selecting
+
+
+def uct(node: Node, explore: float) -> float:
+    """Q + explore sqrt(ln N_parent / N) (UCT; Kocsis and Szepesvari 2006); no bonus where the parent has no visits,
+    infinite where the node has none."""
+    above = node.parent.visits if node.parent else 0
+    if not node.visits:
+        return inf
+    return node.q + (explore * sqrt(log(above) / node.visits) if above else 0.0)
+
+
+def score(node: Node, weights: Sequence[float], depth: int) -> float:
+    """Of a frontier node: w1 tanh(Q of its parent) + w2 (mean -log p of its decisions) + w3 sqrt(d / depth)."""
+    q = node.parent.q if node.parent else 0.0
+    return weights[0] * tanh(q) + weights[1] * node.uncertainty + weights[2] * sqrt(node.depth / depth)
+
+
+def _frontier(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | None:
+    """On from the best of what has just grown, as long as none of it is an answer; then from the best anywhere."""
+    if fresh and not any(n.ended for n in fresh):
+        return max(fresh, key=lambda n: uct(n, search.explore))
+    free = [n for n in tree.nodes[1:] if n.open]
+    return max(free, key=lambda n: score(n, search.weights, search.depth), default=None)
+
+
+def _descend(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | None:
+    """From the root to the best child, again and again, past subtrees in which nothing can be grown."""
+    live: set[int] = set()
+    for n in reversed(tree.nodes):
+        if n.open or any(id(k) in live for k in n.kids):
+            live.add(id(n))
+    node = tree.nodes[0]
+    while node.kids and id(node) in live:
+        node = max((k for k in node.kids if id(k) in live), key=lambda n: uct(n, search.explore))
+    return node if node.open else None
+
+
+def _breadth(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | None:
+    """The oldest that can be grown: level by level."""
+    return next((n for n in tree.nodes if n.open), None)
+
+
+SELECTS: dict[str, Callable[[TreeSearch, Tree, Sequence[Node]], Node | None]] = {
+    "frontier": _frontier,
+    "uct": _descend,
+    "breadth": _breadth,
+}
+
+
+@register("rollout", "tree")
+@dataclass
+class TreeSearch:
+    """One tree a request: nodes are continued by `width` chunks of max_new / `depth` tokens until n answers are backed
+    up, or after `budget` expansions (0: no bound). With depth = 1 and width = n that is n plain samples.
+
+    Of the answers that an expansion brings only the best is backed up, by reward and then by mean log-probability
+    (DeepSearch, section 3.2), with `every` all of them; where nothing can be grown, the others follow one by one. An
+    answer's value is 2 r - 1 of `reward` r in [0, 1], which the run's own graders are asked for on the way; an ungraded
+    one is not backed up. The tree that is learnt from is the paths to the answers that were, or with `whole` all of it;
+    its steps carry `q` [K], what the node is worth.
+
+    select: `frontier`, with `explore` (of UCT, among new nodes) and `weights` (of the parent's value, of uncertainty,
+    of depth; `score`); `uct`, from the root; `breadth`, level by level. backup: `signed` or `mean`.
+
+    The setting `known` is a right answer of before, {"action", "logp", "version", "mask"} [K]: then nothing is
+    searched, and n - 1 plain samples have it beside them. Chunks are decoded one by one for graders, and a temperature
+    ramp begins anew at each. Source: DeepSearch (2025), arXiv 2509.25454, section 3.
+    """
+
+    select: str = "frontier"
+    backup: str = "signed"
+    width: int = 8
+    depth: int = 64
+    budget: int = 512
+    explore: float = 2.0
+    weights: tuple[float, ...] = (0.4, 0.4, 0.01)
+    every: bool = False
+    whole: bool = False
+    reward: str = "score"
+    role: str = "policy"
+    accepts: Mapping[str, Any] = field(init=False, default_factory=lambda: {"known": None})
+
+    def __post_init__(self) -> None:
+        for name, known in (("select", SELECTS), ("backup", BACKUPS)):
+            if getattr(self, name) not in known:
+                raise ValueError(f"tree: no {name} {getattr(self, name)!r}; {nearest(getattr(self, name), known)}")
+        for name, least in (("width", 1), ("depth", 1), ("budget", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"tree: {name} is {getattr(self, name)}: expected {least} or more")
+        if len(self.weights) != 3:
+            raise ValueError(f"tree: weights are {self.weights}: expected three, of value, uncertainty and depth")
+
+    async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
+        """Raises ContractError for a problem that is played, and ValueError where max_new is no multiple of depth."""
+        if request.settings.get("known") is not None or ctx.task.environment(request.problem) is not None:
+            return await self._plain(request, ctx)
+        if request.sampling.max_new % self.depth:
+            told = f"max_new is {request.sampling.max_new}: expected a multiple of depth, which is {self.depth}"
+            raise ContractError(f"the rollout 'tree': {told}")
+        context = ctx.encode(request.problem.prompt, self.role)
+        prefix = forced(request.prefix, context, self.role, ctx)
+        tree = Tree(request, np.concatenate([prefix[-1].context, prefix[-1].action]) if prefix else context, prefix)
+        born, back, q = BACKUPS[self.backup]
+        node: Node | None = tree.nodes[0]
+        done: list[Node] = []
+        grown = 0
+        while len(done) < request.n:
+            fresh = await self._expand(tree, node, grown, ctx) if node is not None else []
+            for kid in fresh:
+                kid.visits += 0 if kid.ended else born
+            new = [n for n in fresh or tree.nodes if n.ended and not isnan(n.worth) and n not in done]
+            if not (fresh or new):
+                break
+            best = sorted(new, key=lambda n: (n.worth, n.confidence), reverse=True)
+            for leaf in (best if self.every else best[:1])[: request.n - len(done)]:
+                back(leaf, leaf.worth)
+                done.append(leaf)
+            grown += bool(fresh)
+            node = None if self.budget and grown >= self.budget else SELECTS[self.select](self, tree, fresh)
+        leaves = done or [max(tree.nodes, key=lambda n: (n.depth, n.confidence))]  # nothing was graded: the longest
+        return [tree.trajectory(None if self.whole else leaves, q=lambda n: q(n) if n.visits else None)]
+
+    async def _expand(self, tree: Tree, node: Node, i: int, ctx: Ctx) -> list[Node]:
+        """The children of a node, those that are answers graded; the node itself where the model has no room left."""
+        sampling = replace(tree.request.sampling, max_new=tree.request.sampling.max_new // self.depth)
+        key = (tree.request.key, self.role, "node", i)
+        try:
+            kids = tree.add(
+                node, await ctx.engine.sample(self.role, node.context, sampling, self.width, key=key), self.role
+            )
+        except NoRoom:
+            if node.step is None:
+                raise
+            kids = [node]
+        for kid in kids:
+            kid.ended |= kid.depth == self.depth or kid is node
+        ended = [kid for kid in kids if kid.ended]
+        graded = await ctx.grade([Trajectory(tree.request, tuple(tree.steps(kid))) for kid in ended])
+        for kid, t in zip(ended, graded, strict=True):
+            names = t.steps[-1].reward
+            if names and self.reward not in names:
+                raise ContractError(f"tree: reward {self.reward!r} is graded by nobody; {nearest(self.reward, names)}")
+            kid.worth = 2 * float(names.get(self.reward, nan)) - 1
+        return kids
+
+    async def _plain(self, request: Request, ctx: Ctx) -> list[Trajectory]:
+        """n - 1 samples, and the answer that is known."""
+        known = request.settings.get("known")
+        rest, single = replace(request, settings=EMPTY), Single(self.role)
+        if known is None:
+            return await single.group(rest, ctx)  # which says what is wrong
+        plain = await single.group(replace(rest, n=request.n - 1), ctx) if request.n > 1 else []
+        context = ctx.encode(request.problem.prompt, self.role)
+        step = Step.of(context, known["action"], known["logp"], known["version"], role=self.role)
+        step = replace(step, mask=known["mask"], info={"text": ctx.text(known["action"], self.role)})
+        return [*plain, Trajectory(rest, (step,))]

@@ -1,0 +1,130 @@
+"""Where to train: contexts chosen by a surrogate of what training there would bring to all of them.
+
+Model-Based Transfer Learning for Contextual Reinforcement Learning (Cho et al. 2024). `J(a, b)` is the return of the
+policy trained in context a and measured in b, scaled to [0, 1]; each context is given to the best policy there is:
+`V(b) = max_a J(a, b)`. A Gaussian process over the contexts predicts J(a, a), a line in the distance the loss on the
+way to b, and the context whose training promises the largest rise of the mean of V comes next.
+
+Axes: `n` contexts, in order; their distance is that of their indices. Left out: contexts of several dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from shuhari.data import Array, Info, code
+from shuhari.ports import Runs
+from shuhari.registry import register
+
+
+@register("study", "mbtl")
+@dataclass
+class Mbtl:
+    """`trainings` runs, one a context, each measured in all contexts. Reports `study/coverage`, the mean of V.
+
+    contexts: setting -> its value in each context; several settings change together. pick: the next context: `mbtl`;
+    `random`; `equidistant`, in the middles of as many equal parts; or `independent`, every context in order, where no
+    policy is used but in its own. beta: the weight of the surrogate's deviation after k trainings: `one`, `inverse`
+    (1 / (k + 1)) or `log` (sqrt(log(k + 1)), that of the paper's results). slope: the loss of a step of the index (of
+    n = 100 contexts the paper's is 0.005), or `fitted` to what was measured. noise: the standard deviation of what the
+    surrogate is fitted to; restarts: of that fit. low, high: the score (`measure`, of the evaluation) that counts as 0
+    and as 1. Raises ValueError for contexts of unlike numbers of values, or fewer than `trainings`.
+    """
+
+    contexts: Mapping[str, tuple[float, ...]]
+    trainings: int = 15
+    pick: Literal["mbtl", "random", "equidistant", "independent"] = "mbtl"
+    beta: Literal["one", "inverse", "log"] = "log"
+    slope: float | Literal["fitted"] = "fitted"
+    noise: float = 0.1
+    restarts: int = 9
+    low: float = 0.0
+    high: float = 1.0
+    measure: str = "greedy"
+
+    def __post_init__(self) -> None:
+        sizes = {len(values) for values in self.contexts.values()}
+        if len(sizes) != 1 or 0 in sizes:
+            raise ValueError(f"contexts of {sorted(sizes)} values: expected settings with as many values each")
+        self.n = sizes.pop()
+        if not 1 <= self.trainings <= self.n:
+            raise ValueError(f"trainings is {self.trainings}: expected 1 to {self.n}, a context each")
+        if self.high <= self.low:
+            raise ValueError(f"high is {self.high}: expected more than low, {self.low}")
+
+    def __call__(self, runs: Runs) -> Iterator[Info]:
+        J, done = np.zeros((self.n, self.n)), list[int]()  # untrained: 0, the lowest
+        while len(done) < self.trainings:
+            a = self.next(J, done, runs.seed)
+            yield from runs.train(f"context-{a}", self.settings(a))
+            for b in [a] if self.pick == "independent" else range(self.n):
+                score = runs.evaluate(f"context-{a}", self.settings(b))[self.measure]
+                J[a, b] = (score - self.low) / (self.high - self.low)
+            done.append(a)
+            told = {"trained": len(done), "context": a, "own": J[a, a], "coverage": J.max(0).mean()}
+            yield {f"study/{k}": v for k, v in told.items()}
+
+    def settings(self, context: int) -> dict[str, float]:
+        """Those that make a run one of this context."""
+        return {key: values[context] for key, values in self.contexts.items()}
+
+    def next(self, J: Array, done: list[int], seed: int) -> int:
+        """The context to train in after those in `done`."""
+        k = len(done)
+        if self.pick == "independent":
+            return k
+        if self.pick == "equidistant":
+            return int((2 * k + 1) * (self.n - 1) / (2 * self.trainings) + 0.5)
+        if self.pick == "random":
+            return int(np.random.default_rng(code(seed, "contexts")).permutation(self.n)[k])
+        if not done:
+            return self.n // 2
+        mean, deviation = surrogate(done, J[done, done], self.n, self.noise, self.restarts, code(seed, "surrogate", k))
+        c = fitted(J, done) if self.slope == "fitted" else self.slope
+        worth = acquisition(mean, deviation, J.max(0), BETA[self.beta](k), c)
+        worth[done] = -np.inf
+        return int(worth.argmax())
+
+
+BETA: dict[str, Callable[[int], float]] = {
+    "one": lambda k: 1.0,
+    "inverse": lambda k: 1 / (k + 1),
+    "log": lambda k: math.sqrt(math.log(k + 1)),
+}
+
+
+def acquisition(mean: Array, deviation: Array, V: Array, beta: float, c: float) -> Array:
+    """[n] the rise of the mean of V that training in each context promises, all [n] (the paper's acquisition function):
+    `mean_b max(mean(a) + beta deviation(a) - c |a - b| - V(b), 0)`."""
+    at = np.arange(len(V))
+    promised: Array = (mean + beta * deviation)[:, None] - c * np.abs(at[:, None] - at)
+    return np.maximum(promised - V, 0).mean(1)
+
+
+def fitted(J: Array, done: list[int]) -> float:
+    """The loss a step of the index: least squares of J(a, a) - J(a, b) on |a - b|, through the origin, at least 0."""
+    distance = np.abs(np.arange(len(J)) - np.array(done)[:, None])
+    loss = J[done, done][:, None] - J[done]
+    return max(0.0, float((distance * loss).sum() / (distance**2).sum()))
+
+
+def surrogate(at: list[int], y: Array, n: int, noise: float, restarts: int, seed: int) -> tuple[Array, Array]:
+    """([n] mean, [n] deviation) of a Gaussian process over 0..n-1, given `y` at `at`: a constant times an RBF kernel,
+    fitted by marginal likelihood. Its prior mean is 0, the lowest return."""
+    try:
+        from sklearn.gaussian_process import GaussianProcessRegressor
+        from sklearn.gaussian_process.kernels import RBF, ConstantKernel
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(f'{error}: pip install "shuhari[studies]"') from error
+    kernel: Any = ConstantKernel(1.0, (1e-3, 1e3)) * RBF(1.0, (1e-2, 1e2))
+    process = GaussianProcessRegressor(kernel, alpha=noise**2, n_restarts_optimizer=restarts, random_state=seed % 2**32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of few points the likeliest length is often one of its bounds
+        process.fit(np.array(at, float)[:, None], y)
+    return tuple(process.predict(np.arange(n, dtype=float)[:, None], return_std=True))

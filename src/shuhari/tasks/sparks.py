@@ -1,0 +1,101 @@
+"""Sums worked out step by step, some of which need a rare first token that spoils the others.
+
+The stand-in for tokens that are seldom tried, mostly punished and sometimes needed: `7+2=` -> `+2=9`, and `7-5+6=` ->
+`!-5=2+6=8`. What comes after the last `=` is graded, and whether a `!` came first where it belongs, and only there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+from shuhari.data import Problem, Step
+from shuhari.registry import register
+from shuhari.tasks.source import Generated, Listed, Stream, answer_text, check_sizes, check_split, distinct, drawn
+
+SPARK = "!"
+
+
+@register("task", "sparks")
+@dataclass
+class Sparks:
+    """Chains of `terms` digits whose running sums are digits too; with `minus` each has a subtraction, else none has.
+
+    rare, slip: shares in [0, 1], for the demonstrations: of those that begin with `!`, whatever the problem, and of the
+    steps that make one too little. Work goes on from what was written, and counts modulo 10, so no error makes up for
+    another. Graded besides `score`: `spark`, 1.0 where the answer begins with `!`. `info`: `terms`, their number.
+    test_fraction, test_size, seed: as for `chain`.
+    """
+
+    terms: int = 4
+    minus: bool = False
+    rare: float = 0.05
+    slip: float = 0.25
+    test_fraction: float = 1 / 16
+    test_size: int = 256
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.terms <= 16:
+            raise ValueError(f"sparks: terms is {self.terms}: expected 2 to 16")
+        for name in ("rare", "slip"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"sparks: {name} is {getattr(self, name)}: expected a share in [0, 1]")
+        check_sizes("sparks", self.test_fraction, self.test_size)
+
+    @property
+    def alphabet(self) -> str:
+        """The characters of prompts and answers."""
+        return f"0123456789+-={SPARK}"
+
+    def problems(self, split: str) -> Generated | Listed:
+        """`train` has no end; `test` is up to `test_size` problems of pairwise distinct content."""
+        return self._test if check_split(split) == "test" else Generated(lambda i: self._item("train", i)[1])
+
+    def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
+        """{"score": 1.0 for the right number, with a `!` before the work or without as the problem needs, else 0.0;
+        "spark": 1.0 after a `!`}."""
+        text = answer_text(steps)
+        spark = text.startswith(SPARK)
+        right = text.rpartition("=")[2] == problem.answer
+        return {"score": float(right and spark == self.minus), "spark": float(spark)}
+
+    def environment(self, problem: Problem) -> None:
+        return None
+
+    def spaces(self) -> None:
+        return None
+
+    @cached_property
+    def _test(self) -> Listed:
+        return distinct(lambda i: self._item("test", i), self.test_size)
+
+    def _item(self, split: str, index: int) -> tuple[str, Problem]:
+        stream = Stream("sparks", self.seed, self.minus, split, index)
+        content, terms = drawn(split, self.test_fraction, lambda: self._draw(stream), "sparks")
+        spark = SPARK if stream.uniform() < self.rare else ""
+        shown = worked(terms, [stream.uniform() < self.slip for _ in terms])
+        solution = spark + "".join(f"{t:+d}={s}" for t, s in zip(terms[1:], shown, strict=True))
+        return content, Problem("sparks", content, f"{content}=", str(sum(terms)), solution, {"terms": len(terms)})
+
+    def _draw(self, stream: Stream) -> tuple[str, list[int]]:
+        """The sum as text, and its signed terms: the differences of running sums that are uniform, and fall or rise as
+        `minus` says."""
+        totals = sorted(stream.below(10) for _ in range(self.terms))
+        while self.minus and totals == sorted(totals):
+            totals = [stream.below(10) for _ in range(self.terms)]
+        terms = [b - a for a, b in pairwise([0, *totals])]
+        return f"{terms[0]}{''.join(f'{t:+d}' for t in terms[1:])}", terms
+
+
+def worked(terms: Sequence[int], wrong: Sequence[bool]) -> list[int]:
+    """The running sums after each term but the first, modulo 10; where `wrong`, one too little. The work goes on from
+    what it says."""
+    total, out = terms[0], []
+    for term, error in zip(terms[1:], wrong[1:], strict=True):
+        total = (total + term - error) % 10
+        out.append(total)
+    return out

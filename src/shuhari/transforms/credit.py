@@ -1,0 +1,82 @@
+"""Credit by a model that was told outcomes alone: one right and one wrong sample a group, their decisions weighted.
+
+Axes: `B` rows, `K` positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Generator, Tensor
+
+from shuhari.batch import Batch
+from shuhari.needs import Need
+from shuhari.ports import Ctx
+from shuhari.reduce import ends, units
+from shuhari.registry import register
+from shuhari.transforms.streams import carried
+
+
+@register("transform", "credit")
+@dataclass
+class Credit:
+    """What OREAL learns from (Lyu et al. 2025, arXiv 2502.06781): streams `pos` and `neg`, and `advantage` weighted.
+
+    Of each group that has both, one right sample (outcome above `threshold`) is chosen for `pos` and one wrong one for
+    `neg`, at random; `rl` keeps the two alone. `credit` is all samples of such groups, and the two sides of a group
+    weigh the same on it, as the two that are chosen do. Their advantage, which comes from the whole group (so put
+    `advantage` under [collect]), is multiplied by max(2 sigmoid(w) - 1, 0) on the right sample and by max(1 - 2
+    sigmoid(w), 0) on the wrong one, w the value [B, K] that `role` gives each decision (objective `outcome`). An empty
+    role leaves the advantage as it is. running: w is the mean of the values so far, as in the released code.
+    """
+
+    role: str = "credit"
+    running: bool = False
+    threshold: float = 0.5
+    reward: str = "reward"
+    stream: str = "rl"
+
+    @cached_property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need((self.role,), "value"),) if self.role else ()
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        outcome, mask = batch.outcome(self.reward), batch["mask"]
+        right, carries = outcome > self.threshold, carried(batch, self.stream) & ~outcome.isnan()
+        side = 2 * units(batch, "group") + right
+        samples = ends(batch) & carries
+        chosen = pairs(side, samples, ctx.rng("credit"))
+        pick = torch.isin(batch["episode"], batch["episode"][chosen])  # with all its rows
+        advantage = batch["advantage"]
+        if self.role:
+            w = batch[self.needs[0]]
+            if self.running:
+                w = (w * mask).cumsum(1) / mask.cumsum(1).clamp(min=1)
+            p = 2 * w.sigmoid() - 1
+            advantage = advantage * torch.where(right[:, None], p, -p).clamp(min=0)
+        streams = {"pos": pick & right, "neg": pick & ~right, self.stream: pick}
+        balance = torch.where(carries, balanced(side, samples), 0.0)
+        weights = {"credit": balance, **{name: rows.float() for name, rows in streams.items()}}
+        columns = {f"weight/{name}": weight[:, None] * mask for name, weight in weights.items()}
+        return batch.put({"advantage": advantage, **columns})
+
+
+def pairs(side: Tensor, samples: Tensor, rng: Generator) -> Tensor:
+    """[B] bool: of the `samples` [B] of each group one of either side, at random, where it has both; side [B] is twice
+    the number of the group, plus 1 for what is right."""
+    rank, n = torch.randperm(len(side), generator=rng), _groups(side)
+    first = torch.full((2 * n,), len(side)).scatter_reduce(0, side[samples], rank[samples], "amin")
+    both = (first.view(n, 2) < len(side)).all(1)
+    return samples & (rank == first[side]) & both[side // 2]
+
+
+def balanced(side: Tensor, samples: Tensor) -> Tensor:
+    """[B] weights with which the two sides of a group weigh the same, 1 on average; 0 where it has one alone."""
+    count = torch.bincount(side[samples], minlength=2 * _groups(side)).view(-1, 2)
+    return (count.sum(1)[side // 2] / (2 * count.view(-1)[side].clamp(min=1))) * (count > 0).all(1)[side // 2]
+
+
+def _groups(side: Tensor) -> int:
+    return int(side.max()) // 2 + 1 if len(side) else 0

@@ -1,0 +1,77 @@
+"""Readings of a curve, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from shuhari.claims.curve import Reading, crossing
+
+COLUMNS = {
+    "evaluate/mean": [None, 0.4, None, 0.8],
+    "length": [10.0, 8.0, 6.0, 4.0],
+    "nan": [math.nan, 1.0, math.nan, 3.0],
+}
+SPENT = [100.0, 200.0, 300.0, 400.0]
+START = {"mean": 0.2}
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("length:final", 4.0),
+        ("length", 4.0),
+        ("length:first", 10.0),
+        ("length:best", 10.0),
+        ("length:mean", 7.0),
+        ("length:last=2", 5.0),
+        ("length:area", 7.0),
+        ("nan:mean", 2.0),
+        ("evaluate/mean:first", 0.2),  # the score before the first step
+        ("evaluate/mean:area", (0.3 * 200 + 0.6 * 200) / 400),
+        ("evaluate/mean:to=0.6", 300.0),  # half-way between 200 and 400
+        ("evaluate/mean:to=0.2", 0.0),
+        ("evaluate/mean:to=0.9", 500.0),  # never: the whole budget
+        ("length:at=evaluate/mean>=0.4", 8.0),
+        ("length:at=evaluate/mean>=0.8", 4.0),
+        ("evaluate/mean:at=length<=8", 0.4),
+    ],
+)
+def test_readings(text: str, value: float) -> None:
+    assert Reading.of(text)(COLUMNS, SPENT, START, 500.0) == pytest.approx(value)
+
+
+def test_a_value_that_is_never_reached_has_no_reading() -> None:
+    assert math.isnan(Reading.of("length:at=evaluate/mean>=0.9")(COLUMNS, SPENT, START, 500.0))
+
+
+def test_names_of_a_reading_are_the_metrics_that_it_reads() -> None:
+    assert Reading.of("length:at=evaluate/mean>=0.9").names == ("length", "evaluate/mean")
+    assert Reading.of("reward/mean@sums:final").names == ("reward/mean@sums",)
+
+
+def test_a_crossing_at_a_jump_and_between_equals() -> None:
+    x = np.array([0.0, 1.0, 2.0])
+    assert crossing(x, np.array([0.0, 0.0, 1.0]), 0.5, 9.0) == 1.5
+    assert crossing(x, np.array([0.5, 0.5, 1.0]), 0.5, 9.0) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("length:fnal", "did you mean 'final'"),
+        ("length:lst=3", "did you mean 'last'"),
+        ("length:last=x", "'x' is no number"),
+        ("length:at=0.5", "metric:at=other>=value"),
+    ],
+)
+def test_mistakes_are_named(text: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Reading.of(text)
+
+
+def test_a_metric_that_is_not_there_gives_the_nearest() -> None:
+    with pytest.raises(KeyError, match="did you mean 'length'"):
+        Reading.of("lenght:final")(COLUMNS, SPENT, START, 500.0)

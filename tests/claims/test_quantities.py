@@ -1,0 +1,67 @@
+"""What is compared: correlation and separation against scipy, a fit against the curve that made the points."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import mannwhitneyu, spearmanr
+
+from shuhari.claims.quantities import Correlation, Evidence, Fit, Metric, Separation, Simulated, Speed
+
+
+def evidence(**columns: list[float]) -> Evidence:
+    n = len(next(iter(columns.values())))
+    return Evidence(0, columns, [float(i + 1) for i in range(n)], {}, float(n))
+
+
+def test_metric_reads_a_curve() -> None:
+    assert Metric("x:mean")(evidence(x=[1.0, 2.0, 3.0])) == 2.0
+    assert Metric("x:at=y>=1").names == ("x", "y")
+
+
+def test_correlation_and_separation_are_scipys() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=30).round(1)
+    y = (0.5 * x + rng.normal(size=30)).round(1)
+    run = evidence(x=x.tolist(), y=y.tolist())
+    assert Correlation("x", "y")(run) == pytest.approx(spearmanr(x, y).statistic)
+    assert Separation("x", "y")(run) == pytest.approx(mannwhitneyu(x, y).statistic / 900)
+
+
+def test_correlation_takes_the_steps_that_have_both() -> None:
+    run = evidence(x=[1.0, 2.0, 3.0, 4.0], y=[1.0, None, 3.0, 9.0])  # type: ignore[list-item]
+    assert Correlation("x", "y")(run) == 1.0
+    assert math.isnan(Correlation("x", "y")(evidence(x=[1.0, 2.0], y=[1.0, 2.0])))
+
+
+def test_a_fit_tells_held_out_points_of_its_own_form_and_not_of_another() -> None:
+    h = np.linspace(2.0, 0.1, 20)  # entropy falls, reward rises: R = -a e^H + b
+    run = evidence(h=h.tolist(), r=(-0.1 * np.exp(h) + 1.0).tolist())
+    assert Fit("r", "h", form="exponential")(run) == pytest.approx(1.0)
+    assert Fit("r", "h", form="linear")(run) < 0.5
+    assert math.isnan(Fit("r", "h", train=0.1)(run))  # two points for two numbers
+
+
+def test_speed_is_of_the_budget_after_the_first_step() -> None:
+    run = evidence(wall=[5.0, 6.0, 7.0])
+    assert Speed()(run) == 1.0
+
+
+def test_a_simulation_and_an_identity() -> None:
+    def by(seed: int) -> dict[str, float]:
+        return {"share": 0.1 * seed, "error": 1e-9}
+
+    assert Simulated(by, "share")(Evidence(3)) == pytest.approx(0.3)
+    assert Simulated(by, "error", tolerance=1e-6)(Evidence(3)) == 1.0
+    assert Simulated(by, "share", tolerance=1e-6)(Evidence(3)) == 0.0
+    with pytest.raises(KeyError, match="did you mean 'share'"):
+        Simulated(by, "shere")(Evidence(0))
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="did you mean 'linear'"):
+        Fit("a", "b", form="linaer")
+    with pytest.raises(ValueError, match="train is 1"):
+        Fit("a", "b", train=1.0)

@@ -1,0 +1,68 @@
+"""The results that are kept: of the recipes and modules as they are, within the bar, and judged by the rule."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from shuhari.claims.claim import read
+from shuhari.claims.result import stale
+from shuhari.claims.verdict import Rule, Verdict, overall
+from shuhari.library import names, result, results
+from shuhari.recipe import load
+from shuhari.settings import Settings
+
+CLAIMS = [name for name in names() if load(name).tree.get("claim")]
+RESULTS = [p.relative_to(results()).with_suffix("").as_posix() for p in sorted(results().rglob("*.json"))]
+
+
+@pytest.mark.parametrize("smoke", [False, True], ids=["full", "smoke"])
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_claim_can_be_read(name: str, smoke: bool) -> None:
+    claim = read(name, smoke=smoke)
+    assert claim.says and claim.paper.get("title")
+    for check in claim.checks:
+        Settings().component("quantity", check.quantity, name, "metric")
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_result_is_of_the_claim_as_it_stands(name: str) -> None:
+    assert stale(read(name), kept(name)) == "", f"shuhari claim {name}"
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_verdict_follows_from_the_values(name: str) -> None:
+    found, verdicts = kept(name), []
+    for check in found["checks"]:
+        table = {k: check[k] for k in ("direction", "margin", "arm", "against", "factor")}
+        rule = Rule(**table, range=tuple(check.get("range", ())))
+        ours = numbers(check["values"][rule.arm])
+        fixed = not isinstance(rule.against, str)
+        theirs = [float(rule.against)] * len(ours) if fixed else numbers(check["values"][rule.against])
+        verdict, estimate, _ = rule.judge(ours, theirs)
+        assert verdict == check["verdict"], check
+        if estimate.n > 1:
+            scale = max(map(abs, [*ours, *theirs, 1e-9]))
+            assert estimate.value == pytest.approx(check["difference"], abs=2e-3 * scale)  # values are rounded
+        verdicts.append(verdict)
+    assert overall(map(Verdict, verdicts)) == found["verdict"] == found["history"][-1]["verdict"]
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_no_claim_sits_at_the_floor_or_the_ceiling(name: str) -> None:
+    found = kept(name)
+    if found["chance"]:  # a warm-started policy of a task with a score
+        assert found["chance"]["mean"] < 0.2
+        assert 0.1 <= found["start"]["mean"] <= 0.6
+
+
+def kept(name: str) -> dict[str, Any]:
+    found = result(name)
+    assert found is not None
+    return found
+
+
+def numbers(values: list[float | None]) -> list[float]:
+    return [math.nan if v is None else v for v in values]

@@ -1,0 +1,132 @@
+"""The runs of a claim end to end, on a bandit: pairs, a warm start, sharing, a kill, and what failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shuhari.claims import sources
+from shuhari.claims.claim import read
+from shuhari.claims.result import hashes, stale
+from shuhari.claims.runs import ClaimError, Job, make, planned, spent
+from shuhari.cli import main
+from shuhari.settings import Settings
+from shuhari.store import Run
+
+RECIPE = """summary = "a bandit, after a warm-up"
+extends = "baselines/bandit"
+[[stage]]
+name = "warm-up"
+steps = 2
+[[stage]]
+name = "rl"
+part.policy.optimiser.lr = 0.3
+[claim]
+says = "a larger step learns sooner"
+warm = "warm-up"
+budget = {steps = 40}
+seeds = 5
+settings = {evaluate = {every = 10}}
+smoke = {budget = {steps = 3}}
+[claim.baseline]
+stage.rl.part.policy.optimiser.lr = 0.02
+[[claim.check]]
+metric = "evaluate/mean:area"
+direction = "up"
+[[claim.check]]
+metric = "reward/mean:last=5"
+direction = "not lower"
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    path = tmp_path / "own.toml"
+    path.write_text(RECIPE.replace("evaluate/mean", "reward/mean"))
+    return str(path)
+
+
+def ran(argv: list[str]) -> int:
+    with pytest.raises(SystemExit) as end:
+        main(argv)
+    return int(end.value.code or 0)
+
+
+def test_a_claim_killed_and_gone_on_with_is_the_claim_that_was_not(recipe: str, tmp_path: Path) -> None:
+    whole, cut = (
+        ["claim", recipe, "--out", str(tmp_path / f"out-{name}"), "--runs", str(tmp_path / name)] for name in "ab"
+    )
+    assert ran(whole) == 0
+    process = subprocess.Popen([sys.executable, "-m", "shuhari", *cut], start_new_session=True, stderr=subprocess.PIPE)
+    while not list((tmp_path / "b").glob("own/*/summary.json")) and process.poll() is None:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert ran(cut) == 0
+    a, b = (json.loads((tmp_path / f"out-{name}" / "claims" / "own.json").read_text()) for name in "ab")
+    assert a["checks"] == b["checks"] and a["arms"]["method"]["curves"] == b["arms"]["method"]["curves"]
+    assert a["verdict"] == "holds" and [c["n"] for c in a["checks"]] == [5, 5]
+    assert a["arms"]["baseline"]["changes"] == {"stage.rl.part.policy.optimiser.lr": 0.02}
+    assert a["start"] and a["chance"] and a["model"]["parameters"] == 10 and len(a["history"]) == 1
+    assert (tmp_path / "out-a" / "plots" / "own.png").stat().st_size > 1000
+    claim = read(recipe)
+    assert stale(claim, a) == ""
+    assert stale(claim, {**a, "hashes": {**hashes(claim), "recipes": {}}}) == "recipe 'baseline' has changed"
+    assert ran(whole) == 0  # nothing is left to do, and the history says that it was measured again
+    again = json.loads((tmp_path / "out-a" / "claims" / "own.json").read_text())
+    assert again["checks"] == a["checks"] and len(again["history"]) == 2
+
+
+def test_jobs_pair_by_seed_share_a_warm_start_and_what_is_alike(recipe: str, tmp_path: Path) -> None:
+    claim = read(recipe, smoke=True)
+    jobs = planned(claim, tmp_path)
+    assert [(j.arm, j.seed) for j in jobs] == [
+        ("warm start", 0), ("warm start", 1), ("method", 0), ("baseline", 0), ("method", 1), ("baseline", 1)
+    ]  # fmt: skip
+    assert jobs[2].after is jobs[3].after is jobs[0] and jobs[4].after is jobs[1]
+    other = Path(recipe).with_name("other.toml")
+    other.write_text(Path(recipe).read_text().replace("rl.part.policy.optimiser.lr = 0.3", "rl.part.policy.epochs = 2"))
+    shared = {j.path for j in planned(read(str(other), smoke=True), tmp_path)} & {j.path for j in jobs}
+    assert {j.path for j in jobs if j.arm == "warm start"} <= shared
+
+
+def test_runs_that_fail_are_told_of_together(recipe: str, tmp_path: Path) -> None:
+    claim = read(recipe, smoke=True)
+    quantities = [Settings().component("quantity", c.quantity, "x", "metric") for c in claim.checks]
+    bad = [j for j in planned(claim, tmp_path) if j.arm == "method" and j.seed == 1]
+    (bad[0].path / "checkpoints" / "step-1").mkdir(parents=True)  # of a run whose database is lost
+    with pytest.raises(ClaimError, match="1 of 6 runs failed"):
+        make(claim, quantities, tmp_path)
+    left: list[Job] = [j for j in planned(claim, tmp_path) if j not in bad and j.arm != "method"]
+    assert all(Run(j.path).status == "complete" for j in left)
+
+
+def test_a_run_killed_before_its_first_transaction_is_not_done(recipe: str, tmp_path: Path) -> None:
+    job = planned(read(recipe, smoke=True), tmp_path)[0]
+    job.path.mkdir(parents=True)
+    (job.path / "run.sqlite").touch()
+    assert not job.done
+
+
+def test_what_evaluation_spends_is_no_part_of_a_budget() -> None:
+    columns: dict[str, Any] = {
+        "step": [1, 2], "spent/tokens": [5, 9], "spent/probe/tokens": [1, 2], "spent/evaluate/tokens": [7, 7]
+    }  # fmt: skip
+    assert spent(columns, "tokens") == [6, 11]
+
+
+def test_a_module_is_the_same_while_it_does_the_same(tmp_path: Path) -> None:
+    digests = []
+    for i, text in enumerate(('"""a"""\nx = 1  # one\n', '"""b"""\n\nx  =  1\n', '"""a"""\nx = 2\n')):
+        path = tmp_path / f"{i}.py"
+        path.write_text(text)
+        digests.append(sources.digest(path))
+    assert digests[0] == digests[1] != digests[2]

@@ -1,0 +1,93 @@
+"""The rule: Student's interval against scipy's, and each corner of the table of verdicts."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import ttest_1samp
+
+from shuhari.claims.verdict import Rule, Verdict, overall
+from shuhari.stats import t_interval
+
+H, F, O = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN  # noqa: E741
+SPREAD = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])  # mean 0; half a 95 % interval is 0.982
+
+
+@pytest.mark.parametrize("n", [2, 5, 8, 40])
+def test_the_interval_is_scipys(n: int) -> None:
+    x = np.random.default_rng(n).normal(0.3, 1.0, n)
+    found, theirs = t_interval(x), ttest_1samp(x, 0).confidence_interval(0.95)
+    np.testing.assert_allclose((found.low, found.high), (theirs.low, theirs.high), rtol=1e-12)
+    assert found.n == n
+
+
+def test_an_interval_leaves_nan_out_and_needs_two() -> None:
+    assert t_interval([1.0, math.nan, 1.0]).n == 2
+    assert math.isnan(t_interval([1.0]).low) and math.isnan(t_interval([math.nan]).value)
+
+
+@pytest.mark.parametrize(
+    ("direction", "margin", "effect", "verdict"),
+    [
+        ("up", 0.0, 2.0, H),
+        ("up", 0.0, 0.5, O),  # [-0.48, 1.48]
+        ("up", 0.0, -0.5, O),
+        ("up", 0.0, -2.0, F),
+        ("up", 1.5, 0.5, F),  # it may be anything up to 1.48, which falls short of 1.5
+        ("up", 1.4, 0.5, O),
+        ("down", 0.0, -2.0, H),
+        ("down", 0.0, 2.0, F),
+        ("down", 1.5, -0.5, F),
+        ("not lower", 1.0, 0.0, H),  # [-0.98, 0.98] > -1
+        ("not lower", 0.9, 0.0, O),
+        ("not lower", 0.9, -2.0, F),
+        ("not higher", 1.0, 0.0, H),
+        ("not higher", 0.9, 2.0, F),
+    ],
+)
+def test_the_table(direction: str, margin: float, effect: float, verdict: Verdict) -> None:
+    theirs = np.arange(5.0)
+    assert Rule(direction, margin).judge(theirs + effect + SPREAD, theirs)[0] is verdict
+
+
+def test_equal_arms_show_no_effect() -> None:
+    same = [0.4] * 8
+    assert Rule("up").judge(same, same)[0] is F
+    assert Rule("not lower", 0.01).judge(same, same)[0] is H
+
+
+def test_a_factor_scales_what_is_compared_with() -> None:
+    theirs = np.full(5, 10.0)
+    verdict, found, _ = Rule("down", factor=0.8).judge(theirs * 0.7 + SPREAD / 10, theirs)
+    assert verdict is H and found.value == pytest.approx(-1.0)
+
+
+def test_few_pairs_are_open_and_say_so() -> None:
+    verdict, found, why = Rule().judge([1, 2, 3, 4, math.nan], [0] * 5)
+    assert verdict is O and found.n == 4 and "4 of 5" in why
+
+
+def test_both_arms_at_an_end_tell_nothing() -> None:
+    rule = Rule("up", range=(0.0, 1.0))
+    assert rule.judge([1.0] * 5, [0.985] * 5)[0] is O
+    assert rule.judge([0.0] * 5, [0.01] * 5)[::2] == (O, "both arms sit at 0")
+    assert rule.judge([1.0] * 5, [0.9] * 5)[0] is H
+    assert Rule("up", against=0.5, range=(0.0, 1.0)).judge([1.0] * 5, [0.5] * 5)[0] is H  # a number sits nowhere
+
+
+@pytest.mark.parametrize(
+    ("of", "verdict"), [((H, H), H), ((H, O), O), ((H, F), F), ((O, F), F), ((O,), O)]
+)  # fmt: skip
+def test_several_checks(of: tuple[Verdict, ...], verdict: Verdict) -> None:
+    assert overall(of) is verdict
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(ValueError, match="did you mean 'up'"):
+        Rule("upp")
+    with pytest.raises(ValueError, match="margin is -1"):
+        Rule(margin=-1)
+    with pytest.raises(ValueError, match="range is"):
+        Rule(range=(1.0, 0.0))

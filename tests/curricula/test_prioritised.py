@@ -1,0 +1,32 @@
+"""Prioritised sampling: `target` with pick = "failed"."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from shuhari.curricula.beta import Beta
+from shuhari.curricula.sequential import Sequential
+from shuhari.curricula.target import Target
+
+
+def picked(p: list[float], n: int, seed: int) -> list[int]:
+    ctx: Any = SimpleNamespace(rng=lambda *_: torch.Generator().manual_seed(seed), at=float)
+    return Target(Beta(), Sequential(), pick="failed").nearest(torch.tensor(p), n, ctx).tolist()
+
+
+def test_the_chance_of_a_problem_is_its_failure_rate() -> None:
+    p, draws = [0.0, 0.5, 0.9, 1.0], 4000
+    counts = torch.bincount(torch.tensor([picked(p, 1, seed)[0] for seed in range(draws)]), minlength=4) / draws
+    expected = [1 / 1.6, 0.5 / 1.6, 0.1 / 1.6, 0.0]
+    for found, chance in zip(counts.tolist(), expected, strict=True):
+        assert found == pytest.approx(chance, abs=4 * (chance * (1 - chance) / draws) ** 0.5 + 1e-3)
+
+
+def test_what_is_always_solved_comes_last() -> None:
+    for seed in range(20):
+        assert set(picked([1.0, 0.2, 1.0, 0.9], 2, seed)) == {1, 3}
+        assert sorted(picked([1.0, 0.2, 1.0], 3, seed)) == [0, 1, 2]

@@ -1,0 +1,54 @@
+"""The page on adding a method, followed to the letter: its files in an empty folder, its commands in small."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "add-a-method.md").read_text(encoding="utf-8")
+FILE = re.compile(r"^`(?P<name>[\w.]+)`\n\n```\w+\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+SMALL = ["--set", "stage.warm-up.steps=2", "--set", "stage.rl.steps=1", "--set", "evaluate.n=4"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("own")
+    files = {m["name"]: m["text"] for m in FILE.finditer(PAGE)}
+    assert set(files) == {"topr.py", "topr.toml", "test_topr.py"}
+    for name, text in files.items():
+        (made / name).write_text(text, encoding="utf-8")
+    return made
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["shuhari", "train", "topr.toml", "--dry-run"],
+        ["shuhari", "train", "topr.toml", "--run", "runs/topr", *SMALL],
+        ["pytest", "-q", "-p", "no:cacheprovider", "test_topr.py"],
+        ["shuhari", "claim", "topr.toml", "--smoke"],
+    ],
+    ids=" ".join,
+)
+def test_a_command_works(folder: Path, command: list[str]) -> None:
+    told = command[: 3 if command[0] == "shuhari" else 1]
+    assert " ".join(told) in PAGE  # the page says it
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "Agg"}
+    ran = subprocess.run(
+        [sys.executable, "-m", *command], cwd=folder, env=env, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_files_that_the_page_points_to_are_there() -> None:
+    pointed = re.findall(
+        r"`((?:recipes|objectives|transforms|rewards|curricula|rollouts|buffers|models)/[\w/.]+)`", PAGE
+    )
+    missing = [name for name in pointed if not (ROOT / "src" / "shuhari" / name).is_file() and "topr" not in name]
+    assert pointed and not missing

@@ -1,0 +1,136 @@
+"""The values of the random policy: losses and gradients by hand, the backup by a loop over rows, a tree solved."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from shuhari.batch import Batch
+from shuhari.needs import Need, evaluate
+from shuhari.objectives.soft_q import UniformQ, following, mean_log_prob
+from shuhari.reduce import reduced, weights
+
+CTX: Any = SimpleNamespace(at=lambda x: x)
+V = 5
+
+
+class Logits:
+    """A distribution whose logits [B, K, V] are given, as a model's answer."""
+
+    def __init__(self, logits: torch.Tensor, action: torch.Tensor) -> None:
+        self.logits, self.action = logits, action
+
+    def log_prob(self) -> torch.Tensor:
+        return self.logits.log_softmax(-1).gather(-1, self.action[..., None]).squeeze(-1)
+
+    def parameters(self) -> torch.Tensor:
+        return self.logits
+
+    def at(self, index: torch.Tensor) -> Logits:
+        return Logits(self.logits.flatten(0, 1)[index], self.action.flatten()[index])
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def batch_of(reward: list[float], mask: torch.Tensor, seed: int = 0) -> Batch:
+    """One group; the advantage is the reward less the group's mean, on every decision."""
+    r = torch.tensor(reward, dtype=torch.float64)
+    action = torch.randint(V, mask.shape, generator=torch.Generator().manual_seed(seed))
+    return Batch({"mask": mask, "action": action, "advantage": (r - r.mean())[:, None] * mask})
+
+
+def asked(batch: Batch, new: torch.Tensor, old: torch.Tensor, objective: UniformQ) -> Batch:
+    """With the columns of the objective, as the learner scores them."""
+    model = {"policy": lambda b: Logits(old, b["action"])}
+    batch = batch.put(evaluate(batch, [n for n in objective.needs if not n.live], model))
+    live = {"policy": lambda b: Logits(new, b["action"])}
+    return batch.put(evaluate(batch, [n for n in objective.needs if n.live], live, trains=("policy",)))
+
+
+def loss_of(batch: Batch, new: torch.Tensor, old: torch.Tensor, scale: float = 1.0) -> tuple[torch.Tensor, Any]:
+    objective = UniformQ(scale)
+    loss, info = objective(asked(batch, new, old, objective), CTX)
+    return reduced(loss, weights(batch["mask"].double(), batch, "decision")), info
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_where_nothing_has_moved_it_is_the_reward_squared_and_a_policy_gradient(scale: float) -> None:
+    """Rewards (1, 0): 0.25, and the gradient is -2 scale times the token mean of (r - mean) grad log pi."""
+    batch = batch_of([1.0, 0.0], torch.ones(2, 3, dtype=torch.bool))
+    x, y = (draw(2, 3, V).requires_grad_() for _ in range(2))
+    loss, info = loss_of(batch, x, x.detach(), scale)
+    assert loss.item() == pytest.approx(0.25) and not info["next_q"].any() and not info["q"].any()
+    log_prob = Logits(y, batch["action"]).log_prob()
+    plain = -2 * scale * (batch["advantage"] * log_prob).mean()
+    torch.testing.assert_close(torch.autograd.grad(loss, x)[0], torch.autograd.grad(plain, y)[0])
+
+
+def test_the_backup_is_the_mean_over_the_vocabulary_one_step_later() -> None:
+    """Against a loop over rows and tokens, with a row that ends early and one with a gap between two turns."""
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 1]], dtype=torch.bool)
+    batch = batch_of([1.0, 0.0, 0.0], mask)
+    new, old = draw(3, 4, V, seed=1).requires_grad_(), draw(3, 4, V, seed=2)
+    loss, _ = loss_of(batch, new, old, 0.7)
+    p, q, total = new.log_softmax(-1), old.log_softmax(-1), torch.zeros((), dtype=torch.float64)
+    for i in range(3):
+        places = mask[i].nonzero().squeeze(1).tolist()
+        for t, after in zip(places, [*places[1:], None], strict=True):
+            a = batch["action"][i, t]
+            y = batch["advantage"][i, t]
+            if after is not None:
+                y = y + 0.7 * sum(p[i, after, v].detach() - q[i, after, v] for v in range(V)) / V
+            total = total + (0.7 * (p[i, t, a] - q[i, t, a]) - y) ** 2
+    torch.testing.assert_close(loss, total / mask.sum())
+    grads = torch.autograd.grad(loss, new)[0], torch.autograd.grad(total / mask.sum(), new)[0]
+    torch.testing.assert_close(*grads)
+    assert not torch.equal(grads[0], torch.zeros_like(grads[0]))
+
+
+def test_what_cannot_be_said_is_no_action() -> None:
+    """A forbidden id has the logit -1e30: the mean is over the others."""
+    logits = draw(1, 2, V).float()
+    few = logits.clone()
+    few[..., 3] = -1e30
+    action = torch.zeros(1, 2, dtype=torch.long)
+    got = mean_log_prob((Logits(few, action).at(torch.tensor([0, 1])),), action[0], lambda name: action)
+    left = logits[0][:, [0, 1, 2, 4]].log_softmax(-1).mean(-1)
+    torch.testing.assert_close(got, left)
+
+
+def test_a_row_that_goes_on_elsewhere_is_refused() -> None:
+    mask = torch.ones(2, 1, dtype=torch.bool)
+    with pytest.raises(ValueError, match="one row an episode"):
+        following(torch.zeros(2, 1), Batch({"mask": mask, "parent": torch.tensor([-1, 0])}))
+
+
+def test_settings() -> None:
+    with pytest.raises(ValueError, match="scale is 0"):
+        UniformQ(0.0)
+    keys = [n.key for n in UniformQ(role="student").needs]
+    assert keys == ["live/student/log_prob", "live/student/mean_log_prob", "student/log_prob", "student/mean_log_prob"]
+    assert UniformQ().couples == "row" and UniformQ().needs[2] == Need(("policy",), "log_prob")
+
+
+def test_the_tree_of_depth_two() -> None:
+    """Leaves (1, 0, 0, 0): the fixed point of the backup, from uniform logits, is Q(root) = (1/2, 0) and Q(left) =
+    (1, 0), values of the random policy, and the greedy policy is the best one. States: root, left, right.
+
+    Q here is a table, not log pi - log pi_old, whose mean over actions cannot be kept; the backup is the module's."""
+    q = torch.zeros(3, 2, dtype=torch.float64)
+    paths = [(a, b) for a in range(2) for b in range(2)]
+    state = torch.tensor([[0, 1 + a] for a, _ in paths])
+    action = torch.tensor([[a, b] for a, b in paths])
+    reward = torch.tensor([[0.0, float(p == (0, 0))] for p in paths], dtype=torch.float64)
+    batch = Batch({"mask": torch.ones(4, 2, dtype=torch.bool)})
+    for _ in range(2):
+        target = reward + following(q[state].mean(-1), batch)
+        for s in range(3):
+            for a in range(2):
+                q[s, a] = target[(state == s) & (action == a)].mean()
+    assert q.tolist() == [[0.5, 0.0], [1.0, 0.0], [0.0, 0.0]]
+    assert q.argmax(1)[:2].tolist() == [0, 0]

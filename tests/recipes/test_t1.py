@@ -1,0 +1,111 @@
+"""T1 as its recipe says it: leave-one-out after the KL, a reference that follows, the entropy bonus's gradient."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from shuhari.batch import Batch
+from shuhari.claims.claim import read
+from shuhari.recipe import load
+from shuhari.run import loop, open_run
+from shuhari.transforms import apply
+
+SMALL = [
+    "stage.warm-up=false",
+    "models.policy.hidden=16",
+    "models.policy.layers=1",
+    "rollout.n=4",
+    "buffer.size=3",
+    "evaluate=false",
+    "part.policy.optimiser.lr=1e-2",
+    "steps=3",
+]
+
+
+def opened(*more):
+    run = open_run(load("rlvr/t1", [*SMALL, *more]))
+    run.enter_stage()
+    return run
+
+
+def weights(run, role):
+    return {k: v.clone() for k, v in run.ctx.models[role].module.state_dict().items()}
+
+
+def test_the_reference_takes_a_hundredth_of_the_way_after_each_step():
+    run = open_run(load("rlvr/t1", SMALL))
+    reports = loop(run)
+    next(reports)
+    policy, reference = weights(run, "policy"), weights(run, "reference")
+    next(reports)
+    for name, new in weights(run, "policy").items():
+        wanted = reference[name] + 0.01 * (new - reference[name])
+        torch.testing.assert_close(weights(run, "reference")[name], wanted)
+    assert any(not torch.equal(policy[k], reference[k]) for k in policy)
+
+
+@pytest.mark.parametrize(("setting", "frozen"), [("follow.reference=false", True), ("follow.reference.rate=1", False)])
+def test_rate_0_is_a_frozen_reference_and_rate_1_takes_the_penalty_away(setting, frozen):
+    run = open_run(load("rlvr/t1", [*SMALL, setting]))
+    run.enter_stage()
+    start = weights(run, "reference")
+    reports = loop(run)
+    for _ in range(2):
+        next(reports)
+    policy, reference = weights(run, "policy"), weights(run, "reference")
+    assert not all(torch.equal(policy[k], start[k]) for k in start)
+    assert all(torch.equal(reference[k], (start if frozen else policy)[k]) for k in start)
+    penalty = apply([run.stage.collect["kl_in_reward"]], run.collect(run.short()), run.ctx)["reward/kl"].abs().max()
+    assert penalty > 1e-4 if frozen else penalty < 1e-6
+
+
+def graded(run, reward, beta):
+    """Collected rows, regraded, through the recipe's own transforms of credit."""
+    batch = run.collect(run.short())
+    own = torch.zeros_like(batch["reward"])
+    own[:, 0] = reward(batch)
+    stage = [t for name, t in run.stage.collect.items() if name in ("kl_in_reward", "advantage")]
+    stage[0].beta = beta
+    return apply(stage, batch.put({"reward": own}), run.ctx)
+
+
+def test_two_samples_with_rewards_1_and_0_have_advantages_1_and_minus_1():
+    run = opened("rollout.n=2", "buffer.size=1")
+    out = graded(run, lambda batch: torch.tensor([1.0, 0.0]), beta=0.0)
+    a = [float(out["advantage"][i][out["mask"][i]].mean()) for i in range(2)]
+    assert a == pytest.approx([1.0, -1.0])
+
+
+def test_the_kl_is_in_the_reward_before_the_baseline():
+    """A_i = R_i - mean of the others' R, with R = r - beta sum log(pi / reference) of the whole answer."""
+    run = opened("buffer.size=2")
+    with torch.no_grad():
+        for p in run.ctx.models["reference"].module.parameters():
+            p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    out = graded(run, lambda batch: torch.arange(len(batch)).remainder(2).float(), beta=0.05)
+    log = [out[n] for n in run.stage.collect["kl_in_reward"].needs]
+    total = torch.arange(8).remainder(2) - 0.05 * ((log[0] - log[1]) * out["mask"]).sum(1)
+    others = (total.view(2, 4).sum(1, keepdim=True) - total.view(2, 4)) / 3
+    wanted = (total.view(2, 4) - others).flatten()[:, None] * out["mask"]
+    torch.testing.assert_close(out["advantage"], wanted)
+    assert float((log[0] - log[1]).abs().max()) > 0.1
+
+
+def test_the_entropy_bonus_has_the_gradient_of_minus_the_entropy():
+    """On a softmax over three logits dH/dz = -pi (log pi + H)."""
+    term = opened().stage.learners["main"].parts["policy"].terms["entropy"]
+    z = torch.tensor([0.2, -1.0, 0.7], requires_grad=True)
+    h = -(z.softmax(0) * z.log_softmax(0)).sum()
+    columns = {"mask": torch.ones(1, 1, dtype=torch.bool), term.objective.needs[0].key: h.view(1, 1)}
+    loss, _ = term.objective(Batch(columns), None)
+    pi = z.detach().softmax(0)
+    torch.testing.assert_close(torch.autograd.grad(loss.sum(), z)[0], pi * (pi.log() + h.detach()))
+    assert term.weight == 1e-3 and term.reduce == "decision"
+
+
+def test_many_hot_samples_and_arms_that_differ_in_the_reference_alone():
+    arms = {name: recipe.stages[-1] for name, recipe in read("rlvr/t1").arms.items()}
+    own, frozen = arms["method"], arms["baseline"]
+    assert own["rollout"]["n"] == 64 and own["rollout"]["sampling"]["temperature"] == 1.2
+    assert {k for k in {*own, *frozen} if own.get(k) != frozen.get(k)} == {"follow"}

@@ -1,0 +1,168 @@
+"""MBTL: the acquisition by hand, the surrogate against its closed form, the choice of contexts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shuhari.build import component
+from shuhari.overlay import RecipeError
+from shuhari.studies.surrogate import BETA, Mbtl, acquisition, fitted, surrogate
+
+V = np.array([0.6, 0.7, 0.8, 0.7, 0.6])
+
+
+def contexts(n: int) -> dict[str, tuple[float, ...]]:
+    return {"task.x": tuple(map(float, range(n)))}
+
+
+class Landscape:
+    """Runs whose returns are known: J[a, b] between 0 and 500."""
+
+    def __init__(self, J: Any, seed: int = 0) -> None:
+        self.J, self.seed = np.asarray(J), seed
+        self.trained: list[float] = []
+
+    def train(self, name: str, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        assert name == f"context-{settings['task.x']:g}"
+        self.trained.append(settings["task.x"])
+        yield {"child": name}
+
+    def evaluate(self, name: str, settings: Mapping[str, Any]) -> dict[str, float]:
+        a, b = int(name.removeprefix("context-")), int(settings["task.x"])
+        return {"greedy": 500 * float(self.J[a, b])}
+
+
+def rows(study: Mbtl, runs: Any) -> list[dict[str, float]]:
+    return [r for r in study(runs) if "child" not in r]
+
+
+def test_the_acquisition_worked_by_hand() -> None:
+    flat = np.full(5, 0.8)
+    np.testing.assert_allclose(acquisition(flat, np.zeros(5), V, 1.0, 0.1), [0.04, 0.04, 0, 0.04, 0.04], atol=1e-12)
+    # deviation counts as much as beta says: 0.7 + 0.5 * 0.2 is 0.8 again
+    np.testing.assert_allclose(
+        acquisition(flat - 0.1, np.full(5, 0.2), V, 0.5, 0.1), [0.04, 0.04, 0, 0.04, 0.04], atol=1e-12
+    )
+
+
+def test_without_a_slope_it_is_the_improvement_of_the_upper_bound() -> None:
+    mean, deviation = np.array([0.1, 0.5, 0.7, 0.9, 0.3]), np.array([0.4, 0.2, 0.0, 0.1, 0.3])
+    bound = mean + 2 * deviation
+    expected = [sum(max(u - v, 0) for v in V) / 5 for u in bound]
+    np.testing.assert_allclose(acquisition(mean, deviation, V, 2.0, 0.0), expected)
+
+
+def test_with_a_steep_slope_only_the_context_itself_improves() -> None:
+    mean = np.array([0.9, 0.6, 0.9, 1.0, 0.7])
+    expected = np.maximum(mean - V, 0) / 5
+    np.testing.assert_allclose(acquisition(mean, np.zeros(5), V, 1.0, 1e3), expected)
+
+
+def test_the_weights_of_the_deviation() -> None:
+    assert [BETA["one"](k) for k in (1, 2, 3)] == [1, 1, 1]
+    assert [BETA["inverse"](k) for k in (1, 3)] == [1 / 2, 1 / 4]
+    assert [BETA["log"](k) ** 2 for k in (1, 2)] == pytest.approx([np.log(2), np.log(3)])
+
+
+def test_the_slope_is_that_of_the_losses() -> None:
+    at = np.arange(6)
+    J = np.zeros((6, 6))
+    for a, own in ((1, 0.9), (4, 0.7)):
+        J[a] = own - 0.05 * np.abs(at - a)
+    assert fitted(J, [1, 4]) == pytest.approx(0.05)
+    J[2] = 0.5 + 0.1 * np.abs(at - 2)  # better elsewhere than at home
+    assert fitted(J, [2]) == 0
+
+
+def test_the_surrogate_is_the_posterior_of_its_kernel() -> None:
+    """Against the closed form, with the constant and the length that the fit has chosen, and no better likelihood on a
+    grid of others."""
+    at, y, n, noise = [2, 7, 11], np.array([0.3, 0.9, 0.5]), 15, 0.1
+
+    def kernel(c: float, length: float, x: Any, z: Any) -> Any:
+        return c * np.exp(-((np.subtract.outer(x, z) / length) ** 2) / 2)
+
+    def likelihood(c: float, length: float) -> float:
+        K = kernel(c, length, at, at) + noise**2 * np.eye(3)
+        return float(-y @ np.linalg.solve(K, y) / 2 - np.linalg.slogdet(K)[1] / 2)
+
+    mean, deviation = surrogate(at, y, n, noise, 9, 0)
+    grid = [(c, length) for c in np.geomspace(1e-3, 1e3, 181) for length in np.geomspace(1e-2, 1e2, 181)]
+    c, length = max(grid, key=lambda g: likelihood(*g))
+    x = np.arange(n)
+    K = kernel(c, length, at, at) + noise**2 * np.eye(3)
+    k = kernel(c, length, x, at)
+    np.testing.assert_allclose(mean, k @ np.linalg.solve(K, y), atol=0.02)
+    np.testing.assert_allclose(deviation**2, c - np.einsum("na,ab,nb->n", k, np.linalg.inv(K), k), atol=0.02)
+
+
+@pytest.mark.parametrize("pick", ["mbtl", "random", "equidistant"])
+def test_coverage_never_falls_and_no_context_comes_twice(pick: Any) -> None:
+    rng = np.random.default_rng(3)
+    for seed in range(2):
+        J = rng.uniform(size=(6, 6))
+        study = Mbtl(contexts(6), trainings=6, pick=pick, restarts=2, high=500)
+        found = rows(study, Landscape(J, seed))
+        coverage = [r["study/coverage"] for r in found]
+        assert coverage == sorted(coverage) and coverage[-1] == pytest.approx(J.max(0).mean())
+        assert sorted(r["study/context"] for r in found) == list(range(6))
+
+
+def test_the_first_context_is_in_the_middle_and_the_next_where_most_is_to_win() -> None:
+    """A run serves contexts up to 3 away and no others: after the middle, the next one is not beside it."""
+    at = np.arange(15)
+    J = np.where(np.abs(at[:, None] - at) <= 3, 0.9, 0.0)
+    found = rows(Mbtl(contexts(15), trainings=3, slope=0.2, high=500), Landscape(J))
+    picked = [int(r["study/context"]) for r in found]
+    assert picked[0] == 7 and sorted(picked[1:])[0] <= 4 and sorted(picked[1:])[1] >= 10
+    assert next(r["study/coverage"] for r in found) == pytest.approx(0.9 * 7 / 15)
+
+
+def test_the_surrogate_sees_no_transferred_return() -> None:
+    """What the first run reaches in the second one's context is better than the second run: the surrogate is fitted to
+    the latter."""
+    study = Mbtl(contexts(5), trainings=3, high=500, slope=0.0, beta="inverse")
+    J = np.zeros((5, 5))
+    J[2] = [0.9, 0.9, 0.2, 0.9, 0.9]
+    J[0, 0] = 0.1
+    low, _ = surrogate([2, 0], np.array([0.2, 0.1]), 5, 0.1, 9, 1)
+    assert low.max() < 0.5
+    worth = acquisition(low, np.zeros(5), J.max(0), 0.0, 0.0)
+    assert worth[3] == 0  # nothing to win where V is 0.9: had the surrogate seen 0.9, there would be
+    assert study.next(J, [2, 0], 0) in (1, 3, 4)
+
+
+def test_equal_parts() -> None:
+    def picked(n: int, k: int) -> list[int]:
+        study = Mbtl(contexts(n), trainings=k, pick="equidistant")
+        return [study.next(np.zeros((n, n)), list(range(i)), 0) for i in range(k)]
+
+    assert picked(15, 4) == [2, 5, 9, 12]
+    assert all(len(set(picked(n, k))) == k for n in range(1, 20) for k in range(1, n + 1))
+
+
+def test_independent_runs_serve_their_own_context_alone() -> None:
+    J = np.full((4, 4), 1.0) - np.diag([0.5, 0.6, 0.7, 0.8])
+    runs = Landscape(J)
+    found = rows(Mbtl(contexts(4), trainings=4, pick="independent", high=500), runs)
+    assert runs.trained == [0, 1, 2, 3]
+    assert [r["study/coverage"] for r in found] == pytest.approx([0.5 / 4, 0.9 / 4, 1.2 / 4, 1.4 / 4])
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"contexts": {"a": [1.0, 2.0], "b": [1.0]}}, "as many values"),
+        ({"contexts": {}}, "as many values"),
+        ({"contexts": {"a": [1.0, 2.0]}, "trainings": 3}, "expected 1 to 2"),
+        ({"contexts": {"a": [1.0, 2.0]}, "trainings": 2, "high": 0.0}, "more than low"),
+        ({"contexts": {"a": [1.0, 2.0]}, "trainings": 2, "pick": "greedy"}, "study.pick"),
+    ],
+)
+def test_mistakes_are_named(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(RecipeError, match=told):
+        component("study", {"use": "mbtl", **settings})

@@ -1,0 +1,203 @@
+"""Credit of decisions by a model of outcomes: weights by hand, who is chosen, what best-of-N accepts, whom w blames."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import log
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shuhari.batch import Batch
+from shuhari.data import Problem, Request, Step, Trajectory
+from shuhari.models.causal import CausalValue
+from shuhari.needs import Need, evaluate
+from shuhari.objectives.value import Outcome
+from shuhari.pack import pack
+from shuhari.recipe import load
+from shuhari.run import loop, open_run
+from shuhari.transforms.credit import Credit, balanced, pairs
+
+W = Need(("credit",), "value")
+NAN = float("nan")
+
+
+def context(seed: int = 0) -> Any:
+    return SimpleNamespace(rng=lambda *key: torch.Generator().manual_seed(seed), at=lambda x: x)
+
+
+def groups(*outcomes: list[float]) -> Batch:
+    """Answers of three tokens; `advantage` is 1 on right ones and -0.5 on wrong ones."""
+    rows = []
+    for i, group in enumerate(outcomes):
+        request = Request(Problem("t", str(i), ""), key=str(i))
+        for x in group:
+            step = Step.of(np.array([7], np.int32), np.array([1, 2, 3], np.int32), reward={"score": x})
+            rows.append(Trajectory(request, (step,)))
+    batch = pack(rows)
+    reward = batch["reward/score"]
+    batch = batch.put({"reward": reward})
+    batch.stream = "rl"
+    right = batch.outcome() > 0.5
+    return batch.put({"advantage": torch.where(right, 1.0, -0.5)[:, None] * batch["mask"]})
+
+
+def rows_of(batch: Batch, stream: str) -> list[int]:
+    return (batch.weight(stream) != 0).any(1).nonzero().squeeze(1).tolist()
+
+
+def test_weights_by_hand() -> None:
+    """sigmoid(log 3) = 3/4: a right decision counts half, a wrong one nothing, and the other way round for -log 3."""
+    batch = groups([1, 0, 0])
+    w = torch.tensor([log(3), 0.0, -log(3)]).expand(3, 3)
+    out = Credit()(batch.put({W: w}), context())
+    torch.testing.assert_close(out["advantage"], torch.tensor([[0.5, 0, 0], [0, 0, -0.25], [0, 0, -0.25]]))
+    assert not Credit()(batch.put({W: 0 * w}), context())["advantage"].any()  # nothing is known: KL alone is left
+    sure = torch.tensor([60.0, -60.0, -60.0])[:, None].expand(3, 3)
+    torch.testing.assert_close(Credit()(batch.put({W: sure}), context())["advantage"], batch["advantage"])
+
+
+def test_without_a_model_the_advantage_stays() -> None:
+    batch = groups([1, 0, 0])
+    out = Credit(role="")(batch, context())
+    assert torch.equal(out["advantage"], batch["advantage"]) and Credit(role="").needs == ()
+    assert Credit().needs == (W,)
+
+
+def test_the_running_mean() -> None:
+    batch = groups([1, 0])
+    w = torch.tensor([[log(9), -log(9), 3 * log(3)], [0.0, 0.0, 0.0]])  # running means log 9, 0, log 3
+    out = Credit(running=True)(batch.put({W: w}), context())
+    torch.testing.assert_close(out["advantage"][0], torch.tensor([0.8, 0.0, 0.5]))
+
+
+def test_one_of_each_side_of_a_group_that_has_both() -> None:
+    batch = groups([1, 0, 0, 1], [1, 1], [0, 0], [0, 1, NAN])
+    batch = batch.take(torch.randperm(11, generator=torch.Generator().manual_seed(1)))  # groups that lie apart
+    right, group = batch.outcome() > 0.5, batch["group"]
+    for seed in range(8):
+        out = Credit(role="")(batch, context(seed))
+        pos, neg = rows_of(out, "pos"), rows_of(out, "neg")
+        assert len(pos) == len(neg) == 2 and bool(right[pos].all()) and not right[neg].any()
+        assert sorted(group[pos].tolist()) == sorted(group[neg].tolist())
+        assert rows_of(out, "rl") == sorted([*pos, *neg])
+        assert not batch.outcome()[rows_of(out, "credit")].isnan().any()
+    mixed = groups([1, 0, 0, 0, 1], [0, 1])
+    weight = Credit(role="")(mixed, context()).weight("credit")[:, 0]
+    torch.testing.assert_close(weight, torch.tensor([5 / 4, 5 / 6, 5 / 6, 5 / 6, 5 / 4, 1.0, 1.0]))
+    assert not Credit(role="")(groups([1, 1], [0, 0]), context()).weight("credit").any()
+
+
+def test_nothing_to_choose_from() -> None:
+    none = torch.zeros(0, dtype=torch.long)
+    assert len(pairs(none, none.bool(), torch.Generator())) == len(balanced(none, none.bool())) == 0
+
+
+def test_what_is_accepted_keeps_the_ratios_of_the_policy() -> None:
+    """Best of N: some answer is right with probability 1 - (1 - p)^N, the one that is taken follows pi given that it
+    is right, and so does the optimum of reward minus KL, of which it is a sample."""
+    pi, right, N, groups_ = torch.tensor([0.4, 0.3, 0.2, 0.1]), torch.tensor([True, False, False, True]), 3, 20_000
+    drawn = torch.multinomial(pi.expand(groups_, 4), N, True, generator=torch.Generator().manual_seed(0)).flatten()
+    group = torch.arange(groups_).repeat_interleave(N)
+    ok = right[drawn]
+    chosen = pairs(2 * group + ok, torch.ones(len(group), dtype=torch.bool), torch.Generator().manual_seed(1))
+    counts = torch.bincount(drawn[chosen & ok], minlength=4).double()
+    both = 1 - 0.5**N - 0.5**N
+    assert counts.sum().item() / groups_ == pytest.approx(both, abs=0.015)
+    assert (counts[0] / counts.sum()).item() == pytest.approx(0.8, abs=0.015)
+    every = [y for y in product(range(4), repeat=N) if any(right[i] for i in y)]
+    assert sum(pi[list(y)].prod().item() for y in every) == pytest.approx(1 - 0.5**N)
+    logits = pi.log().double().requires_grad_()
+    for _ in range(2000):
+        p = logits.softmax(0)
+        objective = (p * right).sum() - 0.5 * (p * (p / pi).log()).sum()
+        logits = (logits + torch.autograd.grad(objective, logits)[0]).detach().requires_grad_()
+    best = logits.softmax(0).detach()
+    assert (best[0] / best[3]).item() == pytest.approx(4.0, rel=1e-3)
+    assert (best[0] / best[1]).item() == pytest.approx(4 / 3 * np.exp(1 / 0.5), rel=1e-3)
+
+
+def test_a_model_that_is_told_outcomes_alone_blames_the_wrong_token() -> None:
+    """Words of six letters are wrong if they hold an x. The model, fitted to outcomes, drops just at the x."""
+    generator = torch.Generator().manual_seed(0)
+    torch.manual_seed(0)
+    model = CausalValue(hidden=32, layers=1, heads=2, intermediate=32, context=16, alphabet="abcdx=", after=True)
+    model.build(SimpleNamespace())
+    context_, letters = model.encode("="), [int(model.encode(c)[0]) for c in "abcdx"]
+    optimiser = torch.optim.Adam(model.module.parameters(), lr=3e-3)
+
+    def words(n: int) -> Batch:
+        trajectories = []
+        for i in range(n):
+            drawn = torch.randint(4, (6,), generator=generator)
+            if i % 2:
+                drawn[torch.randint(6, (1,), generator=generator)] = 4
+            action = np.array([letters[d] for d in drawn.tolist()], np.int32)
+            request = Request(Problem("words", str(i), ""), key=str(i))
+            step = Step.of(context_, action, reward={"score": float(i % 2 == 0)})
+            trajectories.append(Trajectory(request, (step,)))
+        batch = pack(trajectories)
+        return batch.put({"reward": batch["reward/score"]})
+
+    fit = Outcome()
+    for _ in range(60):
+        batch = words(64)
+        batch = batch.put(evaluate(batch, fit.needs, {"credit": model}, ["credit"]))
+        loss, info = fit(batch, context())
+        optimiser.zero_grad()
+        loss.mean().backward()
+        optimiser.step()
+    assert info["told"].mean() > 0.95
+    batch = words(200)
+    with torch.no_grad():
+        w = model(batch).value()
+    wrong = (batch["action"] == letters[4]).nonzero()
+    assert len(wrong) == 100 and all(bool((w[i, t] < w[i, :t]).all()) for i, t in wrong.tolist())
+    usual = w[batch.outcome() == 1].mean(0)  # by place: of a mean some places may be of no account
+    first = ((usual - w) > 2).int().argmax(1)
+    told = [int(first[i]) == t for i, t in wrong.tolist() if usual[t] > 0]
+    assert len(told) > 50 and all(told)
+
+
+def run_of(**settings: Any) -> Any:
+    small = {"hidden": 16, "layers": 1, "heads": 2}
+    own = {f"models.{role}.{k}": v for role in ("policy", "credit") for k, v in small.items()}
+    given = {**own, "task.terms": 2, "buffer.size": 3, "rollout.n": 6, "evaluate.every": 0, "evaluate.n": 2, "steps": 3}
+    given |= {"stage.warm-up.steps": 40, "stage.warm-up.buffer.size": 64}
+    given |= {"stage.warm-up.part.policy.optimiser.lr": 1e-2, **settings}
+    return open_run(load("rlvr/oreal", settings=given))
+
+
+def test_the_recipe() -> None:
+    """The policy waits for the credit model, which begins at w = 0 (a loss of log 2) and learns; then it learns too."""
+    run = run_of(**{"part.policy.after": 2, "part.credit.minibatches": 1, "part.credit.epochs": 1})
+
+    def weights(role: str) -> torch.Tensor:
+        return torch.cat([p.detach().flatten().clone() for p in run.ctx.models[role].module.parameters()])
+
+    before: dict[str, torch.Tensor] = {}
+    reports = []
+    for report in loop(run):
+        if report["stage"] == "rl":
+            reports.append(report)
+            if len(reports) == 1:
+                assert report["credit/loss/outcome"] == pytest.approx(log(2)) and report["credit/rows"] >= 3 * 6
+                before = {r: weights(r) for r in ("policy", "credit", "reference")}
+                assert torch.equal(before["policy"], before["reference"])
+            elif len(reports) == 2:
+                assert "policy/rows" not in report and torch.equal(before["policy"], weights("policy"))
+                assert not torch.equal(before["credit"], weights("credit"))
+    assert reports[2]["policy/rows"] == 6.0  # a right one and a wrong one of three groups
+    assert not torch.equal(before["policy"], weights("policy"))
+    assert torch.equal(before["reference"], weights("reference"))
+
+
+def test_the_first_rung_of_the_ladder(tmp_path: Path) -> None:
+    """Its arm without the credit model: every right sample weighs 1, and no wrong one anything."""
+    settings = {"collect.advantage.centre": "none", "transform.credit.role": "", "part.credit": False}
+    reports = [r for r in loop(run_of(**settings, **{"part.policy.after": 0, "steps": 1})) if r["stage"] == "rl"]
+    assert reports[0]["policy/loss/pos"] == pytest.approx(-1.0) and reports[0]["policy/loss/neg"] == 0.0
