@@ -116,7 +116,7 @@ def told(check: Mapping[str, Any]) -> str:
     """One check: what, of whom, which way, the difference with its interval, and what it comes to."""
     times = f"{check['factor']:g} x " if check["factor"] != 1 else ""
     what = f"`{check.get('metric') or check['use']}` of {check['arm']} - {times}{check['against']}"
-    margin = f" by {check['margin']:g}" if check["margin"] else ""
+    margin = f" (tolerance {check['margin']:g})" if check["direction"].startswith("not") else ""
     low, high = ("-" if check[k] is None else f"{check[k]:g}" for k in ("low", "high"))
     value = "-" if check["difference"] is None else f"{check['difference']:g}"
     why = f": {check['why']}" if "why" in check else ""
@@ -127,7 +127,7 @@ def scale(result: Mapping[str, Any]) -> str:
     """The size of the policy, its task, and what each run may spend."""
     task = result["task"].get("name", "-")
     budget = ", ".join(f"{amount:,.0f} {unit}" for unit, amount in (result["budget"] or {}).items()) or "no training"
-    start = result["start"].get("mean")
+    start = result["start"].get("method", {}).get("mean")
     began = f", from {start:.0%}" if start is not None and not task.startswith("gym/") else ""
     return f"{result['model']['parameters']:,} parameters, {task}, {budget} a run{began}"
 

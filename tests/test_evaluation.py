@@ -13,7 +13,7 @@ import torch
 import shuhari
 from grading import Judge, Samples, context
 from shuhari.data import Problem, Ramp, Sampling, Status
-from shuhari.evaluation import Evaluation, Held, basis, evaluate, recorded
+from shuhari.evaluation import Evaluation, Held, basis, evaluate, recorded, watched
 from shuhari.tasks.source import Listed
 
 
@@ -116,6 +116,15 @@ def test_what_cannot_be_measured_is_refused() -> None:
         scores(context(lambda p, j: {"score": 1.0}), samples=4, k=(1, 8))
     with pytest.raises(ValueError, match="no problems in split 'test'"):
         scores(context(lambda p, j: {"score": 1.0}, problems=0))
+
+
+def test_problems_behind_the_first_few() -> None:
+    """Problem i is solved greedily where i > 1: of problems 1 to 3, two; behind the last there is nothing."""
+    ctx = context(lambda p, j: {"score": float(int(p.id) > 1)})
+    assert evaluate(ctx, Evaluation(n=8), ctx.rollout, 1).scores(Evaluation())["greedy"] == pytest.approx(2 / 3)
+    assert watched(ctx, Evaluation(n=2, watch=1), ctx.rollout)["greedy"] == 1.0  # problem 2 alone
+    with pytest.raises(ValueError, match=r"behind the first 4, and \[evaluate\] watch asks for some"):
+        watched(ctx, Evaluation(n=4, watch=1), ctx.rollout)
 
 
 def test_of_several_tasks_each_has_its_scores(monkeypatch: pytest.MonkeyPatch) -> None:

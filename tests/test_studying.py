@@ -83,7 +83,7 @@ def test_what_is_spent_is_what_its_runs_have_spent(whole: tuple[Path, list[Any]]
         assert spent[unit] == sum(c.summary["spent"][unit] for c in children)  # type: ignore[index]
     assert spent["steps"] == 18 and Run(path).metrics()["spent/steps"] == [6, 12, 18]
     own = sum(c.summary["spent"]["evaluate/decisions"] for c in children)  # type: ignore[index]
-    assert spent["evaluate/decisions"] == own + 3 * 4 * 8  # each run in four contexts, eight problems
+    assert spent["evaluate/decisions"] == own + 3 * 4 * 2 * 8  # each run in four contexts, twice eight problems
     steps = [r["spent/steps"] for r in reports]
     assert steps == sorted(steps)
 
@@ -146,7 +146,7 @@ def test_nothing_is_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     reports.close()  # type: ignore[attr-defined]
     asked.clear()
     list(train(made(tmp_path), tmp_path / "run"))
-    assert len([k for k in asked if "origin" not in k]) == 2 * 4  # of the second and the third run
+    assert len([k for k in asked if "origin" not in k]) == 2 * 4 * 2  # of the second and the third run
 
 
 def test_kept_nowhere_it_is_the_same_study(whole: tuple[Path, list[Any]], tmp_path: Path) -> None:

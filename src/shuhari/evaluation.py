@@ -30,7 +30,8 @@ class Evaluation:
     """When and how a run is measured: every `every` steps (0: at the ends only), `n` problems of `split` greedily, and
     `samples` draws each for the mean and pass@k where that is above 1. `measure`: the reward that is read (default:
     the first of `score`, `task` and `reward`, the weighted sum, that there is); `solved`: from which value a sample
-    counts as solved."""
+    counts as solved. `watch`: so many further problems of the split, behind those, on whose scores a rule that waits
+    for a `plateau` acts, so that what is reported was chosen by nothing (0: it acts on what is reported)."""
 
     every: int = 0
     n: int = 256
@@ -41,6 +42,7 @@ class Evaluation:
     measure: str = ""
     solved: float = 1.0
     settings: Mapping[str, Any] = EMPTY
+    watch: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,32 +86,33 @@ class Outcomes:
         return out
 
 
-def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> Outcomes:
-    """Roll out the held-out problems and grade them. Charged under `evaluate/`; nothing of the run changes but that,
-    and that what is in flight goes on meanwhile.
+def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int = 0) -> Outcomes:
+    """Roll out the held-out problems, from index `first` on, and grade them. Charged under `evaluate/`; nothing of the
+    run changes but that, and that what is in flight goes on meanwhile.
     Raises ValueError where there are no problems, or fewer samples than a k of pass@k."""
     if evaluation.samples > 1 and max(evaluation.k, default=1) > evaluation.samples:
         raise ValueError(f"[evaluate] pass@{max(evaluation.k)} of {evaluation.samples} samples: expected more samples")
     source = ctx.task.problems(evaluation.split)
     size = source.size()
-    n = evaluation.n if size is None else min(evaluation.n, size)
-    if n == 0:
-        raise ValueError(f"the task has no problems in split {evaluation.split!r}: nothing to evaluate")
-    problems = [source[i] for i in range(n)]
+    n = evaluation.n if size is None else min(evaluation.n, size - first)
+    if n <= 0:
+        behind = f" behind the first {first}, and [evaluate] watch asks for some" if first else ""
+        raise ValueError(f"the task has no problems in split {evaluation.split!r}{behind}: nothing to evaluate")
+    problems = [source[i] for i in range(first, first + n)]
     sampling = evaluation.sampling or ctx.now(ctx.sampling)
     greedy = [
         Request(p, 1, replace(sampling, greedy=True, epsilon=0.0), settings=evaluation.settings) for p in problems
     ]
     sampled = [Request(p, evaluation.samples, sampling, settings=evaluation.settings) for p in problems]
     kept = ctx.rollout, ctx.next_row, ctx.next_ticket, ctx.salt
-    ctx.rollout, ctx.next_ticket, ctx.salt = rollout, 0, ("evaluate",)
+    ctx.rollout, ctx.next_ticket, ctx.salt = rollout, 0, ("evaluate", first) if first else ("evaluate",)
     try:
-        first, told = _graded(greedy, ctx, evaluation)
+        once, told = _graded(greedy, ctx, evaluation)
         rest, more = _graded(sampled, ctx, evaluation) if evaluation.samples > 1 else (None, {})
     finally:
         ctx.rollout, ctx.next_row, ctx.next_ticket, ctx.salt = kept
     told |= {name: more[name] for name in ("distinct",) if name in more}
-    return Outcomes([p.id for p in problems], first[:, 0], rest, told, [p.task for p in problems])
+    return Outcomes([p.id for p in problems], once[:, 0], rest, told, [p.task for p in problems])
 
 
 def _graded(requests: list[Request], ctx: Context, evaluation: Evaluation) -> tuple[Array, dict[str, Array]]:
@@ -185,6 +188,12 @@ class Held:
         played = {k: v for k, v in self.scores.items() if "/" not in k.partition("@")[0]}
         self.scores = {**played, **recorded(ctx, evaluation, learners)}
         return self.scores
+
+
+@spanned("evaluate")
+def watched(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> dict[str, float]:
+    """The scores of the `watch` problems behind those that are reported."""
+    return evaluate(ctx, replace(evaluation, n=evaluation.watch), rollout, evaluation.n).scores(evaluation)
 
 
 def recorded(ctx: Context, evaluation: Evaluation, learners: Mapping[str, Learner]) -> dict[str, float]:

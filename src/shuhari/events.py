@@ -64,7 +64,8 @@ EVENTS = {"update": Updated, "step": Committed, "stage": StageStarted, "plateau"
 class When:
     """Every `every`-th event of one kind: `update` (each of `learner`, or of any), `step`, `stage` (its start), or
     `plateau`: `patience` evaluations in a row without a new best of `metric`, the name of an evaluation's score, larger
-    is better. The wait then starts again; the best score stays."""
+    is better, on the problems that [evaluate] `watch` sets apart, if it does. The wait then starts again; the best
+    score stays."""
 
     on: Literal["update", "step", "stage", "plateau"] = "update"
     every: int = 1

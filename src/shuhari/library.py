@@ -96,6 +96,9 @@ def results() -> File:
 
 
 def result(name: str, at: File | None = None) -> dict[str, Any] | None:
-    """The result of a method's claim, None where it has not been measured."""
+    """The result of a method's claim, None where it has not been measured. RecipeError where it cannot be read."""
     path = (at or results()) / f"{name}.json"
-    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
+    except ValueError as error:
+        raise RecipeError("", f"{path} is no result of a claim ({error}): move it away") from None

@@ -93,7 +93,7 @@ def bands(
     for ax, (metric, arms) in zip(axes, curves.items(), strict=False):
         for i, (name, runs) in enumerate((n, r) for n, r in arms.items() if r):
             x = np.linspace(max(min(r["x"]) for r in runs), min(max(r["x"]) for r in runs), 60)
-            y = np.array([np.interp(x, r["x"], r["y"]) for r in runs])  # [seeds, points]
+            y = np.array([np.interp(x, r["x"], np.array(r["y"], np.float64)) for r in runs])  # [seeds, points]
             ax.plot(x, y.mean(0), color=f"C{i}", label=f"{name} (n = {len(runs)})")
             if len(runs) > 1:
                 draws = y[np.random.default_rng(0).integers(0, len(y), (1000, len(y)))].mean(1)

@@ -14,7 +14,7 @@ from shuhari.build import Components, stage_components
 from shuhari.context import Context
 from shuhari.data import EMPTY, Info
 from shuhari.drift import drift
-from shuhari.evaluation import Held
+from shuhari.evaluation import Held, watched
 from shuhari.events import EVENTS, Collected, Committed, Evaluated, Event, InOrder, StageStarted, Updated
 from shuhari.measure import Meter, collected_info
 from shuhari.needs import Need
@@ -194,7 +194,8 @@ class Run:
         if evaluation is None or not evaluation.n:
             return {}
         scores = self.held.measure(self.ctx, evaluation, self.stage.measured, self.stage.learners, again=again)
-        self.tell(Evaluated(evaluation.split, scores))
-        if self.ctx.flight.tickets:  # they went on: their caches are made anew, as a resumed run makes them
-            self.ctx.serve()
+        heard = watched(self.ctx, evaluation, self.stage.measured) if evaluation.watch else scores
+        self.tell(Evaluated(evaluation.split, heard))
+        if self.ctx.flight.tickets:
+            self.ctx.serve()  # they went on: their caches are made anew, as a resumed run makes them
         return dict(scores)

@@ -82,6 +82,18 @@ def test_more_draws_than_matter_follow_the_expected_step() -> None:
     assert found["falls"] == found["lost/1"] - found["lost/10000000"]
 
 
+def test_distinct_actions_count_once_as_in_the_one_step_analysis() -> None:
+    """Every action comes in ten million draws, and is summed: dz = rate p (R - E[R]), the exact gradient again."""
+    found = MassBalance(actions=6, right=2, samples=(1, 10_000_000), steps=5, rate=0.5, distinct=True)(0)
+    z, reward = np.zeros(6), np.where(np.arange(6) < 2, 1.0, -1.0)
+    for _ in range(5):
+        z = z + 0.5 * step(np.exp(z) / np.exp(z).sum(), reward)
+    assert found["mass/10000000"] == pytest.approx(mass(z, reward > 0), abs=1e-12)
+    once = MassBalance(actions=2, right=1, samples=(1, 2), steps=1, distinct=True)(3)
+    # the one draw at p = 1/2 counts p = 1/2 of what it counts as a mean over draws: logits move by (1/4, -1/4)
+    assert once["mass/1"] == pytest.approx(1 / (1 + math.exp(-0.5)))
+
+
 def test_one_draw_of_a_wrong_action_moves_as_computed() -> None:
     """Two actions, one step: a right draw moves the logits by (1/2, -1/2), a wrong one the same way: both raise Q."""
     found = MassBalance(actions=2, right=1, samples=(1, 2), steps=1)(3)

@@ -36,7 +36,9 @@ def context(source, splits=None):
         return np.array([int(c) for c in payload], np.int32) if isinstance(payload, str) else payload
 
     task = SimpleNamespace(problems=problems, environment=lambda problem: None)
-    return SimpleNamespace(task=task, encode=encode, models={"policy": SimpleNamespace(end=END)})
+    ctx = SimpleNamespace(task=task, encode=encode, models={"policy": SimpleNamespace(end=END)}, charged=[])
+    ctx.charge = lambda what, amount: ctx.charged.append((what, amount))
+    return ctx
 
 
 def seen(buffer, ctx):
@@ -52,6 +54,7 @@ def test_a_row_is_prompt_and_solution_with_an_end_all_decided():
     assert batch["action"].tolist() == [[1, 2, 1, END], [1, 4, 4, END], [1, 6, 9, END]]
     assert bool(batch["mask"].all()) and bool(batch["logp"].isnan().all()) and bool((batch["version"] == -1).all())
     assert batch.stream == "ce" and batch.weight("ce").sum() == 12 and batch["length"].tolist() == [6, 6, 6]
+    assert ctx.charged == [("decisions", 12)]  # imitation is not free
     with pytest.raises(ValueError, match="unknown"):
         log_ratio(torch.zeros(3, 4), batch["logp"], batch)
 
@@ -139,10 +142,10 @@ class Echo:
 def played(solution, world=None):
     ctx, world = context(Squares(solution=lambda i: solution)), world or Echo()
     ctx.task.environment = lambda problem: world
-    ctx.wait, ctx.charge = asyncio.run, None
+    ctx.wait = asyncio.run
     ctx.text = lambda ids, role="policy": "".join(str(i) for i in ids if i != END)
     (batch,) = Demos(size=1, offset=12).draw(ctx)
-    assert world.closed == 1
+    assert world.closed == 1 and ctx.charged == [("decisions", int(batch["mask"].sum()))]  # not what is said between
     return batch
 
 
@@ -183,7 +186,7 @@ def test_a_model_scores_the_turns_of_the_tool_game_and_nothing_between():
     task, model = Shop(), component("model", {"use": "causal", "hidden": 16, "layers": 1, "heads": 2})
     torch.manual_seed(0)
     model.build(task)
-    ctx = SimpleNamespace(task=task, models={"policy": model}, wait=asyncio.run)
+    ctx = SimpleNamespace(task=task, models={"policy": model}, wait=asyncio.run, charge=lambda what, amount: None)
     ctx.encode = lambda payload, role: model.encode(payload) if isinstance(payload, str) else payload
     ctx.text = lambda ids, role: model.decode(ids)
     (batch,) = Demos(size=3).draw(ctx)

@@ -45,7 +45,7 @@ def test_arms_share_settings_and_differ_in_their_own(tmp_path: Path) -> None:
     assert {s["rollout"]["n"] for s in stages.values()} == {4}
     assert [s["collect"]["advantage"]["scale"] for s in stages.values()] == ["batch", "group", "batch"]
     assert [s["rollout"]["sampling"]["temperature"] for s in stages.values()] == [1.0, 1.0, 1.5]
-    assert claim.seeds == tuple(range(8))
+    assert claim.seeds == tuple(range(1000, 1008))
 
 
 def test_the_budget_is_that_of_the_last_stage_of_every_arm(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_the_warm_start_is_the_baselines_first_stage_without_what_it_does_not_us
 
 def test_a_smoke_is_small(tmp_path: Path) -> None:
     claim = read(written(tmp_path), smoke=True)
-    assert claim.seeds == (0, 1) and claim.budget == ("steps", 2.0)
+    assert claim.seeds == (1000, 1001) and claim.budget == ("steps", 2.0)
     assert all(arm.stages[-1]["evaluate"]["n"] == 8 for arm in claim.arms.values())
 
 
@@ -95,6 +95,8 @@ def test_a_digest_is_of_what_is_done() -> None:
         ('direction = "down"', 'direction = "dwon"', "did you mean 'down'"),
         ("rollout.sampling.temperature", "rollut.sampling.temperature", "claim.arms.hot, rollut"),
         ("says", "seeds = 3\nsays", "at least 5"),
+        ("budget = {tokens = 1000}\n", "", "claim.budget: missing"),
+        ('baseline = "baselines/grpo"\n', "", "claim.baseline: missing"),
     ],
 )
 def test_mistakes_are_named(tmp_path: Path, old: str, new: str, told: str) -> None:

@@ -13,6 +13,7 @@ COLUMNS = {
     "evaluate/mean": [None, 0.4, None, 0.8],
     "length": [10.0, 8.0, 6.0, 4.0],
     "nan": [math.nan, 1.0, math.nan, 3.0],
+    "broken": [1.0, 2.0, math.nan, math.nan],
 }
 SPENT = [100.0, 200.0, 300.0, 400.0]
 START = {"mean": 0.2}
@@ -34,13 +35,25 @@ START = {"mean": 0.2}
         ("evaluate/mean:to=0.6", 300.0),  # half-way between 200 and 400
         ("evaluate/mean:to=0.2", 0.0),
         ("evaluate/mean:to=0.9", 500.0),  # never: the whole budget
+        ("broken:final", math.nan),  # not its last good value
+        ("broken:last=3", math.nan),
+        ("broken:best", 2.0),
         ("length:at=evaluate/mean>=0.4", 8.0),
         ("length:at=evaluate/mean>=0.8", 4.0),
         ("evaluate/mean:at=length<=8", 0.4),
     ],
 )
 def test_readings(text: str, value: float) -> None:
-    assert Reading.of(text)(COLUMNS, SPENT, START, 500.0) == pytest.approx(value)
+    assert Reading.of(text)(COLUMNS, SPENT, START, 500.0) == pytest.approx(value, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("length:final", 5.0), ("evaluate/mean:final", 0.7), ("evaluate/mean:to=0.75", 350.0), ("length:last=2", 5.5)],
+)
+def test_curves_are_read_up_to_where_the_budget_is_spent(text: str, value: float) -> None:
+    """The last step went over: 300, then 400, of 350. What comes later comes too late."""
+    assert Reading.of(text)(COLUMNS, SPENT, START, 350.0) == pytest.approx(value)
 
 
 def test_a_value_that_is_never_reached_has_no_reading() -> None:
@@ -64,6 +77,8 @@ def test_a_crossing_at_a_jump_and_between_equals() -> None:
         ("length:fnal", "did you mean 'final'"),
         ("length:lst=3", "did you mean 'last'"),
         ("length:last=x", "'x' is no number"),
+        ("length:last=0", "at least 1"),
+        ("length:last=2.5", "whole number"),
         ("length:at=0.5", "metric:at=other>=value"),
     ],
 )

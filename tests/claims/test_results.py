@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from shuhari.claims.claim import read
+from shuhari.claims.curve import Reading
 from shuhari.claims.result import stale
 from shuhari.claims.verdict import Rule, Verdict, overall
 from shuhari.library import names, result, results
@@ -51,11 +52,28 @@ def test_a_verdict_follows_from_the_values(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RESULTS)
+def test_values_are_those_of_the_curves(name: str) -> None:
+    found = kept(name)
+    amount = next(iter((found["budget"] or {"": math.nan}).values()))
+    for check in found["checks"]:
+        if check.get("use", "metric") != "metric" or "study" in load(name).tree:
+            continue
+        reading = Reading.of(check["metric"])
+        for arm, values in check["values"].items():
+            for i, value in enumerate(numbers(values)):
+                points = {m: found["arms"][arm]["curves"][m][i] for m in reading.names}
+                xs = sorted({x for p in points.values() for x in p["x"]})
+                columns = {m: [dict(zip(p["x"], p["y"], strict=True)).get(x) for x in xs] for m, p in points.items()}
+                assert reading(columns, xs, {}, amount) == pytest.approx(value, rel=1e-3, nan_ok=True)
+
+
+@pytest.mark.parametrize("name", RESULTS)
 def test_no_claim_sits_at_the_floor_or_the_ceiling(name: str) -> None:
     found = kept(name)
     if found["chance"]:  # a warm-started policy of a task with a score
         assert found["chance"]["mean"] < 0.2
-        assert 0.1 <= found["start"]["mean"] <= 0.6
+        starts = [start["mean"] for start in found["start"].values() if start]
+        assert all(0.1 <= s <= 0.6 for s in starts) and max(starts) - min(starts) < 0.02
 
 
 def kept(name: str) -> dict[str, Any]:

@@ -65,8 +65,19 @@ def test_a_factor_scales_what_is_compared_with() -> None:
 
 
 def test_few_pairs_are_open_and_say_so() -> None:
-    verdict, found, why = Rule().judge([1, 2, 3, 4, math.nan], [0] * 5)
+    verdict, found, why = Rule().judge([1, 2, 3, 4, math.nan], [0, 0, 0, 0, math.nan])
     assert verdict is O and found.n == 4 and "4 of 5" in why
+
+
+def test_runs_without_a_value_on_one_side_alone_leave_it_open() -> None:
+    """Those that are left may be the lucky ones."""
+    verdict, found, why = Rule("down").judge([5.0] * 5 + [math.nan] * 3, [10.0] * 8)
+    assert verdict is O and found.n == 5 and "3 runs" in why
+
+
+def test_equality_is_not_beyond_a_tolerance_of_nothing() -> None:
+    assert Rule("not lower").judge([1.0] * 8, [1.0] * 8)[0] is H
+    assert Rule("not higher").judge([1.0] * 8, [1.0] * 8)[0] is H
 
 
 def test_both_arms_at_an_end_tell_nothing() -> None:

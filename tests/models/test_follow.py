@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from shuhari.build import stage_components
+from shuhari.evaluation import Evaluation, evaluate
 from shuhari.events import Committed, Evaluated, StageStarted, Updated
 from shuhari.learners.loss import Loss
 from shuhari.models.follow import Copy, Ema
@@ -175,6 +176,68 @@ def test_where_learning_stalls_the_reference_and_the_moments_start_anew(tmp_path
         assert loss.values()["divergence"] == 0 and not gradients["divergence"].any()
         assert gradients["clip"].any(), "no gradient at all: the test shows nothing"
         assert next(steps)["policy/kl"] < kl and part.optimiser.state["steps"].max() <= 1
+
+
+def test_resets_hear_the_problems_set_apart_and_not_those_that_are_reported(tmp_path: Path) -> None:
+    """`watch` problems lie behind the `n` that are reported; the run is otherwise the same bit for bit."""
+    file = tmp_path / "text.toml"
+    file.write_text(TEXT)
+    heard: list[Any] = []
+    reported = []
+    for watch in (0, 1):
+        recipe = load(file).changed({"evaluate.watch": watch, "evaluate.n": 2, "stage.warm-up": False, "steps": 4})
+        with open_run(recipe) as run, closing(loop(run)) as steps:
+            next(steps)
+            run.listeners.append(SimpleNamespace(observe=heard.append))
+            last = [next(steps) for _ in range(3)][-1]
+            reported.append({k: v for k, v in last.items() if k.startswith("evaluate/")})
+            asked = evaluate(run.ctx, Evaluation(n=1, samples=2), run.stage.measured, 2)
+            test = run.ctx.task.problems("test")
+            assert asked.ids == [test[2].id]
+    assert reported[0] == reported[1] and reported[0]
+    first, second = ([e.scores for e in heard if isinstance(e, Evaluated)][i] for i in (1, 3))  # at steps 2 and 4
+    assert {f"evaluate/{k}": v for k, v in first.items()} == reported[0]
+    assert second == asked.scores(Evaluation(n=1, samples=2))
+
+
+def test_a_claim_on_broadened_rollouts_starts_from_the_stalled_policy_with_an_anchor_there() -> None:
+    """BroRL: whether its stage follows in one run, or starts from the weights that a run left, as in a claim: the
+    anchor is the policy, though the run before had a reference that is not; the resets move it."""
+    small = {"models.policy.hidden": 16, "models.policy.layers": 1, "evaluate.n": 0, "rollout.n": 4, "buffer.size": 2}
+    recipe = load("rlvr/brorl").changed({**small, "collect.mixed": False, "stage.warm-up": False, "stage.rl.steps": 1,
+                                         "stage.broad.rollout.n": 4})  # fmt: skip
+    assert recipe.stages[0]["follow"]["reference"]["patience"] == 1_000_000  # the stall is that of ProRL's baseline
+    assert recipe.stages[0]["part"]["policy"]["optimiser"]["reset"]["patience"] == 1_000_000
+    with open_run(recipe) as run:
+        run.enter_stage()
+        with torch.no_grad():
+            for p in run.ctx.models["policy"].module.parameters():
+                p.add_(0.1)
+        init = {r: deepcopy(m.module.state_dict()) for r, m in run.ctx.models.items()}
+        assert list(init) == ["policy", "reference"]
+        run.commit()
+        assert not run.done()
+        run.enter_stage()
+        _anchored(run)
+    with open_run(recipe.changed({"stage.rl": False}), init=init) as run:
+        run.enter_stage()
+        _anchored(run)
+        assert all(torch.equal(x, init["policy"][k]) for k, x in run.ctx.models["policy"].module.state_dict().items())
+
+
+def _anchored(run: Any) -> None:
+    """The stage is the broad one, its anchor is the policy, what is compared is the anchor, and a plateau moves it."""
+    term = run.stage.learners["main"].parts["policy"].terms["divergence"]
+    policy, anchor = (run.ctx.models[r].module for r in ("policy", "anchor"))
+    assert run.stage.name == "broad" and term.objective.to == "anchor" and policy is not anchor
+    assert all(torch.equal(x, anchor.state_dict()[k]) for k, x in policy.state_dict().items())
+    first = next(iter(anchor.parameters()))
+    with torch.no_grad():
+        first.add_(1.0)
+    for _ in range(4):  # a best, then three without a new one
+        assert not torch.equal(first, next(iter(policy.parameters())))
+        run.tell(Evaluated("test", {"mean": 0.3}))
+    assert torch.equal(first, next(iter(policy.parameters())))
 
 
 def long(completions: list[str]) -> list[float]:

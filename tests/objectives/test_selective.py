@@ -80,36 +80,36 @@ def test_covariance_is_over_the_whole_batch_and_its_mean_is_the_covariance():
     torch.testing.assert_close(found[mask].mean(), wanted)
 
 
+PI = torch.tensor([0.5, 0.25, 0.125, 0.125], dtype=torch.float64)
+DRAWN = torch.tensor([0, 0, 0, 0, 1, 1, 2, 3])[:, None]  # eight decisions: every action as often as it is likely
+
+
+def entropy(z):
+    return Categorical(z.view(1, 1, -1), torch.zeros(1, 1, dtype=torch.long)).entropy()
+
+
 def test_the_law_of_entropy():
-    """Tabular policy gradient: the entropy of a softmax changes by -eta Cov_pi(log pi, pi A) to first order in eta, A
-    centred under pi (the step of a logit is eta pi A)."""
-    logits = torch.tensor([0.3, -0.7, 1.1, 0.0], dtype=torch.float64)
-    pi, reward = logits.softmax(0), torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
-    a = reward - (pi * reward).sum()
-    step = pi * a  # the exact gradient of the expected reward
-    x = pi.log()
-    cov = (pi * (x - (pi * x).sum()) * (step - (pi * step).sum())).sum()
-
-    def entropy(z):
-        return -(z.softmax(0) * z.log_softmax(0)).sum()
-
-    ratios = [float((entropy(logits + eta * step) - entropy(logits)) / (-eta * cov)) for eta in (1e-1, 1e-3, 1e-5)]
+    """A step of the policy gradient, by `clip` over all actions of a tabular softmax, takes its entropy down by
+    eta Cov_pi(log pi, pi A), to first order in eta; the covariance is the mean of `covariance`."""
+    logits = PI.log().requires_grad_()
+    a = torch.tensor([1.0, -2.0, 0.5, 3.0], dtype=torch.float64)
+    a = a - (PI * a).sum()
+    new = Categorical(logits.expand(8, 1, 4), DRAWN).log_prob()
+    loss, _ = Clip()(batch(new, new.detach(), a[DRAWN]), CTX)
+    (slope,) = torch.autograd.grad(loss.mean(), logits)
+    z = logits.detach()
+    cov = covariance(new, (PI * a)[DRAWN], torch.ones(8, 1, dtype=torch.bool)).mean()
+    ratios = [float((entropy(z - eta * slope) - entropy(z)) / (-eta * cov)) for eta in (1e-1, 1e-3, 1e-5)]
     assert abs(ratios[0] - 1) > abs(ratios[1] - 1) > abs(ratios[2] - 1) and ratios[2] == pytest.approx(1, abs=1e-4)
 
 
 def test_the_covariance_of_decisions_tells_where_entropy_goes():
     """A step of natural policy gradient (logits + eta A) takes the entropy down by eta times the mean of `covariance`
     over decisions that come as often as they are likely."""
-    pi = torch.tensor([0.5, 0.25, 0.125, 0.125], dtype=torch.float64)
-    actions = torch.tensor([0, 0, 0, 0, 1, 1, 2, 3])  # eight decisions, each action pi of them
     a = torch.tensor([0.4, -1.0, 2.0, 0.1], dtype=torch.float64)
-    cov = covariance(pi.log()[actions][:, None], a[actions][:, None], torch.ones(8, 1, dtype=torch.bool)).mean()
-
-    def entropy(z):
-        return -(z.softmax(0) * z.log_softmax(0)).sum()
-
+    cov = covariance(PI.log()[DRAWN], a[DRAWN], torch.ones(8, 1, dtype=torch.bool)).mean()
     eta = 1e-6
-    change = float(entropy(pi.log() + eta * a) - entropy(pi.log()))
+    change = float(entropy(PI.log() + eta * a) - entropy(PI.log()))
     assert change == pytest.approx(-eta * float(cov), rel=1e-4)
 
 

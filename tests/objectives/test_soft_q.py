@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from math import exp, log
 from types import SimpleNamespace
 from typing import Any
 
@@ -116,21 +118,68 @@ def test_settings() -> None:
     assert UniformQ().couples == "row" and UniformQ().needs[2] == Need(("policy",), "log_prob")
 
 
-def test_the_tree_of_depth_two() -> None:
-    """Leaves (1, 0, 0, 0): the fixed point of the backup, from uniform logits, is Q(root) = (1/2, 0) and Q(left) =
-    (1, 0), values of the random policy, and the greedy policy is the best one. States: root, left, right.
+PATHS = [(a, b) for a in range(2) for b in range(2)]
+STATE = torch.tensor([[0, 1 + a] for a, _ in PATHS])  # root, left, right
+ACTION = torch.tensor(PATHS)
+TREE = Batch(
+    {
+        "mask": torch.ones(4, 2, dtype=torch.bool),
+        "action": ACTION,
+        "advantage": torch.tensor([[0.0, float(p == (0, 0))] for p in PATHS], dtype=torch.float64),
+    }
+)
 
-    Q here is a table, not log pi - log pi_old, whose mean over actions cannot be kept; the backup is the module's."""
-    q = torch.zeros(3, 2, dtype=torch.float64)
-    paths = [(a, b) for a in range(2) for b in range(2)]
-    state = torch.tensor([[0, 1 + a] for a, _ in paths])
-    action = torch.tensor([[a, b] for a, b in paths])
-    reward = torch.tensor([[0.0, float(p == (0, 0))] for p in paths], dtype=torch.float64)
-    batch = Batch({"mask": torch.ones(4, 2, dtype=torch.bool)})
-    for _ in range(2):
-        target = reward + following(q[state].mean(-1), batch)
-        for s in range(3):
-            for a in range(2):
-                q[s, a] = target[(state == s) & (action == a)].mean()
-    assert q.tolist() == [[0.5, 0.0], [1.0, 0.0], [0.0, 0.0]]
-    assert q.argmax(1)[:2].tolist() == [0, 0]
+
+def descended(loss: Callable[[torch.Tensor], torch.Tensor], steps: int, lr: float) -> torch.Tensor:
+    """A table [3, 2] that has gone down the loss, from 0."""
+    table = torch.zeros(3, 2, dtype=torch.float64)
+    for _ in range(steps):
+        leaf = table.clone().requires_grad_()
+        table = table - lr * torch.autograd.grad(loss(leaf), leaf)[0]
+    return table
+
+
+def test_the_tree_of_depth_two() -> None:
+    """Leaves (1, 0, 0, 0): the fixed point of the loss is Q(root) = (1/2, 0) and Q(left) = (1, 0), the values of the
+    random policy, and the greedy policy is the best one. Q is a free table here, given as the columns asked for."""
+    objective = UniformQ()
+    new, mean, old, old_mean = (need.key for need in objective.needs)
+    zero = torch.zeros(4, 2, dtype=torch.float64)
+
+    def loss(q: torch.Tensor) -> torch.Tensor:
+        columns = {new: q[STATE, ACTION], mean: q[STATE].mean(-1), old: zero, old_mean: zero}
+        return objective(TREE.put(columns), CTX)[0].sum()
+
+    q = descended(loss, 300, 0.1)
+    want = torch.tensor([[0.5, 0.0], [1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    torch.testing.assert_close(q, want, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize(("own", "best"), [(True, 0), (False, 1)])
+def test_the_tree_of_depth_two_in_the_logits_of_a_policy(own: bool, best: int) -> None:
+    """The same with Q = log pi - log uniform, whose mean over actions is -KL(uniform || pi), so that the values cannot
+    be held. The fixed point is q = y + c pi, c such that probabilities sum to 1: here by bisection, from the leaves up.
+
+    With the centred reward on each decision (`own`), as in the paper, the greedy policy is the best one. With the
+    reward on the last decision alone it is not: the state where something can be told apart has the lower mean."""
+    r = TREE["advantage"][:, 1:]
+    tree = TREE.put({"advantage": (r - r.mean()).expand(4, 2)}) if own else TREE
+    mean = tree["advantage"].view(2, 2, 2)  # by first action, second action, place
+    left, right = (held(*mean[a, :, 1].tolist()) for a in range(2))
+    values = [sum(log(2 * p) for p in ps) / 2 for ps in (left, right)]
+    root = held(*(mean[a, :, 0].mean().item() + values[a] for a in range(2)))
+    table = descended(lambda z: loss_of(tree, z[STATE], torch.zeros(4, 2, 2).double())[0], 500, 2.0)
+    want = torch.tensor([root, left, right], dtype=torch.float64)
+    torch.testing.assert_close(table.softmax(1), want, atol=1e-6, rtol=0)
+    assert values[0] < -0.05 and table.argmax(1)[:2].tolist() == [best, 0]
+
+
+def held(y0: float, y1: float) -> list[float]:
+    """Two probabilities with log 2p = y + c p, by bisection on the logit d of the first."""
+    low, high = -3.0, 3.0
+    for _ in range(60):
+        d = (low + high) / 2
+        p = 1 / (1 + exp(-d))
+        c = log(4 * p * (1 - p)) - y0 - y1
+        low, high = (d, high) if d < y0 - y1 + c * (2 * p - 1) else (low, d)
+    return [p, 1 - p]

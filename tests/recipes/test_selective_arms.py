@@ -26,10 +26,44 @@ def apart(one: str, other: str, arms: Mapping[str, Any]) -> set[str]:
 def test_another_loss_in_the_place_of_the_clip(method: str) -> None:
     arms = read(f"rlvr/{method}").arms
     terms = {name: set(arm.stages[-1]["part"]["policy"]["terms"]) for name, arm in arms.items()}
-    assert terms["method"] == {method} and terms["baseline"] == {"clip"}
+    assert terms.pop("method") == {method} and terms.pop("baseline") == {"clip"}
+    assert terms == ({} if method == "lp_reg" else {"bounds": {method}})
     assert apart("method", "baseline", arms) == {"part.policy.terms.clip", f"part.policy.terms.{method}"}
     for arm in arms.values():
         assert all(t["reduce"] == "decision" for t in arm.stages[-1]["part"]["policy"]["terms"].values())
+
+
+@pytest.mark.parametrize("method", ["clip_cov", "kl_cov"])
+def test_the_same_bounds_without_the_mechanism(method: str) -> None:
+    """More entropy than GRPO may come from the bounds alone; the claim is of the selection, so it is checked apart."""
+    claim = read(f"rlvr/{method}")
+    arms = {name: leaves(arm.stages[-1]) for name, arm in claim.arms.items()}
+    fraction = f"part.policy.terms.{method}.fraction"
+    assert {k for k in {*arms["method"], *arms["bounds"]} if arms["method"].get(k) != arms["bounds"].get(k)} == {
+        fraction
+    }
+    assert arms["bounds"][fraction] == 0
+    entropy = {c.rule.against for c in claim.checks if c.quantity["metric"] == "rollout/entropy:last=5"}
+    assert entropy == {"baseline", "bounds"} and all(c.rule.arm == "method" for c in claim.checks)
+
+
+def test_copg_is_compared_with_a_baseline_of_its_own_pairs() -> None:
+    claim = read("rlvr/copg")
+    term, centre = "part.policy.terms.log_ratio", "collect.advantage.centre"
+    assert apart("method", "baseline", claim.arms) == {term}
+    assert apart("method", "group", claim.arms) == {term, centre}
+    assert apart("baseline", "group", claim.arms) == {centre}
+    tested = [c.rule.against for c in claim.checks if c.quantity["metric"] == "evaluate/mean:final"]
+    assert sorted(tested) == ["baseline", "group"]
+
+
+def test_the_ladder_of_oreal() -> None:
+    arms = read("rlvr/oreal").arms
+    neg = "part.policy.terms.neg"
+    credit = {k for k in apart("method", "reshaped", arms) if k.startswith(("transform.credit", "part.credit"))}
+    assert apart("method", "reshaped", arms) == {*credit, "part.policy.after"}
+    rung = apart("reshaped", "baseline", arms)
+    assert {k for k in rung if not k.startswith("transform.advantage")} == {neg} and len(rung) > 1
 
 
 def test_lite_ppo_differs_in_two_settings() -> None:

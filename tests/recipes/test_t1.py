@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from shuhari.batch import Batch
 from shuhari.claims.claim import read
+from shuhari.needs import evaluate
 from shuhari.recipe import load
+from shuhari.reduce import reduced
+from shuhari.reduce import weights as weights_of
 from shuhari.run import loop, open_run
 from shuhari.transforms import apply
 
@@ -93,14 +95,31 @@ def test_the_kl_is_in_the_reward_before_the_baseline():
 
 
 def test_the_entropy_bonus_has_the_gradient_of_minus_the_entropy():
-    """On a softmax over three logits dH/dz = -pi (log pi + H)."""
-    term = opened().stage.learners["main"].parts["policy"].terms["entropy"]
-    z = torch.tensor([0.2, -1.0, 0.7], requires_grad=True)
-    h = -(z.softmax(0) * z.log_softmax(0)).sum()
-    columns = {"mask": torch.ones(1, 1, dtype=torch.bool), term.objective.needs[0].key: h.view(1, 1)}
-    loss, _ = term.objective(Batch(columns), None)
-    pi = z.detach().softmax(0)
-    torch.testing.assert_close(torch.autograd.grad(loss.sum(), z)[0], pi * (pi.log() + h.detach()))
+    """On a softmax dH/dz = -pi (log pi + H): of the policy's own logits over 1.2, at the tokens that were decided."""
+    run = opened()
+    term = run.stage.learners["main"].parts["policy"].terms["entropy"]
+    policy, batch = run.ctx.models["policy"], run.collect(run.short())
+    with torch.no_grad():  # away from the start, where the distribution is all but uniform
+        for p in policy.module.parameters():
+            p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))
+    batch = batch.put({"mask": batch["mask"] & (torch.arange(batch.width) != 1)})  # and a gap
+    scored = evaluate(batch, term.objective.needs, {"policy": policy}, ["policy"])
+    loss, info = term.objective(batch.put(scored), None)
+    dist, decided = policy(batch), batch["mask"].flatten()
+    z = dist.head(dist.hidden) / 1.2
+    z = z if dist.never is None else z.index_fill(1, dist.never, -1e30)
+    z = z[decided if dist.seen is None else decided[dist.seen]]
+    log_pi = z.detach().log_softmax(1)
+    h = -(log_pi.exp() * log_pi).sum(1, keepdim=True)
+    torch.testing.assert_close(info["entropy"].flatten()[decided], h[:, 0])
+    assert not info["entropy"].flatten()[~decided].any() and not decided.all() and h.min() < 0.9 * h.max()
+    by_hand = (log_pi.exp() * (log_pi + h) * z).sum() / decided.sum()
+    own = reduced(loss, weights_of(batch["mask"].float(), batch, term.reduce))
+    parameters = list(policy.module.parameters())
+    for found, wanted in zip(
+        *(torch.autograd.grad(x, parameters, allow_unused=True) for x in (own, by_hand)), strict=True
+    ):
+        torch.testing.assert_close(found, wanted)
     assert term.weight == 1e-3 and term.reduce == "decision"
 
 

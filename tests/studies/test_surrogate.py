@@ -20,10 +20,11 @@ def contexts(n: int) -> dict[str, tuple[float, ...]]:
 
 
 class Landscape:
-    """Runs whose returns are known: J[a, b] between 0 and 500."""
+    """Runs whose returns are known: J[a, b] between 0 and 500 in the episodes that choose, `held` in the others."""
 
-    def __init__(self, J: Any, seed: int = 0) -> None:
+    def __init__(self, J: Any, seed: int = 0, held: Any = None) -> None:
         self.J, self.seed = np.asarray(J), seed
+        self.held = self.J if held is None else np.asarray(held)
         self.trained: list[float] = []
 
     def train(self, name: str, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -33,7 +34,8 @@ class Landscape:
 
     def evaluate(self, name: str, settings: Mapping[str, Any]) -> dict[str, float]:
         a, b = int(name.removeprefix("context-")), int(settings["task.x"])
-        return {"greedy": 500 * float(self.J[a, b])}
+        returns = self.J if settings.get("evaluate.split") == "train" else self.held
+        return {"greedy": 500 * float(returns[a, b])}
 
 
 def rows(study: Mbtl, runs: Any) -> list[dict[str, float]]:
@@ -110,6 +112,29 @@ def test_coverage_never_falls_and_no_context_comes_twice(pick: Any) -> None:
         coverage = [r["study/coverage"] for r in found]
         assert coverage == sorted(coverage) and coverage[-1] == pytest.approx(J.max(0).mean())
         assert sorted(r["study/context"] for r in found) == list(range(6))
+
+
+def test_a_policy_is_chosen_in_some_episodes_and_scored_in_others() -> None:
+    """By hand: of 2 policies the first seems best in contexts 0 and 1, the second in 2."""
+    J = [[0.0, 0.0, 0.0], [0.5, 0.9, 0.1], [0.4, 0.8, 0.7]]
+    held = [[0.0, 0.0, 0.0], [0.3, 0.2, 0.9], [1.0, 1.0, 0.4]]
+    study = Mbtl(contexts(3), trainings=2, pick="equidistant", high=500)
+    assert [study.next(np.zeros((3, 3)), [0] * k, 0) for k in range(2)] == [1, 2]
+    found = rows(study, Landscape(J, held=held))
+    assert found[0]["study/coverage"] == pytest.approx((0.3 + 0.2 + 0.9) / 3)
+    assert found[1]["study/coverage"] == pytest.approx((0.3 + 0.2 + 0.4) / 3)
+
+
+@pytest.mark.parametrize("pick", ["random", "independent"])
+def test_the_best_of_equals_gains_nothing_by_luck(pick: Any) -> None:
+    """All policies have a return of 0.5 everywhere, measured with noise: so has any choice among them, in the mean."""
+    rng, n = np.random.default_rng(0), 15
+    told = []
+    for seed in range(20):
+        J, held = rng.uniform(size=(2, n, n))
+        told.append(rows(Mbtl(contexts(n), trainings=n, pick=pick, high=500), Landscape(J, seed, held)))
+    final = np.mean([r[-1]["study/coverage"] for r in told])
+    assert abs(final - 0.5) < 4 * (1 / 12 / (20 * n)) ** 0.5
 
 
 def test_the_first_context_is_in_the_middle_and_the_next_where_most_is_to_win() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import product
 from math import log
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,9 +12,12 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Step, Trajectory
+from shuhari.models.categorical import Categorical
 from shuhari.models.causal import CausalValue
 from shuhari.needs import Need, evaluate
-from shuhari.objectives.value import Outcome
+from shuhari.objectives.clip import Clip
+from shuhari.objectives.divergence import Divergence
+from shuhari.objectives.outcome import Outcome
 from shuhari.pack import pack
 from shuhari.recipe import load
 from shuhari.run import loop, open_run
@@ -57,6 +58,12 @@ def test_weights_by_hand() -> None:
     out = Credit()(batch.put({W: w}), context())
     torch.testing.assert_close(out["advantage"], torch.tensor([[0.5, 0, 0], [0, 0, -0.25], [0, 0, -0.25]]))
     assert not Credit()(batch.put({W: 0 * w}), context())["advantage"].any()  # nothing is known: KL alone is left
+    half = Credit(least=0.6)(batch.put({W: w}), context())["advantage"]  # (3/4 - 0.6) / 0.4
+    torch.testing.assert_close(half, torch.tensor([[0.375, 0, 0], [0, 0, -0.1875], [0, 0, -0.1875]]))
+    every = Credit(least=0.0)(batch.put({W: w}), context())["advantage"]  # p itself
+    torch.testing.assert_close(every[:2], torch.tensor([[0.75, 0.5, 0.25], [-0.125, -0.25, -0.375]]))
+    with pytest.raises(ValueError, match=r"least is 1: expected a probability in \[0, 1\)"):
+        Credit(least=1)
     sure = torch.tensor([60.0, -60.0, -60.0])[:, None].expand(3, 3)
     torch.testing.assert_close(Credit()(batch.put({W: sure}), context())["advantage"], batch["advantage"])
 
@@ -98,25 +105,34 @@ def test_nothing_to_choose_from() -> None:
 
 
 def test_what_is_accepted_keeps_the_ratios_of_the_policy() -> None:
-    """Best of N: some answer is right with probability 1 - (1 - p)^N, the one that is taken follows pi given that it
-    is right, and so does the optimum of reward minus KL, of which it is a sample."""
+    """Best of N: a group has an answer of either side with probability 1 - (1 - p)^N - p^N, and the right one that is
+    learnt from follows pi given that it is right."""
     pi, right, N, groups_ = torch.tensor([0.4, 0.3, 0.2, 0.1]), torch.tensor([True, False, False, True]), 3, 20_000
-    drawn = torch.multinomial(pi.expand(groups_, 4), N, True, generator=torch.Generator().manual_seed(0)).flatten()
-    group = torch.arange(groups_).repeat_interleave(N)
-    ok = right[drawn]
-    chosen = pairs(2 * group + ok, torch.ones(len(group), dtype=torch.bool), torch.Generator().manual_seed(1))
-    counts = torch.bincount(drawn[chosen & ok], minlength=4).double()
-    both = 1 - 0.5**N - 0.5**N
-    assert counts.sum().item() / groups_ == pytest.approx(both, abs=0.015)
+    drawn = torch.multinomial(pi.expand(groups_, 4), N, True, generator=torch.Generator().manual_seed(0)).view(-1, 1)
+    one = torch.ones(len(drawn), 1)
+    columns = {"mask": one.bool(), "action": drawn, "reward": right[drawn].float(), "advantage": one}
+    columns |= {"group": torch.arange(groups_).repeat_interleave(N), "episode": torch.arange(len(drawn))}
+    out = Credit(role="")(Batch(columns), context(1))
+    counts = torch.bincount(drawn[rows_of(out, "pos"), 0], minlength=4).double()
+    assert counts.sum().item() / groups_ == pytest.approx(1 - 0.5**N - 0.5**N, abs=0.015)
     assert (counts[0] / counts.sum()).item() == pytest.approx(0.8, abs=0.015)
-    every = [y for y in product(range(4), repeat=N) if any(right[i] for i in y)]
-    assert sum(pi[list(y)].prod().item() for y in every) == pytest.approx(1 - 0.5**N)
-    logits = pi.log().double().requires_grad_()
-    for _ in range(2000):
-        p = logits.softmax(0)
-        objective = (p * right).sum() - 0.5 * (p * (p / pi).log()).sum()
-        logits = (logits + torch.autograd.grad(objective, logits)[0]).detach().requires_grad_()
-    best = logits.softmax(0).detach()
+    assert counts[1] == counts[2] == 0
+
+
+def test_the_optimum_of_reward_less_kl_keeps_the_ratios_of_the_policy() -> None:
+    """Of the objectives `clip` and `divergence`, in expectation over four actions; beta = 1/2. Among right answers it
+    is the policy's own ratio, 4, and against a wrong one that times e^(1 / beta)."""
+    pi, right = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).double(), torch.tensor([[1.0, 0.0, 0.0, 1.0]]).double()
+    clip, kl = Clip(behaviour="present"), Divergence(form="exact")
+    action, logits = torch.arange(4)[None], pi.log().requires_grad_()
+    old = Categorical(pi.log().expand(1, 4, 4), action)
+    for _ in range(400):
+        new = Categorical(logits.expand(1, 4, 4), action)
+        columns = {"mask": action >= 0, "advantage": right, clip.needs[0].key: new.log_prob()}
+        batch = Batch({**columns, kl.needs[0].key: new.kl(old)})
+        loss = (new.log_prob().exp().detach() * clip(batch, context())[0]).sum() + 0.5 * kl(batch, context())[0].mean()
+        logits = (logits - torch.autograd.grad(loss, logits)[0]).detach().requires_grad_()
+    best = logits.softmax(1).detach()[0]
     assert (best[0] / best[3]).item() == pytest.approx(4.0, rel=1e-3)
     assert (best[0] / best[1]).item() == pytest.approx(4 / 3 * np.exp(1 / 0.5), rel=1e-3)
 
@@ -196,8 +212,16 @@ def test_the_recipe() -> None:
     assert torch.equal(before["reference"], weights("reference"))
 
 
-def test_the_first_rung_of_the_ladder(tmp_path: Path) -> None:
-    """Its arm without the credit model: every right sample weighs 1, and no wrong one anything."""
-    settings = {"collect.advantage.centre": "none", "transform.credit.role": "", "part.credit": False}
-    reports = [r for r in loop(run_of(**settings, **{"part.policy.after": 0, "steps": 1})) if r["stage"] == "rl"]
-    assert reports[0]["policy/loss/pos"] == pytest.approx(-1.0) and reports[0]["policy/loss/neg"] == 0.0
+def test_the_first_rung_of_the_ladder() -> None:
+    """REINFORCE: before the first step the ratio is 1, a right sample's loss is -1/2 and a wrong one's 1/2, of which
+    all counts; on the next rung the advantages are those of leaving one out, of six here."""
+    claim = load("rlvr/oreal").tree["claim"]
+    for arm, weight in ((claim["baseline"], 1.0), (claim["arms"]["reshaped"], 0.5)):
+        run = run_of(steps=1, **arm)
+        report = next(r for r in loop(run) if r["stage"] == "rl")
+        assert run.stage.learners["main"].parts["policy"].terms["neg"].weight == weight
+        found = [-report["policy/loss/pos"], report["policy/loss/neg"]]
+        if weight == 1.0:
+            assert found == pytest.approx([0.5, 0.5])
+        else:
+            assert sum(found) == pytest.approx(6 / 5)  # r - mean of the others: n / (n - 1) apart in any group

@@ -11,8 +11,9 @@ To first order the mass Q of the right actions moves by rate times
     (1 - Q) (R_c - S) A2  +  Q (S - R_w) B2  +  S (Q U_wrong2 - (1 - Q) U_right2),       X2 the sum of p² over X.
 
 The first two terms, of what was sampled, are never negative; the third, of what was not, may be, and goes to 0 as N
-grows. The simulation is of many steps, on the surrogate that is trained in practice: the mean over all N draws of
-R p / p_old, an action that came twice counting twice, at one learning rate whatever N. Leaves out the clip, KL terms
+grows. The simulation is of many steps, on either of two surrogates, at one learning rate whatever N: that of training,
+the mean over all N draws of R p / p_old, an action that came twice counting twice; or, `distinct`, that of the
+analysis above, the sum of R p over the actions that came. Leaves out the clip, KL terms
 and sequences: an action is a whole answer.
 
 Axes: `V` actions.
@@ -63,6 +64,7 @@ class MassBalance:
     their mass Q falls; `mass/<N>`, the mean of Q in the end; `falls`, the smallest drop of `lost` from one N to the
     next (above 0: it falls all the way). actions, right: how many there are, and how many of them right; spread: the
     standard deviation of the first logits. From unequal ones the smaller right actions lose to the larger whatever N.
+    distinct: whether an action counts once however often it came, by the surrogate of the analysis.
     """
 
     actions: int = 128
@@ -72,6 +74,7 @@ class MassBalance:
     runs: int = 32
     rate: float = 1.0
     spread: float = 0.0
+    distinct: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.right < self.actions:
@@ -98,7 +101,8 @@ class MassBalance:
         rng, reward, p = np.random.default_rng((seed, run, n)), np.where(right, *REWARDS), softmax(z)
         lost = fell = 0
         for _ in range(self.steps):
-            z = z + self.rate * step(p, reward * rng.multinomial(n, p) / n / p)
+            drawn = rng.multinomial(n, p)
+            z = z + self.rate * step(p, reward * ((drawn > 0) if self.distinct else drawn / n / p))
             before, p = p[right], softmax(z)
             lost, fell = lost + bool((p[right] < before).any()), fell + bool(p[right].sum() < before.sum())
         return lost / self.steps, fell / self.steps, float(p[right].sum())

@@ -31,8 +31,8 @@ class Demos:
     (`shuffle`). A solution is text, a tuple of texts (joined as they are), or token ids; where there is none, the
     answer is shown. Where the task gives the problem an environment, a solution is its turns: they are played there,
     each with an end token, and what the environment says in between is no decision. `logp` is unknown (NaN), so that
-    ratios refuse these rows. Raises ValueError for a problem without either, and for turns that the environment does
-    not take.
+    ratios refuse these rows. Charged: `decisions`, those of the rows, as of samples. Raises ValueError for a problem
+    without either, and for turns that the environment does not take.
     """
 
     size: int = 64
@@ -55,7 +55,9 @@ class Demos:
             self.state["at"] = at + self.size
             problems = walk(source, self.split, at, self.size, self.offset, self.shuffle)
             rows = [shown(p, _solution(p), ctx, self.role) for p in problems]
-            yield streamed(pack(rows, start=name + at), self.stream)
+            batch = pack(rows, start=name + at)
+            ctx.charge("decisions", int(batch["mask"].sum()))
+            yield streamed(batch, self.stream)
 
 
 def walk(source: Source, split: str, at: int, count: int, offset: int, shuffle: bool) -> list[Problem]:

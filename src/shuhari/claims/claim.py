@@ -30,10 +30,18 @@ from shuhari.data import EMPTY, nearest
 from shuhari.overlay import BUDGETS, RecipeError, Tree
 from shuhari.recipe import Recipe, dump, load
 
-KEYS = ("says", "baseline", "seeds", "warm", "budget", "settings", "arms", "smoke", "notes", "check")
+KEYS: dict[str, Any] = {  # of the table, and what each may be
+    "says": str, "baseline": (str, Mapping), "seeds": int, "warm": str, "budget": Mapping, "settings": Mapping,
+    "arms": Mapping, "smoke": Mapping, "notes": list, "check": list,
+}  # fmt: skip
+_SAID: dict[Any, str] = {
+    str: "text", int: "whole number", list: "list", Mapping: "table", (str, Mapping): "recipe's name, or a table"
+}  # fmt: skip
 METHOD, BASELINE = "method", "baseline"
-SMOKE_SEEDS = 2
+FIRST = 1000  # the first seed of every claim: apart from those on which recipes are tried out
+SMOKE_SEEDS, SMOKE_WARM = 2, 40  # of a minute's version: how many, and the longest stage of its warm start
 ALIKE = 0.1  # share by which what arms spent may differ: the last step of an arm may be a long one
+SHARES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "pass@", "reward/score", "rollout/alike")
 OFFLINE = ("demos", "preferences")  # buffers that ask nobody for samples
 ASKING = ("rollout", "curriculum", "engine", "reward", "collect")  # what such a stage does not use
 
@@ -68,31 +76,53 @@ class Claim:
         return self.arms.get(METHOD) or load(self.name)
 
 
-def read(reference: str, *, smoke: bool = False, seeds: int | None = None) -> Claim:
+def read(reference: str, *, smoke: bool = False) -> Claim:
     """The claim of a recipe; RecipeError where it has none, or for a mistake in it."""
     method = load(reference)
     table = method.tree.get("claim")
     if not table:
         raise RecipeError("claim", f"{method.name} states no claim: a [claim] table says what is to be measured")
-    for key in table:
+    for key, value in table.items():
         if key not in KEYS:
             raise RecipeError(f"claim.{key}", f"no such key in a claim; {nearest(key, KEYS)}")
-    checks = tuple(_check(c, f"claim.check.{i}") for i, c in enumerate(table.get("check", ())))
+        if not isinstance(value, KEYS[key]) or isinstance(value, bool):
+            raise RecipeError(f"claim.{key}", f"{value!r}: expected a {_SAID[KEYS[key]]}")
+    small = table.get("smoke", EMPTY) if smoke else EMPTY
+    number = small.get("seeds", SMOKE_SEEDS if smoke else table.get("seeds", 8))
+    if not isinstance(number, int) or isinstance(number, bool) or number < (2 if smoke else LEAST):
+        least = 2 if smoke else LEAST
+        raise RecipeError("claim.seeds", f"{number!r}: expected a whole number, at least {least}")
+    budget = _budget(small.get("budget", table.get("budget")))
+    checks = tuple(_check(c, f"claim.check.{i}", budget) for i, c in enumerate(table.get("check", ())))
     if not checks:
         raise RecipeError("claim.check", "missing: at least one [[claim.check]]")
-    small = table.get("smoke", EMPTY) if smoke else EMPTY
-    number = seeds or small.get("seeds", SMOKE_SEEDS if smoke else table.get("seeds", 8))
-    if not smoke and seeds is None and number < LEAST:
-        raise RecipeError("claim.seeds", f"{number}: expected at least {LEAST}, or the interval says nothing")
-    budget = _budget(small.get("budget", table.get("budget")))
+    if any(trains(check) for check in checks):
+        for key, given in (("baseline", table.get("baseline")), ("budget", budget)):
+            if given is None:
+                raise RecipeError(f"claim.{key}", f"missing: {_MISSING[key]}")
     over = [table.get("settings", EMPTY), {k: v for k, v in small.items() if k not in ("budget", "seeds")}]
     given = {METHOD: EMPTY, **_arms(table)} if "baseline" in table else {}
     whole = {name: _arm(method, arm, over, budget, f"claim.arms.{name}") for name, arm in given.items()}
     _check_arms(checks, whole)
     warm, arms = _parted(whole, str(table.get("warm", "")))
+    if smoke and warm is not None:
+        warm = _short(warm)
     paper = method.tree.get("paper", EMPTY)
     says, notes = str(table.get("says", "")), tuple(map(str, table.get("notes", ())))
-    return Claim(method.name, says, arms, checks, tuple(range(number)), budget, warm, notes, paper, smoke)
+    return Claim(
+        method.name, says, arms, checks, tuple(range(FIRST, FIRST + number)), budget, warm, notes, paper, smoke
+    )
+
+
+_MISSING = {
+    "baseline": "the recipe to compare with, or a table of settings laid over this one",
+    "budget": "what every arm may spend, such as {tokens = 400_000}",
+}
+
+
+def trains(check: Check) -> bool:
+    """Whether a check is about runs."""
+    return check.quantity.get("use") != "simulated"
 
 
 def digest(recipe: Recipe) -> str:
@@ -101,27 +131,33 @@ def digest(recipe: Recipe) -> str:
     return hashlib.blake2b(dump(Recipe("", tree)).encode(), digest_size=8).hexdigest()
 
 
-def _check(table: Any, where: str) -> Check:
+def _check(table: Any, where: str, budget: tuple[str, float] | None) -> Check:
     if not isinstance(table, Mapping):
         raise RecipeError(where, f"{table!r}: expected a [[claim.check]] table")
     own = {f.name for f in fields(Rule)}
     rule: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items() if k in own}
     quantity = {k: v for k, v in table.items() if k not in own}
-    if "range" not in rule and _is_score(str(quantity.get("metric", ""))):
+    metric = str(quantity.get("metric", ""))
+    if "range" not in rule and _is_share(metric):
         rule["range"] = (0.0, 1.0)
+    elif "range" not in rule and budget is not None and metric.rpartition(":")[2].startswith("to="):
+        rule["range"] = (0.0, budget[1])
+    for key, kind in (("direction", str), ("margin", (int, float)), ("arm", str), ("against", (str, int, float)),
+                      ("factor", (int, float)), ("range", tuple)):  # fmt: skip
+        value = rule.get(key, kind)
+        if value is not kind and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise RecipeError(f"{where}.{key}", f"{value!r}: expected a {'text' if kind is str else 'number'}")
     try:
         return Check(quantity, Rule(**rule))
     except (ValueError, TypeError) as error:
         raise RecipeError(where, str(error)) from None
 
 
-def _is_score(metric: str) -> bool:
+def _is_share(metric: str) -> bool:
     """Whether a metric is a share of what was asked, by its name."""
     name, _, reading = metric.rpartition(":")
-    score = name.partition("@")[0].removeprefix("evaluate/")
-    return name.startswith("evaluate/") and reading.partition("=")[0] != "to" and score.startswith(
-        ("greedy", "mean", "pass@", "score")
-    )  # fmt: skip
+    score = "pass@" if name.startswith("evaluate/pass@") else name.partition("@")[0]
+    return score in SHARES and reading.partition("=")[0] != "to"
 
 
 def _budget(table: Any) -> tuple[str, float] | None:
@@ -133,6 +169,8 @@ def _budget(table: Any) -> tuple[str, float] | None:
     known = [b for b in BUDGETS if b != "seconds"]  # which no two machines spend alike
     if unit not in known:
         raise RecipeError(f"claim.budget.{unit}", f"no such budget of a claim; {nearest(unit, known)}")
+    if isinstance(amount, bool) or not isinstance(amount, int) or amount < 1:
+        raise RecipeError(f"claim.budget.{unit}", f"{amount!r}: expected a whole number, at least 1")
     return unit, float(amount)
 
 
@@ -165,10 +203,18 @@ def _arm(
 
 
 def _check_arms(checks: tuple[Check, ...], arms: Mapping[str, Recipe]) -> None:
+    tasks = {name: arm.stages[-1].get("task", EMPTY).get("name") for name, arm in arms.items()}
+    for arm, task in tasks.items():
+        if task != tasks[METHOD]:
+            raise RecipeError(
+                f"claim.arms.{arm}", f"its task is {task!r}, the method's {tasks[METHOD]!r}: expected one task"
+            )
     for i, check in enumerate(checks):
         for name in (check.rule.arm, check.rule.against):
-            if isinstance(name, str) and name not in arms and check.quantity.get("use") != "simulated":
+            if isinstance(name, str) and name not in arms and trains(check):
                 raise RecipeError(f"claim.check.{i}", f"no arm {name!r}; {nearest(name, arms)}")
+        if not trains(check) and isinstance(check.rule.against, str):
+            raise RecipeError(f"claim.check.{i}.against", "missing: the number that a simulation is compared with")
 
 
 def _parted(arms: Mapping[str, Recipe], warm: str) -> tuple[Recipe | None, dict[str, Recipe]]:
@@ -179,6 +225,13 @@ def _parted(arms: Mapping[str, Recipe], warm: str) -> tuple[Recipe | None, dict[
     if warm not in names[:-1]:
         raise RecipeError("claim.warm", f"the baseline has no stage {warm!r} before its last; {nearest(warm, names)}")
     return _warm(arms[BASELINE], names[: names.index(warm) + 1]), {n: _after(r, warm) for n, r in arms.items()}
+
+
+def _short(warm: Recipe) -> Recipe:
+    """A warm start of no more than SMOKE_WARM steps a stage."""
+    stages = warm.tree["stage"]
+    short = {n: {**s, "steps": min(s["steps"], SMOKE_WARM)} if "steps" in s else s for n, s in stages.items()}
+    return Recipe(warm.name, {**warm.tree, "stage": short})
 
 
 def _warm(recipe: Recipe, names: list[str]) -> Recipe:

@@ -28,7 +28,8 @@ class Reading:
 
     `final`, `first`, `best` (the largest), `mean` (of all reports), `last=K` (mean of the last K), `area` (mean over
     the budget, by trapezoids), `to=V` (the budget spent until it first reaches V, interpolated; all of it if it never
-    does), `at=OTHER>=V` (its value when OTHER first gets there; NaN if it never does).
+    does), `at=OTHER>=V` (its value when OTHER first gets there; NaN if it never does). Curves are read up to where the
+    budget is spent, interpolated there. Reports of NaN are left out, but where the last is one, so is the reading.
     """
 
     metric: str
@@ -55,7 +56,10 @@ class Reading:
             return cls(metric, name, _number(found["value"], text), found["name"], found["sign"])
         if name not in GIVEN:
             raise ValueError(f"{text!r}: no reading {name!r} of a curve; {nearest(name, (*PLAIN, *GIVEN))}")
-        return cls(metric, name, _number(value, text))
+        number = _number(value, text)
+        if name == "last" and (number < 1 or number != int(number)):
+            raise ValueError(f"{text!r}: expected last= a whole number of reports, at least 1")
+        return cls(metric, name, number)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -65,7 +69,12 @@ class Reading:
     def __call__(self, columns: Columns, spent: Sequence[float], start: Mapping[str, float], whole: float) -> float:
         """Of a run's columns, with `spent` [steps] of the budget, the scores before the first step, and the `whole`
         budget. KeyError where the run has not the metric."""
-        x, y = curve(columns, self.metric, spent, start)
+        x, y = until(whole, *curve(columns, self.metric, spent, start))
+        if self.what in ("final", "last", "mean", "area") and not np.isfinite(y[-1]):
+            return math.nan
+        x, y = x[np.isfinite(y)], y[np.isfinite(y)]
+        if not len(x):
+            return math.nan
         if self.what == "last":
             return float(y[-int(self.value) :].mean())
         if self.what == "area":
@@ -73,23 +82,32 @@ class Reading:
         if self.what == "to":
             return crossing(x, y, self.value, whole)
         if self.what == "at":
-            ox, oy = curve(columns, self.other, spent, start)
+            ox, oy = until(whole, *curve(columns, self.other, spent, start))
             reached = np.flatnonzero(oy >= self.value if self.sign == ">=" else oy <= self.value)
             return float(np.interp(ox[reached[0]], x, y)) if len(reached) else math.nan
         return float({"final": y[-1], "first": y[0], "best": y.max(), "mean": y.mean()}[self.what])
 
 
 def curve(columns: Columns, metric: str, spent: Sequence[float], start: Mapping[str, float] = {}) -> Curve:
-    """(x, y) of a metric where it has a number; an evaluated one begins with its score before the first step."""
+    """(x, y) of a metric where it was reported; an evaluated one begins with its score before the first step."""
     if metric not in columns:
         raise KeyError(f"no metric {metric!r} in the run; {nearest(metric, columns)}")
-    points = [(s, v) for s, v in zip(spent, columns[metric], strict=True) if isinstance(v, int | float) and v == v]
+    points = [(s, v) for s, v in zip(spent, columns[metric], strict=True) if isinstance(v, int | float)]
     began = start.get(metric.removeprefix("evaluate/")) if metric.startswith("evaluate/") else None
     if began is not None and began == began:
         points.insert(0, (0.0, began))
     if not points:
         raise KeyError(f"the run has no value of {metric!r}")
     return np.array([p[0] for p in points], np.float64), np.array([p[1] for p in points], np.float64)
+
+
+def until(whole: float, x: np.ndarray, y: np.ndarray) -> Curve:
+    """A curve up to `whole`, with the point there on the line to the first one beyond."""
+    inside = x <= whole
+    if inside.all() or not inside.any():
+        return x, y
+    i = int(inside.sum())
+    return np.append(x[:i], whole), np.append(y[:i], np.interp(whole, x[i - 1 : i + 1], y[i - 1 : i + 1]))
 
 
 def crossing(x: np.ndarray, y: np.ndarray, value: float, never: float) -> float:

@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 
 from shuhari.claims.claim import Claim, digest
-from shuhari.claims.quantities import Evidence, Quantity
+from shuhari.claims.quantities import Evidence, Quantity, Simulated
 from shuhari.claims.runs import Made
 from shuhari.claims.sources import own_modules, version
 from shuhari.claims.verdict import Verdict, overall
+from shuhari.overlay import RecipeError
 from shuhari.recipe import apart, dump
+from shuhari.store.files import replace_file
 
 FORMAT = 1
-POINTS = 40  # of a curve that are kept
 
 
 def judged(claim: Claim, quantities: Sequence[Quantity], made: Made) -> list[dict[str, Any]]:
@@ -46,15 +47,18 @@ def judged(claim: Claim, quantities: Sequence[Quantity], made: Made) -> list[dic
 
 def values(quantity: Quantity, arm: str, claim: Claim, made: Made) -> list[float]:
     """[S] the quantity in each run of an arm, or for each seed where nothing is trained."""
-    return [quantity(run) for run in (made.evidence[arm] if quantity.trains else map(Evidence, claim.seeds))]
+    try:
+        found = [quantity(run) for run in (made.evidence[arm] if quantity.trains else map(Evidence, claim.seeds))]
+    except KeyError as error:
+        raise RecipeError("claim.check", f"arm {arm!r}: {error.args[0]} (the runs are kept)") from None
+    return [v if math.isfinite(v) else math.nan for v in found]
 
 
 def result_of(
-    claim: Claim, quantities: Sequence[Quantity], made: Made, before: Mapping[str, Any] | None, wall: float
+    claim: Claim, quantities: Sequence[Quantity], made: Made, before: Mapping[str, Any] | None, told: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The whole result; `before` is the one that stood there, whose place in `history` it takes."""
-    from shuhari.resume import versions
-
+    """The whole result. `before` is the one that stood there, whose place in `history` it takes; `told`: the `hashes`
+    of the claim when its runs began."""
     checks = judged(claim, quantities, made)
     metrics = list(dict.fromkeys(n for q in quantities for n in q.names))
     verdict = overall(Verdict(c["verdict"]) for c in checks)
@@ -63,9 +67,11 @@ def result_of(
         "verdict": verdict.value,
         "checks": [{k: c[k] for k in ("difference", "low", "high", "n", "verdict")} for c in checks],
         "seeds": len(claim.seeds),
-        "core": version(),
-        "recipes": {arm: digest(recipe) for arm, recipe in claim.arms.items()},
+        "core": told["core"],
+        "recipes": told["recipes"],
+        "says": claim.says,
     }
+    history = [h for h in (before or {}).get("history", []) if h != now]  # the same runs read again are no other ones
     return {
         "format": FORMAT,
         "method": claim.name,
@@ -78,34 +84,43 @@ def result_of(
         "budget": dict([claim.budget]) if claim.budget else None,
         "seeds": list(claim.seeds),
         "checks": checks,
-        "start": _means([dict(e.start) for e in made.evidence.get("method", ())]),
+        "start": {arm: _means([dict(e.start) for e in runs]) for arm, runs in made.evidence.items()},
         "chance": {k: _rounded(v) for k, v in made.chance.items()},
-        "arms": {arm: _arm(claim, arm, made, metrics) for arm in claim.arms},
-        "wall_s": round(wall),
-        "hashes": hashes(claim),
-        "core": version(),
-        "versions": versions(),
-        "history": [*(before or {}).get("history", []), now],
+        "arms": {arm: _arm(claim, arm, made, metrics) for arm in made.evidence},
+        "wall_s": round(sum(map(sum, made.wall.values()))),
+        "hashes": told,
+        "versions": dict(made.versions),
+        "history": [*history, now],
     }
 
 
 def hashes(claim: Claim) -> dict[str, Any]:
-    """What the result goes stale with: the recipes of the arms and of the warm start, and the method's own modules."""
+    """What the result hangs on: the recipes of the arms and of the warm start, what is checked and said of them, the
+    method's own modules; and the core, whose change makes it older, not stale."""
     recipes = {**claim.arms, **({"warm start": claim.warm} if claim.warm is not None else {})}
     whole = recipes or {"method": claim.own}
     checks = [{**c.quantity, **_told(c.rule)} for c in claim.checks]
     return {
         "recipes": {name: digest(recipe) for name, recipe in recipes.items()},
-        "checks": checks,
-        "modules": own_modules(whole.values()),
+        "claim": {"checks": checks, "says": claim.says, "notes": list(claim.notes), "seeds": list(claim.seeds)},
+        "modules": own_modules(whole.values(), [q.by for q in quantities_of(claim) if isinstance(q, Simulated)]),
+        "core": version(),
     }
+
+
+def quantities_of(claim: Claim) -> list[Quantity]:
+    """What each check compares."""
+    from shuhari.build import component
+
+    return [component("quantity", c.quantity, f"claim.check.{i}", "metric") for i, c in enumerate(claim.checks)]
 
 
 def stale(claim: Claim, result: Mapping[str, Any]) -> str:
     """Why a result is not of the claim as it stands; "" where it is."""
     now, then = hashes(claim), result["hashes"]
-    if json.loads(json.dumps(now["checks"])) != then["checks"]:
-        return "its checks have changed"
+    for name, value in json.loads(json.dumps(now["claim"])).items():
+        if value != then["claim"].get(name):
+            return f"claim.{name} has changed"
     for kind in ("recipes", "modules"):
         for name in sorted({*now[kind], *then[kind]}):
             if now[kind].get(name) != then[kind].get(name):
@@ -132,17 +147,16 @@ def _arm(claim: Claim, arm: str, made: Made, metrics: Sequence[str]) -> dict[str
     runs = made.evidence[arm]
     out: dict[str, Any] = {"changes": changes, "wall_s": [round(w, 1) for w in made.wall[arm]]}
     out["spent"] = [round(r.spent[-1]) for r in runs]
-    return {**out, "curves": {m: [_thinned(*r.curve(m)) for r in runs] for m in metrics if _there(runs, m)}}
+    return {**out, "curves": {m: [_points(*r.curve(m)) for r in runs] for m in metrics if _there(runs, m)}}
 
 
 def _there(runs: Sequence[Evidence], metric: str) -> bool:
     return all(metric in r.columns for r in runs)
 
 
-def _thinned(x: np.ndarray, y: np.ndarray) -> dict[str, list[float]]:
-    """A curve at no more than POINTS of its points, the first and the last among them."""
-    at = np.unique(np.linspace(0, len(x) - 1, min(POINTS, len(x))).round().astype(int))
-    return {"x": [round(float(v)) for v in x[at]], "y": [_rounded(float(v)) or 0.0 for v in y[at]]}
+def _points(x: np.ndarray, y: np.ndarray) -> dict[str, list[float | None]]:
+    """A curve as it is kept: every point, None for NaN."""
+    return {"x": [float(f"{v:.7g}") for v in x], "y": [_rounded(float(v), 6) for v in y]}
 
 
 def _told(rule: Any) -> dict[str, Any]:
@@ -155,9 +169,9 @@ def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
     return {n: _rounded(float(np.mean([f[n] for f in found]))) for n in names if all(n in f for f in found)}
 
 
-def _rounded(value: float) -> float | None:
-    """To four digits; None for NaN, which JSON has not."""
-    return None if math.isnan(value) else float(f"{value:.4g}")
+def _rounded(value: float, digits: int = 5) -> float | None:
+    """To so many digits; None for what is no finite number, which JSON has not."""
+    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 
 def write(result: Mapping[str, Any], at: Path) -> Path:
@@ -166,7 +180,7 @@ def write(result: Mapping[str, Any], at: Path) -> Path:
 
     path = at / "claims" / f"{result['method']}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    replace_file(path, [(json.dumps(result, indent=1, allow_nan=False) + "\n").encode()])
     metrics = list(dict.fromkeys(m for arm in result["arms"].values() for m in arm["curves"]))
     if metrics:
         unit = next(iter(result["budget"] or {"steps": 0}))

@@ -1,7 +1,8 @@
 """The runs of a claim: arms x seeds in single-threaded processes, resumed where they stand, shared between claims.
 
-A run's folder is named by what it does: its recipe, the weights that it starts from, and the source of the library. So
-a baseline that two claims share is trained once, a claim that was killed goes on, and a change of code starts anew.
+A run's folder is named by what it does: its recipe, the weights that it starts from, and the source and the packages
+that it runs on. So a baseline that two claims share is trained once, a claim that was killed goes on, and a change of
+code starts anew.
 """
 
 from __future__ import annotations
@@ -10,20 +11,23 @@ import hashlib
 import os
 import shutil
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from shuhari.claims.claim import ALIKE, BASELINE, Claim, digest
 from shuhari.claims.quantities import Evidence, Quantity
-from shuhari.claims.sources import version
-from shuhari.overlay import RecipeError
+from shuhari.claims.sources import fresh_version, own_modules, version
 from shuhari.recipe import Recipe
+from shuhari.resume import versions
 from shuhari.store.directory import Run
-from shuhari.store.files import StoreError, locked
+from shuhari.store.files import LockedError, StoreError, locked
 
 CHANCE = "chance"  # the arm of one run: the baseline before anything was learnt
 
@@ -66,11 +70,13 @@ class Progress:
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """The runs of a claim: arm -> evidence by seed, arm -> wall seconds, and what an untrained policy scores."""
+    """The runs of a claim: arm -> evidence by seed, arm -> wall seconds by seed, what an untrained policy scores, and
+    the packages that they ran on."""
 
-    evidence: Mapping[str, list[Evidence]]
+    evidence: Mapping[str, list[Evidence]] = field(default_factory=dict)
     wall: Mapping[str, list[float]] = field(default_factory=dict)
     chance: Mapping[str, float] = field(default_factory=dict)
+    versions: Mapping[str, Any] = field(default_factory=dict)
 
 
 def make(
@@ -84,21 +90,27 @@ def make(
     """Make what is missing of a claim's runs under `root` and read them all. workers: processes (0: one a core). Raises
     ClaimError where a run fails, when the others are done, and where the arms differ in what they spent."""
     if not any(q.trains for q in quantities):
-        return Made({})
+        return Made()
     alone = any(q.alone for q in quantities)
     jobs = planned(claim, root, alone)
-    _drive(jobs, 1 if alone else workers or os.cpu_count() or 1, tell)
+    _drive(jobs, 1 if alone else workers or cores(), tell)
     arms = {name: [j for j in jobs if j.arm == name] for name in claim.arms}
     evidence = {name: [read(job, claim) for job in found] for name, found in arms.items()}
     _check_spent(claim, evidence)
     wall = {name: [float((Run(j.path).summary or {})["wall_s"]) for j in found] for name, found in arms.items()}
     chance = next((_before(j) for j in jobs if j.arm == CHANCE), {})
-    return Made(evidence, wall, chance)
+    return Made(evidence, wall, chance, Run(jobs[-1].path).get("made_with", {}))
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def planned(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
     """Every run of a claim, warm starts first, seed by seed so that a part of the work has whole pairs."""
-    core = version()
+    packages = [f"{n} {versions().get(n)}" for n in ("python", "torch", "numpy", "transformers", "machine")]
+    core = _short(version(), *packages)
     warm, jobs = {}, []
     for seed in claim.seeds:
         if claim.warm is not None:
@@ -115,9 +127,13 @@ def planned(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
 
 def _job(arm: str, recipe: Recipe, seed: int, after: Job | None, root: Path, core: str, alone: bool) -> Job:
     seeded = _seeded(recipe, seed)
-    told = (digest(seeded), core, after.path.name if after else "", arm if alone else "")
-    name = hashlib.blake2b("\n".join(told).encode(), digest_size=8).hexdigest()
+    modules = map(" ".join, own_modules([seeded]).items())
+    name = _short(digest(seeded), core, after.path.name if after else "", arm if alone else "", *modules)
     return Job(arm, seeded, root / recipe.name.replace("/", "-") / f"{name}-s{seed}", after)
+
+
+def _short(*told: str) -> str:
+    return hashlib.blake2b("\n".join(told).encode(), digest_size=8).hexdigest()
 
 
 def _seeded(recipe: Recipe, seed: int) -> Recipe:
@@ -134,7 +150,8 @@ def _drive(jobs: Sequence[Job], workers: int, tell: Callable[[Progress], None]) 
     tell(Progress((total - len(left)) / total, total - len(left), total))
     if not left:
         return
-    with ProcessPoolExecutor(min(workers, len(left)), mp_context=get_context("spawn")) as pool:
+    count, spawn = min(workers, len(left)), get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=spawn, initializer=_begin, initargs=(version(),)) as pool:
         flying: dict[Future[str], Job] = {}
         try:
             while left or flying:
@@ -149,7 +166,13 @@ def _drive(jobs: Sequence[Job], workers: int, tell: Callable[[Progress], None]) 
                 ended, _ = wait(flying, timeout=1.0, return_when=FIRST_COMPLETED)
                 for future in ended:
                     job = flying.pop(future)
-                    if error := future.result():
+                    try:
+                        error = future.result()
+                    except BrokenProcessPool as died:
+                        raise ClaimError(
+                            f"a worker died in {job.arm} seed {job.seed} (out of memory?): {died}"
+                        ) from died
+                    if error:
                         failed[job] = error
                     tell(_progress(jobs, left, flying, f"{job.arm} seed {job.seed}{': failed' if error else ''}"))
                 if not ended:
@@ -203,16 +226,42 @@ def _budgets(stage: Mapping[str, Any]) -> dict[str, Any]:
     return {b: stage[b] for b in BUDGETS if b in stage}
 
 
+_CHANGED: list[str] = []  # in a worker: whether it has imported another source than the claim's
+
+
+def _begin(core: str) -> None:
+    """In a worker: import all that a run may need, so that what is edited from now on is not run; and end with the
+    parent, however that ends (a run that is killed goes on from its last checkpoint)."""
+    from shuhari.registry import entries
+
+    Thread(target=_follow, daemon=True).start()
+    entries()
+    if fresh_version() != core:
+        _CHANGED.append(core)
+
+
+def _follow() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
 def work(recipe: Recipe, path: Path, start: str) -> str:
     """In a worker: make one run, or finish it. What went wrong, "" where nothing did."""
     from shuhari.api import train
 
-    while locked(path):  # another claim makes the same run
-        time.sleep(1.0)
-    try:
-        train(recipe, path, init=start)
-    except Exception as error:  # whatever it is: the others go on, and all are told of together
-        return f"{type(error).__name__}: {error}"
+    if _CHANGED:
+        return "the library's source changed while its claim began: give the command again"
+    while not Job("", recipe, path).done:
+        try:
+            train(recipe, path, init=start)
+        except LockedError:  # another claim makes the same run
+            time.sleep(1.0)
+        except Exception as error:  # whatever it is: the others go on, and all are told of together
+            path.mkdir(parents=True, exist_ok=True)
+            (path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+            return f"{type(error).__name__}: {error} (traceback in error.txt there)"
     if path.parent.name != "warm":  # of all others the curves are what a claim reads
         shutil.rmtree(path / "checkpoints", ignore_errors=True)
     return ""
@@ -224,8 +273,11 @@ def work(recipe: Recipe, path: Path, start: str) -> str:
 def read(job: Job, claim: Claim) -> Evidence:
     """The evidence of a complete run."""
     columns = Run(job.path).metrics()
-    unit, amount = claim.budget or ("steps", float(len(columns["step"])))
-    return Evidence(job.seed, columns, spent(columns, unit), _before(job), amount, job.path)
+    assert claim.budget is not None  # of a claim that trains
+    unit, amount = claim.budget
+    used = spent(columns, unit)
+    study, several = "study" in job.recipe.tree, len(job.recipe.stages) > 1  # before: of the last stage alone
+    return Evidence(job.seed, columns, used, {} if several else _before(job), used[-1] if study else amount, job.path)
 
 
 def spent(columns: Mapping[str, Sequence[Any]], unit: str) -> list[float]:
@@ -241,8 +293,7 @@ def _before(job: Job) -> Mapping[str, float]:
 
 
 def _check_spent(claim: Claim, evidence: Mapping[str, Sequence[Evidence]]) -> None:
-    if claim.budget is None:
-        raise RecipeError("claim.budget", "missing: what every arm may spend, such as {tokens = 400_000}")
+    assert claim.budget is not None
     unit, amount = claim.budget
     for arm, runs in evidence.items():
         if "study" in claim.arms[arm].tree:  # it spends the budget on each of its runs

@@ -1,19 +1,23 @@
-"""What a result was measured with: a digest of the library's source, and one of each module that is the method's own.
+"""What a result was measured with: a digest of the core's source, and one of each module that is a method's own.
 
-Of a module, comments, docstrings and layout do not count: it is the same while it does the same.
+The core is what the recipes of `baselines/` use too, and everything that is no component. Comments, docstrings and
+layout do not count: a module is the same while it does the same.
 """
 
 from __future__ import annotations
 
 import ast
 import hashlib
+import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from shuhari.library import names
+from shuhari.overlay import USE
 from shuhari.recipe import Recipe, load
+from shuhari.registry import KINDS
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = ("cli", "claims", "recipes")  # what shows and judges runs is no part of them
@@ -21,51 +25,91 @@ OUTSIDE = ("cli", "claims", "recipes")  # what shows and judges runs is no part 
 
 @cache
 def version() -> str:
-    """A short name of the source of the library, as far as runs depend on it; of its bytes, so that it is quick."""
+    """A short name of the core's source as it is on disk."""
+    return fresh_version()
+
+
+def fresh_version() -> str:
+    """`version`, read anew."""
+    shared = _shared()
     found = hashlib.blake2b(digest_size=6)
-    for path in sorted(p for p in ROOT.rglob("*.py") if p.relative_to(ROOT).parts[0] not in OUTSIDE):
-        found.update(f"{path.relative_to(ROOT).as_posix()}\n".encode() + path.read_bytes())
+    for path in sorted(ROOT.rglob("*.py")):
+        place = path.relative_to(ROOT).parts
+        if place[0] in OUTSIDE:
+            continue
+        registered = set(_registers(path)) if place[0] in KINDS.values() else set()
+        if not registered or registered & shared:  # else it is a method's own
+            found.update(f"{'/'.join(place)} {digest(path)}\n".encode())
     return found.hexdigest()
 
 
-def own_modules(recipes: Iterable[Recipe]) -> dict[str, str]:
-    """module -> digest, of the components that the arms name and that no recipe of `baselines/` names: the method's
-    own. What the baselines use too is the core, of which `version` tells."""
-    from shuhari.registry import entries
+def own_modules(recipes: Iterable[Recipe], others: Iterable[Any] = ()) -> dict[str, str]:
+    """module -> digest, of the components that stages of the recipes (or `others`) are made of and that the core has
+    not: the methods' own, and those of user code."""
+    from shuhari import state
+    from shuhari.build import component, stage_components
 
-    mine = {n for r in recipes for n in named(r.tree)}
-    shared = {n for b in names() if b.startswith("baselines/") for n in named(load(b).tree)}
-    modules = {cls.__module__ for (_, name), cls in entries().items() if name in mine - shared}
-    core = {cls.__module__ for (_, name), cls in entries().items() if name in shared}
-    return {m: digest(file) for m in sorted(modules - core) if (file := _file(m)) is not None}
+    used = list(others)
+    for recipe in recipes:
+        if "study" in recipe.tree:
+            used.append(component("study", recipe.tree["study"]))
+        shared: dict[str, Any] = {}
+        for stage in (stage_components(table, shared) for table in recipe.stages):
+            used += [part for _, part in state.walk(stage.memories())]
+    return {name: digest(path) for name, path in sorted(_files({type(c) for c in used}))}
 
 
-def named(table: Mapping[str, Any]) -> Iterator[str]:
+def _files(classes: Iterable[type]) -> Iterator[tuple[str, Path]]:
+    """(module, file) of classes that the core has not."""
+    shared = _shared()
+    for cls in classes:
+        file = inspect.getsourcefile(cls)
+        path = Path(file) if file else None
+        if path is None or cls.__module__.split(".")[0] in ("builtins", "torch"):
+            continue
+        if not cls.__module__.startswith("shuhari."):
+            yield path.name if cls.__module__.startswith("shuhari_user") else cls.__module__, path
+        elif (registered := set(_registers(path))) and not registered & shared:
+            yield cls.__module__, path
+
+
+@cache
+def _shared() -> frozenset[str]:
+    """The names of components that the core has: those of `baselines/`, and what stands where a recipe names none."""
+    found = (n for b in names() if b.startswith("baselines/") for n in told(load(b).tree))
+    return frozenset((*USE.values(), "gradient", *found))
+
+
+def told(table: Mapping[str, Any]) -> Iterator[str]:
     """The names that may be of components: what `use` and `name` say, and the keys of tables, which are the default."""
     for key, value in table.items():
         if key in ("use", "name") and isinstance(value, str):
             yield value.partition("/")[0]
         elif isinstance(value, Mapping):
             yield key
-            yield from named(value)
+            yield from told(value)
         elif isinstance(value, list):
-            yield from (n for v in value if isinstance(v, Mapping) for n in named(v))
+            yield from (n for v in value if isinstance(v, Mapping) for n in told(v))
 
 
-@cache
-def digest(file: Path) -> str:
+def _registers(path: Path) -> Iterator[str]:
+    """The names under which a module registers components, read from its source."""
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.ClassDef):
+            for call in node.decorator_list:
+                if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "register":
+                    yield from (str(a.value) for a in call.args[1:2] if isinstance(a, ast.Constant))
+
+
+def digest(path: Path) -> str:
     """Of what a module does."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    told = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef  # what may have a docstring
+    tree = _tree(path)
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef  # what may have a docstring
     for node in ast.walk(tree):
-        if isinstance(node, told) and ast.get_docstring(node, clean=False) is not None:
+        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:]
     return hashlib.blake2b(ast.dump(tree).encode(), digest_size=6).hexdigest()
 
 
-def _file(module: str) -> Path | None:
-    """The file of a module of this package; None of others, whose source is not ours to keep."""
-    if not module.startswith("shuhari."):
-        return None
-    path = ROOT.joinpath(*module.split(".")[1:])
-    return next((p for p in (path.with_suffix(".py"), path / "__init__.py") if p.is_file()), None)
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))

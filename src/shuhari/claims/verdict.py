@@ -26,10 +26,10 @@ class Verdict(StrEnum):
 class Rule:
     """What is claimed of `arm`'s value less `factor` times that of `against` (an arm, or a number).
 
-    direction `up` or `down`: holds where the whole 95 % interval lies on that side of 0; does not hold where it falls
-    short of `margin` (>= 0), the smallest effect that is worth claiming. `not lower`, `not higher`: holds where it lies
-    on the right side of the tolerance `margin`, does not hold where it lies beyond. Else inconclusive. range: the ends
-    of the values; where both arms sit at the same one, nothing can be told.
+    direction `up` or `down`: holds where the whole 95 % interval lies on that side of 0; otherwise does not hold where
+    all of it falls short of `margin` (>= 0), the smallest effect that is worth claiming. `not lower`, `not higher`:
+    holds where it lies on the right side of the tolerance `margin`, does not hold where it lies beyond. Else
+    inconclusive. range: the ends of the values; where both arms sit at the same one, nothing can be told.
     """
 
     direction: str = "up"
@@ -49,10 +49,13 @@ class Rule:
 
     def judge(self, ours: Sequence[float], theirs: Sequence[float]) -> tuple[Verdict, Estimate, str]:
         """(verdict, difference, why it is open where the interval alone does not say) of values [S] paired by seed. A
-        pair with a NaN is left out."""
+        pair with a NaN is left out; where one side has more of them than the other, who is left says nothing."""
         x, y = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
         d = x - self.factor * y
         found = t_interval(d)
+        missing = int(np.isnan(x).sum()), int(np.isnan(y).sum())
+        if missing[0] != missing[1]:
+            return Verdict.OPEN, found, f"no value in {missing[0]} runs of one side and {missing[1]} of the other"
         if found.n < LEAST:
             return Verdict.OPEN, found, f"{found.n} of {len(d)} pairs have a value: {LEAST} are needed"
         if (end := self._stuck(x, y)) is not None:
@@ -60,11 +63,10 @@ class Rule:
         down = self.direction in ("down", "not higher")
         low, high = (-found.high, -found.low) if down else (found.low, found.high)  # as if larger were claimed
         if self.direction.startswith("not "):
-            low, high, least = low + self.margin, high + self.margin, 0.0
+            holds, fails = low > -self.margin or low == high == 0, high < -self.margin
         else:
-            least = self.margin
-        verdict = Verdict.HOLDS if low > 0 else Verdict.FAILS if high <= least else Verdict.OPEN
-        return verdict, found, ""
+            holds, fails = low > 0, high <= self.margin
+        return Verdict.HOLDS if holds else Verdict.FAILS if fails else Verdict.OPEN, found, ""
 
     def _stuck(self, x: np.ndarray, y: np.ndarray) -> float | None:
         """The end of the range at which both sides sit, if any."""

@@ -36,7 +36,7 @@ def _verdict(method: Any) -> str | None:
     from shuhari.library import result
 
     kept = result(method.name) if method.verdict else None
-    older = kept is not None and kept["core"] != version()
+    older = kept is not None and kept["hashes"]["core"] != version()
     return f"{method.verdict} (older core)" if older else method.verdict
 
 

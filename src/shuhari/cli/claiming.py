@@ -20,9 +20,8 @@ QUIET = 15.0  # seconds between two lines where the output is no terminal
 
 def claim(
     recipes: Annotated[list[str] | None, typer.Argument(metavar="RECIPE...", help="family/method, or a .toml.")] = None,
-    smoke: Annotated[bool, typer.Option("--smoke", help="A minute's version on two seeds; nothing is kept.")] = False,
-    stale: Annotated[bool, typer.Option("--stale", help="Those whose result is missing or out of date.")] = False,
-    seeds: Annotated[int | None, typer.Option(min=2, help="Seeds, in the place of the claim's own.")] = None,
+    smoke: Annotated[bool, typer.Option("--smoke", help="A minute's version on two seeds; no result is kept.")] = False,
+    stale: Annotated[bool, typer.Option("--stale", help="Only those, or of all, whose result is out of date.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Processes (0: one a core).")] = 0,
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
     runs: Annotated[Path, typer.Option(help="Where runs are made; what is there is used again.")] = Path("runs/claims"),
@@ -37,20 +36,25 @@ def claim(
     """
     from shuhari.claims.claim import read
 
-    named = list(dict.fromkeys([*(recipes or []), *(_stale(out) if stale else [])]))
+    named = _stale(out, recipes) if stale else list(dict.fromkeys(recipes or []))
     if not named:
         if not stale:
             raise typer.BadParameter("which recipe? `shuhari methods` lists them; --stale takes what is out of date")
         say("every result is up to date")
         return
-    claims = [read(name, smoke=smoke, seeds=seeds) for name in named]  # a mistake in one is found before the first run
+    claims = [read(name, smoke=smoke) for name in named]  # a mistake in one is found before the first run
+    for option, folder in (("--out", out), ("--runs", runs)):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise typer.BadParameter(f"{folder} cannot be written: {error.strerror}", param_hint=option) from None
     found = []
     for one in claims:
         result = _measured(one, workers, runs, out)
         found.append(result)
         if not json:
             _show(result)
-        if not smoke and seeds is None:
+        if not smoke:
             from shuhari.claims.result import write
 
             say(f"result: {write(result, out)}") if not json else write(result, out)
@@ -59,20 +63,23 @@ def claim(
 
 
 def _measured(one: Any, workers: int, root: Path, out: Path) -> dict[str, Any]:
-    from shuhari.build import component
-    from shuhari.claims.result import result_of
+    from shuhari.claims.result import hashes, quantities_of, result_of
     from shuhari.claims.runs import make
     from shuhari.library import result as kept
 
-    began = time.monotonic()
-    quantities = [component("quantity", c.quantity, f"claim.check.{i}", "metric") for i, c in enumerate(one.checks)]
-    with _told(one.name) as tell:
-        made = make(one, quantities, root, workers=workers, tell=tell)
-    return result_of(one, quantities, made, kept(one.name, out / "claims"), time.monotonic() - began)
+    quantities, told = quantities_of(one), hashes(one)
+    try:
+        with _told(one.name) as tell:
+            made = make(one, quantities, root, workers=workers, tell=tell)
+    except KeyboardInterrupt:
+        note(f"stopped; the runs that were made are in {root}, and the same command goes on")
+        raise
+    return result_of(one, quantities, made, kept(one.name, out / "claims"), told)
 
 
-def _stale(out: Path) -> list[str]:
-    """The recipes with a claim whose result is missing, out of date, or of an older core."""
+def _stale(out: Path, given: list[str] | None) -> list[str]:
+    """Those of the recipes `given` (none: of all that state a claim) whose result is missing, out of date, or of an
+    older core."""
     from shuhari.claims.claim import read
     from shuhari.claims.result import stale as why
     from shuhari.claims.sources import version
@@ -80,12 +87,10 @@ def _stale(out: Path) -> list[str]:
     from shuhari.recipe import load, names
 
     found = []
-    for name in names():
-        if not load(name).tree.get("claim"):
-            continue
-        result = kept(name, out / "claims")
+    for name in given or [n for n in names() if load(n).tree.get("claim")]:
+        result = kept(load(name).name, out / "claims")
         reason = "not measured" if result is None else why(read(name), result)
-        reason = reason or ("older core" if result is not None and result["core"] != version() else "")
+        reason = reason or ("older core" if result is not None and result["hashes"]["core"] != version() else "")
         if reason:
             note(f"{name}: {reason}")
             found.append(name)

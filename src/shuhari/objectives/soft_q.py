@@ -40,7 +40,9 @@ class UniformQ:
     Q = scale x (log pi - log pi_old) of the decision taken, pi_old the policy before the update. A is the column
     `advantage`: the centred reward of the whole answer, on every decision of it. V' is the mean of Q over all ids at
     the next decision, 0 after the last one; ids of probability 0 (padding, what top-p leaves out) are no actions. At
-    first Q and V' are 0, and the gradient is -2 scale A grad log pi; the backup tells in later minibatches. scale > 0:
+    first Q and V' are 0, and the gradient is -2 scale A grad log pi; the backup tells in later minibatches. The mean of
+    Q over ids is -scale KL(uniform || pi) up to a constant of the state: it is not free, so the values of a tree cannot
+    be held exactly, and what tells good from bad early on is the reward on each decision, not the backup. scale > 0:
     what a unit of reward is in nats (the paper's rho). Info: `q`, `next_q`. ValueError where a row goes on in another.
     Source: He et al. 2025, arXiv 2509.24981.
     """

@@ -1,4 +1,4 @@
-"""Regression of a critic on returns, and of its mean on outcomes.
+"""Regression of a critic on returns.
 
 Axes: `B` rows, `K` positions, `n` members of an ensemble. Targets that bootstrap at each update are in `td`.
 """
@@ -11,7 +11,6 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from shuhari.batch import Batch
 from shuhari.data import Info, Number
@@ -51,28 +50,3 @@ class Value:
         if value.dim() == 3:
             error, value = error.mean(2), value.mean(2)
         return error / 2, {"value": value.detach()}
-
-
-@register("objective", "outcome")
-@dataclass
-class Outcome:
-    """The binary cross-entropy of p = sigmoid(mean of w over a row's decisions) and its outcome, nats, [B].
-
-    w is the value of `role` at each decision, so that a model that is told outcomes alone learns what each decision
-    adds to them (OREAL: Lyu et al. 2025, arXiv 2502.06781). reward: the column whose outcome is meant, in [0, 1]. Info:
-    `told` (the share of rows whose outcome is on p's side of a half).
-    """
-
-    role: str = "credit"
-    reward: str = "reward"
-    couples: Literal["row", "batch"] = field(default="row", init=False)
-
-    @cached_property
-    def needs(self) -> tuple[Need, ...]:
-        return (Need((self.role,), "value", live=True),)
-
-    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
-        mask, outcome = batch["mask"], batch.outcome(self.reward)
-        mean = (batch[self.needs[0]] * mask).sum(1) / mask.sum(1)
-        right = (mean > 0) == (outcome > 0.5)
-        return F.binary_cross_entropy_with_logits(mean, outcome, reduction="none"), {"told": right.float()}

@@ -205,8 +205,9 @@ class TreeSearch:
     one is not backed up. The tree that is learnt from is the paths to the answers that were, or with `whole` all of it;
     its steps carry `q` [K], what the node is worth.
 
-    select: `frontier`, with `explore` (of UCT, among new nodes) and `weights` (of the parent's value, of uncertainty,
-    of depth; `score`); `uct`, from the root; `breadth`, level by level. backup: `signed` or `mean`.
+    select: `frontier`, with `weights` (of the parent's value, of uncertainty, of depth; `score`): among new nodes,
+    which are all alike to UCT (no value yet, as many visits), the first, so that `explore` decides nothing; `uct`,
+    with `explore`, from the root; `breadth`, level by level. backup: `signed` or `mean`.
 
     The setting `known` is a right answer of before, {"action", "logp", "version", "mask"} [K]: then nothing is
     searched, and n - 1 plain samples have it beside them. Chunks are decoded one by one for graders, and a temperature

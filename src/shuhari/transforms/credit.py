@@ -27,16 +27,23 @@ class Credit:
     Of each group that has both, one right sample (outcome above `threshold`) is chosen for `pos` and one wrong one for
     `neg`, at random; `rl` keeps the two alone. `credit` is all samples of such groups, and the two sides of a group
     weigh the same on it, as the two that are chosen do. Their advantage, which comes from the whole group (so put
-    `advantage` under [collect]), is multiplied by max(2 sigmoid(w) - 1, 0) on the right sample and by max(1 - 2
-    sigmoid(w), 0) on the wrong one, w the value [B, K] that `role` gives each decision (objective `outcome`). An empty
-    role leaves the advantage as it is. running: w is the mean of the values so far, as in the released code.
+    `advantage` under [collect]), is multiplied by max(p - least, 0) / (1 - least), where p is sigmoid(w) on the right
+    sample and 1 - sigmoid(w) on the wrong one, w the value [B, K] that `role` gives each decision (objective
+    `outcome`). least, in [0, 1): 0.5 gives the paper's max(2 sigmoid(w) - 1, 0) and max(1 - 2 sigmoid(w), 0), and is
+    the released code's threshold on both sides. An empty role leaves the advantage as it is. running: w is the mean of
+    the values so far, as in the released code.
     """
 
     role: str = "credit"
     running: bool = False
+    least: float = 0.5
     threshold: float = 0.5
     reward: str = "reward"
     stream: str = "rl"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least < 1:
+            raise ValueError(f"credit: least is {self.least}: expected a probability in [0, 1)")
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
@@ -54,8 +61,8 @@ class Credit:
             w = batch[self.needs[0]]
             if self.running:
                 w = (w * mask).cumsum(1) / mask.cumsum(1).clamp(min=1)
-            p = 2 * w.sigmoid() - 1
-            advantage = advantage * torch.where(right[:, None], p, -p).clamp(min=0)
+            p = torch.where(right[:, None], w, -w).sigmoid()
+            advantage = advantage * (p - self.least).clamp(min=0) / (1 - self.least)
         streams = {"pos": pick & right, "neg": pick & ~right, self.stream: pick}
         balance = torch.where(carries, balanced(side, samples), 0.0)
         weights = {"credit": balance, **{name: rows.float() for name, rows in streams.items()}}
