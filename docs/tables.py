@@ -117,8 +117,7 @@ def told(check: Mapping[str, Any]) -> str:
     times = f"{check['factor']:g} x " if check["factor"] != 1 else ""
     what = f"`{check.get('metric') or check['use']}` of {check['arm']} - {times}{check['against']}"
     margin = f" (tolerance {check['margin']:g})" if check["direction"].startswith("not") else ""
-    low, high = ("-" if check[k] is None else f"{check[k]:g}" for k in ("low", "high"))
-    value = "-" if check["difference"] is None else f"{check['difference']:g}"
+    value, low, high = ("-" if check[k] is None else f"{check[k]:.3g}" for k in ("difference", "low", "high"))
     why = f": {check['why']}" if "why" in check else ""
     return f"{what}, {check['direction']}{margin}: {value} [{low}, {high}], {check['verdict']}{why}"
 
