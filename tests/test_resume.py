@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from shuhari.data import Info
 from shuhari.recipe import RecipeError, dump
@@ -27,15 +25,6 @@ STOPS = {
     "gridworld": (3, 4),
     "stages": (1, 3, 5, 6, 7),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Bits depend on the number of threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class References:

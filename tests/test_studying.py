@@ -29,14 +29,6 @@ restarts = 1
 """
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def made(folder: Path, text: str = STUDY, **settings: Any) -> Recipe:
     file = folder / "study.toml"
     file.write_text(BANDIT.replace("steps = 12", "steps = 6") + "[store]\nevery = 1\n" + text)

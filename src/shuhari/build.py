@@ -11,7 +11,7 @@ from typing import Any
 
 from shuhari.data import EMPTY, Sampling, nearest
 from shuhari.evaluation import Evaluation
-from shuhari.overlay import BUDGETS, USE, RecipeError, dotted
+from shuhari.overlay import USE, RecipeError, budgets, dotted
 from shuhari.ports import Curriculum, Engine, Follow, Learner, Reward, Rollout, Task, Transform
 from shuhari.rewards.function import Function
 from shuhari.roles import Role
@@ -110,7 +110,7 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
         _check_graded(name, learners, collect)
     return Components(
         name=name,
-        budget={b: float(table[b]) for b in BUDGETS if b in table},
+        budget={unit: float(amount) for unit, amount in budgets(table).items()},
         task=task,
         models=_models(made, table.get("models", EMPTY), name),
         engine=engine,

@@ -325,3 +325,9 @@ class Trajectory:
                 at = path[-2]
             steps[at] = altered(steps[at], reward={**steps[at].reward, **(grade or ungraded)})
         return altered(self, steps=tuple(steps))
+
+
+def paid(steps: Iterable[Step], name: str) -> float:
+    """The sum of a reward along steps; NaN where it was given to none of them."""
+    given = [float(np.sum(s.reward[name])) for s in steps if name in s.reward]
+    return sum(given) if given else float("nan")

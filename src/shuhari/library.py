@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path as File
@@ -35,6 +35,16 @@ class Method:
 
 def methods() -> list[Method]:
     """Every recipe of this package, then of installed ones, by name. What is wrong with those breaks nothing here."""
+    return [_judged(m) for m in _found()]
+
+
+def names() -> list[str]:
+    """The recipes of this package and of installed ones, as `family/method`."""
+    return [m.name for m in _found() if m.problem is None]
+
+
+def _found() -> list[Method]:
+    """`methods`, without the results of their claims."""
     out = [_method(name, source) for name, source in _own()]
     ours = {m.name for m in out}
     for family in sorted(plugins.offered(plugins.RECIPES)):
@@ -43,11 +53,6 @@ def methods() -> list[Method]:
         except (plugins.PluginError, RecipeError) as error:
             out.append(Method(family, family, problem=str(error)))
     return out
-
-
-def names() -> list[str]:
-    """The recipes of this package and of installed ones, as `family/method`."""
-    return [m.name for m in methods() if m.problem is None]
 
 
 def named(name: str) -> Traversable | None:
@@ -84,8 +89,12 @@ def _method(name: str, source: Traversable) -> Method:
     table = read(name, source)
     paper = table.get("paper")
     number = paper.get("catalogue") if isinstance(paper, dict) else None  # of another package it may be anything
-    found = (result(name) or {}).get("verdict")
-    return Method(name, name.rpartition("/")[0], number, table.get("summary", ""), found)
+    return Method(name, name.rpartition("/")[0], number, table.get("summary", ""))
+
+
+def _judged(method: Method) -> Method:
+    kept = result(method.name)
+    return method if kept is None else replace(method, verdict=kept["verdict"])
 
 
 def results() -> File:

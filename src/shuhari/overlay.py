@@ -34,6 +34,11 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _PIECE = re.compile(r"""\s*("[^"]*"|'[^']*'|[^."'=\s]+)\s*(\.|$)""")
 
 
+def budgets(stage: Mapping[str, Any]) -> Tree:
+    """What a stage may spend, by unit."""
+    return {unit: stage[unit] for unit in BUDGETS if unit in stage}
+
+
 class RecipeError(ValueError):
     """A mistake in a recipe. `where`: the dotted key; `problem`: what is there, what was expected, the nearest one."""
 

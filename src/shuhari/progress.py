@@ -57,6 +57,11 @@ class Progress:
 
 
 def _total(ledger: Mapping[str, float], what: str) -> float:
-    """Over all tags but `evaluate/`."""
-    tags = {name: name.split("/") for name in ledger}
-    return sum(ledger[name] for name, (*tag, kind) in tags.items() if kind == what and "evaluate" not in tag)
+    return sum(amount for name, amount in ledger.items() if counts(name, what))
+
+
+def counts(name: str, what: str) -> bool:
+    """Whether an entry of a ledger counts as spent of `what`: under any tag but `evaluate/`, which is no part of a
+    method."""
+    *tag, kind = name.split("/")
+    return kind == what and "evaluate" not in tag

@@ -1,4 +1,4 @@
-"""The `[claim]` table of a recipe: the arms, their common budget, and what is checked. No torch.
+"""The `[claim]` table of a recipe: the arms, their common budget, and what is checked.
 
 ```toml
 [claim]
@@ -22,21 +22,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from shuhari.claims.verdict import LEAST, Rule
 from shuhari.data import EMPTY, nearest
 from shuhari.overlay import BUDGETS, RecipeError, Tree
 from shuhari.recipe import Recipe, dump, load
+from shuhari.settings import Settings
 
-KEYS: dict[str, Any] = {  # of the table, and what each may be
-    "says": str, "baseline": (str, Mapping), "seeds": int, "warm": str, "budget": Mapping, "settings": Mapping,
-    "arms": Mapping, "smoke": Mapping, "notes": list, "check": list,
-}  # fmt: skip
-_SAID: dict[Any, str] = {
-    str: "text", int: "whole number", list: "list", Mapping: "table", (str, Mapping): "recipe's name, or a table"
-}  # fmt: skip
 METHOD, BASELINE = "method", "baseline"
 FIRST = 1000  # the first seed of every claim: apart from those on which recipes are tried out
 SMOKE_SEEDS, SMOKE_WARM = 2, 40  # of a minute's version: how many, and the longest stage of its warm start
@@ -44,6 +38,22 @@ ALIKE = 0.1  # share by which what arms spent may differ: the last step of an ar
 SHARES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "pass@", "reward/score", "rollout/alike")
 OFFLINE = ("demos", "preferences")  # buffers that ask nobody for samples
 ASKING = ("rollout", "curriculum", "engine", "reward", "collect")  # what such a stage does not use
+
+
+@dataclass(frozen=True)
+class Stated:
+    """The table as it stands in a recipe."""
+
+    check: tuple[Mapping[str, Any], ...] = ()
+    says: str = ""
+    baseline: str | Mapping[str, Any] | None = None
+    seeds: int = 8
+    warm: str = ""
+    budget: Mapping[str, Any] | None = None
+    settings: Mapping[str, Any] = field(default=EMPTY)
+    arms: Mapping[str, Any] = field(default=EMPTY)
+    smoke: Mapping[str, Any] = field(default=EMPTY)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,36 +92,27 @@ def read(reference: str, *, smoke: bool = False) -> Claim:
     table = method.tree.get("claim")
     if not table:
         raise RecipeError("claim", f"{method.name} states no claim: a [claim] table says what is to be measured")
-    for key, value in table.items():
-        if key not in KEYS:
-            raise RecipeError(f"claim.{key}", f"no such key in a claim; {nearest(key, KEYS)}")
-        if not isinstance(value, KEYS[key]) or isinstance(value, bool):
-            raise RecipeError(f"claim.{key}", f"{value!r}: expected a {_SAID[KEYS[key]]}")
-    small = table.get("smoke", EMPTY) if smoke else EMPTY
-    number = small.get("seeds", SMOKE_SEEDS if smoke else table.get("seeds", 8))
-    if not isinstance(number, int) or isinstance(number, bool) or number < (2 if smoke else LEAST):
-        least = 2 if smoke else LEAST
+    stated: Stated = Settings().instance(Stated, table, "claim", "a claim")
+    small = stated.smoke if smoke else EMPTY
+    number, least = small.get("seeds", SMOKE_SEEDS if smoke else stated.seeds), 2 if smoke else LEAST
+    if not isinstance(number, int) or number < least:
         raise RecipeError("claim.seeds", f"{number!r}: expected a whole number, at least {least}")
-    budget = _budget(small.get("budget", table.get("budget")))
-    checks = tuple(_check(c, f"claim.check.{i}", budget) for i, c in enumerate(table.get("check", ())))
+    budget = _budget(small.get("budget", stated.budget))
+    checks = tuple(_check(c, f"claim.check.{i}", budget) for i, c in enumerate(stated.check))
     if not checks:
         raise RecipeError("claim.check", "missing: at least one [[claim.check]]")
     if any(trains(check) for check in checks):
-        for key, given in (("baseline", table.get("baseline")), ("budget", budget)):
+        for key, given in (("baseline", stated.baseline), ("budget", budget)):
             if given is None:
                 raise RecipeError(f"claim.{key}", f"missing: {_MISSING[key]}")
-    over = [table.get("settings", EMPTY), {k: v for k, v in small.items() if k not in ("budget", "seeds")}]
-    given = {METHOD: EMPTY, **_arms(table)} if "baseline" in table else {}
-    whole = {name: _arm(method, arm, over, budget, f"claim.arms.{name}") for name, arm in given.items()}
+    over = [stated.settings, {k: v for k, v in small.items() if k not in ("budget", "seeds")}]
+    whole = {name: _arm(method, arm, over, budget, f"claim.arms.{name}") for name, arm in _arms(stated).items()}
     _check_arms(checks, whole)
-    warm, arms = _parted(whole, str(table.get("warm", "")))
+    warm, arms = _parted(whole, stated.warm)
     if smoke and warm is not None:
         warm = _short(warm)
-    paper = method.tree.get("paper", EMPTY)
-    says, notes = str(table.get("says", "")), tuple(map(str, table.get("notes", ())))
-    return Claim(
-        method.name, says, arms, checks, tuple(range(FIRST, FIRST + number)), budget, warm, notes, paper, smoke
-    )
+    seeds, paper = tuple(range(FIRST, FIRST + number)), method.tree.get("paper", EMPTY)
+    return Claim(method.name, stated.says, arms, checks, seeds, budget, warm, stated.notes, paper, smoke)
 
 
 _MISSING = {
@@ -131,26 +132,16 @@ def digest(recipe: Recipe) -> str:
     return hashlib.blake2b(dump(Recipe("", tree)).encode(), digest_size=8).hexdigest()
 
 
-def _check(table: Any, where: str, budget: tuple[str, float] | None) -> Check:
-    if not isinstance(table, Mapping):
-        raise RecipeError(where, f"{table!r}: expected a [[claim.check]] table")
+def _check(table: Mapping[str, Any], where: str, budget: tuple[str, float] | None) -> Check:
     own = {f.name for f in fields(Rule)}
-    rule: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items() if k in own}
+    rule = {k: v for k, v in table.items() if k in own}
     quantity = {k: v for k, v in table.items() if k not in own}
     metric = str(quantity.get("metric", ""))
     if "range" not in rule and _is_share(metric):
-        rule["range"] = (0.0, 1.0)
+        rule["range"] = [0.0, 1.0]
     elif "range" not in rule and budget is not None and metric.rpartition(":")[2].startswith("to="):
-        rule["range"] = (0.0, budget[1])
-    for key, kind in (("direction", str), ("margin", (int, float)), ("arm", str), ("against", (str, int, float)),
-                      ("factor", (int, float)), ("range", tuple)):  # fmt: skip
-        value = rule.get(key, kind)
-        if value is not kind and (not isinstance(value, kind) or isinstance(value, bool)):
-            raise RecipeError(f"{where}.{key}", f"{value!r}: expected a {'text' if kind is str else 'number'}")
-    try:
-        return Check(quantity, Rule(**rule))
-    except (ValueError, TypeError) as error:
-        raise RecipeError(where, str(error)) from None
+        rule["range"] = [0.0, budget[1]]
+    return Check(quantity, Settings().instance(Rule, rule, where, "a check"))
 
 
 def _is_share(metric: str) -> bool:
@@ -174,13 +165,16 @@ def _budget(table: Any) -> tuple[str, float] | None:
     return unit, float(amount)
 
 
-def _arms(table: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    baseline = table["baseline"]
-    out = {BASELINE: {"extends": baseline} if isinstance(baseline, str) else baseline, **table.get("arms", EMPTY)}
-    for name, arm in out.items():
+def _arms(stated: Stated) -> dict[str, Mapping[str, Any]]:
+    """name -> settings of every arm; none where only simulations are checked."""
+    if stated.baseline is None:
+        return {}
+    baseline = {"extends": stated.baseline} if isinstance(stated.baseline, str) else stated.baseline
+    others = {BASELINE: baseline, **stated.arms}
+    for name, arm in others.items():
         if name == METHOD or not isinstance(arm, Mapping):
             raise RecipeError(f"claim.arms.{name}", f"{arm!r}: expected a table of settings, and a name of its own")
-    return out
+    return {METHOD: EMPTY, **others}
 
 
 def _arm(

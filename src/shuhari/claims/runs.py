@@ -23,7 +23,9 @@ from typing import Any
 
 from shuhari.claims.claim import ALIKE, BASELINE, Claim, digest
 from shuhari.claims.quantities import Evidence, Quantity
-from shuhari.claims.sources import fresh_version, own_modules, version
+from shuhari.claims.sources import own_modules, version
+from shuhari.overlay import budgets
+from shuhari.progress import counts
 from shuhari.recipe import Recipe
 from shuhari.resume import versions
 from shuhari.store.directory import Run
@@ -109,8 +111,17 @@ def cores() -> int:
 
 def planned(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
     """Every run of a claim, warm starts first, seed by seed so that a part of the work has whole pairs."""
-    packages = [f"{n} {versions().get(n)}" for n in ("python", "torch", "numpy", "transformers", "machine")]
+    made_with = versions()
+    packages = [f"{n} {made_with.get(n)}" for n in ("python", "torch", "numpy", "transformers", "machine")]
     core = _short(version(), *packages)
+    modules = {name: [" ".join(m) for m in own_modules([arm]).items()] for name, arm in claim.arms.items()}
+
+    def job(arm: str, recipe: Recipe, seed: int, after: Job | None = None) -> Job:
+        seeded = _seeded(recipe, seed)
+        own = modules.get(arm, modules[BASELINE])
+        name = _short(digest(seeded), core, after.path.name if after else "", arm if alone else "", *own)
+        return Job(arm, seeded, root / recipe.name.replace("/", "-") / f"{name}-s{seed}", after)
+
     warm, jobs = {}, []
     for seed in claim.seeds:
         if claim.warm is not None:
@@ -119,17 +130,10 @@ def planned(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
     if claim.warm is not None and not claim.smoke:
         last = list(claim.arms[BASELINE].tree.get("stage", ()))[-1:]
         small = claim.arms[BASELINE].changed({"stage": {last[0]: {"steps": 1}}} if last else {"steps": 1})
-        jobs.append(_job(CHANCE, small, claim.seeds[0], None, root, core, alone))
+        jobs.append(job(CHANCE, small, claim.seeds[0]))
     for seed in claim.seeds:
-        jobs += [_job(name, arm, seed, warm.get(seed), root, core, alone) for name, arm in claim.arms.items()]
+        jobs += [job(name, arm, seed, warm.get(seed)) for name, arm in claim.arms.items()]
     return [*warm.values(), *jobs]
-
-
-def _job(arm: str, recipe: Recipe, seed: int, after: Job | None, root: Path, core: str, alone: bool) -> Job:
-    seeded = _seeded(recipe, seed)
-    modules = map(" ".join, own_modules([seeded]).items())
-    name = _short(digest(seeded), core, after.path.name if after else "", arm if alone else "", *modules)
-    return Job(arm, seeded, root / recipe.name.replace("/", "-") / f"{name}-s{seed}", after)
 
 
 def _short(*told: str) -> str:
@@ -212,18 +216,9 @@ def _share(job: Job) -> float:
         columns = run.metrics(after=run.step - 1)
     except StoreError:  # it is just being made
         return 0.0
-    unit, amount = next((b, float(v)) for stage in job.recipe.stages[-1:] for b, v in _budgets(stage).items())
-    whole = job.recipe.total or amount
-    spent = [
-        v for k, values in columns.items() if k == f"spent/{'steps' if job.recipe.total else unit}" for v in values
-    ]
-    return min(1.0, float(spent[-1] or 0) / whole) if spent else 0.0
-
-
-def _budgets(stage: Mapping[str, Any]) -> dict[str, Any]:
-    from shuhari.overlay import BUDGETS
-
-    return {b: stage[b] for b in BUDGETS if b in stage}
+    steps = job.recipe.total
+    unit, whole = ("steps", steps) if steps else next(iter(budgets(job.recipe.stages[-1]).items()))
+    return min(1.0, spent(columns, unit)[-1] / whole) if columns["step"] else 0.0
 
 
 _CHANGED: list[str] = []  # in a worker: whether it has imported another source than the claim's
@@ -236,7 +231,7 @@ def _begin(core: str) -> None:
 
     Thread(target=_follow, daemon=True).start()
     entries()
-    if fresh_version() != core:
+    if version() != core:
         _CHANGED.append(core)
 
 
@@ -282,9 +277,7 @@ def read(job: Job, claim: Claim) -> Evidence:
 
 def spent(columns: Mapping[str, Sequence[Any]], unit: str) -> list[float]:
     """[steps] what a run had spent of a unit, over all tags but evaluation."""
-    names = [
-        n for n in columns if n.startswith("spent/") and n.split("/")[-1] == unit and "evaluate" not in n.split("/")
-    ]
+    names = [n for n in columns if n.startswith("spent/") and counts(n, unit)]
     return [sum(float(columns[n][i] or 0) for n in names) for i in range(len(columns["step"]))]
 
 

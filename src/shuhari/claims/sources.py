@@ -25,21 +25,15 @@ OUTSIDE = ("cli", "claims", "recipes")  # what shows and judges runs is no part 
 
 @cache
 def version() -> str:
-    """A short name of the core's source as it is on disk."""
-    return fresh_version()
-
-
-def fresh_version() -> str:
-    """`version`, read anew."""
-    shared = _shared()
+    """A short name of the core's source as it was on disk when this process first asked."""
     found = hashlib.blake2b(digest_size=6)
     for path in sorted(ROOT.rglob("*.py")):
         place = path.relative_to(ROOT).parts
         if place[0] in OUTSIDE:
             continue
-        registered = set(_registers(path)) if place[0] in KINDS.values() else set()
-        if not registered or registered & shared:  # else it is a method's own
-            found.update(f"{'/'.join(place)} {digest(path)}\n".encode())
+        tree = _tree(path)
+        if place[0] not in KINDS.values() or not _is_own(tree):
+            found.update(f"{'/'.join(place)} {_digest(tree)}\n".encode())
     return found.hexdigest()
 
 
@@ -56,21 +50,21 @@ def own_modules(recipes: Iterable[Recipe], others: Iterable[Any] = ()) -> dict[s
         shared: dict[str, Any] = {}
         for stage in (stage_components(table, shared) for table in recipe.stages):
             used += [part for _, part in state.walk(stage.memories())]
-    return {name: digest(path) for name, path in sorted(_files({type(c) for c in used}))}
+    return dict(sorted(_digests({type(part) for part in used})))
 
 
-def _files(classes: Iterable[type]) -> Iterator[tuple[str, Path]]:
-    """(module, file) of classes that the core has not."""
-    shared = _shared()
+def _digests(classes: Iterable[type]) -> Iterator[tuple[str, str]]:
+    """(module, digest) of classes that the core has not."""
     for cls in classes:
         file = inspect.getsourcefile(cls)
-        path = Path(file) if file else None
-        if path is None or cls.__module__.split(".")[0] in ("builtins", "torch"):
+        if file is None or cls.__module__.split(".")[0] in ("builtins", "torch"):
             continue
+        tree = _tree(Path(file))
         if not cls.__module__.startswith("shuhari."):
-            yield path.name if cls.__module__.startswith("shuhari_user") else cls.__module__, path
-        elif (registered := set(_registers(path))) and not registered & shared:
-            yield cls.__module__, path
+            name = Path(file).name if cls.__module__.startswith("shuhari_user") else cls.__module__
+            yield name, _digest(tree)
+        elif _is_own(tree):
+            yield cls.__module__, _digest(tree)
 
 
 @cache
@@ -92,9 +86,15 @@ def told(table: Mapping[str, Any]) -> Iterator[str]:
             yield from (n for v in value if isinstance(v, Mapping) for n in told(v))
 
 
-def _registers(path: Path) -> Iterator[str]:
-    """The names under which a module registers components, read from its source."""
-    for node in ast.walk(_tree(path)):
+def _is_own(tree: ast.Module) -> bool:
+    """Whether a module registers components, and none that the core has."""
+    found = set(_registers(tree))
+    return bool(found) and not found & _shared()
+
+
+def _registers(tree: ast.Module) -> Iterator[str]:
+    """The names under which a module registers components."""
+    for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             for call in node.decorator_list:
                 if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "register":
@@ -103,8 +103,12 @@ def _registers(path: Path) -> Iterator[str]:
 
 def digest(path: Path) -> str:
     """Of what a module does."""
-    tree = _tree(path)
-    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef  # what may have a docstring
+    return _digest(_tree(path))
+
+
+def _digest(tree: ast.Module) -> str:
+    """Of a module's tree, which it strips of docstrings."""
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     for node in ast.walk(tree):
         if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
             node.body = node.body[1:]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 
-from shuhari.data import Number, Trajectory
+from shuhari.data import Number, Trajectory, paid
 from shuhari.ports import Ctx
 from shuhari.registry import register
 
@@ -43,6 +43,5 @@ class Length:
     def _answer(self, t: Trajectory, path: Sequence[int]) -> tuple[int, float | None]:
         """(its length, the sum of its grades or None)."""
         steps = [t.steps[i] for i in path]
-        grades = [float(s.reward[self.of]) for s in steps if self.of in s.reward]
-        known = bool(grades) and not any(map(isnan, grades))
-        return sum(len(s.mask) for s in steps if s.action is not None), sum(grades) if known else None
+        grade = paid(steps, self.of)
+        return sum(len(s.mask) for s in steps if s.action is not None), None if isnan(grade) else grade

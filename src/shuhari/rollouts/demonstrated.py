@@ -10,10 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shuhari.buffers.demos import shown
-from shuhari.data import ContractError, Request, Trajectory, altered
+from shuhari.data import ContractError, Request, Trajectory, altered, paid
 from shuhari.ports import Ctx, Rollout
 from shuhari.registry import register
-from shuhari.rollouts.rounds import outcome
 from shuhari.rollouts.single import Single
 
 
@@ -46,6 +45,6 @@ class Demonstrated:
         step = replace(step, info={"text": ctx.text(step.action, role)})
         demo = Trajectory(request, (step,), info={"demo": 1.0})
         own = await self.of.group(replace(request, n=request.n - 1), ctx)
-        right = outcome((await ctx.grade([demo]))[0], self.measure) > 0
+        right = paid((await ctx.grade([demo]))[0].steps, self.measure) > 0
         group = [altered(t, request=request, info={**t.info, "demo": 0.0}) for t in own]
         return [*group, demo] if right else group

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.optimize import least_squares
 from scipy.special import expit
 
-from shuhari.data import ContractError, Problem, Request, Step, Trajectory, altered, is_tokens
+from shuhari.data import ContractError, Problem, Request, Step, Trajectory, altered, is_tokens, paid
 from shuhari.ports import Ctx, Rollout
 from shuhari.registry import register
 from shuhari.rollouts.single import Single
@@ -132,7 +132,7 @@ async def asked(
     found = await of.group(
         replace(request, n=request.n if n is None else n, key=key, prefix=(*request.prefix, *steps)), ctx
     )
-    scores = [outcome(t, measure) for t in await ctx.grade(found)]  # the run grades the group that remains once more
+    scores = [paid(t.steps, measure) for t in await ctx.grade(found)]  # the run grades the group that remains once more
     return Round([altered(t, request=request, info={**t.info, "hint": hint}) for t in found], scores, hint)
 
 
@@ -148,12 +148,6 @@ def hinted(problem: Problem, share: float, ctx: Ctx, role: str = "policy") -> tu
     k = round(share * len(ids))
     text = {"text": ctx.text(ids[:k], role)}
     return ((Step.of("", ids[:k], role=role, info=text),) if k else ()), k / len(ids)
-
-
-def outcome(trajectory: Trajectory, measure: str) -> float:
-    """The sum of a reward along a graded chain; NaN where nothing graded it."""
-    paid = [float(np.sum(s.reward[measure])) for s in trajectory.steps if measure in s.reward]
-    return sum(paid) if paid else float("nan")
 
 
 # ---------------------------------------------------------------- the curve: accuracy P over the share h of a hint

@@ -18,7 +18,7 @@ from typing import Any
 
 from shuhari.data import Problem, Step, nearest
 from shuhari.registry import register
-from shuhari.tasks.source import Generated, Listed, Stream, answer_text, check_sizes, check_split, distinct, drawn
+from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, drawn
 
 KINDS = {
     "carry": "0123456789+=",
@@ -66,9 +66,9 @@ class Arithmetic:
         """The characters of prompts and answers."""
         return KINDS[self.kind]
 
-    def problems(self, split: str) -> Generated | Listed:
-        """`train` has no end; `test` is `test_size` problems of pairwise distinct content."""
-        return self._test if check_split(split) == "test" else Generated(lambda i: self._item("train", i)[1])
+    @cached_property
+    def problems(self) -> Splits:
+        return Splits(self._item, self.test_size)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
         """{"score": 1.0} for exactly the answer's text (one closing line end is allowed), else 0.0."""
@@ -79,10 +79,6 @@ class Arithmetic:
 
     def spaces(self) -> None:
         return None
-
-    @cached_property
-    def _test(self) -> Listed:
-        return distinct(lambda i: self._item("test", i), self.test_size)
 
     def _item(self, split: str, index: int) -> tuple[str, Problem]:
         stream = Stream("arithmetic", self.seed, split, index)

@@ -15,7 +15,7 @@ from typing import Any
 
 from shuhari.data import Problem, Step
 from shuhari.registry import register
-from shuhari.tasks.source import Generated, Listed, Stream, answer_text, check_sizes, check_split, distinct, drawn
+from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, drawn
 
 
 @register("task", "chain")
@@ -51,9 +51,9 @@ class Chain:
         """The characters of prompts and answers."""
         return "0123456789+-="
 
-    def problems(self, split: str) -> Generated | Listed:
-        """`train` has no end; `test` is `test_size` problems of pairwise distinct content."""
-        return self._test if check_split(split) == "test" else Generated(lambda i: self._item("train", i)[1])
+    @cached_property
+    def problems(self) -> Splits:
+        return Splits(self._item, self.test_size)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
         """{"score": 1.0} where what comes after the last `=` is the answer, else 0.0."""
@@ -64,10 +64,6 @@ class Chain:
 
     def spaces(self) -> None:
         return None
-
-    @cached_property
-    def _test(self) -> Listed:
-        return distinct(lambda i: self._item("test", i), self.test_size)
 
     def _item(self, split: str, index: int) -> tuple[str, Problem]:
         stream = Stream("chain", self.seed, split, index)

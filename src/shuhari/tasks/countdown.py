@@ -15,17 +15,7 @@ from typing import Any
 from shuhari.data import Problem, Step
 from shuhari.registry import register
 from shuhari.tasks.expressions import ExpressionError, Limits, parse
-from shuhari.tasks.source import (
-    TRIES,
-    Generated,
-    Listed,
-    Stream,
-    answer_text,
-    check_sizes,
-    check_split,
-    distinct,
-    drawn,
-)
+from shuhari.tasks.source import TRIES, Splits, Stream, answer_text, check_sizes, drawn
 
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
 Term = tuple[int, str, int]  # value, text, precedence
@@ -72,9 +62,9 @@ class Countdown:
         fixed = self.prompt.replace("{numbers}", "").replace("{target}", "")
         return "".join(sorted(set("0123456789,+-*/()" + fixed)))
 
-    def problems(self, split: str) -> Generated | Listed:
-        """`train` has no end; `test` is `test_size` problems of pairwise distinct content."""
-        return self._test if check_split(split) == "test" else Generated(lambda i: self._item("train", i)[1])
+    @cached_property
+    def problems(self) -> Splits:
+        return Splits(self._item, self.test_size)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
         """{"score": 1.0} for an expression with the target's value and only the given numbers, else 0.0."""
@@ -91,10 +81,6 @@ class Countdown:
 
     def spaces(self) -> None:
         return None
-
-    @cached_property
-    def _test(self) -> Listed:
-        return distinct(lambda i: self._item("test", i), self.test_size)
 
     def _item(self, split: str, index: int) -> tuple[str, Problem]:
         stream = Stream("countdown", self.seed, split, index)

@@ -22,7 +22,7 @@ import numpy as np
 from shuhari.data import EMPTY, Problem, Step, nearest
 from shuhari.registry import register
 from shuhari.tasks.reasoning_table import GRADING, score
-from shuhari.tasks.source import Generated, Listed, Stream, answer_text, check_sizes, check_split, distinct, drawn
+from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, drawn
 
 _OURS = ("seed", "size")  # keys of the generators' own that this task sets
 _ROWS = 1 << 31  # problems of a generator that makes them on demand; one of them wants seeds below 2^32
@@ -76,10 +76,9 @@ class ReasoningGym:
         """Printable ASCII, and what else stands in the generator's problems at its default settings."""
         return PRINTABLE + GRADING[self.path].characters
 
-    def problems(self, split: str) -> Generated | Listed:
-        """`train` has no end; `test` is `test_size` problems of pairwise distinct content, fewer where there are no
-        more."""
-        return self._test if check_split(split) == "test" else Generated(lambda i: self._item("train", i)[1])
+    @cached_property
+    def problems(self) -> Splits:
+        return Splits(self._item, self.test_size)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
         """{"score": 1.0 or 0.0, "partial": the scorer's number in [0, 1]}. Raises what a scorer raises where that is
@@ -92,10 +91,6 @@ class ReasoningGym:
 
     def spaces(self) -> None:
         return None
-
-    @cached_property
-    def _test(self) -> Listed:
-        return distinct(lambda i: self._item("test", i), self.test_size)
 
     def _item(self, split: str, index: int) -> tuple[str, Problem]:
         stream = Stream(self.path, self.seed, split, index)

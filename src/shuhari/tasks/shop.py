@@ -26,7 +26,7 @@ from typing import Any
 
 from shuhari.data import Payload, Problem, Status, Step
 from shuhari.registry import register
-from shuhari.tasks.source import Generated, Listed, Stream, acted, check_sizes, check_split, distinct, drawn
+from shuhari.tasks.source import Splits, Stream, acted, check_sizes, drawn
 
 ITEMS = tuple("pen cup hat bag box jar tin key map fan rug net bow lid pan mug".split())
 LINE = re.compile(r"find (?P<item>[a-z]{1,9})|add (?P<a>[0-9]{1,9}) (?P<b>[0-9]{1,9})|say (?P<n>[0-9]{1,9})", re.ASCII)
@@ -67,9 +67,10 @@ class Shop:
         """The characters of questions, answers of the shop, and demonstrations."""
         return "\n abcdefghijklmnopqrstuvwxyz0123456789+?,"
 
-    def problems(self, split: str) -> Generated | Listed:
-        """`train` has no end; `test` is `test_size` problems of pairwise distinct content. `info` holds the prices."""
-        return self._test if check_split(split) == "test" else Generated(lambda i: self._item("train", i)[1])
+    @cached_property
+    def problems(self) -> Splits:
+        """See `Splits`; `info` holds the prices."""
+        return Splits(self._item, self.test_size)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
         """{"score": 1.0} where the last line says the right sum (leading zeros are allowed), else 0.0."""
@@ -82,10 +83,6 @@ class Shop:
 
     def spaces(self) -> None:
         return None
-
-    @cached_property
-    def _test(self) -> Listed:
-        return distinct(lambda i: self._item("test", i), self.test_size)
 
     def _item(self, split: str, index: int) -> tuple[str, Problem]:
         stream = Stream("shop", self.seed, split, index)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 from shuhari.data import Problem, Step, code, nearest
@@ -122,6 +123,22 @@ def distinct(make: Callable[[int], tuple[str, Problem]], n: int) -> Listed:
         if content not in found:
             found[content], last = problem, index
     return Listed(tuple(found.values()))
+
+
+@dataclass(frozen=True, eq=False)
+class Splits:
+    """The `problems` of a task that makes its own: `train` has no end, `test` is up to `test_size` problems of pairwise
+    distinct content. `item(split, index)` gives (content, problem)."""
+
+    item: Callable[[str, int], tuple[str, Problem]]
+    test_size: int
+
+    def __call__(self, split: str) -> Generated | Listed:
+        return self._test if check_split(split) == "test" else Generated(lambda i: self.item("train", i)[1])
+
+    @cached_property
+    def _test(self) -> Listed:
+        return distinct(lambda i: self.item("test", i), self.test_size)
 
 
 def acted(steps: Sequence[Step]) -> Step:

@@ -14,7 +14,7 @@ from typing import Any
 
 from shuhari.data import Problem, Step
 from shuhari.registry import register
-from shuhari.tasks.source import Generated, Listed, Stream, answer_text, check_sizes, check_split, distinct, drawn
+from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, drawn
 
 SPARK = "!"
 
@@ -51,9 +51,9 @@ class Sparks:
         """The characters of prompts and answers."""
         return f"0123456789+-={SPARK}"
 
-    def problems(self, split: str) -> Generated | Listed:
-        """`train` has no end; `test` is up to `test_size` problems of pairwise distinct content."""
-        return self._test if check_split(split) == "test" else Generated(lambda i: self._item("train", i)[1])
+    @cached_property
+    def problems(self) -> Splits:
+        return Splits(self._item, self.test_size)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
         """{"score": 1.0 for the right number, with a `!` before the work or without as the problem needs, else 0.0;
@@ -68,10 +68,6 @@ class Sparks:
 
     def spaces(self) -> None:
         return None
-
-    @cached_property
-    def _test(self) -> Listed:
-        return distinct(lambda i: self._item("test", i), self.test_size)
 
     def _item(self, split: str, index: int) -> tuple[str, Problem]:
         stream = Stream("sparks", self.seed, self.minus, split, index)
