@@ -231,6 +231,15 @@ def test_a_component_from_a_file(tmp_path: Path) -> None:
         component("objective", {"use": f"{tmp_path / 'nothing.py'}:Mine"})
 
 
+@pytest.mark.parametrize(
+    ("code", "told"), [("a = 1\nb = c\n", "name 'c' is not defined .*line 2"), ("def f(:\n", "SyntaxError.*line 1")]
+)
+def test_a_file_that_cannot_be_imported_is_named_with_its_place(tmp_path: Path, code: str, told: str) -> None:
+    (tmp_path / "broken_component.py").write_text(code)
+    with pytest.raises(RecipeError, match=rf"part\.x\.use: .*broken_component.py:Mine' cannot be imported: .*{told}"):
+        component("objective", {"use": f"{tmp_path / 'broken_component.py'}:Mine"}, "part.x")
+
+
 def test_annotations_that_only_checkers_import_are_resolved(tmp_path: Path) -> None:
     code = """
 from __future__ import annotations

@@ -5,6 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from shuhari.overlay import RecipeError
 from shuhari.progress import Progress
 
 
@@ -33,6 +36,18 @@ def test_a_stage_pays_for_itself_alone() -> None:
     assert at.spent() == {"decisions": (4, 10), "steps": (2, 3)}
     at.ledger["steps"] = 7
     assert at.done()
+
+
+def test_a_budget_that_nothing_spends_is_an_error() -> None:
+    at = progress({"tokens": 100})
+    at.ledger |= {"steps": 20, "env_steps": 7}
+    with pytest.raises(RecipeError, match="tokens: 20 steps of stage '0' spent nothing of it, only env_steps, steps"):
+        at.over()
+    at.ledger["tokens"] = 1
+    assert not at.over()
+    slow = progress({"updates": 5})  # learning may begin late
+    slow.ledger["steps"] = 1000
+    assert not slow.over()
 
 
 def test_seconds_are_of_all_sittings() -> None:

@@ -7,6 +7,9 @@ import time
 from collections.abc import Mapping, Sequence
 
 from shuhari.build import Components
+from shuhari.overlay import RecipeError
+
+IDLE = 20  # steps of a stage that spends nothing of its budget, before that is an error
 
 
 class Progress:
@@ -43,8 +46,13 @@ class Progress:
         return {k: (_total(now, k) - _total(self.started, k), v) for k, v in self.stage.budget.items()}
 
     def over(self) -> bool:
-        """Whether a budget of this stage is spent."""
-        return any(spent >= allowed for spent, allowed in self.spent().values())
+        """Whether a budget of this stage is spent. RecipeError where none of it ever is."""
+        spent = self.spent()
+        if self.steps >= IDLE and "updates" not in spent and not any(done for done, _ in spent.values()):
+            used = ", ".join(sorted(k for k, v in self.ledger.items() if v != self.started.get(k, 0)))
+            told = f"{self.steps} steps of stage {self.stage.name!r} spent nothing of it, only {used}"
+            raise RecipeError(" or ".join(spent), f"{told}: give the budget in one of these")
+        return any(done >= allowed for done, allowed in spent.values())
 
     def done(self) -> bool:
         """Whether the last stage is over; moves on to the next stage where this one is."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import traceback
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -211,11 +212,15 @@ class Settings:
 
 
 def look_up(kind: str, name: str, where: str) -> type:
-    """The class that `use = name` means; RecipeError with the nearest name."""
+    """The class that `use = name` means; RecipeError with the nearest name, or why user code cannot be imported."""
     try:
         return registry.find(kind, name)
     except LookupError as error:
         raise RecipeError(where, str(error.args[0] if error.args else error)) from None
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        at = f" ({last.filename}, line {last.lineno})" if last.filename.endswith(".py") else ""
+        raise RecipeError(where, f"{name!r} cannot be imported: {type(error).__name__}: {error}{at}") from error
 
 
 def ramp(table: Mapping[str, Any], where: str, per: str = "step") -> Ramp:

@@ -375,6 +375,15 @@ def test_a_term_never_sees_rows_without_its_stream() -> None:
     assert info["policy/rows"] == len(batch) - 4
 
 
+def test_an_objective_that_forgets_its_info_is_named() -> None:
+    class Forgetful(Surrogate):
+        def __call__(self, batch: Batch, ctx: Any) -> Any:
+            return super().__call__(batch, ctx)[0]
+
+    with pytest.raises(TypeError, match=r"term 'loss': Forgetful returned a Tensor: expected \(loss, info\)"):
+        gradient(Forgetful(), batch_of(), None)
+
+
 def test_an_update_without_rows_is_reported_and_moves_nothing() -> None:
     batch = batch_of()
     batch.stream = None

@@ -3,17 +3,17 @@
 ```toml
 [claim]
 says = "..."                        # the paper's claim, scaled to what is measured
-baseline = "baselines/grpo_chain"   # the arm `baseline`: a recipe; or a table laid over this one ([claim.baseline])
+baseline = "baselines/grpo_chain"   # the arm `baseline`: a recipe; or a table laid over this one
 seeds = 8
 warm = "warm-up"                    # stages up to this one: made once a seed, shared by the arms, charged to none
 budget = {tokens = 400_000}         # of every arm, in one unit of the ledger
 settings = {}                       # laid over every arm: task, size, evaluation
 arms = {}                           # further arms, each a table as the baseline's; `extends` names another recipe
 smoke = {}                          # laid over every arm for a minute's version; `budget` and `seeds` too
+check = [                           # what is compared, see `quantities`, and the rule, see `verdict`
+  {metric = "evaluate/mean:area", direction = "up"},
+]
 notes = []                          # what was tried before the protocol was fixed
-[[claim.check]]
-metric = "evaluate/mean:area"       # what is compared, see `quantities`
-direction = "up"                    # and the rule, see `verdict`
 ```
 """
 
@@ -100,7 +100,7 @@ def read(reference: str, *, smoke: bool = False) -> Claim:
     budget = _budget(small.get("budget", stated.budget))
     checks = tuple(_check(c, f"claim.check.{i}", budget) for i, c in enumerate(stated.check))
     if not checks:
-        raise RecipeError("claim.check", "missing: at least one [[claim.check]]")
+        raise RecipeError("claim.check", "missing: expected a list of at least one table")
     if any(trains(check) for check in checks):
         for key, given in (("baseline", stated.baseline), ("budget", budget)):
             if given is None:

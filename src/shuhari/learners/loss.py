@@ -158,9 +158,13 @@ class Loss:
                 seen, w = batch.take(places), w[places]
         salt, self.ctx.salt = self.ctx.salt, (*self.salt, name)
         try:
-            loss, info = term.objective(seen, self.ctx)
+            found = term.objective(seen, self.ctx)
         finally:
             self.ctx.salt = salt
+        if not isinstance(found, tuple) or len(found) != 2:
+            made = type(term.objective).__name__
+            raise TypeError(f"term {name!r}: {made} returned a {type(found).__name__}: expected (loss, info)")
+        loss, info = found
         if places is not None:
             scatter(seen.stamps, batch, places)
         value = self._reduced(name, loss, w, seen)

@@ -1,14 +1,7 @@
 """Bellman residuals on the logits of a language model: the policy itself is the Q-function.
 
 A text is an episode of a tree with deterministic steps: what follows a decision is the decision after it, and the value
-of what follows is read off the same forward, one decision later. Of such a residual (Q(s, a) - y)², y = r + V(s'), a
-method says what Q and V are:
-
-| objective   | Q(s, a)                               | V(s)                         | method |
-|-------------|---------------------------------------|------------------------------|--------|
-| `uniform_q` | scale (log pi(a|s) - log pi_old(a|s)) | mean of Q(s, ·) over all ids | ROVER  |
-
-Left out: texts of several rows (a row is a whole episode here), and discounts.
+of what follows is read off the same forward, one decision later. A row is a whole episode; no discounts.
 
 Axes: `B` rows, `K` positions, `N` decisions of a chunk, `V` vocabulary.
 """
@@ -37,14 +30,12 @@ FORBIDDEN = -1e29  # the logit of an id that could not be taken lies below: it i
 class UniformQ:
     """(Q - sg[A + V'])², [B, K]: the values of the policy that decides at random, learnt by the policy itself.
 
-    Q = scale x (log pi - log pi_old) of the decision taken, pi_old the policy before the update. A is the column
-    `advantage`: the centred reward of the whole answer, on every decision of it. V' is the mean of Q over all ids at
-    the next decision, 0 after the last one; ids of probability 0 (padding, what top-p leaves out) are no actions. At
-    first Q and V' are 0, and the gradient is -2 scale A grad log pi; the backup tells in later minibatches. The mean of
-    Q over ids is -scale KL(uniform || pi) up to a constant of the state: it is not free, so the values of a tree cannot
-    be held exactly, and what tells good from bad early on is the reward on each decision, not the backup. scale > 0:
-    what a unit of reward is in nats (the paper's rho). Info: `q`, `next_q`. ValueError where a row goes on in another.
-    Source: He et al. 2025, arXiv 2509.24981.
+    Q = scale x (log pi - log pi_old), pi_old the policy before the update. A is the column `advantage`: the centred
+    reward of the whole answer, on every decision of it. V' is the mean of Q over all ids at the next decision, 0 after
+    the last one; ids of probability 0 (padding, what top-p leaves out) are no actions. At first Q and V' are 0, and the
+    gradient is -2 scale A grad log pi; the backup tells in later minibatches. That mean is -scale KL(uniform || pi) up
+    to a constant: values of a tree cannot be held exactly. scale > 0: nats a unit of reward (the paper's rho). Info:
+    `q`, `next_q`. ValueError where a row goes on in another. Source: He et al. 2025, arXiv 2509.24981.
     """
 
     scale: Number = 1.0

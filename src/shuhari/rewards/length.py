@@ -15,12 +15,11 @@ from shuhari.registry import register
 @dataclass
 class Length:
     """{name: weight x r}, r = 1/2 - (length - min) / (max - min) of a right answer, of a wrong one min(0, r); 0 where
-    all of the group are as long. (Kimi k1.5: Scaling Reinforcement Learning with LLMs, section 2.3.3.)
+    all of the group are as long. (Kimi k1.5, arXiv 2501.12599, section 2.3.3.)
 
-    A length is what the answer takes in positions, a forced beginning included; min and max are over the graded answers
-    of the group. Right: the grade `of` (named by the task or a reward before this one) is at least `solved`; ungraded
-    there is ungraded here. weight may be a schedule: the paper turns it on after a warm-up, `{from = 0, to = 1, over =
-    1, after = 100}`. Where `[reward.weights]` names rewards, name this one too.
+    A length counts positions, a forced beginning included; min and max are over the graded answers of the group. Right:
+    the grade `of` is at least `solved`; ungraded there is ungraded here. weight: the paper turns it on after a warm-up,
+    `{from = 0, to = 1, over = 1, after = 100}`. Where `[reward.weights]` names rewards, name this one too.
     """
 
     name: str = "length"
@@ -41,7 +40,6 @@ class Length:
         return grades
 
     def _answer(self, t: Trajectory, path: Sequence[int]) -> tuple[int, float | None]:
-        """(its length, the sum of its grades or None)."""
         steps = [t.steps[i] for i in path]
         grade = paid(steps, self.of)
         return sum(len(s.mask) for s in steps if s.action is not None), None if isnan(grade) else grade

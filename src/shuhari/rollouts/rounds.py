@@ -1,9 +1,8 @@
-"""Groups in rounds: how the samples so far went says what is asked next. Here it is how much of a hint is given.
+"""Groups in rounds: how the samples so far went says how much of a hint is given next.
 
 A hint is the beginning of the problem's solution, as forced tokens after the prompt: what the policy says goes on from
-there and is scored in that context, and the hint's own tokens are decided by nobody and carry no loss. What every round
-draws is charged, also where it is thrown away. Evaluation is to be without hints: set `evaluate.rollout = "single"`.
-Left out: hints inside a template of the prompt, estimates that outlive a group (a curriculum may give `hint`).
+there and is scored in that context; the hint's own tokens carry no loss. What every round draws is charged, also where
+it is thrown away. Evaluation is to be without hints: `evaluate.rollout = "single"`.
 """
 
 from __future__ import annotations
@@ -32,12 +31,11 @@ SLOPE = 10.0  # where the prior of `a` has its middle
 @dataclass
 class HintLadder:
     """A group whose samples are all wrong is asked anew with the next of `levels`, shares of the solution; the last one
-    asked is the group (GHPO, Liu et al. 2025, arXiv 2507.10628). A first level above 0 hints from the start; a single
-    one is a fixed hint.
+    asked is the group (GHPO, Liu et al. 2025, arXiv 2507.10628). A single level is a fixed hint.
 
-    Wrong is a `measure` (a reward's name) of 0 or less; samples that nothing graded do not count, and a group without
-    any graded is not asked again. `of`: how a sample comes about. Each sample carries `hint`, the share it was shown,
-    as a column. Charged: `rounds`. Raises ValueError for levels that do not rise within [0, 1].
+    Wrong: a `measure` (a reward's name) of 0 or less; samples that nothing graded do not count, and a group without any
+    graded is not asked again. `of`: how a sample comes about. Info of each sample, so a column: `hint`, the share it
+    was shown. Charged: `rounds`. Raises ValueError for levels that do not rise within [0, 1].
     """
 
     levels: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75)
@@ -54,13 +52,12 @@ class HintLadder:
         return self.of.accepts
 
     async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
-        found = Round([], [], 0.0)
+        group: list[Trajectory] = []
         for j, level in enumerate(self.levels):
-            found = await asked(request, j, level, self.of, self.measure, ctx)
-            graded = [s for s in found.scores if s == s]
+            group, graded, _ = await asked(request, j, level, self, ctx)
             if not graded or max(graded) > 0:
                 break
-        return found.group
+        return group
 
 
 @register("rollout", "hint_curve")
@@ -68,12 +65,10 @@ class HintLadder:
 class HintCurve:
     """The samples of a group come in `rounds`. After each, a curve of accuracy over the share of the solution shown is
     fitted to all so far, and the next is shown as much as should give the accuracy `target`; all rounds are one group
-    (SEELE, Li et al. 2025, arXiv 2509.06923). The first round is shown `first`, or what the request's setting `hint`
-    says.
+    (SEELE, Li et al. 2025, arXiv 2509.06923). The first is shown `first`, or what the request's setting `hint` says.
 
-    Accuracy: the mean `measure`, in [0, 1]; ungraded samples do not count. `of`, `hint`, charges: as for `hint_ladder`.
-    The samples of a group are compared over different hints, as in the paper. Raises ValueError for shares out of range
-    and for fewer samples than rounds.
+    Accuracy: the mean `measure`, in [0, 1]. Ungraded samples, `of`, `hint` and charges: as for `hint_ladder`. Raises
+    ValueError for shares out of range, ContractError for fewer samples than rounds.
     """
 
     rounds: int = 4
@@ -95,50 +90,36 @@ class HintCurve:
         if request.n < self.rounds:
             raise ContractError(f"hint_curve: {request.n} samples in {self.rounds} rounds: set rollout.n to more")
         share = float(request.settings.get("hint", self.first))
-        request = replace(request, settings={k: v for k, v in request.settings.items() if k != "hint"})
         group: list[Trajectory] = []
-        told: list[tuple[float, float, int]] = []
+        told: tuple[tuple[float, float, int], ...] = ()
         for j in range(self.rounds):
             n = request.n * (j + 1) // self.rounds - request.n * j // self.rounds
-            found = await asked(request, j, share, self.of, self.measure, ctx, n)
-            group += found.group
-            graded = [s for s in found.scores if s == s]
+            found, graded, shown = await asked(replace(request, n=n), j, share, self, ctx)
+            group += [altered(t, request=request) for t in found]
             if graded:
-                told.append((found.hint, sum(graded) / len(graded), len(graded)))
-                share = inverse(self.target, *fitted(tuple(told)))
+                told += ((shown, sum(graded) / len(graded), len(graded)),)
+                share = inverse(self.target, *fitted(told))
         return group
 
 
-# ---------------------------------------------------------------- one round
-
-
-@dataclass(frozen=True, eq=False)
-class Round:
-    """What one round gave: samples, their grades (NaN: ungraded), and the share of the solution they were shown."""
-
-    group: list[Trajectory]
-    scores: list[float]
-    hint: float
-
-
 async def asked(
-    request: Request, j: int, share: float, of: Rollout, measure: str, ctx: Ctx, n: int | None = None
-) -> Round:
-    """Round `j` of a group: `n` samples (None: the request's) after a hint of `share`. Round 0 without a hint draws
-    what the request alone would have drawn. ContractError where there is no solution to hint with."""
-    steps, hint = hinted(request.problem, share, ctx, getattr(of, "role", "policy"))
-    key = f"{request.key}/{j}" if j else request.key
+    request: Request, j: int, share: float, by: HintLadder | HintCurve, ctx: Ctx
+) -> tuple[list[Trajectory], list[float], float]:
+    """(samples, grades of those that were graded, share shown) of round `j`, after a hint of about `share`. Round 0
+    without a hint draws what the request alone would have drawn."""
+    steps, shown = hinted(request.problem, share, ctx, getattr(by.of, "role", "policy"))
+    settings = {k: v for k, v in request.settings.items() if k != "hint"}
     ctx.charge("rounds", 1)
-    found = await of.group(
-        replace(request, n=request.n if n is None else n, key=key, prefix=(*request.prefix, *steps)), ctx
-    )
-    scores = [paid(t.steps, measure) for t in await ctx.grade(found)]  # the run grades the group that remains once more
-    return Round([altered(t, request=request, info={**t.info, "hint": hint}) for t in found], scores, hint)
+    key = f"{request.key}/{j}" if j else request.key
+    found = await by.of.group(replace(request, settings=settings, key=key, prefix=(*request.prefix, *steps)), ctx)
+    scores = [paid(t.steps, by.measure) for t in await ctx.grade(found)]  # the run grades once more what remains
+    group = [altered(t, request=request, info={**t.info, "hint": shown}) for t in found]
+    return group, [s for s in scores if s == s], shown
 
 
 def hinted(problem: Problem, share: float, ctx: Ctx, role: str = "policy") -> tuple[tuple[Step, ...], float]:
     """The first round(share x length) tokens of the solution as a forced step (none where that is 0), and the share of
-    it that they are."""
+    it that they are. ContractError where there is no solution to hint with."""
     if not share:
         return (), 0.0
     said: Any = "".join(problem.solution) if isinstance(problem.solution, tuple) else problem.solution  # type: ignore[arg-type]
@@ -150,17 +131,13 @@ def hinted(problem: Problem, share: float, ctx: Ctx, role: str = "policy") -> tu
     return ((Step.of("", ids[:k], role=role, info=text),) if k else ()), k / len(ids)
 
 
-# ---------------------------------------------------------------- the curve: accuracy P over the share h of a hint
-
-
 def curve(h: Any, a: float, b: float, c: float) -> Any:
-    """P(h) = c + (1 - c) / (1 + exp(-a (h - b))): the three-parameter logistic model of item response theory."""
+    """Accuracy c + (1 - c) / (1 + exp(-a (h - b))) at the share h of a hint: the three-parameter logistic model."""
     return c + (1 - c) * expit(a * (np.asarray(h) - b))
 
 
 def inverse(target: float, a: float, b: float, c: float) -> float:
-    """The share in [0, 1] at which the curve says `target`: b + ln((target - c) / (1 - target)) / a; 0 where even
-    without a hint it says more."""
+    """The share in [0, 1] at which the curve says `target`; 0 where even without a hint it says more."""
     return min(max(b + log((target - c) / (1 - target)) / a, 0.0), 1.0) if target > c else 0.0
 
 
