@@ -3,10 +3,11 @@
     python benchmarks/aa.py [tables | text] [--workers N]
 
 `tables`: 400 comparisons, 200 of the bandit's recipe and 200 of the gridworld's, each of 2 x 8 seeds that no other
-comparison has; the last reward. `text`: 64 runs of a tiny language model, each from a warm-up of its own, at a learning
-rate at which some collapse; 400 comparisons resample 2 x 8 of them without replacement, so their interval is that of
-this pool, and one over pools would be wider. What counts is the rule of claims: a verdict `holds` in either direction.
-Beside it stand the paired t interval of five seeds and the percentile bootstrap's. Results: benchmarks/results/aa.json.
+comparison has; the last reward. `text`: 64 runs of a tiny language model, eight from each of eight warm-ups, at a
+learning rate at which some collapse; 400 comparisons resample 2 x 8 of them without replacement, so their interval is
+that of this pool, and one over pools would be wider. What counts is the rule of claims: a verdict `holds` in either
+direction. Beside it stand the paired t interval of five seeds and the percentile bootstrap's. Results:
+benchmarks/results/aa.json.
 """
 
 from __future__ import annotations
@@ -17,34 +18,47 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
+
+import shuhari
+from shuhari.api import initial
+from shuhari.recipe import Recipe, load
 
 OUT = Path(__file__).parent / "results" / "aa.json"
 COMPARISONS, SEEDS, POOL = 400, 8, 64
 TABLES = {"baselines/bandit": {"steps": 10}, "baselines/gridworld": {"steps": 3}}  # while they still learn
-TEXT = {
-    "stage.warm-up.steps": 250,
-    "stage.rl.steps": 40,
-    "evaluate.every": 40,
-    "stage.rl.part.policy.optimiser.lr": 2e-3,
-}
+WARM = {"stage.rl": False, "stage.warm-up.steps": 250}
+TEXT = {"stage.warm-up": False, "steps": 40, "evaluate.every": 40, "part.policy.optimiser.lr": 6e-4}
 
 
-def last(name: str, settings: dict, seeds: list[int]) -> list[float]:
-    """The last reward of a run a seed; of text the last held-out score."""
-    import torch
-
-    from shuhari import recipe as recipes
+def rewards(name: str, settings: dict, seeds: list[int]) -> list[float]:
+    """The last reward of a run a seed."""
     from shuhari.run import train
 
-    torch.set_num_threads(1)
-    recipe = recipes.load(name, settings={**settings, "threads": 1})
     out = []
     for seed in seeds:
-        *_, report = train(recipe.changed({"seed": seed}))
-        out.append(report.get("evaluate/mean", report["reward/mean"]))
+        *_, report = train(recipe(name, settings, seed))
+        out.append(report["reward/mean"])
     return out
+
+
+def scores(seeds: list[int]) -> list[float]:
+    """The last held-out score of a run a seed, all from one warm-up."""
+    from shuhari.run import train
+
+    with TemporaryDirectory() as folder:
+        start = shuhari.train(recipe("baselines/grpo_chain", WARM, seeds[0]), folder)
+        out = []
+        for seed in seeds:
+            *_, report = train(recipe("baselines/grpo_chain", TEXT, seed), init=initial(str(start.path)))
+            out.append(report["evaluate/mean"])
+    return out
+
+
+def recipe(name: str, settings: dict, seed: int) -> Recipe:
+    return load(name, settings={**settings, "threads": 1, "seed": seed})
 
 
 def excludes(x: np.ndarray, y: np.ndarray) -> dict[str, bool]:
@@ -86,7 +100,7 @@ def tables(pool: ProcessPoolExecutor) -> dict:
     for name, settings in TABLES.items():
         n = COMPARISONS // len(TABLES) * 2 * SEEDS
         pieces = [list(range(i, min(i + 100, n))) for i in range(0, n, 100)]
-        futures = [pool.submit(last, name, {**settings, "evaluate.every": 0, "evaluate.n": 0}, p) for p in pieces]
+        futures = [pool.submit(rewards, name, {**settings, "evaluate.every": 0, "evaluate.n": 0}, p) for p in pieces]
         values = np.array([v for f in futures for v in f.result()]).reshape(-1, 2, SEEDS)
         pairs = [(v[0], v[1]) for v in values]
         everything += pairs
@@ -97,8 +111,8 @@ def tables(pool: ProcessPoolExecutor) -> dict:
 
 def text(pool: ProcessPoolExecutor) -> dict:
     """400 comparisons resampled from 64 runs."""
-    futures = [pool.submit(last, "baselines/grpo_chain", TEXT, [seed]) for seed in range(POOL)]
-    values = np.array([f.result()[0] for f in futures])
+    futures = [pool.submit(scores, list(range(i, i + SEEDS))) for i in range(0, POOL, SEEDS)]
+    values = np.array([v for f in futures for v in f.result()])
     rng = np.random.default_rng(0)
     pairs = []
     for _ in range(COMPARISONS):
