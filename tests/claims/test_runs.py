@@ -35,7 +35,7 @@ seeds = 5
 settings = {evaluate = {every = 10}}
 smoke = {budget = {steps = 3}}
 [claim.baseline]
-stage.rl.part.policy.optimiser.lr = 0.02
+stage.rl.part.policy.optimiser = {lr = 0.02, clip = inf}
 [[claim.check]]
 metric = "evaluate/mean:area"
 direction = "up"
@@ -72,7 +72,8 @@ def test_a_claim_killed_and_gone_on_with_is_the_claim_that_was_not(recipe: str, 
     a, b = (json.loads((tmp_path / f"out-{name}" / "claims" / "own.json").read_text()) for name in "ab")
     assert a["checks"] == b["checks"] and a["arms"]["method"]["curves"] == b["arms"]["method"]["curves"]
     assert a["verdict"] == "holds" and [c["n"] for c in a["checks"]] == [5, 5]
-    assert a["arms"]["baseline"]["changes"] == {"stage.rl.part.policy.optimiser.lr": 0.02}
+    optimiser = "stage.rl.part.policy.optimiser"
+    assert a["arms"]["baseline"]["changes"] == {f"{optimiser}.lr": 0.02, f"{optimiser}.clip": "inf"}  # as JSON
     assert (
         a["start"]["method"] == a["start"]["baseline"]
         and a["chance"]

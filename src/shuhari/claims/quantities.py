@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -36,26 +36,27 @@ class Evidence:
         return curve(self.columns, metric, self.spent, self.start)
 
 
-class Quantity(Protocol):
+class Quantity:
     """`alone`: whether the runs must have the machine for themselves; `trains`: whether there are runs at all;
     `names`: the metrics that it reads, to be kept and drawn."""
 
-    alone: ClassVar[bool]
-    trains: ClassVar[bool]
+    alone: ClassVar[bool] = False
+    trains: ClassVar[bool] = True
 
     @property
-    def names(self) -> tuple[str, ...]: ...
-    def __call__(self, run: Evidence) -> float: ...
+    def names(self) -> tuple[str, ...]:
+        return tuple(getattr(self, name) for name in ("metric", "other") if hasattr(self, name))
+
+    def __call__(self, run: Evidence) -> float:
+        raise NotImplementedError
 
 
 @register("quantity", "metric")
 @dataclass
-class Metric:
+class Metric(Quantity):
     """A reading of a curve: `metric = "evaluate/mean:final"`; see `curve.Reading` for what may follow the colon."""
 
     metric: str
-    alone: ClassVar[bool] = False
-    trains: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         self._reading = Reading.of(self.metric)
@@ -77,17 +78,11 @@ def both(run: Evidence, first: str, second: str) -> tuple[np.ndarray, np.ndarray
 
 @register("quantity", "correlation")
 @dataclass
-class Correlation:
+class Correlation(Quantity):
     """Spearman's rank correlation of `metric` and `other` over a run, in [-1, 1]; NaN with fewer than three points."""
 
     metric: str
     other: str
-    alone: ClassVar[bool] = False
-    trains: ClassVar[bool] = True
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.metric, self.other
 
     def __call__(self, run: Evidence) -> float:
         from scipy.stats import spearmanr
@@ -98,17 +93,11 @@ class Correlation:
 
 @register("quantity", "separation")
 @dataclass
-class Separation:
+class Separation(Quantity):
     """The chance that a value of `metric` is above one of `other`, ties counting half: the area under the ROC curve."""
 
     metric: str
     other: str
-    alone: ClassVar[bool] = False
-    trains: ClassVar[bool] = True
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.metric, self.other
 
     def __call__(self, run: Evidence) -> float:
         (_, x), (_, y) = run.curve(self.metric), run.curve(self.other)
@@ -125,7 +114,7 @@ FORMS: dict[str, tuple[Callable[..., Any], int]] = {  # y of x with so many free
 
 @register("quantity", "fit")
 @dataclass
-class Fit:
+class Fit(Quantity):
     """How well `metric` = form(`other`), fitted by least squares to the first `train` share of a run's points, tells
     the rest: R² there, at most 1. form: linear, exponential (a e^x + b), power, sigmoid. NaN where the fit does not
     converge or too few points are held out."""
@@ -134,18 +123,12 @@ class Fit:
     other: str
     form: str = "linear"
     train: float = 0.5
-    alone: ClassVar[bool] = False
-    trains: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.form not in FORMS:
             raise ValueError(f"no form {self.form!r}; {nearest(self.form, FORMS)}")
         if not 0 < self.train < 1:
             raise ValueError(f"train is {self.train}: expected a share between 0 and 1")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.metric, self.other
 
     def __call__(self, run: Evidence) -> float:
         from scipy.optimize import curve_fit
@@ -166,15 +149,10 @@ class Fit:
 
 @register("quantity", "speed")
 @dataclass
-class Speed:
+class Speed(Quantity):
     """Units of the budget a second of wall time, from the end of the first step on. Its runs have the machine alone."""
 
     alone: ClassVar[bool] = True
-    trains: ClassVar[bool] = True
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return ()
 
     def __call__(self, run: Evidence) -> float:
         wall = run.columns["wall"]
@@ -183,7 +161,7 @@ class Speed:
 
 @register("quantity", "simulated")
 @dataclass
-class Simulated:
+class Simulated(Quantity):
     """A number that no training gives: `metric` out of what the component `by` of kind `analysis` returns for a seed.
     With `tolerance` > 0 it is 1 where that is at most so far from 0, else 0: an identity holds where all seeds say 1.
     """
@@ -191,12 +169,8 @@ class Simulated:
     by: Analysis
     metric: str
     tolerance: float = 0.0
-    alone: ClassVar[bool] = False
     trains: ClassVar[bool] = False
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return ()
+    names = ()
 
     def __call__(self, run: Evidence) -> float:
         values = self.by(run.seed)

@@ -143,7 +143,7 @@ def _arm(claim: Claim, arm: str, made: Made, metrics: Sequence[str]) -> dict[str
     """How an arm differs from the method, and its raw curves."""
     ours, theirs = dump(claim.arms["method"]), dump(claim.arms[arm])
     skip = ("name", "summary", "claim", "paper", "extends")
-    changes = {k: there for k, (there, _) in apart(theirs, ours).items() if k.split(".")[0] not in skip}
+    changes = {k: _plain(there) for k, (there, _) in apart(theirs, ours).items() if k.split(".")[0] not in skip}
     runs = made.evidence[arm]
     out: dict[str, Any] = {"changes": changes, "wall_s": [round(w, 1) for w in made.wall[arm]]}
     out["spent"] = [round(r.spent[-1]) for r in runs]
@@ -162,6 +162,13 @@ def _points(x: np.ndarray, y: np.ndarray) -> dict[str, list[float | None]]:
 def _told(rule: Any) -> dict[str, Any]:
     """The fields of a rule, as JSON."""
     return {k: list(v) if isinstance(v, tuple) else v for k, v in vars(rule).items() if v != ()}
+
+
+def _plain(setting: Any) -> Any:
+    """A setting as JSON, which has no `inf`."""
+    if isinstance(setting, list):
+        return [_plain(v) for v in setting]
+    return str(setting) if isinstance(setting, float) and not math.isfinite(setting) else setting
 
 
 def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
