@@ -15,6 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from shuhari.claims.verdict import Verdict
+
 PAGES = Path(__file__).parent
 
 
@@ -97,29 +99,48 @@ def _deciders(seen: Any, does: Any) -> str:
 def scoreboard() -> Iterator[str]:
     """Every claim that was measured, check by check, from the result files alone."""
     from shuhari.library import names, result
+    from shuhari.recipe import load
 
-    found = [r for name in names() if (r := result(name)) is not None]
+    claims = [name for name in names() if load(name).tree.get("claim")]
+    found = [r for name in claims if (r := result(name)) is not None]
     count = Counter(r["verdict"] for r in found)
-    yield f"{len(found)} measured: {', '.join(f'{count[v]} {v}' for v in VERDICTS)}."
+    yield f"{len(found)} of {len(claims)} measured: {', '.join(f'{count[v]} {v}' for v in Verdict)}."
     yield ""
-    yield row("method", "verdict", "what was claimed of it, less what it is compared with", "seeds", "scale")
-    yield row("---", "---", "---", "---", "---")
+    yield row("method", "verdict", "full runs", "scale")
+    yield row("---", "---", "---", "---")
     for r in found:
-        link = f"[`{r['method']}`](../results/claims/{r['method']}.json) ([curves](../results/plots/{r['method']}.png))"
-        yield row(link, f"**{r['verdict']}**", "<br>".join(map(told, r["checks"])), str(len(r["seeds"])), scale(r))
+        runs = "<br>".join(f"{h['date']} {h['verdict']}" for h in r["history"])
+        yield row(f"[`{r['method']}`](#{r['method'].replace('/', '')})", f"**{r['verdict']}**", runs, scale(r))
+    for r in found:
+        yield from ("", f"### {r['method']}", "", r["says"].replace("\n", " "), "")
+        yield from (f"- {told(check)}" for check in r["checks"])
+        for name, arm in r["arms"].items():
+            if name != "method":
+                yield f"- arm `{name}`: {differs(arm['changes'])}"
+        file, picture = f"../results/claims/{r['method']}.json", f"../results/plots/{r['method']}.png"
+        yield f"- [values, curves, notes]({file}), [picture]({picture})"
 
 
-VERDICTS = ("holds", "does not hold", "inconclusive")
+def differs(changes: Mapping[str, Any]) -> str:
+    """What an arm sets otherwise than the method; what it lacks is told by the table that is gone."""
+    gone = {k.rpartition(".")[0] for k, v in changes.items() if v is None}
+    said = [f"`{k} = {v}`" for k, v in changes.items() if v is not None and v != {}]
+    return ", ".join([*said, *(f"without `{g}`" for g in sorted(gone) if not any(f"`{g}." in s for s in said))])
 
 
 def told(check: Mapping[str, Any]) -> str:
-    """One check: what, of whom, which way, the difference with its interval, and what it comes to."""
+    """One check: what, of whom, which way and how far, both sides, the difference with its interval, the verdict."""
+    sides = []
+    for side in (check["arm"], check["against"]):
+        values = [v for v in check["values"].get(side, ()) if v is not None]
+        sides.append(f"{side} {sum(values) / len(values):.3g}" if values else str(side))
     times = f"{check['factor']:g} x " if check["factor"] != 1 else ""
-    what = f"`{check.get('metric') or check['use']}` of {check['arm']} - {times}{check['against']}"
-    margin = f" (tolerance {check['margin']:g})" if check["direction"].startswith("not") else ""
+    word = "tolerance" if check["direction"].startswith("not") else "margin"
+    margin = f", {word} {check['margin']:g}" if check["margin"] else ""
     value, low, high = ("-" if check[k] is None else f"{check[k]:.3g}" for k in ("difference", "low", "high"))
-    why = f": {check['why']}" if "why" in check else ""
-    return f"{what}, {check['direction']}{margin}: {value} [{low}, {high}], {check['verdict']}{why}"
+    why = f" ({check['why']})" if "why" in check else ""
+    what = f"`{check.get('metric') or check['use']}` {check['direction']}{margin}"
+    return f"{what}: {sides[0]} - {times}{sides[1]} = {value} [{low}, {high}]: {check['verdict']}{why}"
 
 
 def scale(result: Mapping[str, Any]) -> str:
@@ -128,7 +149,7 @@ def scale(result: Mapping[str, Any]) -> str:
     budget = ", ".join(f"{amount:,.0f} {unit}" for unit, amount in (result["budget"] or {}).items()) or "no training"
     start = result["start"].get("method", {}).get("mean")
     began = f", from {start:.0%}" if start is not None and not task.startswith("gym/") else ""
-    return f"{result['model']['parameters']:,} parameters, {task}, {budget} a run{began}"
+    return f"{result['model']['parameters']:,} parameters, {task}, {budget} a run{began}, {len(result['seeds'])} seeds"
 
 
 def papers() -> Iterator[str]:

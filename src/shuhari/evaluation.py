@@ -121,7 +121,7 @@ def _graded(requests: list[Request], ctx: Context, evaluation: Evaluation) -> tu
     n = requests[0].n
     out = np.full((len(requests), n), np.nan)
     if not len(batch):
-        return out, {"length": np.zeros(len(requests))}
+        return out, {"length": np.full(len(requests), np.nan)}
     measure = evaluation.measure or next((n for n in ("score", "task") if n in ctx.reward_names), "reward")
     leaf = batch["leaf"]
     outcome = _outcome(batch, measure, ctx)[leaf].masked_fill(batch["status"][leaf] == STATUS[Status.ERROR], np.nan)

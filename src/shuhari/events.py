@@ -97,7 +97,7 @@ class When:
         if self.metric not in event.scores:
             raise KeyError(f"on = 'plateau': no score {self.metric!r}; {nearest(self.metric, event.scores)}")
         score, best = float(event.scores[self.metric]), self.state.get("best")
-        better = best is None or score > best
+        better = score == score and (best is None or score > best)  # NaN is no score
         waited = 0 if better else self.state.get("waited", 0) + 1
         self.state |= {"best": score if better else best, "waited": waited % self.patience}
         return waited == self.patience

@@ -18,6 +18,7 @@ from shuhari import plugins
 from shuhari.overlay import RecipeError, Tree
 
 FORMAT = 1
+RESULT = 1  # the format of results of claims
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,10 @@ def _method(name: str, source: Traversable) -> Method:
 
 
 def _judged(method: Method) -> Method:
-    kept = result(method.name)
+    try:
+        kept = result(method.name)
+    except RecipeError as error:
+        return replace(method, problem=str(error))
     return method if kept is None else replace(method, verdict=kept["verdict"])
 
 
@@ -108,6 +112,9 @@ def result(name: str, at: File | None = None) -> dict[str, Any] | None:
     """The result of a method's claim, None where it has not been measured. RecipeError where it cannot be read."""
     path = (at or results()) / f"{name}.json"
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else None
-    except ValueError as error:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        if found is not None and found["format"] != RESULT:
+            raise ValueError(f"format {found['format']!r}, not {RESULT}")
+    except (ValueError, TypeError, KeyError) as error:
         raise RecipeError("", f"{path} is no result of a claim ({error}): move it away") from None
+    return found

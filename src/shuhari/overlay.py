@@ -77,7 +77,7 @@ def lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources, path
             _remove(tree, sources, at, origin)
         elif isinstance(new, Mapping):
             whole = new.get("replace") is True
-            if whole and at[0] != "stage":  # in a stage it is kept, to be done when the stages are resolved
+            if whole and at[0] not in ("stage", "claim"):  # kept there, to be done when stages and arms are resolved
                 new = {k: v for k, v in new.items() if k != "replace"}
             if whole or not isinstance(old, dict) or _replaces(old, new, at):
                 _forget(tree, sources, at)

@@ -35,15 +35,23 @@ def weights(weight: Tensor, batch: Batch, how: str) -> Tensor:
         _, unit = torch.unique(batch[how], return_inverse=True)
         total = rows.new_zeros(int(unit.max()) + 1 if len(unit) else 0).index_add_(0, unit, rows)
         return w / total[unit].clamp(min=1)[:, None] / (total > 0).sum().clamp(min=1)
-    if how.startswith("constant:"):
-        try:
-            n = float(how.partition(":")[2])
-        except ValueError:
-            n = 0.0
-        if n <= 0:
-            raise ValueError(f"reduce is {how!r}: expected constant:N with N > 0, for example constant:256")
-        return w / (n * live.sum().clamp(min=1))
-    raise ValueError(f"no reduction {how!r}; {nearest(how, LEVELS)}")
+    return w / (check_reduction(how) * live.sum().clamp(min=1))
+
+
+def check_reduction(how: str) -> float:
+    """The N of `constant:N`, 0 for the other reductions; ValueError for what is none."""
+    if how in LEVELS[:-1]:
+        return 0.0
+    name, _, text = how.partition(":")
+    if name != "constant":
+        raise ValueError(f"no reduction {how!r}; {nearest(how, LEVELS)}")
+    try:
+        n = float(text)
+    except ValueError:
+        n = 0.0
+    if not n > 0:
+        raise ValueError(f"reduce is {how!r}: expected constant:N with N > 0, for example constant:256")
+    return n
 
 
 def reduced(loss: Tensor, w: Tensor) -> Tensor:

@@ -83,8 +83,8 @@ def test_more_draws_than_matter_follow_the_expected_step() -> None:
 
 
 def test_distinct_actions_count_once_as_in_the_one_step_analysis() -> None:
-    """Every action comes in ten million draws, and is summed: dz = rate p (R - E[R]), the exact gradient again."""
-    found = MassBalance(actions=6, right=2, samples=(1, 10_000_000), steps=5, rate=0.5, distinct=True)(0)
+    """Every action comes in ten million draws, and is summed: dz = rate / N p (R - E[R]), the exact gradient again."""
+    found = MassBalance(actions=6, right=2, samples=(1, 10_000_000), steps=5, rate=0.5e7, distinct=True)(0)
     z, reward = np.zeros(6), np.where(np.arange(6) < 2, 1.0, -1.0)
     for _ in range(5):
         z = z + 0.5 * step(np.exp(z) / np.exp(z).sum(), reward)

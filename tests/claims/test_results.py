@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from shuhari.claims.claim import read
+from shuhari.claims.claim import digest, read
 from shuhari.claims.curve import Reading
 from shuhari.claims.result import stale
 from shuhari.claims.verdict import Rule, Verdict, overall
+from shuhari.cli.claiming import BEGIN, CHANCE
 from shuhari.library import names, result, results
 from shuhari.recipe import load
 from shuhari.settings import Settings
@@ -23,7 +24,9 @@ RESULTS = [p.relative_to(results()).with_suffix("").as_posix() for p in sorted(r
 @pytest.mark.parametrize("name", CLAIMS)
 def test_a_claim_can_be_read(name: str, smoke: bool) -> None:
     claim = read(name, smoke=smoke)
-    assert claim.says and claim.paper.get("title")
+    assert claim.says and claim.method.tree["paper"]["title"]
+    arms = [digest(arm) for arm in claim.arms.values()]
+    assert len({*arms}) == len(arms), "an arm that is another's copy"
     for check in claim.checks:
         Settings().component("quantity", check.quantity, name, "metric")
 
@@ -46,7 +49,10 @@ def test_a_verdict_follows_from_the_values(name: str) -> None:
         assert verdict == check["verdict"], check
         if estimate.n > 1:
             scale = max(map(abs, [*ours, *theirs, 1e-9]))
-            assert estimate.value == pytest.approx(check["difference"], abs=2e-3 * scale)  # values are rounded
+            told = [check[k] for k in ("difference", "low", "high")]
+            assert [estimate.value, estimate.low, estimate.high] == pytest.approx(
+                told, abs=1e-4 * scale
+            )  # of roundings
         verdicts.append(verdict)
     assert overall(map(Verdict, verdicts)) == found["verdict"] == found["history"][-1]["verdict"]
 
@@ -71,9 +77,9 @@ def test_values_are_those_of_the_curves(name: str) -> None:
 def test_no_claim_sits_at_the_floor_or_the_ceiling(name: str) -> None:
     found = kept(name)
     if found["chance"]:  # a warm-started policy of a task with a score
-        assert found["chance"]["mean"] < 0.2
+        assert found["chance"]["mean"] < CHANCE
         starts = [start["mean"] for start in found["start"].values() if start]
-        assert all(0.1 <= s <= 0.6 for s in starts) and max(starts) - min(starts) < 0.02
+        assert all(BEGIN[0] <= s <= BEGIN[1] for s in starts) and max(starts) - min(starts) < 0.02
 
 
 def kept(name: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -11,11 +12,15 @@ from typing import Any
 
 import pytest
 
+from shuhari import state
+from shuhari.build import stage_components
 from shuhari.claims import sources
 from shuhari.claims.claim import read
 from shuhari.claims.result import hashes, stale
 from shuhari.claims.runs import ClaimError, Job, make, planned, spent
 from shuhari.cli import main
+from shuhari.library import names
+from shuhari.recipe import load
 from shuhari.settings import Settings
 from shuhari.store import Run
 
@@ -34,14 +39,11 @@ budget = {steps = 40}
 seeds = 5
 settings = {evaluate = {every = 10}}
 smoke = {budget = {steps = 3}}
-[claim.baseline]
-stage.rl.part.policy.optimiser = {lr = 0.02, clip = inf}
-[[claim.check]]
-metric = "evaluate/mean:area"
-direction = "up"
-[[claim.check]]
-metric = "reward/mean:last=5"
-direction = "not lower"
+baseline.stage.rl.part.policy.optimiser = {lr = 0.02, clip = inf}
+check = [
+  {metric = "evaluate/mean:area", direction = "up"},
+  {metric = "reward/mean:last=5", direction = "not lower"},
+]
 """
 
 
@@ -64,7 +66,7 @@ def test_a_claim_killed_and_gone_on_with_is_the_claim_that_was_not(recipe: str, 
     )
     assert ran(whole) == 0
     process = subprocess.Popen([sys.executable, "-m", "shuhari", *cut], stderr=subprocess.DEVNULL)
-    while not list((tmp_path / "b").glob("own/*/summary.json")) and process.poll() is None:
+    while not list((tmp_path / "b").glob("*/summary.json")) and process.poll() is None:
         time.sleep(0.05)
     process.kill()  # its workers end with it, in the middle of what they do
     process.wait()
@@ -93,8 +95,8 @@ def test_jobs_pair_by_seed_share_a_warm_start_and_what_is_alike(recipe: str, tmp
     claim = read(recipe, smoke=True)
     jobs = planned(claim, tmp_path)
     assert [(j.arm, j.seed) for j in jobs] == [
-        ("warm start", 1000), ("warm start", 1001),
-        ("method", 1000), ("baseline", 1000), ("method", 1001), ("baseline", 1001)
+        ("warm start", 0), ("warm start", 1),
+        ("method", 0), ("baseline", 0), ("method", 1), ("baseline", 1)
     ]  # fmt: skip
     assert jobs[2].after is jobs[3].after is jobs[0] and jobs[4].after is jobs[1]
     other = Path(recipe).with_name("other.toml")
@@ -106,12 +108,36 @@ def test_jobs_pair_by_seed_share_a_warm_start_and_what_is_alike(recipe: str, tmp
 def test_runs_that_fail_are_told_of_together(recipe: str, tmp_path: Path) -> None:
     claim = read(recipe, smoke=True)
     quantities = [Settings().component("quantity", c.quantity, "x", "metric") for c in claim.checks]
-    bad = [j for j in planned(claim, tmp_path) if j.arm == "method" and j.seed == 1001]
+    bad = [j for j in planned(claim, tmp_path) if j.arm == "method" and j.seed == 1]
     (bad[0].path / "checkpoints" / "step-1").mkdir(parents=True)  # of a run whose database is lost
     with pytest.raises(ClaimError, match="1 of 6 runs failed"):
         make(claim, quantities, tmp_path)
     left: list[Job] = [j for j in planned(claim, tmp_path) if j not in bad and j.arm != "method"]
     assert all(Run(j.path).status == "complete" for j in left)
+
+
+def test_a_run_that_diverges_is_evidence_without_a_value(recipe: str, tmp_path: Path) -> None:
+    (tmp_path / "own_blow.py").write_text(BLOW)
+    text = Path(recipe).read_text().replace("part.policy.optimiser.lr = 0.3", 'collect.blow.use = "own_blow.py:Blow"')
+    Path(recipe).write_text(text.replace("baseline.", "baseline.stage.rl.collect.blow.at = -1\nbaseline."))
+    assert ran(["claim", recipe, "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]) == 0
+    found = json.loads((tmp_path / "out" / "claims" / "own.json").read_text())
+    check = found["checks"][0]
+    assert found["verdict"] == "inconclusive" and check["why"] == "no value in 5 runs of one side and 0 of the other"
+    assert found["arms"]["method"]["diverged"] == found["seeds"] and check["values"]["method"] == [None] * 5
+    assert [len(c["x"]) for c in found["arms"]["method"]["curves"]["reward/mean"]] == [3] * 5
+
+
+BLOW = """from dataclasses import dataclass
+
+@dataclass
+class Blow:
+    at: int = 3
+    needs = ()
+
+    def __call__(self, batch, ctx):
+        return batch.put({"advantage": batch["advantage"] * float("nan")}) if ctx.step == self.at else batch
+"""
 
 
 def test_a_run_killed_before_its_first_transaction_is_not_done(recipe: str, tmp_path: Path) -> None:
@@ -145,10 +171,35 @@ def test_a_method_in_a_file_of_its_own_is_run_anew_when_it_is_edited(recipe: str
     assert not {j.path for j in planned(claim, tmp_path) if j.arm == "method"} & paths
 
 
+def test_a_function_of_a_user_is_one_of_the_modules(recipe: str, tmp_path: Path) -> None:
+    (tmp_path / "own_grades.py").write_text("def graded(completions):\n    return [1.0 for _ in completions]\n")
+    path = tmp_path / "text.toml"
+    path.write_text('extends = "baselines/grpo"\nreward.mine.use = "own_grades.py:graded"\n')
+    before = sources.own_modules([load(str(path))])
+    (tmp_path / "own_grades.py").write_text("def graded(completions):\n    return [0.0 for _ in completions]\n")
+    after = sources.own_modules([load(str(path))])
+    assert before["own_grades.py"] != after["own_grades.py"]
+
+
+def test_the_core_is_what_the_baselines_are_made_of() -> None:
+    used: list[Any] = []
+    for name in names():
+        if name.startswith("baselines/"):
+            shared: dict[str, Any] = {}
+            for table in load(name).stages:
+                used += [part for _, part in state.walk(stage_components(table, shared).memories())]
+    assert sources.own_modules([], used) == {}
+
+
+def test_a_digest_is_that_of_any_python() -> None:
+    tree = ast.parse('"""a"""\ndef f(x: int = 1) -> str:\n    """b"""\n    return f"{x!r:>{3}}" or None\n')
+    assert sources._digest(tree) == "56fbc402861b"
+
+
 def test_a_module_is_the_same_while_it_does_the_same(tmp_path: Path) -> None:
     digests = []
     for i, text in enumerate(('"""a"""\nx = 1  # one\n', '"""b"""\n\nx  =  1\n', '"""a"""\nx = 2\n')):
         path = tmp_path / f"{i}.py"
         path.write_text(text)
-        digests.append(sources.digest(path))
+        digests.append(sources._digest(sources._tree(path)))
     assert digests[0] == digests[1] != digests[2]

@@ -52,9 +52,9 @@ def test_the_table(direction: str, margin: float, effect: float, verdict: Verdic
     assert Rule(direction, margin).judge(theirs + effect + SPREAD, theirs)[0] is verdict
 
 
-def test_equal_arms_show_no_effect() -> None:
+def test_arms_that_do_the_same_show_nothing() -> None:
     same = [0.4] * 8
-    assert Rule("up").judge(same, same)[0] is F
+    assert Rule("up").judge(same, same)[::2] == (O, "both sides are the same in every pair")
     assert Rule("not lower", 0.01).judge(same, same)[0] is H
 
 
@@ -78,6 +78,15 @@ def test_runs_without_a_value_on_one_side_alone_leave_it_open() -> None:
 def test_equality_is_not_beyond_a_tolerance_of_nothing() -> None:
     assert Rule("not lower").judge([1.0] * 8, [1.0] * 8)[0] is H
     assert Rule("not higher").judge([1.0] * 8, [1.0] * 8)[0] is H
+
+
+def test_no_room_for_an_effect_tells_nothing_but_that_it_is_the_other_way() -> None:
+    rule, near = Rule("up", margin=0.02, range=(0.0, 1.0)), [0.99, 0.992, 0.988, 0.99, 0.99]
+    assert rule.judge([0.97, 1.0, 0.98, 0.93, 1.0], near)[::2] == (O, "baseline leaves 0.01 of the range")
+    assert rule.judge([0.9, 0.91, 0.89, 0.9, 0.9], near)[0] is F
+    assert Rule("down", margin=0.02, range=(0.0, 1.0)).judge([0.9, 0.91, 0.89, 0.9, 0.9], near)[0] is H
+    steps = Rule("down", margin=5, range=(0.0, 100.0))  # to reach something
+    assert steps.judge([1.0, 4, 2, 3, 2], [2.0, 4, 3, 2, 2])[::2] == (O, "baseline leaves 2.6 of the range")
 
 
 def test_both_arms_at_an_end_tell_nothing() -> None:

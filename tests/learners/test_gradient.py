@@ -380,8 +380,18 @@ def test_an_objective_that_forgets_its_info_is_named() -> None:
         def __call__(self, batch: Batch, ctx: Any) -> Any:
             return super().__call__(batch, ctx)[0]
 
-    with pytest.raises(TypeError, match=r"term 'loss': Forgetful returned a Tensor: expected \(loss, info\)"):
+    with pytest.raises(TypeError, match=r"term 'loss': Forgetful returned Tensor: expected \(loss, info\)"):
         gradient(Forgetful(), batch_of(), None)
+
+
+def test_a_loss_without_gradient_is_an_error() -> None:
+    class Detached(Surrogate):
+        def __call__(self, batch: Batch, ctx: Any) -> Any:
+            loss, info = super().__call__(batch, ctx)
+            return loss.detach(), info
+
+    with pytest.raises(ValueError, match=r"part 'policy': no term has a gradient: .* live=True"):
+        gradient(Detached(), batch_of(), None)
 
 
 def test_an_update_without_rows_is_reported_and_moves_nothing() -> None:

@@ -4,17 +4,17 @@ Of V actions with probabilities p some are right (reward R_c >= 0), the others w
 distinct actions, A of them right and B wrong; U are those left out. The one-step analysis ascends the sum of R_i p_i
 over what was sampled, in the logits: with S = R_c P_A + R_w P_B (P: mass of a set),
 
-    dz_i = rate p_i (R_i [i sampled] - S).
+    dz_i = rate / N p_i (R_i [i sampled] - S).
 
-To first order the mass Q of the right actions moves by rate times
+To first order the mass Q of the right actions moves by rate / N times
 
     (1 - Q) (R_c - S) A2  +  Q (S - R_w) B2  +  S (Q U_wrong2 - (1 - Q) U_right2),       X2 the sum of p² over X.
 
 The first two terms, of what was sampled, are never negative; the third, of what was not, may be, and goes to 0 as N
 grows. The simulation is of many steps, on either of two surrogates, at one learning rate whatever N: that of training,
 the mean over all N draws of R p / p_old, an action that came twice counting twice; or, `distinct`, that of the
-analysis above, the sum of R p over the actions that came. Leaves out the clip, KL terms
-and sequences: an action is a whole answer.
+analysis above, 1 / N of the sum of R p over the actions that came (a rate of V makes its first step from equal logits
+about as long as the other's at 1). Leaves out the clip, KL terms and sequences: an action is a whole answer.
 
 Axes: `V` actions.
 """
@@ -44,7 +44,7 @@ def step(p: Array, gain: Array) -> Array:
 
 
 def balance(p: Array, right: Array, sampled: Array, rewards: tuple[float, float] = REWARDS) -> tuple[float, ...]:
-    """The three terms of the change of Q at rate 1: of sampled right, of sampled wrong, and of actions left out. Truth
+    """The three terms of the change of Q at rate / N = 1: of sampled right, of sampled wrong, of those left out. Truth
     values right [V], sampled [V]; rewards (R_c, R_w)."""
     q, s = float(p[right].sum()), float(np.where(right, *rewards) * sampled @ p)
 
@@ -102,7 +102,7 @@ class MassBalance:
         lost = fell = 0
         for _ in range(self.steps):
             drawn = rng.multinomial(n, p)
-            z = z + self.rate * step(p, reward * ((drawn > 0) if self.distinct else drawn / n / p))
+            z = z + self.rate * step(p, reward / n * ((drawn > 0) if self.distinct else drawn / p))
             before, p = p[right], softmax(z)
             lost, fell = lost + bool((p[right] < before).any()), fell + bool(p[right].sum() < before.sum())
         return lost / self.steps, fell / self.steps, float(p[right].sum())

@@ -29,10 +29,10 @@ from shuhari.claims.verdict import LEAST, Rule
 from shuhari.data import EMPTY, nearest
 from shuhari.overlay import BUDGETS, RecipeError, Tree
 from shuhari.recipe import Recipe, dump, load
-from shuhari.settings import Settings
+from shuhari.settings import Settings, look_up
 
 METHOD, BASELINE = "method", "baseline"
-FIRST = 1000  # the first seed of every claim: apart from those on which recipes are tried out
+FIRST = 1000  # the first seed of every claim: apart from those on which recipes are tried out, a smoke's among them
 SMOKE_SEEDS, SMOKE_WARM = 2, 40  # of a minute's version: how many, and the longest stage of its warm start
 ALIKE = 0.1  # share by which what arms spent may differ: the last step of an arm may be a long one
 SHARES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "pass@", "reward/score", "rollout/alike")
@@ -67,9 +67,9 @@ class Check:
 @dataclass(frozen=True, eq=False)
 class Claim:
     """A claim, resolved: name -> recipe of every arm, without the stages of `warm`, which all of them start from.
-    `budget`: (unit, amount), or None where only simulations are checked."""
+    `method`: that recipe as it stands; `budget`: (unit, amount), or None where only simulations are checked."""
 
-    name: str
+    method: Recipe
     says: str
     arms: Mapping[str, Recipe]
     checks: tuple[Check, ...]
@@ -77,13 +77,16 @@ class Claim:
     budget: tuple[str, float] | None
     warm: Recipe | None
     notes: tuple[str, ...]
-    paper: Mapping[str, Any]
     smoke: bool = False
 
     @property
+    def name(self) -> str:
+        return self.method.name
+
+    @property
     def own(self) -> Recipe:
-        """The method's recipe, also where no arm is run."""
-        return self.arms.get(METHOD) or load(self.name)
+        """The method's arm, or its recipe where none is run."""
+        return self.arms.get(METHOD, self.method)
 
 
 def read(reference: str, *, smoke: bool = False) -> Claim:
@@ -109,10 +112,16 @@ def read(reference: str, *, smoke: bool = False) -> Claim:
     whole = {name: _arm(method, arm, over, budget, f"claim.arms.{name}") for name, arm in _arms(stated).items()}
     _check_arms(checks, whole)
     warm, arms = _parted(whole, stated.warm)
+    for name, arm in arms.items():
+        if len(left := [s.get("name") for s in arm.stages]) > 1:
+            told = f"arm {name!r} has the stages {', '.join(map(str, left))}, and a budget is of one"
+            raise RecipeError("claim.warm", f"{told}: name the last that is made once, for all arms")
     if smoke and warm is not None:
         warm = _short(warm)
-    seeds, paper = tuple(range(FIRST, FIRST + number)), method.tree.get("paper", EMPTY)
-    return Claim(method.name, stated.says, arms, checks, seeds, budget, warm, stated.notes, paper, smoke)
+    first = 0 if smoke else FIRST
+    return Claim(
+        method, stated.says, arms, checks, tuple(range(first, first + number)), budget, warm, stated.notes, smoke
+    )
 
 
 _MISSING = {
@@ -136,6 +145,12 @@ def _check(table: Mapping[str, Any], where: str, budget: tuple[str, float] | Non
     own = {f.name for f in fields(Rule)}
     rule = {k: v for k, v in table.items() if k in own}
     quantity = {k: v for k, v in table.items() if k not in own}
+    known = {"use", *own, *(f.name for f in fields(look_up("quantity", quantity.get("use", "metric"), f"{where}.use")))}
+    for key in quantity:
+        if key not in known:
+            raise RecipeError(f"{where}.{key}", f"no key of such a check; {nearest(key, known)}")
+    if "direction" not in rule:
+        raise RecipeError(f"{where}.direction", "missing: 'up', 'down', 'not lower' or 'not higher'")
     metric = str(quantity.get("metric", ""))
     if "range" not in rule and _is_share(metric):
         rule["range"] = [0.0, 1.0]
@@ -172,7 +187,7 @@ def _arms(stated: Stated) -> dict[str, Mapping[str, Any]]:
     baseline = {"extends": stated.baseline} if isinstance(stated.baseline, str) else stated.baseline
     others = {BASELINE: baseline, **stated.arms}
     for name, arm in others.items():
-        if name == METHOD or not isinstance(arm, Mapping):
+        if name == METHOD or (name == BASELINE and name in stated.arms) or not isinstance(arm, Mapping):
             raise RecipeError(f"claim.arms.{name}", f"{arm!r}: expected a table of settings, and a name of its own")
     return {METHOD: EMPTY, **others}
 
@@ -197,16 +212,20 @@ def _arm(
 
 
 def _check_arms(checks: tuple[Check, ...], arms: Mapping[str, Recipe]) -> None:
-    tasks = {name: arm.stages[-1].get("task", EMPTY).get("name") for name, arm in arms.items()}
-    for arm, task in tasks.items():
-        if task != tasks[METHOD]:
-            raise RecipeError(
-                f"claim.arms.{arm}", f"its task is {task!r}, the method's {tasks[METHOD]!r}: expected one task"
-            )
+    for name, arm in arms.items():
+        twin = next((other for other in arms if other != name and digest(arms[other]) == digest(arm)), "")
+        if twin:
+            raise RecipeError(f"claim.arms.{name}", f"does the same as {twin!r}: expected settings that differ")
+        for section in ("task", "evaluate"):  # what is solved, and how it is scored
+            theirs, ours = (dict(a.stages[-1].get(section, EMPTY)) for a in (arm, arms[METHOD]))
+            for key in dict.fromkeys((*ours, *theirs)):
+                if theirs.get(key) != ours.get(key):
+                    told = f"{section}.{key} is {theirs.get(key)!r}, the method's {ours.get(key)!r}"
+                    raise RecipeError(f"claim.arms.{name}", f"{told}: expected the same of all arms")
     for i, check in enumerate(checks):
-        for name in (check.rule.arm, check.rule.against):
-            if isinstance(name, str) and name not in arms and trains(check):
-                raise RecipeError(f"claim.check.{i}", f"no arm {name!r}; {nearest(name, arms)}")
+        for side in (check.rule.arm, check.rule.against):
+            if isinstance(side, str) and side not in arms and trains(check):
+                raise RecipeError(f"claim.check.{i}", f"no arm {side!r}; {nearest(side, arms)}")
         if not trains(check) and isinstance(check.rule.against, str):
             raise RecipeError(f"claim.check.{i}.against", "missing: the number that a simulation is compared with")
 
@@ -217,7 +236,9 @@ def _parted(arms: Mapping[str, Recipe], warm: str) -> tuple[Recipe | None, dict[
         return None, dict(arms)
     names = list(arms[BASELINE].tree.get("stage", ()))
     if warm not in names[:-1]:
-        raise RecipeError("claim.warm", f"the baseline has no stage {warm!r} before its last; {nearest(warm, names)}")
+        raise RecipeError(
+            "claim.warm", f"the baseline has no stage {warm!r} before its last; {nearest(warm, names[:-1])}"
+        )
     return _warm(arms[BASELINE], names[: names.index(warm) + 1]), {n: _after(r, warm) for n, r in arms.items()}
 
 

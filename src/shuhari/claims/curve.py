@@ -1,6 +1,6 @@
 """Curves of runs, and one number out of each: `evaluate/mean:final`, `rollout/length:last=5`, `score:to=0.6`.
 
-Axes: a curve is points (x, y), x what was spent of the claim's budget since its stage began.
+Axes: a curve is points (x, y), x what was spent of the claim's budget since the warm start.
 """
 
 from __future__ import annotations

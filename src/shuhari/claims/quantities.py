@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from shuhari.claims.curve import Columns, Reading, curve
+from shuhari.claims.curve import Columns, Reading, curve, until
 from shuhari.data import EMPTY, nearest
+from shuhari.overlay import RecipeError
 from shuhari.ports import Analysis
 from shuhari.registry import register
 
@@ -22,7 +23,8 @@ from shuhari.registry import register
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """One run of one arm: its metrics, what it had spent of the budget at each step, its scores before the first, and
-    the `whole` budget. Without a run (`path` None) only the seed is known."""
+    the `whole` budget; `diverged`: its numbers ended in NaN, and no quantity has a value. Without a run (`path` None)
+    only the seed is known."""
 
     seed: int
     columns: Columns = EMPTY
@@ -30,10 +32,16 @@ class Evidence:
     start: Mapping[str, float] = EMPTY
     whole: float = math.nan
     path: Path | None = None
+    diverged: bool = False
 
     def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
-        """([T] spent, [T] value) of a metric."""
+        """([T] spent, [T] value) of a metric, as it was reported."""
         return curve(self.columns, metric, self.spent, self.start)
+
+    def within(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
+        """The curve up to where the budget is spent, without NaN."""
+        x, y = until(self.whole, *self.curve(metric))
+        return x[np.isfinite(y)], y[np.isfinite(y)]
 
 
 class Quantity:
@@ -49,6 +57,18 @@ class Quantity:
 
     def __call__(self, run: Evidence) -> float:
         raise NotImplementedError
+
+
+def value(quantity: Quantity, run: Evidence, arm: str, check: int) -> float:
+    """The quantity that check number `check` is about, of a run of an arm; NaN where it diverged. RecipeError where the
+    run lacks what is asked for."""
+    if run.diverged:
+        return math.nan
+    try:
+        found = quantity(run)
+    except KeyError as error:
+        raise RecipeError(f"claim.check.{check}", f"arm {arm!r}: {error.args[0]} (the runs are kept)") from None
+    return found if math.isfinite(found) else math.nan
 
 
 @register("quantity", "metric")
@@ -71,7 +91,7 @@ class Metric(Quantity):
 
 def both(run: Evidence, first: str, second: str) -> tuple[np.ndarray, np.ndarray]:
     """([T], [T]) of two metrics, where a run has both."""
-    a, b = (dict(zip(x.tolist(), y.tolist(), strict=True)) for x, y in map(run.curve, (first, second)))
+    a, b = (dict(zip(x.tolist(), y.tolist(), strict=True)) for x, y in map(run.within, (first, second)))
     common = [x for x in a if x in b]
     return np.array([a[x] for x in common]), np.array([b[x] for x in common])
 
@@ -100,8 +120,8 @@ class Separation(Quantity):
     other: str
 
     def __call__(self, run: Evidence) -> float:
-        (_, x), (_, y) = run.curve(self.metric), run.curve(self.other)
-        return float((x[:, None] > y).mean() + 0.5 * (x[:, None] == y).mean())
+        (_, x), (_, y) = run.within(self.metric), run.within(self.other)
+        return float((x[:, None] > y).mean() + 0.5 * (x[:, None] == y).mean()) if len(x) and len(y) else math.nan
 
 
 FORMS: dict[str, tuple[Callable[..., Any], int]] = {  # y of x with so many free numbers

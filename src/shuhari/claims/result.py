@@ -9,32 +9,31 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from datetime import date
+from datetime import date, time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from shuhari.claims.claim import Claim, digest
-from shuhari.claims.quantities import Evidence, Quantity, Simulated
+from shuhari.claims.claim import METHOD, Claim, digest
+from shuhari.claims.quantities import Evidence, Quantity, Simulated, value
 from shuhari.claims.runs import Made
 from shuhari.claims.sources import own_modules, version
 from shuhari.claims.verdict import Verdict, overall
+from shuhari.library import RESULT
 from shuhari.overlay import RecipeError
 from shuhari.recipe import apart, dump
 from shuhari.store.files import replace_file
-
-FORMAT = 1
 
 
 def judged(claim: Claim, quantities: Sequence[Quantity], made: Made) -> list[dict[str, Any]]:
     """One entry a check: the values of both sides by seed, the difference with its interval, and the verdict."""
     out = []
-    for check, quantity in zip(claim.checks, quantities, strict=True):
+    for i, (check, quantity) in enumerate(zip(claim.checks, quantities, strict=True)):
         rule = check.rule
-        ours = values(quantity, rule.arm, claim, made)
+        ours = values(quantity, rule.arm, claim, made, i)
         fixed = not isinstance(rule.against, str)
-        theirs = [float(rule.against)] * len(ours) if fixed else values(quantity, str(rule.against), claim, made)
+        theirs = [float(rule.against)] * len(ours) if fixed else values(quantity, str(rule.against), claim, made, i)
         verdict, found, why = rule.judge(ours, theirs)
         entry: dict[str, Any] = {**check.quantity, **_told(rule), "verdict": verdict.value}
         entry |= {"difference": _rounded(found.value), "low": _rounded(found.low), "high": _rounded(found.high)}
@@ -45,13 +44,10 @@ def judged(claim: Claim, quantities: Sequence[Quantity], made: Made) -> list[dic
     return out
 
 
-def values(quantity: Quantity, arm: str, claim: Claim, made: Made) -> list[float]:
+def values(quantity: Quantity, arm: str, claim: Claim, made: Made, check: int) -> list[float]:
     """[S] the quantity in each run of an arm, or for each seed where nothing is trained."""
-    try:
-        found = [quantity(run) for run in (made.evidence[arm] if quantity.trains else map(Evidence, claim.seeds))]
-    except KeyError as error:
-        raise RecipeError("claim.check", f"arm {arm!r}: {error.args[0]} (the runs are kept)") from None
-    return [v if math.isfinite(v) else math.nan for v in found]
+    runs = made.evidence[arm] if quantity.trains else map(Evidence, claim.seeds)
+    return [value(quantity, run, arm, check) for run in runs]
 
 
 def result_of(
@@ -65,20 +61,24 @@ def result_of(
     now = {
         "date": date.today().isoformat(),
         "verdict": verdict.value,
-        "checks": [{k: c[k] for k in ("difference", "low", "high", "n", "verdict")} for c in checks],
+        "checks": [{k: v for k, v in c.items() if k != "values"} for c in checks],
         "seeds": len(claim.seeds),
+        "budget": dict([claim.budget]) if claim.budget else None,
         "core": told["core"],
         "recipes": told["recipes"],
         "says": claim.says,
     }
-    history = [h for h in (before or {}).get("history", []) if h != now]  # the same runs read again are no other ones
+    history = list((before or {}).get("history", []))
+    if history and {**history[-1], "date": ""} == {**now, "date": ""}:  # the same runs, read again
+        now = history.pop()
     return {
-        "format": FORMAT,
+        "format": RESULT,
         "method": claim.name,
+        "smoke": claim.smoke,
         "verdict": verdict.value,
         "says": claim.says,
         "notes": list(claim.notes),
-        "paper": dict(claim.paper),
+        "paper": dict(claim.method.tree.get("paper", {})),
         "task": dict(claim.own.tree.get("task", {})),
         "model": model(claim),
         "budget": dict([claim.budget]) if claim.budget else None,
@@ -100,10 +100,16 @@ def hashes(claim: Claim) -> dict[str, Any]:
     recipes = {**claim.arms, **({"warm start": claim.warm} if claim.warm is not None else {})}
     whole = recipes or {"method": claim.own}
     checks = [{**c.quantity, **_told(c.rule)} for c in claim.checks]
+    modules = own_modules([], [q.by for q in quantities_of(claim) if isinstance(q, Simulated)])
+    for name, recipe in whole.items():
+        try:
+            modules |= own_modules([recipe])
+        except RecipeError as error:
+            raise RecipeError(f"arm {name!r}, {error.where}", error.problem) from None
     return {
         "recipes": {name: digest(recipe) for name, recipe in recipes.items()},
         "claim": {"checks": checks, "says": claim.says, "notes": list(claim.notes), "seeds": list(claim.seeds)},
-        "modules": own_modules(whole.values(), [q.by for q in quantities_of(claim) if isinstance(q, Simulated)]),
+        "modules": dict(sorted(modules.items())),
         "core": version(),
     }
 
@@ -118,8 +124,8 @@ def quantities_of(claim: Claim) -> list[Quantity]:
 def stale(claim: Claim, result: Mapping[str, Any]) -> str:
     """Why a result is not of the claim as it stands; "" where it is."""
     now, then = hashes(claim), result["hashes"]
-    for name, value in json.loads(json.dumps(now["claim"])).items():
-        if value != then["claim"].get(name):
+    for name, said in _plain(now["claim"]).items():
+        if said != then["claim"].get(name):
             return f"claim.{name} has changed"
     for kind in ("recipes", "modules"):
         for name in sorted({*now[kind], *then[kind]}):
@@ -141,21 +147,29 @@ def model(claim: Claim) -> dict[str, Any]:
 
 def _arm(claim: Claim, arm: str, made: Made, metrics: Sequence[str]) -> dict[str, Any]:
     """How an arm differs from the method, and its raw curves."""
-    ours, theirs = dump(claim.arms["method"]), dump(claim.arms[arm])
-    skip = ("name", "summary", "claim", "paper", "extends")
-    changes = {k: _plain(there) for k, (there, _) in apart(theirs, ours).items() if k.split(".")[0] not in skip}
     runs = made.evidence[arm]
-    out: dict[str, Any] = {"changes": changes, "wall_s": [round(w, 1) for w in made.wall[arm]]}
-    out["spent"] = [round(r.spent[-1]) for r in runs]
-    return {**out, "curves": {m: [_points(*r.curve(m)) for r in runs] for m in metrics if _there(runs, m)}}
+    out: dict[str, Any] = {"changes": differs(claim, arm), "wall_s": [round(w, 1) for w in made.wall[arm]]}
+    out["runs"] = [r.path.name for r in runs if r.path]
+    out["spent"] = [round(r.spent[-1]) if r.spent else 0 for r in runs]
+    if diverged := [r.seed for r in runs if r.diverged]:
+        out["diverged"] = diverged
+    there = [m for m in metrics if any(m in r.columns for r in runs)]
+    return {**out, "curves": {m: [_points(r, m) for r in runs] for m in there}}
 
 
-def _there(runs: Sequence[Evidence], metric: str) -> bool:
-    return all(metric in r.columns for r in runs)
+def differs(claim: Claim, arm: str) -> dict[str, Any]:
+    """Dotted key -> setting of an arm that the method has not, or has otherwise; None: not set."""
+    ours, theirs = dump(claim.arms[METHOD]), dump(claim.arms[arm])
+    skip = ("name", "summary", "claim", "paper", "extends")
+    return {k: there for k, (there, _) in apart(theirs, ours).items() if k.split(".")[0] not in skip}
 
 
-def _points(x: np.ndarray, y: np.ndarray) -> dict[str, list[float | None]]:
-    """A curve as it is kept: every point, None for NaN."""
+def _points(run: Evidence, metric: str) -> dict[str, list[float | None]]:
+    """A curve as it is kept: every point, None for NaN; empty where a run ended before its first."""
+    try:
+        x, y = run.curve(metric)
+    except KeyError:
+        return {"x": [], "y": []}
     return {"x": [float(f"{v:.7g}") for v in x], "y": [_rounded(float(v), 6) for v in y]}
 
 
@@ -164,14 +178,18 @@ def _told(rule: Any) -> dict[str, Any]:
     return {k: list(v) if isinstance(v, tuple) else v for k, v in vars(rule).items() if v != ()}
 
 
-def _plain(setting: Any) -> Any:
-    """A setting as JSON, which has no `inf`."""
-    if isinstance(setting, list):
-        return [_plain(v) for v in setting]
-    return str(setting) if isinstance(setting, float) and not math.isfinite(setting) else setting
+def _plain(value: Any) -> Any:
+    """What a recipe may say as JSON, which has neither `inf` nor dates."""
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    odd = isinstance(value, date | time) or (isinstance(value, float) and not math.isfinite(value))
+    return str(value) if odd else value
 
 
 def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
+    found = [f for f in found if f]  # a run that diverged has none
     names = found[0] if found else ()
     return {n: _rounded(float(np.mean([f[n] for f in found]))) for n in names if all(n in f for f in found)}
 
@@ -187,7 +205,7 @@ def write(result: Mapping[str, Any], at: Path) -> Path:
 
     path = at / "claims" / f"{result['method']}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, [(json.dumps(result, indent=1, allow_nan=False) + "\n").encode()])
+    replace_file(path, [(json.dumps(_plain(result), indent=1, allow_nan=False) + "\n").encode()])
     metrics = list(dict.fromkeys(m for arm in result["arms"].values() for m in arm["curves"]))
     if metrics:
         unit = next(iter(result["budget"] or {"steps": 0}))

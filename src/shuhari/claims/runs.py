@@ -2,7 +2,7 @@
 
 A run's folder is named by what it does: its recipe, the weights that it starts from, and the source and the packages
 that it runs on. So a baseline that two claims share is trained once, a claim that was killed goes on, and a change of
-code starts anew.
+code starts anew. A run whose numbers end in NaN is one of the evidence, without a value.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from shuhari.claims.claim import ALIKE, BASELINE, Claim, digest
-from shuhari.claims.quantities import Evidence, Quantity
+from shuhari.claims.claim import ALIKE, BASELINE, METHOD, Claim, digest
+from shuhari.claims.quantities import Evidence, Quantity, value
 from shuhari.claims.sources import own_modules, version
 from shuhari.overlay import budgets
 from shuhari.progress import counts
@@ -32,6 +32,9 @@ from shuhari.store.directory import Run
 from shuhari.store.files import LockedError, StoreError, locked
 
 CHANCE = "chance"  # the arm of one run: the baseline before anything was learnt
+WARM = "warm start"  # that of the runs which all others start from
+DIVERGED = "diverged.txt"  # in the folder of a run whose numbers ended in NaN: why
+PACKAGES = ("torch", "numpy", "transformers", "tokenizers", "gymnasium", "python", "machine")
 
 
 class ClaimError(RuntimeError):
@@ -40,11 +43,13 @@ class ClaimError(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One run to be made: `after`, the job whose weights it starts from."""
+    """One run to be made: `own`, the digests of the modules that are not the core's; `after`, the job whose weights it
+    starts from."""
 
     arm: str
     recipe: Recipe
     path: Path
+    own: tuple[str, ...] = ()
     after: Job | None = None
 
     @property
@@ -54,9 +59,14 @@ class Job:
     @property
     def done(self) -> bool:
         try:
-            return (self.path / "run.sqlite").is_file() and Run(self.path).status == "complete"
+            made = (self.path / "run.sqlite").is_file()
+            return made and (self.diverged or Run(self.path).status == "complete")
         except StoreError:  # killed before its first transaction; or broken, which making it will say
             return False
+
+    @property
+    def diverged(self) -> bool:
+        return (self.path / DIVERGED).is_file()
 
 
 @dataclass(frozen=True)
@@ -90,16 +100,28 @@ def make(
     tell: Callable[[Progress], None] = lambda _: None,
 ) -> Made:
     """Make what is missing of a claim's runs under `root` and read them all. workers: processes (0: one a core). Raises
-    ClaimError where a run fails, when the others are done, and where the arms differ in what they spent."""
+    ClaimError where a run fails, when the others are done; and, at the first run that shows it, where an arm does not
+    spend its budget, or RecipeError where it lacks what a check is about."""
+    for i, quantity in enumerate(quantities):
+        if not quantity.trains:
+            value(quantity, Evidence(claim.seeds[0]), METHOD, i)
     if not any(q.trains for q in quantities):
         return Made()
     alone = any(q.alone for q in quantities)
-    jobs = planned(claim, root, alone)
-    _drive(jobs, 1 if alone else workers or cores(), tell)
+    jobs = planned(claim, root.resolve(), alone)
+
+    def look(job: Job) -> None:
+        if job.arm in claim.arms:
+            run = read(job, claim)
+            _check_spent(claim, job.arm, run)
+            for i, (check, quantity) in enumerate(zip(claim.checks, quantities, strict=True)):
+                if quantity.trains and job.arm in (check.rule.arm, check.rule.against):
+                    value(quantity, run, job.arm, i)
+
+    _drive(jobs, 1 if alone else workers or cores(), tell, look)
     arms = {name: [j for j in jobs if j.arm == name] for name in claim.arms}
     evidence = {name: [read(job, claim) for job in found] for name, found in arms.items()}
-    _check_spent(claim, evidence)
-    wall = {name: [float((Run(j.path).summary or {})["wall_s"]) for j in found] for name, found in arms.items()}
+    wall = {name: [_wall(run) for run in found] for name, found in evidence.items()}
     chance = next((_before(j) for j in jobs if j.arm == CHANCE), {})
     return Made(evidence, wall, chance, Run(jobs[-1].path).get("made_with", {}))
 
@@ -112,21 +134,17 @@ def cores() -> int:
 def planned(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
     """Every run of a claim, warm starts first, seed by seed so that a part of the work has whole pairs."""
     made_with = versions()
-    packages = [f"{n} {made_with.get(n)}" for n in ("python", "torch", "numpy", "transformers", "machine")]
-    core = _short(version(), *packages)
-    modules = {name: [" ".join(m) for m in own_modules([arm]).items()] for name, arm in claim.arms.items()}
+    core = _short(version(), *(f"{n} {made_with.get(n)}" for n in PACKAGES))
+    recipes = {**claim.arms, **({WARM: claim.warm} if claim.warm is not None else {})}
+    modules = {name: _own(recipe) for name, recipe in recipes.items()}
 
     def job(arm: str, recipe: Recipe, seed: int, after: Job | None = None) -> Job:
-        seeded = _seeded(recipe, seed)
-        own = modules.get(arm, modules[BASELINE])
+        seeded, own = _seeded(recipe, seed), modules.get(arm, modules[BASELINE])
         name = _short(digest(seeded), core, after.path.name if after else "", arm if alone else "", *own)
-        return Job(arm, seeded, root / recipe.name.replace("/", "-") / f"{name}-s{seed}", after)
+        return Job(arm, seeded, root / ("warm" if arm == WARM else "") / f"{name}-s{seed}", own, after)
 
-    warm, jobs = {}, []
-    for seed in claim.seeds:
-        if claim.warm is not None:
-            recipe = _seeded(claim.warm, seed)
-            warm[seed] = Job("warm start", recipe, root / "warm" / f"{digest(recipe)}-{core}-s{seed}")
+    warm = {} if claim.warm is None else {seed: job(WARM, claim.warm, seed) for seed in claim.seeds}
+    jobs: list[Job] = []
     if claim.warm is not None and not claim.smoke:
         last = list(claim.arms[BASELINE].tree.get("stage", ()))[-1:]
         small = claim.arms[BASELINE].changed({"stage": {last[0]: {"steps": 1}}} if last else {"steps": 1})
@@ -141,15 +159,24 @@ def _short(*told: str) -> str:
 
 
 def _seeded(recipe: Recipe, seed: int) -> Recipe:
-    tree = {k: v for k, v in recipe.tree.items() if k != "claim"}  # what is claimed changes nothing that is run
-    return Recipe(recipe.name, tree).changed({"seed": seed, "threads": 1})
+    """A recipe of one run, without what changes nothing that is run."""
+    tree = {k: v for k, v in recipe.tree.items() if k not in ("claim", "paper", "summary")}
+    return Recipe("claim", tree).changed({"seed": seed, "threads": 1})
+
+
+def _own(recipe: Recipe) -> tuple[str, ...]:
+    return tuple(" ".join(module) for module in own_modules([recipe]).items())
 
 
 # ------------------------------------------------------------------------------------------------ driving
 
 
-def _drive(jobs: Sequence[Job], workers: int, tell: Callable[[Progress], None]) -> None:
+def _drive(jobs: Sequence[Job], workers: int, tell: Callable[[Progress], None], look: Callable[[Job], None]) -> None:
+    """Make the jobs that are not done; `look` at each that is."""
     left = [j for j in jobs if not j.done]
+    for job in jobs:
+        if job not in left:
+            look(job)
     total, failed = len(jobs), dict[Job, str]()
     tell(Progress((total - len(left)) / total, total - len(left), total))
     if not left:
@@ -165,8 +192,7 @@ def _drive(jobs: Sequence[Job], workers: int, tell: Callable[[Progress], None]) 
                 for job in _ready(left, flying):
                     if len(flying) < 2 * workers:  # so that no worker waits, and a stop leaves little behind
                         left.remove(job)
-                        start = str(job.after.path) if job.after else ""
-                        flying[pool.submit(work, job.recipe, job.path, start)] = job
+                        flying[pool.submit(work, job)] = job
                 ended, _ = wait(flying, timeout=1.0, return_when=FIRST_COMPLETED)
                 for future in ended:
                     job = flying.pop(future)
@@ -178,7 +204,13 @@ def _drive(jobs: Sequence[Job], workers: int, tell: Callable[[Progress], None]) 
                         ) from died
                     if error:
                         failed[job] = error
-                    tell(_progress(jobs, left, flying, f"{job.arm} seed {job.seed}{': failed' if error else ''}"))
+                    else:
+                        look(job)
+                    tell(
+                        _progress(
+                            jobs, left, flying, f"{job.arm} seed {job.seed}{': failed, ' + error if error else ''}"
+                        )
+                    )
                 if not ended:
                     tell(_progress(jobs, left, flying))
         except BaseException:
@@ -242,23 +274,30 @@ def _follow() -> None:
         os._exit(1)
 
 
-def work(recipe: Recipe, path: Path, start: str) -> str:
+def work(job: Job) -> str:
     """In a worker: make one run, or finish it. What went wrong, "" where nothing did."""
     from shuhari.api import train
 
-    if _CHANGED:
-        return "the library's source changed while its claim began: give the command again"
-    while not Job("", recipe, path).done:
-        try:
-            train(recipe, path, init=start)
-        except LockedError:  # another claim makes the same run
-            time.sleep(1.0)
-        except Exception as error:  # whatever it is: the others go on, and all are told of together
-            path.mkdir(parents=True, exist_ok=True)
-            (path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+    try:
+        while not job.done:
+            if _CHANGED or _own(job.recipe) != job.own:
+                return "its source changed while the claim ran: give the command again"
+            try:
+                train(job.recipe, job.path, init=str(job.after.path) if job.after else "")
+            except LockedError:  # another claim makes the same run
+                time.sleep(1.0)
+    except Exception as error:  # whatever it is: the others go on, and all are told of together
+        if job.done:  # another claim has just ended the same run
+            return ""
+        job.path.mkdir(parents=True, exist_ok=True)
+        if isinstance(error, FloatingPointError) and job.arm != WARM:
+            (job.path / DIVERGED).write_text(str(error), encoding="utf-8")
+        else:
+            (job.path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
             return f"{type(error).__name__}: {error} (traceback in error.txt there)"
-    if path.parent.name != "warm":  # of all others the curves are what a claim reads
-        shutil.rmtree(path / "checkpoints", ignore_errors=True)
+    if job.arm != WARM:  # of all others the curves are what a claim reads
+        shutil.rmtree(job.path / "checkpoints", ignore_errors=True)
+    (job.path / "error.txt").unlink(missing_ok=True)
     return ""
 
 
@@ -266,13 +305,15 @@ def work(recipe: Recipe, path: Path, start: str) -> str:
 
 
 def read(job: Job, claim: Claim) -> Evidence:
-    """The evidence of a complete run."""
+    """The evidence of a run that is done."""
     columns = Run(job.path).metrics()
     assert claim.budget is not None  # of a claim that trains
     unit, amount = claim.budget
     used = spent(columns, unit)
-    study, several = "study" in job.recipe.tree, len(job.recipe.stages) > 1  # before: of the last stage alone
-    return Evidence(job.seed, columns, used, {} if several else _before(job), used[-1] if study else amount, job.path)
+    if "study" in job.recipe.tree:
+        amount = used[-1]
+    before = {} if len(job.recipe.stages) > 1 else _before(job)  # of several, the last stage's alone is told
+    return Evidence(job.seed, columns, used, before, amount, job.path, job.diverged)
 
 
 def spent(columns: Mapping[str, Sequence[Any]], unit: str) -> list[float]:
@@ -285,15 +326,18 @@ def _before(job: Job) -> Mapping[str, float]:
     return dict((Run(job.path).summary or {}).get("before") or {})
 
 
-def _check_spent(claim: Claim, evidence: Mapping[str, Sequence[Evidence]]) -> None:
+def _wall(run: Evidence) -> float:
+    """The seconds that a run took, as of its last report."""
+    return float(run.columns["wall"][-1]) if run.spent else 0.0
+
+
+def _check_spent(claim: Claim, arm: str, run: Evidence) -> None:
     assert claim.budget is not None
     unit, amount = claim.budget
-    for arm, runs in evidence.items():
-        if "study" in claim.arms[arm].tree:  # it spends the budget on each of its runs
-            continue
-        for run in runs:
-            if not claim.smoke and not amount <= run.spent[-1] <= amount * (1 + ALIKE):
-                raise ClaimError(
-                    f"arm {arm!r}, seed {run.seed}, spent {run.spent[-1]:,.0f} {unit}: expected {amount:,.0f}, and at "
-                    f"most {ALIKE:.0%} more: make its last step shorter, or the budget larger"
-                )
+    if claim.smoke or run.diverged or "study" in claim.arms[arm].tree:  # which spends the budget on each of its runs
+        return
+    if not amount <= run.spent[-1] <= amount * (1 + ALIKE):
+        raise ClaimError(
+            f"arm {arm!r}, seed {run.seed}, spent {run.spent[-1]:,.0f} {unit}: expected {amount:,.0f}, and at most "
+            f"{ALIKE:.0%} more: make its last step shorter, or the budget larger"
+        )

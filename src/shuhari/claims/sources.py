@@ -1,7 +1,7 @@
 """What a result was measured with: a digest of the core's source, and one of each module that is a method's own.
 
 The core is what the recipes of `baselines/` use too, and everything that is no component. Comments, docstrings and
-layout do not count: a module is the same while it does the same.
+layout do not count: a module is the same while it does the same. Left out: what a module of a user imports.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from shuhari.registry import KINDS
 
 ROOT = Path(__file__).parents[1]
 OUTSIDE = ("cli", "claims", "recipes")  # what shows and judges runs is no part of them
+FREE = ("models", "follow", "stage", "part", "learner")  # tables whose keys are names that a recipe gives
 
 
 @cache
@@ -50,40 +51,41 @@ def own_modules(recipes: Iterable[Recipe], others: Iterable[Any] = ()) -> dict[s
         shared: dict[str, Any] = {}
         for stage in (stage_components(table, shared) for table in recipe.stages):
             used += [part for _, part in state.walk(stage.memories())]
-    return dict(sorted(_digests({type(part) for part in used})))
+    functions = {f for part in used for f in getattr(part, "__dict__", {}).values() if inspect.isfunction(f)}
+    return dict(sorted(_digests({*functions, *map(type, used)})))
 
 
-def _digests(classes: Iterable[type]) -> Iterator[tuple[str, str]]:
-    """(module, digest) of classes that the core has not."""
-    for cls in classes:
-        file = inspect.getsourcefile(cls)
-        if file is None or cls.__module__.split(".")[0] in ("builtins", "torch"):
+def _digests(made: Iterable[Any]) -> Iterator[tuple[str, str]]:
+    """(module, digest) of the classes and functions that the core has not."""
+    for one in made:
+        file = inspect.getsourcefile(one)
+        if file is None or one.__module__.split(".")[0] in ("builtins", "torch"):
             continue
         tree = _tree(Path(file))
-        if not cls.__module__.startswith("shuhari."):
-            name = Path(file).name if cls.__module__.startswith("shuhari_user") else cls.__module__
+        if not one.__module__.startswith("shuhari."):
+            name = Path(file).name if one.__module__.startswith("shuhari_user") else one.__module__
             yield name, _digest(tree)
         elif _is_own(tree):
-            yield cls.__module__, _digest(tree)
+            yield one.__module__, _digest(tree)
 
 
 @cache
 def _shared() -> frozenset[str]:
     """The names of components that the core has: those of `baselines/`, and what stands where a recipe names none."""
-    found = (n for b in names() if b.startswith("baselines/") for n in told(load(b).tree))
-    return frozenset((*USE.values(), "gradient", *found))
+    found = (n for b in names() if b.startswith("baselines/") for n in named(load(b).tree))
+    return frozenset((*USE.values(), "gradient", "ema", *found))
 
 
-def told(table: Mapping[str, Any]) -> Iterator[str]:
-    """The names that may be of components: what `use` and `name` say, and the keys of tables, which are the default."""
+def named(table: Mapping[str, Any], free: bool = False) -> Iterator[str]:
+    """The names that may be of components: what `use` and `name` say, and the key of a table without, which is the
+    default. free: the keys of this table are none."""
     for key, value in table.items():
         if key in ("use", "name") and isinstance(value, str):
             yield value.partition("/")[0]
         elif isinstance(value, Mapping):
-            yield key
-            yield from told(value)
-        elif isinstance(value, list):
-            yield from (n for v in value if isinstance(v, Mapping) for n in told(v))
+            if not free and "use" not in value:
+                yield key
+            yield from named(value, key in FREE)
 
 
 def _is_own(tree: ast.Module) -> bool:
@@ -101,18 +103,29 @@ def _registers(tree: ast.Module) -> Iterator[str]:
                     yield from (str(a.value) for a in call.args[1:2] if isinstance(a, ast.Constant))
 
 
-def digest(path: Path) -> str:
-    """Of what a module does."""
-    return _digest(_tree(path))
-
-
 def _digest(tree: ast.Module) -> str:
-    """Of a module's tree, which it strips of docstrings."""
-    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    for node in ast.walk(tree):
-        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
-            node.body = node.body[1:]
-    return hashlib.blake2b(ast.dump(tree).encode(), digest_size=6).hexdigest()
+    return hashlib.blake2b("\n".join(_told(tree)).encode(), digest_size=6).hexdigest()
+
+
+def _told(node: Any) -> Iterator[str]:
+    """What a tree does, line by line: without docstrings, and without what is empty, of which each version of Python
+    has its own."""
+    if isinstance(node, ast.Constant):
+        yield repr(node.value)
+        return
+    yield type(node).__name__
+    for name, value in ast.iter_fields(node):
+        if name == "body" and isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            value = value[1:]
+        for one in value if isinstance(value, list) else [value]:
+            nothing = isinstance(node, ast.JoinedStr) and isinstance(one, ast.Constant) and not one.value
+            if one is not None and not nothing:
+                yield name
+                yield from _told(one) if isinstance(one, ast.AST) else [repr(one)]
+    yield "."
+
+
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def _tree(path: Path) -> ast.Module:

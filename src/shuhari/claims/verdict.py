@@ -29,7 +29,8 @@ class Rule:
     direction `up` or `down`: holds where the whole 95 % interval lies on that side of 0; otherwise does not hold where
     all of it falls short of `margin` (>= 0), the smallest effect that is worth claiming. `not lower`, `not higher`:
     holds where it lies on the right side of the tolerance `margin`, does not hold where it lies beyond. Else
-    inconclusive. range: the ends of the values; where both arms sit at the same one, nothing can be told.
+    inconclusive. range: the ends of the values; where both arms sit at the same one, or `against` leaves no room for an
+    effect of `margin`, nothing can be told (but that the effect is the other way).
     """
 
     direction: str = "up"
@@ -41,7 +42,10 @@ class Rule:
 
     def __post_init__(self) -> None:
         if self.direction not in DIRECTIONS:
-            raise ValueError(f"no direction {self.direction!r}; {nearest(self.direction, DIRECTIONS)}")
+            near = nearest(self.direction, DIRECTIONS[:2])  # the others would turn the claim round
+            raise ValueError(f"no direction {self.direction!r}; {near}; or 'not lower', 'not higher'")
+        if self.arm == self.against:
+            raise ValueError(f"arm {self.arm!r} is compared with itself")
         if not self.margin >= 0:
             raise ValueError(f"margin is {self.margin}: expected 0 or more (the direction gives it its sign)")
         if self.range and (len(self.range) != 2 or not self.range[0] < self.range[1]):
@@ -58,23 +62,29 @@ class Rule:
             return Verdict.OPEN, found, f"no value in {missing[0]} runs of one side and {missing[1]} of the other"
         if found.n < LEAST:
             return Verdict.OPEN, found, f"{found.n} of {len(d)} pairs have a value: {LEAST} are needed"
-        if (end := self._stuck(x, y)) is not None:
-            return Verdict.OPEN, found, f"both arms sit at {end:g}"
         down = self.direction in ("down", "not higher")
         low, high = (-found.high, -found.low) if down else (found.low, found.high)  # as if larger were claimed
+        if self.direction in ("up", "down") and not np.nan_to_num(d).any():
+            return Verdict.OPEN, found, "both sides are the same in every pair"
+        if why := self._stuck(x, y, high):
+            return Verdict.OPEN, found, why
         if self.direction.startswith("not "):
             holds, fails = low > -self.margin or low == high == 0, high < -self.margin
         else:
             holds, fails = low > 0, high <= self.margin
         return Verdict.HOLDS if holds else Verdict.FAILS if fails else Verdict.OPEN, found, ""
 
-    def _stuck(self, x: np.ndarray, y: np.ndarray) -> float | None:
-        """The end of the range at which both sides sit, if any."""
+    def _stuck(self, x: np.ndarray, y: np.ndarray, high: float) -> str:
+        """Why the ends of the range leave nothing to tell, if they do; `high`: the largest effect that there may be."""
         if not self.range or not isinstance(self.against, str):
-            return None
-        near = NEAR * (self.range[1] - self.range[0])
-        means = (float(np.nanmean(x)), float(np.nanmean(y)))
-        return next((end for end in self.range if all(abs(m - end) <= near for m in means)), None)
+            return ""
+        least, most = self.range
+        near, mine, theirs = NEAR * (most - least), float(np.nanmean(x)), self.factor * float(np.nanmean(y))
+        for end in self.range:
+            if abs(mine - end) <= near and abs(theirs - end) <= near:
+                return f"both arms sit at {end:g}"
+        room = {"up": most - theirs, "down": theirs - least}.get(self.direction, np.inf)
+        return f"{self.against} leaves {room:.2g} of the range" if room < max(self.margin, near) and high >= 0 else ""
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:

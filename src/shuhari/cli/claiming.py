@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,12 +17,14 @@ if TYPE_CHECKING:
     from shuhari.claims.runs import Progress
 
 QUIET = 15.0  # seconds between two lines where the output is no terminal
+BEGIN, CHANCE = (0.1, 0.6), 0.2  # what a warm start scores, and less than which an untrained policy should
 
 
 def claim(
     recipes: Annotated[list[str] | None, typer.Argument(metavar="RECIPE...", help="family/method, or a .toml.")] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="A minute's version on two seeds; no result is kept.")] = False,
     stale: Annotated[bool, typer.Option("--stale", help="Only those, or of all, whose result is out of date.")] = False,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Show arms, budget and checks; run nothing.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Processes (0: one a core).")] = 0,
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
     runs: Annotated[Path, typer.Option(help="Where runs are made; what is there is used again.")] = Path("runs/claims"),
@@ -35,6 +38,8 @@ def claim(
     Example: shuhari claim rlvr/pacs
     """
     from shuhari.claims.claim import read
+    from shuhari.claims.runs import ClaimError
+    from shuhari.overlay import RecipeError
 
     named = _stale(out, recipes) if stale else list(dict.fromkeys(recipes or []))
     if not named:
@@ -43,14 +48,26 @@ def claim(
         say("every result is up to date")
         return
     claims = [read(name, smoke=smoke) for name in named]  # a mistake in one is found before the first run
-    for option, folder in (("--out", out), ("--runs", runs)):
+    if dry:
+        for one in claims:
+            _plan(one, runs)
+        return
+    for option, folder in (("--out", out), ("--runs", runs))[smoke:]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            TemporaryFile(dir=folder).close()
         except OSError as error:
             raise typer.BadParameter(f"{folder} cannot be written: {error.strerror}", param_hint=option) from None
-    found = []
+    found, failed = [], 0
     for one in claims:
-        result = _measured(one, workers, runs, out)
+        try:
+            result = _measured(one, workers, runs, out)
+        except (ClaimError, RecipeError) as error:
+            if len(claims) == 1:
+                raise
+            note(f"{one.name}: {error}")  # the others go on
+            failed += 1
+            continue
         found.append(result)
         if not json:
             _show(result)
@@ -60,6 +77,8 @@ def claim(
             say(f"result: {write(result, out)}") if not json else write(result, out)
     if json:
         as_json(found)
+    if failed:
+        raise typer.Exit(1)
 
 
 def _measured(one: Any, workers: int, root: Path, out: Path) -> dict[str, Any]:
@@ -67,18 +86,37 @@ def _measured(one: Any, workers: int, root: Path, out: Path) -> dict[str, Any]:
     from shuhari.claims.runs import make
     from shuhari.library import result as kept
 
-    quantities, told = quantities_of(one), hashes(one)
+    quantities, told, before = quantities_of(one), hashes(one), None if one.smoke else kept(one.name, out / "claims")
     try:
         with _told(one.name) as tell:
             made = make(one, quantities, root, workers=workers, tell=tell)
     except KeyboardInterrupt:
         note(f"stopped; the runs that were made are in {root}, and the same command goes on")
         raise
-    return result_of(one, quantities, made, kept(one.name, out / "claims"), told)
+    return result_of(one, quantities, made, before, told)
+
+
+def _plan(one: Any, root: Path) -> None:
+    """What a claim would run, and what of it is there."""
+    from shuhari.claims.result import differs, hashes, quantities_of
+    from shuhari.claims.runs import planned
+
+    hashes(one)  # builds every arm, so that mistakes are told of
+    say(f"{one.name}: {one.says}")
+    jobs = planned(one, root.resolve(), any(q.alone for q in quantities_of(one))) if one.arms else []
+    budget = "".join(f", {amount:,.0f} {unit} each" for unit, amount in ([one.budget] if one.budget else []))
+    say(f"{len(jobs)} runs, {sum(j.done for j in jobs)} of them there{budget}; {len(one.seeds)} seeds")
+    table(("arm", "what differs from the method"), [
+        (name, ", ".join(f"{k} = {v}" for k, v in differs(one, name).items()) or "-") for name in one.arms
+    ])  # fmt: skip
+    table(("check", "claimed", "margin"), [
+        (c.quantity.get("metric") or c.quantity["use"], f"{c.rule.arm} {c.rule.direction} of {c.rule.against}",
+         c.rule.margin) for c in one.checks
+    ])  # fmt: skip
 
 
 def _stale(out: Path, given: list[str] | None) -> list[str]:
-    """Those of the recipes `given` (none: of all that state a claim) whose result is missing, out of date, or of an
+    """Those of the recipes `given` (none: of all that were measured) whose result is missing, out of date, or of an
     older core."""
     from shuhari.claims.claim import read
     from shuhari.claims.result import stale as why
@@ -87,7 +125,7 @@ def _stale(out: Path, given: list[str] | None) -> list[str]:
     from shuhari.recipe import load, names
 
     found = []
-    for name in given or [n for n in names() if load(n).tree.get("claim")]:
+    for name in given or [n for n in names() if kept(n, out / "claims") is not None]:
         result = kept(load(name).name, out / "claims")
         reason = "not measured" if result is None else why(read(name), result)
         reason = reason or ("older core" if result is not None and result["hashes"]["core"] != version() else "")
@@ -127,9 +165,13 @@ def _told(name: str) -> Iterator[Callable[[Progress], None]]:
 
 
 def _show(result: dict[str, Any]) -> None:
-    say(f"{result['method']}: {result['verdict']}")
+    say(f"{result['method']}: {'a smoke run, no verdict' if result['smoke'] else result['verdict']}")
     if result["says"]:
         say(result["says"])
+    began, chance = (found.get("mean") for found in (result["start"].get("method", {}), result["chance"]))
+    if chance is not None and began is not None and not (BEGIN[0] <= began <= BEGIN[1] and chance < CHANCE):
+        told = f"the warm start scores {began:.0%}, an untrained policy {chance:.0%}"
+        note(f"{told}: expected {BEGIN[0]:.0%} to {BEGIN[1]:.0%}, and less than {CHANCE:.0%}")
     rows = []
     for check in result["checks"]:
         means = {arm: _mean(values) for arm, values in check["values"].items()}

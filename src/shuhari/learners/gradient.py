@@ -24,7 +24,7 @@ from shuhari.measure import Meter
 from shuhari.needs import Need, distinct, gather, role_model
 from shuhari.ports import Buffer, Ctx, Model, Objective, Optimiser, Transform
 from shuhari.profile import spanned, work
-from shuhari.reduce import units
+from shuhari.reduce import check_reduction, units
 from shuhari.registry import register
 from shuhari.transforms import apply
 
@@ -37,6 +37,14 @@ class Term:
     stream: str = "rl"
     weight: Number = 1.0
     reduce: str = "decision"
+
+    def __post_init__(self) -> None:
+        check_reduction(self.reduce)
+        if self.objective.couples not in ("row", "batch"):
+            told = (
+                f"couples is {self.objective.couples!r}: expected 'row', or 'batch' where a row's loss hangs on others"
+            )
+            raise ValueError(f"{type(self.objective).__name__}: {told}")
 
     @property
     def couples(self) -> bool:

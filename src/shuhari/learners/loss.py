@@ -45,7 +45,7 @@ class Loss:
         """`told`: info -> the terms that ever gave it, kept by the learner, so that names do not come and go."""
         self.part, self.name, self.ctx, self.params = part, name, ctx, params
         self.told = {} if told is None else told
-        self.salt = ctx.salt
+        self.salt, self.saw = ctx.salt, False  # saw: whether a term had rows
         self.scale = {t: ctx.at(term.weight) for t, term in part.terms.items()}
         packed = packs(self.part.live, ctx.models)
         self.cut = tokens is not None and batch.tokens(packed) > tokens
@@ -65,6 +65,9 @@ class Loss:
             loss = self._piece(piece, upstream, meter)
             if loss is not None:
                 _accumulate(grads, torch.autograd.grad(loss, self.params, allow_unused=True))
+        if self.saw and self.params and all(g is None for g in grads):
+            told = "no term has a gradient: what it learns from needs live=True, and no detach()"
+            raise ValueError(f"part {self.name!r}: {told}")
         for p, g in zip(self.params, grads, strict=True):
             p.grad = g
         return meter.report(self.told)
@@ -161,10 +164,12 @@ class Loss:
             found = term.objective(seen, self.ctx)
         finally:
             self.ctx.salt = salt
-        if not isinstance(found, tuple) or len(found) != 2:
+        loss, info = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
+        if not isinstance(loss, Tensor) or not isinstance(info, Mapping):
+            kinds = ", ".join(type(x).__name__ for x in (found if isinstance(found, tuple) else (found,)))
             made = type(term.objective).__name__
-            raise TypeError(f"term {name!r}: {made} returned a {type(found).__name__}: expected (loss, info)")
-        loss, info = found
+            raise TypeError(f"term {name!r}: {made} returned {kinds}: expected (loss, info), a Tensor and a mapping")
+        self.saw = True
         if places is not None:
             scatter(seen.stamps, batch, places)
         value = self._reduced(name, loss, w, seen)
