@@ -88,19 +88,29 @@ def bands(
     curves: Mapping[str, Mapping[str, Sequence[Mapping[str, Sequence[float]]]]], unit: str, path: str | Path, title: str
 ) -> Path:
     """One panel a metric of `curves` (metric -> arm -> curves {x, y}, one a seed): the mean of each arm over what was
-    spent, with a 95 % percentile bootstrap band over seeds, which says less than an interval of a test."""
+    spent, with a 95 % percentile bootstrap band over seeds, which says less than an interval of a test. One that ended
+    early counts as far as it went."""
+    from matplotlib.ticker import EngFormatter
+
     figure, axes = _figure(len(curves))
     for ax, (metric, arms) in zip(axes, curves.items(), strict=False):
-        for i, (name, runs) in enumerate((n, r) for n, r in arms.items() if r):
-            x = np.linspace(max(min(r["x"]) for r in runs), min(max(r["x"]) for r in runs), 60)
-            y = np.array([np.interp(x, r["x"], np.array(r["y"], np.float64)) for r in runs])  # [seeds, points]
-            ax.plot(x, y.mean(0), color=f"C{i}", label=f"{name} (n = {len(runs)})")
+        for i, (name, found) in enumerate(arms.items()):
+            runs = [r for r in found if r["x"]]
+            if not runs:
+                continue
+            ends = [max(r["x"]) for r in runs]
+            x = np.linspace(max(min(r["x"]) for r in runs), min(e for e in ends if e > 0.9 * max(ends)), 60)
+            y = np.array([np.interp(x, r["x"], np.array(r["y"], np.float64), right=np.nan) for r in runs])
+            ax.plot(x, np.nanmean(y, 0), color=f"C{i}", label=f"{name} (n = {len(runs)})")
             if len(runs) > 1:
-                draws = y[np.random.default_rng(0).integers(0, len(y), (1000, len(y)))].mean(1)
-                low, high = np.quantile(draws, (0.025, 0.975), axis=0)
+                draws = np.nanmean(
+                    y[np.random.default_rng(0).integers(0, len(y), (1000, len(y)))], 1
+                )  # [draws, points]
+                low, high = np.nanquantile(draws, (0.025, 0.975), axis=0)
                 ax.fill_between(x, low, high, color=f"C{i}", alpha=0.2, linewidth=0)
         ax.set_title(metric)
         ax.set_xlabel(unit)
+        ax.xaxis.set_major_formatter(EngFormatter(sep=""))
         ax.legend(fontsize="small")
     return _save(figure, path, title)
 

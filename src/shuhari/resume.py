@@ -146,7 +146,7 @@ def open_store(path: Path, recipe: Recipe, *, keep: int, origin: str = "") -> St
 
 def versions() -> dict[str, Any]:
     """What the bits of a run depend on, beside its recipe."""
-    names = ("shuhari", "torch", "numpy", "transformers", "tokenizers", "gymnasium")
+    names = ("shuhari", "torch", "numpy", "scipy", "scikit-learn", "transformers", "tokenizers", "gymnasium")
     found = {}
     for name in names:
         with suppress(PackageNotFoundError):

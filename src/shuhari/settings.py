@@ -261,13 +261,21 @@ def _adapter(hint: Any) -> TypeAdapter[Any]:
     return TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
 
 
+def _said(hint: Any) -> str:
+    """What an annotation asks for, in words."""
+    names: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    origin = typing.get_origin(hint)
+    if origin is Mapping:
+        return "a table"
+    many = origin is tuple and Ellipsis in typing.get_args(hint)
+    return "a list" if many else names.get(hint, str(hint).replace("typing.", ""))
+
+
 def _expected(choices: list[Any], error: ValidationError, raw: Any) -> str:
     for choice in choices:
         if typing.get_origin(choice) is Literal:
             return f"one of its names; {nearest(str(raw), map(str, typing.get_args(choice)))}"
-    first = error.errors()[0]
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-    told = " or ".join(names.get(c, str(c).replace("typing.", "")) for c in choices)
+    first, told = error.errors()[0], " or ".join(map(_said, choices))
     place = ".".join(str(x) for x in first["loc"] if isinstance(x, int))
     return f"{told} (entry {place}: {first['msg']})" if place else told
 

@@ -34,7 +34,7 @@ from shuhari.store.files import LockedError, StoreError, locked
 CHANCE = "chance"  # the arm of one run: the baseline before anything was learnt
 WARM = "warm start"  # that of the runs which all others start from
 DIVERGED = "diverged.txt"  # in the folder of a run whose numbers ended in NaN: why
-PACKAGES = ("torch", "numpy", "transformers", "tokenizers", "gymnasium", "python", "machine")
+PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "transformers", "tokenizers", "gymnasium", "python", "machine")
 
 
 class ClaimError(RuntimeError):

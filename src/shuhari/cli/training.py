@@ -123,13 +123,12 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool) -
             live.close()
             note(f"stopped inside a step; saved is {_saved(path)}. To go on: {command}")
             return False
-        except (KeyError, ValueError, TypeError, FileNotFoundError) as error:
-            if step is not None or isinstance(error, RecipeError):
-                raise
-            told = error.args[0] if isinstance(error, KeyError) and error.args else error
-            raise RecipeError("", f"the run cannot start: {told}") from error
-        except Exception:
+        except Exception as error:
             live.close()
+            started = step is not None or isinstance(error, RecipeError)
+            if not started and isinstance(error, KeyError | ValueError | TypeError | FileNotFoundError):
+                told = error.args[0] if isinstance(error, KeyError) and error.args else error
+                raise RecipeError("", f"the run cannot start: {told}") from error
             if step is not None:
                 note(f"failed after step {step}; what was stored is intact: {_saved(path)}")
             raise
