@@ -187,17 +187,20 @@ def _find(reference: str, here: File | None) -> tuple[str, Traversable]:
     path = (here or File()) / File(reference).expanduser()
     if path.is_dir() and (path / "recipe.toml").is_file():
         path = path / "recipe.toml"
+    files = sorted(f.name for f in path.parent.glob("*.toml")) if path.parent.is_dir() else []
     if path.suffix == ".toml":
         if not path.is_file():
-            raise RecipeError("", f"no recipe file {str(path)!r} (looked in {File.cwd()})")
+            near = f"; {nearest(path.name, files)}" if files else ""
+            raise RecipeError("", f"no recipe file {str(path)!r} (looked in {File.cwd()}){near}")
         return path.stem, path.resolve()
     try:
         found = named(reference)
     except PluginError as error:
         raise RecipeError("", str(error)) from None
     if found is None:
-        also = f" (there is a file {reference}.toml: give its whole name)" if File(f"{path}.toml").is_file() else ""
-        raise RecipeError("", f"no recipe {reference!r}; {nearest(reference, names())}{also}")
+        near = nearest(reference, [*names(), *files])
+        told = near if near.startswith("did you mean") else "`shuhari methods` lists those that there are"
+        raise RecipeError("", f"no recipe {reference!r}; {told}")
     return reference, found
 
 

@@ -60,11 +60,16 @@ def ran(argv: list[str]) -> int:
     return int(end.value.code or 0)
 
 
-def test_a_claim_killed_and_gone_on_with_is_the_claim_that_was_not(recipe: str, tmp_path: Path) -> None:
+def test_a_claim_killed_and_gone_on_with_is_the_claim_that_was_not(recipe: str, tmp_path: Path, capsys: Any) -> None:
     whole, cut = (
         ["claim", recipe, "--out", str(tmp_path / f"out-{name}"), "--runs", str(tmp_path / name)] for name in "ab"
     )
+    assert ran([*whole, "--dry-run"]) == 0 and not (tmp_path / "a").exists()
+    assert "16 runs, 0 of them there, 40 steps each; 5 seeds" in capsys.readouterr().out
+    assert ran([*whole, "--show"]) == 2 and "own: not measured" in capsys.readouterr().err
     assert ran(whole) == 0
+    capsys.readouterr()
+    assert ran([*whole, "--show"]) == 0 and "own: holds" in capsys.readouterr().out
     process = subprocess.Popen([sys.executable, "-m", "shuhari", *cut], stderr=subprocess.DEVNULL)
     while not list((tmp_path / "b").glob("*/summary.json")) and process.poll() is None:
         time.sleep(0.05)

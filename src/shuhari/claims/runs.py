@@ -8,6 +8,8 @@ code starts anew. A run whose numbers end in NaN is one of the evidence, without
 from __future__ import annotations
 
 import hashlib
+import json
+import math
 import os
 import shutil
 import time
@@ -29,10 +31,11 @@ from shuhari.progress import counts
 from shuhari.recipe import Recipe
 from shuhari.resume import versions
 from shuhari.store.directory import Run
-from shuhari.store.files import LockedError, StoreError, locked
+from shuhari.store.files import LockedError, StoreError, locked, replace_file
 
-CHANCE = "chance"  # the arm of one run: the baseline before anything was learnt
+CHANCE = "chance"  # the arm of one job: how the baseline scores before anything was learnt
 WARM = "warm start"  # that of the runs which all others start from
+SCORES = "scores.json"  # in the folder of CHANCE: what was measured
 DIVERGED = "diverged.txt"  # in the folder of a run whose numbers ended in NaN: why
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "transformers", "tokenizers", "gymnasium", "python", "machine")
 
@@ -58,6 +61,8 @@ class Job:
 
     @property
     def done(self) -> bool:
+        if self.arm == CHANCE:
+            return (self.path / SCORES).is_file()
         try:
             made = (self.path / "run.sqlite").is_file()
             return made and (self.diverged or Run(self.path).status == "complete")
@@ -122,7 +127,10 @@ def make(
     arms = {name: [j for j in jobs if j.arm == name] for name in claim.arms}
     evidence = {name: [read(job, claim) for job in found] for name, found in arms.items()}
     wall = {name: [_wall(run) for run in found] for name, found in evidence.items()}
-    chance = next((_before(j) for j in jobs if j.arm == CHANCE), {})
+    chance: dict[str, float] = {}
+    for job in jobs:
+        if job.arm == CHANCE:
+            chance = json.loads((job.path / SCORES).read_text())
     return Made(evidence, wall, chance, Run(jobs[-1].path).get("made_with", {}))
 
 
@@ -141,14 +149,12 @@ def planned(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
     def job(arm: str, recipe: Recipe, seed: int, after: Job | None = None) -> Job:
         seeded, own = _seeded(recipe, seed), modules.get(arm, modules[BASELINE])
         name = _short(digest(seeded), core, after.path.name if after else "", arm if alone else "", *own)
-        return Job(arm, seeded, root / ("warm" if arm == WARM else "") / f"{name}-s{seed}", own, after)
+        return Job(arm, seeded, root / {WARM: "warm", CHANCE: "chance"}.get(arm, "") / f"{name}-s{seed}", own, after)
 
     warm = {} if claim.warm is None else {seed: job(WARM, claim.warm, seed) for seed in claim.seeds}
     jobs: list[Job] = []
     if claim.warm is not None and not claim.smoke:
-        last = list(claim.arms[BASELINE].tree.get("stage", ()))[-1:]
-        small = claim.arms[BASELINE].changed({"stage": {last[0]: {"steps": 1}}} if last else {"steps": 1})
-        jobs.append(job(CHANCE, small, claim.seeds[0]))
+        jobs.append(job(CHANCE, claim.arms[BASELINE], claim.seeds[0]))
     for seed in claim.seeds:
         jobs += [job(name, arm, seed, warm.get(seed)) for name, arm in claim.arms.items()]
     return [*warm.values(), *jobs]
@@ -283,7 +289,10 @@ def work(job: Job) -> str:
             if _CHANGED or _own(job.recipe) != job.own:
                 return "its source changed while the claim ran: give the command again"
             try:
-                train(job.recipe, job.path, init=str(job.after.path) if job.after else "")
+                if job.arm == CHANCE:
+                    _score(job)
+                else:
+                    train(job.recipe, job.path, init=str(job.after.path) if job.after else "")
             except LockedError:  # another claim makes the same run
                 time.sleep(1.0)
     except Exception as error:  # whatever it is: the others go on, and all are told of together
@@ -299,6 +308,18 @@ def work(job: Job) -> str:
         shutil.rmtree(job.path / "checkpoints", ignore_errors=True)
     (job.path / "error.txt").unlink(missing_ok=True)
     return ""
+
+
+def _score(job: Job) -> None:
+    """What an untrained policy scores; it need not learn, which where groups without contrast are sampled again it
+    could not."""
+    from shuhari.run import open_run
+
+    with open_run(job.recipe) as run:
+        run.enter_stage()
+        scores = {name: v for name, v in run.before.items() if math.isfinite(v)}
+    job.path.mkdir(parents=True, exist_ok=True)
+    replace_file(job.path / SCORES, [json.dumps(scores).encode()])
 
 
 # ------------------------------------------------------------------------------------------------ reading

@@ -31,11 +31,16 @@ def methods(json: Json = False) -> None:
 
 
 def _verdict(method: Any) -> str | None:
-    """The verdict of its claim, and whether the library has changed since."""
+    """The verdict of its claim, and whether the library has changed since; None where it states none."""
     from shuhari.claims.sources import version
     from shuhari.library import result
+    from shuhari.recipe import load
 
-    kept = result(method.name) if method.verdict else None
+    if method.problem is not None:
+        return None
+    if method.verdict is None:
+        return "not measured" if load(method.name).tree.get("claim") else None
+    kept = result(method.name)
     older = kept is not None and kept["hashes"]["core"] != version()
     return f"{method.verdict} (older core)" if older else method.verdict
 

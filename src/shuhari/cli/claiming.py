@@ -24,6 +24,7 @@ def claim(
     recipes: Annotated[list[str] | None, typer.Argument(metavar="RECIPE...", help="family/method, or a .toml.")] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="A minute's version on two seeds; no result is kept.")] = False,
     stale: Annotated[bool, typer.Option("--stale", help="Only those, or of all, whose result is out of date.")] = False,
+    show: Annotated[bool, typer.Option("--show", help="Print the results that are kept; run nothing.")] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="Show arms, budget and checks; run nothing.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Processes (0: one a core).")] = 0,
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
@@ -46,6 +47,9 @@ def claim(
         if not stale:
             raise typer.BadParameter("which recipe? `shuhari methods` lists them; --stale takes what is out of date")
         say("every result is up to date")
+        return
+    if show:
+        _kept(named, out, json)
         return
     claims = [read(name, smoke=smoke) for name in named]  # a mistake in one is found before the first run
     if dry:
@@ -94,6 +98,21 @@ def _measured(one: Any, workers: int, root: Path, out: Path) -> dict[str, Any]:
         note(f"stopped; the runs that were made are in {root}, and the same command goes on")
         raise
     return result_of(one, quantities, made, before, told)
+
+
+def _kept(named: list[str], out: Path, json: bool) -> None:
+    """Show results: those under `out`, else the ones that the library brings."""
+    from shuhari.library import result as kept
+    from shuhari.recipe import load
+
+    results = {name: kept(name, out / "claims") or kept(name) for name in (load(n).name for n in named)}
+    if missing := [name for name, result in results.items() if result is None]:
+        raise typer.BadParameter(f"{', '.join(missing)}: not measured; `shuhari claim {missing[0]}` does it")
+    if json:
+        as_json(list(results.values()))
+        return
+    for result in results.values():
+        _show(result or {})
 
 
 def _plan(one: Any, root: Path) -> None:
@@ -165,7 +184,7 @@ def _told(name: str) -> Iterator[Callable[[Progress], None]]:
 
 
 def _show(result: dict[str, Any]) -> None:
-    say(f"{result['method']}: {'a smoke run, no verdict' if result['smoke'] else result['verdict']}")
+    say(f"{result['method']}: {'a smoke run, no verdict' if result.get('smoke') else result['verdict']}")
     if result["says"]:
         say(result["says"])
     began, chance = (found.get("mean") for found in (result["start"].get("method", {}), result["chance"]))
