@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -148,12 +147,10 @@ class Run:
 
     def draws(self, name: str, learner: Learner) -> Iterator[Batch]:
         """What a learner's buffer gives at this step; each draw, with all that is done with it, is a phase."""
-        drawn = iter(learner.buffer.draw(self.ctx))
-        for i in count():
-            self.ctx.salt = name, i
-            if (batch := next(drawn, None)) is None:
-                return
+        self.ctx.salt = name, 0
+        for i, batch in enumerate(learner.buffer.draw(self.ctx), 1):
             yield batch
+            self.ctx.salt = name, i
 
     def apply(self, transforms: Mapping[str, Transform], batch: Batch, needs: Sequence[Need] = ()) -> Batch:
         """The batch as a recipe's transforms leave it, with what they and the learner's terms want scored."""

@@ -26,6 +26,7 @@ from typing import Any
 from shuhari.claims.claim import ALIKE, BASELINE, METHOD, Claim, digest
 from shuhari.claims.quantities import Evidence, Quantity, value
 from shuhari.claims.sources import own_modules, version
+from shuhari.doctor import usable_cores
 from shuhari.overlay import budgets
 from shuhari.progress import counts
 from shuhari.recipe import Recipe
@@ -123,7 +124,7 @@ def make(
                 if quantity.trains and job.arm in (check.rule.arm, check.rule.against):
                     value(quantity, run, job.arm, i)
 
-    _drive(jobs, 1 if alone else workers or cores(), tell, look)
+    _drive(jobs, 1 if alone else workers or usable_cores(), tell, look)
     arms = {name: [j for j in jobs if j.arm == name] for name in claim.arms}
     evidence = {name: [read(job, claim) for job in found] for name, found in arms.items()}
     wall = {name: [_wall(run) for run in found] for name, found in evidence.items()}
@@ -132,11 +133,6 @@ def make(
         if job.arm == CHANCE:
             chance = json.loads((job.path / SCORES).read_text())
     return Made(evidence, wall, chance, Run(jobs[-1].path).get("made_with", {}))
-
-
-def cores() -> int:
-    """Those that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def planned(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
