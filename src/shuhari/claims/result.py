@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, time
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,8 @@ def _arm(claim: Claim, arm: str, made: Made, metrics: Sequence[str]) -> dict[str
     out: dict[str, Any] = {"changes": differs(claim, arm), "wall_s": [round(w, 1) for w in made.wall[arm]]}
     out["runs"] = [r.path.name for r in runs if r.path]
     out["spent"] = [round(r.spent[-1]) if r.spent else 0 for r in runs]
+    ledgers = [{k: v[-1] for k, v in r.columns.items() if k.startswith("spent/") and v} for r in runs]
+    out["ledger"] = {k.removeprefix("spent/"): _mean(x.get(k) for x in ledgers) for k in ledgers[0]}  # means over runs
     if diverged := [r.seed for r in runs if r.diverged]:
         out["diverged"] = diverged
     there = [m for m in metrics if any(m in r.columns for r in runs)]
@@ -192,6 +194,10 @@ def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
     found = [f for f in found if f]  # a run that diverged has none
     names = found[0] if found else ()
     return {n: _rounded(float(np.mean([f[n] for f in found]))) for n in names if all(n in f for f in found)}
+
+
+def _mean(found: Iterable[float | None]) -> float | None:
+    return _rounded(float(np.mean([v or 0.0 for v in found])), 7)
 
 
 def _rounded(value: float, digits: int = 5) -> float | None:

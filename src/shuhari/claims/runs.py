@@ -115,23 +115,22 @@ def make(
         return Made()
     alone = any(q.alone for q in quantities)
     jobs = planned(claim, root.resolve(), alone)
+    seen: dict[tuple[str, int], Evidence] = {}
+    chance: dict[str, float] = {}
 
     def look(job: Job) -> None:
+        if job.arm == CHANCE:
+            chance.update(json.loads((job.path / SCORES).read_text()))
         if job.arm in claim.arms:
-            run = read(job, claim)
+            run = seen[job.arm, job.seed] = read(job, claim)
             _check_spent(claim, job.arm, run)
             for i, (check, quantity) in enumerate(zip(claim.checks, quantities, strict=True)):
                 if quantity.trains and job.arm in (check.rule.arm, check.rule.against):
                     value(quantity, run, job.arm, i)
 
     _drive(jobs, 1 if alone else workers or usable_cores(), tell, look)
-    arms = {name: [j for j in jobs if j.arm == name] for name in claim.arms}
-    evidence = {name: [read(job, claim) for job in found] for name, found in arms.items()}
+    evidence = {name: [seen[name, seed] for seed in claim.seeds] for name in claim.arms}
     wall = {name: [_wall(run) for run in found] for name, found in evidence.items()}
-    chance: dict[str, float] = {}
-    for job in jobs:
-        if job.arm == CHANCE:
-            chance = json.loads((job.path / SCORES).read_text())
     return Made(evidence, wall, chance, Run(jobs[-1].path).get("made_with", {}))
 
 
