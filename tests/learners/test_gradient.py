@@ -384,6 +384,17 @@ def test_an_objective_that_forgets_its_info_is_named() -> None:
         gradient(Forgetful(), batch_of(), None)
 
 
+@pytest.mark.parametrize(
+    ("couples", "reduce", "told"),
+    [("rows", "row", "couples is 'rows': expected 'row', or 'batch'"), ("row", "decison", "did you mean 'decision'")],
+)
+def test_a_term_that_cannot_be_is_refused(couples: Any, reduce: str, told: str) -> None:
+    objective = Surrogate()
+    objective.couples = couples
+    with pytest.raises(ValueError, match=told):
+        Term(objective, reduce=reduce)
+
+
 def test_a_loss_without_gradient_is_an_error() -> None:
     class Detached(Surrogate):
         def __call__(self, batch: Batch, ctx: Any) -> Any:

@@ -40,10 +40,9 @@ class Term:
 
     def __post_init__(self) -> None:
         check_reduction(self.reduce)
-        if self.objective.couples not in ("row", "batch"):
-            told = (
-                f"couples is {self.objective.couples!r}: expected 'row', or 'batch' where a row's loss hangs on others"
-            )
+        couples = getattr(self.objective, "couples", "row")  # a session may still have a name here
+        if couples not in ("row", "batch"):
+            told = f"couples is {couples!r}: expected 'row', or 'batch' where a row's loss hangs on others"
             raise ValueError(f"{type(self.objective).__name__}: {told}")
 
     @property
