@@ -39,6 +39,7 @@ def claim(
     Example: shuhari claim rlvr/pacs
     """
     from shuhari.claims.claim import read
+    from shuhari.claims.result import write
     from shuhari.claims.runs import ClaimError
     from shuhari.overlay import RecipeError
 
@@ -73,12 +74,10 @@ def claim(
             failed += 1
             continue
         found.append(result)
+        path = None if smoke else write(result, out)
         if not json:
             _show(result)
-        if not smoke:
-            from shuhari.claims.result import write
-
-            say(f"result: {write(result, out)}") if not json else write(result, out)
+            say(f"result: {path}" if path else "smoke: that it runs is all it says")
     if json:
         as_json(found)
     if failed:
@@ -111,8 +110,8 @@ def _kept(named: list[str], out: Path, json: bool) -> None:
     if json:
         as_json(list(results.values()))
         return
-    for result in results.values():
-        _show(result or {})
+    for result in filter(None, results.values()):
+        _show(result)
 
 
 def _plan(one: Any, root: Path) -> None:
