@@ -130,10 +130,12 @@ def differs(changes: Mapping[str, Any]) -> str:
 
 def told(check: Mapping[str, Any]) -> str:
     """One check: what, of whom, which way and how far, both sides, the difference with its interval, the verdict."""
+    from shuhari.claims.result import mean
+
     sides = []
     for side in (check["arm"], check["against"]):
-        values = [v for v in check["values"].get(side, ()) if v is not None]
-        sides.append(f"{side} {sum(values) / len(values):.3g}" if values else str(side))
+        found = mean(check["values"].get(side, ()))
+        sides.append(str(side) if found is None else f"{side} {found:.3g}")
     times = f"{check['factor']:g} x " if check["factor"] != 1 else ""
     word = "tolerance" if check["direction"].startswith("not") else "margin"
     margin = f", {word} {check['margin']:g}" if check["margin"] else ""

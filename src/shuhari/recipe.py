@@ -187,10 +187,9 @@ def _find(reference: str, here: File | None) -> tuple[str, Traversable]:
     path = (here or File()) / File(reference).expanduser()
     if path.is_dir() and (path / "recipe.toml").is_file():
         path = path / "recipe.toml"
-    files = sorted(f.name for f in path.parent.glob("*.toml")) if path.parent.is_dir() else []
     if path.suffix == ".toml":
         if not path.is_file():
-            near = f"; {nearest(path.name, files)}" if files else ""
+            near = f"; {nearest(path.name, files)}" if (files := _beside(path)) else ""
             raise RecipeError("", f"no recipe file {str(path)!r} (looked in {File.cwd()}){near}")
         return path.stem, path.resolve()
     try:
@@ -198,10 +197,15 @@ def _find(reference: str, here: File | None) -> tuple[str, Traversable]:
     except PluginError as error:
         raise RecipeError("", str(error)) from None
     if found is None:
-        near = nearest(reference, [*names(), *files])
+        near = nearest(reference, [*names(), *_beside(path)])
         told = near if near.startswith("did you mean") else "`shuhari methods` lists those that there are"
         raise RecipeError("", f"no recipe {reference!r}; {told}")
     return reference, found
+
+
+def _beside(path: File) -> list[str]:
+    """The recipe files of a folder, for an error to name."""
+    return [f.name for f in path.parent.glob("*.toml")] if path.parent.is_dir() else []
 
 
 def _anchor(table: Tree, folder: File) -> None:

@@ -56,6 +56,7 @@ def test_arms_that_do_the_same_show_nothing() -> None:
     same = [0.4] * 8
     assert Rule("up").judge(same, same)[::2] == (O, "both sides are the same in every pair")
     assert Rule("not lower", 0.01).judge(same, same)[0] is H
+    assert Rule("up", against=0.4).judge(same, same)[0] is F  # a number is no arm: it was not reached
 
 
 def test_a_factor_scales_what_is_compared_with() -> None:

@@ -31,7 +31,7 @@ from shuhari.overlay import BUDGETS, RecipeError, Tree
 from shuhari.recipe import Recipe, dump, load
 from shuhari.settings import Settings, look_up
 
-METHOD, BASELINE = "method", "baseline"
+METHOD, BASELINE, WARM = "method", "baseline", "warm start"
 FIRST = 1000  # the first seed of every claim: apart from those on which recipes are tried out, a smoke's among them
 SMOKE_SEEDS, SMOKE_WARM = 2, 40  # of a minute's version: how many, and the longest stage of its warm start
 ALIKE = 0.1  # share by which what arms spent may differ: the last step of an arm may be a long one
@@ -82,6 +82,11 @@ class Claim:
     @property
     def name(self) -> str:
         return self.method.name
+
+    @property
+    def recipes(self) -> dict[str, Recipe]:
+        """Of the arms, and of what all of them start from."""
+        return {**self.arms, **({WARM: self.warm} if self.warm is not None else {})}
 
     @property
     def own(self) -> Recipe:
@@ -212,9 +217,9 @@ def _arm(
 
 
 def _check_arms(checks: tuple[Check, ...], arms: Mapping[str, Recipe]) -> None:
+    seen: dict[str, str] = {}  # digest -> arm
     for name, arm in arms.items():
-        twin = next((other for other in arms if other != name and digest(arms[other]) == digest(arm)), "")
-        if twin:
+        if (twin := seen.setdefault(digest(arm), name)) != name:
             raise RecipeError(f"claim.arms.{name}", f"does the same as {twin!r}: expected settings that differ")
         for section in ("task", "evaluate"):  # what is solved, and how it is scored
             theirs, ours = (dict(a.stages[-1].get(section, EMPTY)) for a in (arm, arms[METHOD]))

@@ -34,6 +34,11 @@ class Evidence:
     path: Path | None = None
     diverged: bool = False
 
+    @property
+    def wall(self) -> float:
+        """The seconds that the run took, as of its last report."""
+        return float(self.columns["wall"][-1]) if self.spent else 0.0
+
     def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
         """([T] spent, [T] value) of a metric, as it was reported."""
         return curve(self.columns, metric, self.spent, self.start)

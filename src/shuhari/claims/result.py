@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, time
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ def result_of(
         "start": {arm: _means([dict(e.start) for e in runs]) for arm, runs in made.evidence.items()},
         "chance": {k: _rounded(v) for k, v in made.chance.items()},
         "arms": {arm: _arm(claim, arm, made, metrics) for arm in made.evidence},
-        "wall_s": round(sum(map(sum, made.wall.values()))),
+        "wall_s": round(sum(run.wall for runs in made.evidence.values() for run in runs)),
         "hashes": told,
         "versions": dict(made.versions),
         "history": [*history, now],
@@ -97,8 +97,7 @@ def result_of(
 def hashes(claim: Claim) -> dict[str, Any]:
     """What the result hangs on: the recipes of the arms and of the warm start, what is checked and said of them, the
     method's own modules; and the core, whose change makes it older, not stale."""
-    recipes = {**claim.arms, **({"warm start": claim.warm} if claim.warm is not None else {})}
-    whole = recipes or {"method": claim.own}
+    whole = claim.recipes or {METHOD: claim.own}
     checks = [{**c.quantity, **_told(c.rule)} for c in claim.checks]
     modules = own_modules([], [q.by for q in quantities_of(claim) if isinstance(q, Simulated)])
     for name, recipe in whole.items():
@@ -107,7 +106,7 @@ def hashes(claim: Claim) -> dict[str, Any]:
         except RecipeError as error:
             raise RecipeError(f"arm {name!r}, {error.where}", error.problem) from None
     return {
-        "recipes": {name: digest(recipe) for name, recipe in recipes.items()},
+        "recipes": {name: digest(recipe) for name, recipe in claim.recipes.items()},
         "claim": {"checks": checks, "says": claim.says, "notes": list(claim.notes), "seeds": list(claim.seeds)},
         "modules": dict(sorted(modules.items())),
         "core": version(),
@@ -148,11 +147,12 @@ def model(claim: Claim) -> dict[str, Any]:
 def _arm(claim: Claim, arm: str, made: Made, metrics: Sequence[str]) -> dict[str, Any]:
     """How an arm differs from the method, and its raw curves."""
     runs = made.evidence[arm]
-    out: dict[str, Any] = {"changes": differs(claim, arm), "wall_s": [round(w, 1) for w in made.wall[arm]]}
+    out: dict[str, Any] = {"changes": differs(claim, arm), "wall_s": [round(r.wall, 1) for r in runs]}
     out["runs"] = [r.path.name for r in runs if r.path]
     out["spent"] = [round(r.spent[-1]) if r.spent else 0 for r in runs]
     ledgers = [{k: v[-1] for k, v in r.columns.items() if k.startswith("spent/") and v} for r in runs]
-    out["ledger"] = {k.removeprefix("spent/"): _mean(x.get(k) for x in ledgers) for k in ledgers[0]}  # means over runs
+    means = {k: mean([x.get(k) or 0.0 for x in ledgers]) for k in ledgers[0]}
+    out["ledger"] = {k.removeprefix("spent/"): _rounded(v or 0.0, 7) for k, v in means.items()}
     if diverged := [r.seed for r in runs if r.diverged]:
         out["diverged"] = diverged
     there = [m for m in metrics if any(m in r.columns for r in runs)]
@@ -164,6 +164,12 @@ def differs(claim: Claim, arm: str) -> dict[str, Any]:
     ours, theirs = dump(claim.arms[METHOD]), dump(claim.arms[arm])
     skip = ("name", "summary", "claim", "paper", "extends")
     return {k: there for k, (there, _) in apart(theirs, ours).items() if k.split(".")[0] not in skip}
+
+
+def mean(values: Sequence[float | None]) -> float | None:
+    """Of the values that a result has, None where it has none."""
+    there = [v for v in values if v is not None]
+    return sum(there) / len(there) if there else None
 
 
 def _points(run: Evidence, metric: str) -> dict[str, list[float | None]]:
@@ -194,10 +200,6 @@ def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
     found = [f for f in found if f]  # a run that diverged has none
     names = found[0] if found else ()
     return {n: _rounded(float(np.mean([f[n] for f in found]))) for n in names if all(n in f for f in found)}
-
-
-def _mean(found: Iterable[float | None]) -> float | None:
-    return _rounded(float(np.mean([v or 0.0 for v in found])), 7)
 
 
 def _rounded(value: float, digits: int = 5) -> float | None:

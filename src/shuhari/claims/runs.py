@@ -23,7 +23,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from shuhari.claims.claim import ALIKE, BASELINE, METHOD, Claim, digest
+from shuhari.claims.claim import ALIKE, BASELINE, METHOD, WARM, Claim, digest
 from shuhari.claims.quantities import Evidence, Quantity, value
 from shuhari.claims.sources import own_modules, version
 from shuhari.doctor import usable_cores
@@ -35,7 +35,6 @@ from shuhari.store.directory import Run
 from shuhari.store.files import LockedError, StoreError, locked, replace_file
 
 CHANCE = "chance"  # the arm of one job: how the baseline scores before anything was learnt
-WARM = "warm start"  # that of the runs which all others start from
 SCORES = "scores.json"  # in the folder of CHANCE: what was measured
 DIVERGED = "diverged.txt"  # in the folder of a run whose numbers ended in NaN: why
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "transformers", "tokenizers", "gymnasium", "python", "machine")
@@ -88,11 +87,10 @@ class Progress:
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """The runs of a claim: arm -> evidence by seed, arm -> wall seconds by seed, what an untrained policy scores, and
-    the packages that they ran on."""
+    """The runs of a claim: arm -> evidence by seed, what an untrained policy scores, and the packages that they ran
+    on."""
 
     evidence: Mapping[str, list[Evidence]] = field(default_factory=dict)
-    wall: Mapping[str, list[float]] = field(default_factory=dict)
     chance: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
 
@@ -130,16 +128,14 @@ def make(
 
     _drive(jobs, 1 if alone else workers or usable_cores(), tell, look)
     evidence = {name: [seen[name, seed] for seed in claim.seeds] for name in claim.arms}
-    wall = {name: [_wall(run) for run in found] for name, found in evidence.items()}
-    return Made(evidence, wall, chance, Run(jobs[-1].path).get("made_with", {}))
+    return Made(evidence, chance, Run(jobs[-1].path).get("made_with", {}))
 
 
 def planned(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
     """Every run of a claim, warm starts first, seed by seed so that a part of the work has whole pairs."""
     made_with = versions()
     core = _short(version(), *(f"{n} {made_with.get(n)}" for n in PACKAGES))
-    recipes = {**claim.arms, **({WARM: claim.warm} if claim.warm is not None else {})}
-    modules = {name: _own(recipe) for name, recipe in recipes.items()}
+    modules = {name: _own(recipe) for name, recipe in claim.recipes.items()}
 
     def job(arm: str, recipe: Recipe, seed: int, after: Job | None = None) -> Job:
         seeded, own = _seeded(recipe, seed), modules.get(arm, modules[BASELINE])
@@ -200,18 +196,14 @@ def _drive(jobs: Sequence[Job], workers: int, tell: Callable[[Progress], None], 
                     try:
                         error = future.result()
                     except BrokenProcessPool as died:
-                        raise ClaimError(
-                            f"a worker died in {job.arm} seed {job.seed} (out of memory?): {died}"
-                        ) from died
+                        told = f"a worker died in {job.arm} seed {job.seed} (out of memory?): {died}"
+                        raise ClaimError(told) from died
                     if error:
                         failed[job] = error
                     else:
                         look(job)
-                    tell(
-                        _progress(
-                            jobs, left, flying, f"{job.arm} seed {job.seed}{': failed, ' + error if error else ''}"
-                        )
-                    )
+                    why = f": failed, {error}" if error else ""
+                    tell(_progress(jobs, left, flying, f"{job.arm} seed {job.seed}{why}"))
                 if not ended:
                     tell(_progress(jobs, left, flying))
         except BaseException:
@@ -322,13 +314,13 @@ def _score(job: Job) -> None:
 
 def read(job: Job, claim: Claim) -> Evidence:
     """The evidence of a run that is done."""
-    columns = Run(job.path).metrics()
+    run = Run(job.path)
+    columns, before = run.metrics(), dict((run.summary or {}).get("before") or {})
     assert claim.budget is not None  # of a claim that trains
     unit, amount = claim.budget
     used = spent(columns, unit)
     if "study" in job.recipe.tree:
         amount = used[-1]
-    before = {} if len(job.recipe.stages) > 1 else _before(job)  # of several, the last stage's alone is told
     return Evidence(job.seed, columns, used, before, amount, job.path, job.diverged)
 
 
@@ -336,15 +328,6 @@ def spent(columns: Mapping[str, Sequence[Any]], unit: str) -> list[float]:
     """[steps] what a run had spent of a unit, over all tags but evaluation."""
     names = [n for n in columns if n.startswith("spent/") and counts(n, unit)]
     return [sum(float(columns[n][i] or 0) for n in names) for i in range(len(columns["step"]))]
-
-
-def _before(job: Job) -> Mapping[str, float]:
-    return dict((Run(job.path).summary or {}).get("before") or {})
-
-
-def _wall(run: Evidence) -> float:
-    """The seconds that a run took, as of its last report."""
-    return float(run.columns["wall"][-1]) if run.spent else 0.0
 
 
 def _check_spent(claim: Claim, arm: str, run: Evidence) -> None:

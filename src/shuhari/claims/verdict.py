@@ -64,8 +64,6 @@ class Rule:
             return Verdict.OPEN, found, f"{found.n} of {len(d)} pairs have a value: {LEAST} are needed"
         down = self.direction in ("down", "not higher")
         low, high = (-found.high, -found.low) if down else (found.low, found.high)  # as if larger were claimed
-        if self.direction in ("up", "down") and not np.nan_to_num(d).any():
-            return Verdict.OPEN, found, "both sides are the same in every pair"
         if why := self._stuck(x, y, high):
             return Verdict.OPEN, found, why
         if self.direction.startswith("not "):
@@ -75,8 +73,12 @@ class Rule:
         return Verdict.HOLDS if holds else Verdict.FAILS if fails else Verdict.OPEN, found, ""
 
     def _stuck(self, x: np.ndarray, y: np.ndarray, high: float) -> str:
-        """Why the ends of the range leave nothing to tell, if they do; `high`: the largest effect that there may be."""
-        if not self.range or not isinstance(self.against, str):
+        """Why two arms leave nothing to tell, if they do; `high`: the largest effect that there may be."""
+        if not isinstance(self.against, str):
+            return ""
+        if self.direction in ("up", "down") and not np.nan_to_num(x - self.factor * y).any():
+            return "both sides are the same in every pair"
+        if not self.range:
             return ""
         least, most = self.range
         near, mine, theirs = NEAR * (most - least), float(np.nanmean(x)), self.factor * float(np.nanmean(y))

@@ -183,6 +183,8 @@ def _told(name: str) -> Iterator[Callable[[Progress], None]]:
 
 
 def _show(result: dict[str, Any]) -> None:
+    from shuhari.claims.result import mean
+
     say(f"{result['method']}: {'a smoke run, no verdict' if result.get('smoke') else result['verdict']}")
     if result["says"]:
         say(result["says"])
@@ -192,7 +194,7 @@ def _show(result: dict[str, Any]) -> None:
         note(f"{told}: expected {BEGIN[0]:.0%} to {BEGIN[1]:.0%}, and less than {CHANCE:.0%}")
     rows = []
     for check in result["checks"]:
-        means = {arm: _mean(values) for arm, values in check["values"].items()}
+        means = {arm: mean(values) for arm, values in check["values"].items()}
         against = check["against"] if isinstance(check["against"], str) else None
         other = means.get(against) if against else check["against"]
         times = f" x {check['factor']:g}" if check["factor"] != 1 else ""
@@ -204,8 +206,3 @@ def _show(result: dict[str, Any]) -> None:
             check["verdict"] + (f" ({check['why']})" if "why" in check else ""),
         ))  # fmt: skip
     table(("what", "claimed", "arm", "against", "difference", "95 % interval", "verdict"), rows)
-
-
-def _mean(values: list[float | None]) -> float | None:
-    there = [v for v in values if v is not None]
-    return sum(there) / len(there) if there else None

@@ -125,8 +125,8 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool) -
             return False
         except Exception as error:
             live.close()
-            started = step is not None or isinstance(error, RecipeError)
-            if not started and isinstance(error, KeyError | ValueError | TypeError | FileNotFoundError):
+            setting = isinstance(error, KeyError | ValueError | TypeError | FileNotFoundError)
+            if step is None and setting and not isinstance(error, RecipeError):
                 told = error.args[0] if isinstance(error, KeyError) and error.args else error
                 raise RecipeError("", f"the run cannot start: {told}") from error
             if step is not None:

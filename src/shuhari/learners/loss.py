@@ -45,7 +45,7 @@ class Loss:
         """`told`: info -> the terms that ever gave it, kept by the learner, so that names do not come and go."""
         self.part, self.name, self.ctx, self.params = part, name, ctx, params
         self.told = {} if told is None else told
-        self.salt, self.saw = ctx.salt, False  # saw: whether a term had rows
+        self.salt = ctx.salt
         self.scale = {t: ctx.at(term.weight) for t, term in part.terms.items()}
         packed = packs(self.part.live, ctx.models)
         self.cut = tokens is not None and batch.tokens(packed) > tokens
@@ -65,7 +65,7 @@ class Loss:
             loss = self._piece(piece, upstream, meter)
             if loss is not None:
                 _accumulate(grads, torch.autograd.grad(loss, self.params, allow_unused=True))
-        if self.saw and self.params and all(g is None for g in grads):
+        if meter.losses and self.params and all(g is None for g in grads):
             told = "no term has a gradient: what it learns from needs live=True, and no detach()"
             raise ValueError(f"part {self.name!r}: {told}")
         for p, g in zip(self.params, grads, strict=True):
@@ -169,7 +169,6 @@ class Loss:
             kinds = ", ".join(type(x).__name__ for x in (found if isinstance(found, tuple) else (found,)))
             made = type(term.objective).__name__
             raise TypeError(f"term {name!r}: {made} returned {kinds}: expected (loss, info), a Tensor and a mapping")
-        self.saw = True
         if places is not None:
             scatter(seen.stamps, batch, places)
         value = self._reduced(name, loss, w, seen)
