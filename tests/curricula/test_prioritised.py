@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from shuhari.curricula.beta import Beta
-from shuhari.curricula.sequential import Sequential
 from shuhari.curricula.target import Target
+from shuhari.data import Problem, Request
 
 
-def picked(p: list[float], n: int, seed: int) -> list[int]:
+class Known:
+    """Expected rates that are given, and draws that say the contrary."""
+
+    def __init__(self, rates: Sequence[float]) -> None:
+        self.rates = torch.tensor(rates)
+
+    async def select(self, n: int, ctx: Any) -> list[Request]:
+        return [Request(Problem("task", str(i), ""), 1) for i in range(len(self.rates))]
+
+    async def predict(self, problems: Sequence[Problem], ctx: Any) -> tuple[Tensor, Tensor]:
+        return 1 - self.rates, self.rates
+
+
+def picked(rates: Sequence[float], n: int, seed: int) -> list[int]:
     ctx: Any = SimpleNamespace(rng=lambda *_: torch.Generator().manual_seed(seed), at=float)
-    return Target(Beta(), Sequential(), pick="failed").nearest(torch.tensor(p), n, ctx).tolist()
+    known: Any = Known(rates)
+    chosen = asyncio.run(Target(known, known, pick="failed", of=1).select(n, ctx))
+    return [int(r.problem.id) for r in chosen]
 
 
-def test_the_chance_of_a_problem_is_its_failure_rate() -> None:
+def test_the_chance_of_a_problem_is_its_expected_failure_rate() -> None:
     p, draws = [0.0, 0.5, 0.9, 1.0], 4000
     counts = torch.bincount(torch.tensor([picked(p, 1, seed)[0] for seed in range(draws)]), minlength=4) / draws
     expected = [1 / 1.6, 0.5 / 1.6, 0.1 / 1.6, 0.0]

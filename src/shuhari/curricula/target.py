@@ -35,8 +35,8 @@ class Target:
 
     pick: `topk`, the nearest (MoPPS, arXiv 2507.04632); `threshold`, any in [low, high], at random, filled up with the
     nearest to it (there too); `sample`, without replacement with probabilities proportional to
-    exp(-|p - target| / tau) (DOTS, arXiv 2506.05316); `failed`, likewise proportional to 1 - p, whatever the target
-    (prioritised sampling, Kimi k1.5, arXiv 2501.12599, section 2.3.4). A candidate that came twice counts once, unless
+    exp(-|p - target| / tau) (DOTS, arXiv 2506.05316); `failed`, likewise proportional to 1 - the expected rate, whatever
+    the target (prioritised sampling, Kimi k1.5, arXiv 2501.12599, section 2.3.4). A candidate that came twice counts once, unless
     there are too few. With `of` = 1 everything is kept: the problems of `candidates` themselves.
     ahead: steps that are picked for at once, from one prediction; no problem is asked for twice in them.
 
@@ -81,7 +81,8 @@ class Target:
             once.setdefault(name_of(request.problem), request)
         asked = list(once.values()) if len(once) >= n else asked
         p, expected = await self.predictor.predict([r.problem for r in asked], ctx)
-        kept = self.nearest(p, n, ctx).sort().values.tolist()
+        by = expected if self.pick == "failed" else p  # its weights are rates, not draws of them
+        kept = self.nearest(by, n, ctx).sort().values.tolist()
         return [replace(asked[i], info={**asked[i].info, "predicted": float(expected[i])}) for i in kept]
 
     def nearest(self, p: Tensor, n: int, ctx: Ctx) -> Tensor:
