@@ -35,9 +35,9 @@ class Target:
 
     pick: `topk`, the nearest (MoPPS, arXiv 2507.04632); `threshold`, any in [low, high], at random, filled up with the
     nearest to it (there too); `sample`, without replacement with probabilities proportional to
-    exp(-|p - target| / tau) (DOTS, arXiv 2506.05316); `failed`, likewise proportional to 1 - the expected rate, whatever
-    the target (prioritised sampling, Kimi k1.5, arXiv 2501.12599, section 2.3.4). A candidate that came twice counts once, unless
-    there are too few. With `of` = 1 everything is kept: the problems of `candidates` themselves.
+    exp(-|p - target| / tau) (DOTS, arXiv 2506.05316); `failed`, likewise proportional to 1 - the expected rate,
+    whatever the target (prioritised sampling, Kimi k1.5, arXiv 2501.12599, section 2.3.4). A candidate that came twice
+    counts once, unless there are too few. With `of` = 1 everything is kept: the problems of `candidates` themselves.
     ahead: steps that are picked for at once, from one prediction; no problem is asked for twice in them.
 
     A request carries `predicted`, the expected rate, which is a column of its rows. The report says how that compares
