@@ -98,6 +98,7 @@ def _deciders(seen: Any, does: Any) -> str:
 
 def scoreboard() -> Iterator[str]:
     """Every claim that was measured, check by check, from the result files alone."""
+    from shuhari.claims.result import in_words
     from shuhari.library import names, result
     from shuhari.recipe import load
 
@@ -116,16 +117,9 @@ def scoreboard() -> Iterator[str]:
         yield from (f"- {told(check)}" for check in r["checks"])
         for name, arm in r["arms"].items():
             if name != "method":
-                yield f"- arm `{name}`: {differs(arm['changes'])}"
+                yield f"- arm `{name}`: {', '.join(f'`{c}`' for c in in_words(arm['changes']))}"
         file, picture = f"../results/claims/{r['method']}.json", f"../results/plots/{r['method']}.png"
         yield f"- [values, curves, notes]({file}), [picture]({picture})"
-
-
-def differs(changes: Mapping[str, Any]) -> str:
-    """What an arm sets otherwise than the method; what it lacks is told by the table that is gone."""
-    gone = {k.rpartition(".")[0] for k, v in changes.items() if v is None}
-    said = [f"`{k} = {v}`" for k, v in changes.items() if v is not None and v != {}]
-    return ", ".join([*said, *(f"without `{g}`" for g in sorted(gone) if not any(f"`{g}." in s for s in said))])
 
 
 def told(check: Mapping[str, Any]) -> str:

@@ -166,6 +166,13 @@ def differs(claim: Claim, arm: str) -> dict[str, Any]:
     return {k: there for k, (there, _) in apart(theirs, ours).items() if k.split(".")[0] not in skip}
 
 
+def in_words(changes: Mapping[str, Any]) -> list[str]:
+    """What `differs` found, a phrase each; what an arm lacks is told by the table that is gone."""
+    gone = {k.rpartition(".")[0] for k, v in changes.items() if v is None}
+    said = [f"{k} = {v}" if v != "" else f'{k} = ""' for k, v in changes.items() if v is not None and v != {}]
+    return [*said, *(f"without {g}" for g in sorted(gone) if not any(s.startswith(f"{g}.") for s in said))]
+
+
 def mean(values: Sequence[float | None]) -> float | None:
     """Of the values that a result has, None where it has none."""
     there = [v for v in values if v is not None]

@@ -116,7 +116,7 @@ def _kept(named: list[str], out: Path, json: bool) -> None:
 
 def _plan(one: Any, root: Path) -> None:
     """What a claim would run, and what of it is there."""
-    from shuhari.claims.result import differs, hashes, quantities_of
+    from shuhari.claims.result import differs, hashes, in_words, quantities_of
     from shuhari.claims.runs import planned
 
     hashes(one)  # builds every arm, so that mistakes are told of
@@ -125,7 +125,7 @@ def _plan(one: Any, root: Path) -> None:
     budget = "".join(f", {amount:,.0f} {unit} each" for unit, amount in ([one.budget] if one.budget else []))
     say(f"{len(jobs)} runs, {sum(j.done for j in jobs)} of them there{budget}; {len(one.seeds)} seeds")
     table(("arm", "what differs from the method"), [
-        (name, ", ".join(f"{k} = {v}" for k, v in differs(one, name).items()) or "-") for name in one.arms
+        (name, ", ".join(in_words(differs(one, name))) or "-") for name in one.arms
     ])  # fmt: skip
     table(("check", "claimed", "margin"), [
         (c.quantity.get("metric") or c.quantity["use"], f"{c.rule.arm} {c.rule.direction} of {c.rule.against}",
