@@ -3,10 +3,10 @@
     python benchmarks/aa.py [tables | text] [--workers N]
 
 `tables`: 400 comparisons, 200 of the bandit's recipe and 200 of the gridworld's, each of 2 x 8 seeds that no other
-comparison has; the last reward. `text`: 64 runs of a tiny language model, eight from each of eight warm-ups, at a
-learning rate at which some collapse; 400 comparisons resample 2 x 8 of them without replacement, so their interval is
-that of this pool, and one over pools would be wider. What counts is the rule of claims: a verdict `holds` in either
-direction. Beside it stand the paired t interval of five seeds and the percentile bootstrap's. Results:
+comparison has; the last reward. `text`: 64 runs of a tiny language model, eight from each of eight warm-ups, with
+bounds of the ratio under which some collapse; 400 comparisons resample 2 x 8 of them without replacement, so their
+interval is that of this pool, and one over pools would be wider. What counts is the rule of claims: a verdict `holds`
+in either direction. Beside it stand the paired t interval of five seeds and the percentile bootstrap's. Results:
 benchmarks/results/aa.json.
 """
 
@@ -29,8 +29,9 @@ from shuhari.recipe import Recipe, load
 OUT = Path(__file__).parent / "results" / "aa.json"
 COMPARISONS, SEEDS, POOL = 400, 8, 64
 TABLES = {"baselines/bandit": {"steps": 10}, "baselines/gridworld": {"steps": 3}}  # while they still learn
-WARM = {"stage.rl": False, "stage.warm-up.steps": 250}
-TEXT = {"stage.warm-up": False, "steps": 40, "evaluate.every": 40, "part.policy.optimiser.lr": 6e-4}
+WARM = {"stage.rl": False}
+WIDE = {"part.policy.minibatches": 4, "part.policy.terms.clip.low": 1.0, "part.policy.terms.clip.high": 1.0}
+TEXT = {"stage.warm-up": False, "steps": 40, "evaluate.every": 40, **WIDE}
 
 
 def rewards(name: str, settings: dict, seeds: list[int]) -> list[float]:
