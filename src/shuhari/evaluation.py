@@ -27,11 +27,12 @@ from shuhari.stats import by_problem, powers
 
 @dataclass
 class Evaluation:
-    """When and how a run is measured: every `every` steps (0: at the ends only), `n` problems of `split` greedily, and
-    `samples` draws each for the mean and pass@k where that is above 1. `measure`: the reward that is read (default:
-    the first of `score`, `task` and `reward`, the weighted sum, that there is); `solved`: from which value a sample
-    counts as solved. `watch`: so many further problems of the split, behind those, on whose scores a rule that waits
-    for a `plateau` acts, so that what is reported was chosen by nothing (0: it acts on what is reported)."""
+    """When and how a run is measured: every `every` steps (0: at the ends only), `n` problems of `split` greedily (all,
+    where it has fewer), and `samples` draws each for the mean and pass@k where that is above 1. `measure`: the reward
+    that is read (default: the first of `score`, `task` and `reward`, the weighted sum, that there is); `solved`: from
+    which value a sample counts as solved. `watch`: so many further problems of the split, behind those, on whose scores
+    a rule that waits for a `plateau` acts, so that what is reported was chosen by nothing (0: it acts on what is
+    reported)."""
 
     every: int = 0
     n: int = 256

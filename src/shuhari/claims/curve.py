@@ -29,7 +29,8 @@ class Reading:
     `final`, `first`, `best` (the largest), `mean` (of all reports), `last=K` (mean of the last K), `area` (mean over
     the budget, by trapezoids), `to=V` (the budget spent until it first reaches V, interpolated; all of it if it never
     does), `at=OTHER>=V` (its value when OTHER first gets there; NaN if it never does). Curves are read up to where the
-    budget is spent, interpolated there. Reports of NaN are left out, but where the last is one, so is the reading.
+    budget is spent, interpolated there. Reports of NaN are left out; where the last is one, so are `final`, `last`,
+    `mean` and `area`.
     """
 
     metric: str
