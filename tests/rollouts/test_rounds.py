@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from pupils import SOLUTION, Pupil, collected, context, request
-from scipy.optimize import curve_fit
+from scipy.optimize import curve_fit, minimize
 
-from shuhari.data import ContractError, Problem
+from shuhari.data import ContractError, Problem, Step
 from shuhari.models.causal import Causal
 from shuhari.needs import Need, gather
 from shuhari.pack import pack
@@ -51,6 +51,22 @@ def test_only_the_measure_says_what_is_wrong():
     assert collected(HintLadder(measure="format"), ctx)[0].info["hint"] == 0.0 and ctx.spent["rounds"] == 1
 
 
+def scripted(*rounds):
+    """A context that gives the samples these scores in their order; None: none."""
+    scores = iter([s for r in rounds for s in r])
+
+    def grade(text):
+        return {} if (s := next(scores)) is None else {"score": s}
+
+    return context(Pupil(lambda hint, u: False), grade)
+
+
+def test_a_single_answer_above_zero_is_enough_whatever_the_others_lose():
+    wrong, right = (-1.0, None, 0.0, -0.5), (-1.0, 0.0, 0.25, None)
+    ctx = scripted(wrong, right, wrong, wrong)
+    assert [t.info["hint"] for t in collected(HintLadder(), ctx)] == [0.25] * 4 and ctx.spent["rounds"] == 2
+
+
 def test_what_nothing_graded_is_not_wrong():
     ctx = context(Pupil(lambda hint, u: False), grade=lambda text: {})
     collected(HintLadder(), ctx)
@@ -67,6 +83,16 @@ def test_rounds_draw_their_own_noise():
 def test_a_single_level_is_a_fixed_hint():
     ctx = context(model := Pupil(lambda hint, u: False))
     assert {t.info["hint"] for t in collected(HintLadder(levels=(0.5,)), ctx)} == {0.5} and model.seen == ["abcd"] * 4
+
+
+def test_a_hint_goes_after_what_the_request_begins_with_in_the_words_of_who_is_asked():
+    ctx = context(model := Pupil(lambda hint, u: False))
+    ctx.engine.sync({"other": model}, 4)
+    roles, text = set(), model.encode
+    ctx.encode = lambda x, role: roles.add(role) or (text(x) if isinstance(x, str) else x)
+    begun = request(prefix=(Step.of("", text("gh")),))
+    collected(HintLadder(levels=(0.5,), of=Single(role="other")), ctx, begun)
+    assert model.seen == ["ghabcd"] * 4 and roles == {"other"}
 
 
 @pytest.mark.parametrize("levels", [(), (0.5, 0.25), (0.5, 0.5), (-0.1, 0.5), (0.0, 1.1)])
@@ -159,6 +185,64 @@ def test_all_rounds_are_one_group():
     sizes = [hints.count(h) for h in dict.fromkeys(hints)]
     assert hints[:2] == [0.5] * 2 and hints[2] > 0.5 and sum(sizes) == 10
     assert ctx.spent["tokens"] == 10 * 2
+
+
+def by_hand(told, target):
+    """The share after the rounds `told`, (share, accuracy, samples): the penalised squares of the documented model,
+    minimised without their derivatives or residuals, and the curve read off where it is nearest to the target."""
+    h, accuracy, n = np.array(told).T
+
+    def says(x, h):
+        a, b, c = 10 * np.exp(x[0]), x[1], x[2] ** 2 / (1 + x[2] ** 2)
+        return c + (1 - c) / (1 + np.exp(-a * (h - b)))
+
+    def loss(x):  # each prior weighs a hundredth of a sample
+        return n @ (says(x, h) - accuracy) ** 2 + 0.01 * (x[0] ** 2 + (x[1] - h[0]) ** 2 + x[2] ** 2)
+
+    options = {"xatol": 1e-7, "fatol": 1e-12, "maxiter": 4000}
+    x = min(
+        (minimize(loss, (0.0, b, z), method="Nelder-Mead", options=options) for b in (h[0], 0.5) for z in (0.1, 0.6)),
+        key=lambda found: found.fun,
+    ).x
+    shares = np.linspace(0, 1, 10_001)
+    return float(shares[np.abs(says(x, shares) - target).argmin()])
+
+
+@pytest.mark.parametrize("target", [0.3, 0.7])
+def test_few_samples_are_read_with_the_documented_priors(target):
+    for told in (((0.8, 0.5, 1),), ((0.2, 0.25, 1),), ((0.2, 0.0, 1), (0.6, 0.75, 1))):
+        assert inverse(target, *fitted(told)) == pytest.approx(by_hand(told, target), abs=2e-4)
+
+
+LONG = "abcdefgh" * 12 + "a"  # 97 tokens: a share that is a little off is another hint
+
+
+CASES = [(LONG, 0.7, 0.3), (LONG, 0.35, 0.62), (SOLUTION, 0.7, 0.3)]
+
+
+@pytest.mark.parametrize(("solution", "target", "first"), CASES, ids=["high", "low", "coarse"])
+def test_each_hint_is_that_of_a_curve_fitted_by_hand_to_all_rounds_before(solution, target, first):
+    rounds = (  # 33 samples in 6: the accuracies are 1/4, 1/2, none, 3/4, 7/20; of the last nothing follows
+        (0.0, 1.0, 0.0, 0.25, 0.0),
+        (1.0, 0.5, None, 0.0, 1.0, 0.0),
+        (None,) * 5,
+        (1.0, 1.0, 0.0, 1.0, None, 0.75),
+        (0.0, 0.5, 1.0, 0.0, 0.25),
+        (1.0, 0.0, 1.0, 0.5, 1.0, 0.25),
+    )
+    told, share, expected, edges = [], first, [], []
+    for scores in rounds:
+        tokens = share * len(solution)
+        edges.append(abs(tokens % 1 - 0.5))
+        expected += [round(tokens) / len(solution)] * len(scores)
+        if graded := [s for s in scores if s is not None]:
+            told.append((expected[-1], np.mean(graded), len(graded)))
+            share = by_hand(told, target)
+    assert min(edges) > 0.02  # no hint hangs on the last digits of a fit
+    asked = request(sum(map(len, rounds)), solution)
+    group = collected(HintCurve(rounds=len(rounds), target=target, first=first), scripted(*rounds), asked)
+    assert [t.info["hint"] for t in group] == expected
+    assert all(t.request is asked for t in group)
 
 
 def test_a_curriculum_may_say_where_to_begin():

@@ -123,6 +123,15 @@ def test_a_policy_is_chosen_in_some_episodes_and_scored_in_others() -> None:
     found = rows(study, Landscape(J, held=held))
     assert found[0]["study/coverage"] == pytest.approx((0.3 + 0.2 + 0.9) / 3)
     assert found[1]["study/coverage"] == pytest.approx((0.3 + 0.2 + 0.4) / 3)
+    assert [(r["study/trained"], r["study/context"], r["study/own"]) for r in found] == [(1, 1, 0.2), (2, 2, 0.4)]
+
+
+def test_a_score_counts_from_low_to_high() -> None:
+    """Returns of 100, 300 and 400 where 100 is the lowest and 500 the highest: 0, 1/2 and 3/4."""
+    study = Mbtl(contexts(3), trainings=1, pick="equidistant", low=100, high=500)
+    (found,) = rows(study, Landscape(np.tile([0.2, 0.6, 0.8], (3, 1))))
+    assert found["study/coverage"] == pytest.approx((0 + 1 / 2 + 3 / 4) / 3)
+    assert found["study/own"] == pytest.approx(1 / 2)
 
 
 @pytest.mark.parametrize("pick", ["random", "independent"])
@@ -147,18 +156,53 @@ def test_the_first_context_is_in_the_middle_and_the_next_where_most_is_to_win() 
     assert next(r["study/coverage"] for r in found) == pytest.approx(0.9 * 7 / 15)
 
 
-def test_the_surrogate_sees_no_transferred_return() -> None:
-    """What the first run reaches in the second one's context is better than the second run: the surrogate is fitted to
-    the latter."""
-    study = Mbtl(contexts(5), trainings=3, high=500, slope=0.0, beta="inverse")
-    J = np.zeros((5, 5))
-    J[2] = [0.9, 0.9, 0.2, 0.9, 0.9]
-    J[0, 0] = 0.1
-    low, _ = surrogate([2, 0], np.array([0.2, 0.1]), 5, 0.1, 9, 1)
-    assert low.max() < 0.5
-    worth = acquisition(low, np.zeros(5), J.max(0), 0.0, 0.0)
-    assert worth[3] == 0  # nothing to win where V is 0.9: had the surrogate seen 0.9, there would be
-    assert study.next(J, [2, 0], 0) in (1, 3, 4)
+def test_the_surrogate_sees_no_transferred_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two runs the second is the better one at home, and the first both elsewhere and in the context that the second
+    lends its policy to: who looks at what a run or a context has at best goes on beside the first."""
+    J = np.zeros((7, 7))
+    J[1, [1, 3]] = 0.1, 1.0
+    J[5, [1, 5]] = 0.7, 0.5
+    seen = []
+
+    def spied(at: Any, y: Any, *rest: Any) -> Any:
+        seen.append(dict(zip(at, y.tolist(), strict=True)))
+        return surrogate(at, y, *rest)
+
+    monkeypatch.setattr("shuhari.studies.surrogate.surrogate", spied)
+    study = Mbtl(contexts(7), trainings=3, high=500, slope=0.0, beta="inverse", restarts=0)
+    assert study.next(J, [1, 5], 0) in (4, 6) and seen == [{1: 0.1, 5: 0.5}]
+
+
+@pytest.mark.parametrize("slope", [0.0, 0.07, "fitted"])
+@pytest.mark.parametrize("beta", ["one", "inverse", "log"])
+def test_the_next_context_is_the_best_by_enumeration(beta: Any, slope: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the surrogate says: here any numbers, that the weight, the slope and V all have a say."""
+    n, rng = 8, np.random.default_rng(4)
+    weight = {"one": lambda k: 1.0, "inverse": lambda k: 1 / (1 + k), "log": lambda k: np.log1p(k) ** 0.5}[beta]
+    study = Mbtl(contexts(n), beta=beta, slope=slope, trainings=5, noise=0.3, restarts=4)
+    for k in (1, 2, 4):
+        for seed in range(20):
+            J, done = np.zeros((n, n)), rng.permutation(n)[:k].tolist()
+            J[done] = rng.uniform(0, 0.8, (k, n))
+            J[done, done] += 0.2
+            mean, deviation = rng.uniform(size=(2, n))
+            told = []
+            monkeypatch.setattr(
+                "shuhari.studies.surrogate.surrogate",
+                lambda *of, told=told, say=(mean, deviation): told.append(of) or say,
+            )
+            c = slope
+            if slope == "fitted":
+                steps, losses = zip(*[(abs(a - b), J[a, a] - J[a, b]) for a in done for b in range(n)], strict=True)
+                c = max(0.0, np.linalg.lstsq(np.array(steps, float)[:, None], np.array(losses), rcond=None)[0].item())
+            promise = {
+                a: sum(max(mean[a] + weight(k) * deviation[a] - c * abs(a - b) - max(J[:, b]), 0) for b in range(n))
+                for a in range(n)
+                if a not in done
+            }
+            assert study.next(J, done, seed) == max(promise, key=lambda a: promise[a])
+            (at, y, *rest, _) = told[0]
+            assert (at, list(y), rest) == (done, [J[a, a] for a in done], [n, 0.3, 4])
 
 
 def test_equal_parts() -> None:
