@@ -107,11 +107,13 @@ def scoreboard() -> Iterator[str]:
     count = Counter(r["verdict"] for r in found)
     yield f"{len(found)} of {len(claims)} measured: {', '.join(f'{count[v]} {v}' for v in Verdict)}."
     yield ""
-    yield row("method", "verdict", "full runs", "scale")
-    yield row("---", "---", "---", "---")
+    yield row("method", "verdict", "checks that hold", "full runs (core)", "scale")
+    yield row("---", "---", "---", "---", "---")
     for r in found:
-        runs = "<br>".join(f"{h['date']} {h['verdict']}" for h in r["history"])
-        yield row(f"[`{r['method']}`](#{r['method'].replace('/', '')})", f"**{r['verdict']}**", runs, scale(r))
+        runs = "<br>".join(f"{h['date']} {h['verdict']} ({h['core'][:4]})" for h in r["history"])
+        held = sum(c["verdict"] == Verdict.HOLDS for c in r["checks"])
+        link = f"[`{r['method']}`](#{r['method'].replace('/', '')})"
+        yield row(link, f"**{r['verdict']}**", f"{held} of {len(r['checks'])}", runs, scale(r))
     for r in found:
         yield from ("", f"### {r['method']}", "", r["says"].replace("\n", " "), "")
         yield from (f"- {told(check)}" for check in r["checks"])
@@ -145,7 +147,8 @@ def scale(result: Mapping[str, Any]) -> str:
     budget = ", ".join(f"{amount:,.0f} {unit}" for unit, amount in (result["budget"] or {}).items()) or "no training"
     start = result["start"].get("method", {}).get("mean")
     began = f", from {start:.0%}" if start is not None and not task.startswith("gym/") else ""
-    return f"{result['model']['parameters']:,} parameters, {task}, {budget} a run{began}, {len(result['seeds'])} seeds"
+    seeds = f"{len(result['seeds'])} seeds, {result['wall_s'] / 60:.0f} min of one core"
+    return f"{result['model']['parameters']:,} parameters, {task}, {budget} a run{began}, {seeds}"
 
 
 def papers() -> Iterator[str]:

@@ -76,8 +76,8 @@ def test_what_nothing_graded_is_not_wrong():
 def test_rounds_draw_their_own_noise():
     never = Pupil(lambda hint, u: never.noise.append(u) or False)
     never.noise = []
-    collected(HintLadder(levels=(0.0, 0.01)), context(never))  # a hundredth of the solution is no token of it
-    assert len(set(never.noise)) == 8 and never.seen == [""] * 8
+    collected(HintLadder(levels=(0.0, 0.01, 0.02)), context(never))  # a fiftieth of the solution is no token
+    assert len(set(never.noise)) == 12 and never.seen == [""] * 12
 
 
 def test_a_single_level_is_a_fixed_hint():

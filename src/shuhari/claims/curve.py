@@ -92,7 +92,9 @@ class Reading:
 def curve(columns: Columns, metric: str, spent: Sequence[float], start: Mapping[str, float] = {}) -> Curve:
     """(x, y) of a metric where it was reported; an evaluated one begins with its score before the first step."""
     if metric not in columns:
-        raise KeyError(f"no metric {metric!r} in the run; {nearest(metric, columns)}")
+        family = [n for n in columns if n.partition("/")[0] == metric.partition("/")[0]]
+        there = f"; there are {', '.join(family[:12])}" if family else ""
+        raise KeyError(f"no metric {metric!r} in the run; {nearest(metric, columns)}{there}")
     points = [(s, v) for s, v in zip(spent, columns[metric], strict=True) if isinstance(v, int | float)]
     began = start.get(metric.removeprefix("evaluate/")) if metric.startswith("evaluate/") else None
     if began is not None and began == began:

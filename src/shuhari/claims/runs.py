@@ -104,8 +104,8 @@ def make(
     tell: Callable[[Progress], None] = lambda _: None,
 ) -> Made:
     """Make what is missing of a claim's runs under `root` and read them all. workers: processes (0: one a core). Raises
-    ClaimError where a run fails, when the others are done; and, at the first run that shows it, where an arm does not
-    spend its budget, or RecipeError where it lacks what a check is about."""
+    ClaimError where a run fails, when the others are done, or those begun where two fail alike; and, at the first run
+    that shows it, where an arm does not spend its budget, or RecipeError where it lacks what a check is about."""
     for i, quantity in enumerate(quantities):
         if not quantity.trains:
             value(quantity, Evidence(claim.seeds[0]), METHOD, i)
@@ -174,7 +174,7 @@ def _drive(jobs: Sequence[Job], workers: int, tell: Callable[[Progress], None], 
     for job in jobs:
         if job not in left:
             look(job)
-    total, failed = len(jobs), dict[Job, str]()
+    total, failed, alike = len(jobs), dict[Job, str](), False
     tell(Progress((total - len(left)) / total, total - len(left), total))
     if not left:
         return
@@ -199,11 +199,14 @@ def _drive(jobs: Sequence[Job], workers: int, tell: Callable[[Progress], None], 
                         told = f"a worker died in {job.arm} seed {job.seed} (out of memory?): {died}"
                         raise ClaimError(told) from died
                     if error:
+                        alike = alike or error in failed.values()  # no bad luck of one run, so of all
                         failed[job] = error
                     else:
                         look(job)
                     why = f": failed, {error}" if error else ""
                     tell(_progress(jobs, left, flying, f"{job.arm} seed {job.seed}{why}"))
+                if alike:
+                    left = []
                 if not ended:
                     tell(_progress(jobs, left, flying))
         except BaseException:
@@ -213,8 +216,10 @@ def _drive(jobs: Sequence[Job], workers: int, tell: Callable[[Progress], None], 
                 process.terminate()  # a run that is killed goes on from its last checkpoint
             raise
     if failed:
-        told = "\n".join(f"  {j.arm} seed {j.seed} ({j.path}): {error}" for j, error in failed.items())
-        raise ClaimError(f"{len(failed)} of {total} runs failed:\n{told}")
+        runs = {e: [f"{j.arm} seed {j.seed} ({j.path})" for j in failed if failed[j] == e] for e in failed.values()}
+        told = "\n".join(f"  {', '.join(names)}: {error}" for error, names in runs.items())
+        stopped = "; two for one reason, so no others were begun" if alike else ""
+        raise ClaimError(f"{len(failed)} of {total} runs failed{stopped}:\n{told}")
 
 
 def _ready(left: Sequence[Job], flying: Mapping[Any, Job]) -> list[Job]:

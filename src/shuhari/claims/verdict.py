@@ -76,8 +76,9 @@ class Rule:
         """Why two arms leave nothing to tell, if they do; `high`: the largest effect that there may be."""
         if not isinstance(self.against, str):
             return ""
-        if self.direction in ("up", "down") and not np.nan_to_num(x - self.factor * y).any():
-            return "both sides are the same in every pair"
+        alike = int((x == y).sum())
+        if self.direction in ("up", "down") and np.isfinite(x * y).sum() - alike < LEAST and alike:
+            return f"both sides are the same in {'every pair' if alike == len(x) else f'{alike} of {len(x)} pairs'}"
         if not self.range:
             return ""
         least, most = self.range

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from shuhari.claims.runs import Progress
 
 QUIET = 15.0  # seconds between two lines where the output is no terminal
+WORDS = {"up": "above", "down": "below", "not lower": "not lower than", "not higher": "not higher than"}
 BEGIN, CHANCE = (0.1, 0.6), 0.2  # what a warm start scores, and less than which an untrained policy should
 
 
@@ -53,9 +55,12 @@ def claim(
         _kept(named, out, json)
         return
     claims = [read(name, smoke=smoke) for name in named]  # a mistake in one is found before the first run
+    if twice := [name for name, times in Counter(one.name for one in claims).items() if times > 1]:
+        raise typer.BadParameter(f"two recipes are called {twice[0]!r}, and would share a result: give each its --out")
     if dry:
-        for one in claims:
+        for name, one in zip(named, claims, strict=True):
             _plan(one, runs)
+            read(name, smoke=True)  # a mistake in `smoke` is one too
         return
     for option, folder in (("--out", out), ("--runs", runs))[smoke:]:
         try:
@@ -100,17 +105,26 @@ def _measured(one: Any, workers: int, root: Path, out: Path) -> dict[str, Any]:
 
 
 def _kept(named: list[str], out: Path, json: bool) -> None:
-    """Show results: those under `out`, else the ones that the library brings."""
+    """Show results: those under `out`, else, and says so, the ones that the library brings."""
     from shuhari.library import result as kept
     from shuhari.recipe import load
 
-    results = {name: kept(name, out / "claims") or kept(name) for name in (load(n).name for n in named)}
-    if missing := [name for name, result in results.items() if result is None]:
-        raise typer.BadParameter(f"{', '.join(missing)}: not measured; `shuhari claim {missing[0]}` does it")
+    results = []
+    for given in named:
+        recipe = load(given)
+        own = kept(recipe.name, out / "claims")
+        result = own or kept(recipe.name)
+        if result is None and not recipe.tree.get("claim"):
+            raise typer.BadParameter(f"{given} states no claim")
+        if result is None:
+            raise typer.BadParameter(f"{recipe.name}: not measured; `shuhari claim {given} --out {out}` does it")
+        results.append(result)
+        if not own:
+            note(f"{recipe.name}: nothing in {out / 'claims'}; this is the result that shuhari brings")
     if json:
-        as_json(list(results.values()))
+        as_json(results)
         return
-    for result in filter(None, results.values()):
+    for result in results:
         _show(result)
 
 
@@ -123,12 +137,14 @@ def _plan(one: Any, root: Path) -> None:
     say(f"{one.name}: {one.says}")
     jobs = planned(one, root.resolve(), any(q.alone for q in quantities_of(one))) if one.arms else []
     budget = "".join(f", {amount:,.0f} {unit} each" for unit, amount in ([one.budget] if one.budget else []))
-    say(f"{len(jobs)} runs, {sum(j.done for j in jobs)} of them there{budget}; {len(one.seeds)} seeds")
+    begun = sum(j.arm not in one.arms for j in jobs)
+    warm = f"; {begun} runs are warm starts and an untrained policy" if begun else ""
+    say(f"{len(jobs)} runs, {sum(j.done for j in jobs)} of them there{budget}; {len(one.seeds)} seeds{warm}")
     table(("arm", "what differs from the method"), [
         (name, ", ".join(in_words(differs(one, name))) or "-") for name in one.arms
     ])  # fmt: skip
     table(("check", "claimed", "margin"), [
-        (c.quantity.get("metric") or c.quantity["use"], f"{c.rule.arm} {c.rule.direction} of {c.rule.against}",
+        (c.quantity.get("metric") or c.quantity["use"], f"{c.rule.arm} {WORDS[c.rule.direction]} {c.rule.against}",
          c.rule.margin) for c in one.checks
     ])  # fmt: skip
 
@@ -175,7 +191,7 @@ def _told(name: str) -> Iterator[Callable[[Progress], None]]:
         if p.finished or now - last[0] > QUIET:
             gone, done = now - last[1], p.share - last[2]
             left = f", ETA {gone * (1 - p.share) / done:.0f} s" if done > 0.02 else ""
-            end = f"; {p.finished}" if p.finished else ""
+            end = f"; {told}" if (told := p.finished or p.now) else ""
             note(f"{name}: {p.done}/{p.total} runs, {p.share:.0%}{left}{end}")
             last[0] = now
 

@@ -27,6 +27,7 @@ class Live:
         self.total = recipe.total
         self.panel: Any = None
         self.seen: dict[str, Any] = {}
+        self.stage = ""
         self.told: set[str] = set()
         self.last = float("-inf")
         self.started = False
@@ -75,6 +76,9 @@ class Live:
         self.eta.add(report)
         total = f"/{self.total}" if self.total else ""
         out = {"step": f"{report['step']}{total}", "stage": str(report.get("stage", ""))}
+        if self.seen and out["stage"] != self.stage:  # a stage may report other things
+            self.seen = {k: v for k, v in self.seen.items() if k == "held-out"}
+        self.stage = out["stage"]
         for label, name in chosen(report).items():
             self.seen[label] = report[name]
         out |= {label: number(value) for label, value in self.seen.items() if value == value}  # NaN: nothing graded
