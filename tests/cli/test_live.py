@@ -62,6 +62,14 @@ def test_cells_keep_the_last_score_and_name_what_is_there(tmp_path: Path) -> Non
     assert second["ETA"] == "0:02"
 
 
+def test_a_stage_begins_without_the_last_one_s_numbers_and_tells_of_what_was_not_graded(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text(RECIPE)
+    live = Live(load(tmp_path / "tiny.toml"), tmp_path)
+    live.cells({**report("warm-up", 1.0), "step": 1, "policy/loss/nll": 2.5, "evaluate/greedy": 0.25})
+    cells = live.cells({**report("rl", 2.0), "step": 2, "reward/mean": 0.5, "rollout/ungraded": 0.125})
+    assert (cells["reward"], cells["held-out"], cells["ungraded"]) == ("0.5", "0.25", "12%") and "loss" not in cells
+
+
 def test_on_a_terminal_one_panel_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd) -> None:
     (tmp_path / "tiny.toml").write_text(RECIPE)
     monkeypatch.setenv("FORCE_COLOR", "1")

@@ -16,7 +16,8 @@ QUIET = 5.0  # seconds between two lines where the output is no terminal
 
 
 class Live:
-    """Shows reports; a context manager. The last held-out score stays until a new one comes."""
+    """Shows reports; a context manager. The last held-out score stays until a new one comes, what else a stage does not
+    report every step until the stage ends."""
 
     def __init__(self, recipe: Recipe, path: Path) -> None:
         from rich.console import Console
@@ -82,6 +83,8 @@ class Live:
         for label, name in chosen(report).items():
             self.seen[label] = report[name]
         out |= {label: number(value) for label, value in self.seen.items() if value == value}  # NaN: nothing graded
+        if share := report.get("rollout/ungraded"):
+            out["ungraded"] = f"{share:.0%}"
         if (rate := self.eta.rate()) is not None:
             out["tokens/s" if "spent/tokens" in report else "decisions/s"] = f"{rate:,.0f}"
         if (left := self.eta.left()) is not None:
