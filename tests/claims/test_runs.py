@@ -121,6 +121,32 @@ def test_runs_that_fail_are_told_of_together(recipe: str, tmp_path: Path) -> Non
     assert all(Run(j.path).status == "complete" for j in left)
 
 
+def test_what_fails_twice_alike_fails_for_all(recipe: str, tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "own_blow.py").write_text(BLOW.replace('batch["advantage"] *', 'batch["nothing"] *'))
+    text = Path(recipe).read_text().replace("part.policy.optimiser.lr = 0.3", 'collect.blow.use = "own_blow.py:Blow"')
+    Path(recipe).write_text(text)
+    assert ran(["claim", recipe, "--out", str(tmp_path / "o"), "--runs", str(tmp_path / "r"), "--workers", "1"]) == 1
+    err = " ".join(capsys.readouterr().err.split())
+    assert "two for one reason, so no others were begun" in err and "no column 'nothing'" in err
+    assert len(list((tmp_path / "r").glob("*/error.txt"))) < 5
+
+
+def test_results_that_are_broken_or_of_another_are_told_of(recipe: str, tmp_path: Path, capsys: Any) -> None:
+    kept = tmp_path / "claims" / "own.json"
+    kept.parent.mkdir()
+    kept.write_text('{"format": 1, "verdict": "holds"}')
+    at = ["--out", str(tmp_path)]
+    assert ran(["claim", recipe, "--show", *at]) == 2 and "without says, checks" in capsys.readouterr().err
+    assert ran(["claim", recipe, "--stale", "--dry-run", *at]) == 0 and "without says" in capsys.readouterr().err
+    assert ran(["claim", "rlvr/pacs", "--show", *at]) == 0 and "that shuhari brings" in capsys.readouterr().err
+    assert ran(["claim", "data/sft_grpo", "--show", *at]) == 2 and "states no claim" in capsys.readouterr().err
+    (tmp_path / "more").mkdir()
+    other = Path(recipe).rename(tmp_path / "more" / "own.toml")
+    Path(recipe).write_text(other.read_text())
+    assert ran(["claim", recipe, str(other), "--dry-run", *at]) == 2
+    assert "two recipes are called 'own'" in capsys.readouterr().err
+
+
 def test_a_run_that_diverges_is_evidence_without_a_value(recipe: str, tmp_path: Path) -> None:
     (tmp_path / "own_blow.py").write_text(BLOW)
     text = Path(recipe).read_text().replace("part.policy.optimiser.lr = 0.3", 'collect.blow.use = "own_blow.py:Blow"')

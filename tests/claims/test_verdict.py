@@ -55,6 +55,9 @@ def test_the_table(direction: str, margin: float, effect: float, verdict: Verdic
 def test_arms_that_do_the_same_show_nothing() -> None:
     same = [0.4] * 8
     assert Rule("up").judge(same, same)[::2] == (O, "both sides are the same in every pair")
+    nearly = [*same[:-1], same[-1] + 1]
+    why = f"both sides are the same in {len(same) - 1} of {len(same)} pairs"
+    assert Rule("up").judge(nearly, same)[::2] == Rule("down", factor=0.5).judge(nearly, same)[::2] == (O, why)
     assert Rule("not lower", 0.01).judge(same, same)[0] is H
     assert Rule("up", against=0.4).judge(same, same)[0] is F  # a number is no arm: it was not reached
 

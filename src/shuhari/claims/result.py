@@ -15,15 +15,27 @@ from typing import Any
 
 import numpy as np
 
+from shuhari import library
 from shuhari.claims.claim import METHOD, Claim, digest
 from shuhari.claims.quantities import Evidence, Quantity, Simulated, value
 from shuhari.claims.runs import Made
 from shuhari.claims.sources import own_modules, version
 from shuhari.claims.verdict import Verdict, overall
-from shuhari.library import RESULT
 from shuhari.overlay import RecipeError
 from shuhari.recipe import apart, dump
 from shuhari.store.files import replace_file
+
+WHOLE = ("verdict", "says", "checks", "start", "chance", "arms", "hashes", "history")
+
+
+def kept(name: str, at: Path | None = None) -> dict[str, Any] | None:
+    """The result of a claim under `at`, or of those that the library brings; None where it was not measured.
+    RecipeError where it is not a whole one."""
+    found = library.result(name, at)
+    if found is not None and (gone := [key for key in WHOLE if key not in found]):
+        where = (at or library.results()) / f"{name}.json"
+        raise RecipeError("", f"{where} is no result of a claim (without {', '.join(gone)}): move it away")
+    return found
 
 
 def judged(claim: Claim, quantities: Sequence[Quantity], made: Made) -> list[dict[str, Any]]:
@@ -72,7 +84,7 @@ def result_of(
     if history and {**history[-1], "date": ""} == {**now, "date": ""}:  # the same runs, read again
         now = history.pop()
     return {
-        "format": RESULT,
+        "format": library.RESULT,
         "method": claim.name,
         "smoke": claim.smoke,
         "verdict": verdict.value,

@@ -77,7 +77,7 @@ class Rule:
         if not isinstance(self.against, str):
             return ""
         alike = int((x == y).sum())
-        if self.direction in ("up", "down") and np.isfinite(x * y).sum() - alike < LEAST and alike:
+        if self.direction in ("up", "down") and 2 * alike > len(x):
             return f"both sides are the same in {'every pair' if alike == len(x) else f'{alike} of {len(x)} pairs'}"
         if not self.range:
             return ""

@@ -90,9 +90,8 @@ def claim(
 
 
 def _measured(one: Any, workers: int, root: Path, out: Path) -> dict[str, Any]:
-    from shuhari.claims.result import hashes, quantities_of, result_of
+    from shuhari.claims.result import hashes, kept, quantities_of, result_of
     from shuhari.claims.runs import make
-    from shuhari.library import result as kept
 
     quantities, told, before = quantities_of(one), hashes(one), None if one.smoke else kept(one.name, out / "claims")
     try:
@@ -106,7 +105,7 @@ def _measured(one: Any, workers: int, root: Path, out: Path) -> dict[str, Any]:
 
 def _kept(named: list[str], out: Path, json: bool) -> None:
     """Show results: those under `out`, else, and says so, the ones that the library brings."""
-    from shuhari.library import result as kept
+    from shuhari.claims.result import kept
     from shuhari.recipe import load
 
     results = []
@@ -153,14 +152,20 @@ def _stale(out: Path, given: list[str] | None) -> list[str]:
     """Those of the recipes `given` (none: of all that were measured) whose result is missing, out of date, or of an
     older core."""
     from shuhari.claims.claim import read
+    from shuhari.claims.result import kept
     from shuhari.claims.result import stale as why
     from shuhari.claims.sources import version
-    from shuhari.library import result as kept
+    from shuhari.overlay import RecipeError
     from shuhari.recipe import load, names
 
     found = []
-    for name in given or [n for n in names() if kept(n, out / "claims") is not None]:
-        result = kept(load(name).name, out / "claims")
+    for name in given or [n for n in names() if (out / "claims" / f"{n}.json").is_file()]:
+        called = load(name).name
+        try:
+            result = kept(called, out / "claims")
+        except RecipeError as error:
+            note(f"{name}: {error}")  # the others go on
+            continue
         reason = "not measured" if result is None else why(read(name), result)
         reason = reason or ("older core" if result is not None and result["hashes"]["core"] != version() else "")
         if reason:
