@@ -56,7 +56,8 @@ def claim(
         return
     claims = [read(name, smoke=smoke) for name in named]  # a mistake in one is found before the first run
     if twice := [name for name, times in Counter(one.name for one in claims).items() if times > 1]:
-        raise typer.BadParameter(f"two recipes are called {twice[0]!r}, and would share a result: give each its --out")
+        why = f"two recipes are called {twice[0]!r}, and would share a result"
+        raise typer.BadParameter(f"{why}: claim them apart, each with an --out of its own")
     if dry:
         for name, one in zip(named, claims, strict=True):
             _plan(one, runs)
