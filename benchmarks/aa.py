@@ -21,13 +21,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from scipy.stats import ttest_rel
 
 import shuhari
 from shuhari.api import initial
 from shuhari.recipe import Recipe, load
 
 OUT = Path(__file__).parent / "results" / "aa.json"
-COMPARISONS, SEEDS, POOL = 400, 8, 64
+COMPARISONS, SEEDS, POOL, MANY = 400, 8, 64, 100_000
 TABLES = {"baselines/bandit": {"steps": 10}, "baselines/gridworld": {"steps": 3}}  # while they still learn
 WARM = {"stage.rl": False}
 WIDE = {"part.policy.minibatches": 4, "part.policy.terms.clip.low": 1.0, "part.policy.terms.clip.high": 1.0}
@@ -114,12 +115,19 @@ def text(pool: ProcessPoolExecutor) -> dict:
     """400 comparisons resampled from 64 runs."""
     futures = [pool.submit(scores, list(range(i, i + SEEDS))) for i in range(0, POOL, SEEDS)]
     values = np.array([v for f in futures for v in f.result()])
+    return {"values": [round(float(v), 4) for v in values], **resampled(values)}
+
+
+def resampled(values: np.ndarray) -> dict:
+    """400 comparisons of 2 x 8 of the pool; and the paired t alone on 100,000, which is its level on this pool."""
+    from shuhari.stats import wilson
+
     rng = np.random.default_rng(0)
-    pairs = []
-    for _ in range(COMPARISONS):
-        drawn = rng.permutation(POOL)[: 2 * SEEDS]
-        pairs.append((values[drawn[:SEEDS]], values[drawn[SEEDS:]]))
-    return {"values": [round(float(v), 4) for v in values], "400 of 64": shares(pairs)}
+    drawn = [rng.permutation(values)[: 2 * SEEDS].reshape(2, SEEDS) for _ in range(COMPARISONS)]
+    more = np.array([rng.permutation(values)[: 2 * SEEDS] for _ in range(MANY)]).reshape(MANY, 2, SEEDS)
+    e = wilson(int((ttest_rel(more[:, 0], more[:, 1], axis=1).pvalue < 0.05).sum()), MANY)
+    level = {"excluded": round(e.value * MANY), "of": MANY, "share": e.value, "low": e.low, "high": e.high}
+    return {"400 of 64": shares([(d[0], d[1]) for d in drawn]), "100,000 of 64": {"t, 8 seeds": level}}
 
 
 def main() -> None:
