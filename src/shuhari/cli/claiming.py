@@ -144,8 +144,9 @@ def _plan(one: Any, root: Path) -> None:
         (name, ", ".join(in_words(differs(one, name))) or "-") for name in one.arms
     ])  # fmt: skip
     table(("check", "claimed", "margin"), [
-        (c.quantity.get("metric") or c.quantity["use"], f"{c.rule.arm} {WORDS[c.rule.direction]} {c.rule.against}",
-         c.rule.margin) for c in one.checks
+        (c.quantity.get("metric") or c.quantity["use"],
+         f"{c.rule.arm} {WORDS[c.rule.direction]} {_times(c.rule.factor)}{c.rule.against}", c.rule.margin)
+        for c in one.checks
     ])  # fmt: skip
 
 
@@ -204,6 +205,10 @@ def _told(name: str) -> Iterator[Callable[[Progress], None]]:
     yield tell
 
 
+def _times(factor: float) -> str:
+    return f"{factor:g} x " if factor != 1 else ""
+
+
 def _show(result: dict[str, Any]) -> None:
     from shuhari.claims.result import mean
 
@@ -219,12 +224,11 @@ def _show(result: dict[str, Any]) -> None:
         means = {arm: mean(values) for arm, values in check["values"].items()}
         against = check["against"] if isinstance(check["against"], str) else None
         other = means.get(against) if against else check["against"]
-        times = f" x {check['factor']:g}" if check["factor"] != 1 else ""
         interval = f"[{number(check['low'])}, {number(check['high'])}]" if check["low"] is not None else "-"
         what = check.get("metric") or check.get("use", "")
         rows.append((
             what, check["direction"], f"{check['arm']} {number(means[check['arm']])}",
-            f"{against or 'number'}{times} {number(other)}", check["difference"], interval,
+            f"{_times(check['factor'])}{against or 'number'} {number(other)}", check["difference"], interval,
             check["verdict"] + (f" ({check['why']})" if "why" in check else ""),
         ))  # fmt: skip
     table(("what", "claimed", "arm", "against", "difference", "95 % interval", "verdict"), rows)
