@@ -126,19 +126,18 @@ def scoreboard() -> Iterator[str]:
 
 def told(check: Mapping[str, Any]) -> str:
     """One check: what, of whom, which way and how far, both sides, the difference with its interval, the verdict."""
-    from shuhari.claims.result import mean
+    from shuhari.claims.result import mean, times
 
     sides = []
     for side in (check["arm"], check["against"]):
         found = mean(check["values"].get(side, ()))
         sides.append(str(side) if found is None else f"{side} {found:.3g}")
-    times = f"{check['factor']:g} x " if check["factor"] != 1 else ""
     word = "tolerance" if check["direction"].startswith("not") else "margin"
     margin = f", {word} {check['margin']:g}" if check["margin"] else ""
     value, low, high = ("-" if check[k] is None else f"{check[k]:.3g}" for k in ("difference", "low", "high"))
     why = f" ({check['why']})" if "why" in check else ""
     what = f"`{check.get('metric') or check['use']}` {check['direction']}{margin}"
-    return f"{what}: {sides[0]} - {times}{sides[1]} = {value} [{low}, {high}]: {check['verdict']}{why}"
+    return f"{what}: {sides[0]} - {times(check['factor'])}{sides[1]} = {value} [{low}, {high}]: {check['verdict']}{why}"
 
 
 def scale(result: Mapping[str, Any]) -> str:

@@ -30,7 +30,7 @@ OLD = "policy/log_prob"  # the column of what the policy said before the update
 
 def built(recipe: str) -> Components:
     """The last stage of a recipe."""
-    return stage_components(load(recipe).stages[-1], {})
+    return stage_components(load(recipe).stages[-1])
 
 
 def answers(stage: Components, said: Sequence[str], score: Sequence[float], **told: Sequence[float]) -> Batch:

@@ -7,13 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from built import built
 
 from shuhari.batch import Batch
-from shuhari.build import stage_components
 from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.needs import Need
 from shuhari.pack import pack
-from shuhari.recipe import load
 from shuhari.reduce import reduced, weights
 
 CTX = SimpleNamespace(at=lambda x: x, charge=lambda what, n: None)
@@ -22,7 +21,7 @@ LIVE = Need(("policy",), "log_prob", live=True)
 
 @pytest.fixture(scope="module")
 def stage():
-    return stage_components(load("rlvr/lite_ppo").stages[-1], {})
+    return built("rlvr/lite_ppo")
 
 
 def advantages(transform, *groups):
@@ -43,14 +42,14 @@ def test_the_deviation_is_of_the_raw_rewards(stage):
 
 def test_of_a_single_group_it_is_grpo(stage):
     x = (1.0, 0.0, 0.0, 1.0, 1.0)
-    grpo = stage_components(load("baselines/grpo_chain").stages[-1], {}).collect["advantage"]
+    grpo = built("baselines/grpo_chain").collect["advantage"]
     assert advantages(stage.collect["advantage"], x) == pytest.approx(advantages(grpo, x))
 
 
 def test_a_group_that_nearly_agrees_is_not_blown_up(stage):
     easy, mixed = (1.0,) * 7 + (0.0,), (1.0, 0.0) * 4
     lite = advantages(stage.collect["advantage"], easy, mixed)
-    grpo = advantages(stage_components(load("baselines/grpo_chain").stages[-1], {}).collect["advantage"], easy, mixed)
+    grpo = advantages(built("baselines/grpo_chain").collect["advantage"], easy, mixed)
     assert abs(lite[7]) == pytest.approx(0.875 / np.std([*easy, *mixed], ddof=1), rel=1e-3)
     assert abs(grpo[7]) == pytest.approx(0.875 / np.std(easy, ddof=1), rel=1e-3) and abs(grpo[7]) > abs(lite[7])
 

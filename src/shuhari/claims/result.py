@@ -185,6 +185,11 @@ def in_words(changes: Mapping[str, Any]) -> list[str]:
     return [*said, *(f"without {g}" for g in sorted(gone) if not any(s.startswith(f"{g}.") for s in said))]
 
 
+def times(factor: float) -> str:
+    """The factor of what is compared with, before its name."""
+    return f"{factor:g} x " if factor != 1 else ""
+
+
 def mean(values: Sequence[float | None]) -> float | None:
     """Of the values that a result has, None where it has none."""
     there = [v for v in values if v is not None]

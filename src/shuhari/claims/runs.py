@@ -182,11 +182,11 @@ def _drive(jobs: Sequence[Job], workers: int, tell: Callable[[Progress], None], 
     with ProcessPoolExecutor(count, mp_context=spawn, initializer=_begin, initargs=(version(),)) as pool:
         flying: dict[Future[str], Job] = {}
         try:
-            while left or flying:
+            while flying or (left and not alike):
                 lost = [j for j in left if j.after in failed]
                 failed |= dict.fromkeys(lost, "its warm start failed")
                 left = [j for j in left if j not in lost]
-                for job in _ready(left, flying):
+                for job in () if alike else _ready(left, flying):
                     if len(flying) < 2 * workers:  # so that no worker waits, and a stop leaves little behind
                         left.remove(job)
                         flying[pool.submit(work, job)] = job
@@ -205,8 +205,6 @@ def _drive(jobs: Sequence[Job], workers: int, tell: Callable[[Progress], None], 
                         look(job)
                     why = f": failed, {error}" if error else ""
                     tell(_progress(jobs, left, flying, f"{job.arm} seed {job.seed}{why}"))
-                if alike:
-                    left = []
                 if not ended:
                     tell(_progress(jobs, left, flying))
         except BaseException:
@@ -218,7 +216,7 @@ def _drive(jobs: Sequence[Job], workers: int, tell: Callable[[Progress], None], 
     if failed:
         runs = {e: [f"{j.arm} seed {j.seed} ({j.path})" for j in failed if failed[j] == e] for e in failed.values()}
         told = "\n".join(f"  {', '.join(names)}: {error}" for error, names in runs.items())
-        stopped = "; two for one reason, so no others were begun" if alike else ""
+        stopped = "; two for one reason, so no others were begun" if left else ""
         raise ClaimError(f"{len(failed)} of {total} runs failed{stopped}:\n{told}")
 
 

@@ -130,7 +130,7 @@ def _kept(named: list[str], out: Path, json: bool) -> None:
 
 def _plan(one: Any, root: Path) -> None:
     """What a claim would run, and what of it is there."""
-    from shuhari.claims.result import differs, hashes, in_words, quantities_of
+    from shuhari.claims.result import differs, hashes, in_words, quantities_of, times
     from shuhari.claims.runs import planned
 
     hashes(one)  # builds every arm, so that mistakes are told of
@@ -145,7 +145,7 @@ def _plan(one: Any, root: Path) -> None:
     ])  # fmt: skip
     table(("check", "claimed", "margin"), [
         (c.quantity.get("metric") or c.quantity["use"],
-         f"{c.rule.arm} {WORDS[c.rule.direction]} {_times(c.rule.factor)}{c.rule.against}", c.rule.margin)
+         f"{c.rule.arm} {WORDS[c.rule.direction]} {times(c.rule.factor)}{c.rule.against}", c.rule.margin)
         for c in one.checks
     ])  # fmt: skip
 
@@ -161,12 +161,14 @@ def _stale(out: Path, given: list[str] | None) -> list[str]:
     from shuhari.recipe import load, names
 
     found = []
-    for name in given or [n for n in names() if (out / "claims" / f"{n}.json").is_file()]:
-        called = load(name).name
+    for name in given or names():
+        called = load(name).name if given else name
         try:
             result = kept(called, out / "claims")
         except RecipeError as error:
             note(f"{name}: {error}")  # the others go on
+            continue
+        if result is None and not given:
             continue
         reason = "not measured" if result is None else why(read(name), result)
         reason = reason or ("older core" if result is not None and result["hashes"]["core"] != version() else "")
@@ -205,12 +207,8 @@ def _told(name: str) -> Iterator[Callable[[Progress], None]]:
     yield tell
 
 
-def _times(factor: float) -> str:
-    return f"{factor:g} x " if factor != 1 else ""
-
-
 def _show(result: dict[str, Any]) -> None:
-    from shuhari.claims.result import mean
+    from shuhari.claims.result import mean, times
 
     say(f"{result['method']}: {'a smoke run, no verdict' if result.get('smoke') else result['verdict']}")
     if result["says"]:
@@ -228,7 +226,7 @@ def _show(result: dict[str, Any]) -> None:
         what = check.get("metric") or check.get("use", "")
         rows.append((
             what, check["direction"], f"{check['arm']} {number(means[check['arm']])}",
-            f"{_times(check['factor'])}{against or 'number'} {number(other)}", check["difference"], interval,
+            f"{times(check['factor'])}{against or 'number'} {number(other)}", check["difference"], interval,
             check["verdict"] + (f" ({check['why']})" if "why" in check else ""),
         ))  # fmt: skip
     table(("what", "claimed", "arm", "against", "difference", "95 % interval", "verdict"), rows)

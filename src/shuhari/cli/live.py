@@ -77,7 +77,7 @@ class Live:
         self.eta.add(report)
         total = f"/{self.total}" if self.total else ""
         out = {"step": f"{report['step']}{total}", "stage": str(report.get("stage", ""))}
-        if self.seen and out["stage"] != self.stage:  # a stage may report other things
+        if out["stage"] != self.stage:  # a stage may report other things
             self.seen = {k: v for k, v in self.seen.items() if k == "held-out"}
         self.stage = out["stage"]
         for label, name in chosen(report).items():
