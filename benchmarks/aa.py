@@ -25,7 +25,7 @@ from scipy.stats import ttest_rel
 
 import shuhari
 from shuhari.api import initial
-from shuhari.recipe import Recipe, load
+from shuhari.config.recipe import Recipe, load
 
 OUT = Path(__file__).parent / "results" / "aa.json"
 COMPARISONS, SEEDS, POOL, MANY = 400, 8, 64, 100_000
@@ -37,7 +37,7 @@ TEXT = {"stage.warm-up": False, "steps": 40, "evaluate.every": 40, **WIDE}
 
 def rewards(name: str, settings: dict, seeds: list[int]) -> list[float]:
     """The last reward of a run a seed."""
-    from shuhari.run import train
+    from shuhari.loop.run import train
 
     out = []
     for seed in seeds:
@@ -48,7 +48,7 @@ def rewards(name: str, settings: dict, seeds: list[int]) -> list[float]:
 
 def scores(seeds: list[int]) -> list[float]:
     """The last held-out score of a run a seed, all from one warm-up."""
-    from shuhari.run import train
+    from shuhari.loop.run import train
 
     with TemporaryDirectory() as folder:
         start = shuhari.train(recipe("baselines/grpo_chain", WARM, seeds[0]), folder)

@@ -23,9 +23,9 @@ from typing import Any
 
 from common import HERE, RESULTS, machine, publish, shown, spread, table
 
-from shuhari import recipe
-from shuhari.evaluation import Evaluation, evaluate
-from shuhari.run import loop, open_run
+from shuhari.config import recipe
+from shuhari.loop.evaluation import Evaluation, evaluate
+from shuhari.loop.run import loop, open_run
 
 TASK = {"replace": True, "name": f"{HERE / 'slow.py'}:SlowShop", "guess": 0.4, "most": 4, "turns": 10}
 SIDES = {"sync": 0, "async": 2}

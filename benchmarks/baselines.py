@@ -26,7 +26,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from shuhari import recipe as recipes
+from shuhari.config import recipe as recipes
 from shuhari.store import Run
 
 HERE = Path(__file__).parent

@@ -73,8 +73,8 @@ def network(sizes: dict[str, Any], device: str, dtype: torch.dtype) -> Any:
 
 def causal(lm: Any, dtype: str = "float32") -> Any:
     """Our model upon these weights; it has no tokenizer."""
-    from shuhari.models.causal import Causal
-    from shuhari.models.trunk import Trunk
+    from shuhari.models.text.causal import Causal
+    from shuhari.models.text.trunk import Trunk
 
     model = Causal(dtype=dtype)
     model.module = Trunk(lm, dtype=getattr(torch, dtype))
@@ -87,7 +87,7 @@ def decoding(sizes: dict[str, Any], device: str, args: argparse.Namespace) -> di
     from transformers import GenerationConfig
 
     from shuhari.data import Sampling
-    from shuhari.models.lanes import Row
+    from shuhari.models.text.rows import Row
 
     lm = network(sizes, device, torch.bfloat16).eval()
     decoder = causal(network(sizes, device, torch.float32)).decoder(slots=args.rows, dtype="bfloat16")

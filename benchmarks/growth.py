@@ -71,8 +71,8 @@ def resident(name: str, steps: int) -> dict[str, float]:
 
 
 def one(name: str, steps: int) -> dict[str, float]:
-    from shuhari import recipe
-    from shuhari.run import loop, open_run
+    from shuhari.config import recipe
+    from shuhari.loop.run import loop, open_run
 
     base, settings = RUNS[name]
     run = open_run(recipe.load(base, settings={**settings, "threads": 1, "evaluate": False}))

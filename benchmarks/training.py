@@ -81,10 +81,10 @@ def main() -> None:
 
 def learner(args: argparse.Namespace, ids: np.ndarray) -> tuple[Callable[[], Any], torch.nn.Module]:
     """One update of a learner with the clipped objective, and the model that it trains."""
-    from shuhari import recipe
+    from shuhari.config import recipe
     from shuhari.data import Problem, Request, Step, Trajectory
+    from shuhari.loop.run import open_run
     from shuhari.pack import pack
-    from shuhari.run import open_run
 
     model = {
         "architecture": args.architecture, "hidden": args.hidden, "layers": args.layers, "heads": args.hidden // 64,

@@ -26,7 +26,7 @@ def row(*cells: str) -> str:
 
 def reasoning_gym() -> Iterator[str]:
     """Every generator of reasoning-gym, with its grading path and why."""
-    from shuhari.tasks.reasoning_table import GRADING
+    from shuhari.tasks.reasoning.table import GRADING
 
     count = Counter(g.path for g in GRADING.values())
     told = ", ".join(f"{count[p]} {p}" for p in ("theirs", "ours", "refused"))
@@ -99,8 +99,8 @@ def _deciders(seen: Any, does: Any) -> str:
 def scoreboard() -> Iterator[str]:
     """Every claim that was measured, check by check, from the result files alone."""
     from shuhari.claims.result import in_words
-    from shuhari.library import names, result
-    from shuhari.recipe import load
+    from shuhari.config.library import names, result
+    from shuhari.config.recipe import load
 
     claims = [name for name in names() if load(name).tree.get("claim")]
     found = [r for name in claims if (r := result(name)) is not None]
@@ -152,8 +152,8 @@ def scale(result: Mapping[str, Any]) -> str:
 
 def papers() -> Iterator[str]:
     """Every paper that a recipe cites, by recipe."""
-    from shuhari.library import names, result
-    from shuhari.recipe import load
+    from shuhari.config.library import names, result
+    from shuhari.config.recipe import load
 
     yield row("recipe", "paper", "year", "what it changes", "verdict")
     yield row("---", "---", "---", "---", "---")

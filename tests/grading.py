@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from shuhari.context import Context
 from shuhari.data import EMPTY, Problem, Request, Sampling, Status, Step, Trajectory
+from shuhari.loop.context import Context
 from shuhari.tasks.source import Listed
 
 Grade = Callable[[Problem, int], Any]  # (problem, sample) -> rewards by name, None, or an error to raise

@@ -11,9 +11,8 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from shuhari import codec
-from shuhari.recipe import Recipe, load
-from shuhari.store import Ring, Run
+from shuhari.config.recipe import Recipe, load
+from shuhari.store import Ring, Run, codec
 from shuhari.store.rollouts import unpack
 
 TEXT = """# imitation, then GRPO on one-digit sums, with a schedule, an average of iterates and a KL to a frozen copy

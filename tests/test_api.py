@@ -13,12 +13,12 @@ import pytest
 import torch
 
 import shuhari
-from shuhari import recipe
 from shuhari.api import default_path
-from shuhari.context import Context
-from shuhari.models.causal import Causal
+from shuhari.config import recipe
+from shuhari.config.overlay import RecipeError
+from shuhari.loop.context import Context
+from shuhari.models.text.causal import Causal
 from shuhari.noise import CounterNoise, keys
-from shuhari.overlay import RecipeError
 from shuhari.store import Run, StoreError
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

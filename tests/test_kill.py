@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from shuhari.recipe import dump
+from shuhari.config.recipe import dump
 from shuhari.store import Run
 from small_runs import differences, kept, recipe
 

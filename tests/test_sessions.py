@@ -12,11 +12,11 @@ import torch
 import shuhari
 from shuhari import Problem, Sampling, Term
 from shuhari.buffers.demos import Demos
-from shuhari.models.causal import Causal
+from shuhari.config.overlay import RecipeError
+from shuhari.models.text.causal import Causal
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.likelihood import Nll
 from shuhari.optimisers.adamw import AdamW
-from shuhari.overlay import RecipeError
 from shuhari.sessions import Session
 from shuhari.transforms.advantage import Advantage
 

@@ -19,7 +19,7 @@ from shuhari.buffers.fresh import streamed
 from shuhari.data import Problem, Request, Sampling, Status, Step, Trajectory
 from shuhari.learners.gradient import Part, Term
 from shuhari.learners.loss import Loss
-from shuhari.models.causal import Causal
+from shuhari.models.text.causal import Causal
 from shuhari.optimisers.adamw import AdamW
 from shuhari.pack import pack
 from shuhari.tasks.arithmetic import Arithmetic

@@ -15,8 +15,8 @@ RANDOM = 1000  # steps before the first update of SAC and DQN: outside of the cl
 
 
 def ours(case: dict[str, Any], gate: Gate) -> None:
-    from shuhari import recipe
-    from shuhari.run import loop, open_run
+    from shuhari.config import recipe
+    from shuhari.loop.run import loop, open_run
 
     width, lr = [case["width"]] * 2, case["lr"]
     common: dict[str, Any] = {"threads": case["threads"], "env_steps": 10**9, "evaluate": False}

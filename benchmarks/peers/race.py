@@ -20,8 +20,8 @@ LR = {"start": 7e-4, "to": 7e-5, "over": 120.0, "warm": 6.0}  # by step, as in b
 
 def prepare(folder: Path, architecture: str) -> None:
     """Write the taught model, and 4,096 training and 256 held-out problems."""
-    from shuhari import recipe
-    from shuhari.run import loop, open_run
+    from shuhari.config import recipe
+    from shuhari.loop.run import loop, open_run
 
     settings = {"evaluate": False, "threads": 1, "models.policy.architecture": architecture}
     run = open_run(recipe.load("baselines/sft_arithmetic", settings=settings))
@@ -67,8 +67,8 @@ def step(gate: Gate, exam: Exam, lm: Any) -> bool:
 
 
 def ours(case: dict[str, Any], gate: Gate) -> None:
-    from shuhari import recipe
-    from shuhari.run import loop, open_run
+    from shuhari.config import recipe
+    from shuhari.loop.run import loop, open_run
 
     settings = {
         "threads": case["threads"],

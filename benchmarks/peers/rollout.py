@@ -35,7 +35,7 @@ def prepare(folder: Path, size: str) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from shuhari.models.tokenizers import PRINTABLE, character_tokenizer
+    from shuhari.models.text.tokenizers import PRINTABLE, character_tokenizer
 
     text = character_tokenizer(PRINTABLE)
     ends = {"pad_token_id": text.pad, "eos_token_id": text.end, "bos_token_id": None}
@@ -81,7 +81,7 @@ def engine(case: dict[str, Any]) -> Callable[[list[list[int]], list[int]], int]:
 
     from shuhari.data import Sampling
     from shuhari.engines.local import Local
-    from shuhari.models.causal import Causal
+    from shuhari.models.text.causal import Causal
     from shuhari.noise import keys
     from shuhari.tasks.prompts import Prompts
 

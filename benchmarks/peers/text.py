@@ -39,7 +39,7 @@ def prepare(folder: Path, architecture: str) -> None:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from shuhari.models.tokenizers import PRINTABLE, character_tokenizer
+    from shuhari.models.text.tokenizers import PRINTABLE, character_tokenizer
     from shuhari.tasks.arithmetic import Arithmetic
 
     sizes, problems = KINDS[architecture]
@@ -64,8 +64,8 @@ class Overlap:
 
 
 def ours(case: dict[str, Any], gate: Gate) -> None:
-    from shuhari import recipe
-    from shuhari.run import loop, open_run
+    from shuhari.config import recipe
+    from shuhari.loop.run import loop, open_run
 
     settings = {
         "threads": case["threads"],

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shuhari.api import LoadedPolicy, Trained, load, train
     from shuhari.data import Problem, Sampling
-    from shuhari.exporting import Exported, export
     from shuhari.learners.gradient import Term
     from shuhari.registry import register
     from shuhari.sessions import Session, session
+    from shuhari.tools.export import Exported, export
 
 __version__ = "0.1.0"
 _HOME = {
-    "Exported": "exporting",
+    "Exported": "tools.export",
     "LoadedPolicy": "api",
     "Problem": "data",
     "Sampling": "data",
     "Session": "sessions",
     "Term": "learners.gradient",
     "Trained": "api",
-    "export": "exporting",
+    "export": "tools.export",
     "load": "api",
     "register": "registry",
     "session": "sessions",

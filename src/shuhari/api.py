@@ -10,17 +10,17 @@ from typing import Any
 
 import numpy as np
 
-from shuhari import recipe as recipes
-from shuhari import resume
+from shuhari.config import recipe as recipes
+from shuhari.config.library import named
+from shuhari.config.recipe import Recipe
 from shuhari.data import EMPTY, Info, Payload, Sampling
-from shuhari.library import named
+from shuhari.loop import resume
+from shuhari.loop.run import open_run
+from shuhari.loop.study import train as steps
 from shuhari.needs import role_model
 from shuhari.noise import CounterNoise, keys
 from shuhari.pack import dense
-from shuhari.profiled import profiled
-from shuhari.recipe import Recipe
-from shuhari.run import open_run
-from shuhari.studying import train as steps
+from shuhari.tools.profile_report import profiled
 
 
 @dataclass(frozen=True, eq=False)

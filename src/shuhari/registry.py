@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shuhari import plugins
+from shuhari.config import plugins
 from shuhari.data import nearest
 
 C = TypeVar("C", bound=type)
@@ -137,5 +137,5 @@ def _load(kind: str) -> None:
     if kind not in KINDS:
         raise KeyError(f"no kind of component {kind!r}; {nearest(kind, KINDS)}")
     package = importlib.import_module(f"shuhari.{KINDS[kind]}")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"{package.__name__}.{module.name}")
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)

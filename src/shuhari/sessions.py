@@ -20,22 +20,22 @@ from typing import Any
 
 from torch import Tensor
 
-from shuhari import collect, state
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import streamed
-from shuhari.build import MICRO_BATCH, component
-from shuhari.context import Context
+from shuhari.config.build import MICRO_BATCH, component
+from shuhari.config.settings import Settings
 from shuhari.data import EMPTY, Info, Number, Payload, Problem, Request, Sampling
-from shuhari.evaluation import Evaluation, evaluate
 from shuhari.events import Collected, Committed, Event
 from shuhari.learners.gradient import Part, Term, trained
 from shuhari.learners.loss import Loss
+from shuhari.loop import collect, state
+from shuhari.loop.context import Context
+from shuhari.loop.evaluation import Evaluation, evaluate
+from shuhari.loop.roles import Role, cast_roles, load_weights, weights
 from shuhari.measure import Meter
 from shuhari.ports import Transform
 from shuhari.rewards.function import Function
-from shuhari.roles import Role, cast_roles, load_weights, weights
 from shuhari.rollouts.episode import Episode
-from shuhari.settings import Settings
 from shuhari.store import checkpoint
 from shuhari.tasks.prompts import Prompts, problem_of
 from shuhari.transforms import apply

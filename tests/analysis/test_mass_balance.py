@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from shuhari.analysis.mass_balance import MassBalance, balance, softmax, step
-from shuhari.build import component
+from shuhari.config.build import component
 
 P = np.array([0.4, 0.1, 0.3, 0.2])
 RIGHT = np.array([True, True, False, False])

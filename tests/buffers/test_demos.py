@@ -179,7 +179,7 @@ def test_turns_that_the_environment_does_not_take_are_named():
 
 
 def test_a_model_scores_the_turns_of_the_tool_game_and_nothing_between():
-    from shuhari.build import component
+    from shuhari.config.build import component
     from shuhari.needs import Need, evaluate
     from shuhari.tasks.shop import Shop
 

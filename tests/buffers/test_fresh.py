@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari import codec
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.events import Collected, Committed
 from shuhari.pack import pack
+from shuhari.store import codec
 
 
 def collected(*names, n=2, k=2, start=0, status=Status.FINISHED):

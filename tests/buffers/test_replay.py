@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from shuhari.batch import STATUS, Batch
 from shuhari.buffers.replay import Replay
-from shuhari.codec import dumps, loads
 from shuhari.data import Problem, Request, Status, Step, Trajectory, code
 from shuhari.events import Collected
 from shuhari.pack import pack
+from shuhari.store.codec import dumps, loads
 
 
 def context(step=0):

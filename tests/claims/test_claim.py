@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from shuhari.claims.claim import digest, read
-from shuhari.overlay import RecipeError
-from shuhari.recipe import load
+from shuhari.config.overlay import RecipeError
+from shuhari.config.recipe import load
 
 RECIPE = """extends = "baselines/grpo"
 [collect.advantage]

@@ -12,9 +12,9 @@ from shuhari.claims.curve import Reading
 from shuhari.claims.result import stale
 from shuhari.claims.verdict import Rule, Verdict, overall
 from shuhari.cli.claiming import BEGIN, CHANCE
-from shuhari.library import names, result, results
-from shuhari.recipe import load
-from shuhari.settings import Settings
+from shuhari.config.library import names, result, results
+from shuhari.config.recipe import load
+from shuhari.config.settings import Settings
 
 CLAIMS = [name for name in names() if load(name).tree.get("claim")]
 RESULTS = [p.relative_to(results()).with_suffix("").as_posix() for p in sorted(results().rglob("*.json"))]

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from shuhari import state
-from shuhari.build import stage_components
 from shuhari.claims import sources
 from shuhari.claims.claim import read
 from shuhari.claims.result import hashes, stale
 from shuhari.claims.runs import ClaimError, Job, make, planned, spent
 from shuhari.cli import main
-from shuhari.library import names
-from shuhari.recipe import load
-from shuhari.settings import Settings
+from shuhari.config.build import stage_components
+from shuhari.config.library import names
+from shuhari.config.recipe import load
+from shuhari.config.settings import Settings
+from shuhari.loop import state
 from shuhari.store import Run
 
 RECIPE = """summary = "a bandit, after a warm-up"

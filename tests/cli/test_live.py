@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shuhari.cli.live import Eta, Live, clock
-from shuhari.recipe import load
+from shuhari.config.recipe import load
 
 from .conftest import RECIPE
 

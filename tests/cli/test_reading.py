@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shuhari.cli.text import printable
-from shuhari.recipe import names
+from shuhari.config.recipe import names
 from shuhari.store import Run, Store
 
 

@@ -16,13 +16,13 @@ from gymnasium import spaces
 
 from shuhari.data import Ramp, Sampling
 from shuhari.models.categorical import CategoricalPolicy
-from shuhari.models.causal import Causal
 from shuhari.models.critics import DiscreteQ
 from shuhari.models.deterministic import DeterministicPolicy
 from shuhari.models.gaussian import GaussianPolicy, SquashedPolicy
-from shuhari.models.lora import Lora
 from shuhari.models.normaliser import moments
 from shuhari.models.tabular import Tabular
+from shuhari.models.text.causal import Causal
+from shuhari.models.text.lora import Lora
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from shuhari.curricula.target import Target, name_of
 from shuhari.data import code
 from shuhari.events import Collected
 from shuhari.learners.gradient import Term
+from shuhari.loop.roles import Role
 from shuhari.objectives.clip import Clip
 from shuhari.ports import Predictor
-from shuhari.roles import Role
 from shuhari.transforms.advantage import Advantage
 from sketches import harness
 from sketches.toys import Echo

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari import codec
 from shuhari.batch import Batch
 from shuhari.curricula.cache import Cache, solution
 from shuhari.curricula.sequential import Sequential
 from shuhari.data import Problem, Request, Step, Trajectory, code
 from shuhari.events import Collected
 from shuhari.pack import pack
+from shuhari.store import codec
 from shuhari.tasks.source import Listed
 
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.clock import Virtual, VirtualLoop
 from shuhari.data import Problem, Request, Sampling, Step, Trajectory
 from shuhari.engines.local import Local
-from shuhari.models.causal import Causal
-from shuhari.models.lanes import NoRoom
+from shuhari.loop.clock import Virtual, VirtualLoop
+from shuhari.models.text.causal import Causal
+from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace, Traces
 from shuhari.noise import CounterNoise, keys
 from shuhari.pack import pack

@@ -14,16 +14,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from shuhari.batch import Batch
-from shuhari.codec import dumps, loads
-from shuhari.context import Context
 from shuhari.data import EMPTY, Problem, Request, Step, Trajectory
 from shuhari.learners.gradient import GradientLearner, Part, Term
 from shuhari.learners.loss import Loss
+from shuhari.loop.context import Context
 from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
 from shuhari.pack import pack
 from shuhari.ratio import log_ratio
 from shuhari.reduce import group_mean
+from shuhari.store.codec import dumps, loads
 
 LIVE = Need(("policy",), "log_prob", live=True)
 VOCAB = 5

@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import nn
 
-from shuhari.build import stage_components
-from shuhari.evaluation import Evaluation, evaluate
+from shuhari.config.build import stage_components
+from shuhari.config.recipe import Recipe, load
 from shuhari.events import Committed, Evaluated, StageStarted, Updated
 from shuhari.learners.loss import Loss
+from shuhari.loop.evaluation import Evaluation, evaluate
+from shuhari.loop.run import loop, open_run
 from shuhari.models.follow import Copy, Ema
 from shuhari.needs import gather
 from shuhari.objectives.clip import Clip
-from shuhari.recipe import Recipe, load
-from shuhari.run import loop, open_run
 from shuhari.transforms.advantage import Advantage
 from shuhari.transforms.filters import Mixed
 from small_runs import TEXT

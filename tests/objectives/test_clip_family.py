@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.build import stage_components
+from shuhari.config.build import stage_components
+from shuhari.config.recipe import load
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
 from shuhari.pack import pack
-from shuhari.recipe import load
 from shuhari.reduce import reduced, weights
 from shuhari.transforms.advantage import Advantage
 from shuhari.transforms.filters import Mixed

@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from shuhari.batch import Batch
+from shuhari.config.recipe import load
 from shuhari.data import Ramp
+from shuhari.loop.run import train
 from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.log_ratio import LogRatio
 from shuhari.objectives.preference import Preference
-from shuhari.recipe import load
 from shuhari.reduce import reduced, weights
-from shuhari.run import train
 
 CTX = SimpleNamespace(at=lambda x: x(5) if isinstance(x, Ramp) else x)
 LIVE, OLD = Need(("policy",), "log_prob", live=True), Need(("policy",), "log_prob")

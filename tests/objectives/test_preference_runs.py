@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
+from shuhari.config.recipe import load
 from shuhari.learners.loss import Loss
+from shuhari.loop.run import loop, open_run
 from shuhari.needs import gather
-from shuhari.recipe import load
-from shuhari.run import loop, open_run
 
 TINY = [
     "steps=30",

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from shuhari.batch import Batch
+from shuhari.config.recipe import load
 from shuhari.data import Ramp
 from shuhari.learners.loss import Loss
+from shuhari.loop.run import open_run
 from shuhari.models.categorical import Categorical
 from shuhari.needs import Need, gather
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.selective import ClipCov, KlCov, LpReg, MinP, covariance, extreme, few
-from shuhari.recipe import load
-from shuhari.run import open_run
 from shuhari.transforms import apply
 
 LIVE = Need(("policy",), "log_prob", live=True)

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from shuhari.batch import Batch
+from shuhari.config.recipe import load
+from shuhari.loop.run import loop, open_run
 from shuhari.models.critics import ContinuousQ, DiscreteQ, ScalarModel
 from shuhari.models.deterministic import DeterministicPolicy
 from shuhari.models.gaussian import SquashedPolicy
@@ -18,8 +20,6 @@ from shuhari.noise import CounterNoise, keys
 from shuhari.objectives.reparam import Deterministic, Reparam
 from shuhari.objectives.td import QLearning, SmoothedTD, SoftTD, members
 from shuhari.objectives.temperature import Temperature
-from shuhari.recipe import load
-from shuhari.run import loop, open_run
 
 
 def context(**models):

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from grading import context
 from shuhari.batch import Batch
-from shuhari.build import Components, stage_components
-from shuhari.collect import graded, rewarded
+from shuhari.config.build import Components, stage_components
+from shuhari.config.recipe import load
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.learners.loss import Loss
+from shuhari.loop.collect import graded, rewarded
 from shuhari.needs import gather
 from shuhari.pack import pack
-from shuhari.recipe import load
 from shuhari.transforms import apply
 
 OLD = "policy/log_prob"  # the column of what the policy said before the update

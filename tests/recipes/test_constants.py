@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from built import OLD, answers, built, learnt, padded, same, table
 
-from shuhari.build import component
+from shuhari.config.build import component
+from shuhari.config.recipe import load
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.log_ratio import LogRatio
-from shuhari.recipe import load
 from shuhari.rollouts.rounds import HintCurve, HintLadder
 from shuhari.rollouts.single import Single
 from shuhari.rollouts.tree import TreeSearch

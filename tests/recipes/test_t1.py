@@ -7,11 +7,11 @@ import torch
 from built import answers, built, credited, learnt, padded, same, table
 
 from shuhari.claims.claim import read
+from shuhari.config.recipe import load
+from shuhari.loop.run import loop, open_run
 from shuhari.needs import evaluate
-from shuhari.recipe import load
 from shuhari.reduce import reduced
 from shuhari.reduce import weights as weights_of
-from shuhari.run import loop, open_run
 from shuhari.transforms import apply
 
 SMALL = [

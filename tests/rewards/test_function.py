@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 from grading import Told, context
-from shuhari.build import Components, stage_components
-from shuhari.collect import graded, groups
+from shuhari.config.build import Components, stage_components
+from shuhari.config.overlay import RecipeError
+from shuhari.config.recipe import load
 from shuhari.data import ContractError, FrozenDict, Problem, Request, Status, Step, Trajectory
-from shuhari.evaluation import Evaluation, evaluate
-from shuhari.overlay import RecipeError
-from shuhari.recipe import load
+from shuhari.loop.collect import graded, groups
+from shuhari.loop.evaluation import Evaluation, evaluate
 from shuhari.rewards.function import Function
 
 Make = Callable[..., Function]

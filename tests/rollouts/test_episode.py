@@ -10,8 +10,8 @@ import torch
 from shuhari.batch import STATUS
 from shuhari.data import Problem, Request, Sampling, Status, Step, is_tokens
 from shuhari.engines.local import Local
-from shuhari.models.lanes import NoRoom
 from shuhari.models.tabular import Tabular
+from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace
 from shuhari.pack import pack
 from shuhari.rollouts.episode import Episode

@@ -9,7 +9,7 @@ from pupils import SOLUTION, Pupil, collected, context, request
 from scipy.optimize import curve_fit, minimize
 
 from shuhari.data import ContractError, Problem, Step
-from shuhari.models.causal import Causal
+from shuhari.models.text.causal import Causal
 from shuhari.needs import Need, gather
 from shuhari.pack import pack
 from shuhari.rollouts.rounds import HintCurve, HintLadder, curve, fitted, hinted, inverse

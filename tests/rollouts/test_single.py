@@ -9,9 +9,9 @@ import torch
 
 from shuhari.data import ContractError, Problem, Request, Sampling, Status, Step
 from shuhari.engines.local import Local
-from shuhari.models.causal import Causal
-from shuhari.models.lanes import NoRoom
-from shuhari.models.tokenizers import character_tokenizer
+from shuhari.models.text.causal import Causal
+from shuhari.models.text.rows import NoRoom
+from shuhari.models.text.tokenizers import character_tokenizer
 from shuhari.needs import Trace, Traces
 from shuhari.pack import pack
 from shuhari.registry import find

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shuhari.config.recipe import load
 from shuhari.data import ContractError, Problem, Request, Sampling, Status, Step, Trajectory
-from shuhari.models.lanes import NoRoom
+from shuhari.loop.run import train
+from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace
 from shuhari.pack import pack
-from shuhari.recipe import load
 from shuhari.rollouts.tree import Node, Tree, TreeSearch, mean, score, signed, uct
-from shuhari.run import train
 
 END = 9
 Chunk = tuple[tuple[int, ...], float]  # token ids, and the log-probability of each

@@ -15,16 +15,16 @@ import torch
 from gymnasium import spaces
 
 import shuhari
+from shuhari.config.recipe import load
 from shuhari.data import Sampling
 from shuhari.events import Collected
+from shuhari.loop.run import loop, open_run, train
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.critics import DiscreteQ
 from shuhari.needs import Need, Traces, evaluate
 from shuhari.noise import CounterNoise, keys
 from shuhari.objectives.td import target
-from shuhari.recipe import load
-from shuhari.rollouts.vector import VectorRollout
-from shuhari.run import loop, open_run, train
+from shuhari.rollouts.vector.vector import VectorRollout
 from shuhari.tasks.gym import Gym
 from shuhari.transforms.returns import credit
 from small_runs import differences, kept, often

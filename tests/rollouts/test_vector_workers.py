@@ -18,17 +18,17 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.codec import dumps, loads
+from shuhari.config.recipe import load
 from shuhari.data import Sampling, code
 from shuhari.events import Collected
+from shuhari.loop.run import open_run, train
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.needs import Traces
 from shuhari.noise import CounterNoise, keys
-from shuhari.recipe import load
-from shuhari.rollouts.vector import VectorRollout
-from shuhari.rollouts.workers import WorkerError
-from shuhari.run import open_run, train
+from shuhari.rollouts.vector.vector import VectorRollout
+from shuhari.rollouts.vector.workers import WorkerError
 from shuhari.store import Run
+from shuhari.store.codec import dumps, loads
 from shuhari.tasks.gym import Gym
 from small_runs import differences, kept
 
@@ -269,7 +269,7 @@ def test_a_worker_that_dies_is_missed_at_once(tmp_path: Path) -> None:
 
 PARENT = """
 import os, sys
-from shuhari.rollouts.vector import VectorRollout
+from shuhari.rollouts.vector.vector import VectorRollout
 from shuhari.tasks.gym import Gym
 rollout = VectorRollout(lanes=2, workers=1)
 rollout.open(Gym("CartPole-v1", wrappers=({"use": "shuhari.tasks.latency.Latency", "seconds": 0.0},)), 0)

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from shuhari.batch import Batch
 from shuhari.data import Array, Info, Payload, Sampling
 from shuhari.models.sampling import honour
-from shuhari.models.tokenizers import character_tokenizer
+from shuhari.models.text.tokenizers import character_tokenizer
 from shuhari.needs import Need, Noise, Trace
 from shuhari.ports import Ctx
 from shuhari.ratio import log_ratio

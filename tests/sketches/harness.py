@@ -12,21 +12,21 @@ from unittest.mock import patch
 
 import torch
 
-import shuhari.run
-from shuhari import codec
+import shuhari.loop.run
 from shuhari.buffers.fresh import Fresh
-from shuhari.build import Components
+from shuhari.config.build import Components
 from shuhari.curricula.sequential import Sequential
 from shuhari.data import EMPTY, Info, Sampling
 from shuhari.engines.local import Local
 from shuhari.learners.gradient import GradientLearner, Part, Term
-from shuhari.models.causal import Causal
+from shuhari.loop.resume import restore, tree_of
+from shuhari.loop.roles import Role
+from shuhari.loop.run import Run
+from shuhari.models.text.causal import Causal
 from shuhari.optimisers.adamw import AdamW
 from shuhari.ports import Buffer, Learner, Optimiser, Task, Transform
-from shuhari.resume import restore, tree_of
-from shuhari.roles import Role
 from shuhari.rollouts.single import Single
-from shuhari.run import Run
+from shuhari.store import codec
 from shuhari.tasks.arithmetic import Arithmetic
 
 
@@ -73,13 +73,13 @@ def make(*stages: Components, seed: int = 0) -> Run:
     """The run of stages made by hand."""
     torch.set_num_threads(1)
     recipe: Any = SimpleNamespace(seed=seed, stages=list(stages), name="sketch", tree={}, threads=0)
-    with patch.object(shuhari.run, "stage_components", lambda table, shared: table):
+    with patch.object(shuhari.loop.run, "stage_components", lambda table, shared: table):
         return Run(recipe, {})
 
 
 def train(run: Run) -> Iterator[Info]:
     """The reports of the run, by the library's loop."""
-    return shuhari.run.loop(run)
+    return shuhari.loop.run.loop(run)
 
 
 def weights(run: Run, role: str = "policy") -> torch.Tensor:

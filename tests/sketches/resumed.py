@@ -8,9 +8,9 @@ from typing import Any
 import harness
 import torch
 
-from shuhari import codec
-from shuhari.resume import restore, tree_of
-from shuhari.run import Run
+from shuhari.loop.resume import restore, tree_of
+from shuhari.loop.run import Run
+from shuhari.store import codec
 
 
 def twice(make: Callable[[], Run], at: int) -> None:

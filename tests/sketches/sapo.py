@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from shuhari import codec
 from shuhari.batch import Batch
 from shuhari.data import Info, Request, Step, Trajectory, code
 from shuhari.events import Collected, Committed, Event
 from shuhari.ports import Ctx, Curriculum, Rollout, Runs
 from shuhari.rollouts.single import Single
+from shuhari.store import codec
 
 Group = Mapping[str, Any]  # problem; texts: the answers
 

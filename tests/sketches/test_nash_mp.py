@@ -16,12 +16,12 @@ from torch import Tensor
 from shuhari.buffers.fresh import Fresh
 from shuhari.data import Info
 from shuhari.learners.gradient import Term
+from shuhari.loop.roles import Role
 from shuhari.models.tabular import Tabular
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence
 from shuhari.optimisers.adamw import AdamW
 from shuhari.ports import Evaluate, Follow, Learner, Reward, Rollout, Transform
-from shuhari.roles import Role
 from shuhari.tasks.bandit import Bandit
 from shuhari.transforms.advantage import Advantage
 

@@ -16,9 +16,9 @@ from shuhari.buffers.fresh import Fresh
 from shuhari.curricula.sequential import Sequential
 from shuhari.data import EMPTY, Problem
 from shuhari.learners.gradient import Term
+from shuhari.loop.run import Run
 from shuhari.objectives.clip import Clip
 from shuhari.ports import Curriculum, Rollout, Study
-from shuhari.run import Run
 from shuhari.transforms.advantage import Advantage
 
 study: Study = Swarm()

@@ -19,12 +19,12 @@ from shuhari.curricula.sequential import Sequential
 from shuhari.data import Problem, Request, Step, Trajectory, code
 from shuhari.events import Collected
 from shuhari.learners.gradient import Term
-from shuhari.models.tokenizers import character_tokenizer
+from shuhari.loop.roles import Role
+from shuhari.models.text.tokenizers import character_tokenizer
 from shuhari.needs import Trace
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence
 from shuhari.ports import Curriculum, Policy, Rollout, Transform
-from shuhari.roles import Role
 from shuhari.tasks.source import Listed, acted, answer_text
 from shuhari.transforms.advantage import Advantage
 

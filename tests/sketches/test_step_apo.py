@@ -16,13 +16,13 @@ from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.learners.gradient import Term
-from shuhari.models.causal import CausalValue
+from shuhari.loop.roles import Role
+from shuhari.models.text.causal import CausalValue
 from shuhari.needs import Trace
 from shuhari.objectives.value import Value
 from shuhari.optimisers.adamw import AdamW
 from shuhari.pack import pack
 from shuhari.ports import Objective, Rollout, Transform
-from shuhari.roles import Role
 from shuhari.rollouts.tree import Tree
 
 rollout: Rollout = PlanSearch()

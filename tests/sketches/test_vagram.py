@@ -18,6 +18,7 @@ from shuhari.curricula.sequential import Sequential
 from shuhari.engines.local import Local
 from shuhari.events import Collected, Event
 from shuhari.learners.gradient import GradientLearner, Term
+from shuhari.loop.roles import Role
 from shuhari.models.critics import ContinuousQ, ScalarModel
 from shuhari.models.follow import Ema
 from shuhari.models.gaussian import SquashedPolicy
@@ -25,7 +26,6 @@ from shuhari.objectives.reparam import Reparam
 from shuhari.objectives.td import SoftTD
 from shuhari.objectives.temperature import Temperature
 from shuhari.ports import Curriculum, Environment, Model, Objective, Rollout, Transform
-from shuhari.roles import Role
 from shuhari.tasks.gym import Gym
 
 model: Model = WorldModel()

@@ -7,7 +7,7 @@ from math import nan
 
 import pytest
 
-from shuhari.codec import CodecError
+from shuhari.store.codec import CodecError
 from shuhari.store.rollouts import pack, pick, unpack
 
 

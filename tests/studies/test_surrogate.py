@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shuhari.build import component
-from shuhari.overlay import RecipeError
+from shuhari.config.build import component
+from shuhari.config.overlay import RecipeError
 from shuhari.studies.surrogate import BETA, Mbtl, acquisition, fitted, surrogate
 
 V = np.array([0.6, 0.7, 0.8, 0.7, 0.6])

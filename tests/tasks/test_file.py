@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from shuhari.data import Problem, Step
-from shuhari.models.causal import Causal
+from shuhari.models.text.causal import Causal
 from shuhari.tasks.file import File, matches
 
 

@@ -18,11 +18,11 @@ import pytest
 import torch
 
 from shuhari import api
-from shuhari.build import Components, stage_components
+from shuhari.config.build import Components, stage_components
+from shuhari.config.recipe import load
 from shuhari.data import Problem, Step
-from shuhari.recipe import load
-from shuhari.tasks.reasoning import ReasoningGym
-from shuhari.tasks.reasoning_table import GRADING
+from shuhari.tasks.reasoning.reasoning import ReasoningGym
+from shuhari.tasks.reasoning.table import GRADING
 
 pytest.importorskip("reasoning_gym")
 
@@ -200,7 +200,7 @@ def test_a_problem_is_its_row_in_every_process() -> None:
     """Strings hash otherwise there, and the global generators have been used otherwise."""
     code = (
         "import hashlib, json, sys\n"
-        "from shuhari.tasks.reasoning import ReasoningGym\n"
+        "from shuhari.tasks.reasoning.reasoning import ReasoningGym\n"
         "def told(n, config):\n"
         "    p = ReasoningGym(n, config).problems('train')[0]\n"
         "    return [p.id, hashlib.sha256(repr((p.prompt, p.answer, p.solution)).encode()).hexdigest()]\n"

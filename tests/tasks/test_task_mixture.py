@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import shuhari
-from shuhari.build import component
+from shuhari.config.build import component
+from shuhari.config.overlay import RecipeError
+from shuhari.config.recipe import load
 from shuhari.data import Problem, Step
-from shuhari.overlay import RecipeError
-from shuhari.recipe import load
 from shuhari.tasks.arithmetic import Arithmetic
 from shuhari.tasks.bandit import Bandit
 from shuhari.tasks.mixture import Member, Mixture, interleaved
@@ -141,7 +141,7 @@ def test_members_are_written_flat_and_draw_from_the_seed_of_the_run() -> None:
     task = component("task", SMALL["task"])  # type: ignore[arg-type]
     assert task.tasks["sums"].weight == 2.0 and task.tasks["sums"].task.digits == 1
     assert task.tasks["arithmetic"].task == Arithmetic()  # a member is called as the task it names, unless told
-    from shuhari.build import stage_components
+    from shuhari.config.build import stage_components
 
     (stage,) = load("baselines/grpo", settings={**SMALL, "seed": 7}).stages
     made: Any = stage_components(stage).task

@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from shuhari.batch import Batch
+from shuhari.config.recipe import load
 from shuhari.data import Problem, Request, Step, Trajectory
+from shuhari.loop.run import loop, open_run
 from shuhari.models.categorical import Categorical
-from shuhari.models.causal import CausalValue
+from shuhari.models.text.causal import CausalValue
 from shuhari.needs import Need, evaluate
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence
 from shuhari.objectives.outcome import Outcome
 from shuhari.pack import pack
-from shuhari.recipe import load
-from shuhari.run import loop, open_run
 from shuhari.transforms.credit import Credit, balanced, pairs
 
 W = Need(("credit",), "value")

@@ -26,10 +26,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from shuhari.claims.verdict import LEAST, Rule
+from shuhari.config.overlay import BUDGETS, RecipeError, Tree
+from shuhari.config.recipe import Recipe, dump, load
+from shuhari.config.settings import Settings, look_up
 from shuhari.data import EMPTY, nearest
-from shuhari.overlay import BUDGETS, RecipeError, Tree
-from shuhari.recipe import Recipe, dump, load
-from shuhari.settings import Settings, look_up
 
 METHOD, BASELINE, WARM = "method", "baseline", "warm start"
 FIRST = 1000  # the first seed of every claim: apart from those on which recipes are tried out, a smoke's among them

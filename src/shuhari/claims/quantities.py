@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from shuhari.claims.curve import Columns, Reading, curve, until
+from shuhari.config.overlay import RecipeError
 from shuhari.data import EMPTY, nearest
-from shuhari.overlay import RecipeError
 from shuhari.ports import Analysis
 from shuhari.registry import register
 

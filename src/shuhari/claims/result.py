@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from shuhari import library
 from shuhari.claims.claim import METHOD, Claim, digest
 from shuhari.claims.quantities import Evidence, Quantity, Simulated, value
 from shuhari.claims.runs import Made
 from shuhari.claims.sources import own_modules, version
 from shuhari.claims.verdict import Verdict, overall
-from shuhari.overlay import RecipeError
-from shuhari.recipe import apart, dump
+from shuhari.config import library
+from shuhari.config.overlay import RecipeError
+from shuhari.config.recipe import apart, dump
 from shuhari.store.files import replace_file
 
 WHOLE = ("verdict", "says", "checks", "start", "chance", "arms", "hashes", "history")
@@ -127,7 +127,7 @@ def hashes(claim: Claim) -> dict[str, Any]:
 
 def quantities_of(claim: Claim) -> list[Quantity]:
     """What each check compares."""
-    from shuhari.build import component
+    from shuhari.config.build import component
 
     return [component("quantity", c.quantity, f"claim.check.{i}", "metric") for i, c in enumerate(claim.checks)]
 
@@ -138,16 +138,18 @@ def stale(claim: Claim, result: Mapping[str, Any]) -> str:
     for name, said in _plain(now["claim"]).items():
         if said != then["claim"].get(name):
             return f"claim.{name} has changed"
-    for kind in ("recipes", "modules"):
-        for name in sorted({*now[kind], *then[kind]}):
-            if now[kind].get(name) != then[kind].get(name):
-                return f"{kind[:-1]} {name!r} has changed"
+    for name in sorted({*now["recipes"], *then["recipes"]}):
+        if now["recipes"].get(name) != then["recipes"].get(name):
+            return f"recipe {name!r} has changed"
+    for name, digest_then in then["modules"].items():
+        if now["modules"].get(name) != digest_then:
+            return f"module {name!r} has changed"
     return ""
 
 
 def model(claim: Claim) -> dict[str, Any]:
     """What the method's policy is, and how many parameters it has."""
-    from shuhari.build import stage_components
+    from shuhari.config.build import stage_components
 
     stage = claim.own.stages[-1]
     parts = stage_components(stage)
@@ -233,7 +235,7 @@ def _rounded(value: float, digits: int = 5) -> float | None:
 
 def write(result: Mapping[str, Any], at: Path) -> Path:
     """`at`/claims/<family>/<method>.json, and the curves as `at`/plots/<family>/<method>.png."""
-    from shuhari.plot import bands
+    from shuhari.tools.plot import bands
 
     path = at / "claims" / f"{result['method']}.json"
     path.parent.mkdir(parents=True, exist_ok=True)

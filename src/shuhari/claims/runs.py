@@ -26,13 +26,13 @@ from typing import Any
 from shuhari.claims.claim import ALIKE, BASELINE, METHOD, WARM, Claim, digest
 from shuhari.claims.quantities import Evidence, Quantity, value
 from shuhari.claims.sources import own_modules, version
-from shuhari.doctor import usable_cores
-from shuhari.overlay import budgets
-from shuhari.progress import counts
-from shuhari.recipe import Recipe
-from shuhari.resume import versions
+from shuhari.config.overlay import budgets
+from shuhari.config.recipe import Recipe
+from shuhari.loop.progress import counts
+from shuhari.loop.resume import versions
 from shuhari.store.directory import Run
 from shuhari.store.files import LockedError, StoreError, locked, replace_file
+from shuhari.tools.doctor import usable_cores
 
 CHANCE = "chance"  # the arm of one job: how the baseline scores before anything was learnt
 SCORES = "scores.json"  # in the folder of CHANCE: what was measured
@@ -303,7 +303,7 @@ def work(job: Job) -> str:
 def _score(job: Job) -> None:
     """What an untrained policy scores; it need not learn, which where groups without contrast are sampled again it
     could not."""
-    from shuhari.run import open_run
+    from shuhari.loop.run import open_run
 
     with open_run(job.recipe) as run:
         run.enter_stage()

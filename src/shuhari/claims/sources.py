@@ -14,13 +14,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from shuhari.library import names
-from shuhari.overlay import USE
-from shuhari.recipe import Recipe, load
+from shuhari.config.library import names
+from shuhari.config.overlay import USE
+from shuhari.config.recipe import Recipe, load
 from shuhari.registry import KINDS
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = ("cli", "claims", "recipes")  # what shows and judges runs is no part of them
+OUTSIDE = ("cli", "claims", "recipes", "tools")  # what shows and judges runs is no part of them
 FREE = ("models", "follow", "stage", "part", "learner")  # tables whose keys are names that a recipe gives
 
 
@@ -41,8 +41,8 @@ def version() -> str:
 def own_modules(recipes: Iterable[Recipe], others: Iterable[Any] = ()) -> dict[str, str]:
     """module -> digest, of the components that stages of the recipes (or `others`) are made of and that the core has
     not: the methods' own, and those of user code."""
-    from shuhari import state
-    from shuhari.build import component, stage_components
+    from shuhari.config.build import component, stage_components
+    from shuhari.loop import state
 
     used = list(others)
     for recipe in recipes:

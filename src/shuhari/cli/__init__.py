@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def explain(error: Exception, *, debug: bool = False) -> int:
     """Say what went wrong, without a traceback; the exit code that it deserves."""
-    from shuhari.overlay import RecipeError
+    from shuhari.config.overlay import RecipeError
     from shuhari.store.directory import NoRunError
     from shuhari.store.files import LockedError, StoreError
 

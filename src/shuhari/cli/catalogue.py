@@ -18,7 +18,7 @@ def methods(json: Json = False) -> None:
     """
     from dataclasses import asdict
 
-    from shuhari.recipe import methods as listed
+    from shuhari.config.recipe import methods as listed
 
     found = listed()
     if json:
@@ -33,8 +33,8 @@ def methods(json: Json = False) -> None:
 def _verdict(method: Any) -> str | None:
     """The verdict of its claim, and whether the library has changed since; None where it states none."""
     from shuhari.claims.sources import version
-    from shuhari.library import result
-    from shuhari.recipe import load
+    from shuhari.config.library import result
+    from shuhari.config.recipe import load
 
     if method.problem is not None:
         return None
@@ -71,8 +71,8 @@ def tasks(
 
 
 def _preview(name: str, n: int, split: str, sets: list[str], json: bool) -> None:
-    from shuhari.build import component
-    from shuhari.overlay import dotted, setting
+    from shuhari.config.build import component
+    from shuhari.config.overlay import dotted, setting
     from shuhari.tasks import catalogue
 
     given = dict((dotted(path), value) for path, value in map(setting, sets))
@@ -109,7 +109,7 @@ def doctor(json: Json = False) -> None:
 
     Example: shuhari doctor --json
     """
-    from shuhari.doctor import report
+    from shuhari.tools.doctor import report
 
     found = report()
     if json:

@@ -43,7 +43,7 @@ def claim(
     from shuhari.claims.claim import read
     from shuhari.claims.result import write
     from shuhari.claims.runs import ClaimError
-    from shuhari.overlay import RecipeError
+    from shuhari.config.overlay import RecipeError
 
     named = _stale(out, recipes) if stale else list(dict.fromkeys(recipes or []))
     if not named:
@@ -107,7 +107,7 @@ def _measured(one: Any, workers: int, root: Path, out: Path) -> dict[str, Any]:
 def _kept(named: list[str], out: Path, json: bool) -> None:
     """Show results: those under `out`, else, and says so, the ones that the library brings."""
     from shuhari.claims.result import kept
-    from shuhari.recipe import load
+    from shuhari.config.recipe import load
 
     results = []
     for given in named:
@@ -157,8 +157,8 @@ def _stale(out: Path, given: list[str] | None) -> list[str]:
     from shuhari.claims.result import kept
     from shuhari.claims.result import stale as why
     from shuhari.claims.sources import version
-    from shuhari.overlay import RecipeError
-    from shuhari.recipe import load, names
+    from shuhari.config.overlay import RecipeError
+    from shuhari.config.recipe import load, names
 
     found = []
     for name in given or names():

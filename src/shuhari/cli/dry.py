@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from shuhari.cli.text import say
 
 if TYPE_CHECKING:
-    from shuhari.recipe import Recipe
+    from shuhari.config.recipe import Recipe
 
 
 def dry_run(recipe: Recipe) -> None:
     """Print the recipe and build its components once, so that every mistake but those of data shows."""
-    from shuhari.build import arithmetic, stage_components
-    from shuhari.roles import check_roles
-    from shuhari.settings import Settings
+    from shuhari.config.build import arithmetic, stage_components
+    from shuhari.config.settings import Settings
+    from shuhari.loop.roles import check_roles
 
     shared: dict[str, Any] = {}
     stages = [stage_components(table, shared) for table in recipe.stages]
@@ -44,7 +44,7 @@ def dry_run(recipe: Recipe) -> None:
 
 def values(recipe: Recipe, defaults: Mapping[tuple[str, str], str]) -> list[tuple[str, str]]:
     """(`key = value`, source) of the recipe's own values and of the `defaults` it leaves standing, by section."""
-    from shuhari.overlay import SCALARS, dotted, leaves, split_path
+    from shuhari.config.overlay import SCALARS, dotted, leaves, split_path
 
     sections: dict[str, list[tuple[str, str]]] = {"": []}
     own = dict(leaves(recipe.tree))

@@ -26,8 +26,8 @@ def export(
 
     Example: shuhari export latest@best models/sums --dtype bfloat16
     """
-    from shuhari.exporting import export as exported
     from shuhari.store import CheckpointError, StoreError
+    from shuhari.tools.export import export as exported
 
     try:
         done = exported(run, directory, role=role, dtype=dtype, shard=shard, adapter=adapter, force=force)

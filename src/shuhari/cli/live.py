@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from shuhari.cli.text import note, number, printable, say
 
 if TYPE_CHECKING:
-    from shuhari.recipe import Recipe
+    from shuhari.config.recipe import Recipe
 
 QUIET = 5.0  # seconds between two lines where the output is no terminal
 
@@ -72,7 +72,7 @@ class Live:
 
     def cells(self, report: Mapping[str, Any]) -> dict[str, str]:
         """What is worth a place: label -> text."""
-        from shuhari.plot import chosen
+        from shuhari.tools.plot import chosen
 
         self.eta.add(report)
         total = f"/{self.total}" if self.total else ""
@@ -111,7 +111,7 @@ class Eta:
     """
 
     def __init__(self, stages: Sequence[Mapping[str, Any]]) -> None:
-        from shuhari.overlay import budgets
+        from shuhari.config.overlay import budgets
 
         self.budgets = {s["name"]: budgets(s) for s in stages}
         steps = [b.get("steps") for b in self.budgets.values()]

@@ -15,7 +15,7 @@ import typer
 from shuhari.cli.text import as_json, note, number, say, table
 
 if TYPE_CHECKING:
-    from shuhari.evaluation import Evaluation, Outcomes
+    from shuhari.loop.evaluation import Evaluation, Outcomes
     from shuhari.stats import Estimate
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -80,11 +80,11 @@ def measured(
     import json
     from dataclasses import replace
 
-    from shuhari.evaluation import Evaluation
-    from shuhari.evaluation import evaluate as evaluated
-    from shuhari.recipe import load
-    from shuhari.resume import restore
-    from shuhari.run import open_run
+    from shuhari.config.recipe import load
+    from shuhari.loop.evaluation import Evaluation
+    from shuhari.loop.evaluation import evaluate as evaluated
+    from shuhari.loop.resume import restore
+    from shuhari.loop.run import open_run
     from shuhari.store import Run, StoreError
 
     tree = Run(path).load(step)
@@ -130,8 +130,8 @@ def compare(
 
     Example: shuhari compare grpo-s0,grpo-s1,grpo-s2 dapo-s0,dapo-s1,dapo-s2 --png grpo-dapo.png
     """
-    from shuhari.plot import comparison
     from shuhari.store import metrics
+    from shuhari.tools.plot import comparison
 
     sides = {arm: [_resolve(name) for name in _split(arm)] for arm in arms}
     if len(sides) < 2:
@@ -210,7 +210,7 @@ def _against_first(found: Mapping[str, tuple[list[float], list[Any]]]) -> dict[s
 
 
 def _last(columns: Mapping[str, Sequence[Any]], metric: str, path: Path) -> float:
-    from shuhari.plot import series
+    from shuhari.tools.plot import series
 
     try:
         _, values = series(columns, metric)

@@ -77,7 +77,7 @@ def show(
 
 def show_profile(path: Path, json: bool = False) -> None:
     """What `train --profile` has measured of a run: a table of phases, rates, and where the files are."""
-    from shuhari.profiled import NUMBERS, TRACE, lines, read, rows
+    from shuhari.tools.profile_report import NUMBERS, TRACE, lines, read, rows
 
     told = read(path)
     if told is None:
@@ -102,7 +102,7 @@ def _csv(columns: Mapping[str, Sequence[Any]]) -> None:
 
 
 def _overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    from shuhari.plot import chosen
+    from shuhari.tools.plot import chosen
 
     recipe, summary = run.recipe, run.summary or {}
     say(f"{path}: {recipe.get('name', '')}, seed {recipe.get('seed', 0)}, {run.status}, step {run.step}")

@@ -21,7 +21,7 @@ from shuhari.cli.reading import show_profile
 from shuhari.cli.text import note, number, printable, say, table
 
 if TYPE_CHECKING:
-    from shuhari.recipe import Recipe
+    from shuhari.config.recipe import Recipe
 
 STOPPED = 130
 HANG_UP = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()  # a closed terminal asks too
@@ -40,7 +40,7 @@ def train(
 
     Example: shuhari train baselines/grpo --set task.digits=3 --set steps=50 --run runs/three-digits
     """
-    from shuhari.recipe import load
+    from shuhari.config.recipe import load
 
     found = load(recipe, sets or [], {} if seed is None else {"seed": seed})
     if dry_run:
@@ -70,7 +70,7 @@ def _default_path(recipe: Recipe, init: str) -> Path:
 
 def _complete(path: Path, recipe: Recipe, init: str) -> bool:
     """Whether the run at `path` is complete; a run of another recipe or origin is for `open_run` to refuse."""
-    from shuhari.recipe import apart, dump, spreads
+    from shuhari.config.recipe import apart, dump, spreads
     from shuhari.store import Run
 
     if not (path / "run.sqlite").is_file() or not (path / "recipe.toml").is_file():
@@ -97,10 +97,10 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool) -
     """Run to the end; False where it was stopped. What fails before the first step is a mistake in the recipe."""
     from shuhari.api import initial
     from shuhari.cli.live import Live
-    from shuhari.overlay import RecipeError
-    from shuhari.profiled import profiled
+    from shuhari.config.overlay import RecipeError
+    from shuhari.loop.study import train as unprofiled
     from shuhari.store import CheckpointError, StoreError
-    from shuhari.studying import train as unprofiled
+    from shuhari.tools.profile_report import profiled
 
     try:
         weights = initial(init)
@@ -188,8 +188,8 @@ def _stop() -> Iterator[_Stop]:
 
 def closing(path: Path) -> None:
     """Before and after, and where the numbers and the curves are."""
-    from shuhari.plot import curves
     from shuhari.store import Run
+    from shuhari.tools.plot import curves
 
     run = Run(path)
     summary = run.summary or {}
@@ -216,7 +216,7 @@ def _change(before: Any, after: Any) -> str:
 
 
 def _last(columns: dict[str, list[Any]]) -> tuple[str, float] | None:
-    from shuhari.plot import chosen
+    from shuhari.tools.plot import chosen
 
     for name in chosen(columns).values():
         values = [v for v in columns[name] if v is not None]

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
-from shuhari import codec
-from shuhari.clock import VirtualLoop
 from shuhari.data import code
+from shuhari.loop.clock import VirtualLoop
 from shuhari.needs import Trace
+from shuhari.store import codec
 
 ASKER: ContextVar[str] = ContextVar("asker", default="")  # the key of the request whose group runs now
 QUIET: ContextVar[bool] = ContextVar("quiet", default=False)  # what runs now was charged before the run was resumed

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from shuhari.clock import Virtual
 from shuhari.data import EMPTY, Array, Sampling, Step, is_tokens
 from shuhari.engines.batched import Call, Query, alike, asked, fail, sampled, scored, stamped
 from shuhari.engines.copies import Copies
 from shuhari.engines.journal import ASKER, Journal, plain
-from shuhari.models.lanes import NoRoom, Row
-from shuhari.models.pretrained import dtype_of
+from shuhari.loop.clock import Virtual
+from shuhari.models.text.pretrained import dtype_of
+from shuhari.models.text.rows import NoRoom, Row
 from shuhari.needs import Trace, role_model
 from shuhari.noise import keys
 from shuhari.profile import spanned

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shuhari.data import EMPTY, Payload, Problem, Request, Status, Step, Trajectory, is_tokens, nearest
-from shuhari.models.lanes import NoRoom
+from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
 from shuhari.registry import register

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shuhari.data import EMPTY, ContractError, Request, Status, Step, Trajectory, nearest
-from shuhari.models.lanes import NoRoom
+from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
 from shuhari.registry import register

@@ -17,7 +17,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from shuhari import codec
+from shuhari.store import codec
 from shuhari.store import tensors as tensor_files
 from shuhari.store.files import CheckpointError, sync_directory, write_file
 from shuhari.store.ring import RingFiles

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from shuhari import codec
+from shuhari.store import codec
 
 _LIMIT = 2**30
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.data import Problem, Step, code
-from shuhari.models.tokenizers import plain_chat
+from shuhari.models.text.tokenizers import plain_chat
 from shuhari.registry import register
 from shuhari.tasks.rows import ROLE, read, texts
 from shuhari.tasks.source import SPLITS, Listed, answer_text, check_sizes, check_split, held_out

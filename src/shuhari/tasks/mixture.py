@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from shuhari.data import Problem, Step, nearest
-from shuhari.models.tokenizers import PRINTABLE
+from shuhari.models.text.tokenizers import PRINTABLE
 from shuhari.ports import Environment, Source, Task
 from shuhari.registry import register
 from shuhari.tasks.source import Generated, Stream

@@ -1,0 +1,147 @@
+"""Do two commits do the same, bit for bit? Short runs of each side by side on this machine, and what came out.
+
+    python benchmarks/same_bits.py 4ff1787          # that commit against the working tree
+    python benchmarks/same_bits.py 4ff1787 HEAD     # against another commit
+    python benchmarks/same_bits.py 4ff1787 --only grpo,areal
+
+Digests of weights, of the ledger and of every reported number. They differ between processors, so none is kept. A
+commit that moves or renames leaves them equal; one that changes them says why. Left out: timings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+SMALL = {"models.policy.hidden": 32, "models.policy.layers": 1, "models.policy.heads": 2, "buffer.size": 4,
+         "rollout.n": 4, "evaluate.n": 16, "evaluate.samples": 2, "evaluate.every": 2, "steps": 4,
+         "stage.warm-up.steps": 300, "stage.warm-up.buffer.size": 64}  # fmt: skip
+LANES = {"rollout.lanes": 4, "evaluate.every": 0}
+# name -> (recipe, settings)
+RUNS: dict[str, tuple[str, dict[str, Any]]] = {
+    "grpo": ("baselines/grpo", {**SMALL, "task.digits": 1}),
+    "ppo": ("baselines/ppo", {"task.digits": 1, "steps": 3, "stage.warm-up.steps": 40, "evaluate.n": 16}),
+    "dpo": ("baselines/dpo", {**SMALL, "task.digits": 1}),
+    "deepsearch": ("rlvr/deepsearch", {**SMALL, "task.terms": 2, "curriculum.inner.pool": 16}),
+    "areal": ("engine/areal", {**SMALL, "stage.rl.steps": 4}),
+    "ghpo": ("curriculum/ghpo", {**SMALL, "task.terms": 3}),
+    "tools": ("baselines/grpo_tools", SMALL),
+    "cartpole": ("baselines/ppo_cartpole", {"steps": 3}),
+    "pendulum": ("baselines/ppo_pendulum", {"steps": 3}),
+    "sac": ("baselines/sac_pendulum", {"env_steps": 1500}),
+    "td3": ("baselines/td3_pendulum", {"env_steps": 1500}),
+    "dqn": ("baselines/dqn_cartpole", {"env_steps": 1500}),
+    "gridworld": ("baselines/gridworld", {"steps": 5}),
+}
+GIT = ("git", "-C", str(ROOT), "worktree")
+TIMES = ("seconds", "wall", "speed/", "engine/seconds", "problems")
+
+
+def digest(values: Any) -> str:
+    """Of a tree of arrays and plain values."""
+    found = hashlib.blake2b(digest_size=8)
+
+    def feed(x: Any) -> None:
+        if isinstance(x, dict):
+            for key in sorted(x, key=str):
+                found.update(str(key).encode())
+                feed(x[key])
+        elif isinstance(x, list | tuple):
+            for one in x:
+                feed(one)
+        elif hasattr(x, "detach"):
+            found.update(x.detach().cpu().contiguous().numpy().tobytes())
+        else:
+            found.update(repr(x).encode())
+
+    feed(values)
+    return found.hexdigest()
+
+
+def one(name: str) -> dict[str, Any]:
+    """The digests of one run, with whatever source is on the path."""
+    import shuhari
+
+    recipe, settings = RUNS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            done = shuhari.train(recipe, Path(folder) / name, **settings)
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+        reports = [{k: v for k, v in r.items() if not k.startswith(TIMES)} for r in done.reports]
+        model = shuhari.load(done.path).model.module
+        last = reports[-1]
+        ledger = {k: v for k, v in last.items() if k.startswith("spent/") and "seconds" not in k}
+        return {"weights": digest(dict(model.state_dict())), "ledger": digest(ledger),
+                "reports": {k: digest([r.get(k) for r in reports]) for k in sorted({k for r in reports for k in r})
+                            if not k.startswith("spent/")}}  # fmt: skip
+
+
+def measured(tree: Path, names: list[str]) -> dict[str, Any]:
+    """run -> digests, each in a process of its own with the source of `tree`."""
+    out = {}
+    for name in names:
+        env = {**os.environ, "PYTHONPATH": str(tree / "src"), "CUDA_VISIBLE_DEVICES": ""}
+        done = subprocess.run([sys.executable, __file__, "--one", name], capture_output=True, text=True, env=env)
+        out[name] = json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr[-500:]}
+    return out
+
+
+def compare(old: dict[str, Any], new: dict[str, Any]) -> str:
+    """"same", or what differs."""
+    if "error" in old or "error" in new:
+        return "; ".join(f"{side} failed: {x['error']}" for side, x in (("old", old), ("new", new)) if "error" in x)
+    out = [part for part in ("weights", "ledger") if old[part] != new[part]]
+    both = old["reports"].keys() & new["reports"].keys()
+    out += [k for k in sorted(both) if old["reports"][k] != new["reports"][k]]
+    more = [f"-{k}" for k in sorted(old["reports"].keys() - both)]
+    more += [f"+{k}" for k in sorted(new["reports"].keys() - both)]
+    return ("differ: " + ", ".join(out) if out else "same") + (f" ({' '.join(more)})" if more else "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("old", nargs="?", help="a commit")
+    parser.add_argument("new", nargs="?", help="another; left out, the working tree")
+    parser.add_argument("--only", default="", help="names of runs, with commas")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.one:
+        print(json.dumps(one(given.one)))
+        return
+    if not given.old:
+        parser.error("expected a commit to compare with")
+    names = given.only.split(",") if given.only else list(RUNS)
+    if unknown := [n for n in names if n not in RUNS]:
+        parser.error(f"no run {unknown[0]!r}: expected some of {', '.join(RUNS)}")
+    with tempfile.TemporaryDirectory() as folder:
+        trees = []
+        for commit in (given.old, given.new):
+            tree = ROOT if commit is None else Path(folder) / commit
+            if commit is not None:
+                subprocess.run([*GIT, "add", "-q", "--detach", str(tree), commit], check=True)
+            trees.append(tree)
+        try:
+            differ = 0
+            for name in names:
+                old, new = (measured(tree, [name])[name] for tree in trees)
+                said = compare(old, new)
+                differ += not said.startswith("same")
+                print(f"{name:12} {said}", flush=True)
+        finally:
+            for tree in trees:
+                if tree != ROOT:
+                    subprocess.run([*GIT, "remove", "--force", str(tree)], check=False)
+    sys.exit(bool(differ))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Configuration: recipes, overlays, settings, and the components that are built from them."""

@@ -1,0 +1,300 @@
+"""From a stage's table to its components: tasks, models by role, and everything that learns.
+
+The sections of a recipe are named here, and what stands where a section is missing; `settings` makes each component.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from shuhari.config.overlay import USE, RecipeError, budgets, dotted
+from shuhari.config.settings import Settings, plain
+from shuhari.data import EMPTY, Sampling, nearest
+from shuhari.loop.evaluation import Evaluation
+from shuhari.loop.roles import Role
+from shuhari.ports import Curriculum, Engine, Follow, Learner, Reward, Rollout, Task, Transform
+from shuhari.rewards.function import Function
+
+__all__ = ["Components", "Keeping", "component", "stage_components"]
+
+MICRO_BATCH = 4_096  # padded decisions of one forward and backward; 0 in a recipe: the whole minibatch at once
+LEARNER = {"buffer": "buffer", "part": "parts", "transform": "transforms"}  # section -> field
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """A checkpoint every `every` steps (0: as often as costs a twentieth of the time), of them the last `keep` and the
+    best; of rollouts, `rollouts` groups a step."""
+
+    every: int = 0
+    keep: int = 2
+    rollouts: int = 3
+
+    def __post_init__(self) -> None:
+        for name, least in (("every", 0), ("keep", 1), ("rollouts", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}: expected at least {least}")
+
+
+@dataclass(frozen=True, eq=False)
+class Components:
+    """One stage. `budget`: what it may spend; `n`, `sampling`: of each request; `tokens`: the largest micro-batch, None
+    for no limit; `weights`: reward name -> weight; `measured`: the rollout that evaluation uses; `defaults`: dotted key
+    -> value that the recipe left standing."""
+
+    name: str
+    budget: Mapping[str, float]
+    task: Task
+    models: Mapping[str, Role]
+    engine: Engine
+    curriculum: Curriculum
+    rollout: Rollout
+    learners: Mapping[str, Learner]
+    n: int = 1
+    sampling: Sampling = Sampling()  # noqa: RUF009  (frozen)
+    tokens: int | None = MICRO_BATCH
+    rewards: Mapping[str, Reward] = EMPTY
+    weights: Mapping[str, float] = EMPTY
+    collect: Mapping[str, Transform] = EMPTY
+    follows: Mapping[str, Follow] = EMPTY
+    evaluate: Evaluation | None = None
+    measured: Any = None
+    store: Keeping = Keeping()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def memories(self) -> dict[str, Any]:
+        """place -> component, for what walks over all that remembers or listens."""
+        out: dict[str, Any] = {n: getattr(self, n) for n in ("task", "engine", "curriculum", "rollout")}
+        out["models"] = {r: role.model for r, role in self.models.items() if role.model is not None}
+        out |= {n: dict(getattr(self, n)) for n in ("rewards", "collect", "learners", "follows")}
+        return {**out, "measured": self.measured}  # where it is the rollout, it is found there
+
+
+def component(kind: str, table: Mapping[str, Any], where: str = "", default: str | None = None) -> Any:
+    """One component out of a table, as a recipe would make it. Raises RecipeError."""
+    return Settings().component(kind, table, where or kind, default)
+
+
+def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = None) -> Components:
+    """The components of one stage (an entry of `Recipe.stages`). Pass the same `shared` dict for every stage of a run:
+    what says the same is the same object. Raises RecipeError with the dotted key of the mistake."""
+    seed = {"seed": int(table.get("seed", 0))}  # tasks and curricula draw from the run's seed unless they set their own
+    made = Settings(shared, {"task": seed, "curriculum": seed})
+    name = str(table.get("name", "main"))
+    if "task" not in table:
+        raise RecipeError("task", "missing: a recipe needs [task] with a name")
+    task = made.task(table["task"])
+    rollout, n, sampling = _rollout(made, table.get("rollout", EMPTY))
+    lanes = hasattr(rollout, "collect")
+    engine = _section(made, "engine", table)
+    stale: int = getattr(engine, "staleness", 0)
+    if lanes and stale:
+        told = "lanes of environments are learnt from as they are stepped: leave it at 0, or play whole episodes"
+        raise RecipeError("engine.staleness", f"{stale}: {told}")
+    graders = table.get("reward", EMPTY)
+    rewards = {
+        k: made.component("reward", v, _at("reward", k), k, {"name": k}) for k, v in graders.items() if k != "weights"
+    }
+    evaluate, measured = _evaluate(made, table.get("evaluate"), rollout, lanes)
+    weights = _weights(graders.get("weights"), task, rewards)
+    if "weights" not in graders:
+        made.defaults["reward.weights"] = weights
+    cut = table.get("micro_batch", MICRO_BATCH) or None
+    if "micro_batch" not in table:
+        made.defaults["micro_batch"] = MICRO_BATCH
+    learners = _learners(made, table, cut, lanes)
+    collect = {k: made.component("transform", v, _at("collect", k), k) for k, v in ordered(table, "collect")}
+    if _ungraded(task, rewards):
+        _check_graded(name, learners, collect)
+    return Components(
+        name=name,
+        budget={unit: float(amount) for unit, amount in budgets(table).items()},
+        task=task,
+        models=_models(made, table.get("models", EMPTY), name),
+        engine=engine,
+        curriculum=_section(made, "curriculum", table),
+        rollout=rollout,
+        learners=learners,
+        n=n,
+        sampling=sampling,
+        tokens=cut,
+        rewards=rewards,
+        weights=weights,
+        collect=collect,
+        follows={
+            role: made.component("follow", v, _at("follow", role), "ema", {"role": role})
+            for role, v in table.get("follow", EMPTY).items()
+        },
+        evaluate=evaluate,
+        measured=measured,
+        store=made.instance(Keeping, table.get("store", EMPTY), "store", "[store]"),
+        defaults=made.defaults,
+    )
+
+
+def _check_graded(stage: str, learners: Mapping[str, Learner], collect: Mapping[str, Transform]) -> None:
+    """RecipeError where rollouts of a task that grades nothing go through transforms, which is what reads rewards;
+    what needs none (distillation) may do without."""
+    if any(x.buffer.short() > 0 and {**collect, **x.transforms} for x in learners.values()):
+        told = "name a grader ([reward.<name>] use = 'rewards.py:function'), give the task answers, or learn from the"
+        raise RecipeError(f"stage {stage!r}", f"the task grades nothing: {told} data (buffer.use = 'demos' or "
+                          "'preferences')")  # fmt: skip
+
+
+def ordered(table: Mapping[str, Any], section: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
+    """The entries of `collect` or `transform` in their order; `before = "name"` moves one to before another."""
+    entries = dict(table.get(section, EMPTY))
+    order = list(entries)
+    for name, entry in entries.items():
+        before = entry.get("before")
+        if before is None:
+            continue
+        if before not in entries or before == name:
+            others = [e for e in entries if e != name]
+            told = f"{before!r} is no other entry; {nearest(str(before), others)}"
+            raise RecipeError(f"{_at(section, name)}.before", told)
+        order.remove(name)
+        order.insert(order.index(before), name)
+    return [(name, {k: v for k, v in entries[name].items() if k != "before"}) for name in order]
+
+
+# ------------------------------------------------------------------------------------------------ sections
+
+
+def _at(section: str, name: str) -> str:
+    return dotted((section, name))
+
+
+def _section(made: Settings, kind: str, table: Mapping[str, Any]) -> Any:
+    return made.component(kind, table.get(kind, EMPTY), kind, USE[kind])
+
+
+def _models(made: Settings, table: Mapping[str, Any], stage: str) -> dict[str, Role]:
+    roles: dict[str, Role] = {}
+    for name, entry in table.items():
+        where, own = _at("models", name), {k: v for k, v in entry.items() if k not in ("init", "same_as")}
+        init, same_as = (plain([str], entry.get(k, ""), f"{where}.{k}") for k in ("init", "same_as"))
+        if same_as and (own or init):
+            key = next(iter(own), "init")
+            raise RecipeError(f"{where}.{key}", f"with same_as = {same_as!r} nothing else belongs here")
+        if not own and not same_as and not init:
+            raise RecipeError(where, 'expected use = .., init = "<role>" (a copy) or same_as = "<role>"')
+        model = made.component("model", own, where) if own else None
+        if same_as:  # which holds for its stage only: the role starts anew after it
+            made.shared.pop(f"role {name}", None)
+        else:
+            born = made.shared.setdefault(f"role {name}", (stage, model))
+            if model is not None and born[1] is not model:
+                told = f"models live on: stage {stage!r} cannot change the model of stage {born[0]!r}"
+                raise RecipeError(where, told)
+        roles[name] = Role(model, init, same_as)
+    return roles
+
+
+def _rollout(made: Settings, table: Mapping[str, Any]) -> tuple[Any, int, Sampling]:
+    n = plain([int], table.get("n", 1), "rollout.n")
+    if n < 1:
+        raise RecipeError("rollout.n", f"{n}: expected at least 1 sample a problem")
+    sampling = made.instance(Sampling, table.get("sampling", EMPTY), "rollout.sampling", "sampling")
+    rest = {k: v for k, v in table.items() if k not in ("n", "sampling")}
+    return made.component("rollout", rest, "rollout", USE["rollout"]), n, sampling
+
+
+def _ungraded(task: Any, rewards: Mapping[str, Reward]) -> bool:
+    """Whether nothing grades: neither a reward of the recipe, nor a task that says so of itself."""
+    return getattr(task, "ungraded", False) and not rewards
+
+
+def _weights(table: Any, task: Any, rewards: Mapping[str, Reward]) -> dict[str, float]:
+    """Where the recipe gives none: 1 for each function that grades, else for the task's own measure, if it has one."""
+    if table is None and _ungraded(task, rewards):
+        return {}
+    if table is None:
+        functions = [reward.name for reward in rewards.values() if isinstance(reward, Function)]
+        return dict.fromkeys(functions or ["score" if task.spaces() is None else "task"], 1.0)
+    if not isinstance(table, Mapping) or not table:
+        raise RecipeError("reward.weights", f"{table!r}: expected a table of reward names and their weights")
+    return {k: plain([float], v, f"reward.{dotted(('weights', k))}") for k, v in table.items()}
+
+
+def _evaluate(made: Settings, table: Any, rollout: Any, lanes: bool) -> tuple[Evaluation | None, Any]:
+    """[evaluate], and its `rollout`: the stage's own, or an episode at a time where that one has lanes."""
+    rest = {} if table is None else {k: v for k, v in table.items() if k != "rollout"}
+    other = (table or EMPTY).get("rollout")
+    alone = other is not None or lanes
+    measured = made.component("rollout", other or EMPTY, "evaluate.rollout", "episode") if alone else rollout
+    return None if table is None else made.instance(Evaluation, rest, "evaluate", "[evaluate]"), measured
+
+
+def _learners(made: Settings, table: Mapping[str, Any], cut: int | None, lanes: bool) -> dict[str, Learner]:
+    tables = {name: ("learner." + dotted((name,)), dict(entry)) for name, entry in table.get("learner", EMPTY).items()}
+    top = {s: table[s] for s in LEARNER if s in table}
+    if "main" in tables:
+        tables["main"] = (tables["main"][0], {**top, **tables["main"][1]})
+    elif top.get("part"):
+        tables = {"main": ("", top), **tables}
+    if not tables:
+        raise RecipeError("part", "missing: nothing learns; give [part.<name>] or [learner.<name>]")
+    return {name: _learner(made, name, where, entry, cut, lanes) for name, (where, entry) in tables.items()}
+
+
+def _learner(made: Settings, name: str, where: str, entry: dict[str, Any], cut: int | None, lanes: bool) -> Learner:
+    at = {s: s if name == "main" and s in entry else f"{where}.{s}".lstrip(".") for s in LEARNER}
+    for section in ("part", "transform"):
+        if section in entry and not isinstance(entry[section], Mapping):
+            raise RecipeError(at[section], f"{entry[section]!r}: expected a table of named tables")
+    if "transform" in entry:
+        entry["transform"] = dict(ordered(entry, "transform"))
+    buffer = dict(entry.get("buffer", EMPTY))
+    buffer.setdefault("use", USE["buffer"])
+    if lanes and buffer["use"] == "fresh":
+        buffer.setdefault("unit", "decision")
+    table = {LEARNER.get(k, k): v for k, v in {**entry, "buffer": buffer}.items()}
+    places = {LEARNER[s]: place for s, place in at.items()}
+    learner: Learner = made.component(
+        "learner", table, where or "learner", "gradient", {"tokens": cut, "name": name}, places
+    )
+    for key, part in getattr(learner, "parts", EMPTY).items():
+        if not getattr(part, "terms", True):
+            raise RecipeError(f"{at['part']}.{dotted((key, 'terms'))}", "no terms: nothing to minimise")
+    return learner
+
+
+# ------------------------------------------------------------------------------------------------ what it amounts to
+
+
+def arithmetic(stage: Components) -> str:
+    """One line: what a step collects, how often it is learnt from, and in what pieces."""
+    out = []
+    for name, learner in stage.learners.items():
+        parts = getattr(learner, "parts", EMPTY)
+        out.append((f"{name}: " if len(stage.learners) > 1 else "") + _drawn(learner.buffer, stage.n))
+        for part_name, part in parts.items():
+            m, e = part.minibatches, part.epochs
+            steps = f"{_count(m, 'minibatch', 'es')} x {_count(e, 'epoch')} = {_count(m * e, 'optimiser step')}"
+            out.append(f"{part_name} {steps}" if len(parts) > 1 else steps)
+    out.append("micro-batch = minibatch" if stage.tokens is None else f"micro-batch <= {_short(stage.tokens)} tokens")
+    return ", ".join(out)
+
+
+def _drawn(buffer: Any, n: int) -> str:
+    size = getattr(buffer, "size", None)
+    if size is None:
+        return type(buffer).__name__.lower()
+    if not hasattr(buffer, "unit"):
+        return f"{size} rows of {type(buffer).__name__.lower()}"
+    return (
+        f"{_count(size, 'problem')} x {n} = {_count(size * n, 'row')}"
+        if buffer.unit == "group"
+        else f"{size} decisions"
+    )
+
+
+def _count(n: int, what: str, plural: str = "s") -> str:
+    return f"{n} {what}{'' if n == 1 else plural}"
+
+
+def _short(n: int) -> str:
+    return f"{n // 1024}k" if n % 1024 == 0 else str(n)

@@ -1,0 +1,120 @@
+"""The recipes that are there: those of this package, and those that installed packages offer (`plugins`). No torch.
+
+Left out: what a recipe means, and how one extends another (`recipe`).
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from importlib import resources
+from importlib.resources.abc import Traversable
+from pathlib import Path as File
+from typing import Any
+
+from shuhari.config import plugins
+from shuhari.config.overlay import RecipeError, Tree
+
+FORMAT = 1
+RESULT = 1  # the format of results of claims
+
+
+@dataclass(frozen=True)
+class Method:
+    """A recipe that is there. `paper`: its number in the catalogue, several, or None; `verdict`: of its claim;
+    `problem`: why it, or the whole family of another package, cannot be read."""
+
+    name: str
+    family: str
+    paper: int | list[int] | None = None
+    summary: str = ""
+    verdict: str | None = None
+    problem: str | None = None
+
+
+def methods() -> list[Method]:
+    """Every recipe of this package, then of installed ones, by name. What is wrong with those breaks nothing here."""
+    return [_judged(m) for m in _found()]
+
+
+def names() -> list[str]:
+    """The recipes of this package and of installed ones, as `family/method`."""
+    return [m.name for m in _found() if m.problem is None]
+
+
+def _found() -> list[Method]:
+    """`methods`, without the results of their claims."""
+    out = [_method(name, source) for name, source in _own()]
+    ours = {m.name for m in out}
+    for family in sorted(plugins.offered(plugins.RECIPES)):
+        try:
+            out += [_method(*found) for found in plugins.recipes(family) if found[0] not in ours]
+        except (plugins.PluginError, RecipeError) as error:
+            out.append(Method(family, family, problem=str(error)))
+    return out
+
+
+def named(name: str) -> Traversable | None:
+    """The file of the recipe `family/method`, None where there is none. PluginError where its family is of a package
+    that cannot be read; no other package is looked into."""
+    own, family = dict(_own()), name.partition("/")[0]
+    if name in own or family not in plugins.offered(plugins.RECIPES):
+        return own.get(name)
+    return dict(plugins.recipes(family)).get(name)
+
+
+def read(name: str, source: Traversable) -> Tree:
+    """The table in a file. RecipeError where it is no TOML, or of a format to come."""
+    try:
+        table = tomllib.loads(source.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise RecipeError("", f"recipe {name} is not TOML: {error}") from None
+    version = table.setdefault("format", FORMAT)
+    if not isinstance(version, int) or version > FORMAT:
+        raise RecipeError("format", f"{version!r} in {name}: this shuhari reads up to {FORMAT}; a newer one is needed")
+    return table
+
+
+def _own(folder: Traversable | None = None, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
+    folder = resources.files("shuhari") / "recipes" if folder is None else folder
+    for entry in sorted(folder.iterdir(), key=lambda e: e.name):
+        if entry.is_dir():
+            yield from _own(entry, f"{prefix}{entry.name}/")
+        elif entry.name.endswith(".toml"):
+            yield prefix + entry.name.removesuffix(".toml"), entry
+
+
+def _method(name: str, source: Traversable) -> Method:
+    table = read(name, source)
+    paper = table.get("paper")
+    number = paper.get("catalogue") if isinstance(paper, dict) else None  # of another package it may be anything
+    return Method(name, name.rpartition("/")[0], number, table.get("summary", ""))
+
+
+def _judged(method: Method) -> Method:
+    try:
+        kept = result(method.name)
+    except RecipeError as error:
+        return replace(method, problem=str(error))
+    return method if kept is None else replace(method, verdict=kept["verdict"])
+
+
+def results() -> File:
+    """Where results of claims lie: what the package brings, or results/claims of a clone."""
+    root = File(str(resources.files("shuhari")))
+    inside = root / "claims_data"
+    return inside if inside.is_dir() else root.parents[1] / "results" / "claims"
+
+
+def result(name: str, at: File | None = None) -> dict[str, Any] | None:
+    """The result of a method's claim, None where it has not been measured. RecipeError where it cannot be read."""
+    path = (at or results()) / f"{name}.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        if found is not None and found["format"] != RESULT:
+            raise ValueError(f"format {found['format']!r}, not {RESULT}")
+    except (ValueError, TypeError, KeyError) as error:
+        raise RecipeError("", f"{path} is no result of a claim ({error}): move it away") from None
+    return found

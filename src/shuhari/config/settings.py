@@ -1,0 +1,311 @@
+"""From a recipe's table to a component: a dataclass whose init fields are the settings, coerced by their annotations.
+
+A field may be a plain value, a schedule (`Ramp`), a `Sampling`, another plain dataclass, a component of a port
+(`Buffer`, `Objective`, ...), or a tuple or mapping of those. A plain dataclass whose only required field is a
+component (`Term`, `Member`) is written flat: the component's settings stand beside its own. What a recipe says is never
+evaluated; `use` may name user code by dotted path or `file.py:Class`, which is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import traceback
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from functools import cache
+from typing import Any, Literal, Union
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from shuhari import ports, registry
+from shuhari.config.overlay import USE, RecipeError, dotted
+from shuhari.data import EMPTY, Ramp, Sampling, nearest
+
+KINDS: dict[Any, str] = {  # what an annotation asks for
+    ports.Task: "task",
+    ports.Reward: "reward",
+    ports.Curriculum: "curriculum",
+    ports.Predictor: "predictor",
+    ports.Rollout: "rollout",
+    ports.VectorRollout: "rollout",
+    ports.Engine: "engine",
+    ports.Model: "model",
+    ports.Policy: "model",
+    ports.Buffer: "buffer",
+    ports.Transform: "transform",
+    ports.Objective: "objective",
+    ports.Optimiser: "optimiser",
+    ports.Learner: "learner",
+    ports.Follow: "follow",
+    ports.Study: "study",
+    ports.Analysis: "analysis",
+}
+RAMP = {"from": "start", "to": "to", "over": "over", "after": "after", "warm": "warm", "shape": "shape", "per": ""}
+
+
+class Settings:
+    """Makes components and remembers, by dotted key, the defaults that a recipe left standing.
+
+    `shared` keeps what was made, by place and settings: a later stage that says the same gets the same object.
+    `given`: kind -> plain values that fill fields of all its components, where the class has them and the table not.
+    """
+
+    def __init__(self, shared: dict[str, Any] | None = None, given: Mapping[str, Mapping[str, Any]] = EMPTY) -> None:
+        self.shared: dict[str, Any] = {} if shared is None else shared
+        self.given = given
+        self.defaults: dict[str, Any] = {}
+
+    # ---------------------------------------------------------------- components
+
+    def component(
+        self,
+        kind: str,
+        table: Any,
+        where: str,
+        default: str | None = None,
+        given: Mapping[str, Any] = EMPTY,
+        places: Mapping[str, str] = EMPTY,
+    ) -> Any:
+        """The component of a table; `use` picks the class (`default` where it is missing). `given` plain values fill
+        fields that the class has and the table has not; `places`: field -> the dotted key that errors name for it.
+        A task is chosen by `name` instead. Raises RecipeError."""
+        chosen = "name" if kind == "task" else "use"
+        table = {chosen: table} if isinstance(table, str) else table
+        if not isinstance(table, Mapping):
+            raise RecipeError(where, f"{table!r}: expected a table of settings of a {kind}, or its name")
+        if kind == "task":
+            return self.task({**({} if default is None else {"name": default}), **table}, where)
+        name = table.get("use", default)
+        if not isinstance(name, str):
+            problem = f"`use` is missing; {_names(kind)}" if name is None else f"use = {name!r}: expected a name"
+            raise RecipeError(where, problem)
+        cls = look_up(kind, name, f"{where}.use" if "use" in table else where)
+        rest = {k: v for k, v in table.items() if k != "use"}
+        if not isinstance(cls, type) and "function" in registry.names(kind):  # which adapts a function to its port
+            cls, rest = look_up(kind, "function", where), {"function": name, **rest}
+        return self._once(kind, cls, rest, where, f"{kind} {name!r}", given, places)
+
+    def task(self, table: Mapping[str, Any], where: str = "task") -> Any:
+        """The task of a table; what follows the first slash of `name` is the task's `path`."""
+        name = table.get("name")
+        if not isinstance(name, str):
+            raise RecipeError(f"{where}.name", f"{name!r}: expected a task's name; {_names('task')}")
+        rest = {k: v for k, v in table.items() if k != "name"}
+        if name not in registry.names("task") and "/" in name and ".py:" not in name:
+            name, _, path = name.partition("/")
+            rest = {"path": path, **rest}
+        if "path" not in rest and re.search(r"-v\d+$", name):
+            raise RecipeError(f"{where}.name", f"no task {name!r}; did you mean 'gym/{name}'?")
+        cls = look_up("task", name, f"{where}.name")
+        return self._once("task", cls, rest, where, f"task {name!r}")
+
+    def _once(
+        self,
+        kind: str,
+        cls: type,
+        table: Mapping[str, Any],
+        where: str,
+        what: str,
+        given: Mapping[str, Any] = EMPTY,
+        places: Mapping[str, str] = EMPTY,
+    ) -> Any:
+        given = {**self.given.get(kind, EMPTY), **given}
+        if kind == "optimiser":  # its memory belongs to the parameters of one learner
+            return self.instance(cls, table, where, what, given, places)
+        key = json.dumps([where, f"{cls.__module__}.{cls.__qualname__}", list(table.items()), given], default=str)
+        if key not in self.shared:
+            before, self.defaults = self.defaults, {}
+            self.shared[key] = self.instance(cls, table, where, what, given, places), self.defaults
+            self.defaults = before
+        made, defaults = self.shared[key]
+        self.defaults.update(defaults)
+        return made
+
+    # ---------------------------------------------------------------- dataclasses
+
+    def instance(
+        self,
+        cls: Any,
+        table: Mapping[str, Any],
+        where: str,
+        what: str,
+        given: Mapping[str, Any] = EMPTY,
+        places: Mapping[str, str] = EMPTY,
+    ) -> Any:
+        """`cls` with the settings of a table; RecipeError with the key of what is unknown, wrong or missing."""
+        if not is_dataclass(cls) or not isinstance(cls, type):
+            raise RecipeError(where, f"{what} is no dataclass: its init fields are its settings")
+        own = {f.name: f for f in fields(cls) if f.init}
+        hints = field_types(cls)
+        for key in table:
+            if key not in own:
+                raise RecipeError(_at(where, key), f"no setting of {what}; {nearest(key, own)}")
+        values = {k: v for k, v in given.items() if k in own and k not in table}
+        for key, raw in table.items():
+            per = "decision" if cls is Sampling and key == "temperature" else "step"
+            values[key] = self.value(hints[key], raw, places.get(key) or _at(where, key), per)
+        for name, f in own.items():
+            if name not in values:
+                self._default(f, _at(where, name), what)
+        try:
+            return cls(**values)
+        except (ValueError, TypeError, LookupError, OSError) as error:
+            message = error.args[0] if isinstance(error, LookupError) and error.args else error
+            raise RecipeError(where, str(message)) from error
+
+    def _plain(self, cls: type, table: Mapping[str, Any], where: str, given: Mapping[str, Any] = EMPTY) -> Any:
+        """A dataclass that is no component of its own; flat where all it requires is one."""
+        own, hints = {f.name: f for f in fields(cls) if f.init}, field_types(cls)
+        flat = _flat(own, hints)
+        if flat and flat not in table:
+            inner = {k: v for k, v in table.items() if k not in own}
+            given = {**given, flat: self.component(KINDS[hints[flat]], inner, where, where.rpartition(".")[2])}
+            table = {k: v for k, v in table.items() if k in own}
+        return self.instance(cls, table, where, cls.__name__, given)
+
+    def _default(self, f: Field[Any], where: str, what: str) -> None:
+        if f.default is not MISSING:
+            if f.default != EMPTY and (not is_dataclass(f.default) or isinstance(f.default, Ramp | Sampling)):
+                self.defaults[where] = f.default
+        elif f.default_factory is MISSING:
+            raise RecipeError(where, f"{what} needs {f.name!r} ({f.type}), which the recipe does not give")
+
+    # ---------------------------------------------------------------- values
+
+    def value(self, hint: Any, raw: Any, where: str, per: str = "step") -> Any:
+        """A raw TOML value as the annotation asks for it."""
+        choices = [h for h in _choices(hint) if h is not type(None)]
+        if hint is Any or object in choices:
+            return raw
+        for h in choices:
+            if h in KINDS:
+                return self.component(KINDS[h], raw, where, USE.get(KINDS[h]))
+        if isinstance(raw, Mapping):
+            if Ramp in choices:
+                return ramp(raw, where, per)
+            for h in choices:
+                if is_dataclass(h) and isinstance(h, type):
+                    return self._plain(h, raw, where)
+        elif choices and all(is_dataclass(h) and h is not Ramp for h in choices):
+            keys = ", ".join(f"{f.name} = .." for f in fields(choices[0]) if f.init)
+            raise RecipeError(where, f"{raw!r}: expected a table {{{keys}}}")
+        for h in choices:
+            origin, inner = typing.get_origin(h), typing.get_args(h)
+            if isinstance(raw, Mapping) and origin and issubclass(origin, Mapping) and _structured(inner[-1]):
+                return {k: self._named(inner[-1], v, _at(where, k), k) for k, v in raw.items()}
+            if isinstance(raw, list) and origin is tuple and _structured(inner[0]):
+                return tuple(self.value(inner[0], v, f"{where}.{i}") for i, v in enumerate(raw))
+        return plain([h for h in choices if h is not Ramp], raw, where)
+
+    def _named(self, hint: Any, raw: Any, where: str, name: str) -> Any:
+        if hint in KINDS:
+            return self.component(KINDS[hint], raw, where, name)
+        if not isinstance(raw, Mapping):
+            raise RecipeError(where, f"{raw!r}: expected a table")
+        return self._plain(hint, raw, where, {"trains": (name,)})
+
+
+# ------------------------------------------------------------------------------------------------ helpers
+
+
+def look_up(kind: str, name: str, where: str) -> type:
+    """The class that `use = name` means; RecipeError with the nearest name, or why user code cannot be imported."""
+    try:
+        return registry.find(kind, name)
+    except LookupError as error:
+        raise RecipeError(where, str(error.args[0] if error.args else error)) from None
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        at = f" ({last.filename}, line {last.lineno})" if last.filename.endswith(".py") else ""
+        raise RecipeError(where, f"{name!r} cannot be imported: {type(error).__name__}: {error}{at}") from error
+
+
+def ramp(table: Mapping[str, Any], where: str, per: str = "step") -> Ramp:
+    """`{from, to, over, after, warm, shape}` as a schedule over the steps of the stage; with `per = "decision"` over
+    the decisions of a sample, which is what a sampling temperature counts."""
+    for key in table:
+        if key not in RAMP:
+            raise RecipeError(_at(where, key), f"no key of a schedule; {nearest(key, RAMP)}")
+    for key in ("from", "to", "over"):
+        if key not in table:
+            told = f"missing: a schedule is {{from = .., to = .., over = ..}}; this has {', '.join(table) or 'none'}"
+            raise RecipeError(_at(where, key), told)
+    if table.get("per", "step") != per:
+        known = "it counts decisions here: add per = 'decision'" if per == "decision" else "it counts steps here"
+        raise RecipeError(_at(where, "per"), f"{table.get('per', 'step')!r}: {known}")
+    numbers = {RAMP[k]: plain([float], v, _at(where, k)) for k, v in table.items() if k not in ("shape", "per")}
+    try:
+        made = Ramp(**numbers)
+        return replace(made, shape=table["shape"]) if "shape" in table else made
+    except ValueError as error:
+        raise RecipeError(where, str(error)) from None
+
+
+def plain(choices: list[Any], raw: Any, where: str) -> Any:
+    """A number, truth value, text, tuple or mapping of those, checked strictly: "8" is no number, 8.5 no integer."""
+    if int in choices and float not in choices and isinstance(raw, float) and raw.is_integer():
+        raw = int(raw)
+    try:
+        return _adapter(Union[tuple(choices)]).validate_json(json.dumps(raw))  # noqa: UP007  (choices are known at run time)
+    except ValidationError as error:
+        raise RecipeError(where, f"{raw!r}: expected {_expected(choices, error, raw)}") from None
+    except TypeError as error:  # a date of TOML, or an annotation that is none of ours
+        raise RecipeError(where, f"{raw!r}: {error}") from None
+
+
+@cache
+def _adapter(hint: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
+
+
+def _said(hint: Any) -> str:
+    """What an annotation asks for, in words."""
+    names: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+    origin = typing.get_origin(hint)
+    if origin is Mapping:
+        return "a table"
+    many = origin is tuple and Ellipsis in typing.get_args(hint)
+    return "a list" if many else names.get(hint, str(hint).replace("typing.", ""))
+
+
+def _expected(choices: list[Any], error: ValidationError, raw: Any) -> str:
+    for choice in choices:
+        if typing.get_origin(choice) is Literal:
+            return f"one of its names; {nearest(str(raw), map(str, typing.get_args(choice)))}"
+    first, told = error.errors()[0], " or ".join(map(_said, choices))
+    place = ".".join(str(x) for x in first["loc"] if isinstance(x, int))
+    return f"{told} (entry {place}: {first['msg']})" if place else told
+
+
+@cache
+def field_types(cls: type) -> dict[str, Any]:
+    """name -> annotation of a dataclass, resolved; ports are known even where a module imports them for checkers."""
+    try:
+        return typing.get_type_hints(cls)
+    except NameError:
+        known = {**vars(typing), **vars(ports), "Callable": Callable}
+        return typing.get_type_hints(cls, localns=known)
+
+
+def _flat(own: Mapping[str, Field[Any]], hints: Mapping[str, Any]) -> str | None:
+    required = [n for n, f in own.items() if f.default is MISSING and f.default_factory is MISSING]
+    return required[0] if len(required) == 1 and hints[required[0]] in KINDS else None
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _structured(hint: Any) -> bool:
+    return hint in KINDS or (is_dataclass(hint) and isinstance(hint, type))
+
+
+def _at(where: str, key: str) -> str:
+    return f"{where}.{dotted((key,))}" if where else dotted((key,))
+
+
+def _names(kind: str) -> str:
+    return f"known: {', '.join(registry.names(kind)) or 'none'}"

@@ -1,0 +1,1 @@
+"""The loop: a run, what components see of it, how episodes are collected, and how it resumes."""

@@ -1,0 +1,150 @@
+"""From requests to a graded batch: rollouts side by side, the task's grade, other rewards, one trained reward."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from shuhari.batch import Batch
+from shuhari.data import ContractError, Request, Trajectory, nearest
+from shuhari.engines.journal import QUIET
+from shuhari.pack import pack
+from shuhari.profile import span, spanned, stretches, work
+
+if TYPE_CHECKING:
+    from shuhari.loop.context import Context
+    from shuhari.ports import Rollout
+
+_UNGRADED = "neither the task (has a file answers?) nor a [reward.<name>] does, and buffers of data need neither"
+
+
+async def groups(requests: Sequence[Request], ctx: Context, *, tag: str = "") -> Batch:
+    """Roll out and grade each request, side by side; rows in request order. A rollout that raises is counted, shown,
+    and leaves its group out."""
+    stamped = [ctx.stamped(r, tag) for r in requests]
+    spoke: dict[str, bool] = {}
+    assert ctx.rollout is not None
+    finished = await asyncio.gather(*(group(r, ctx.rollout, ctx, spoke) for r in stamped))
+    return packed(finished, ctx, spoke, probe=bool(tag))
+
+
+@spanned("pack")
+def packed(
+    groups: Sequence[list[Trajectory]], ctx: Context, spoke: Mapping[str, bool], *, probe: bool = False
+) -> Batch:
+    """Graded groups as the rows of a batch, in their order; an empty group is one whose rollout failed. `spoke`: grader
+    -> whether it has graded anything of them. Raises RuntimeError where all have failed."""
+    if groups and not any(groups):
+        raise RuntimeError(f"every rollout failed; {'; '.join(ctx.problems)}")
+    if not probe:
+        ctx.groups.extend(g for g in groups if g)
+    batch = pack([t for g in groups for t in g], start=ctx.next_row)
+    work("sampled", batch)
+    ctx.next_row += len(batch)
+    ctx.charge("decisions", int(batch["mask"].sum()))
+    return rewarded(batch, ctx, silent=not all(spoke.values()), probe=probe)
+
+
+def lanes(n: int, ctx: Context) -> Batch:
+    """At least n decisions of the rollout's lanes of environments, which write rows directly."""
+    rollout: Any = ctx.rollout
+    with span("generate"):
+        batch = rewarded(rollout.collect(n, ctx), ctx)
+    work("sampled", batch)
+    ctx.charge("decisions", int(batch["mask"].sum()))
+    return batch
+
+
+def rewarded(batch: Batch, ctx: Context, *, silent: bool = False, probe: bool = False) -> Batch:
+    """With the column `reward`: the weighted sum of `reward/<name>`, NaN (ungraded) where a name is missing.
+
+    `silent`: a grader that was asked graded nothing of this batch, so that its names cannot be known. Where none was,
+    a weight whose name nothing has graded in the whole run is a mistake: KeyError. A `probe` may find nothing graded at
+    all: then it is one of a run without rewards (preferences, imitation), and measures nothing."""
+    if not len(batch):
+        return batch
+    ctx.reward_names |= {n.removeprefix("reward/") for n in batch.names() if n.startswith("reward/")}
+    unknown = (
+        None
+        if silent or (probe and not ctx.reward_names)
+        else next((n for n in ctx.weights if n not in ctx.reward_names), None)
+    )
+    if unknown is not None:
+        near = nearest(unknown, ctx.reward_names) if ctx.reward_names else _UNGRADED
+        told = f"[reward.weights] names {unknown!r}, which nothing grades; {near}"
+        raise KeyError("; ".join([told, *ctx.problems]))
+    ungraded = torch.full(tuple(batch["mask"].shape), float("nan"))
+    missing = {f"reward/{n}": ungraded for n in ctx.weights if f"reward/{n}" not in batch}
+    batch = batch.put(missing) if missing else batch
+    total: Any = None
+    for name, weight in ctx.weights.items():
+        column = batch[f"reward/{name}"]
+        total = column if weight == 1 and total is None else weight * column + (0 if total is None else total)
+    return batch.put({"reward": ungraded if total is None else total})
+
+
+async def group(request: Request, rollout: Rollout, ctx: Context, spoke: dict[str, bool]) -> list[Trajectory]:
+    """One stamped request rolled out and graded; empty where the rollout raised, which is counted and shown."""
+    unknown = set(request.settings) - set(rollout.accepts)
+    if unknown:
+        raise ValueError(f"the rollout takes no setting {min(unknown)!r}; {nearest(min(unknown), rollout.accepts)}")
+    try:
+        found = await rollout.group(request, ctx)
+    except (MemoryError, FloatingPointError, ContractError):
+        raise
+    except Exception as error:
+        QUIET.set(False)  # a group that had failed before is not asked for again
+        ctx.complain("failed_rollouts", error)
+        return []
+    QUIET.set(False)
+    return await graded(found, ctx, spoke)
+
+
+async def graded(group: Sequence[Trajectory], ctx: Context, spoke: dict[str, bool] | None = None) -> list[Trajectory]:
+    """By the task, then by the rewards of the run; a grader that raises gives None, is counted and shown.
+
+    `spoke`: grader -> whether it has graded anything, to be filled; a task that adds nothing to what its environment
+    has paid counts as heard."""
+    spoke = {} if spoke is None else spoke
+    out = []
+    with span("grade"):
+        for t in group:
+            own = [_by_task(t, path, ctx) for path in t.paths()]
+            if not spoke.get(""):
+                _hear(spoke, "", [*own, *(s.reward or None for s in t.steps)])
+            out.append(t.graded(own))
+    for name, reward in ctx.rewards.items():
+        leaves = [len(t.paths()) for t in out]
+        try:
+            grades = list(await stretches("grade", reward.grade(out, ctx)))
+        except ContractError:
+            raise
+        except Exception as error:
+            ctx.complain("failed_graders", error, f"reward {name!r}")
+            grades = [None] * sum(leaves)
+        if len(grades) != sum(leaves):
+            raise ValueError(f"{type(reward).__name__} gave {len(grades)} grades for {sum(leaves)} leaves")
+        _hear(spoke, name, grades)
+        done, regraded = 0, []
+        for t, n in zip(out, leaves, strict=True):
+            regraded.append(t.graded(grades[done : done + n]))
+            done += n
+        out = regraded
+    return out
+
+
+def _hear(spoke: dict[str, bool], grader: str, grades: Sequence[Mapping[str, Any] | None]) -> None:
+    if grades:
+        spoke[grader] = spoke.get(grader, False) or any(g is not None for g in grades)
+
+
+def _by_task(trajectory: Trajectory, path: tuple[int, ...], ctx: Context) -> Mapping[str, Any] | None:
+    try:
+        grade = ctx.task.grade(trajectory.request.problem, [trajectory.steps[i] for i in path])
+    except Exception as error:
+        ctx.complain("failed_graders", error, f"task {trajectory.request.problem.task!r}")
+        return None
+    return grade

@@ -1,0 +1,226 @@
+"""What a component may ask of a run (the `Ctx` port): named random streams, schedules, models, text, the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from shuhari.batch import Batch
+from shuhari.data import Array, Number, Payload, Ramp, Request, Sampling, Trajectory, code
+from shuhari.engines.journal import ASKER, QUIET
+from shuhari.events import Event
+from shuhari.loop import collect
+from shuhari.loop.clock import Virtual, VirtualLoop, new_loop
+from shuhari.loop.flight import PATIENCE, Flight
+from shuhari.needs import Need, gather, role_model
+from shuhari.noise import CounterNoise, mix
+from shuhari.ports import Engine, Model, Reward, Rollout, Task
+from shuhari.profile import spanned
+
+T = TypeVar("T")
+
+
+class Context:
+    """One run's services. Everything random hangs on `seed`, the step, and a name."""
+
+    def __init__(self, seed: int, task: Task, engine: Engine, tokens: int | None = None, threads: int = 0) -> None:
+        self._before = torch.get_num_threads()
+        self.threads = threads or self._before
+        self.claim()
+        self.seed, self.task, self.engine, self.tokens = seed, task, engine, tokens
+        self.models: dict[str, Model] = {}
+        self.step, self.version = 0, 0
+        self.count = 0.0
+        self.salt: tuple[object, ...] = ()  # the phase of the step: whoever begins one sets it, so nothing is left over
+        self.ledger: dict[str, float] = {}
+        self.next_row = self.next_ticket = 0
+        self.rollout: Rollout | None = None
+        self.opened: list[Any] = []  # rollouts whose lanes of environments are open
+        self.rewards: Mapping[str, Reward] = {}
+        self.weights: Mapping[str, float] = {}
+        self.reward_names: set[str] = set()  # all that was ever graded: one of these that is missing is ungraded
+        self.n, self.sampling = 1, Sampling()
+        self.groups: list[list[Trajectory]] = []  # what this step collected, for those who want to look
+        self.problems: list[str] = []  # what went wrong in rollouts and graders of this step, first messages
+        self.tell: Callable[[Event], None] = lambda event: None
+        self.clock: Callable[[], float] = lambda: self.loop.time()  # virtual where time is
+        self.flight = Flight(self)
+        self.muted = False  # while what was spent already is asked for again
+        self.began = 0.0  # the time at which the step did
+        self.breath = time.monotonic()  # when what is in flight last had its turn
+        self._loop: asyncio.AbstractEventLoop | None = None  # one for the run's life: asyncio.run a step is slow
+        self._tag: ContextVar[str] = ContextVar("tag", default="")  # of the coroutine that spends
+
+    def claim(self) -> None:
+        """Torch's threads as this run has them: another run in the process may have set its own since."""
+        if torch.get_num_threads() != self.threads:
+            torch.set_num_threads(self.threads)
+
+    # ---------------------------------------------------------------- randomness and schedules
+
+    def key(self, *name: object) -> int:
+        """The 63-bit number of a named stream, the same at every step."""
+        return code(self.seed, *name)
+
+    def rng(self, *name: object) -> torch.Generator:
+        """The generator of a named stream in this phase of this step (a round of collection, a draw, an optimiser
+        batch): the same name in another one is another stream. Of a group in flight it is that of the group: when it
+        runs depends on the others."""
+        place: tuple[object, ...] = (asker,) if (asker := ASKER.get()) else (self.step, code(*self.salt))
+        return torch.Generator().manual_seed(code(self.seed, *place, *name))
+
+    def noise(self, batch: Batch, name: str) -> CounterNoise:
+        """Noise a row of the batch at hand, in this phase of this step: the same numbers however the batch is cut into
+        micro-batches."""
+        row = batch["_row"] if "_row" in batch else torch.arange(len(batch))
+        place: tuple[object, ...] = (asker, name) if (asker := ASKER.get()) else (self.step, name, *self.salt)
+        return CounterNoise(mix(np.uint64(code(self.seed, *place)) + _row_keys(row)))
+
+    def at(self, number: Number) -> float:
+        """A number, or a schedule's value at this step of the stage."""
+        return number(self.count) if isinstance(number, Ramp) else number
+
+    # ---------------------------------------------------------------- text, scores, costs
+
+    def encode(self, prompt: Payload, role: str = "policy") -> Payload:
+        """A string or messages as the token ids of the role's model; any other payload as it is."""
+        text = isinstance(prompt, str) or (
+            isinstance(prompt, tuple) and all(isinstance(m, Mapping) for m in prompt) and prompt
+        )
+        encode = getattr(role_model(self.models, role), "encode", None)
+        if not text:
+            return prompt
+        if encode is None:
+            raise TypeError(f"the model of role {role!r} reads no text, but the prompt is {str(prompt)[:60]!r}")
+        return encode(prompt)
+
+    def text(self, ids: Payload, role: str = "policy") -> str:
+        """Token ids of the role's model as text."""
+        return role_model(self.models, role).decode(ids)
+
+    def score(self, batch: Batch, needs: Sequence[Need]) -> Batch:
+        """With the columns of `needs` that are missing: one no-grad forward a role."""
+        return gather(batch, needs, self.models, self.tokens)
+
+    @spanned("sync")
+    def serve(self) -> None:
+        """Give the engine the models as they are now."""
+        for name, value in (("seed", self.seed), ("charge", self.charge)):
+            if hasattr(self.engine, name):
+                setattr(self.engine, name, value)
+        self.engine.sync(self.models, self.version)
+
+    def charge(self, what: str, amount: float) -> None:
+        """To the ledger, under the tag of what goes on (probes and evaluation are paid for, and apart)."""
+        if not (self.muted or QUIET.get()):
+            what = self._tag.get() + what
+            self.ledger[what] = self.ledger.get(what, 0) + amount
+
+    @contextmanager
+    def tagged(self, tag: str) -> Iterator[None]:
+        """Charge everything inside under `<tag>/`, within the tag that stands already."""
+        before = self._tag.set(f"{self._tag.get()}{tag}/")
+        try:
+            yield
+        finally:
+            self._tag.reset(before)
+
+    # ---------------------------------------------------------------- collecting
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the run's life, or of the stages whose time is of one kind."""
+        if self._loop is not None and isinstance(self._loop, VirtualLoop) != (self.virtual is not None):
+            self._loop.close()
+            self._loop = None
+        if self._loop is None:
+            self._loop = new_loop(self.virtual)
+        return self._loop
+
+    @property
+    def virtual(self) -> Virtual | None:
+        """The modelled durations, where the engine has some."""
+        return getattr(self.engine, "virtual", None)
+
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine to its end. Where a loop runs in this thread already, as in a notebook, in another thread."""
+        if asyncio._get_running_loop() is None:
+            return self.loop.run_until_complete(coroutine)
+        with ThreadPoolExecutor(1) as beside:
+            return beside.submit(copy_context().run, self.loop.run_until_complete, coroutine).result()
+
+    def breathe(self) -> None:
+        """In a long computation, now and then: what is in flight goes on for as long as was computed since."""
+        if self.flight.tickets and self.virtual is None:
+            now = time.monotonic()
+            self.wait(self.flight.go(now - self.breath))
+            self.breath = time.monotonic()
+
+    def elapse(self) -> None:
+        """Let the virtual time of an update pass, if time is virtual, and charge that of the step; evaluation, which is
+        no part of a method, lies between two steps."""
+        if self.virtual is not None:
+            self.wait(self.flight.elapse(self.virtual.train))
+            self.charge("virtual_seconds", self.clock() - self.began)
+
+    def open(self, rollout: Any, task: Task, name: str) -> None:
+        """Open the lanes of environments of a rollout that has any, once; they are closed with the run."""
+        if hasattr(rollout, "open") and all(rollout is not r for r in self.opened):
+            self.opened.append(rollout)
+            rollout.open(task, self.key("rollout", name))
+
+    def close(self) -> None:
+        """Let go of what a run holds, and leave torch's threads as they were."""
+        self.flight.drop()
+        for held in (*self.opened, *self.rewards.values()):
+            getattr(held, "close", lambda: None)()
+        if self._loop is not None:
+            if left := asyncio.all_tasks(self._loop):  # of what was interrupted
+                for task in left:
+                    task.cancel()
+                self.wait(asyncio.wait(left, timeout=PATIENCE))
+            self._loop.close()
+        torch.set_num_threads(self._before)
+
+    async def probe(self, requests: Sequence[Request], *, tag: str) -> Batch:
+        """Roll out and grade beside the training data; charged under `tag`, never trained on."""
+        with self.tagged(tag):
+            return await collect.groups(requests, self, tag=tag)
+
+    async def grade(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
+        """By the run's own task and rewards."""
+        return await collect.graded(trajectories, self)
+
+    def stamped(self, request: Request, tag: str) -> Request:
+        """With its key, and with the run's n and sampling where the request leaves them open."""
+        ticket, self.next_ticket = self.next_ticket, self.next_ticket + 1
+        key = f"{tag}{request.problem.id}#{ticket}"
+        sampling = self.sampling if request.sampling is None else request.sampling
+        return replace(request, key=key, n=request.n or self.n, sampling=self.now(sampling))
+
+    def now(self, sampling: Sampling) -> Sampling:
+        """With schedules over steps resolved; a temperature ramp counts decisions and stays."""
+        return replace(sampling, epsilon=self.at(sampling.epsilon)) if isinstance(sampling.epsilon, Ramp) else sampling
+
+    def complain(self, what: str, error: BaseException, whose: str = "") -> None:
+        """Count a failure of user code and keep its first messages: it is shown, and never becomes a reward of 0."""
+        self.charge(what, 1)
+        told = f"{what}{f' ({whose})' if whose else ''}: {type(error).__name__}: {error}"
+        if not (self.muted or QUIET.get()) and len(self.problems) < 5 and told not in self.problems:
+            self.problems.append(told)
+
+
+@lru_cache(8)
+def _row_keys(row: torch.Tensor) -> Array:
+    """Of a tensor, not of its values: whole optimiser batches of a size share one."""
+    return mix(row.numpy().astype(np.uint64))

@@ -1,0 +1,195 @@
+"""Groups in flight: asked for, and not yet learnt from. Synchronous and asynchronous collection are one thing here.
+
+With staleness s the groups of at most 1 + s batches are in flight. Those that were asked for s versions ago are waited
+for and taken; then the oldest that are finished. So no group is lost, and none is learnt from more than s versions
+after it was begun; with s = 0 all that was asked for is waited for. AReaL (arXiv 2505.24298, section 5.1) states the
+bound at admission; here, too, what a filter drops leaves room for another.
+
+All of it happens in one thread: while the run waits for a batch, and in the pauses that learners make
+(`Context.breathe`). On one machine the work itself takes no less time side by side, but waiting for tools does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from shuhari.data import Request, Trajectory
+from shuhari.engines.journal import ASKER, QUIET
+from shuhari.loop import collect
+from shuhari.loop.clock import VirtualLoop
+
+if TYPE_CHECKING:
+    from shuhari.batch import Batch
+    from shuhari.loop.context import Context
+    from shuhari.ports import Rollout
+
+PATIENCE = 5.0  # seconds that what was given up may take to end
+Select = Callable[[int, Any], Awaitable[Sequence[Request]]]
+
+
+@dataclass(eq=False)
+class Ticket:
+    """One group: what was asked, under which `version` of the weights, and `at` what time of the loop."""
+
+    request: Request
+    version: int
+    at: float
+    group: list[Trajectory] | None = None  # once it is graded
+    spoke: dict[str, bool] = field(default_factory=dict)
+    task: asyncio.Task[None] | None = None
+
+
+class Flight:
+    """The groups in flight of one run, in the order they were asked for."""
+
+    def __init__(self, ctx: Context) -> None:
+        self.ctx = ctx
+        self.tickets: list[Ticket] = []
+        self.size = 0  # groups of a batch
+        self._changed = asyncio.Event()
+
+    @property
+    def staleness(self) -> int:
+        """How many versions after its beginning a group may be learnt from."""
+        return int(getattr(self.ctx.engine, "staleness", 0))
+
+    # ---------------------------------------------------------------- collecting
+
+    async def take(self, want: int, select: Select, *, first: bool, left: float) -> tuple[Batch, list[Request]]:
+        """At least `want` groups as a batch, in the order they were asked for, and their requests, while others stay in
+        flight: there are more than `want` where more are due, and fewer where `select` gives fewer. `first`: nothing of
+        this step's batch is there yet; `left`: steps that may come after this one."""
+        self.size = want if first else self.size
+        lack = want + int(max(0, min(self.staleness, left))) * self.size - len(self.tickets)
+        if lack > 0:
+            now = asyncio.get_running_loop().time()
+            asked = [self.ctx.stamped(r, "") for r in await select(lack, self.ctx)]
+            self._launch([Ticket(r, self.ctx.version, now) for r in asked])
+        while True:
+            self._raise()
+            due = [t for t in self.tickets if t.version + self.staleness <= self.ctx.version]
+            good = [t for t in self.tickets if t.group]
+            if all(t.group is not None for t in (due if len(good) >= want else self.tickets)):
+                break
+            self._changed = asyncio.Event()
+            await self._changed.wait()
+        free = [t for t in good if t not in due][: max(0, want - sum(bool(t.group) for t in due))]
+        failed = [t for t in self.tickets if t.group == []]  # they come along, and make no batch smaller
+        chosen = [t for t in self.tickets if t in due or t in free or t in failed]
+        self.tickets = [t for t in self.tickets if t not in chosen]
+        spoke: dict[str, bool] = {}
+        for t in chosen:
+            self._forget(t)
+            for grader, heard in t.spoke.items():
+                spoke[grader] = spoke.get(grader, False) or heard
+        groups = [t.group for t in chosen if t.group is not None]
+        self.ctx.breath = monotonic()
+        return collect.packed(groups, self.ctx, spoke), [t.request for t in chosen]
+
+    def _launch(self, tickets: Sequence[Ticket], *, again: bool = False) -> None:
+        self.tickets += tickets
+        rollout = self.ctx.rollout  # evaluation sets another for its own
+        assert rollout is not None
+        for ticket in tickets:
+            ticket.task = asyncio.ensure_future(self._fly(ticket, rollout, again))
+            ticket.task.add_done_callback(lambda _: self._changed.set())
+
+    def _forget(self, ticket: Ticket) -> None:
+        if self.staleness:
+            engine: Any = self.ctx.engine
+            engine.forget(ticket.request.key)
+
+    async def _fly(self, ticket: Ticket, rollout: Rollout, again: bool) -> None:
+        ASKER.set(ticket.request.key)
+        QUIET.set(again)
+        ticket.group = await collect.group(ticket.request, rollout, self.ctx, ticket.spoke)
+
+    def _raise(self) -> None:
+        """What ended a group's task ends the run."""
+        for t in self.tickets:
+            if t.task is not None and t.task.cancelled():
+                raise RuntimeError(f"the rollout of problem {t.request.problem.id!r} was cancelled")
+            if t.task is not None and t.task.done() and (error := t.task.exception()) is not None:
+                raise error
+
+    # ---------------------------------------------------------------- meanwhile
+
+    async def go(self, seconds: float) -> None:
+        """Let what is in flight go on for at most so long: answers of tools are read, the engine works."""
+        loop: Any = asyncio.get_running_loop()
+        engine, end = self.ctx.engine, loop.time() + seconds
+        await asyncio.sleep(0)  # the world outside is looked at between two turns of the loop
+        await asyncio.sleep(0)
+        while loop.time() < end and (getattr(engine, "busy", False) or loop._ready):
+            await asyncio.sleep(0)
+
+    async def elapse(self, seconds: float) -> None:
+        """Let virtual time pass, and finish what happens at its end."""
+        await asyncio.sleep(seconds)
+        await asyncio.get_running_loop().settle()  # type: ignore[attr-defined]
+
+    def drop(self) -> None:
+        """Give up what is in flight, as at the end of a stage; charged as `dropped_groups`."""
+        dropped, self.tickets = self.tickets, []
+        if not dropped:
+            return
+        self.ctx.charge("dropped_groups", len(dropped))
+        for t in dropped:
+            self._forget(t)
+            if t.task is not None:
+                t.task.cancel()
+        if tasks := [t.task for t in dropped if t.task is not None]:
+            self.ctx.wait(_ended(tasks))
+
+    # ---------------------------------------------------------------- resuming
+
+    def tree(self) -> dict[str, Any]:
+        """All that the store must keep: finished groups, and of the others the requests and what was answered them."""
+        loop = self.ctx.loop
+        saved = [
+            {"request": t.request, "version": t.version, "at": t.at, "spoke": dict(t.spoke),
+             "group": None if t.group is None else tuple(t.group)}
+            for t in self.tickets
+        ]  # fmt: skip
+        engine: Any = self.ctx.engine
+        calls = engine.saved() if saved else {}
+        return {"tickets": saved, "calls": calls, "time": loop.time() if isinstance(loop, VirtualLoop) else 0.0}
+
+    def restore(self, tree: Mapping[str, Any]) -> None:
+        """Ask the unfinished requests again: what the engine had answered is answered again, at its time where time is
+        virtual, and what it had begun goes on. Nothing of that is charged again."""
+        loop, ctx = self.ctx.loop, self.ctx
+        tickets = [Ticket(**{**t, "group": None if t["group"] is None else list(t["group"])}) for t in tree["tickets"]]
+        if isinstance(loop, VirtualLoop):
+            loop.at = min([t.at for t in tickets if t.group is None], default=tree["time"])
+        if tickets:
+            engine: Any = ctx.engine
+            engine.load(tree["calls"])
+            ctx.muted = isinstance(loop, VirtualLoop)
+            ctx.wait(self._again(tickets, tree["time"], engine))
+            ctx.muted = False
+        ctx.breath = monotonic()
+
+    async def _again(self, tickets: list[Ticket], time: float, engine: Any) -> None:
+        loop = asyncio.get_running_loop()
+        for ticket in tickets:
+            if ticket.group is not None:
+                self.tickets.append(ticket)
+                continue
+            if isinstance(loop, VirtualLoop) and ticket.at > loop.time():
+                await asyncio.sleep(ticket.at - loop.time())
+            self._launch([ticket], again=not isinstance(loop, VirtualLoop))
+        if isinstance(loop, VirtualLoop):
+            await asyncio.sleep(time - loop.time())
+            await loop.settle()
+        else:
+            await self.go(0.0)
+        engine.loaded()
+
+
+async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+    await asyncio.wait(tasks, timeout=PATIENCE)

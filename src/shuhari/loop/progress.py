@@ -1,0 +1,75 @@
+"""Where a run stands: its stage, what that stage has spent, and how long all of it took."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+
+from shuhari.config.build import Components
+from shuhari.config.overlay import RecipeError
+
+IDLE = 20  # steps of a stage that spends nothing of its budget, before that is an error
+
+
+class Progress:
+    """The stages of a run and the ledger that their budgets are read from."""
+
+    def __init__(self, stages: Sequence[Components], ledger: dict[str, float]) -> None:
+        self.stages, self.ledger = stages, ledger
+        self.index = 0
+        self.entered = False
+        self.started: dict[str, float] = {}  # the ledger when this stage began
+        self.wall, self._since = 0.0, time.monotonic()
+
+    @property
+    def stage(self) -> Components:
+        return self.stages[self.index]
+
+    @property
+    def steps(self) -> int:
+        """Steps of this stage so far: where schedules stand."""
+        return int(self.ledger.get("steps", 0) - self.started.get("steps", 0))
+
+    def left(self) -> float:
+        """Steps that the stage has after the one at hand; inf where its budget is none of steps."""
+        return self.stage.budget.get("steps", math.inf) - self.steps - 1
+
+    def seconds(self) -> float:
+        """Wall time over all sittings."""
+        return self.wall + time.monotonic() - self._since
+
+    def spent(self) -> Mapping[str, tuple[float, float]]:
+        """budget -> (spent in this stage, allowed). What was spent under a tag (a probe) counts, but for evaluation,
+        which is no part of a method."""
+        now = {**self.ledger, "seconds": self.seconds()}
+        return {k: (_total(now, k) - _total(self.started, k), v) for k, v in self.stage.budget.items()}
+
+    def over(self) -> bool:
+        """Whether a budget of this stage is spent. RecipeError where none of it ever is."""
+        spent = self.spent()
+        if self.steps >= IDLE and "updates" not in spent and not any(done for done, _ in spent.values()):
+            used = ", ".join(sorted(k for k, v in self.ledger.items() if v != self.started.get(k, 0)))
+            told = f"{self.steps} steps of stage {self.stage.name!r} spent nothing of it, only {used}"
+            raise RecipeError(" or ".join(spent), f"{told}: give the budget in one of these")
+        return any(done >= allowed for done, allowed in spent.values())
+
+    def done(self) -> bool:
+        """Whether the last stage is over; moves on to the next stage where this one is."""
+        while self.over():
+            if self.index + 1 == len(self.stages):
+                return True
+            self.index, self.entered = self.index + 1, False
+            self.started = {**self.ledger, "seconds": self.seconds()}
+        return False
+
+
+def _total(ledger: Mapping[str, float], what: str) -> float:
+    return sum(amount for name, amount in ledger.items() if counts(name, what))
+
+
+def counts(name: str, what: str) -> bool:
+    """Whether an entry of a ledger counts as spent of `what`: under any tag but `evaluate/`, which is no part of a
+    method."""
+    *tag, kind = name.split("/")
+    return kind == what and "evaluate" not in tag

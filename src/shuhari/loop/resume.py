@@ -1,0 +1,180 @@
+"""A run as a tree, and back: all that the store must keep so that a resumed run is bit-equal to one never stopped."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import get_num_threads
+
+from shuhari.config.recipe import Recipe, RecipeError, apart, dump, spreads
+from shuhari.data import Trajectory
+from shuhari.loop import state
+from shuhari.loop.context import Context
+from shuhari.loop.evaluation import Held, basis
+from shuhari.loop.roles import load_weights, weights
+from shuhari.profile import spanned
+from shuhari.store import Store, pick
+
+if TYPE_CHECKING:
+    from shuhari.config.build import Components
+    from shuhari.loop.run import Run
+
+
+def tree_of(run: Run) -> dict[str, Any]:
+    """Progress, weights by role, and the memory of every component of the stages reached so far."""
+    ctx, at = run.ctx, run.progress
+    progress = {
+        "step": ctx.step,
+        "version": ctx.version,
+        "ledger": ctx.ledger,
+        "row": ctx.next_row,
+        "ticket": ctx.next_ticket,
+        "stage": at.index,
+        "started": at.started,
+        "before": run.before,
+        "scores": run.held.scores,
+        "measured": run.held.step,
+        "rewards": sorted(ctx.reward_names),
+        "seconds": at.seconds(),
+    }
+    parts = {"models": weights(ctx.models), "components": state.memory(memories(run)), "flight": ctx.flight.tree()}
+    return {"progress": progress, **parts}
+
+
+def restore(run: Run, tree: Mapping[str, Any]) -> None:
+    """Set a freshly made run to where `tree_of` took it."""
+    at, ctx = tree["progress"], run.ctx
+    ctx.step, ctx.version = at["step"], at["version"]
+    ctx.ledger.update(at["ledger"])
+    ctx.next_row, ctx.next_ticket = at["row"], at["ticket"]
+    progress = run.progress
+    progress.index, progress.started, progress.wall = at["stage"], dict(at["started"]), at["seconds"]
+    run.before, run.held = dict(at["before"]), Held(dict(at["scores"]), at["measured"])
+    ctx.reward_names = set(at["rewards"])
+    for stage in _reached(run):  # roles come to life, and optimisers bind, in the order they first did
+        run.install(stage)
+    progress.entered = True
+    run.held.basis = basis(ctx, run.stage.evaluate, run.stage.measured)
+    load_weights(ctx.models, tree["models"])
+    state.remember(memories(run), tree["components"])
+    ctx.serve()
+    ctx.flight.restore(tree["flight"])
+
+
+def memories(run: Run) -> dict[str, Any]:
+    """Stage name -> its components; one that stages share is found under the first."""
+    return {s.name: s.memories() for s in _reached(run)}
+
+
+def _reached(run: Run) -> Sequence[Components]:
+    """The stages up to the one at hand."""
+    return run.progress.stages[: run.progress.index + 1]
+
+
+@spanned("store")
+def keep(run: Run, *, checkpoint: bool) -> None:
+    """Store the step in one transaction; with a checkpoint where told so or due."""
+    if run.store is None:
+        return
+    ctx, again = run.ctx, run.store.step == run.ctx.step  # again: the step is stored and now saved, on leaving
+    run.saved = checkpoint = checkpoint or run.store.due(ctx.step, run.stage.store.every)
+    run.store.commit(
+        ctx.step,
+        stage=run.stage.name,
+        wall=run.progress.seconds(),
+        metrics=run.info,
+        tree=tree_of(run) if checkpoint else None,
+        rollouts=shown(ctx, run.stage.store.rollouts),
+        events=() if again else [("problem", text) for text in ctx.problems],
+    )
+
+
+def finish(run: Run) -> None:
+    """Write the summary of a complete run, once."""
+    if run.store is not None and not run.store.get("complete"):
+        run.store.write_text("summary.json", json.dumps(summary_of(run), indent=2) + "\n")
+        run.store.set(complete=True)
+
+
+def summary_of(run: Run) -> dict[str, Any]:
+    """What summary.json says of a complete run."""
+    engines: list[Any] = [stage.engine for stage in run.progress.stages]
+    return {
+        "recipe": run.recipe.name,
+        "seed": run.ctx.seed,
+        "steps": run.ctx.step,
+        "before": run.before,
+        "after": run.held.scores,
+        "wall_s": run.progress.seconds(),
+        "spent": run.ctx.ledger,
+        "repeatable": not any(getattr(e, "staleness", 0) and not e.virtual for e in engines),  # the real clock is not
+    }
+
+
+def open_store(path: Path, recipe: Recipe, *, keep: int, origin: str = "") -> Store:
+    """The store at `path`, with the recipe beside it, written anew where it spreads the work otherwise now (event
+    `spread`). RecipeError where the run that is there has another recipe in what it does, or did not start from the
+    weights of `origin`, if that is given."""
+    if not (path / "run.sqlite").exists() and any((path / "checkpoints").glob("step-*")):
+        raise RecipeError("", f"{path} has checkpoints but no run.sqlite: move it away, or choose another with --run")
+    store: Store = Store.open(path, keep=keep, best="evaluate/greedy")
+    text, file = dump(recipe), path / "recipe.toml"
+    if not file.exists() or store.step < 0:  # a run that never made a step holds no folder
+        store.write_text("recipe.toml", text)
+        store.set(total=recipe.total, made_with=versions(), init=origin)
+    elif origin and (began := store.get("init", "")) != origin:
+        store.close()
+        told = f"started from the weights of {began}" if began else "started from fresh weights"
+        raise RecipeError("", f"{path} holds a run that {told}, not of {origin}: choose another folder with --run")
+    elif changed := apart(file.read_text(), text):
+        if other := next((key for key in changed if not spreads(key)), ""):
+            store.close()
+            theirs, ours = ("not set" if value is None else value for value in changed[other])
+            raise RecipeError("", f"{path} holds a run of another recipe ({other}: {theirs} there, {ours} here): "
+                                  "choose another folder with --run; --init starts from its weights")  # fmt: skip
+        store.note("spread", {key: list(values) for key, values in changed.items()})
+        store.write_text("recipe.toml", text)
+    return store
+
+
+def versions() -> dict[str, Any]:
+    """What the bits of a run depend on, beside its recipe."""
+    names = ("shuhari", "torch", "numpy", "scipy", "scikit-learn", "transformers", "tokenizers", "gymnasium")
+    found = {}
+    for name in names:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return {**found, "python": platform.python_version(), "machine": platform.machine(), "threads": get_num_threads()}
+
+
+def shown(ctx: Context, n: int) -> list[dict[str, Any]]:
+    """The best, the worst and random groups of the step, as the store keeps them."""
+    groups, ctx.groups = ctx.groups, []
+    if not groups or not n:
+        return []
+    scores = [_score(g, ctx) for g in groups]
+    return [
+        {"group": groups[i][0].request.key, "why": why, "score": scores[i], "trajectories": tuple(groups[i])}
+        for i, why in pick(scores, n, seed=ctx.key("shown", ctx.step) % 2**32)
+    ]
+
+
+def _score(group: list[Trajectory], ctx: Context) -> float:
+    """The mean trained reward of a group's leaves, NaN where nothing was graded."""
+    graded = []
+    for t in group:
+        total = 0.0
+        for step in t.steps:
+            for name, weight in ctx.weights.items():
+                value = step.reward.get(name, 0.0)
+                total += float(value.sum() if hasattr(value, "sum") else value) * weight
+        if not math.isnan(total):
+            graded.append(total)
+    return sum(graded) / len(graded) if graded else math.nan

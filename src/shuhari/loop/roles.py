@@ -1,0 +1,162 @@
+"""Casting: which model plays which role, when it comes to life, and with what weights.
+
+A role lives from the first stage that lists it, and keeps its model through later ones. But `same_as` holds for its
+stage: a later stage that lists the role may point it at another role, or end the sharing, and with `init` or a model of
+its own the role then starts anew, as if listed for the first time.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from shuhari.config.overlay import RecipeError, dotted
+from shuhari.data import EMPTY, code, nearest
+from shuhari.needs import Need, distinct
+from shuhari.ports import Model, Task
+from shuhari.profile import spanned
+
+if TYPE_CHECKING:
+    from shuhari.config.build import Components
+
+
+@dataclass(frozen=True, eq=False)
+class Role:
+    """`model`: to be built (None: like the role it copies); `init`: the role whose weights it starts with; `same_as`:
+    the role whose model, weights and all, plays this one too."""
+
+    model: Any = None
+    init: str = ""
+    same_as: str = ""
+
+
+@spanned("build")
+def cast_roles(
+    roles: Mapping[str, Role],
+    models: dict[str, Model],
+    task: Task,
+    seed: int,
+    init: Mapping[str, Any],
+    shared: set[str] | None = None,
+) -> None:
+    """Bring to life the roles of a stage that do not live yet, in order. `init`: role -> state dict to start from;
+    `shared`: the roles that play by `same_as` now, kept from stage to stage. Raises KeyError where a role names
+    another that does not live."""
+    shared = set() if shared is None else shared
+    for name, role in roles.items():
+        other = role.same_as or role.init
+        if other and other not in models:
+            raise KeyError(
+                f"[models.{name}] names the role {other!r}, which is not there before it; {nearest(other, models)}"
+            )
+        if role.same_as:
+            models[name] = models[role.same_as]
+            shared.add(name)
+        elif name not in models or name in shared:
+            shared.discard(name)
+            models[name] = _born(name, role, models, task, seed)
+            if name in init:
+                _load(models[name], init[name], f"the weights given for role {name!r}")
+
+
+def _born(name: str, role: Role, models: Mapping[str, Model], task: Task, seed: int) -> Model:
+    if role.model is None:
+        return copy.deepcopy(models[role.init])
+    model: Model = role.model
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(code(seed, "model", name))
+        model.build(task)
+    if role.init:
+        _load(model, models[role.init].module.state_dict(), f"the weights of role {role.init!r} for role {name!r}")
+    return model
+
+
+def _load(model: Model, weights: Mapping[str, Any], what: str) -> None:
+    """Take over the weights by name; a head (`value`, `head`) that one of them lacks stays as it is. ValueError where
+    a shape differs, or the rest is not the same: half of another architecture's weights is no start."""
+    own = model.module.state_dict()
+    weights = getattr(model, "renamed", dict)(weights)  # under adapters
+    if any(".lora_" in k for k in weights) and not any(".lora_" in k for k in own):
+        raise ValueError(f"{what} have adapters, and the model here has none: give it the same `lora`, or as `path` "
+                         "what `shuhari export` writes, where they are merged")  # fmt: skip
+    shapes = [k for k in weights if k in own and own[k].shape != weights[k].shape]
+    if shapes:
+        k = shapes[0]
+        raise ValueError(f"{what} do not fit: {k} is {tuple(weights[k].shape)} there, {tuple(own[k].shape)} here")
+    apart = [k for k in own.keys() ^ weights.keys() if k.partition(".")[0] not in ("value", "head")]
+    if apart:
+        where = "here alone" if min(apart) in own else "there alone"
+        raise ValueError(f"{what} do not fit: {len(apart)} of them differ, such as {min(apart)} ({where})")
+    model.module.load_state_dict({k: v for k, v in weights.items() if k in own}, strict=False)
+
+
+def weights(models: Mapping[str, Model]) -> dict[str, dict[str, torch.Tensor]]:
+    """role -> state dict, each model once, under its first role."""
+    seen: set[int] = set()
+    out = {}
+    for role, model in models.items():
+        if id(model) not in seen:
+            seen.add(id(model))
+            out[role] = dict(model.module.state_dict())
+    return out
+
+
+def load_weights(models: Mapping[str, Model], saved: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
+    """The inverse of `weights`, exactly."""
+    for role, tree in saved.items():
+        if role not in models:
+            raise KeyError(f"the checkpoint has weights for role {role!r}; {nearest(role, models)}")
+        models[role].module.load_state_dict(dict(tree))
+
+
+# ---------------------------------------------------------------- before step 0
+
+
+def check_roles(stages: Sequence[Components]) -> None:
+    """Every role that a part trains, a follower moves, or a transform or an objective asks (`needs`, `roles`) must live
+    in its stage, and no two needs may share a column. Raises RecipeError with the place and the nearest role."""
+    alive: set[str] = set()
+    for stage in stages:
+        for name, role in stage.models.items():
+            if (other := role.same_as or role.init) and other not in alive:
+                raise _missing(("models", name), other, stage, alive)
+            alive.add(name)
+        needs: list[Need] = []
+        for place, roles, wanted in _asked(stage):
+            for asked in (*roles, *(r for n in wanted for r in n.roles)):
+                if asked not in alive:
+                    raise _missing(place, asked, stage, alive)
+            needs += wanted
+            try:
+                distinct(needs)
+            except ValueError as error:
+                raise RecipeError(dotted(place), str(error)) from None
+
+
+def _missing(place: tuple[str, ...], role: str, stage: Components, alive: Iterable[str]) -> RecipeError:
+    told = f"role {role!r} is not among the models of stage {stage.name!r}; {nearest(role, alive)}"
+    return RecipeError(dotted(place), told)
+
+
+def _asked(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[str], Sequence[Need]]]:
+    """(place in the recipe, roles named there, needs) of all that asks models."""
+    for name, transform in stage.collect.items():
+        yield ("collect", name), getattr(transform, "roles", ()), getattr(transform, "needs", ())
+    for name, follow in stage.follows.items():
+        yield ("follow", name), [getattr(follow, k) for k in ("role", "of") if hasattr(follow, k)], ()
+    for name, learner in stage.learners.items():
+        at = () if name == "main" else ("learner", name)
+        for key, transform in getattr(learner, "transforms", EMPTY).items():
+            yield (*at, "transform", key), getattr(transform, "roles", ()), getattr(transform, "needs", ())
+        parts = getattr(learner, "parts", EMPTY)
+        for key, part in parts.items():
+            yield (*at, "part", key, "trains"), part.trains, ()
+            for t, term in part.terms.items():
+                place = (*at, "part", key, "terms", t)
+                yield place, getattr(term.objective, "roles", ()), term.objective.needs
+        if not parts:
+            yield at or ("learner", name), (), list(getattr(learner, "needs", ()))

@@ -1,0 +1,198 @@
+"""The loop. Read `loop` first: every step of every method is there, from top to bottom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from shuhari.batch import Batch
+from shuhari.config.build import Components, stage_components
+from shuhari.config.recipe import Recipe, RecipeError
+from shuhari.data import EMPTY, Info
+from shuhari.events import EVENTS, Collected, Committed, Evaluated, Event, InOrder, StageStarted, Updated
+from shuhari.loop import collect, state
+from shuhari.loop.context import Context
+from shuhari.loop.drift import drift
+from shuhari.loop.evaluation import Held, watched
+from shuhari.loop.progress import Progress
+from shuhari.loop.resume import finish, keep, open_store, restore
+from shuhari.loop.roles import cast_roles, check_roles
+from shuhari.measure import Meter, collected_info
+from shuhari.needs import Need
+from shuhari.ports import Learner, Transform
+from shuhari.store import Store
+from shuhari.transforms import apply as transformed
+
+ROUNDS = 20  # of collection in one step, before a filter that rejects nearly everything is an error
+
+
+def train(recipe: Recipe, path: Path | None = None, **start: Any) -> Iterator[Info]:
+    """Run a recipe and yield one report a step. Resumes from `path`; ends at once if that run is complete."""
+    yield from loop(open_run(recipe, path, **start))
+
+
+def loop(run: Run) -> Iterator[Info]:
+    """The steps of an opened run, to its end; closing the iterator between two of them saves what was done."""
+    with run:
+        while not run.done():
+            run.enter_stage()
+            while want := run.short():
+                batch = run.collect(want)
+                run.tell(Collected(run.apply(run.stage.collect, batch)))
+            for name, learner in run.stage.learners.items():
+                for batch in run.draws(name, learner):
+                    batch = run.apply(learner.transforms, batch, learner.needs)
+                    run.tell(learner.update(batch, run.ctx))
+            yield run.commit()
+        finish(run)
+
+
+def open_run(recipe: Recipe, path: Path | None = None, *, init: Mapping[str, Any] = EMPTY, origin: str = "") -> Run:
+    """A run as it stands at `path` (None: nowhere). `init`: role -> weights to start from, `origin`: their name."""
+    if "study" in recipe.tree:
+        raise RecipeError("study", f"{recipe.name} is a study of several runs: open one of them, in its children/")
+    run = Run(recipe, init)
+    with ExitStack() as failed:
+        failed.push(run)  # what goes wrong here lets go of the store
+        if path is not None:
+            run.store = open_store(path, recipe, keep=run.stage.store.keep, origin=origin)
+            if (tree := run.store.load()) is not None:
+                restore(run, tree)
+        failed.pop_all()
+    return run
+
+
+class Run:
+    """Models, components and progress of one recipe. `ctx` is what components see of it."""
+
+    def __init__(self, recipe: Recipe, init: Mapping[str, Any] = EMPTY) -> None:
+        self.recipe, self.init = recipe, init
+        shared: dict[str, Any] = {}
+        stages = [stage_components(table, shared) for table in recipe.stages]
+        check_roles(stages)
+        self.ctx = Context(recipe.seed, stages[0].task, stages[0].engine, stages[0].tokens, recipe.threads)
+        self.tell = self.ctx.tell = InOrder(self.hear)
+        self.progress = Progress(stages, self.ctx.ledger)
+        self.done = self.progress.done
+        self.store: Store | None = None
+        self.saved = True  # whether the last step is in a checkpoint
+        self.meter, self.info, self.rounds = Meter(), dict[str, Any](), 0
+        self.held, self.before = Held(), dict[str, Any]()  # the last scores, and those when the stage began
+        self.listeners, self.shared = list[Any](), set[str]()  # shared: roles that play by `same_as` now
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self.store is not None:
+            if kind in (None, GeneratorExit) and not self.saved:  # stopped between two steps: nothing is lost
+                keep(self, checkpoint=True)
+            self.store.close()
+        self.ctx.close()
+
+    @property
+    def stage(self) -> Components:
+        return self.progress.stage
+
+    def enter_stage(self) -> None:
+        """Begin a step; at the first of a stage its roles come to life and its components are told."""
+        self.ctx.claim()
+        self.meter, self.rounds, self.ctx.problems, self.ctx.groups, self.ctx.salt = Meter(), 0, [], [], ()
+        self.ctx.count = float(self.progress.steps)
+        if not self.progress.entered:
+            lived = dict(self.ctx.models)
+            self.ctx.flight.drop()  # where a budget in seconds ran out between two steps
+            self.install(self.stage)
+            self.progress.entered = True
+            self.tell(StageStarted(self.stage.name))
+            self.ctx.serve()
+            moved = any(self.ctx.models[r] is not m for r, m in lived.items())
+            self.before = self._evaluate(again=moved or any(f.on == "stage" for f in self.stage.follows.values()))
+        self.ctx.began = self.ctx.clock()
+
+    def install(self, stage: Components) -> None:
+        """Make a stage's components the run's own."""
+        ctx = self.ctx
+        for name in ("task", "engine", "rollout", "rewards", "weights", "n", "sampling", "tokens"):
+            setattr(ctx, name, getattr(stage, name))
+        cast_roles(stage.models, ctx.models, stage.task, ctx.seed, self.init, self.shared)
+        ctx.open(stage.rollout, stage.task, stage.name)
+        for learner in stage.learners.values():
+            learner.bind(ctx.models)
+        alive = {r: ctx.models[r] for r, role in stage.models.items() if role.model is not None}  # copies hear nothing
+        heard = {**stage.memories(), "models": alive}
+        self.listeners = [c for _, c in state.walk(heard) if hasattr(c, "observe")]
+
+    def short(self) -> int:
+        """What the buffers lack after their filters; a filter that rejects everything ends in an error."""
+        want = max((learner.buffer.short() for learner in self.stage.learners.values()), default=0)
+        if want and self.rounds >= ROUNDS:
+            why = "; ".join(self.ctx.problems) or self.meter.why()
+            raise RuntimeError(f"step {self.ctx.step}: {want} still wanted after {ROUNDS} rounds of collection: {why}")
+        self.rounds += 1
+        return want
+
+    def collect(self, want: int) -> Batch:
+        """Curriculum -> rollouts -> rewards -> rows, in request order; lanes of environments write rows directly."""
+        ctx, stage = self.ctx, self.stage
+        ctx.salt = "collect", self.rounds
+        if hasattr(stage.rollout, "collect"):
+            return collect.lanes(want, ctx)
+        first, left = self.rounds == 1, self.progress.left()
+        batch, requests = ctx.wait(ctx.flight.take(want, stage.curriculum.select, first=first, left=left))
+        self.meter.update(collected_info(batch, stage.weights, (r.problem.task for r in requests)) | drift(batch, ctx))
+        return batch
+
+    def draws(self, name: str, learner: Learner) -> Iterator[Batch]:
+        """What a learner's buffer gives at this step; each draw, with all that is done with it, is a phase."""
+        self.ctx.salt = name, 0
+        for i, batch in enumerate(learner.buffer.draw(self.ctx), 1):
+            yield batch
+            self.ctx.salt = name, i
+
+    def apply(self, transforms: Mapping[str, Transform], batch: Batch, needs: Sequence[Need] = ()) -> Batch:
+        """The batch as a recipe's transforms leave it, with what they and the learner's terms want scored."""
+        return transformed(transforms.values(), batch, self.ctx, needs)
+
+    def hear(self, event: Event) -> None:
+        """An event that was told, to the active stage's components and to the roles that follow."""
+        if isinstance(event, Updated):
+            self.meter.update(event.info)
+        for listener in self.listeners:
+            listener.observe(event)
+        for follow in self.stage.follows.values():
+            if isinstance(event, EVENTS[follow.on]):
+                follow(self.ctx.models, event)
+
+    def commit(self) -> Info:
+        """End the step: followers, weights to the engine, evaluation if due, one transaction. Its report."""
+        ctx, stage = self.ctx, self.stage
+        ctx.elapse()
+        ctx.step, ctx.version, ctx.salt = ctx.step + 1, ctx.version + 1, ()
+        ctx.charge("steps", 1)
+        self.tell(Committed(ctx.step))
+        ctx.serve()
+        over, every = self.progress.over(), stage.evaluate.every if stage.evaluate else 0
+        if over:
+            ctx.flight.drop()  # nobody will learn from it
+        if over or (every and self.progress.steps % every == 0):
+            self._evaluate()
+        told: Info = {k: v for c in (stage.curriculum, stage.rollout) for k, v in getattr(c, "report", dict)().items()}
+        evaluated = {f"evaluate/{k}": v for k, v in self.held.scores.items()} if self.held.step == ctx.step else {}
+        spent = {f"spent/{k}": v for k, v in ctx.ledger.items()}
+        self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **told, **evaluated, **spent}
+        keep(self, checkpoint=over or bool(evaluated))
+        return {**self.info, "seconds": self.progress.seconds(), "problems": tuple(ctx.problems)}
+
+    def _evaluate(self, *, again: bool = True) -> Info:
+        evaluation = self.stage.evaluate
+        if evaluation is None or not evaluation.n:
+            return {}
+        scores = self.held.measure(self.ctx, evaluation, self.stage.measured, self.stage.learners, again=again)
+        heard = watched(self.ctx, evaluation, self.stage.measured) if evaluation.watch else scores
+        self.tell(Evaluated(evaluation.split, heard))
+        if self.ctx.flight.tickets:
+            self.ctx.serve()  # they went on: their caches are made anew, as a resumed run makes them
+        return dict(scores)

@@ -1,0 +1,136 @@
+"""A recipe with [study]: its component drives whole runs of the rest of the recipe, and the study is a run itself.
+
+Below the study's folder, `children/<name>` holds the runs, which are ordinary ones. A row that the component yields is
+a step: one transaction, with what all runs have spent so far. Resuming calls the component anew: finished runs are
+read, the one at hand goes on, and scores that were measured before the last row are not measured again.
+Left out: runs side by side in processes; a study of studies.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from shuhari.config.build import component
+from shuhari.config.recipe import Recipe, RecipeError, load
+from shuhari.data import EMPTY, Info
+from shuhari.loop.resume import open_store, summary_of
+from shuhari.loop.run import loop, open_run
+from shuhari.loop.run import train as alone
+from shuhari.ports import Study
+from shuhari.store import Run, Store
+
+CHILD = "child"  # the key of a report that is a run's and no row of the study
+
+
+def train(recipe: Recipe, path: Path | None = None, **start: Any) -> Iterator[Info]:
+    """Run a recipe, or its study if it has one, and yield one report a step; resumes from `path`, as `run.train`.
+
+    Of a study the reports of its runs come too, as progress: `step` is the study's, `stage` the run's name."""
+    if "study" not in recipe.tree:
+        yield from alone(recipe, path, **start)
+        return
+    with ExitStack() as held:
+        folder = Path(held.enter_context(TemporaryDirectory())) if path is None else path
+        yield from _rows(recipe, folder, **start)
+
+
+def _rows(recipe: Recipe, path: Path, *, init: Mapping[str, Any] = EMPTY, origin: str = "") -> Iterator[Info]:
+    study: Study = component("study", recipe.tree["study"])
+    with open_store(path, recipe, keep=2, origin=origin) as store:
+        if store.get("complete"):
+            return
+        tree = store.load() or {"rows": [], "measured": {}, "seconds": 0.0}
+        began, rows = time.monotonic() - tree["seconds"], list(tree["rows"])
+        runs = Children(recipe, path / "children", init, origin, dict(tree["measured"]))
+        reports, step = iter(study(runs)), 0
+        try:
+            for report in reports:
+                seconds, spent = time.monotonic() - began, {f"spent/{k}": v for k, v in runs.spent().items()}
+                if CHILD in report:
+                    yield {**report, **spent, "step": step, "stage": report[CHILD], "seconds": seconds}
+                    continue
+                row, step = {k: getattr(v, "item", lambda v=v: v)() for k, v in report.items()}, step + 1
+                if step <= len(rows):
+                    _same(path, step, rows[step - 1], row)
+                    continue
+                rows.append(row)
+                info = {"step": step, "stage": "study", **row, **spent}
+                tree = {"rows": rows, "measured": runs.measured, "seconds": seconds}
+                store.commit(step, stage="study", wall=seconds, metrics=info, tree=tree)
+                yield {**info, "seconds": seconds}
+        finally:
+            getattr(reports, "close", lambda: None)()  # a run that is at hand saves what it has
+        _finish(store, recipe, rows, runs, time.monotonic() - began)
+
+
+class Children:
+    """The runs of a study, see `ports.Runs`: of `recipe` without its study, in folders below `path`.
+
+    `measured`: what `evaluate` has found, by run and settings, with what it spent."""
+
+    def __init__(
+        self, recipe: Recipe, path: Path, init: Mapping[str, Any], origin: str, measured: dict[str, Any]
+    ) -> None:
+        tree = {k: v for k, v in recipe.tree.items() if k not in ("study", "claim")}
+        self.recipe = Recipe(recipe.name, tree, recipe.sources)
+        self.path, self.init, self.origin, self.measured = path, init, origin, measured
+        self.seed, self.repeatable = recipe.seed, True
+        self._ledgers: dict[str, Mapping[str, float]] = {}  # of what was asked for since the study was called
+
+    def train(self, name: str, settings: Mapping[str, Any] = EMPTY) -> Generator[Info, None, Mapping[str, Any]]:
+        """Go on with a run to its end; its summary. RecipeError where `name` is a run with other settings."""
+        recipe = self.recipe.changed(settings, CHILD) if settings else self.recipe
+        run = open_run(recipe, self.path / name, init=self.init, origin=self.origin)
+        self._ledgers[name] = run.ctx.ledger
+        with closing(loop(run)) as reports:  # type: ignore[type-var]
+            for report in reports:
+                yield {**report, CHILD: name}
+        summary = summary_of(run)
+        self.repeatable &= summary["repeatable"]
+        return summary
+
+    def evaluate(self, name: str, settings: Mapping[str, Any] = EMPTY) -> Mapping[str, float]:
+        """The held-out scores of a run's last weights in its last stage under `settings`, which lie over its own."""
+        key = f"{name} {json.dumps(dict(settings), sort_keys=True)}"
+        if key not in self.measured:
+            recipe = load(self.path / name)
+            weights = Run(self.path / name).load()["models"]
+            with open_run(recipe.changed(settings, CHILD) if settings else recipe, init=weights) as run:
+                run.progress.index = len(run.progress.stages) - 1
+                run.enter_stage()  # which measures the weights that it starts from
+                self.measured[key] = {"scores": dict(run.before), "spent": dict(run.ctx.ledger)}
+        found = self.measured[key]
+        if not found["scores"]:
+            raise RecipeError("evaluate", "missing: the study measures its runs; give [evaluate] with n")
+        self._ledgers[f"evaluate {key}"] = found["spent"]
+        return dict(found["scores"])
+
+    def spent(self) -> dict[str, float]:
+        """The ledgers of all runs and measurements together."""
+        out: dict[str, float] = {}
+        for ledger in self._ledgers.values():
+            for what, amount in ledger.items():
+                out[what] = out.get(what, 0) + amount
+        return out
+
+
+def _same(path: Path, step: int, before: Info, now: Info) -> None:
+    """RuntimeError where a resumed study goes another way than it went."""
+    for key in before:
+        if repr(before[key]) != repr(now.get(key)):
+            told = f"row {step} had {key} = {before[key]!r} and now has {now.get(key)!r}"
+            raise RuntimeError(f"{path}: the study does not repeat itself ({told}): start it anew in another folder")
+
+
+def _finish(store: Store, recipe: Recipe, rows: list[Info], runs: Children, seconds: float) -> None:
+    """summary.json as of any run; `before` and `after`: the first row and the last."""
+    told = {"recipe": recipe.name, "seed": recipe.seed, "steps": len(rows), "wall_s": seconds, "spent": runs.spent()}
+    ends = {"before": rows[0], "after": rows[-1]} if rows else {"before": {}, "after": {}}
+    store.write_text("summary.json", json.dumps({**told, **ends, "repeatable": runs.repeatable}, indent=2) + "\n")
+    store.set(complete=True)

@@ -1,0 +1,1 @@
+"""Causal language models: the forward over packed tokens, sampling with a cache, tokenizers, adapters."""

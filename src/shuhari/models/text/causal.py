@@ -1,0 +1,268 @@
+"""Causal language models, made from scratch or loaded: policy, critic, or both.
+
+Left out: quantisation, dropout (a score must be a function of its row), images. Rows are read through
+`batch.steps`. The forward is in `trunk.py`, sampling in `decoding.py`, the distribution in `tokens.py`.
+
+Axes: `B` rows, `K` positions of an action.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from shuhari.batch import Batch
+from shuhari.data import EMPTY, Array, Payload, Sampling, nearest
+from shuhari.models.critics import Values
+from shuhari.models.text import pretrained
+from shuhari.models.text.choice import Stops, stop_strings
+from shuhari.models.text.decoding import Decoder
+from shuhari.models.text.lora import Lora, adapt, merged, save_adapters, under_adapters
+from shuhari.models.text.rows import Row
+from shuhari.models.text.static import generate
+from shuhari.models.text.tokenizers import Tokenizer, bpe_tokenizer, character_tokenizer, task_texts
+from shuhari.models.text.tokens import TokenDist
+from shuhari.models.text.trunk import Trunk
+from shuhari.needs import Noise, Trace
+from shuhari.registry import register
+
+VALUE = "value_head.safetensors"
+TRAINED = ("float32", "bfloat16")
+
+
+@register("model", "causal")
+@dataclass
+class Causal:
+    """A causal language model. Its log-probability is exact.
+
+    `path`: a directory with weights and tokenizer, or with LoRA adapters, which are merged into their base (a hub id
+    where the hub can be reached); a text ends at any of its end tokens. Without it, `architecture`
+    (a `model_type` of transformers) is made from scratch with the sizes given, and `config` sets other keys of its
+    configuration; `tokenizer` is `char` (of `alphabet`, else of the task's `alphabet`, else printable ASCII) or `bpe`
+    (`vocabulary` tokens, learnt from the task's training problems). `context`: the longest row in tokens; 0: what the
+    configuration says. `value_head`: a linear value of the hidden state before each decision, 0 at first, so that one
+    trunk serves policy and critic (`same_as`). `lora`: train low-rank adapters (and the value head) and nothing else;
+    the extra `lm` has what it needs. Checkpoints hold the base beside the adapters.
+
+    `gradient_checkpointing`: for the gradient keep only what goes into each layer, and run the layer again: less
+    memory, a third more work. `dtype` = `bfloat16`: linear layers score and train in it, over float32 parameters; head,
+    norms and the stream between layers stay float32. Both need a layout that `layouts` knows.
+
+    A model made from scratch never says its padding token: it has probability 0 at every decision, sampled and scored.
+    `save` writes that down where transformers reads it (`suppress_tokens`); a loaded one is restricted by that alone.
+    """
+
+    path: str = ""
+    architecture: str = "llama"
+    hidden: int = 96
+    layers: int = 3
+    heads: int = 3
+    intermediate: int = 256
+    context: int = 0
+    tied: bool = True
+    config: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    tokenizer: str = "char"
+    alphabet: str = ""
+    vocabulary: int = 512
+    value_head: bool = False
+    lora: Lora | None = None
+    device: str = "cpu"
+    gradient_checkpointing: bool = False
+    dtype: str = "float32"
+    kind: Literal["exact"] = field(init=False, default="exact")
+
+    def build(self, task: Any) -> None:
+        """Make or load tokenizer and weights. Raises ValueError for an unknown architecture, configuration key or
+        tokenizer, and for an architecture whose logits are not a function of its last hidden state alone."""
+        if getattr(task, "spaces", lambda: None)() is not None:
+            raise ValueError("model 'causal' reads text, and this task has spaces of numbers: use another model")
+        lm, self.text = pretrained.load(self.path) if self.path else self._scratch(task)
+        if self.lora is not None:
+            adapt(lm, self.lora)
+        dtype = pretrained.dtype_of(self.dtype, TRAINED)
+        self.module = Trunk(lm, self.value_head, self.context, self.gradient_checkpointing, dtype).to(self.device)
+        if self.module.why:
+            told = "it is run by transformers' own forward and sampled a batch at a time: right, but slower"
+            warnings.warn(f"{self.path or self.architecture}: {self.module.why}; {told}", stacklevel=2)
+        head = Path(self.path).expanduser() / VALUE
+        if self.path and self.value_head and head.is_file():
+            from safetensors.torch import load_file
+
+            self.module.value.load_state_dict(load_file(str(head)))  # type: ignore[union-attr]
+
+    # ---------------------------------------------------------------- text
+
+    @property
+    def end(self) -> int:
+        """The id of the end token."""
+        return self.text.end
+
+    @property
+    def limit(self) -> int:
+        """The longest row that it reads, in tokens."""
+        return self.module.limit
+
+    @property
+    def packs(self) -> bool:
+        """Whether it runs rows without padding, so that a micro-batch is counted in tokens that there are."""
+        return self.module.lean is not None
+
+    def encode(self, prompt: Payload) -> Array:
+        """[k] the token ids of a string or of messages."""
+        return self.text.encode(prompt)
+
+    def decode(self, ids: Array) -> str:
+        """The text of token ids, without a closing end token."""
+        return self.text.decode(ids)
+
+    # ---------------------------------------------------------------- decisions
+
+    def __call__(self, batch: Batch) -> TokenDist:
+        """One forward; what is asked of it is computed at the decisions only."""
+        contexts = [step.context for step in batch.steps]
+        k = batch["length"].numpy() - np.fromiter(map(len, contexts), np.int64, len(contexts))  # type: ignore[arg-type]
+        k = np.where([step.action is None for step in batch.steps], 0, k)  # a closing row takes no token
+        mask, device, net = batch["mask"], self.module.device, self.module
+        seen = mask
+        if net.value is not None and not bool((some := mask.any(1)).all()):
+            seen = mask.clone()
+            seen[~some, 0] = True  # rows that decide nothing are valued by their context
+        hidden = net.before(contexts, batch["action"], k, seen, self.text.pad)  # type: ignore[arg-type]
+        support, ban, temperature = (
+            None if (x := batch.get(name)) is None else x.to(device).flatten(0, 1)
+            for name in ("support", "ban", "temperature")
+        )
+        return TokenDist(
+            hidden=hidden,
+            action=batch["action"].to(device).flatten(),
+            mask=mask.flatten().to(device),
+            head=net.logits,
+            vocabulary=net.vocabulary,
+            shape=tuple(mask.shape),
+            temperature=None if temperature is None else temperature.nan_to_num(1.0),  # NaN: not sampled by us
+            support=support,
+            ban=ban,
+            never=net.never.to(device) if len(net.never) else None,
+            scalar=net.scalar,
+            seen=seen.flatten().to(device),
+            linear=net.linear,
+            stretch=net.stretch,
+        )
+
+    def sample(self, contexts: Sequence[Array], sampling: Sampling, *, noise: Noise) -> list[Trace]:
+        """One trace a context, as it is continued until its end token, a stop string, `max_new` tokens or the longest
+        row that the model reads. An end token is a decision, `module.never` none; for `info` see `Row.trace`. Raises
+        ValueError for settings that it cannot honour, NoRoom for a context that is empty or fills the model."""
+        row_keys: Any = getattr(noise, "keys", None)
+        decoder = None if row_keys is None else self.decoder(copy=False)  # no weight moves before it returns
+        if decoder is None:
+            stopped = self._stops(sampling.stop)
+            return generate(
+                self.module, contexts, sampling, noise, ends=self.text.ends, pad=self.text.pad, stopped=stopped
+            )
+        rows = [Row(c, sampling, key, (i,)) for i, (c, key) in enumerate(zip(contexts, row_keys, strict=True))]
+        decoder.add(rows)
+        while len(decoder):
+            decoder.step()
+        return [row.trace() for row in rows]
+
+    def decoder(self, **settings: Any) -> Decoder | None:
+        """Continuous batching with these settings (see `Decoder`); None where there is no fast path for the layout.
+        Raises ValueError for settings that nothing would then follow, and for those that `Decoder` refuses."""
+        if self.module.lean is not None:
+            return Decoder(self.module, self.module.lean, ends=self.text.ends, stops=self._stops, **settings)
+        for name in ("slots", "chunk", "dtype"):
+            if settings.get(name):
+                told = f"expected none, as this model is sampled by transformers' own forward: {self.module.why}"
+                raise ValueError(f"{name} is {settings[name]!r}: {told}")
+        return None
+
+    def _stops(self, strings: Sequence[str]) -> Stops | None:
+        return stop_strings(strings, self.text.stops(strings), self.text.decode)
+
+    def save(self, directory: str | Path, *, dtype: str = "", shard: str = pretrained.SHARD) -> None:
+        """As a Hugging Face directory: configuration, safetensors, tokenizer; the value head beside them. Adapters are
+        merged into the weights. `dtype`: float32 (the default), bfloat16 or float16; `shard`: the largest file."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        lm = self.module.lm if self.lora is None else merged(self.module.lm)
+        pretrained.save(lm, self.text, directory, dtype=dtype, shard=shard)
+        if self.module.value is not None:
+            from safetensors.torch import save_file
+
+            save_file({k: v.contiguous() for k, v in self.module.value.state_dict().items()}, str(directory / VALUE))
+
+    def save_adapters(self, directory: str | Path, base: str) -> None:
+        """The adapters alone, as peft reads them upon the model of the directory `base`, and the tokenizer."""
+        save_adapters(self.module.lm, Path(directory), base)
+        self.text.save(str(directory))
+
+    def save_base(self, directory: str | Path) -> None:
+        """What lies under the adapters, as `save` writes a model."""
+        pretrained.save(merged(self.module.lm, without=True), self.text, directory)
+
+    def renamed(self, weights: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """The weights of a model without adapters by the names that they have under this one's, which stay as they are;
+        others as given."""
+        return weights if self.lora is None else under_adapters(weights, self.module.state_dict())
+
+    # ---------------------------------------------------------------- from scratch
+
+    def _scratch(self, task: Any) -> tuple[Any, Tokenizer]:
+        from transformers import AutoConfig, AutoModelForCausalLM
+        from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KNOWN
+
+        if self.architecture not in KNOWN:
+            raise ValueError(f"no causal architecture {self.architecture!r}; {nearest(self.architecture, KNOWN)}")
+        text = self._tokenizer(task)
+        usual = AutoConfig.for_model(self.architecture)
+        wrong = [k for k in self.config if not hasattr(usual, k)]
+        if wrong:
+            near = nearest(wrong[0], usual.to_dict())
+            raise ValueError(f"config of {self.architecture!r} has no key {wrong[0]!r}; {near}")
+        sizes: dict[str, Any] = {
+            "vocab_size": text.size, "hidden_size": self.hidden, "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads, "num_key_value_heads": self.heads, "head_dim": self.hidden // self.heads,
+            "intermediate_size": self.intermediate, "tie_word_embeddings": self.tied,
+            "pad_token_id": text.pad, "eos_token_id": text.end, "bos_token_id": None,
+        }  # fmt: skip
+        if self.context:
+            sizes["max_position_embeddings"] = self.context
+        sizes = {k: v for k, v in sizes.items() if hasattr(usual, k)}
+        config = AutoConfig.for_model(self.architecture, **{**sizes, **self.config})
+        lm = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        lm.generation_config.suppress_tokens = [text.pad] if text.pad != text.end else None
+        return lm, Tokenizer(text.hf, limit=lm.get_input_embeddings().num_embeddings)
+
+    def _tokenizer(self, task: Any) -> Tokenizer:
+        if self.tokenizer == "char":
+            return character_tokenizer(self.alphabet or getattr(task, "alphabet", ""))
+        if self.tokenizer == "bpe":
+            return bpe_tokenizer(task_texts(task), self.vocabulary)
+        raise ValueError(f"tokenizer is {self.tokenizer!r}; {nearest(self.tokenizer, ('char', 'bpe'))}")
+
+
+@register("model", "causal_value")
+@dataclass
+class CausalValue(Causal):
+    """The same trunk as a critic: a causal model that has a value head unless told otherwise.
+
+    after: the value of a decision is that of the state behind it, which has seen the decision (a reward of tokens, a
+    Q-function), and not of the state before (a critic)."""
+
+    value_head: bool = True
+    after: bool = False
+
+    def __call__(self, batch: Batch) -> Any:
+        if not self.after:
+            return super().__call__(batch)
+        more = torch.zeros(len(batch), 1, dtype=torch.long)  # before one position more is behind the last
+        action = torch.cat([batch["action"], more.to(batch["action"].dtype)], 1)
+        behind = batch.put({"action": action, "mask": torch.cat([more.bool(), batch["mask"]], 1)})
+        return Values(super().__call__(behind.put({"length": batch["length"] + 1})).value()[:, 1:])

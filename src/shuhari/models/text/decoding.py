@@ -1,0 +1,240 @@
+"""Continuous batching: rows wait, enter a slot as one falls free, say a token at each step, and leave when done.
+
+A prompt is read once for all rows that begin with it, a chunk at a time, and kept as long as one of them waits. Rows of
+different settings share a forward. New weights may come at any token: what the rows have said is then read again. Left
+out: beams, speculation. Rows never meet: what a row says is a function of its context, its settings, its key and the
+weights, up to the rounding of a forward over other neighbours.
+
+Axes: `b` rows that run, `V` vocabulary, `D` hidden, `K` decisions of a row, `P` tokens of a prefix, `W` last tokens.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+
+from shuhari.data import Array
+from shuhari.models.text.choice import Stops
+from shuhari.models.text.pretrained import dtype_of
+from shuhari.models.text.rows import Lanes, Network, NoRoom, Row, refuse
+from shuhari.models.text.slots import Prefix, Slots, read, width
+
+
+@dataclass(frozen=True, eq=False)
+class _Waiting:
+    """A row that waits, the tokens that it begins with, and the names of that prefix and of the one before it."""
+
+    row: Row
+    ids: Array
+    name: bytes
+    base: bytes | None
+
+
+class Decoder:
+    """`slots` rows run at a time. `tokens`: the most that the cache has room for, prompts included (0: no bound; a
+    single row may exceed it): where rows outgrow it, those that came last wait again. `chunk`: the most tokens of
+    prompts that are read between two tokens of the rows that run. `dtype` of weights and cache: None, as the model is.
+
+    `network` has what `Network` says, `lean` is its forward (`layouts.lean_of`), `ends` the end tokens, `stops` makes
+    the test for stop strings. The weights are copied at `refresh`; without `copy` they are read as they are, and nobody
+    may move them while rows run.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        lean: Any,
+        *,
+        ends: Sequence[int],
+        stops: Callable[[tuple[str, ...]], Stops | None] = lambda strings: None,
+        slots: int = 512,
+        tokens: int = 0,
+        chunk: int = 512,
+        dtype: str | torch.dtype | None = None,
+        copy: bool = True,
+    ) -> None:
+        for name, value, low in (("slots", slots, 1), ("tokens", tokens, 0), ("chunk", chunk, 1)):
+            if value < low:
+                raise ValueError(f"{name} is {value}: expected at least {low}")
+        self.network, self.lean, self.version = network, lean, 0
+        self.budget, self.chunk = tokens or 1 << 62, chunk
+        self.dtype = dtype_of(dtype) if isinstance(dtype, str) else dtype
+        self._weights: Any = None
+        self._take = lean.frozen if copy else lean.live
+        self._lanes = Lanes(slots, ends, network.never.to(network.device), stops)
+        self._cache = Slots(lean, slots, network.device, self.dtype or lean.lm.dtype)
+        self._waiting: deque[_Waiting] = deque()
+        self._prefixes: dict[bytes, Prefix] = {}
+        self._wanted: Counter[bytes] = Counter()  # how many wait for each prefix
+
+    # ---------------------------------------------------------------- rows come and go
+
+    def __len__(self) -> int:
+        return len(self._waiting) + len(self._lanes.taken)
+
+    @property
+    def rows(self) -> list[Row]:
+        """All that are in flight, in their order, with what they have said so far."""
+        running = [self._lanes.harvest(lane, self.version) for lane in self._lanes.taken]
+        return sorted([*running, *(w.row for w in self._waiting)], key=lambda row: row.order)
+
+    def add(self, rows: Iterable[Row]) -> None:
+        """These rows wait for a slot. Raises NoRoom for a context that is empty or fills the model, ValueError for
+        settings that cannot be honoured and for a row that has said all that it may; then none is added."""
+        rows = list(rows)
+        for row in rows:
+            self._check(row)
+        for row in rows:
+            self._waiting.append(self._wait(row))
+
+    def remove(self, rows: Iterable[Row]) -> None:
+        """Rows in flight are forgotten, with what they have said until now in them."""
+        gone = {id(row) for row in rows}
+        self._leave([lane for lane in self._cache.lanes.tolist() if id(self._lanes.rows[lane]) in gone])
+        for w in self._waiting:
+            if id(w.row) in gone:
+                self._served(w)
+        self._waiting = deque(w for w in self._waiting if id(w.row) not in gone)
+
+    def clear(self) -> None:
+        """All rows in flight are forgotten, also after a step that raised. Weights stay."""
+        for holder in (self._waiting, self._prefixes, self._wanted, self._cache, self._lanes):
+            holder.clear()
+
+    @torch.no_grad()
+    def refresh(self, version: int) -> None:
+        """From now on with the weights as they are now, named `version`. Rows in flight keep what they have said. All
+        of it is read again, so that what follows is a function of these rows and weights alone."""
+        rows = self.rows
+        self.clear()
+        self._weights, self.version = self._take(self.dtype), version
+        self._waiting.extend(self._wait(row) for row in sorted(rows, key=lambda row: len(row.tokens) == 0))
+
+    def _check(self, row: Row) -> None:
+        limit, sampling = self.network.limit, row.sampling
+        if not 1 <= len(row.context) < limit:
+            raise NoRoom(len(row.context), limit)
+        refuse(sampling, self.network.vocabulary, self.network.never)
+        if row.ended or len(row.tokens) >= self._most(row):
+            raise ValueError(f"a row that has said {len(row.tokens)} tokens and may say {self._most(row)} is done")
+        self._lanes.kind(sampling)
+
+    def _most(self, row: Row) -> int:
+        return min(row.sampling.max_new, self.network.limit - len(row.context))
+
+    def _wait(self, row: Row) -> _Waiting:
+        ids, name, base = row.context, row.context.tobytes(), None
+        if len(row.tokens):
+            ids = np.concatenate([ids, row.tokens])
+            name, base = ids.tobytes(), name
+            self._wanted[base] += 1
+        self._wanted[name] += 1
+        return _Waiting(row, ids, name, base)
+
+    def _served(self, w: _Waiting) -> None:
+        for name in (w.name, w.base):
+            if name is not None:
+                self._wanted[name] -= 1
+                if not self._wanted[name]:
+                    del self._wanted[name]
+                    self._prefixes.pop(name, None)
+
+    def _leave(self, lanes: Sequence[int]) -> list[Row]:
+        """The rows of these lanes, which they leave, with what they have said."""
+        rows = [self._lanes.harvest(lane, self.version) for lane in lanes]
+        for lane in lanes:
+            self._lanes.leave(lane)
+        self._cache.leave(np.array(lanes, np.int64))
+        return rows
+
+    # ---------------------------------------------------------------- a step
+
+    @torch.no_grad()
+    def step(self) -> list[Row]:
+        """One token of every row that runs, and of those that enter now. The rows that it finishes, which leave."""
+        if self._weights is None:
+            self.refresh(self.version)
+        self._widen()
+        entering = self._enter()
+        fresh = np.array([self._lanes.seat(w.row, self._most(w.row)) for w, _ in entering], np.int64)
+        running, hidden = self._cache.lanes, []
+        if len(running):
+            ids, positions = self._lanes.last(running).to(self._cache.device), self._cache.begin()
+            hidden.append(self.lean.hidden(self._weights, ids, positions, self._cache.attend))
+        if entering:
+            hidden.append(torch.stack([prefix.hidden for _, prefix in entering]))  # type: ignore[misc]
+        if not hidden:
+            return []
+        logits = self.lean.logits(self._weights, torch.cat(hidden))
+        done = self._lanes.decide(np.concatenate([running, fresh]), fresh, logits)
+        seats: dict[Prefix, list[int]] = {}
+        for lane, (w, prefix) in zip(fresh.tolist(), entering, strict=True):
+            if not done[lane]:
+                seats.setdefault(prefix, []).append(lane)
+            self._served(w)
+        self._cache.enter(seats)
+        return self._leave(done.nonzero()[0].tolist())
+
+    def _widen(self) -> None:
+        """Make room for a token of each row; where the budget has none, the row that came last waits again."""
+        self._cache.widen()
+        while self._used > self.budget and len(running := self._cache.lanes) > 1:
+            (row,) = self._leave([self._lanes.latest(running)])
+            self._waiting.appendleft(self._wait(row))
+
+    @property
+    def _used(self) -> int:
+        return self._cache.used + sum(len(p.ids) for p in self._prefixes.values())
+
+    def _enter(self) -> list[tuple[_Waiting, Prefix]]:
+        """The rows that may enter now, in order, each with its prefix, which has been read."""
+        front = list(islice(self._waiting, len(self._lanes.free)))
+        if not front:
+            return []
+        front = self._affordable(front)
+        todo: dict[Prefix, None] = {}  # in order
+        for w in front:
+            base = None if w.base is None else self._prefix(w.base, w.row.context)
+            prefix = self._prefix(w.name, w.ids, base)
+            todo |= dict.fromkeys(prefix.unread())
+        while any(p.hidden is None for p in todo):
+            read(self.lean, self._weights, [p for p in todo if p.hidden is None], self.chunk)
+            if len(self._cache.lanes):
+                break  # the others do not wait longer than for a chunk
+        entering, waiting = [], []
+        for w in front:
+            prefix = self._prefixes[w.name]
+            if prefix.hidden is None:
+                waiting.append(w)
+            else:
+                entering.append((w, prefix))
+            self._waiting.popleft()
+        self._waiting.extendleft(reversed(waiting))
+        return entering
+
+    def _affordable(self, front: list[_Waiting]) -> list[_Waiting]:
+        """As many of them as the budget has room for, and one where nothing runs."""
+        kept = {name for w in front for name in (w.name, w.base)}
+        if self.budget < 1 << 62:  # other prefixes are read again when it is their turn
+            self._prefixes = {name: p for name, p in self._prefixes.items() if name in kept}
+        used, names, busy = self._used, set(self._prefixes), len(self._cache.lanes) > 0
+        for i, w in enumerate(front):
+            for prefix, size in ((w.name, len(w.ids)), (w.base, len(w.row.context))):
+                if prefix is not None and prefix not in names:
+                    names.add(prefix)
+                    used += size
+            used += width(len(w.ids) + 1)
+            if used > self.budget and (i or busy):
+                return front[:i]
+        return front
+
+    def _prefix(self, name: bytes, ids: Array, base: Prefix | None = None) -> Prefix:
+        if name not in self._prefixes:
+            self._prefixes[name] = self._cache.new(ids, base)
+        return self._prefixes[name]

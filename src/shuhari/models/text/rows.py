@@ -1,0 +1,254 @@
+"""Rows that are continued, and the arrays in which those that run keep what they have said and draw what follows.
+
+Left out: who runs when (`decoding.py`), keys and values (`slots.py`).
+
+Axes: `b` rows that run, `V` vocabulary, `K` decisions of a row, `S` ids a decision, `W` last tokens of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.data import Array, Ramp, Sampling
+from shuhari.models.text.choice import Choice, Stops, choose
+from shuhari.needs import Trace
+from shuhari.noise import uniforms
+
+WIDER = "set `context` in [models.<role>]"
+AHEAD = 16  # steps whose noise is drawn at once
+
+
+class NoRoom(ValueError):
+    """A context of `size` tokens that leaves a model of `limit` no room for `more`, or nothing to begin from."""
+
+    def __init__(self, size: int, limit: int, more: int = 1) -> None:
+        room = f"1 to {limit - more}" if more < limit else f"fewer than {more} tokens behind it"
+        super().__init__(f"a context of {size} tokens: expected {room} (the model reads {limit}; {WIDER})")
+
+
+class Network(Protocol):
+    """What sampling asks of a model. `limit`: the longest row that it reads; `never` [m]: ids that are no decision."""
+
+    limit: int
+    vocabulary: int
+    never: Tensor
+
+    @property
+    def device(self) -> torch.device: ...
+
+
+def refuse(sampling: Sampling, vocabulary: int, never: Tensor) -> None:
+    """Raises ValueError for settings that a language model cannot honour. `never` [m]: ids that are no decision."""
+    if sampling.epsilon != 0:
+        raise ValueError(f"sampling.epsilon is {sampling.epsilon}: a language model samples without; expected 0")
+    for i in sampling.ban:
+        if not 0 <= i < vocabulary:
+            raise ValueError(f"sampling.ban names token {i}: expected 0 to {vocabulary - 1}")
+    if len(sampling.ban) + len(never) >= vocabulary and len({*sampling.ban, *never.tolist()}) == vocabulary:
+        raise ValueError(f"sampling.ban names {len(sampling.ban)} tokens: expected one at least that may be said")
+
+
+@dataclass(eq=False)
+class Row:
+    """One text to be continued. `key` (uint64) names its noise: decision i reads number i. `order`: sorts rows where
+    they are all read again; unique among rows in flight.
+
+    A row may begin with `tokens` that it has said before, with their `logp` and the `version` of the weights of each
+    (and `extra`: a list of arrays [S] a decision for `support`, `top`, `top_logp`); it goes on from there, as if it had
+    never stopped. When it has `ended`, its last token is an end token or completes a stop string. `least`: so many
+    tokens are said before an end token may be; `logp` is then of what was left, which scoring does not know: to
+    measure speed at lengths given beforehand.
+    """
+
+    context: Array
+    sampling: Sampling
+    key: int
+    order: tuple[Any, ...] = ()
+    tokens: Array = field(default_factory=lambda: np.zeros(0, np.int32))
+    logp: Array = field(default_factory=lambda: np.zeros(0, np.float32))
+    version: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    extra: dict[str, list[Array]] = field(default_factory=dict)
+    least: int = 0
+    ended: bool = False
+
+    def trace(self) -> Trace:
+        """What it said: action, logp, version [K]. info: `ended` (False: cut by a limit, or not done), and, where asked
+        for, `support`, `ban`, `top`, `top_logp` [K, ...] (what `TokenDist` needs to score it as it was sampled); ids
+        beyond what exists are -1."""
+        info: dict[str, Any] = {"ended": self.ended}
+        for name, values in self.extra.items():
+            ids = self.extra["support" if name == "support" else "top"]
+            real = [v[: (i >= 0).sum()] for v, i in zip(values, ids, strict=True)]  # others may have kept more ids
+            info[name] = _even(real, -np.inf if name == "top_logp" else -1)
+        ban = self.sampling.ban
+        if ban and not self.sampling.truncates:
+            info["ban"] = np.full((len(self.tokens), len(ban)), -1, np.int32)
+            info["ban"][:1] = ban
+        return Trace(self.tokens, self.logp, self.version, info)
+
+
+def note(rows: Sequence[Row | None], choice: Choice) -> None:
+    """Write down what was asked for beside a decision of each row; None: of this one it is not wanted."""
+    asked: list[tuple[str, Tensor]] = []
+    if choice.support is not None:
+        asked.append(("support", choice.support.int()))
+    if choice.top is not None:
+        asked += [("top", choice.top[0].int()), ("top_logp", choice.top[1])]
+    for name, values in asked:
+        for row, value in zip(rows, values.cpu().numpy(), strict=True):
+            if row is not None:
+                row.extra.setdefault(name, []).append(value)
+
+
+def _even(rows: Sequence[Array], fill: float) -> Array:
+    """[K, S] of K arrays of up to S entries."""
+    out = np.full((len(rows), max(map(len, rows))), fill, rows[0].dtype)
+    for i, row in enumerate(rows):
+        out[i, : len(row)] = row
+    return out
+
+
+class Lanes:
+    """Lanes 0 to n - 1, in each of which a row may run; `ends` are the end tokens, `never` ids that are no decision,
+    `stops` makes the test for stop strings."""
+
+    def __init__(
+        self, n: int, ends: Sequence[int], never: Tensor, stops: Callable[[tuple[str, ...]], Stops | None]
+    ) -> None:
+        self.ends, self.never, self._stops = np.asarray(ends, np.int64), never, stops
+        self._key = np.zeros(n, np.uint64)
+        self._said, self._limit, self._least, self._setting, self._entered = np.zeros((5, n), np.int64)
+        self._tokens, self._logp = np.zeros((n, 64), np.int32), np.zeros((n, 64), np.float32)
+        self._noise, self._clock, self._serial = np.zeros((n, AHEAD)), 0, 0
+        self.clear()
+
+    def clear(self) -> None:
+        """All lanes are free."""
+        n = len(self._key)
+        self.free = list(range(n))[::-1]
+        self.rows: list[Any] = [None] * n  # the row of each lane
+        self._settings: dict[Sampling, int] = {}
+        self._samplings: list[tuple[Sampling, Stops | None]] = []
+
+    @property
+    def taken(self) -> list[int]:
+        """The lanes in which a row runs."""
+        return [lane for lane, row in enumerate(self.rows) if row is not None]
+
+    def seat(self, row: Row, most: int) -> int:
+        """The lane in which a row runs from now on, until it has said `most` tokens."""
+        lane, k = self.free.pop(), len(row.tokens)
+        self.rows[lane], self._key[lane], self._setting[lane] = row, row.key, self.kind(row.sampling)
+        self._said[lane], self._limit[lane], self._least[lane] = k, most, row.least
+        self._entered[lane] = self._serial = self._serial + 1
+        self._room(k)
+        self._tokens[lane, :k], self._logp[lane, :k] = row.tokens, row.logp
+        return lane
+
+    def harvest(self, lane: int, version: int) -> Row:
+        """The row of a lane, with all that it has said, what is new by weights of this version."""
+        row: Row = self.rows[lane]
+        k = int(self._said[lane])
+        row.tokens, row.logp = self._tokens[lane, :k].copy(), self._logp[lane, :k].copy()
+        row.version = np.concatenate([row.version, np.full(k - len(row.version), version, np.int64)])
+        return row
+
+    def leave(self, lane: int) -> None:
+        """A lane is free."""
+        self.rows[lane] = None
+        self.free.append(lane)
+
+    def latest(self, lanes: Array) -> int:
+        """The one of these lanes that was taken last."""
+        return int(lanes[self._entered[lanes].argmax()])
+
+    def kind(self, sampling: Sampling) -> int:
+        """The number of these settings, without what does not change a draw. Raises ValueError for an empty stop."""
+        kind = self._settings.get(sampling)
+        if kind is None:
+            plain = replace(sampling, max_new=1, ban=())
+            kind = self._settings.get(plain, len(self._samplings))
+            if kind == len(self._samplings):
+                self._samplings.append((plain, self._stops(sampling.stop)))
+            self._settings[sampling] = self._settings[plain] = kind
+        return kind
+
+    def last(self, lanes: Array) -> Tensor:
+        """[b] the token that each row said last."""
+        return torch.from_numpy(self._tokens[lanes, self._said[lanes] - 1].astype(np.int64))
+
+    def decide(self, lanes: Array, fresh: Array, logits: Tensor) -> Array:
+        """Draw the next token of lanes [b], of which the last are `fresh`, from logits [b, V], which are overwritten:
+        [n] bool, which lanes are done with it."""
+        said = self._said[lanes]
+        self._room(int(said.max()))
+        if len(self.never):
+            logits.index_fill_(1, self.never, -torch.inf)
+        for i, lane in enumerate(fresh.tolist(), len(lanes) - len(fresh)):
+            ban = self.rows[lane].sampling.ban
+            if ban and not self._said[lane]:
+                logits[i, list(ban)] = -torch.inf
+        early = self._least[lanes] > said
+        if early.any():
+            logits[torch.from_numpy(early.nonzero()[0])[:, None], torch.from_numpy(self.ends)] = -torch.inf
+        u = torch.from_numpy(self._uniforms(lanes, fresh))
+        done, kinds = np.zeros(len(self.rows), bool), self._setting[lanes]
+        for kind in set(kinds.tolist()):
+            sampling, stops = self._samplings[kind]
+            some, mine, at, x = lanes, u, said, logits
+            if not (same := kinds == kind).all():
+                where = torch.from_numpy(same.nonzero()[0])
+                some, mine, at, x = lanes[same], u[where], said[same], logits[where.to(logits.device)]
+            choice = choose(x, sampling, _temperature(sampling, at, x.device), mine)
+            ended = self._note(choice, some, at)
+            if stops is not None:
+                ended |= stops(self._last(some, stops.window))
+            for lane in some[ended].tolist():
+                self.rows[lane].ended = True
+            done[some] = ended | (at + 1 >= self._limit[some])
+        return done
+
+    def _room(self, k: int) -> None:
+        have = self._tokens.shape[1]
+        if k >= have:
+            more = ((0, 0), (0, max(have, k + 1 - have)))
+            self._tokens, self._logp = np.pad(self._tokens, more), np.pad(self._logp, more)
+
+    def _note(self, choice: Choice, lanes: Array, said: Array) -> Array:
+        """Write down what was decided: [b] whether it was an end token."""
+        ids = choice.ids.cpu().numpy()
+        self._tokens[lanes, said], self._logp[lanes, said] = ids, choice.logp.cpu().numpy()
+        self._said[lanes] += 1
+        note([self.rows[lane] for lane in lanes.tolist()], choice)
+        out: Array = ids == self.ends[0] if len(self.ends) == 1 else np.isin(ids, self.ends)
+        return out
+
+    def _uniforms(self, lanes: Array, fresh: Array) -> Array:
+        """[b] the noise of each row for the decision that it is at."""
+        at = self._clock % AHEAD
+        self._clock += 1
+        new = fresh if at else lanes
+        if len(new):
+            index = self._said[new, None] + np.arange(AHEAD - at)
+            self._noise[new, at:] = uniforms(self._key[new, None], index)[..., 0]
+        out: Array = self._noise[lanes, at]
+        return out
+
+    def _last(self, lanes: Array, n: int) -> Array:
+        """[b, n] the last tokens that rows have said; -1 before the first."""
+        at = self._said[lanes, None] - n + np.arange(n)
+        out: Array = np.where(at < 0, -1, self._tokens[lanes[:, None], at.clip(min=0)])
+        return out
+
+
+def _temperature(sampling: Sampling, said: Array, device: torch.device) -> float | Tensor:
+    """The temperature of rows that have said so many tokens [b]: one number, or [b, 1]."""
+    if isinstance(sampling.temperature, Ramp):
+        return torch.from_numpy(np.asarray(sampling.temperature(said), np.float32))[:, None].to(device)
+    return float(sampling.temperature)

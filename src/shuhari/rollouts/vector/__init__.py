@@ -1,0 +1,1 @@
+"""Lanes of environments that are stepped together, here or in worker processes."""

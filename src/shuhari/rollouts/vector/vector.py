@@ -1,0 +1,309 @@
+"""Lanes of Gymnasium environments, stepped side by side, here or in worker processes; columns are written directly.
+
+A fragment is a rectangle of T + 1 rows by N lanes. A row either decides (its successor is the row below in its lane)
+or closes: the final observation of an episode, with `cont` 0 after termination and 1 after a time limit, or the last
+row of a fragment that goes on (`cont` 1). The step that resets a lane is no transition: it leaves the closing row.
+Of a Dict of observations each part is an array of its own. Where environments live and who steps them is the actor's
+(`lanes`, `workers`). Left out: what their `info` says (but for masks of actions, which the task makes part of the
+observation), lanes that run ahead of others by more than a row, policies that act in the workers.
+
+Axes: `N` lanes, `T` steps of a fragment, `B` = (T + 1) * N rows, `K` positions of a decision (1 but for chains).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import Array, Ramp, Sampling, code
+from shuhari.needs import Traces, role_model
+from shuhari.noise import CounterNoise, keys
+from shuhari.ports import Ctx, Task
+from shuhari.registry import register
+from shuhari.rollouts.vector.fragment import Fragment, closed
+from shuhari.rollouts.vector.lanes import RUNNING, TERMINATED, TRUNCATED, Actor, Inline, Seen, at, each, room, write
+from shuhari.rollouts.vector.workers import Workers
+from shuhari.tasks.snapshots import thawed
+from shuhari.tasks.views import held
+
+WINDOW = 100  # finished episodes that the report averages
+BLOCK = 64  # steps whose noise is drawn at once
+
+
+@register("rollout", "vector")
+@dataclass
+class VectorRollout:
+    """`collect` steps `lanes` environments until at least n decisions are made; lanes live on across calls.
+
+    role: the policy that acts. random: this many decisions at the start are uniform over the action space (`epsilon`
+    1 of the sampling settings, which the model must honour). sampling: None takes the run's; a schedule of `epsilon`
+    is read once a call. workers: processes that step the environments; 0: this one does. ring: the lanes are this many
+    slots of neighbours, and the policy decides for a slot at a time while the workers step the others ("SRL: Scaling
+    Distributed Reinforcement Learning to Over Ten Thousand Cores", arXiv 2306.16688: environment rings).
+
+    Noise and seeds are a lane's own. What is collected is the same, bit for bit, whatever the number of workers, also
+    where a run goes on with another one. Over the ring it is the same up to how a model rounds for batches of another
+    size: bit for bit with models of which a row's numbers do not hang on the batch (tables).
+
+    Columns: context, action, logp, mask, version, reward/task, cont, child, episode, lane, id, `resumes` (the row that
+    the lane's last fragment left open, now decided), and what the policy's traces say.
+    """
+
+    lanes: int = 8
+    role: str = "policy"
+    random: int = 0
+    sampling: Sampling | None = None
+    workers: int = 0
+    ring: int = 1
+    accepts: Mapping[str, Any] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, least in (("lanes", 1), ("workers", 0), ("ring", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"vector: {name} is {getattr(self, name)}: expected at least {least}")
+        if self.lanes % self.ring:
+            fits = max(k for k in range(1, self.ring) if self.lanes % k == 0)
+            raise ValueError(f"vector: {self.lanes} lanes in a ring of {self.ring} slots, which divides them no further"
+                             f": expected ring = {fits}, or lanes that are a multiple of {self.ring}")  # fmt: skip
+        size = self.lanes // self.ring
+        if self.workers > size:
+            raise ValueError(f"vector: {self.workers} workers, and a slot of {size} of the {self.lanes} lanes (ring = "
+                             f"{self.ring}): expected at most one worker a lane of a slot")  # fmt: skip
+        self._slots = [slice(i, i + size) for i in range(0, self.lanes, size)]
+        self._actor: Actor | None = None
+
+    def open(self, task: Task, seed: int) -> None:
+        """Make and reset the environments. TypeError for a task that makes none, or none in a worker."""
+        make = getattr(task, "make", None)
+        found = task.spaces()
+        if make is None or found is None:
+            raise TypeError(
+                f"the rollout 'vector' steps Gymnasium environments and the task {type(task).__name__} makes none: "
+                "use the rollout 'episode', or a task gym/<id>"
+            )
+        n = self.lanes
+        self._space, self._action = found
+        self.close()
+        actor: Actor = Workers(task, n, self.workers, self.ring) if self.workers else Inline(make, range(n))
+        self._actor, self._now = actor, room(self._space, n)  # what each lane sees
+        actor.start([code(seed, "lane", i) % 2**31 for i in range(n)], self._now)
+        self._ended = [RUNNING] * n  # how each lane's episode ended, if it did
+        self._open = np.zeros(n, bool)  # whether the lane's last row stands open in the fragment before
+        self._first = code("vector", seed) >> 8  # ids and episodes count up from here, apart from others'
+        self._episode, self._count = self._first + np.arange(n), self._first + n
+        self._return, self._rows, self._began = [0.0] * n, 0, [0] * n  # rows that were decided, and at which each began
+        self._finished: list[tuple[float, int]] = []
+        self._decided, self._row = 0, self._first
+        self._noise = _Noise(keys(seed, "lanes", n=n), self._slots)
+
+    def close(self) -> None:
+        """Let go of the environments, and end the workers; `open` starts anew."""
+        actor, self._actor = self._actor, None
+        if actor is not None:
+            actor.close()
+
+    # ---------------------------------------------------------------- collecting
+
+    @torch.no_grad()
+    def collect(self, n: int, ctx: Ctx) -> Batch:
+        """At least n decisions. Charges `env_steps`. Lanes that an error has left in mid-step are closed."""
+        if self._actor is None:
+            raise RuntimeError("the rollout 'vector' is not open: call open(task, seed) first")
+        try:
+            return self._collect(n, ctx)
+        except BaseException:
+            if self._actor is not None and self._actor.astray:
+                self.close()
+            raise
+
+    def _collect(self, n: int, ctx: Ctx) -> Batch:
+        policy: Any = role_model(ctx.models, self.role)
+        sampling = self._sampling(ctx)
+        uniform = replace(sampling, epsilon=1.0, greedy=False) if self._decided < self.random else sampling
+        self._reset()
+        before, rows = self._decided, -(-n // self.lanes)
+        rows += rows // 8 + 1  # resets take steps too
+        f = Fragment.of(self._space, rows, self._episode)
+        write(f.seen, 0, self._now)
+        traces, t, noise, slots = list[Traces](), 0, self._noise, self._slots
+        while self._decided < before + n:
+            if t == rows:
+                f, rows = f.longer(self._space, self._episode), 2 * rows
+            settings = uniform if self._decided < self.random else sampling
+            now = at(f.seen, t)
+            for noise.slot, slot in enumerate(slots):
+                if t:
+                    self._arrive(slot, t - 1, f, now)
+                seen = each(torch.from_numpy, now if len(slots) == 1 else at(now, slot))
+                trace = policy.sample(seen, settings, noise=noise)
+                traces.append(trace)
+                self._post(slot, t, f, self._taken(trace))
+            noise.step()
+            t, self._rows = t + 1, self._rows + 1
+        now, ended = at(f.seen, t), self._ended
+        for slot in slots:
+            self._arrive(slot, t - 1, f, now)
+        f.mask[t], f.cont[t] = False, [e != TERMINATED for e in ended]
+        batch = self._batch(t + 1, f, traces, sampling, ctx)
+        self._now, self._open = each(np.copy, now), np.array([e == RUNNING for e in ended])
+        del self._finished[:-WINDOW]
+        ctx.charge("env_steps", self._decided - before)
+        return batch
+
+    def _reset(self) -> None:
+        """Begin anew where an episode has ended; its closing row stands at the end of the fragment before."""
+        actor: Any = self._actor
+        due = [(slot, new) for slot in self._slots if (new := [i for i in _lanes(slot) if self._ended[i]])]
+        for slot, new in due:
+            self._begin(new, self._rows)
+            actor.post(slot, None, new)
+        for slot, _ in due:
+            actor.poll(slot, self._now, np.empty(self.lanes))
+
+    def _post(self, slot: slice, t: int, f: Fragment, taken: Any) -> None:
+        """Row t of a slot as it is decided: its lanes act, but for those whose episode has ended, which reset."""
+        actor: Any = self._actor
+        new = [i for i in _lanes(slot) if self._ended[i]] if any(self._ended) else []
+        if new:
+            f.mask[t, new], f.cont[t, new] = False, [self._ended[i] == TRUNCATED for i in new]
+            self._begin(new, self._rows + 1)
+            f.episode[t + 1 :, new] = self._episode[new]
+        self._decided += slot.stop - slot.start - len(new)
+        actor.post(slot, taken, new)
+
+    def _arrive(self, slot: slice, t: int, f: Fragment, after: Seen) -> None:
+        """What came of row t of a slot, which is seen in the row after it."""
+        actor: Any = self._actor
+        earned, reward = self._return, f.reward[t]
+        over = actor.poll(slot, after, reward)
+        for i, r in enumerate(reward[slot].tolist(), slot.start):
+            earned[i] += r
+        for i, how in over:
+            self._ended[i] = how
+            self._finished.append((self._return[i], self._rows - self._began[i]))
+
+    def report(self) -> dict[str, float]:
+        """Means over the last 100 episodes that ended, and how many have ended so far."""
+        if self._actor is None:
+            return {}
+        ended = self._count - self._first - self.lanes + sum(map(bool, self._ended))
+        if not self._finished:
+            return {"rollout/episodes": float(ended)}
+        returns, lengths = np.array(self._finished).mean(0).tolist()
+        return {"rollout/episodes": float(ended), "rollout/return": returns, "rollout/length": lengths}
+
+    def _sampling(self, ctx: Ctx) -> Sampling:
+        own = getattr(ctx, "sampling", Sampling()) if self.sampling is None else self.sampling
+        sampling: Sampling = own
+        if isinstance(sampling.epsilon, Ramp):
+            sampling = replace(sampling, epsilon=ctx.at(sampling.epsilon))
+        return sampling
+
+    def _begin(self, lanes: Sequence[int], row: int) -> None:
+        for i in lanes:
+            self._ended[i], self._return[i], self._began[i] = RUNNING, 0.0, row
+            self._episode[i] = self._count
+            self._count += 1
+
+    def _taken(self, trace: Traces) -> Any:
+        """The actions as the environments take them: copies, since some environments change what they get."""
+        taken = trace.info.get("environment", trace.action)
+        return taken.tolist() if isinstance(self._action, spaces.Discrete) else held(taken.numpy(), self._action)
+
+    # ---------------------------------------------------------------- columns
+
+    def _batch(self, rows: int, f: Fragment, traces: list[Traces], sampling: Sampling, ctx: Ctx) -> Batch:
+        N, B = self.lanes, rows * self.lanes
+        context, r, decides, worth, episodes = f.tensors(rows)
+        logp = closed([t.logp for t in traces], N)
+        K = logp.shape[1]
+        open_rows = torch.zeros(B, dtype=torch.bool)
+        open_rows[:N] = torch.from_numpy(self._open)
+        spread = decides[:, None].expand(B, K)
+        columns = {
+            **({f"context/{k}": x for k, x in context.items()} if isinstance(context, dict) else {"context": context}),
+            "action": closed([t.action for t in traces], N),
+            "logp": torch.where(spread, logp, 0.0),
+            "mask": spread,
+            "version": torch.full((B, K), ctx.version),
+            "reward/task": r[:, None] if K == 1 else torch.cat([r.new_zeros(B, K - 1), r[:, None]], 1),
+            "cont": worth,
+            "child": torch.where(decides, torch.arange(N, B + N), -1),
+            "episode": episodes,
+            "lane": torch.arange(B).remainder_(N),
+            "id": torch.arange(self._row, self._row + B),
+            "resumes": open_rows,
+        }
+        self._row += B
+        names = {n: None for t in traces for n in t.info if n != "environment"}
+        columns |= {n: closed([t.info.get(n) for t in traces], N) for n in names}
+        if sampling.temperature != 1.0:
+            columns["temperature"] = torch.from_numpy(sampling.temperatures(K)).expand(B, K)
+        return Batch(columns)
+
+    # ---------------------------------------------------------------- memory
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """Environments, what they show, and every counter; empty before `open`."""
+        if self._actor is None:
+            return {}
+        return {
+            "envs": self._actor.snapshots(),
+            "now": each(lambda x: torch.from_numpy(x.copy()), self._now),
+            "ended": list(self._ended),
+            "open": self._open.tolist(),
+            "episode": self._episode.tolist(),
+            "return": list(self._return),
+            "began": list(self._began),
+            "finished": [list(f) for f in self._finished],
+            **{n: getattr(self, f"_{n}") for n in ("count", "decided", "row", "rows")},
+            "noise": self._noise.at,
+        }
+
+    @state.setter
+    def state(self, saved: Mapping[str, Any]) -> None:
+        if not saved:
+            return
+        here = 0 if self._actor is None else self.lanes
+        if len(saved["envs"]) != here or self._actor is None:
+            raise ValueError(f"the state of {len(saved['envs'])} lanes for a rollout of {here} open ones")
+        self._actor.restore(saved["envs"])
+        self._now = each(lambda x: np.array(thawed(x)), saved["now"])
+        self._ended, self._open = list(saved["ended"]), np.array(saved["open"], bool)
+        self._episode = np.array(saved["episode"], np.int64)
+        self._return, self._began, self._rows = list(saved["return"]), list(saved["began"]), saved["rows"]
+        self._finished = [(f[0], f[1]) for f in saved["finished"]]
+        self._count, self._decided, self._row = saved["count"], saved["decided"], saved["row"]
+        self._noise.at = saved["noise"]
+
+
+class _Noise:
+    """The lanes' noise as a policy sees it, of the slot whose turn it is: index 0 at every step, while the counter
+    below counts up."""
+
+    def __init__(self, row_keys: Array, slots: Sequence[slice]) -> None:
+        self.below = [CounterNoise(row_keys[slot], BLOCK) for slot in slots]
+        self.slot, self.at, self.used = 0, 0, 1
+
+    def uniform(self, index: int, *shape: int) -> Tensor:
+        self.used = max(self.used, index + 1)
+        return self.below[self.slot].uniform(self.at + index, *shape)
+
+    def normal(self, index: int, *shape: int) -> Tensor:
+        self.used = max(self.used, index + 1)
+        return self.below[self.slot].normal(self.at + index, *shape)
+
+    def step(self) -> None:
+        self.at, self.used = self.at + self.used, 1
+
+
+def _lanes(slot: slice) -> range:
+    return range(slot.start, slot.stop)

@@ -1,0 +1,128 @@
+"""What a worker process of a vector rollout runs (`python -m shuhari.rollouts.vector.worker LINK MEMORY`): the
+lanes that it was given, stepped as it is told, by the same code as in one process.
+
+It makes its environments anew from the task's class and settings. Observations, actions, rewards and ends are in shared
+memory; the link carries one mark a message, and at checkpoints snapshots, as the codec writes them. No pickle. It ends
+with its parent, however that ends. Left out: policies, which stay with the parent.
+
+Axes: `N` lanes of all workers together.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import mmap
+import os
+import struct
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from shuhari.data import Array
+
+START, STEP, RESET, SAVE, LOAD, QUIT = (bytes([i]) for i in range(6))  # what a message asks, in its first byte
+DONE, FAILED = b"\x00", b"\x01"  # how an answer begins
+ALIGNED = 64  # bytes
+
+Layout = Sequence[tuple[str, str, Sequence[int]]]  # (name, number type, shape) of each array in shared memory
+
+
+def placed(layout: Layout) -> tuple[list[int], int]:
+    """Where each array begins, and how many bytes they are together."""
+    begins, end = [], 0
+    for _, dtype, shape in layout:
+        begins.append(end)
+        end += -(-np.dtype(dtype).itemsize * int(np.prod(shape, dtype=int)) // ALIGNED) * ALIGNED
+    return begins, max(end, 1)
+
+
+def arrays(memory: mmap.mmap, layout: Layout) -> dict[str, Array]:
+    """name -> the array, over shared memory."""
+    return {
+        name: np.frombuffer(memory, dtype, int(np.prod(shape, dtype=int)), begin).reshape(shape)
+        for (name, dtype, shape), begin in zip(layout, placed(layout)[0], strict=True)
+    }
+
+
+def seen_of(found: Mapping[str, Array]) -> Any:
+    """The observations among the arrays: one, or a dict of them by key."""
+    return found["seen"] if "seen" in found else {k[5:]: x for k, x in found.items() if k.startswith("seen/")}
+
+
+def main() -> None:
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    faulthandler.enable()
+    link = Connection(int(sys.argv[1]))
+    code = 0
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone
+        try:
+            serve(link, int(sys.argv[2]))
+        except EOFError:
+            raise
+        except BaseException:
+            code = 1
+            link.send_bytes(FAILED + traceback.format_exc().encode())
+    os._exit(code)  # what environments registered to run at exit is none of the run's concern
+
+
+def serve(link: Connection, memory: int) -> None:
+    """Answer messages until there are no more."""
+    from shuhari.registry import located
+    from shuhari.rollouts.vector.lanes import Inline
+    from shuhari.store.codec import dumps, loads
+
+    told = loads(link.recv_bytes())
+    task = located("task", told["task"])(**told["fields"])
+    vars(task).update(told["known"])
+    found = arrays(mmap.mmap(memory, placed(told["layout"])[1]), told["layout"])
+    seen, action, reward, end, fresh = seen_of(found), *(found[k] for k in ("action", "reward", "end", "fresh"))
+    lanes = Inline(task.make, told["lanes"])
+    single_thread()
+    link.send_bytes(DONE)
+    while True:
+        message = link.recv_bytes()
+        kind, rest = message[:1], message[1:]
+        if kind in (STEP, RESET):
+            here = slice(*struct.unpack("<qq", rest))
+            anew = (here.start + np.flatnonzero(fresh[here])).tolist()
+            taken = None if kind == RESET else action[here].tolist() if told["plain"] else action[here].copy()
+            lanes.post(here, taken, anew)
+            over = lanes.poll(here, seen, reward)
+            end[here] = 0
+            for i, how in over:
+                end[i] = how
+            link.send_bytes(DONE)
+        elif kind == START:
+            lanes.start(loads(rest), seen)
+            link.send_bytes(DONE)
+        elif kind == SAVE:
+            link.send_bytes(DONE + dumps(lanes.snapshots()))
+        elif kind == LOAD:
+            lanes.restore(loads(rest))
+            link.send_bytes(DONE)
+        else:
+            lanes.close()
+            return
+
+
+def single_thread() -> None:
+    """What an environment computes shares the machine with the other workers (BLAS is told by the environment)."""
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(1)
+
+
+def _end_with_parent() -> None:
+    os.read(0, 1)  # nothing is ever written: this ends where the parent, which holds the other end, has ended
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,255 @@
+"""Lanes of environments in worker processes: the parent's side (the other one is `worker.py`).
+
+The dataflow of SRL: a worker holds a ring of slots of lanes, and steps some while the policy decides for others. It
+all goes through shared memory that has no name, so that no way to end leaves any of it behind. Left out: streams over
+sockets, policies in processes of their own, a worker that is replaced when it dies (nobody else has its lanes: the run
+ends with the cause, and goes on from its last checkpoint).
+Needs POSIX. Axes: `N` lanes, `W` workers.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
+from itertools import pairwise
+from multiprocessing.connection import Pipe
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from shuhari.data import Array
+from shuhari.registry import located
+from shuhari.rollouts.vector import worker
+from shuhari.rollouts.vector.lanes import Seen, at, parts, write
+from shuhari.store import codec
+from shuhari.tasks.views import stored
+
+PATIENCE = 5.0  # seconds for workers to end in peace
+ONE_THREAD = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
+)  # fmt: skip
+
+
+class WorkerError(RuntimeError):
+    """An environment raised in a worker, or the worker died: its lanes, its environment and the cause are told."""
+
+
+class Workers:
+    """An actor whose lanes are spread over processes. Of the lanes of each of `ring` slots (neighbours), every worker
+    has a share (neighbours again), so that all of them work on a slot that is posted.
+
+    `task` is made anew in each worker, out of its class and its settings: TypeError where a worker could not import or
+    be told them. WorkerError, at any call, for what goes wrong there; nothing of the workers is left after it."""
+
+    def __init__(self, task: Any, lanes: int, workers: int, ring: int) -> None:
+        self.name = str(getattr(task, "path", "") or type(task).__name__)
+        seen, action = task.spaces()
+        told = {**_described(task), "plain": isinstance(action, spaces.Discrete)}
+        size = lanes // ring
+        layout = [(k, np.dtype(stored(s)).str, (lanes, *(s.shape or ()))) for k, s in _named(seen).items()]
+        layout += [("action", np.dtype(action.dtype).str, (lanes, *(action.shape or ())))]
+        layout += [("reward", "<f8", (lanes,)), ("end", "|u1", (lanes,)), ("fresh", "|u1", (lanes,))]
+        bytes_ = worker.placed(layout)[1]
+        memory = _memory(bytes_)
+        self._bounds = [size * w // workers for w in range(workers + 1)]  # of each worker's share, within a slot
+        self.workers: list[_Process] = []
+        self._end = weakref.finalize(self, _end, self.workers)
+        self._posted: dict[int, Any] = {}
+        try:
+            found = worker.arrays(mmap.mmap(memory, bytes_), layout)
+            self._seen = worker.seen_of(found)
+            self._action, self._reward, self._over, self._fresh = (
+                found[k] for k in ("action", "reward", "end", "fresh")
+            )
+            for number, (first, stop) in enumerate(pairwise(self._bounds)):
+                mine = [s + i for s in range(0, lanes, size) for i in range(first, stop)]
+                self.workers.append(_Process(number, mine, memory))
+            for w in self.workers:
+                self._ask(w, b"", codec.dumps({**told, "layout": layout, "lanes": w.lanes}))
+            for w in self.workers:
+                self._answer(w)
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            os.close(memory)
+
+    @property
+    def astray(self) -> bool:
+        return bool(self._posted) or not self.workers
+
+    def start(self, seeds: Sequence[int], seen: Seen) -> None:
+        text = codec.dumps(list(seeds))
+        for w in self.workers:
+            self._ask(w, worker.START, text)
+        for w in self.workers:
+            self._answer(w)
+        write(seen, slice(None), self._seen)
+
+    def post(self, lanes: slice, taken: Any, fresh: Sequence[int]) -> None:
+        self._fresh[lanes] = 0
+        self._fresh[list(fresh)] = 1
+        self._posted[lanes.start] = lanes if taken is not None else list(fresh)
+        if taken is not None:
+            self._action[lanes] = taken
+        kind = worker.RESET if taken is None else worker.STEP
+        for w, (first, stop) in zip(self.workers, pairwise(self._bounds), strict=True):
+            self._ask(w, kind, struct.pack("<qq", lanes.start + first, lanes.start + stop))
+
+    def poll(self, lanes: slice, seen: Seen, reward: Array) -> list[tuple[int, int]]:
+        moved = self._posted[lanes.start]
+        for w in self.workers:
+            self._answer(w)
+        del self._posted[lanes.start]
+        write(seen, moved, at(self._seen, moved))
+        reward[lanes] = self._reward[lanes]
+        over = self._over[lanes]
+        return [(lanes.start + i, int(over[i])) for i in np.flatnonzero(over).tolist()] if over.any() else []
+
+    def snapshots(self) -> list[Any]:
+        for w in self.workers:
+            self._ask(w, worker.SAVE)
+        found = {i: s for w in self.workers for i, s in zip(w.lanes, codec.loads(self._answer(w)), strict=True)}
+        return [found[i] for i in range(len(found))]
+
+    def restore(self, saved: Sequence[Any]) -> None:
+        for w in self.workers:
+            self._ask(w, worker.LOAD, codec.dumps([saved[i] for i in w.lanes]))
+        for w in self.workers:
+            self._answer(w)
+
+    def close(self) -> None:
+        """End the workers: in peace, or after a few seconds by force."""
+        self._posted.clear()
+        self._end()
+
+    # ---------------------------------------------------------------- what may go wrong
+
+    def _ask(self, w: _Process, kind: bytes, rest: bytes = b"") -> None:
+        w.asked.append((kind, rest))
+        with suppress(BrokenPipeError, ConnectionResetError):  # told when the answer is missed
+            w.link.send_bytes(kind + rest)
+
+    def _answer(self, w: _Process) -> bytes:
+        try:
+            answer = w.link.recv_bytes()
+        except (EOFError, OSError):
+            answer = b""
+        if answer[:1] == worker.DONE:
+            w.asked.popleft()
+            return answer[1:]
+        told = self._told(w, answer[1:].decode())
+        self.close()
+        raise WorkerError(told)
+
+    def _told(self, w: _Process, text: str) -> str:
+        kind, rest = w.asked[0]
+        doing = {b"": "starting", worker.START: "resetting its lanes", worker.SAVE: "saving them"}
+        doing |= {worker.LOAD: "restoring them"}
+        if kind in (worker.STEP, worker.RESET):
+            first, stop = struct.unpack("<qq", rest)
+            what = f"{'stepping' if kind == worker.STEP else 'resetting'} lane"
+            doing[kind] = f"{what} {first}" if stop == first + 1 else f"{what}s {first} to {stop - 1}"
+        who = f"worker {w.number} of {len(self.workers)} (lanes {', '.join(map(str, w.lanes))} of {self.name})"
+        hint = ""
+        if kind == b"":
+            hint = " A worker makes the task anew: what a script has defined or registered is not known there; put it "
+            hint += "in a module (gym/module:id), or set workers = 0."
+        if text:
+            last = text.strip().splitlines()
+            return f"{who} failed while {doing[kind]}: {last[-1]}.{hint} Its traceback:\n{text}"
+        with suppress(subprocess.TimeoutExpired):
+            w.process.wait(PATIENCE)
+        return f"{who} died while {doing[kind]}, with {_code(w.process.returncode)} and no traceback.{hint}"
+
+
+class _Process:
+    """A worker and the link to it; `asked`: the messages that it has not answered."""
+
+    def __init__(self, number: int, lanes: list[int], memory: int) -> None:
+        self.number, self.lanes = number, lanes
+        self.asked: deque[tuple[bytes, bytes]] = deque()
+        self.link, there = Pipe()
+        path = os.pathsep.join(os.path.abspath(p) for p in sys.path)
+        env = {**os.environ, **dict.fromkeys(ONE_THREAD, "1"), "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", worker.__name__, str(there.fileno()), str(memory)],
+                stdin=subprocess.PIPE,  # nothing is written there: it tells the worker that we live
+                pass_fds=(there.fileno(), memory),
+                env=env,
+                start_new_session=True,  # Ctrl-C is the parent's
+            )
+        finally:
+            there.close()
+
+
+def _end(workers: list[_Process]) -> None:
+    """Ask all to end, wait, and kill what does not."""
+    try:
+        for w in workers:
+            with suppress(OSError):
+                w.link.send_bytes(worker.QUIT)
+        until = time.monotonic() + PATIENCE
+        for w in workers:
+            with suppress(subprocess.TimeoutExpired):
+                w.process.wait(max(0.0, until - time.monotonic()))
+    finally:
+        for w in workers:
+            w.process.kill()
+            w.process.wait()
+            w.link.close()
+            if w.process.stdin is not None:
+                w.process.stdin.close()
+        workers.clear()
+
+
+def _memory(size: int) -> int:
+    """A file in memory, without a name."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("shuhari")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, size)
+    return descriptor
+
+
+def _named(space: spaces.Space[Any]) -> dict[str, spaces.Space[Any]]:
+    of = parts(space)
+    return {f"seen/{k}": s for k, s in of.items()} if isinstance(of, dict) else {"seen": of}
+
+
+def _described(task: Any) -> dict[str, Any]:
+    """Where a task's class is, its settings, and what it has found out about its environments."""
+    cls = type(task)
+    module = sys.modules.get(cls.__module__)
+    file = getattr(module, "__file__", None) if cls.__module__.startswith("shuhari_user_") else None
+    name = f"{os.path.abspath(file)}:{cls.__qualname__}" if file else f"{cls.__module__}.{cls.__qualname__}"
+    told = {"task": name, "fields": {}, "known": {"copies": task.copies} if hasattr(task, "copies") else {}}
+    try:
+        if not is_dataclass(task) or cls.__module__ == "__main__" or not (file or located("task", name) is cls):
+            raise LookupError("its class is no dataclass of a module")
+        told["fields"] = {f.name: getattr(task, f.name) for f in fields(task) if f.init}
+        codec.dumps(told)
+    except (LookupError, TypeError) as error:
+        raise TypeError(f"the task {name} cannot be made in a worker: {error}; set workers = 0") from None
+    return told
+
+
+def _code(code: int | None) -> str:
+    if code is None:
+        return "its link broken"
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,318 @@
+"""Our graders for reasoning-gym generators whose own scorer evaluates text, can be made to hang, or can be fooled.
+
+A grader takes the answer as text, the generator's entry (`question`, `answer`, `metadata`) and the generator, and gives
+a number in [0, 1], 1 where the answer is right. The text comes from a model and is hostile: nothing here evaluates it,
+and the work is bounded by its length, which `reasoning_table.score` bounds. Left out: partial credit, but for answers
+in a format that was not asked for, as the package gives it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from shuhari.tasks.expressions import ExpressionError, Limits, parse
+from shuhari.tasks.reasoning.formulas import formula, polynomial
+from shuhari.tasks.reasoning.logic import concludes
+from shuhari.tasks.source import Stream
+
+Entry = Mapping[str, Any]
+Grader = Callable[[str, Entry, Any], float]
+
+POINTS, TRIED = 6, 200  # where an antiderivative is compared; points tried to find that many in the integrand's domain
+_NUMBER = r"[+-]?[0-9]{1,40}(?:\.[0-9]{1,40})?(?:e[+-]?[0-9]{1,2})?"
+_ITEM = re.compile(rf"""\s*(?:([\[\],])|({_NUMBER})|'([^'\\\n]*)'|"([^"\\\n]*)")""", re.ASCII)
+_MOVE = re.compile(r"Move disk ([0-9]{1,4}) from Peg ([0-9]{1,4}) to Peg ([0-9]{1,4})", re.ASCII)
+_TURN = re.compile(r"[0-9]?[LRDUBFXYZMES]w?'?[0-9]?", re.ASCII)
+_SHIFT = re.compile(r"[A-Z][+-][1-9]", re.ASCII)
+_HEX = re.compile(r"[+-]?0x[0-9a-f]{1,100}|[+-]?[0-9]{1,100}", re.ASCII)
+
+
+# ---------------------------------------------------------------- reading answers
+
+
+def number(text: str) -> Fraction | None:
+    """A plain decimal number; commas between digits and a sign are allowed, and an exponent below 100."""
+    text = text.strip().replace(",", "")
+    return Fraction(text) if re.fullmatch(_NUMBER, text, re.ASCII | re.IGNORECASE) else None
+
+
+def lists(text: str) -> list[Any] | None:
+    """A list, or a list of lists, of numbers or quoted text, as Python or JSON writes it; every item as its text. None
+    for anything else."""
+    stack: list[list[Any]] = []
+    at, ready = 0, True  # ready: whether an item may stand here
+    while match := _ITEM.match(text, at):
+        at = match.end()
+        mark = match[1]
+        if mark == "[":
+            if not ready or len(stack) == 2:
+                return None
+            stack.append([])
+        elif not stack or (mark == "," and ready) or (mark == "]" and ready and stack[-1]):
+            return None
+        elif mark == "]":
+            done = stack.pop()
+            if not stack:
+                return None if text[at:].strip() else done
+            stack[-1].append(done)
+        elif mark is None:
+            if not ready:
+                return None
+            stack[-1].append(next(g for g in match.groups()[1:] if g is not None))
+        ready = mark in ("[", ",")
+    return None
+
+
+def complex_number(text: str) -> tuple[Fraction, Fraction] | None:
+    """`3 - 2i`, `i`, `(4)`: real and imaginary part."""
+    text = text.replace(" ", "").lower().replace("j", "i").removeprefix("(").removesuffix(")")
+    plain = r"[0-9]{1,40}(?:\.[0-9]{1,40})?"
+    match = re.fullmatch(rf"([+-]?{plain})?(?:((?:^|(?<=[0-9]))[+-]|^)({plain})?i)?", text, re.ASCII)
+    if not text or match is None:
+        return None
+    real, sign, size = match.groups()
+    imaginary = Fraction(0) if sign is None else Fraction(size or 1) * (-1 if sign == "-" else 1)
+    return Fraction(real or 0), imaginary
+
+
+# ---------------------------------------------------------------- one text, one number
+
+
+def same_text(text: str, entry: Entry, generator: Any) -> float:
+    """Equal but for case and surrounding white space."""
+    return float(text.strip().casefold() == entry["answer"].strip().casefold())
+
+
+def same_word(text: str, entry: Entry, generator: Any) -> float:
+    """As `same_text`, and spaces do not count."""
+    return float(text.replace(" ", "").strip().casefold() == entry["answer"].strip().casefold())
+
+
+def same_number(text: str, entry: Entry, generator: Any) -> float:
+    truth = number(entry["answer"])
+    return float(truth is not None and number(text) == truth)
+
+
+def calendar(text: str, entry: Entry, generator: Any) -> float:
+    """A number where the truth is one, else a word."""
+    return same_text(text, entry, generator) if number(entry["answer"]) is None else same_number(text, entry, generator)
+
+
+def hexadecimal(text: str, entry: Entry, generator: Any) -> float:
+    text = text.strip().lower()
+    return float(_HEX.fullmatch(text) is not None and int(text, 16 if "x" in text else 10) == int(entry["answer"], 16))
+
+
+def probability(text: str, entry: Entry, generator: Any) -> float:
+    """A decimal or a fraction `a/b`, within 1e-4 of the truth."""
+    parts = [number(p) for p in text.split("/", 1)]
+    if any(p is None for p in parts) or (parts[-1] == 0 and len(parts) == 2):
+        return 0.0
+    value = parts[0] if len(parts) == 1 else parts[0] / parts[1]  # type: ignore[operator]
+    return float(abs(value - Fraction(entry["answer"])) <= Fraction(1, 10_000))  # type: ignore[operator]
+
+
+def complex_result(text: str, entry: Entry, generator: Any) -> float:
+    truth = complex_number(entry["answer"])
+    return float(truth is not None and complex_number(text) == truth)
+
+
+# ---------------------------------------------------------------- lists
+
+
+def rows_asked(text: str, entry: Entry, generator: Any) -> float:
+    """The rows as asked for; a tenth for the same as a list of lists."""
+    if text.strip() == entry["answer"].strip():
+        return 1.0
+    return 0.1 if _as_rows(text) == entry["answer"] else 0.0
+
+
+def queens(text: str, entry: Entry, generator: Any) -> float:
+    """Any board that the generator knows to be a solution; half for one as a list of lists."""
+    boards = entry["metadata"]["valid_answers"]
+    if text.strip() in boards:
+        return 1.0
+    return 0.5 if _as_rows(text) in boards else 0.0
+
+
+def items_asked(text: str, entry: Entry, generator: Any) -> float:
+    """The items as asked for; a tenth for the same as a list."""
+    return _flat(text, entry, " ")
+
+
+def characters_asked(text: str, entry: Entry, generator: Any) -> float:
+    """The string as asked for; a tenth for the list of its characters."""
+    return _flat(text, entry, "")
+
+
+def sorted_numbers(text: str, entry: Entry, generator: Any) -> float:
+    """A list of exactly the numbers of the truth, in its order."""
+    found, truth = lists(text), lists(entry["answer"])
+    if found is None or truth is None or not all(isinstance(x, str) for x in found):
+        return 0.0
+    return float([number(x) for x in found] == [number(x) for x in truth])
+
+
+def roots(text: str, entry: Entry, generator: Any) -> float:
+    """The real solutions, comma-separated in any order, each within 1e-4; nothing (or "") where there are none."""
+    truth = sorted(Fraction(x) for x in entry["metadata"]["real_solutions"])
+    text = text.strip()
+    found = [] if text in ("", '""') else [number(x) for x in text.split(",")]
+    if len(found) != len(truth) or any(x is None for x in found):
+        return 0.0
+    pairs = zip(sorted(x for x in found if x is not None), truth, strict=True)
+    return float(all(abs(a - b) <= Fraction(1, 10_000) for a, b in pairs))
+
+
+def grid(text: str, entry: Entry, generator: Any) -> float:
+    """Rows of numbers, each within 1% of the truth; a tenth for another grid of the same shape."""
+    found, truth = ([[number(x) for x in r.split()] for r in t.strip().splitlines()] for t in (text, entry["answer"]))
+    if list(map(len, found)) != list(map(len, truth)) or any(x is None for row in found for x in row):
+        return 0.0
+    pairs = [(a, b) for r, s in zip(found, truth, strict=True) for a, b in zip(r, s, strict=True)]
+    return 1.0 if all(abs(a - b) <= abs(b) / 100 for a, b in pairs) else 0.1  # type: ignore[operator, arg-type]
+
+
+def _as_rows(text: str) -> str | None:
+    board = lists(text)
+    if board is None or not all(isinstance(row, list) for row in board):
+        return None
+    return "\n".join(" ".join(row) for row in board)
+
+
+def _flat(text: str, entry: Entry, between: str) -> float:
+    if text.strip() == entry["answer"].strip():
+        return 1.0
+    items = lists(text)
+    whole = items is not None and all(isinstance(x, str) for x in items) and between.join(items) == entry["answer"]
+    return 0.1 if whole else 0.0
+
+
+# ---------------------------------------------------------------- expressions
+
+
+def countdown(text: str, entry: Entry, generator: Any) -> float:
+    """Each of the numbers once, and the target's exact value."""
+    return _reaches(text, entry["metadata"]["numbers"], entry["metadata"]["target"])
+
+
+def puzzle24(text: str, entry: Entry, generator: Any) -> float:
+    """Each of the four numbers once, and exactly 24."""
+    return _reaches(text, entry["metadata"]["numbers"], 24)
+
+
+def product_of_polynomials(text: str, entry: Entry, generator: Any) -> float:
+    """The same polynomial, multiplied out."""
+    try:
+        return float(polynomial(text.strip()) == polynomial(entry["answer"]))
+    except ExpressionError:
+        return 0.0
+
+
+def antiderivative(text: str, entry: Entry, generator: Any) -> float:
+    """Whether the derivative of the answer is the integrand at `POINTS` random real points of the integrand's domain,
+    to 1e-7; the constant C may stand in the answer, as a constant."""
+    variable, stream = entry["metadata"]["variable"], Stream("antiderivative", entry["metadata"]["integrand"])
+    integrand = formula(entry["metadata"]["integrand"], variable)
+    try:
+        answer = formula(text.strip(), variable, {"C": 0.5 + 2.0 * stream.uniform()})
+    except ExpressionError:
+        return 0.0
+    compared = 0
+    for _ in range(TRIED):
+        x = (-1 if stream.below(2) else 1) * 0.02 * 1000 ** stream.uniform()  # 0.02 to 20, either sign
+        try:
+            truth = integrand.at(complex(x))[0]
+        except (ArithmeticError, ValueError):
+            continue
+        if not 1e-9 < abs(truth) < 1e12 or abs(truth.imag) > 1e-9 * abs(truth):
+            continue
+        try:
+            slope = answer.at(complex(x))[1]
+        except (ArithmeticError, ValueError):
+            return 0.0
+        if not abs(slope - truth) <= 1e-7 * abs(truth):
+            return 0.0
+        compared += 1
+        if compared == POINTS:
+            return 1.0
+    if not compared:
+        raise ValueError(f"no point in the domain of {entry['metadata']['integrand']!r}: cannot be graded")
+    return 1.0
+
+
+def conclusion(text: str, entry: Entry, generator: Any) -> float:
+    """Whether the premises entail it, and it is no tautology."""
+    try:
+        return float(concludes(text, entry["metadata"]["premises"], entry["metadata"]["variables"]))
+    except ExpressionError:
+        return 0.0
+
+
+def _reaches(text: str, numbers: list[int], target: int) -> float:
+    try:
+        answer = parse(text.strip(), Limits(length=256, depth=16, digits=12))
+    except ExpressionError:
+        return 0.0
+    return float(sorted(answer.numbers) == sorted(numbers) and answer.value == target)
+
+
+# ---------------------------------------------------------------- moves
+
+
+def hanoi(text: str, entry: Entry, generator: Any) -> float:
+    """1 for a solution no longer than the known one, else known / own length; 0.05 for legal moves that end
+    elsewhere."""
+    setting = entry["metadata"]
+    disks = setting["num_disks"]
+    pegs: dict[int, list[int]] = {p: [] for p in range(1, setting["num_pegs"] + 1)}
+    pegs[setting["start_peg"]] = list(range(disks, 0, -1))
+    moves = [line.strip() for line in text.splitlines() if line.strip()]
+    for line in moves:
+        match = _MOVE.fullmatch(line)
+        disk, source, to = map(int, match.groups()) if match else (0, 0, 0)
+        if source not in pegs or to not in pegs or pegs[source][-1:] != [disk] or (pegs[to] and pegs[to][-1] < disk):
+            return 0.0
+        pegs[to].append(pegs[source].pop())
+    if not moves or len(pegs[setting["target_peg"]]) < disks:
+        return 0.05 if moves else 0.0
+    return min(1.0, setting["solution_length"] / len(moves))
+
+
+def cube(text: str, entry: Entry, generator: Any) -> float:
+    """Theirs, for up to 500 turns in plain notation: a repeat count of theirs is otherwise as long as it says."""
+    turns = text.split()
+    if len(turns) > 500 or not all(map(_TURN.fullmatch, turns)):
+        return 0.0
+    return float(generator.score_answer(" ".join(turns), entry))
+
+
+def cars(text: str, entry: Entry, generator: Any) -> float:
+    """Theirs, for up to 500 moves of up to 9 places: theirs otherwise walks as many as it says."""
+    moves = text.split()
+    if len(moves) > 500 or not all(map(_SHIFT.fullmatch, moves)):
+        return 0.0
+    return float(generator.score_answer(" ".join(moves), entry))
+
+
+def boxes(text: str, entry: Entry, generator: Any) -> float:
+    """Theirs, for a list of at most 200 steps {agent: move}, each text at most 100 characters long."""
+    try:
+        plan = json.loads(text)
+    except (ValueError, RecursionError):
+        return 0.0
+    if not isinstance(plan, list) or len(plan) > 200 or not all(isinstance(step, dict) for step in plan):
+        return 0.0
+    told = [(k, v) for step in plan for k, v in step.items()]
+    if not all(isinstance(v, str) and len(k) <= 100 and len(v) <= 100 for k, v in told):
+        return 0.0
+    try:
+        raw = float(generator.score_answer(text, entry))
+    except (KeyError, IndexError):  # a square that is not there
+        return 0.05
+    return raw if math.isfinite(raw) else 0.0

@@ -1,0 +1,175 @@
+"""Which scorer grades which generator of reasoning-gym, and why: every scorer was read, at version 0.1.25.
+
+`theirs`: the package's scorer evaluates no text and its work is bounded by the length of the answer. `ours`: it
+evaluates text, can be made to hang, or can be fooled; see `reasoning_grading`. `refused`: not offered. A generator that
+this table does not know is refused until somebody has read its scorer.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from shuhari.tasks.reasoning import grading as ours
+from shuhari.tasks.reasoning.grading import Entry, Grader
+
+LONGEST = 8192  # characters of an answer that are read, or twice the truth's where that is more
+
+BOOK = "àçéêëïôû—‘’“”•™"  # beyond ASCII in the text that some generators take words and sentences from
+
+
+@dataclass(frozen=True)
+class Graded:
+    """How the answers of a generator are graded.
+
+    path: `theirs`, `ours` or `refused`; why: the reason. grader: for `ours`. malformed: what their scorer raises on
+    text that is no answer, which scores 0. rows: how many problems a generator has that lists them. characters: of its
+    problems, beyond printable ASCII, at its default settings.
+    """
+
+    path: str
+    why: str
+    grader: Grader | None = None
+    malformed: tuple[type[Exception], ...] = ()
+    rows: int = 0
+    characters: str = ""
+
+
+def score(name: str, text: str, entry: Entry, generator: Any) -> float:
+    """A number in [0, 1] for an answer, 1 where it is right. White space around it does not matter; one that is too
+    long scores 0. Raises what a scorer raises where that is no fault of the text, ValueError for a number outside."""
+    graded = GRADING[name]
+    if len(text) > max(LONGEST, 2 * len(entry["answer"] or "")):
+        return 0.0
+    best = 0.0
+    for answer in dict.fromkeys((text, text.strip())):
+        if graded.grader is not None:
+            raw = graded.grader(answer, entry, generator)
+        else:
+            try:
+                raw = float(generator.score_answer(answer, copy.deepcopy(entry)))  # some write into the entry
+            except graded.malformed:
+                raw = 0.0
+        if not 0 <= raw <= 1:
+            raise ValueError(f"reasoning-gym/{name}: its scorer gave {raw}: expected a number in [0, 1]")
+        best = max(best, raw)
+    return best
+
+
+def _theirs(why: str, names: str, malformed: tuple[type[Exception], ...] = ()) -> dict[str, Graded]:
+    return {name: Graded("theirs", why, malformed=malformed) for name in names.split()}
+
+
+def _ours(why: str, **graders: Grader) -> dict[str, Graded]:
+    return {name: Graded("ours", why, grader) for name, grader in graders.items()}
+
+
+_EVAL = "theirs runs `eval` on the answer"
+_SYMPY = "theirs parses the answer with sympy, which evaluates it"
+_PREFIX = "theirs takes the right answer with more behind it for right"
+
+_TABLE: dict[str, Graded] = {
+    **_theirs(
+        "compares text (the package's default scorer)",
+        "acre aiw arc_1d base_conversion basic_arithmetic bf binary_alternation caesar_cipher count_bits count_primes "
+        "course_schedule gcd isomorphic_strings largest_island lcm leg_counting letter_counting list_functions "
+        "mahjong_puzzle maze modulo_grid number_filtering number_sequence ransom_note rotate_matrix rotten_oranges "
+        "simple_equations simple_geometry string_manipulation string_splitting string_synthesis syllogism "
+        "word_sequence_reversal",
+    ),
+    **_theirs(
+        "compares text, or its words or letters",
+        "ab circuit_logic color_cube_rotation dice emoji_mystery family_relationships knights_knaves manipulate_matrix "
+        "needle_haystack palindrome_generation path_star self_reference sentence_reordering tsumego word_ladder "
+        "word_sorting zebra_puzzles",
+    ),
+    **_theirs(
+        "compares numbers, read by float, int or Decimal",
+        "advanced_geometry chain_sum decimal_arithmetic decimal_chain_sum fraction_simplification number_format "
+        "power_function prime_factorization products rectangle_count time_intervals",
+        (ValueError, OverflowError),
+    ),
+    **_theirs(
+        "compares a grid, read cell by cell",
+        "arc_agi futoshiki kakurasu mini_sudoku rearc sudoku survo",
+        (ValueError,),
+    ),
+    **_theirs(
+        "reads JSON, and compares or replays it",
+        "game_of_life graph_color group_anagrams jugs knight_swap palindrome_partitioning",
+        (KeyError, TypeError, ValueError),
+    ),
+    **_theirs("replays moves, or checks an assignment", "cryptarithm quantum_lock shortest_path sokoban"),
+    **_ours(_EVAL, binary_matrix=ours.rows_asked, n_queens=ours.queens),
+    **_ours(_EVAL, spiral_matrix=ours.items_asked, string_insertion=ours.characters_asked),
+    **_ours(_SYMPY, countdown=ours.countdown, polynomial_multiplication=ours.product_of_polynomials),
+    **_ours(_SYMPY, simple_integration=ours.antiderivative, intermediate_integration=ours.antiderivative),
+    **_ours(f"{_SYMPY}; it does not check which numbers were used", puzzle24=ours.puzzle24),
+    **_ours("theirs runs `eval` on the problem", bitwise_arithmetic=ours.hexadecimal),
+    **_ours("theirs computes powers such as 1e999999999 exactly: it hangs", coin_flip=ours.probability),
+    **_ours("theirs tries all assignments of any names in the answer: it hangs", propositional_logic=ours.conclusion),
+    **_ours("theirs repeats a turn as often as the answer says: it hangs", rubiks_cube=ours.cube),
+    **_ours("theirs repeats a move as often as the answer says: it hangs", rush_hour=ours.cars),
+    **_ours("theirs raises on plans of another shape, and its search is quadratic", boxnet=ours.boxes),
+    **_ours("theirs prints the answer, and checks another move than it makes", tower_of_hanoi=ours.hanoi),
+    **_ours("theirs gives more than 1 for a wrong number where the truth is -1", calendar_arithmetic=ours.calendar),
+    **_ours("theirs prints the answer in a warning", pool_matrix=ours.grid),
+    **_ours("theirs takes `nan` for right", complex_arithmetic=ours.complex_result),
+    **_ours("theirs takes `[NaN, ...]`, and numbers that are off by 1, for right", number_sorting=ours.sorted_numbers),
+    **_ours("theirs takes any words for right where there is no solution", polynomial_equations=ours.roots),
+    **_ours("theirs takes every answer for right", game_of_life_halting=ours.same_text),
+    **_ours("theirs reads the first digits in a text, without their sign", gsm_symbolic=ours.same_number),
+    **_ours(_PREFIX, figlet_font=ours.same_word, letter_jumble=ours.same_text, spell_backward=ours.same_text),
+    "codeio": Graded("refused", "runs packaged programs with `exec`; their answers differ from process to process"),
+    "composite": Graded("refused", "a mixture of generators: use the task `mixture`"),
+}
+
+_ROWS = {"acre": 2048, "gsm_symbolic": 1 << 20, "list_functions": 1 << 20, "word_ladder": 20_000}
+
+
+def _range(*bounds: tuple[int, int]) -> str:
+    return "".join(chr(c) for first, last in bounds for c in range(first, last + 1))
+
+
+_HIDDEN = _range((0xFE00, 0xFE0F), (0xE0100, 0xE01EF))  # variation selectors: one a byte of a hidden sentence
+_EMOJI = "☠❣❤💌💋💩🖤🧡🤍🤎" + _range(
+    (0x1F479, 0x1F480), (0x1F493, 0x1F49F), (0x1F600, 0x1F64F), (0x1F910, 0x1F92F), (0x1F970, 0x1F97A)
+)
+_CHARACTERS = {
+    "acre": "→",
+    "advanced_geometry": "°·∠",
+    "circuit_logic": "’↑↓⊕─│┌┐└┘├",
+    "complex_arithmetic": "×÷",
+    "emoji_mystery": _EMOJI + _HIDDEN + BOOK,
+    "figlet_font": "\u00a0·•▪\ufffd─│┌┐└┘├┤┬┴┼" + _range((0x2550, 0x259F)),
+    "futoshiki": "∧∨",
+    "gsm_symbolic": "£€×÷•",
+    "intermediate_integration": "∫",
+    "knight_swap": "→↔",
+    "modulo_grid": "✅❌❔",
+    "needle_haystack": "’",
+    "prime_factorization": "×",
+    "propositional_logic": "¬→↔∧∨",
+    "quantum_lock": "→",
+    "rectangle_count": "█",
+    "self_reference": "≤“”",
+    "simple_geometry": "°",
+    "simple_integration": "∫",
+    "syllogism": "“”",
+    **dict.fromkeys(
+        "caesar_cipher letter_counting letter_jumble sentence_reordering spell_backward word_sequence_reversal "
+        "word_sorting".split(),
+        BOOK,
+    ),
+}
+
+
+def _filled(name: str, graded: Graded) -> Graded:
+    more = _CHARACTERS.get(name, "")
+    return Graded(graded.path, graded.why, graded.grader, graded.malformed, _ROWS.get(name, 0), more)
+
+
+GRADING: Mapping[str, Graded] = MappingProxyType({name: _filled(name, g) for name, g in sorted(_TABLE.items())})

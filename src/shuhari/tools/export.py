@@ -1,0 +1,148 @@
+"""A trained model out of its run: a Hugging Face directory, LoRA adapters for peft, or a controller's weights.
+
+A directory is written whole or not at all: it is made beside its place and renamed. Left out: optimisers and all else
+that going on takes (`--init` starts another run from a run's weights).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shuhari.config import recipe as recipes
+from shuhari.data import nearest
+
+WEIGHTS, CARD = "model.safetensors", "model.json"  # of a controller
+OURS = ("config.json", "adapter_config.json", CARD)  # a directory with one of these was written as a model
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What `export` wrote. kind: `causal`, `adapter` or `controller`; `use`: how it is loaded, as Python."""
+
+    path: Path
+    kind: str
+    role: str
+    step: int
+    files: dict[str, int]  # name -> bytes
+    use: str
+
+
+def export(
+    run: str | Path,
+    directory: str | Path,
+    *,
+    role: str = "policy",
+    dtype: str = "",
+    shard: str = "5GB",
+    adapter: bool = False,
+    force: bool = False,
+) -> Exported:
+    """Write the model of a run for use outside of it. `run`: `RUN`, `RUN@step` or `RUN@best`.
+
+    A language model becomes what `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read, with
+    LoRA adapters merged; `adapter`: they alone, for `PeftModel.from_pretrained`. Any other model becomes the state dict
+    of its module (`model.safetensors`) and `model.json`, which says what it is. `dtype`: float32 (the default),
+    bfloat16 or float16; `shard`: the largest file of weights, as `2GB`; `force`: replace a model that is there.
+
+    Raises ValueError for a role that there is not and for settings that cannot be honoured, FileExistsError where the
+    directory is not empty, NoRunError or StoreError for the run and its step.
+    """
+    from shuhari.api import load
+    from shuhari.models.text.pretrained import dtype_of
+    from shuhari.store import Run, reference
+
+    path, step = reference(str(run))
+    if dtype:
+        dtype_of(dtype)
+    if not re.fullmatch(r"[1-9]\d*(KB|MB|GB)", shard):
+        raise ValueError(f"shard is {shard!r}: expected a size, such as 500MB or 2GB")
+    target = Path(directory)
+    _check_target(target, path, force)
+    roles = {r for stage in recipes.load(path).stages for r in stage.get("models", {})}
+    if role not in roles:
+        raise ValueError(f"{path} has no role {role!r}; {nearest(role, roles)}")
+    loaded = load(path, role=role, step=step)
+    model, place = loaded.model, target.resolve()
+    made = place.with_name(f".tmp-{place.name}")
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir(parents=True)
+    try:
+        if adapter:
+            _check_adapter(model, role, dtype)
+            kind, use = "adapter", _adapter(model, made, place, _base(model, Run(path), role))
+        elif hasattr(model, "save"):
+            model.save(made, dtype=dtype, shard=shard)
+            kind, use = "causal", f"AutoModelForCausalLM.from_pretrained({str(target)!r})"
+        else:
+            if dtype not in ("", "float32"):
+                raise ValueError(f"dtype is {dtype!r}: the model of {role!r} is no language model; expected float32")
+            kind, use = "controller", f"safetensors.torch.load_file({str(target / WEIGHTS)!r})"
+            _controller(loaded, made, role, Run(path).recipe)
+        files = {str(f.relative_to(made)): f.stat().st_size for f in sorted(made.rglob("*")) if f.is_file()}
+        if place.exists():
+            shutil.rmtree(place)
+        made.rename(place)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    at = step if step is not None else int((Run(path).cursor or {"step": -1})["step"])
+    return Exported(target, kind, role, at, files, use)
+
+
+def _check_target(target: Path, run: Path, force: bool) -> None:
+    if target.resolve().is_relative_to(run.resolve()):
+        raise ValueError(f"{target} lies in the run {run}, which holds what the store writes: choose another directory")
+    if target.exists() and not target.is_dir():
+        raise FileExistsError(f"{target} is a file: expected a directory, or a name that is free")
+    if not target.is_dir() or not any(target.iterdir()):
+        return
+    if not force:
+        raise FileExistsError(f"{target} is not empty: choose another directory, or replace it with --force")
+    if not any((target / name).is_file() for name in OURS):
+        raise FileExistsError(f"{target} is not empty and holds no model: --force replaces models only")
+
+
+def _base(model: Any, run: Any, role: str) -> str:
+    """The directory whose weights lie under the adapters; "" where none holds them: the model was made from scratch, or
+    began with the weights of another run or role, or with adapters that were merged."""
+    path = Path(getattr(model, "path", "") or "").expanduser()
+    began = run.get("init", "") or run.recipe.get("models", {}).get(role, {}).get("init", "")
+    return str(path.resolve()) if str(path) != "." and not began and (path / "config.json").is_file() else ""
+
+
+def _check_adapter(model: Any, role: str, dtype: str) -> None:
+    if getattr(model, "lora", None) is None:
+        raise ValueError(f"the model of {role!r} has no adapters ([models.{role}] lora): export it without --adapter")
+    if dtype:
+        raise ValueError(f"dtype is {dtype!r}: adapters alone are written as they were trained, float32")
+
+
+def _adapter(model: Any, made: Path, place: Path, base: str) -> str:
+    if not base:
+        model.save_base(made / "base")
+        base = str(place / "base")
+    model.save_adapters(made, base)
+    return f"PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base!r}), {str(place)!r})"
+
+
+def _controller(loaded: Any, made: Path, role: str, recipe: dict[str, Any]) -> None:
+    from shuhari.store.files import write_file
+    from shuhari.store.tensors import pack
+
+    tensors = dict(loaded.model.module.state_dict())
+    write_file(made / WEIGHTS, pack(tensors))
+    card = {
+        "format": 1,
+        "role": role,
+        "class": f"{type(loaded.model).__module__}.{type(loaded.model).__qualname__}",
+        "models": recipe.get("models", {}),
+        "task": recipe.get("task", {}),
+        "observations": str(loaded.space),
+        "actions": str(loaded.actions),
+        "tensors": {name: [str(x.dtype).removeprefix("torch."), list(x.shape)] for name, x in tensors.items()},
+    }
+    (made / CARD).write_text(json.dumps(card, indent=2) + "\n")

@@ -1,0 +1,559 @@
+"""From tables to components: coercion, schedules, nesting, names, sharing across stages, and what a mistake says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+
+from shuhari.config.build import Components, arithmetic, component, ordered, stage_components
+from shuhari.config.recipe import RecipeError, load
+from shuhari.config.settings import Settings
+from shuhari.data import EMPTY, Number, Ramp, Sampling
+from shuhari.ports import Buffer, Curriculum, Model, Objective, Optimiser, Reward, Transform
+
+HERE = __name__  # what `use = "<module>.<class>"` says for the classes below
+
+
+@dataclass
+class Words:
+    path: str = ""
+    digits: int = 2
+    spaces_of: str = "text"
+
+    def spaces(self) -> Any:
+        return None if self.spaces_of == "text" else ("observations", "actions")
+
+
+@dataclass
+class Everything:
+    """A component with one field of each sort."""
+
+    whole: int = 1
+    real: float = 0.5
+    flag: bool = False
+    text: str = "a"
+    pair: tuple[int, float] = (1, 2.0)
+    many: tuple[int, ...] = ()
+    level: Literal["row", "decision"] = "row"
+    rate: Number = 0.1
+    maybe: float | None = None
+    sampling: Sampling | None = None
+    free: Any = None
+    options: Mapping[str, float] = EMPTY
+    inner: Transform | None = None
+    chain: tuple[Transform, ...] = ()
+    named: Mapping[str, Reward] = EMPTY
+    state: dict[str, Any] = field(init=False, default_factory=dict)
+
+
+@dataclass
+class Scaled:
+    scale: float
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.scale <= 0:
+            raise ValueError(f"scale is {self.scale}: expected > 0")
+
+
+@dataclass
+class Net:
+    width: int = 8
+
+
+@dataclass
+class Sgd:
+    lr: Number = 0.1
+
+
+@dataclass
+class Loss:
+    high: Number = 0.2
+    needs: tuple[Any, ...] = field(init=False, default=())
+    couples: str = field(init=False, default="row")
+
+
+@dataclass
+class Store:
+    size: int = 4
+    unit: str = "group"
+
+
+@dataclass
+class Mix:
+    buffers: tuple[Buffer, ...]
+    first: Buffer | None = None
+
+
+@dataclass
+class Lanes:
+    lanes: int = 2
+
+    def collect(self, n: int, ctx: Any) -> Any: ...
+
+
+@dataclass
+class Single:
+    turns: int = 1
+
+
+@dataclass
+class Follower:
+    of: str = "policy"
+    role: str = ""
+
+
+class NoDataclass:
+    pass
+
+
+def make(table: dict[str, Any], name: str = "Everything", kind: str = "transform") -> Any:
+    return component(kind, {"use": f"{HERE}.{name}", **table}, "here")
+
+
+# ---------------------------------------------------------------- values
+
+
+def test_values_take_the_type_of_their_field() -> None:
+    x = make(
+        {
+            "whole": 3,
+            "real": 2,
+            "flag": True,
+            "text": "b",
+            "pair": [3, 4],
+            "many": [1, 2],
+            "level": "decision",
+            "maybe": 1,
+        }
+    )
+    assert (x.whole, x.real, x.flag, x.text, x.pair, x.many, x.level, x.maybe) == (
+        3,
+        2.0,
+        True,
+        "b",
+        (3, 4.0),
+        (1, 2),
+        "decision",
+        1.0,
+    )
+    assert isinstance(x.real, float) and isinstance(x.pair[1], float)
+    assert make({"whole": 1e3}).whole == 1000 and isinstance(make({"whole": 1e3}).whole, int)
+    assert make({"real": float("inf")}).real == float("inf")
+    assert make({"free": {"a": [1]}, "options": {"a": 1}}).options == {"a": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("whole", "3", r"here\.whole: '3': expected a whole number"),
+        ("whole", 3.5, r"here\.whole: 3\.5: expected a whole number"),
+        ("whole", True, r"here\.whole: True"),
+        ("real", "1", r"here\.real: '1': expected a number"),
+        ("flag", 1, r"here\.flag: 1: expected true or false"),
+        ("text", 1, r"here\.text: 1: expected a text"),
+        ("pair", [1], r"here\.pair: \[1\]: expected tuple\[int, float\]"),
+        ("many", [1, "x"], r"here\.many.*entry 1"),
+        ("level", "rows", r"here\.level: 'rows'.*did you mean 'row'"),
+        ("rate", "x", r"here\.rate: 'x': expected a number"),
+        ("rate", {"from": 1}, r"here\.rate\.to: missing: a schedule is"),
+        ("rate", {"from": 1, "to": 0, "ovr": 3}, r"here\.rate\.ovr: no key of a schedule; did you mean 'over'"),
+        ("rate", {"from": 1, "to": 0, "over": 0}, r"here\.rate: a ramp's `over` is 0"),
+        ("rate", {"from": 1, "to": 0, "over": 2, "shape": "lin"}, r"here\.rate: .*did you mean 'linear'"),
+        (
+            "sampling",
+            {"temprature": 1},
+            r"here\.sampling\.temprature: no setting of Sampling; did you mean 'temperature'",
+        ),
+        ("sampling", {"top_p": 0}, r"here\.sampling: top_p is 0\.0: expected"),
+        ("inner", {"use": f"{HERE}.Scaled"}, r"here\.inner\.scale: .*needs 'scale' \(float\)"),
+        ("inner", {"use": f"{HERE}.Scaled", "scale": -1}, r"here\.inner: scale is -1\.0: expected > 0"),
+        ("inner", {"scale": 1}, r"here\.inner: `use` is missing; known:"),
+        ("inner", 7, r"here\.inner: 7: expected a table of settings of a transform"),
+        ("chain", [{"use": f"{HERE}.Scaled", "scal": 1}], r"here\.chain\.0\.scal: .*did you mean 'scale'"),
+        ("named", {"brief": {"use": f"{HERE}.Scaled", "scale": 0}}, r"here\.named\.brief: scale is 0"),
+        ("hole", 1, r"here\.hole: no setting of transform '.*Everything'; did you mean 'whole'"),
+        ("state", {}, r"here\.state: no setting"),
+    ],
+)
+def test_a_mistake_names_its_key_and_what_was_expected(key: str, value: Any, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        make({key: value})
+
+
+def test_names_of_components_that_are_not_there() -> None:
+    with pytest.raises(RecipeError, match=r"here\.use: no buffer 'frsh'; did you mean 'fresh'"):
+        component("buffer", {"use": "frsh"}, "here")
+    with pytest.raises(RecipeError, match=r"here\.use: .*has no 'Everythin'; did you mean 'Everything'"):
+        make({}, "Everythin")
+    with pytest.raises(RecipeError, match="is no dataclass"):
+        make({}, "NoDataclass")
+    with pytest.raises(RecipeError, match="use = 3: expected a name"):
+        component("buffer", {"use": 3}, "here")
+
+
+def test_schedules_count_steps_and_a_sampling_temperature_counts_decisions() -> None:
+    ramp = {"from": 1, "to": 0.5, "over": 10, "after": 2, "warm": 1, "shape": "cosine"}
+    assert make({"rate": ramp}).rate == Ramp(1.0, 0.5, 10.0, 2.0, 1.0, "cosine")
+    cooled = make(
+        {"sampling": {"temperature": {"from": 1, "to": 0.5, "over": 4, "per": "decision"}, "epsilon": ramp}}
+    ).sampling
+    np.testing.assert_allclose(cooled.temperatures(5), [1, 0.875, 0.75, 0.625, 0.5])
+    assert cooled.epsilon(12) == pytest.approx(0.5)
+    with pytest.raises(RecipeError, match=r"sampling\.temperature\.per: 'step': it counts decisions here"):
+        make({"sampling": {"temperature": ramp}})
+    with pytest.raises(RecipeError, match=r"rate\.per: 'decision': it counts steps here"):
+        make({"rate": {**ramp, "per": "decision"}})
+
+
+def test_components_nest_by_the_port_of_the_field() -> None:
+    one = {"use": f"{HERE}.Scaled", "scale": 1}
+    x = make({"inner": one, "chain": [one, {**one, "scale": 2}], "named": {"a": one, "b": {**one, "scale": 3}}})
+    assert (x.inner.scale, [c.scale for c in x.chain], {k: v.scale for k, v in x.named.items()}) == (
+        1.0,
+        [1.0, 2.0],
+        {"a": 1.0, "b": 3.0},
+    )
+    assert make({"buffers": [{"use": "fresh", "size": 3}], "first": "fresh"}, "Mix", "buffer").first.size == 64
+
+
+def test_a_component_from_a_file(tmp_path: Path) -> None:
+    code = "from dataclasses import dataclass\n@dataclass\nclass Mine:\n    a: int = 1\n"
+    (tmp_path / "own_component.py").write_text(code)
+    assert component("objective", {"use": f"{tmp_path / 'own_component.py'}:Mine", "a": 5}).a == 5
+    with pytest.raises(RecipeError, match="no file"):
+        component("objective", {"use": f"{tmp_path / 'nothing.py'}:Mine"})
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [("a = 1\nb = c\n", "name 'c' is not defined .*line 2"), ("def f(:\n", "SyntaxError.*line 1")]
+)
+def test_a_file_that_cannot_be_imported_is_named_with_its_place(tmp_path: Path, code: str, told: str) -> None:
+    (tmp_path / "broken_component.py").write_text(code)
+    with pytest.raises(RecipeError, match=rf"part\.x\.use: .*broken_component.py:Mine' cannot be imported: .*{told}"):
+        component("objective", {"use": f"{tmp_path / 'broken_component.py'}:Mine"}, "part.x")
+
+
+def test_annotations_that_only_checkers_import_are_resolved(tmp_path: Path) -> None:
+    code = """
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+if TYPE_CHECKING:
+    from shuhari.ports import Buffer
+@dataclass
+class Late:
+    inner: Buffer | None = None
+"""
+    (tmp_path / "late_component.py").write_text(code)
+    assert component("objective", {"use": f"{tmp_path / 'late_component.py'}:Late", "inner": "fresh"}).inner.size == 64
+
+
+def test_defaults_that_stand_are_told() -> None:
+    made = Settings()
+    made.component(
+        "transform", {"use": f"{HERE}.Everything", "whole": 2, "inner": {"use": f"{HERE}.Scaled", "scale": 1}}, "here"
+    )
+    assert made.defaults["here.real"] == 0.5 and made.defaults["here.inner.name"] == ""
+    assert "here.whole" not in made.defaults and "here.state" not in made.defaults
+
+
+# ---------------------------------------------------------------- a stage
+
+
+def table(**more: Any) -> dict[str, Any]:
+    return {
+        "name": "main",
+        "steps": 3,
+        "task": {"name": f"{HERE}.Words"},
+        "models": {"policy": {"use": f"{HERE}.Net"}},
+        "engine": {"use": f"{HERE}.Single"},
+        "rollout": {"use": f"{HERE}.Single"},
+        "part": {
+            "policy": {"optimiser": {"use": f"{HERE}.Sgd"}, "terms": {"clip": {"use": f"{HERE}.Loss", "weight": 2}}}
+        },
+        **more,
+    }
+
+
+def build(**more: Any) -> Components:
+    return stage_components(table(**more))
+
+
+def test_the_sections_that_a_recipe_leaves_out() -> None:
+    s = build()
+    assert type(s.curriculum).__name__ == "Sequential" and type(s.learners["main"].buffer).__name__ == "Fresh"
+    assert s.weights == {"score": 1.0} and s.tokens == 4_096 and s.evaluate is None and s.budget == {"steps": 3.0}
+    assert (s.n, s.sampling, s.rewards, s.collect, s.follows) == (1, Sampling(), {}, {}, {})
+    assert build(task={"name": f"{HERE}.Words", "spaces_of": "box"}).weights == {"task": 1.0}
+    assert build(micro_batch=0).tokens is None
+    assert (
+        s.defaults["micro_batch"] == 4_096
+        and s.defaults["models.policy.width"] == 8
+        and s.defaults["buffer.size"] == 64
+    )
+
+
+def test_the_rollout_splits_into_request_and_component() -> None:
+    s = build(rollout={"use": f"{HERE}.Single", "n": 8, "sampling": {"max_new": 5}, "turns": 3})
+    assert (s.n, s.sampling.max_new, s.rollout.turns) == (8, 5, 3) and s.measured is s.rollout
+    with pytest.raises(RecipeError, match=r"rollout\.n: 0: expected at least 1"):
+        build(rollout={"use": f"{HERE}.Single", "n": 0})
+    with pytest.raises(RecipeError, match=r"rollout\.trns: .*did you mean 'turns'"):
+        build(rollout={"use": f"{HERE}.Single", "trns": 1})
+
+
+def test_terms_split_into_their_own_fields_and_the_objectives() -> None:
+    part = build().learners["main"].parts["policy"]
+    term = part.terms["clip"]
+    assert (term.weight, term.stream, term.objective.high, part.trains) == (2.0, "rl", 0.2, ("policy",))
+    assert isinstance(term.objective, Loss)
+    ramped = table()
+    ramped["part"]["policy"]["terms"]["clip"]["high"] = {"from": 0.2, "to": 0.3, "over": 5}
+    assert stage_components(ramped).learners["main"].parts["policy"].terms["clip"].objective.high == Ramp(0.2, 0.3, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "message"),
+    [
+        (("part", "policy", "terms", "clip", "hihg"), 0.3, r"part\.policy\.terms\.clip\.hihg: .*did you mean 'high'"),
+        (("part", "policy", "terms", "clip", "reduce"), 3, r"part\.policy\.terms\.clip\.reduce: 3: expected a text"),
+        (("part", "policy", "epocs"), 3, r"part\.policy\.epocs: no setting of Part; did you mean 'epochs'"),
+        (("part", "policy", "terms"), {}, r"part\.policy\.terms: no terms"),
+        (("part", "policy", "optimiser", "lr"), "fast", r"part\.policy\.optimiser\.lr: 'fast': expected a number"),
+        (
+            ("part", "policy", "terms", "clop"),
+            {},
+            r"part\.policy\.terms\.clop: no objective 'clop'; did you mean 'clip'",
+        ),
+        (("transform",), {"gea": {}}, r"transform\.gea: no transform 'gea'; did you mean 'gae'"),
+        (("transform",), {"gae": {"lamb": 1}}, r"transform\.gae\.lamb: .*did you mean 'lam'"),
+        (("buffer",), {"siz": 1}, r"buffer\.siz: .*did you mean 'size'"),
+        (("models", "policy"), {}, r"models\.policy: expected use"),
+        (("models", "judge"), {"same_as": "policy", "width": 3}, r"models\.judge\.width: with same_as"),
+        (("task",), {"name": "arithmetik"}, r"task\.name: no task 'arithmetik'; did you mean 'arithmetic'"),
+        (("task",), {}, r"task\.name: None: expected a task's name"),
+        (("reward",), {"weights": {}}, r"reward\.weights: \{\}: expected"),
+        (("reward",), {"weights": {"score": "x"}}, r"reward\.weights\.score: 'x': expected a number"),
+        (("evaluate",), {"evry": 1}, r"evaluate\.evry: .*did you mean 'every'"),
+        (("store",), {"every": -1}, r"store: every is -1"),
+        (("part",), {}, r"part: missing: nothing learns"),
+    ],
+)
+def test_mistakes_in_a_stage(at: tuple[str, ...], value: Any, message: str) -> None:
+    whole = table()
+    inner = whole
+    for key in at[:-1]:
+        inner = inner[key]
+    inner[at[-1]] = value
+    with pytest.raises(RecipeError, match=message):
+        stage_components(whole)
+
+
+def test_a_task_may_carry_a_path(tmp_path: Path) -> None:
+    rows = [f'{{"prompt": "{i}", "answer": "{i}"}}' for i in range(40)]
+    (tmp_path / "b.jsonl").write_text("\n".join(rows))
+    assert build(task={"name": f"file/{tmp_path}/b.jsonl"}).task.path == f"{tmp_path}/b.jsonl"
+    assert build(task={"name": f"{HERE}.Words", "path": "x"}).task.path == "x"
+    with pytest.raises(RecipeError, match=r"task: file/nothing\.jsonl: no such file"):
+        build(task={"name": "file/nothing.jsonl"})
+
+
+def test_a_later_stage_may_end_a_sharing_or_point_it_elsewhere(tmp_path: Path) -> None:
+    file = tmp_path / "r.toml"
+    file.write_text("""
+[task]
+name = "bandit"
+[models.policy]
+use = "tabular"
+[models.other]
+use = "tabular"
+[models.judge]
+same_as = "policy"
+[part.policy]
+terms.clip = {behaviour = "present"}
+optimiser.lr = 0.1
+[[stage]]
+name = "a"
+steps = 1
+[[stage]]
+name = "b"
+steps = 1
+models.judge.same_as = "other"
+[[stage]]
+name = "c"
+steps = 1
+models.judge = {init = "policy"}
+[[stage]]
+name = "d"
+steps = 1
+models.judge.same_as = "policy"
+[[stage]]
+name = "e"
+steps = 1
+models.judge = {use = "tabular"}
+""")
+    shared: dict[str, Any] = {}
+    judges = [stage_components(t, shared).models["judge"] for t in load(file).stages]
+    assert [(j.same_as, j.init, j.model is not None) for j in judges] == [
+        ("policy", "", False), ("other", "", False), ("", "policy", False),
+        ("policy", "", False), ("", "", True),
+    ]  # fmt: skip
+
+
+def test_roles() -> None:
+    s = build(
+        models={
+            "policy": {"use": f"{HERE}.Net", "width": 3},
+            "reference": {"init": "policy"},
+            "judge": {"same_as": "policy"},
+        }
+    )
+    assert s.models["policy"].model.width == 3
+    assert (s.models["reference"].model, s.models["reference"].init, s.models["judge"].same_as) == (
+        None,
+        "policy",
+        "policy",
+    )
+
+
+def test_learners_beside_the_main_one() -> None:
+    other = {"buffer": {"use": f"{HERE}.Store"}, "part": table()["part"]}
+    s = build(learner={"world": other})
+    assert list(s.learners) == ["main", "world"]
+    assert s.learners["world"].buffer.size == 4 and s.learners["world"].name == "world"
+    assert s.learners["main"].tokens == s.learners["world"].tokens == 4_096
+    with pytest.raises(RecipeError, match=r"learner\.world\.buffer\.sze: .*did you mean 'size'"):
+        build(learner={"world": {**other, "buffer": {"use": f"{HERE}.Store", "sze": 1}}})
+    only = table(learner={"main": {"buffer": {"use": f"{HERE}.Store"}}})
+    assert stage_components(only).learners["main"].buffer.size == 4
+
+
+def test_a_vector_rollout_counts_decisions_and_is_measured_by_episodes() -> None:
+    s = build(rollout={"use": f"{HERE}.Lanes"}, evaluate={"n": 4, "rollout": {"use": f"{HERE}.Single"}})
+    assert s.learners["main"].buffer.unit == "decision"
+    assert isinstance(s.measured, Single) and s.evaluate is not None and s.evaluate.n == 4
+
+
+def test_a_follower_knows_its_role() -> None:
+    assert build(follow={"target": {"use": f"{HERE}.Follower"}}).follows["target"].role == "target"
+    assert build(follow={"target": {"use": f"{HERE}.Follower", "role": "x"}}).follows["target"].role == "x"
+
+
+def test_order_of_transforms() -> None:
+    def names(**entries: dict[str, Any]) -> list[str]:
+        return [n for n, _ in ordered({"collect": entries}, "collect")]
+
+    assert names(a={}, b={}) == ["a", "b"]
+    assert names(a={}, b={}, c={"before": "a"}) == ["c", "a", "b"]
+    assert names(a={}, b={}, c={"before": "a"}, d={"before": "c"}) == ["d", "c", "a", "b"]
+    with pytest.raises(RecipeError, match=r"collect\.c\.before: 'bb' is no other entry; did you mean 'b'|known"):
+        names(b={}, c={"before": "bb"})
+    assert ordered({"collect": {"a": {"before": "b", "x": 1}, "b": {}}}, "collect") == [("a", {"x": 1}), ("b", {})]
+
+
+# ---------------------------------------------------------------- stages
+
+
+def test_what_says_the_same_is_the_same_object_across_stages() -> None:
+    shared: dict[str, Any] = {}
+    other = table(name="second", buffer={"size": 3})
+    first, second = stage_components(table(), shared), stage_components(other, shared)
+    assert first.task is second.task and first.engine is second.engine and first.curriculum is second.curriculum
+    assert first.models["policy"].model is second.models["policy"].model
+    assert first.learners["main"] is not second.learners["main"]
+    a, b = (s.learners["main"].parts["policy"] for s in (first, second))
+    assert a.terms["clip"].objective is b.terms["clip"].objective and a.optimiser is not b.optimiser
+    third = stage_components(table(name="third"), shared)
+    assert third.learners["main"] is first.learners["main"] and third.defaults == first.defaults
+
+
+def test_two_places_never_share() -> None:
+    both = {"a": {"use": f"{HERE}.Scaled", "scale": 1}, "b": {"use": f"{HERE}.Scaled", "scale": 1}}
+    s = build(collect=both)
+    assert s.collect["a"] is not s.collect["b"] and s.collect["a"] == s.collect["b"]
+
+
+def test_a_living_model_cannot_be_changed_by_a_later_stage() -> None:
+    shared: dict[str, Any] = {}
+    stage_components(table(), shared)
+    with pytest.raises(
+        RecipeError, match=r"models\.policy: models live on: stage 'two' cannot change the model of stage 'main'"
+    ):
+        stage_components(table(name="two", models={"policy": {"use": f"{HERE}.Net", "width": 9}}), shared)
+
+
+def test_memories_name_every_component() -> None:
+    s = build(collect={"a": {"use": f"{HERE}.Scaled", "scale": 1}})
+    places = s.memories()
+    assert set(places) == {
+        "task",
+        "engine",
+        "curriculum",
+        "rollout",
+        "models",
+        "rewards",
+        "collect",
+        "learners",
+        "follows",
+        "measured",
+    }
+    assert places["models"] == {"policy": s.models["policy"].model} and places["collect"]["a"] is s.collect["a"]
+
+
+# ---------------------------------------------------------------- in words
+
+
+def test_arithmetic_in_one_line() -> None:
+    part = {**table()["part"]["policy"], "minibatches": 2}
+    s = build(rollout={"use": f"{HERE}.Single", "n": 8}, part={"policy": part})
+    assert (
+        arithmetic(s)
+        == "64 problems x 8 = 512 rows, 2 minibatches x 1 epoch = 2 optimiser steps, micro-batch <= 4k tokens"
+    )
+    lanes = build(
+        rollout={"use": f"{HERE}.Lanes"},
+        buffer={"size": 2048},
+        part={"policy": part, "critic": {**part, "epochs": 4}},
+        micro_batch=0,
+    )
+    assert arithmetic(lanes) == (
+        "2048 decisions, policy 2 minibatches x 1 epoch = 2 optimiser steps, "
+        "critic 2 minibatches x 4 epochs = 8 optimiser steps, micro-batch = minibatch"
+    )
+
+
+def test_ports_are_known_by_annotation() -> None:
+    from shuhari.config.settings import KINDS
+    from shuhari.registry import KINDS as kinds
+
+    assert set(KINDS.values()) == set(kinds) - {"quantity"}  # which no component is made of
+    assert (KINDS[Model], KINDS[Objective], KINDS[Optimiser], KINDS[Curriculum]) == (
+        "model",
+        "objective",
+        "optimiser",
+        "curriculum",
+    )
+
+
+OPTIONAL = {"InvertedDoublePendulum": "mujoco", "MiniGrid": "minigrid"}  # in a task's name -> what it is built from
+
+
+def test_every_recipe_of_the_package_builds() -> None:
+    from shuhari.config.recipe import names
+
+    for name in names():
+        shared: dict[str, Any] = {}
+        stages = load(name).stages
+        if any(part in stages[0]["task"]["name"] and find_spec(needs) is None for part, needs in OPTIONAL.items()):
+            continue
+        for stage in stages:
+            built = stage_components(stage, shared)
+            assert arithmetic(built)
+            assert all("." in key or key == "micro_batch" for key in built.defaults)

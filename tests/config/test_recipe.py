@@ -1,0 +1,412 @@
+"""Recipes: merging by hand-worked examples, sources, stages, round trips, and what a mistake says."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shuhari.config.overlay import lay, leaves, setting, split_path
+from shuhari.config.recipe import FORMAT, Recipe, RecipeError, dump, load, methods, names
+
+BASE = """
+summary = "the base"
+steps = 10
+[paper]
+title = "Base"
+catalogue = 7
+[task]
+name = "arithmetic"
+digits = 2
+[models.policy]
+use = "causal"
+[models.reference]
+init = "policy"
+[rollout]
+n = 8
+sampling.temperature = 0.9
+[reward.weights]
+score = 1.0
+brevity = 0.1
+[reward.brevity]
+[collect.advantage]
+scale = "group"
+[part.policy]
+optimiser = {use = "adamw", lr = {from = 1.0, to = 0, over = 9, warm = 2}}
+terms.clip = {high = 0.2}
+terms.kl = {weight = 0.1}
+[evaluate]
+every = 5
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def put(name: str, text: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    put("base.toml", BASE)
+    return put
+
+
+def child(write, text: str) -> Recipe:
+    return load(write("child.toml", f'extends = "base.toml"\n{text}'))
+
+
+# ---------------------------------------------------------------- merging
+
+
+def test_a_child_changes_what_it_says_and_keeps_the_rest(write) -> None:
+    r = child(write, "[rollout]\nn = 4\n[part.policy]\nterms.clip.low = 0.1\nminibatches = 2")
+    assert r.tree["rollout"] == {"n": 4, "sampling": {"temperature": 0.9}}
+    assert r.tree["part"]["policy"]["terms"]["clip"] == {"high": 0.2, "low": 0.1}
+    assert r.tree["part"]["policy"]["minibatches"] == 2
+
+
+def test_false_removes_a_table_and_stays_a_value_elsewhere(write) -> None:
+    r = child(
+        write,
+        "evaluate = false\n[part.policy.terms]\nkl = false\n[task]\nshuffle = false\n[reward.weights]\nbrevity = false",
+    )
+    assert "evaluate" not in r.tree
+    assert list(r.tree["part"]["policy"]["terms"]) == ["clip"]
+    assert r.tree["task"]["shuffle"] is False
+    assert r.tree["reward"]["weights"] == {"score": 1.0}
+
+
+def test_removing_what_is_not_there_names_the_nearest(write) -> None:
+    with pytest.raises(RecipeError, match=r"collect\.advantge: false removes.*did you mean 'advantage'"):
+        child(write, "[collect]\nadvantge = false")
+
+
+@pytest.mark.parametrize(
+    ("text", "section", "expected"),
+    [
+        ('[task]\nname = "countdown"', "task", {"name": "countdown"}),
+        ('[rollout]\nuse = "vector"', "rollout", {"use": "vector"}),
+        ('[rollout]\nuse = "single"', "rollout", {"use": "single", "n": 8, "sampling": {"temperature": 0.9}}),
+        ('[collect.advantage]\nuse = "gae"', "collect", {"advantage": {"use": "gae"}}),
+        ('[collect.advantage]\nuse = "advantage"', "collect", {"advantage": {"use": "advantage", "scale": "group"}}),
+    ],
+)
+def test_another_component_replaces_the_table_and_the_same_one_does_not(
+    write, text: str, section: str, expected
+) -> None:
+    assert child(write, text).tree[section] == expected
+
+
+def test_a_whole_schedule_replaces_one_and_a_part_of_it_changes_it(write) -> None:
+    whole = child(write, "[part.policy.optimiser]\nlr = {from = 3, to = 1, over = 5}")
+    assert whole.tree["part"]["policy"]["optimiser"] == {"use": "adamw", "lr": {"from": 3, "to": 1, "over": 5}}
+    part = child(write, "[part.policy.optimiser]\nlr.to = 0.5")
+    assert part.tree["part"]["policy"]["optimiser"]["lr"] == {"from": 1.0, "to": 0.5, "over": 9, "warm": 2}
+
+
+def test_a_budget_replaces_the_budget_below(write) -> None:
+    assert "steps" not in child(write, "tokens = 1e6").tree
+
+
+def test_paper_summary_and_claim_are_a_files_own(write) -> None:
+    r = child(write, "")
+    assert "paper" not in r.tree and "summary" not in r.tree
+    assert load(write("base.toml", BASE)).tree["paper"]["catalogue"] == 7
+
+
+def test_order_of_entries_is_parents_first(write) -> None:
+    assert list(child(write, "[collect.mixed]").tree["collect"]) == ["advantage", "mixed"]
+
+
+# ---------------------------------------------------------------- where a value comes from
+
+
+def test_each_value_knows_its_source(write) -> None:
+    write("child.toml", 'extends = "base.toml"\n[rollout]\nn = 4\n[collect.mixed]')
+    r = load(write("child.toml", 'extends = "base.toml"\n[rollout]\nn = 4\n[collect.mixed]'), ["seed=3"])
+    assert r.sources["rollout", "n"] == "child"
+    assert r.sources["rollout", "sampling", "temperature"] == "base"
+    assert r.sources["collect", "mixed"] == "child"  # an empty table is a value too
+    assert r.sources["seed",] == "--set"
+    assert set(r.sources) >= {p for p, _ in leaves(r.tree) if p != ("format",)}
+
+
+keys = st.sampled_from(["a", "b", "c"])
+trees = st.recursive(st.integers(0, 3), lambda inner: st.dictionaries(keys, inner, max_size=3), max_leaves=8).filter(
+    lambda t: isinstance(t, dict)
+)
+
+
+@given(st.lists(trees, min_size=1, max_size=4))
+def test_every_leaf_has_exactly_one_source_and_it_said_so(layers: list) -> None:
+    tree: dict = {}
+    sources: dict = {}
+    for i, layer in enumerate(layers):
+        lay(tree, layer, str(i), sources)
+    assert set(sources) == {p for p, _ in leaves(tree)}
+    for path, value in leaves(tree):
+        said = dict(leaves(layers[int(sources[path])]))
+        assert said[path] == value
+
+
+@given(trees, trees)
+def test_laying_the_same_over_twice_changes_nothing(base: dict, over: dict) -> None:
+    once: dict = {}
+    for layer in (base, over):
+        lay(once, layer, "x", {})
+    twice: dict = {}
+    for layer in (base, over, over):
+        lay(twice, layer, "x", {})
+    assert once == twice
+
+
+# ---------------------------------------------------------------- --set
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "value"),
+    [
+        ("steps=2", ("steps",), 2),
+        ("a.b.c=0.5", ("a", "b", "c"), 0.5),
+        ("task.name=reasoning-gym/chain_sum", ("task", "name"), "reasoning-gym/chain_sum"),
+        ('models."teacher/3".use=causal', ("models", "teacher/3", "use"), "causal"),
+        ("models.teacher/3.use='x.y'", ("models", "teacher/3", "use"), "x.y"),
+        ("x={from = 1, to = 0, over = 5}", ("x",), {"from": 1, "to": 0, "over": 5}),
+        ("x=[1, 2]", ("x",), [1, 2]),
+        ("x=true", ("x",), True),
+        ("x=a=b", ("x",), "a=b"),
+        ("x=1\ny = 2", ("x",), "1\ny = 2"),
+    ],
+)
+def test_a_setting_is_toml_or_a_bare_word(text: str, path: tuple, value: object) -> None:
+    assert setting(text) == (path, value)
+
+
+@pytest.mark.parametrize("text", ["steps", "=3", "a..b=1", "a.=1", ".a=1", "x=[1,"])
+def test_a_setting_that_is_none(text: str) -> None:
+    with pytest.raises(RecipeError):
+        setting(text)
+
+
+@given(
+    st.lists(
+        st.text(st.characters(exclude_characters="\"'", exclude_categories=("Cc", "Cs")), min_size=1),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_quoted_keys_split_where_they_were_joined(path: list) -> None:
+    assert split_path(".".join(f'"{k}"' for k in path)) == tuple(path)
+
+
+def test_settings_of_one_command_line_are_laid_over_together(write) -> None:
+    r = load(write("base.toml", BASE), ["task.digits=3", "task.name=countdown", "part.policy.terms.kl=false"])
+    assert r.tree["task"] == {"digits": 3, "name": "countdown"}
+    assert list(r.tree["part"]["policy"]["terms"]) == ["clip"]
+
+
+def test_settings_from_python_are_dotted_or_nested(write) -> None:
+    path = write("base.toml", BASE)
+    r = load(
+        path,
+        settings={
+            "steps": 3,
+            "rollout.n": 2,
+            "part": {"policy": {"epochs": 4}},
+            "models": {"critic": {"use": "v", "at": (1, 2)}},
+        },
+    )
+    assert (r.tree["steps"], r.tree["rollout"]["n"], r.tree["part"]["policy"]["epochs"]) == (3, 2, 4)
+    assert r.tree["models"]["critic"]["at"] == [1, 2]
+    with pytest.raises(RecipeError, match=r"rollout\.n: None"):
+        load(path, settings={"rollout.n": None})
+
+
+# ---------------------------------------------------------------- stages
+
+STAGED = """
+extends = "base.toml"
+[[stage]]
+name = "warm"
+tokens = 30
+collect.advantage = false
+rollout = {use = "none"}
+part.policy.terms = {clip = false, nll = {stream = "ce"}}
+[[stage]]
+name = "rl"
+"""
+
+
+def test_a_recipe_without_stages_is_one_stage(write) -> None:
+    (stage,) = load(write("base.toml", BASE)).stages
+    assert stage["name"] == "main" and stage["steps"] == 10 and "stage" not in stage
+
+
+def test_stages_lie_over_the_recipe_each_on_its_own(write) -> None:
+    warm, rl = load(write("staged.toml", STAGED)).stages
+    assert (warm["name"], rl["name"]) == ("warm", "rl")
+    assert warm["tokens"] == 30 and "steps" not in warm and rl["steps"] == 10
+    assert warm["collect"] == {} and list(rl["collect"]) == ["advantage"]
+    assert warm["rollout"] == {"use": "none"} and rl["rollout"]["n"] == 8
+    assert list(warm["part"]["policy"]["terms"]) == ["kl", "nll"]
+
+
+def test_a_child_changes_one_stage_by_name_or_replaces_them_all(write) -> None:
+    write("staged.toml", STAGED)
+    one = load(write("one.toml", 'extends = "staged.toml"\n[stage.warm]\ntokens = 5'))
+    assert [s["name"] for s in one.stages] == ["warm", "rl"] and one.stages[0]["tokens"] == 5
+    assert one.sources["stage", "warm", "tokens"] == "one"
+    assert one.stages[0]["collect"] == {}
+    every = load(write("all.toml", 'extends = "staged.toml"\n[[stage]]\nname = "only"'))
+    assert [s["name"] for s in every.stages] == ["only"]
+    none = load(write("none.toml", 'extends = "staged.toml"\nstage = false'))
+    assert [s["name"] for s in none.stages] == ["main"]
+
+
+def test_what_a_child_removes_inherited_stages_need_not_remove(write) -> None:
+    write("staged.toml", STAGED)
+    r = load(write("c.toml", 'extends = "staged.toml"\n[part.policy]\nterms = {clip = false, own = {}}'))
+    assert [list(s["part"]["policy"]["terms"]) for s in r.stages] == [["kl", "own", "nll"], ["kl", "own"]]
+    assert ("stage", "warm", "part", "policy", "terms", "clip") not in r.sources
+    assert load(write("stored.toml", dump(r))).stages == r.stages
+
+
+def test_replace_drops_all_that_stood_in_a_table(write) -> None:
+    r = child(write, "[part]\nreplace = true\ncritic.terms.value = {}\n[collect]\nreplace = true")
+    assert r.tree["part"] == {"critic": {"terms": {"value": {}}}} and r.tree["collect"] == {}
+    staged = child(write, "[[stage]]\npart.replace = true\npart.critic.terms.value = {}\ncollect.replace = true")
+    assert staged.stages[0]["part"] == {"critic": {"terms": {"value": {}}}} and staged.stages[0]["collect"] == {}
+    assert load(write("stored.toml", dump(staged))).stages == staged.stages
+
+
+def test_the_steps_of_all_stages(write) -> None:
+    assert load(write("base.toml", BASE)).total == 10
+    assert child(write, "[[stage]]\nname = 'a'\nsteps = 3\n[[stage]]\nname = 'b'").total == 13
+    assert child(write, "[[stage]]\nname = 'a'\ntokens = 3\n[[stage]]\nname = 'b'").total is None
+
+
+def test_set_reaches_the_stages_that_do_not_say_otherwise(write) -> None:
+    path = write("staged.toml", STAGED)
+    warm, rl = load(path, ["steps=2"]).stages
+    assert warm["tokens"] == 30 and rl["steps"] == 2
+    warm, rl = load(path, ["stage.warm.steps=2"]).stages
+    assert warm["steps"] == 2 and "tokens" not in warm
+
+
+def test_set_that_no_stage_would_hear_says_where_to_put_it(write) -> None:
+    path = write(
+        "both.toml", 'extends = "base.toml"\n[[stage]]\nname = "a"\nsteps = 1\n[[stage]]\nname = "b"\nsteps = 2'
+    )
+    with pytest.raises(RecipeError, match=r"every stage sets it.*stage\.a\.steps"):
+        load(path, ["steps=2"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[[stage]]\nname = "a"\n[[stage]]\nname = "a"', "two stages"),
+        ("[[stage]]\nseed = 1", r"stage\.1\.seed: no such key"),
+        ("[[stage]]\ncollect.nothing = false", r"stage '1', collect\.nothing: false removes"),
+        ("[[stage]]\ncollect.advantage = 3", r"stage\.1\.collect\.advantage: 3: expected a table"),
+    ],
+)
+def test_mistakes_in_stages(write, text: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        child(write, text)
+
+
+# ---------------------------------------------------------------- storing
+
+
+def test_a_stored_recipe_loads_to_the_same(write, tmp_path: Path) -> None:
+    first = load(write("staged.toml", STAGED), ["part.policy.optimiser.lr=1e-3", 'models."teacher/3".init=policy'])
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "recipe.toml").write_text(dump(first))
+    second = load(run)
+    assert second.tree == first.tree and second.stages == first.stages and second.name == first.name == "staged"
+    assert [list(s["part"]["policy"]["terms"]) for s in second.stages] == [
+        list(s["part"]["policy"]["terms"]) for s in first.stages
+    ]
+    assert "extends" not in tomllib.loads(dump(first))
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_recipe_of_the_package_resolves_and_survives_storing(name: str, tmp_path: Path) -> None:
+    recipe = load(name)
+    (tmp_path / "recipe.toml").write_text(dump(recipe))
+    again = load(tmp_path)
+    assert (again.name, again.tree) == (name, recipe.tree)
+    assert all(s["task"]["name"] for s in recipe.stages)
+
+
+# ---------------------------------------------------------------- mistakes
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("stepz = 3", r"stepz: no such key.*did you mean 'steps'"),
+        ("[rolout]\nn = 3", r"rolout: no such key.*did you mean 'rollout'"),
+        ("steps = 0", r"steps: 0: expected a positive number"),
+        ("steps = true", r"steps: True"),
+        ("seed = 1.5", r"seed: 1\.5: expected a whole number"),
+        ("rollout = 3", r"rollout: 3: expected a table"),
+        ("[collect]\nadvantage = 3", r"collect\.advantage: 3: expected a table"),
+        ("format = 99", r"format: 99.*reads up to 1"),
+        ("x = ", "not TOML"),
+        ('[task]\nuse = "arithmetic"', r"task\.use: a task is chosen by `name`"),
+    ],
+)
+def test_a_mistake_names_the_key_the_value_and_what_was_expected(write, text: str, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        child(write, text)
+
+
+def test_a_circle_is_shown(write) -> None:
+    write("a.toml", 'extends = "b.toml"')
+    write("b.toml", 'extends = "a.toml"')
+    with pytest.raises(RecipeError, match="a -> b -> a"):
+        load(write("a.toml", 'extends = "b.toml"'))
+
+
+def test_names_that_are_not_there(write, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="did you mean 'baselines/grpo'"):
+        load("baselines/grop")
+    with pytest.raises(RecipeError, match="no recipe file"):
+        load(tmp_path / "missing.toml")
+
+
+def test_no_budget_is_a_mistake(write) -> None:
+    with pytest.raises(RecipeError, match="no budget: give one of steps"):
+        load(write("empty.toml", '[task]\nname = "x"'))
+
+
+def test_user_code_beside_the_recipe_is_found_from_any_folder(write, tmp_path: Path) -> None:
+    write("mine.py", "")
+    r = child(write, '[part.policy.terms.own]\nuse = "mine.py:Own"\n[collect.other]\nuse = "elsewhere.py:Own"')
+    assert r.tree["part"]["policy"]["terms"]["own"]["use"] == f"{(tmp_path / 'mine.py').resolve()}:Own"
+    assert r.tree["collect"]["other"]["use"] == "elsewhere.py:Own"
+
+
+# ---------------------------------------------------------------- listing
+
+
+def test_methods_are_objects_with_the_promised_fields() -> None:
+    found = methods()
+    assert [m.name for m in found] == names() and FORMAT == 1
+    for m in found:
+        assert m.family == m.name.split("/")[0] and m.summary
+        assert m.paper is None or isinstance(m.paper, int | list)
+        assert m.verdict is None or isinstance(m.verdict, str)
+
+
+def test_recipes_need_no_torch() -> None:
+    code = "import sys; from shuhari.config.recipe import methods; assert methods(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,199 @@
+"""Held-out scores by hand: what is ungraded counts nowhere, and what is asked for is what is sampled, once."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import shuhari
+from grading import Judge, Samples, context
+from shuhari.data import Problem, Ramp, Sampling, Status
+from shuhari.loop.evaluation import Evaluation, Held, basis, evaluate, recorded, watched
+from shuhari.tasks.source import Listed
+
+
+def scores(ctx: Any, **settings: Any) -> dict[str, float]:
+    evaluation = Evaluation(**{"n": 4, **settings})
+    return evaluate(ctx, evaluation, ctx.rollout).scores(evaluation)
+
+
+def test_scores_by_hand() -> None:
+    """4 problems, 4 samples: problem i is solved by i of them, greedily (sample 0) where i > 0."""
+    ctx = context(lambda p, j: {"score": float(j < int(p.id))})
+    found = scores(ctx, samples=4)
+    assert found["greedy"] == 0.75 and found["length"] == 1.0
+    assert [found["mean"], found["pass@1"]] == pytest.approx([(0 + 1 + 2 + 3) / 16] * 2)
+    assert found["pass@2"] == pytest.approx((0 + 3 / 6 + 5 / 6 + 1) / 4)  # 1 - C(4 - c, 2) / C(4, 2)
+    assert found["pass@4"] == 0.75
+    assert set(found) == {"greedy", "length", "mean", "pass@1", "pass@2", "pass@4"}
+
+
+def test_different_right_texts_are_counted_once_each() -> None:
+    """Problem i has the samples "a", "b", "a", "c": right are the first i of them, and problem 3 is ungraded."""
+
+    class Says(Samples):
+        async def group(self, request: Any, ctx: Any) -> list[Any]:
+            made = await super().group(request, ctx)
+            for t, text in zip(made, "abac", strict=False):
+                t.steps[0].info["text"] = text  # type: ignore[index]
+            return made
+
+    ctx = context(lambda p, j: None if p.id == "3" else {"score": float(j < int(p.id) + 1)}, Says())
+    found = scores(ctx, samples=4)
+    assert found["distinct"] == pytest.approx((1 + 2 + 2) / 3)
+    assert "distinct" not in scores(ctx) and "distinct" not in scores(context(lambda p, j: {"score": 1.0}), samples=4)
+
+
+def test_an_ungraded_sample_is_no_wrong_one() -> None:
+    """Sample 3 of each problem is ungraded, and so are all of problem 0; the others solve with sample 0 of three."""
+    ctx = context(lambda p, j: None if p.id == "0" or j == 3 else {"score": float(j == 0)})
+    found = scores(ctx, samples=4)
+    assert found["greedy"] == 1.0  # of three problems
+    assert found["mean"] == pytest.approx(1 / 3) and found["pass@1"] == pytest.approx(1 / 3)
+    assert found["pass@2"] == pytest.approx(1 - 1 / 3)  # 1 - C(2, 2) / C(3, 2)
+    assert math.isnan(found["pass@4"])  # nothing has four graded samples
+    assert found["ungraded"] == pytest.approx((1 + 4 + 3) / 20)
+
+
+def test_episodes_that_end_in_an_error_are_ungraded() -> None:
+    """Also where the environment had paid something before it broke."""
+    failed = Samples(lambda p, j: Status.ERROR if p.id in ("1", "2") else Status.FINISHED, score=1.0)
+    ctx = context(lambda p, j: None, failed)
+    found = scores(ctx)
+    assert found["greedy"] == 1.0 and found["ungraded"] == 0.5
+    assert evaluate(ctx, Evaluation(n=4), failed).greedy[[1, 2]].tolist() == pytest.approx([math.nan] * 2, nan_ok=True)
+
+
+@pytest.mark.parametrize("broken", [RuntimeError("down"), None])
+def test_where_nothing_can_be_graded_the_scores_are_nan(broken: Any) -> None:
+    ctx = context(lambda p, j: broken, weights={"correct": 1.0})
+    found = scores(ctx, samples=2)
+    assert found["ungraded"] == 1.0
+    assert all(math.isnan(found[name]) for name in ("greedy", "mean", "pass@1", "pass@2"))
+    assert math.isnan(scores(ctx, measure="quality")["greedy"])
+
+
+def test_a_measure_that_nothing_grades_is_told() -> None:
+    ctx = context(lambda p, j: {"score": 1.0}, style=Judge(lambda i: {"style": 0.25}))
+    assert scores(ctx, measure="style")["greedy"] == 0.25
+    with pytest.raises(KeyError, match=r"\[evaluate\] measure names 'stile'.*did you mean 'style'"):
+        scores(ctx, measure="stile")
+
+
+def test_what_is_asked_for_is_what_is_sampled() -> None:
+    ctx = context(lambda p, j: {"score": 1.0}, n=16)
+    scores(ctx, n=1, samples=3)
+    greedy, sampled = ctx.rollout.seen
+    assert (greedy.n, greedy.sampling) == (1, Sampling(temperature=0.7, greedy=True))
+    assert (sampled.n, sampled.sampling) == (3, Sampling(temperature=0.7))
+    ctx.rollout.seen.clear()
+    scores(ctx, n=1, samples=3, sampling=Sampling())  # the defaults, said aloud
+    greedy, sampled = ctx.rollout.seen
+    assert (greedy.n, greedy.sampling) == (1, Sampling(greedy=True))
+    assert (sampled.n, sampled.sampling) == (3, Sampling())
+
+
+def test_every_evaluation_asks_under_the_same_keys_and_moves_nothing() -> None:
+    ctx = context(lambda p, j: {"score": 1.0})
+    ctx.next_row, ctx.next_ticket, ctx.salt = 5, 7, ("main", 1)
+    rollout = Samples()
+    for _ in range(2):
+        evaluate(ctx, Evaluation(n=2), rollout)
+    keys = [r.key for r in rollout.seen]
+    assert keys[:2] == keys[2:] and len(set(keys)) == 2
+    assert (ctx.next_row, ctx.next_ticket, ctx.salt) == (5, 7, ("main", 1))
+    assert ctx.rollout is not rollout and not ctx.groups
+    assert set(ctx.ledger) == {"evaluate/decisions"}
+
+
+def test_what_cannot_be_measured_is_refused() -> None:
+    with pytest.raises(ValueError, match="pass@8 of 4 samples"):
+        scores(context(lambda p, j: {"score": 1.0}), samples=4, k=(1, 8))
+    with pytest.raises(ValueError, match="no problems in split 'test'"):
+        scores(context(lambda p, j: {"score": 1.0}, problems=0))
+
+
+def test_problems_behind_the_first_few() -> None:
+    """Problem i is solved greedily where i > 1: of problems 1 to 3, two; behind the last there is nothing."""
+    ctx = context(lambda p, j: {"score": float(int(p.id) > 1)})
+    assert evaluate(ctx, Evaluation(n=8), ctx.rollout, 1).scores(Evaluation())["greedy"] == pytest.approx(2 / 3)
+    assert watched(ctx, Evaluation(n=2, watch=1), ctx.rollout)["greedy"] == 1.0  # problem 2 alone
+    with pytest.raises(ValueError, match=r"behind the first 4, and \[evaluate\] watch asks for some"):
+        watched(ctx, Evaluation(n=4, watch=1), ctx.rollout)
+
+
+def test_of_several_tasks_each_has_its_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Problems 0 and 2 are even, 1 and 3 odd; problem i is solved by i of 4 samples, and 2 cannot be graded at all."""
+    ctx = context(lambda p, j: None if p.id == "2" else {"score": float(j < int(p.id))})
+    kinds = [Problem("odd" if i % 2 else "even", str(i), float(i)) for i in range(4)]
+    monkeypatch.setattr(ctx.task, "problems", lambda split: Listed(kinds))
+    found = scores(ctx, samples=4)
+    assert found["greedy"] == pytest.approx(2 / 3) and found["mean"] == pytest.approx((0 + 1 / 4 + 3 / 4) / 3)
+    assert found["greedy@even"] == found["mean@even"] == found["pass@4@even"] == 0.0
+    assert found["greedy@odd"] == found["pass@4@odd"] == 1.0 and found["mean@odd"] == 0.5
+    assert found["length@even"] == found["length@odd"] == found["length"] == 1.0
+    assert found["ungraded"] == 0.25 and found["ungraded@even"] == 0.5 and "ungraded@odd" not in found
+    parts = evaluate(ctx, Evaluation(n=4), ctx.rollout).parts()
+    assert {task: part.ids for task, part in parts.items()} == {"even": ["0", "2"], "odd": ["1", "3"]}
+
+
+def test_the_same_weights_are_measured_once() -> None:
+    ctx = context(lambda p, j: {"score": 1.0})
+    held, rollout = Held(), ctx.rollout
+
+    def asked(evaluation: Evaluation, rollout: Any = rollout, *, again: bool = False) -> int:
+        before = len(rollout.seen)
+        assert held.measure(ctx, evaluation, rollout, {}, again=again)["greedy"] == 1.0
+        return len(rollout.seen) - before
+
+    two = Evaluation(every=5, n=2)
+    assert asked(two) == 2
+    assert asked(two) == asked(Evaluation(every=0, n=2)) == 0  # how often does not matter
+    assert asked(two, again=True) == 2
+    assert asked(Evaluation(n=3)) == 3
+    assert asked(Evaluation(n=3), Samples()) == 3
+    ctx.step = 1
+    assert asked(Evaluation(n=3)) == 3
+    ctx.weights = {"score": 2.0}
+    assert asked(Evaluation(n=3)) == 3
+    ctx.sampling = Sampling(epsilon=Ramp(1.0, 0.0, 10))  # another schedule may stand elsewhere
+    assert basis(ctx, two, rollout) == ()
+    assert asked(two) == asked(two) == 2
+
+
+def test_learners_of_recorded_problems_say_what_held_out_ones_cost(tmp_path: Path) -> None:
+    """The loss of demonstrations is the mean negative log-probability of held-out answers, as transformers has it."""
+    file = tmp_path / "sums.jsonl"
+    rows = [{"prompt": f"{i}+1=", "answer": str(i + 1), "split": "test" if i % 3 == 0 else "train"} for i in range(9)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    tiny = {"models.policy.hidden": 16, "models.policy.layers": 1, "models.policy.heads": 2, "buffer.size": 4}
+    own = {"task": {"name": f"file/{file}"}, "steps": 1, "evaluate": {"every": 1}, "micro_batch": 16}
+    run = shuhari.train("baselines/sft_arithmetic", tmp_path / "run", **{**tiny, **own})
+    model = run.policy.model
+    total, count = 0.0, 0
+    for row in rows[::3]:
+        prompt, said = model.encode(row["prompt"]), [*model.encode(row["answer"]), model.end]
+        ids = torch.tensor([[*prompt.tolist(), *map(int, said)]])
+        logits = model.module.lm(input_ids=ids).logits[0].float()
+        logits[:, model.module.never] = -torch.inf
+        logs = logits.log_softmax(-1).detach()
+        total -= sum(float(logs[len(prompt) - 1 + j, t]) for j, t in enumerate(map(int, said)))
+        count += len(said)
+    assert run.summary["after"]["policy/loss/nll"] == pytest.approx(total / count, rel=1e-4)
+    assert run.reports[-1]["evaluate/policy/loss/nll"] == run.summary["after"]["policy/loss/nll"]
+
+
+def test_held_out_problems_that_show_nothing_are_told_and_stop_nothing() -> None:
+    class Empty:
+        def held_out(self, split: str, n: int, ctx: Any) -> dict[str, float]:
+            raise ValueError("problem '0' has no solution")
+
+    ctx = context(lambda p, j: {"score": 1.0})
+    assert recorded(ctx, Evaluation(), {"main": Empty()}) == {}
+    assert ctx.problems == ["unmeasured: ValueError: problem '0' has no solution"]
+    assert ctx.salt == ()

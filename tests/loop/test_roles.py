@@ -1,0 +1,158 @@
+"""Casting over stages: who plays what, when a sharing ends, and what is missed before the first step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from shuhari.config.build import stage_components
+from shuhari.config.overlay import RecipeError
+from shuhari.data import EMPTY
+from shuhari.loop.roles import Role, cast_roles, check_roles
+from shuhari.loop.run import Run, train
+from shuhari.needs import Need
+from shuhari.objectives.reparam import Reparam
+
+
+@dataclass
+class Net:
+    """A number that the seed decides."""
+
+    module: nn.Module = field(init=False, repr=False)
+
+    def build(self, task: Any) -> None:
+        self.module = nn.Linear(1, 1, bias=False)
+
+    def __call__(self, batch: Any) -> Any:
+        raise NotImplementedError
+
+
+def value(model: Any) -> float:
+    return float(model.module.weight.detach())
+
+
+def test_a_sharing_holds_for_its_stage() -> None:
+    models: dict[str, Any] = {}
+    shared: set[str] = set()
+
+    def cast(**roles: Role) -> None:
+        cast_roles(roles, models, None, 7, EMPTY, shared)  # type: ignore[arg-type]
+
+    policy, other = Role(Net()), Role(Net())
+    cast(policy=policy, other=other, judge=Role(same_as="policy"))
+    assert models["judge"] is models["policy"]
+    assert value(models["policy"]) != value(models["other"])
+    cast(policy=policy)  # a role that a stage does not list stays as it is
+    assert models["judge"] is models["policy"]
+    cast(policy=policy, other=other, judge=Role(same_as="other"))
+    assert models["judge"] is models["other"]
+    with torch.no_grad():
+        models["policy"].module.weight.fill_(5.0)
+    cast(policy=policy, other=other, judge=Role(init="policy"))
+    judge = models["judge"]
+    assert judge is not models["policy"]
+    assert value(judge) == 5.0
+    with torch.no_grad():
+        models["policy"].module.weight.fill_(6.0)
+    cast(policy=policy, other=other, judge=Role(init="policy"))  # and then it lives on
+    assert models["judge"] is judge
+    assert value(judge) == 5.0
+    cast(policy=policy, other=other, judge=Role(same_as="policy"))
+    cast(policy=policy, other=other, judge=Role(Net()))
+    assert models["judge"] not in (judge, models["policy"])
+    assert not shared
+
+
+BANDIT = {
+    "task": {"name": "bandit"}, "models": {"policy": {"use": "tabular"}}, "rollout": {"n": 4}, "buffer": {"size": 2},
+    "collect": {"advantage": {}}, "steps": 1,
+    "part": {"policy": {"terms": {"clip": {}}, "optimiser": {"lr": 0.1}}},
+}  # fmt: skip
+
+
+def run_of(*stages: dict[str, Any]) -> Run:
+    tables = [{**BANDIT, "name": f"stage {i}", **s} for i, s in enumerate(stages)]
+    return Run(SimpleNamespace(seed=0, stages=tables, threads=1))  # type: ignore[arg-type]
+
+
+def test_a_learner_follows_its_role_to_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The part trains `judge`: first the policy's own table, then a copy of it; the policy then stands still."""
+    part = {"policy": {**BANDIT["part"]["policy"], "trains": ["judge"]}}
+    tables = [
+        {"part": part, "models": {"policy": {"use": "tabular"}, "judge": judge}}
+        for judge in ({"same_as": "policy"}, {"init": "policy"})
+    ]
+    run = run_of(*tables)
+    assert run.progress.stages[0].learners["main"] is run.progress.stages[1].learners["main"]
+    monkeypatch.setattr("shuhari.loop.run.open_run", lambda *_, **__: run)
+    reports = train(run.recipe)
+    next(reports)
+    models = run.ctx.models
+    assert models["judge"] is models["policy"]
+    optimiser = run.stage.learners["main"].parts["policy"].optimiser  # type: ignore[attr-defined]
+    assert optimiser.state["steps"].tolist() == [1]
+    run.done()
+    run.enter_stage()
+    assert models["judge"] is not models["policy"]
+    bound = run.stage.learners["main"]._params["policy"]  # type: ignore[attr-defined]
+    assert [id(p) for p in bound] == [id(p) for p in models["judge"].module.parameters()]
+    assert optimiser.state["steps"].tolist() == [0]  # other weights, other moments
+    run.install(run.stage)
+    assert run.stage.learners["main"]._params["policy"] is bound  # type: ignore[attr-defined]  # nothing happens twice
+    run.ctx.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"follow": {"target": {"of": "polcy"}}, "models": {**BANDIT["models"], "target": {"init": "policy"}}},
+         r"follow\.target: role 'polcy' is not .* stage 'stage 0'; did you mean 'policy'"),
+        ({"follow": {"target": {}}}, r"follow\.target: role 'target'"),
+        ({"part": {"policy": {**BANDIT["part"]["policy"], "trains": ["polizy"]}}},
+         r"part\.policy\.trains: role 'polizy' .* did you mean 'policy'"),
+        ({"part": {"policy": {"terms": {"divergence": {"to": "referense"}}, "optimiser": {"lr": 0.1}}}},
+         r"part\.policy\.terms\.divergence: role 'referense'"),
+        ({"transform": {"kl_in_reward": {}}}, r"transform\.kl_in_reward: role 'reference'"),
+        ({"collect": {"kl_in_reward": {}}}, r"collect\.kl_in_reward: role 'reference'"),
+        ({"learner": {"other": {"part": {"critic": {"trains": ["policy"], "terms": {"value": {}}, "optimiser": {}}}}}},
+         r"learner\.other\.part\.critic\.terms\.value: role 'critic'"),
+        ({"models": {**BANDIT["models"], "judge": {"init": "polciy"}}}, r"models\.judge: role 'polciy'"),
+    ],
+)  # fmt: skip
+def test_a_role_that_nobody_plays_is_missed_before_the_first_step(change: dict[str, Any], told: str) -> None:
+    with pytest.raises(RecipeError, match=told):
+        run_of(change)
+
+
+def test_a_role_lives_from_the_stage_that_lists_it() -> None:
+    reference = {**BANDIT["models"], "reference": {"init": "policy"}}
+    kl = {"transform": {"kl_in_reward": {}}}
+    run_of({"models": reference, **kl}, kl).ctx.close()
+    with pytest.raises(RecipeError, match="stage 'stage 0'"):
+        run_of(kl, {"models": reference, **kl})
+
+
+def test_roles_that_an_objective_calls_itself_and_columns_of_two_functionals() -> None:
+    def functional(dists: Any, action: Any, column: Any) -> Any:
+        return action
+
+    stage = stage_components({**BANDIT, "name": "main"})
+    main: Any = stage.learners["main"]
+    terms = main.parts["policy"].terms
+    terms["reparam"] = replace(terms["clip"], objective=Reparam())
+    with pytest.raises(RecipeError, match=r"part\.policy\.terms\.reparam: role 'critic'"):
+        check_roles([stage])
+    terms["reparam"].objective.critic = terms["reparam"].objective.temperature = "policy"
+    check_roles([stage])
+    first, same_name = Need(("policy",), functional), Need(("policy",), functional)
+    object.__setattr__(same_name, "name", lambda *_: None)
+    terms["a"], terms["b"] = (
+        replace(terms["clip"], objective=SimpleNamespace(needs=(n,), couples="row")) for n in (first, same_name)
+    )
+    with pytest.raises(RecipeError, match=r"terms\.b: two needs share the column 'policy/functional'"):
+        check_roles([stage])
