@@ -282,12 +282,16 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Trajectory:
-    """The steps of one episode, parents before children; several leaves make it a tree."""
+    """The steps of one episode, parents before children; several leaves make it a tree.
+
+    `graded_by`: who was asked for a grade, the task as "" and a reward by its name in the run -> whether it graded
+    anything of this. Nobody is asked twice."""
 
     request: Request
     steps: tuple[Step, ...]
     status: Status = Status.FINISHED
     info: Mapping[str, Any] = EMPTY
+    graded_by: Mapping[str, bool] = EMPTY
 
     def __post_init__(self) -> None:
         for i, step in enumerate(self.steps):
@@ -308,15 +312,16 @@ class Trajectory:
             paths.append(tuple(path[::-1]))
         return paths
 
-    def graded(self, grades: Iterable[Mapping[str, Any] | None]) -> Trajectory:
+    def graded(self, grades: Iterable[Mapping[str, Any] | None], by: str | None = None) -> Trajectory:
         """With one grade a leaf; it falls on the last decision of the leaf's path; None leaves the leaf
-        ungraded (NaN)."""
+        ungraded (NaN). `by`: who gave them, to be noted in `graded_by`."""
         paths, grades = self.paths(), list(grades)
         if len(paths) != len(grades):
             raise ValueError(f"{len(grades)} grades for a trajectory with {len(paths)} leaves: expected one a leaf")
         given = [g for g in grades if g]
+        asked = self.graded_by if by is None else {**self.graded_by, by: any(g is not None for g in grades)}
         if not given:
-            return self
+            return self if by is None else altered(self, graded_by=asked)
         ungraded = dict.fromkeys((n for g in given for n in g), float("nan")) if len(given) < len(grades) else EMPTY
         steps = list(self.steps)
         for path, grade in zip(paths, grades, strict=True):
@@ -324,7 +329,7 @@ class Trajectory:
             if steps[at].action is None and steps[at].parent is not None:  # a closing step decided nothing
                 at = path[-2]
             steps[at] = altered(steps[at], reward={**steps[at].reward, **(grade or ungraded)})
-        return altered(self, steps=tuple(steps))
+        return altered(self, steps=tuple(steps), graded_by=asked)
 
 
 def paid(steps: Iterable[Step], name: str) -> float:

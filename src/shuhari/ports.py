@@ -233,4 +233,7 @@ class Ctx(Protocol):
     def score(self, batch: Batch, needs: Sequence[Need]) -> Batch: ...  # one no-grad forward a role
     async def probe(self, requests: Sequence[Request], *, tag: str) -> Batch: ...  # graded, charged, never trained on
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T: ...  # to its end, from outside of any coroutine
-    async def grade(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]: ...  # by the run's own rewards
+    async def grade(self, trajectories: Sequence[Trajectory], until: str = "") -> list[Trajectory]:
+        """By the run's task and rewards, none of which is asked twice; with `until` by as many as are needed for one
+        reward of that name, and the run asks the others of what the rollout returns."""
+        ...

@@ -206,14 +206,14 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-async def ungraded(group: Any, ctx: Any, spoke: Any) -> Any:
+async def ungraded(group: Any, ctx: Any) -> Any:
     return group
 
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups that nothing grades or packs."""
-    monkeypatch.setattr("shuhari.loop.collect.packed", lambda groups, ctx, spoke: groups)
+    monkeypatch.setattr("shuhari.loop.collect.packed", lambda groups, ctx: groups)
     monkeypatch.setattr("shuhari.loop.collect.graded", ungraded)
 
 

@@ -39,7 +39,7 @@ def context(model, grade=None, **rewards):
     engine.sync({"policy": model}, 4)
     grade = grade or (lambda text: {"score": float("y" in text)})
 
-    async def graded(trajectories):
+    async def graded(trajectories, until=""):
         return [t.graded([{**grade(t.steps[-1].info["text"]), **rewards}]) for t in trajectories]
 
     return SimpleNamespace(

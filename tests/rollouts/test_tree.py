@@ -56,7 +56,7 @@ def _encode(x: Any, role: str) -> Any:
 def context(engine: Script, right: str = "", ungraded: str = "-") -> Any:
     """A run that says 1 of the answer `right`, nothing of `ungraded`, and counts what it grades."""
 
-    async def grade(asked: Sequence[Trajectory]) -> list[Trajectory]:
+    async def grade(asked: Sequence[Trajectory], until: str = "") -> list[Trajectory]:
         out = []
         for t in asked:
             said = "".join(s.info["text"] for s in t.steps)

@@ -77,8 +77,9 @@ class SelfPlay:
 
 
 def scored(p: Trajectory, score: float, **info: Any) -> Trajectory:
+    """A proposal that has been paid for: the task is not asked for a grade of it."""
     last = replace(p.steps[-1], info={**p.steps[-1].info, **info})
-    return replace(p, steps=(*p.steps[:-1], last)).graded([{"score": score}])
+    return replace(p, steps=(*p.steps[:-1], last)).graded([{"score": score}], by="")
 
 
 @dataclass

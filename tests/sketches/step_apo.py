@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import exp, sqrt
+from math import exp, isnan, sqrt
 from typing import Any, Literal
 
 import torch
@@ -67,8 +67,8 @@ class PlanSearch:
 
     async def worth(self, tree: Tree, node: Node, ctx: Ctx) -> float:
         if node.ended or node.depth == self.depth:
-            grade = ctx.task.grade(tree.request.problem, tree.steps(node))
-            return 2.0 * grade["score"] - 1 if grade else 0.0
+            [grade] = await tree.grade([node], ctx)
+            return 0.0 if isnan(grade) else 2 * grade - 1
         after = await ctx.engine.score("value", node.context, node.context[:1], ["value"])  # before any next token
         return float(after["value"][0].clip(-1, 1))
 

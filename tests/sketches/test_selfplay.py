@@ -25,7 +25,7 @@ from shuhari.needs import Trace
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence
 from shuhari.ports import Curriculum, Policy, Rollout, Transform
-from shuhari.tasks.source import Listed, acted, answer_text
+from shuhari.tasks.source import Listed, answer_text
 from shuhari.transforms.advantage import Advantage
 
 FACTS = {"a": "x", "b": "y", "c": "x", "d": "y", "e": "x", "f": "y"}  # subject -> what is true of it
@@ -42,8 +42,6 @@ class Facts:
         return Listed([Problem("facts", x, f"?{x}>", x) for x in "xy"])
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any] | None:
-        if acted(steps).role == "proposer":  # paid by the rollout
-            return None
         return {"score": float(answer_text(steps) == problem.answer)}
 
     def derive(self, problem: Problem, text: str) -> Problem | None:

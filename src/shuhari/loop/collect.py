@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from shuhari.batch import Batch
-from shuhari.data import ContractError, Request, Trajectory, nearest
+from shuhari.data import ContractError, Request, Trajectory, altered, nearest
 from shuhari.engines.journal import QUIET
 from shuhari.pack import pack
 from shuhari.profile import span, spanned, stretches, work
@@ -25,27 +26,25 @@ async def groups(requests: Sequence[Request], ctx: Context, *, tag: str = "") ->
     """Roll out and grade each request, side by side; rows in request order. A rollout that raises is counted, shown,
     and leaves its group out."""
     stamped = [ctx.stamped(r, tag) for r in requests]
-    spoke: dict[str, bool] = {}
     assert ctx.rollout is not None
-    finished = await asyncio.gather(*(group(r, ctx.rollout, ctx, spoke) for r in stamped))
-    return packed(finished, ctx, spoke, probe=bool(tag))
+    finished = await asyncio.gather(*(group(r, ctx.rollout, ctx) for r in stamped))
+    return packed(finished, ctx, probe=bool(tag))
 
 
 @spanned("pack")
-def packed(
-    groups: Sequence[list[Trajectory]], ctx: Context, spoke: Mapping[str, bool], *, probe: bool = False
-) -> Batch:
-    """Graded groups as the rows of a batch, in their order; an empty group is one whose rollout failed. `spoke`: grader
-    -> whether it has graded anything of them. Raises RuntimeError where all have failed."""
+def packed(groups: Sequence[list[Trajectory]], ctx: Context, *, probe: bool = False) -> Batch:
+    """Graded groups as the rows of a batch, in their order; an empty group is one whose rollout failed. Raises
+    RuntimeError where all have failed."""
     if groups and not any(groups):
         raise RuntimeError(f"every rollout failed; {'; '.join(ctx.problems)}")
     if not probe:
         ctx.groups.extend(g for g in groups if g)
-    batch = pack([t for g in groups for t in g], start=ctx.next_row)
+    trajectories = [t for g in groups for t in g]
+    batch = pack(trajectories, start=ctx.next_row)
     work("sampled", batch)
     ctx.next_row += len(batch)
     ctx.charge("decisions", int(batch["mask"].sum()))
-    return rewarded(batch, ctx, silent=not all(spoke.values()), probe=probe)
+    return rewarded(batch, ctx, silent=any_silent(trajectories), probe=probe)
 
 
 def lanes(n: int, ctx: Context) -> Batch:
@@ -86,7 +85,7 @@ def rewarded(batch: Batch, ctx: Context, *, silent: bool = False, probe: bool = 
     return batch.put({"reward": ungraded if total is None else total})
 
 
-async def group(request: Request, rollout: Rollout, ctx: Context, spoke: dict[str, bool]) -> list[Trajectory]:
+async def group(request: Request, rollout: Rollout, ctx: Context) -> list[Trajectory]:
     """One stamped request rolled out and graded; empty where the rollout raised, which is counted and shown."""
     unknown = set(request.settings) - set(rollout.accepts)
     if unknown:
@@ -100,51 +99,61 @@ async def group(request: Request, rollout: Rollout, ctx: Context, spoke: dict[st
         ctx.complain("failed_rollouts", error)
         return []
     QUIET.set(False)
-    return await graded(found, ctx, spoke)
+    return await graded(found, ctx)
 
 
-async def graded(group: Sequence[Trajectory], ctx: Context, spoke: dict[str, bool] | None = None) -> list[Trajectory]:
-    """By the task, then by the rewards of the run; a grader that raises gives None, is counted and shown.
+async def graded(group: Sequence[Trajectory], ctx: Context, until: str = "") -> list[Trajectory]:
+    """By the task, then by the rewards of the run in their order, each asked of what it was not asked before; a grader
+    that raises gives None, is counted and shown.
 
-    `spoke`: grader -> whether it has graded anything, to be filled; a task that adds nothing to what its environment
-    has paid counts as heard."""
-    spoke = {} if spoke is None else spoke
-    out = []
+    `until`: a reward's name. The later graders are not asked once something of the group has it, if none of them is
+    called so: a rollout that looks at one reward on its way leaves what judges the whole group for the end."""
     with span("grade"):
-        for t in group:
-            own = [_by_task(t, path, ctx) for path in t.paths()]
-            if not spoke.get(""):
-                _hear(spoke, "", [*own, *(s.reward or None for s in t.steps)])
-            out.append(t.graded(own))
-    for name, reward in ctx.rewards.items():
-        leaves = [len(t.paths()) for t in out]
-        try:
-            grades = list(await stretches("grade", reward.grade(out, ctx)))
-        except ContractError:
-            raise
-        except Exception as error:
-            ctx.complain("failed_graders", error, f"reward {name!r}")
-            grades = [None] * sum(leaves)
-        if len(grades) != sum(leaves):
-            raise ValueError(f"{type(reward).__name__} gave {len(grades)} grades for {sum(leaves)} leaves")
-        _hear(spoke, name, grades)
-        done, regraded = 0, []
-        for t, n in zip(out, leaves, strict=True):
-            regraded.append(t.graded(grades[done : done + n]))
-            done += n
-        out = regraded
+        out = [t if "" in t.graded_by else _by_task(t, ctx) for t in group]
+    names = list(ctx.rewards)
+    for i, name in enumerate(names):
+        if until and until not in names[i:] and any(until in s.reward for t in out for s in t.steps):
+            break
+        if new := [j for j, t in enumerate(out) if name not in t.graded_by]:
+            for j, t in zip(new, await _by_reward([out[j] for j in new], name, ctx), strict=True):
+                out[j] = t
     return out
 
 
-def _hear(spoke: dict[str, bool], grader: str, grades: Sequence[Mapping[str, Any] | None]) -> None:
-    if grades:
-        spoke[grader] = spoke.get(grader, False) or any(g is not None for g in grades)
+def any_silent(trajectories: Iterable[Trajectory]) -> bool:
+    """Whether somebody who was asked has graded nothing of them at all."""
+    spoke: dict[str, bool] = {}
+    for t in trajectories:
+        for grader, gave in t.graded_by.items():
+            spoke[grader] = spoke.get(grader, False) or gave
+    return not all(spoke.values())
 
 
-def _by_task(trajectory: Trajectory, path: tuple[int, ...], ctx: Context) -> Mapping[str, Any] | None:
+async def _by_reward(group: Sequence[Trajectory], name: str, ctx: Context) -> list[Trajectory]:
+    reward, leaves = ctx.rewards[name], [len(t.paths()) for t in group]
     try:
-        grade = ctx.task.grade(trajectory.request.problem, [trajectory.steps[i] for i in path])
+        grades = list(await stretches("grade", reward.grade(group, ctx)))
+    except ContractError:
+        raise
+    except Exception as error:
+        ctx.complain("failed_graders", error, f"reward {name!r}")
+        grades = [None] * sum(leaves)
+    if len(grades) != sum(leaves):
+        raise ValueError(f"{type(reward).__name__} gave {len(grades)} grades for {sum(leaves)} leaves")
+    ends = list(accumulate(leaves))
+    return [t.graded(grades[end - n : end], by=name) for t, n, end in zip(group, leaves, ends, strict=True)]
+
+
+def _by_task(t: Trajectory, ctx: Context) -> Trajectory:
+    """What its environment has paid counts as given by the task."""
+    own = t.graded([_task_grade(t, path, ctx) for path in t.paths()], by="")
+    paid = not own.graded_by[""] and any(s.reward for s in t.steps)
+    return altered(own, graded_by={**own.graded_by, "": True}) if paid else own
+
+
+def _task_grade(trajectory: Trajectory, path: tuple[int, ...], ctx: Context) -> Mapping[str, Any] | None:
+    try:
+        return ctx.task.grade(trajectory.request.problem, [trajectory.steps[i] for i in path])
     except Exception as error:
         ctx.complain("failed_graders", error, f"task {trajectory.request.problem.task!r}")
         return None
-    return grade

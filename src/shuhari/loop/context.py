@@ -197,9 +197,9 @@ class Context:
         with self.tagged(tag):
             return await collect.groups(requests, self, tag=tag)
 
-    async def grade(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
-        """By the run's own task and rewards."""
-        return await collect.graded(trajectories, self)
+    async def grade(self, trajectories: Sequence[Trajectory], until: str = "") -> list[Trajectory]:
+        """By the run's own task and rewards, each asked once; see `collect.graded`."""
+        return await collect.graded(trajectories, self, until)
 
     def stamped(self, request: Request, tag: str) -> Request:
         """With its key, and with the run's n and sampling where the request leaves them open."""

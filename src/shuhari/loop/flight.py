@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +39,6 @@ class Ticket:
     version: int
     at: float
     group: list[Trajectory] | None = None  # once it is graded
-    spoke: dict[str, bool] = field(default_factory=dict)
     task: asyncio.Task[None] | None = None
 
 
@@ -81,14 +80,11 @@ class Flight:
         failed = [t for t in self.tickets if t.group == []]  # they come along, and make no batch smaller
         chosen = [t for t in self.tickets if t in due or t in free or t in failed]
         self.tickets = [t for t in self.tickets if t not in chosen]
-        spoke: dict[str, bool] = {}
         for t in chosen:
             self._forget(t)
-            for grader, heard in t.spoke.items():
-                spoke[grader] = spoke.get(grader, False) or heard
         groups = [t.group for t in chosen if t.group is not None]
         self.ctx.breath = monotonic()
-        return collect.packed(groups, self.ctx, spoke), [t.request for t in chosen]
+        return collect.packed(groups, self.ctx), [t.request for t in chosen]
 
     def _launch(self, tickets: Sequence[Ticket], *, again: bool = False) -> None:
         self.tickets += tickets
@@ -106,7 +102,7 @@ class Flight:
     async def _fly(self, ticket: Ticket, rollout: Rollout, again: bool) -> None:
         ASKER.set(ticket.request.key)
         QUIET.set(again)
-        ticket.group = await collect.group(ticket.request, rollout, self.ctx, ticket.spoke)
+        ticket.group = await collect.group(ticket.request, rollout, self.ctx)
 
     def _raise(self) -> None:
         """What ended a group's task ends the run."""
@@ -151,7 +147,7 @@ class Flight:
         """All that the store must keep: finished groups, and of the others the requests and what was answered them."""
         loop = self.ctx.loop
         saved = [
-            {"request": t.request, "version": t.version, "at": t.at, "spoke": dict(t.spoke),
+            {"request": t.request, "version": t.version, "at": t.at,
              "group": None if t.group is None else tuple(t.group)}
             for t in self.tickets
         ]  # fmt: skip

@@ -43,8 +43,7 @@ class Demonstrated:
         role = getattr(self.of, "role", "policy")
         (step,) = shown(problem, problem.solution, ctx, role).steps
         step = replace(step, info={"text": ctx.text(step.action, role)})
-        demo = Trajectory(request, (step,), info={"demo": 1.0})
+        (demo,) = await ctx.grade([Trajectory(request, (step,), info={"demo": 1.0})], until=self.measure)
         own = await self.of.group(replace(request, n=request.n - 1), ctx)
-        right = paid((await ctx.grade([demo]))[0].steps, self.measure) > 0
         group = [altered(t, request=request, info={**t.info, "demo": 0.0}) for t in own]
-        return [*group, demo] if right else group
+        return [*group, demo] if paid(demo.steps, self.measure) > 0 else group

@@ -105,14 +105,15 @@ class HintCurve:
 async def asked(
     request: Request, j: int, share: float, by: HintLadder | HintCurve, ctx: Ctx
 ) -> tuple[list[Trajectory], list[float], float]:
-    """(samples, grades of those that were graded, share shown) of round `j`, after a hint of about `share`. Round 0
-    without a hint draws what the request alone would have drawn."""
+    """(samples, graded by as many as the measure needs; the grades that there are; share shown) of round `j`, after a
+    hint of about `share`. Round 0 without a hint draws what the request alone would have drawn."""
     steps, shown = hinted(request.problem, share, ctx, getattr(by.of, "role", "policy"))
     settings = {k: v for k, v in request.settings.items() if k != "hint"}
     ctx.charge("rounds", 1)
     key = f"{request.key}/{j}" if j else request.key
     found = await by.of.group(replace(request, settings=settings, key=key, prefix=(*request.prefix, *steps)), ctx)
-    scores = [paid(t.steps, by.measure) for t in await ctx.grade(found)]  # the run grades once more what remains
+    found = await ctx.grade(found, until=by.measure)
+    scores = [paid(t.steps, by.measure) for t in found]
     group = [altered(t, request=request, info={**t.info, "hint": shown}) for t in found]
     return group, [s for s in scores if s == s], shown
 

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from math import inf, isnan, log, nan, sqrt, tanh
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from shuhari.data import EMPTY, ContractError, Request, Status, Step, Trajectory, nearest
+from shuhari.data import EMPTY, ContractError, Request, Status, Step, Trajectory, nearest, paid
 from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
@@ -29,7 +30,8 @@ from shuhari.rollouts.single import Single, forced
 @dataclass(eq=False)
 class Node:
     """`value`: what backups have added up or set, in `visits` of them; `worth`: of an answer, once it is graded;
-    `logp`: the log-probability of the `decided` decisions from the root. `depth` of the root is 0."""
+    `graded_by`: who was asked for the grade of the path to it (as of a `Trajectory`); `logp`: the log-probability of
+    the `decided` decisions from the root. `depth` of the root is 0."""
 
     context: Any  # what a continuation sees
     parent: Node | None = None
@@ -41,6 +43,7 @@ class Node:
     worth: float = nan
     value: float = 0.0
     visits: int = 0
+    graded_by: Mapping[str, bool] = field(default_factory=lambda: EMPTY)
     kids: list[Node] = field(default_factory=list)
 
     @property
@@ -95,6 +98,18 @@ class Tree:
         said = [*self.prefix, *(n.step for n in node.path if n.step is not None)]
         return [replace(s, parent=i - 1 if i else None) for i, s in enumerate(said)]
 
+    async def grade(self, nodes: Sequence[Node], ctx: Ctx, reward: str = "score") -> list[float]:
+        """The reward of the paths that end in `nodes`, NaN where nothing grades one; their steps keep what they were
+        given, so that the run does not ask for it again. ContractError for a name that nobody grades."""
+        asked = await ctx.grade([Trajectory(self.request, tuple(self.steps(n))) for n in nodes], until=reward)
+        for node, t in zip(nodes, asked, strict=True):
+            assert node.step is not None
+            last, node.graded_by = t.steps[-1].reward, t.graded_by
+            if last and reward not in last:
+                raise ContractError(f"tree: reward {reward!r} is graded by nobody; {nearest(reward, last)}")
+            node.step = replace(node.step, reward=last)
+        return [paid(t.steps, reward) for t in asked]
+
     def trajectory(self, leaves: Iterable[Node] | None = None, **columns: Callable[[Node], float | None]) -> Trajectory:
         """The tree as one trajectory: the paths to `leaves`, or all of it. `columns`: name -> node -> number, stamped
         at every decision of the node's step (NaN for None), so that nodes stay apart where they are joined to a row."""
@@ -108,7 +123,12 @@ class Tree:
             told = {name: np.full(k, nan if (x := of(n)) is None else x, np.float32) for name, of in columns.items()}
             steps.append(replace(n.step, parent=place.get(id(n.parent), root), info={**n.step.info, **told}))
         finished = any(s.info.get("ended") is not False for s in steps)
-        return Trajectory(self.request, tuple(steps), Status.FINISHED if finished else Status.TRUNCATED)
+        inner = {id(n.parent) for n in nodes}
+        asked = [n.graded_by for n in nodes if id(n) not in inner]
+        everywhere = [name for name in dict.fromkeys(chain(*asked)) if all(name in a for a in asked)]
+        graded_by = {name: any(a[name] for a in asked) for name in everywhere}
+        status = Status.FINISHED if finished else Status.TRUNCATED
+        return Trajectory(self.request, tuple(steps), status, graded_by=graded_by)
 
 
 # ---------------------------------------------------------------- backing up
@@ -265,6 +285,8 @@ class TreeSearch:
             grown += bool(fresh)
             node = None if self.budget and grown >= self.budget else SELECTS[self.select](self, tree, fresh)
         leaves = done or [max(tree.nodes, key=lambda n: (n.depth, n.confidence))]  # nothing was graded: the longest
+        if self.whole:
+            await tree.grade([n for n in tree.nodes[1:] if not (n.kids or n.graded_by)], ctx, self.reward)
         return [tree.trajectory(None if self.whole else leaves, q=lambda n: q(n) if n.visits else None)]
 
     async def _expand(self, tree: Tree, node: Node, i: int, ctx: Ctx) -> list[Node]:
@@ -282,12 +304,8 @@ class TreeSearch:
         for kid in kids:
             kid.ended |= kid.depth == self.depth or kid is node
         ended = [kid for kid in kids if kid.ended]
-        graded = await ctx.grade([Trajectory(tree.request, tuple(tree.steps(kid))) for kid in ended])
-        for kid, t in zip(ended, graded, strict=True):
-            names = t.steps[-1].reward
-            if names and self.reward not in names:
-                raise ContractError(f"tree: reward {self.reward!r} is graded by nobody; {nearest(self.reward, names)}")
-            kid.worth = 2 * float(names.get(self.reward, nan)) - 1
+        for kid, grade in zip(ended, await tree.grade(ended, ctx, self.reward), strict=True):
+            kid.worth = 2 * grade - 1
         return kids
 
     async def _plain(self, request: Request, ctx: Ctx) -> list[Trajectory]:

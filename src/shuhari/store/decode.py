@@ -34,7 +34,7 @@ _OF: dict[type, dict[str, type | tuple[type, ...]]] = {  # what a part of a wire
         "key": str,
     },
     Step: {"mask": np.ndarray, "version": np.ndarray, "reward": _PLAIN, "role": str, "views": _PLAIN, "info": _PLAIN},
-    Trajectory: {"request": Request, "steps": tuple, "status": Status, "info": _PLAIN},
+    Trajectory: {"request": Request, "steps": tuple, "status": Status, "info": _PLAIN, "graded_by": _PLAIN},
 }
 
 
