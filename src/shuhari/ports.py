@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from collections.abc import Generator as Reports
+from contextlib import AbstractContextManager as ContextManager
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from torch import Generator, Tensor, nn
@@ -213,14 +214,14 @@ class Ctx(Protocol):
     step: int
     count: float  # where schedules stand: the step of the stage
     version: int
-    salt: tuple[object, ...]  # names the phase of the step (round, draw, optimiser batch): set before it, never kept
     engine: Engine
     task: Task
     ledger: dict[str, float]
 
     @property
     def models(self) -> Mapping[str, Model]: ...
-    def rng(self, *key: object) -> Generator: ...  # a named stream of this step and `salt`; same key, same bits
+    def phase(self, *name: object, root: bool = False) -> ContextManager[None]: ...  # within the one at hand, or `root`
+    def rng(self, *key: object) -> Generator: ...  # a named stream of this phase of the step; same key, same bits
     def noise(self, batch: Batch, name: str) -> Noise: ...  # per row of the whole optimiser batch
     def at(self, number: Number) -> float: ...  # a schedule's value now
     def encode(self, prompt: Payload, role: str = "policy") -> Payload: ...  # text -> token ids; other payloads as is

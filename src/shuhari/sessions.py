@@ -74,7 +74,7 @@ class Session:
             raise RuntimeError("the session is closed")
         self._calls["sample"] += 1
         ctx.claim()
-        ctx.salt, ctx.groups, ctx.problems = ("sample", self._calls["sample"]), [], []
+        ctx.within, ctx.groups, ctx.problems = ("sample", self._calls["sample"]), [], []
         ctx.serve()
         if lanes:
             if not isinstance(problems, int):
@@ -98,7 +98,7 @@ class Session:
         named, ctx = _named(terms), self.ctx
         self._calls["update"] += 1
         ctx.claim()
-        ctx.salt = ("update", self._calls["update"])
+        ctx.within = ("update", self._calls["update"])
         part = Part(self.trains, named, self.optimiser)
         batch = ctx.score(batch, part.needs)
         info = Loss(batch, part, "session", ctx, self._params, ctx.tokens).backward()
@@ -138,7 +138,7 @@ class Session:
             "memory": state.memory(self._parts()),
             "counts": {"step": ctx.step, "version": ctx.version, "row": ctx.next_row, "ticket": ctx.next_ticket},
             "calls": dict(self._calls),
-            "salt": list(ctx.salt),
+            "salt": list(ctx.within),
             "ledger": dict(ctx.ledger),
             "names": sorted(ctx.reward_names),
         }
@@ -171,7 +171,7 @@ class Session:
         ctx.ledger.clear()
         ctx.ledger.update(tree["ledger"])
         ctx.reward_names = set(tree["names"])
-        self._calls, ctx.salt = dict(tree["calls"]), tuple(tree["salt"])
+        self._calls, ctx.within = dict(tree["calls"]), tuple(tree["salt"])
         self._grads, self._meter = [None] * len(self._params), Meter()
 
     def transform(self, batch: Batch, *transforms: Transform) -> Batch:

@@ -96,12 +96,12 @@ def context(model: Any) -> Any:
         rng=rng,
         charge=lambda *_: None,
         count=0.0,
-        salt=(),
+        within=(),
         seed=1,
         step=0,
         breathe=lambda: None,
     )
-    ctx.noise = partial(Context.noise, ctx)
+    ctx.noise, ctx.phase = partial(Context.noise, ctx), partial(Context.phase, ctx)
     return ctx
 
 
@@ -215,7 +215,7 @@ def test_noise_hangs_on_the_row_and_the_term() -> None:
     assert all(a[i] != b[i] for i in a)
     model = Unigram()
     ctx = context(model)
-    ctx.salt = ("here",)
+    ctx.within = ("here",)
     loss = Loss(batch, Part(("policy",), terms, Recorder()), "policy", ctx, list(model.module.parameters()), 20)
     seen = []
     for evaluate in (loss.backward, loss.values, loss.gradients, loss.backward):
@@ -223,7 +223,7 @@ def test_noise_hangs_on_the_row_and_the_term() -> None:
         evaluate()
         seen.append(terms["a"].objective.drawn)  # type: ignore[attr-defined]
     assert all(x == seen[0] for x in seen)
-    assert ctx.salt == ("here",)
+    assert ctx.within == ("here",)
 
 
 def test_names_of_losses_and_infos() -> None:

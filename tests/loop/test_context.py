@@ -23,16 +23,16 @@ def batch(n: int, **columns: torch.Tensor) -> Batch:
 def test_noise_is_that_of_the_step_the_phase_the_name_and_the_row() -> None:
     ctx = context(graded)
 
-    def drawn(step=3, salt=("main", 0), name="fresh") -> torch.Tensor:
-        ctx.step, ctx.salt = step, salt
+    def drawn(step=3, within=("main", 0), name="fresh") -> torch.Tensor:
+        ctx.step, ctx.within = step, within
         return ctx.noise(batch(4), name).uniform(0)
 
     assert torch.equal(drawn(), drawn())
-    others = [drawn(step=4), drawn(salt=("main", 1)), drawn(salt=("collect", 0)), drawn(name="next")]
+    others = [drawn(step=4), drawn(within=("main", 1)), drawn(within=("collect", 0)), drawn(name="next")]
     for i, a in enumerate([drawn(), *others]):
         assert len(set(a.tolist())) == 4
         assert not any(torch.equal(a, b) for b in others[i:])
-    ctx.step, ctx.salt = 3, ("main", 0)
+    ctx.step, ctx.within = 3, ("main", 0)
     pieces = [ctx.noise(batch(len(rows), _row=torch.tensor(rows)), "fresh").uniform(0) for rows in ([2, 0], [3, 1])]
     assert torch.equal(torch.cat(pieces)[[1, 3, 0, 2]], drawn())
 
@@ -40,8 +40,8 @@ def test_noise_is_that_of_the_step_the_phase_the_name_and_the_row() -> None:
 def test_a_stream_of_one_name_is_another_one_in_another_draw() -> None:
     ctx = context(graded)
 
-    def seed(step, salt, *name):
-        ctx.step, ctx.salt = step, salt
+    def seed(step, within, *name):
+        ctx.step, ctx.within = step, within
         return ctx.rng(*name).initial_seed()
 
     phases = [(0, ("collect", 1)), (0, ("collect", 2)), (0, ("main", 0)), (0, ("main", 1)), (1, ("main", 1))]
@@ -92,3 +92,23 @@ def test_what_a_context_holds_it_lets_go_of() -> None:
     assert loop.is_closed()
     assert torch.get_num_threads() == before
     ctx.close()
+
+
+def test_a_phase_lies_within_another_or_alone_and_ends_also_by_an_error() -> None:
+    ctx = context(graded)
+
+    def seed() -> int:
+        return ctx.rng("x").initial_seed()
+
+    outside = seed()
+    with ctx.phase("a", 1):
+        first = seed()
+        with ctx.phase("b"):
+            assert ctx.within == ("a", 1, "b")
+            assert seed() not in (first, outside)
+        with ctx.phase("a", 1, root=True):
+            assert seed() == first
+        with pytest.raises(ValueError, match="there"), ctx.phase("c"):
+            raise ValueError("there")
+        assert seed() == first
+    assert seed() == outside

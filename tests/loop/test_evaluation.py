@@ -100,13 +100,13 @@ def test_what_is_asked_for_is_what_is_sampled() -> None:
 
 def test_every_evaluation_asks_under_the_same_keys_and_moves_nothing() -> None:
     ctx = context(lambda p, j: {"score": 1.0})
-    ctx.next_row, ctx.next_ticket, ctx.salt = 5, 7, ("main", 1)
+    ctx.next_row, ctx.next_ticket, ctx.within = 5, 7, ("main", 1)
     rollout = Samples()
     for _ in range(2):
         evaluate(ctx, Evaluation(n=2), rollout)
     keys = [r.key for r in rollout.seen]
     assert keys[:2] == keys[2:] and len(set(keys)) == 2
-    assert (ctx.next_row, ctx.next_ticket, ctx.salt) == (5, 7, ("main", 1))
+    assert (ctx.next_row, ctx.next_ticket, ctx.within) == (5, 7, ("main", 1))
     assert ctx.rollout is not rollout and not ctx.groups
     assert set(ctx.ledger) == {"evaluate/decisions"}
 
@@ -196,4 +196,4 @@ def test_held_out_problems_that_show_nothing_are_told_and_stop_nothing() -> None
     ctx = context(lambda p, j: {"score": 1.0})
     assert recorded(ctx, Evaluation(), {"main": Empty()}) == {}
     assert ctx.problems == ["unmeasured: ValueError: problem '0' has no solution"]
-    assert ctx.salt == ()
+    assert ctx.within == ()

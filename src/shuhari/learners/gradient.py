@@ -125,8 +125,7 @@ class GradientLearner:
     @spanned("update")
     def update(self, batch: Batch, ctx: Ctx) -> Updated:
         """One pass of every part that is due over one drawn batch."""
-        k, salt = self.state["updates"], ctx.salt
-        meter = Meter()
+        k, meter = self.state["updates"], Meter()
         for name, part in self.parts.items():
             if k < part.after or (k - part.after) % part.every:
                 continue
@@ -142,16 +141,14 @@ class GradientLearner:
                 used = used if carried is None or rows == len(batch) else used.take(carried)
             for epoch in range(part.epochs):
                 for i, mini in enumerate(_minibatches(used, part, ctx, self.name, name, k, epoch)):
-                    ctx.salt = (self.name, k, name, epoch, i)
                     work("trained", mini, part.trains)
                     told = self.state.setdefault("infos", {}).setdefault(name, {})
                     try:
-                        loss = Loss(mini, part, name, ctx, self._params[name], self.tokens, told)
-                        meter.update(part.optimiser.step(loss, ctx.count), name)
+                        with ctx.phase(self.name, k, name, epoch, i, root=True):
+                            loss = Loss(mini, part, name, ctx, self._params[name], self.tokens, told)
+                            meter.update(part.optimiser.step(loss, ctx.count), name)
                     except FloatingPointError as error:
                         raise FloatingPointError(f"step {ctx.step}, part {name!r}: {error}") from error
-                    finally:
-                        ctx.salt = salt
                     ctx.charge("updates", 1)
                     if mini is not batch:
                         scatter(mini.stamps, batch, mini["_used"])

@@ -45,7 +45,6 @@ class Loss:
         """`told`: info -> the terms that ever gave it, kept by the learner, so that names do not come and go."""
         self.part, self.name, self.ctx, self.params = part, name, ctx, params
         self.told = {} if told is None else told
-        self.salt = ctx.salt
         self.scale = {t: ctx.at(term.weight) for t, term in part.terms.items()}
         packed = packs(self.part.live, ctx.models)
         self.cut = tokens is not None and batch.tokens(packed) > tokens
@@ -159,11 +158,8 @@ class Loss:
                     return torch.zeros(())
                 places = rows.nonzero().squeeze(1)
                 seen, w = batch.take(places), w[places]
-        salt, self.ctx.salt = self.ctx.salt, (*self.salt, name)
-        try:
+        with self.ctx.phase(name):
             found = term.objective(seen, self.ctx)
-        finally:
-            self.ctx.salt = salt
         loss, info = found if isinstance(found, tuple) and len(found) == 2 else (found, None)
         if not isinstance(loss, Tensor) or not isinstance(info, Mapping):
             kinds = ", ".join(type(x).__name__ for x in (found if isinstance(found, tuple) else (found,)))

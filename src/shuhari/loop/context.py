@@ -41,7 +41,7 @@ class Context:
         self.models: dict[str, Model] = {}
         self.step, self.version = 0, 0
         self.count = 0.0
-        self.salt: tuple[object, ...] = ()  # the phase of the step: whoever begins one sets it, so nothing is left over
+        self.within: tuple[object, ...] = ()  # the names of the phases that stand, see `phase`
         self.ledger: dict[str, float] = {}
         self.next_row = self.next_ticket = 0
         self.rollout: Rollout | None = None
@@ -76,15 +76,25 @@ class Context:
         """The generator of a named stream in this phase of this step (a round of collection, a draw, an optimiser
         batch): the same name in another one is another stream. Of a group in flight it is that of the group: when it
         runs depends on the others."""
-        place: tuple[object, ...] = (asker,) if (asker := ASKER.get()) else (self.step, code(*self.salt))
+        place: tuple[object, ...] = (asker,) if (asker := ASKER.get()) else (self.step, code(*self.within))
         return torch.Generator().manual_seed(code(self.seed, *place, *name))
 
     def noise(self, batch: Batch, name: str) -> CounterNoise:
         """Noise a row of the batch at hand, in this phase of this step: the same numbers however the batch is cut into
         micro-batches."""
         row = batch["_row"] if "_row" in batch else torch.arange(len(batch))
-        place: tuple[object, ...] = (asker, name) if (asker := ASKER.get()) else (self.step, name, *self.salt)
+        place: tuple[object, ...] = (asker, name) if (asker := ASKER.get()) else (self.step, name, *self.within)
         return CounterNoise(mix(np.uint64(code(self.seed, *place)) + _row_keys(row)))
+
+    @contextmanager
+    def phase(self, *name: object, root: bool = False) -> Iterator[None]:
+        """What is done inside is a phase of the step with random streams of its own, under `name` within the phase that
+        stands; `root`: under `name` alone."""
+        before, self.within = self.within, name if root else (*self.within, *name)
+        try:
+            yield
+        finally:
+            self.within = before
 
     def at(self, number: Number) -> float:
         """A number, or a schedule's value at this step of the stage."""

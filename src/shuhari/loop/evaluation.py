@@ -105,13 +105,14 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
         Request(p, 1, replace(sampling, greedy=True, epsilon=0.0), settings=evaluation.settings) for p in problems
     ]
     sampled = [Request(p, evaluation.samples, sampling, settings=evaluation.settings) for p in problems]
-    kept = ctx.rollout, ctx.next_row, ctx.next_ticket, ctx.salt
-    ctx.rollout, ctx.next_ticket, ctx.salt = rollout, 0, ("evaluate", first) if first else ("evaluate",)
+    kept = ctx.rollout, ctx.next_row, ctx.next_ticket
+    ctx.rollout, ctx.next_ticket = rollout, 0
     try:
-        once, told = _graded(greedy, ctx, evaluation)
-        rest, more = _graded(sampled, ctx, evaluation) if evaluation.samples > 1 else (None, {})
+        with ctx.phase("evaluate", *((first,) if first else ()), root=True):
+            once, told = _graded(greedy, ctx, evaluation)
+            rest, more = _graded(sampled, ctx, evaluation) if evaluation.samples > 1 else (None, {})
     finally:
-        ctx.rollout, ctx.next_row, ctx.next_ticket, ctx.salt = kept
+        ctx.rollout, ctx.next_row, ctx.next_ticket = kept
     told |= {name: more[name] for name in ("distinct",) if name in more}
     return Outcomes([p.id for p in problems], once[:, 0], rest, told, [p.task for p in problems])
 
@@ -201,16 +202,14 @@ def recorded(ctx: Context, evaluation: Evaluation, learners: Mapping[str, Learne
     """What learners that learn from recorded problems say of held-out ones: `<part>/loss/<term>`, `<part>/<info>`. What
     cannot be said, because these have nothing to show, is counted and shown."""
     out: dict[str, float] = {}
-    salt, ctx.salt = ctx.salt, ("evaluate", "recorded")
     try:
-        for name, learner in learners.items():
-            if hasattr(learner, "held_out"):
-                found = learner.held_out(evaluation.split, evaluation.n, ctx)
-                out |= {f"{name}/{k}" if len(learners) > 1 else k: v for k, v in found.items()}
+        with ctx.phase("evaluate", "recorded", root=True):
+            for name, learner in learners.items():
+                if hasattr(learner, "held_out"):
+                    found = learner.held_out(evaluation.split, evaluation.n, ctx)
+                    out |= {f"{name}/{k}" if len(learners) > 1 else k: v for k, v in found.items()}
     except ValueError as error:
         ctx.complain("unmeasured", error)
-    finally:
-        ctx.salt = salt
     return out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,8 @@ def loop(run: Run) -> Iterator[Info]:
         while not run.done():
             run.enter_stage()
             while want := run.short():
-                batch = run.collect(want)
-                run.tell(Collected(run.apply(run.stage.collect, batch)))
+                with run.ctx.phase("collect", run.rounds):
+                    run.tell(Collected(run.apply(run.stage.collect, run.collect(want))))
             for name, learner in run.stage.learners.items():
                 for batch in run.draws(name, learner):
                     batch = run.apply(learner.transforms, batch, learner.needs)
@@ -99,7 +100,7 @@ class Run:
     def enter_stage(self) -> None:
         """Begin a step; at the first of a stage its roles come to life and its components are told."""
         self.ctx.claim()
-        self.meter, self.rounds, self.ctx.problems, self.ctx.groups, self.ctx.salt = Meter(), 0, [], [], ()
+        self.meter, self.rounds, self.ctx.problems, self.ctx.groups = Meter(), 0, [], []
         self.ctx.count = float(self.progress.steps)
         if not self.progress.entered:
             lived = dict(self.ctx.models)
@@ -122,8 +123,7 @@ class Run:
         for learner in stage.learners.values():
             learner.bind(ctx.models)
         alive = {r: ctx.models[r] for r, role in stage.models.items() if role.model is not None}  # copies hear nothing
-        heard = {**stage.memories(), "models": alive}
-        self.listeners = [c for _, c in state.walk(heard) if hasattr(c, "observe")]
+        self.listeners = [c for _, c in state.walk({**stage.memories(), "models": alive}) if hasattr(c, "observe")]
 
     def short(self) -> int:
         """What the buffers lack after their filters; a filter that rejects everything ends in an error."""
@@ -137,7 +137,6 @@ class Run:
     def collect(self, want: int) -> Batch:
         """Curriculum -> rollouts -> rewards -> rows, in request order; lanes of environments write rows directly."""
         ctx, stage = self.ctx, self.stage
-        ctx.salt = "collect", self.rounds
         if hasattr(stage.rollout, "collect"):
             return collect.lanes(want, ctx)
         first, left = self.rounds == 1, self.progress.left()
@@ -147,10 +146,13 @@ class Run:
 
     def draws(self, name: str, learner: Learner) -> Iterator[Batch]:
         """What a learner's buffer gives at this step; each draw, with all that is done with it, is a phase."""
-        self.ctx.salt = name, 0
-        for i, batch in enumerate(learner.buffer.draw(self.ctx), 1):
-            yield batch
-            self.ctx.salt = name, i
+        drawn: Iterator[Batch] | None = None
+        for i in count():
+            with self.ctx.phase(name, i):
+                drawn = iter(learner.buffer.draw(self.ctx)) if drawn is None else drawn
+                if (batch := next(drawn, None)) is None:
+                    return
+                yield batch
 
     def apply(self, transforms: Mapping[str, Transform], batch: Batch, needs: Sequence[Need] = ()) -> Batch:
         """The batch as a recipe's transforms leave it, with what they and the learner's terms want scored."""
@@ -170,7 +172,7 @@ class Run:
         """End the step: followers, weights to the engine, evaluation if due, one transaction. Its report."""
         ctx, stage = self.ctx, self.stage
         ctx.elapse()
-        ctx.step, ctx.version, ctx.salt = ctx.step + 1, ctx.version + 1, ()
+        ctx.step, ctx.version = ctx.step + 1, ctx.version + 1
         ctx.charge("steps", 1)
         self.tell(Committed(ctx.step))
         ctx.serve()
