@@ -38,6 +38,7 @@ KINDS = {
     "study": "studies",
     "quantity": "claims",
     "analysis": "analysis",
+    "world": "worlds",
 }
 _ENTRIES: dict[tuple[str, str], type] = {}
 

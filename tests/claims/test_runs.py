@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 import sys
@@ -17,11 +16,8 @@ from shuhari.claims.claim import read
 from shuhari.claims.result import hashes, stale
 from shuhari.claims.runs import ClaimError, Job, make, planned, spent
 from shuhari.cli import main
-from shuhari.config.build import stage_components
-from shuhari.config.library import names
 from shuhari.config.recipe import load
 from shuhari.config.settings import Settings
-from shuhari.loop import state
 from shuhari.store import Run
 
 RECIPE = """summary = "a bandit, after a warm-up"
@@ -206,31 +202,7 @@ def test_a_function_of_a_user_is_one_of_the_modules(recipe: str, tmp_path: Path)
     (tmp_path / "own_grades.py").write_text("def graded(completions):\n    return [1.0 for _ in completions]\n")
     path = tmp_path / "text.toml"
     path.write_text('extends = "baselines/grpo"\nreward.mine.use = "own_grades.py:graded"\n')
-    before = sources.own_modules([load(str(path))])
+    before = sources.modules([load(str(path))])
     (tmp_path / "own_grades.py").write_text("def graded(completions):\n    return [0.0 for _ in completions]\n")
-    after = sources.own_modules([load(str(path))])
+    after = sources.modules([load(str(path))])
     assert before["own_grades.py"] != after["own_grades.py"]
-
-
-def test_the_core_is_what_the_baselines_are_made_of() -> None:
-    used: list[Any] = []
-    for name in names():
-        if name.startswith("baselines/"):
-            shared: dict[str, Any] = {}
-            for table in load(name).stages:
-                used += [part for _, part in state.walk(stage_components(table, shared).memories())]
-    assert sources.own_modules([], used) == {}
-
-
-def test_a_digest_is_that_of_any_python() -> None:
-    tree = ast.parse('"""a"""\ndef f(x: int = 1) -> str:\n    """b"""\n    return f"{x!r:>{3}}" or None\n')
-    assert sources._digest(tree) == "56fbc402861b"
-
-
-def test_a_module_is_the_same_while_it_does_the_same(tmp_path: Path) -> None:
-    digests = []
-    for i, text in enumerate(('"""a"""\nx = 1  # one\n', '"""b"""\n\nx  =  1\n', '"""a"""\nx = 2\n')):
-        path = tmp_path / f"{i}.py"
-        path.write_text(text)
-        digests.append(sources._digest(sources._tree(path)))
-    assert digests[0] == digests[1] != digests[2]

@@ -1,7 +1,7 @@
 """What is kept of a claim: one JSON file and one picture a method, with everything that the verdict hangs on.
 
-A result goes stale where the arms' recipes, or the modules that are the method's own, are no longer those it was
-measured with; where the rest of the library has changed it is of an older core, and still counts.
+A result goes stale where the arms' recipes, or the modules that were the method's own when it was measured, are no
+longer those of then; where the core has changed, or a module that it shares, it is older, and still counts.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from shuhari.claims.claim import METHOD, Claim, digest
 from shuhari.claims.quantities import Evidence, Quantity, Simulated, value
 from shuhari.claims.runs import Made
-from shuhari.claims.sources import own_modules, version
+from shuhari.claims.sources import changed, common, modules, version
 from shuhari.claims.verdict import Verdict, overall
 from shuhari.config import library
 from shuhari.config.overlay import RecipeError
@@ -108,21 +108,33 @@ def result_of(
 
 def hashes(claim: Claim) -> dict[str, Any]:
     """What the result hangs on: the recipes of the arms and of the warm start, what is checked and said of them, the
-    method's own modules; and the core, whose change makes it older, not stale."""
-    whole = claim.recipes or {METHOD: claim.own}
+    method's own modules; and the core and the modules that others share, whose change makes it older, not stale."""
+    used = _used(claim)
+    return {
+        **_stated(claim),
+        "modules": {name: digest for name, digest in used.items() if name not in common()},
+        "shared": {name: digest for name, digest in used.items() if name in common()},
+        "core": version(),
+    }
+
+
+def _stated(claim: Claim) -> dict[str, Any]:
     checks = [{**c.quantity, **_told(c.rule)} for c in claim.checks]
-    modules = own_modules([], [q.by for q in quantities_of(claim) if isinstance(q, Simulated)])
-    for name, recipe in whole.items():
-        try:
-            modules |= own_modules([recipe])
-        except RecipeError as error:
-            raise RecipeError(f"arm {name!r}, {error.where}", error.problem) from None
     return {
         "recipes": {name: digest(recipe) for name, recipe in claim.recipes.items()},
         "claim": {"checks": checks, "says": claim.says, "notes": list(claim.notes), "seeds": list(claim.seeds)},
-        "modules": dict(sorted(modules.items())),
-        "core": version(),
     }
+
+
+def _used(claim: Claim) -> dict[str, str]:
+    """module -> digest, of all beside the core that the claim's runs and simulations use."""
+    found = modules([], [q.by for q in quantities_of(claim) if isinstance(q, Simulated)])
+    for name, recipe in (claim.recipes or {METHOD: claim.own}).items():
+        try:
+            found |= modules([recipe])
+        except RecipeError as error:
+            raise RecipeError(f"arm {name!r}, {error.where}", error.problem) from None
+    return dict(sorted(found.items()))
 
 
 def quantities_of(claim: Claim) -> list[Quantity]:
@@ -133,18 +145,15 @@ def quantities_of(claim: Claim) -> list[Quantity]:
 
 
 def stale(claim: Claim, result: Mapping[str, Any]) -> str:
-    """Why a result is not of the claim as it stands; "" where it is."""
-    now, then = hashes(claim), result["hashes"]
+    """Why a result is not of the claim as it stands; "" where it is. Only what it holds can make it stale."""
+    now, then = _stated(claim), result["hashes"]
     for name, said in _plain(now["claim"]).items():
         if said != then["claim"].get(name):
             return f"claim.{name} has changed"
     for name in sorted({*now["recipes"], *then["recipes"]}):
         if now["recipes"].get(name) != then["recipes"].get(name):
             return f"recipe {name!r} has changed"
-    for name, digest_then in then["modules"].items():
-        if now["modules"].get(name) != digest_then:
-            return f"module {name!r} has changed"
-    return ""
+    return changed(then["modules"], _used(claim))
 
 
 def model(claim: Claim) -> dict[str, Any]:

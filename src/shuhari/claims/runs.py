@@ -25,7 +25,7 @@ from typing import Any
 
 from shuhari.claims.claim import ALIKE, BASELINE, METHOD, WARM, Claim, digest
 from shuhari.claims.quantities import Evidence, Quantity, value
-from shuhari.claims.sources import own_modules, version
+from shuhari.claims.sources import modules, version
 from shuhari.config.overlay import budgets
 from shuhari.config.recipe import Recipe
 from shuhari.loop.progress import counts
@@ -46,8 +46,8 @@ class ClaimError(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One run to be made: `own`, the digests of the modules that are not the core's; `after`, the job whose weights it
-    starts from."""
+    """One run to be made: `own`, the digests of the modules beside the core that it uses; `after`, the job whose weights
+    it starts from."""
 
     arm: str
     recipe: Recipe
@@ -135,10 +135,10 @@ def planned(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
     """Every run of a claim, warm starts first, seed by seed so that a part of the work has whole pairs."""
     made_with = versions()
     core = _short(version(), *(f"{n} {made_with.get(n)}" for n in PACKAGES))
-    modules = {name: _own(recipe) for name, recipe in claim.recipes.items()}
+    made_of = {name: _own(recipe) for name, recipe in claim.recipes.items()}
 
     def job(arm: str, recipe: Recipe, seed: int, after: Job | None = None) -> Job:
-        seeded, own = _seeded(recipe, seed), modules.get(arm, modules[BASELINE])
+        seeded, own = _seeded(recipe, seed), made_of.get(arm, made_of[BASELINE])
         name = _short(digest(seeded), core, after.path.name if after else "", arm if alone else "", *own)
         return Job(arm, seeded, root / {WARM: "warm", CHANCE: "chance"}.get(arm, "") / f"{name}-s{seed}", own, after)
 
@@ -162,7 +162,7 @@ def _seeded(recipe: Recipe, seed: int) -> Recipe:
 
 
 def _own(recipe: Recipe) -> tuple[str, ...]:
-    return tuple(" ".join(module) for module in own_modules([recipe]).items())
+    return tuple(" ".join(module) for module in modules([recipe]).items())
 
 
 # ------------------------------------------------------------------------------------------------ driving

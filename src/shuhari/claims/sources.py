@@ -1,7 +1,9 @@
-"""What a result was measured with: a digest of the core's source, and one of each module that is a method's own.
+"""What a result was measured with: a digest of the core's source, and one of each other module that its runs used.
 
-The core is what the recipes of `baselines/` use too, and everything that is no component. Comments, docstrings and
-layout do not count: a module is the same while it does the same. Left out: what a module of a user imports.
+The core is all that the training loop imports. The rest is what components are made of: the module of each class and
+function that the recipes name, and all that it imports of shuhari. Neither depends on which recipes there are, so a new
+baseline or bed changes nothing that was measured. Comments, docstrings and layout do not count: a module is the same
+while it does the same. Left out: what a module of a user imports beside shuhari.
 """
 
 from __future__ import annotations
@@ -9,98 +11,156 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from shuhari import registry
 from shuhari.config.library import names
-from shuhari.config.overlay import USE
+from shuhari.config.overlay import RecipeError, leaves
 from shuhari.config.recipe import Recipe, load
-from shuhari.registry import KINDS
 
 ROOT = Path(__file__).parents[1]
-OUTSIDE = ("cli", "claims", "recipes", "tools")  # what shows and judges runs is no part of them
-FREE = ("models", "follow", "stage", "part", "learner")  # tables whose keys are names that a recipe gives
+LOOP = "shuhari.loop.study"  # where training and evaluation begin
+# no part of what runs: what finds recipes (their resolved text is hashed), what judges runs, shows them, or times them
+OUTSIDE = ("shuhari", "shuhari.config.library", "shuhari.config.plugins", "shuhari.profile")
+APART = ("shuhari.claims.", "shuhari.cli.", "shuhari.tools.", "shuhari.testing")
+_WORLD = re.compile(r"\bworld/([\w.-]+)")
 
 
 @cache
 def version() -> str:
     """A short name of the core's source as it was on disk when this process first asked."""
-    found = hashlib.blake2b(digest_size=6)
-    for path in sorted(ROOT.rglob("*.py")):
-        place = path.relative_to(ROOT).parts
-        if place[0] in OUTSIDE:
-            continue
-        tree = _tree(path)
-        if place[0] not in KINDS.values() or not _is_own(tree):
-            found.update(f"{'/'.join(place)} {_digest(tree)}\n".encode())
-    return found.hexdigest()
-
-
-def own_modules(recipes: Iterable[Recipe], others: Iterable[Any] = ()) -> dict[str, str]:
-    """module -> digest, of the components that stages of the recipes (or `others`) are made of and that the core has
-    not: the methods' own, and those of user code."""
-    from shuhari.config.build import component, stage_components
-    from shuhari.loop import state
-
-    used = list(others)
-    for recipe in recipes:
-        if "study" in recipe.tree:
-            used.append(component("study", recipe.tree["study"]))
-        shared: dict[str, Any] = {}
-        for stage in (stage_components(table, shared) for table in recipe.stages):
-            used += [part for _, part in state.walk(stage.memories())]
-    functions = {f for part in used for f in getattr(part, "__dict__", {}).values() if inspect.isfunction(f)}
-    return dict(sorted(_digests({*functions, *map(type, used)})))
-
-
-def _digests(made: Iterable[Any]) -> Iterator[tuple[str, str]]:
-    """(module, digest) of the classes and functions that the core has not."""
-    for one in made:
-        file = inspect.getsourcefile(one)
-        if file is None or one.__module__.split(".")[0] in ("builtins", "torch"):
-            continue
-        tree = _tree(Path(file))
-        if not one.__module__.startswith("shuhari."):
-            name = Path(file).name if one.__module__.startswith("shuhari_user") else one.__module__
-            yield name, _digest(tree)
-        elif _is_own(tree):
-            yield one.__module__, _digest(tree)
+    told = "".join(f"{name} {_digest_of(name)}\n" for name in sorted(core()))
+    return hashlib.blake2b(told.encode(), digest_size=6).hexdigest()
 
 
 @cache
-def _shared() -> frozenset[str]:
-    """The names of components that the core has: those of `baselines/`, and what stands where a recipe names none."""
-    found = (n for b in names() if b.startswith("baselines/") for n in named(load(b).tree))
-    return frozenset((*USE.values(), "gradient", "ema", *found))
+def core() -> frozenset[str]:
+    """The modules of the core."""
+    return frozenset(_imported([LOOP]))
 
 
-def named(table: Mapping[str, Any], free: bool = False) -> Iterator[str]:
-    """The names that may be of components: what `use` and `name` say, and the key of a table without, which is the
-    default. free: the keys of this table are none."""
-    for key, value in table.items():
-        if key in ("use", "name") and isinstance(value, str):
-            yield value.partition("/")[0]
-        elif isinstance(value, Mapping):
-            if not free and "use" not in value:
-                yield key
-            yield from named(value, key in FREE)
+def modules(recipes: Iterable[Recipe], others: Iterable[Any] = ()) -> dict[str, str]:
+    """module -> digest, of all beside the core that the components of the recipes' stages (or `others`) are made of:
+    those of shuhari by their name, those of user code by their file's."""
+    used: set[Any] = set(map(type, others))
+    for recipe in recipes:
+        used |= _made_of(recipe)
+    ours, out = set(), {}
+    for one in used:
+        file = inspect.getsourcefile(one)
+        if file is None or one.__module__.split(".")[0] in ("builtins", "torch"):
+            continue
+        if one.__module__.startswith("shuhari."):
+            ours.add(one.__module__)
+            continue
+        name = Path(file).name if one.__module__.startswith("shuhari_user") else one.__module__
+        out[name], found = _facts(Path(file))
+        ours |= found
+    out |= {name: _digest_of(name) for name in _imported(ours) - core()}
+    return dict(sorted(out.items()))
 
 
-def _is_own(tree: ast.Module) -> bool:
-    """Whether a module registers components, and none that the core has."""
-    found = set(_registers(tree))
-    return bool(found) and not found & _shared()
+@cache
+def common() -> frozenset[str]:
+    """The modules that the recipes of `baselines/` use too, which are no method's own. What cannot be made here, for
+    want of a library, counts as none of them."""
+    found: set[str] = set()
+    for name in names():
+        if name.startswith("baselines/"):
+            with suppress(RecipeError):
+                found |= set(modules([load(name)]))
+    return frozenset(found)
 
 
-def _registers(tree: ast.Module) -> Iterator[str]:
-    """The names under which a module registers components."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef):
-            for call in node.decorator_list:
-                if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "register":
-                    yield from (str(a.value) for a in call.args[1:2] if isinstance(a, ast.Constant))
+def changed(stored: Mapping[str, str], used: Mapping[str, str]) -> str:
+    """Which of a result's modules does something else than it did; "" where none does. used: those of its claim now;
+    one of shuhari that is used no longer counts as it is on disk."""
+    now = digests(stored, used)
+    return next((f"module {name!r} has changed" for name, then in stored.items() if now.get(name) != then), "")
+
+
+def older(hashes: Mapping[str, Any]) -> bool:
+    """Whether the core, or a module that a result shares with others, has changed since it was measured or proved."""
+    return bool(hashes["core"] != version() or changed(hashes.get("shared", {}), {}))
+
+
+def digests(stored: Iterable[str], used: Mapping[str, str]) -> dict[str, str]:
+    """module -> digest now, of those of a result, without those that are gone."""
+    out = {name: used.get(name) or (_digest_of(name) if _file(name) else "") for name in stored}
+    return {name: digest for name, digest in out.items() if digest}
+
+
+def _made_of(recipe: Recipe) -> set[Any]:
+    """The classes of a recipe's components and worlds, and the functions that components hold."""
+    from shuhari.config.build import component, stage_components
+    from shuhari.loop import state
+
+    used: list[Any] = [component("study", recipe.tree["study"])] if "study" in recipe.tree else []
+    shared: dict[str, Any] = {}
+    for stage in (stage_components(table, shared) for table in recipe.stages):
+        used += [part for _, part in state.walk(stage.memories())]
+    functions = {f for part in used for f in getattr(part, "__dict__", {}).values() if inspect.isfunction(f)}
+    texts = [text for _, value in leaves(recipe.tree) for text in (value if isinstance(value, list) else [value])]
+    worlds = {name for text in texts if isinstance(text, str) for name in _WORLD.findall(text)}
+    known = worlds and set(registry.names("world"))
+    return {*functions, *map(type, used), *(registry.find("world", name) for name in worlds & known)}
+
+
+def _imported(roots: Iterable[str]) -> set[str]:
+    """The modules, and all of shuhari that they import, and so on."""
+    seen, todo = set[str](), list(roots)
+    while todo:
+        name = todo.pop()
+        path = _file(name)
+        if path is not None and name not in seen and name not in OUTSIDE and not f"{name}.".startswith(APART):
+            seen.add(name)
+            todo += _facts(path)[1]
+    return seen
+
+
+def _file(name: str) -> Path | None:
+    """Of a module of shuhari; None where there is none."""
+    first, *rest = name.split(".")
+    place = ROOT.joinpath(*rest)
+    files = [place.with_suffix(".py")] if rest else []
+    return next((f for f in (*files, place / "__init__.py") if first == "shuhari" and f.is_file()), None)
+
+
+_FACTS: dict[Path, tuple[tuple[int, int], tuple[str, frozenset[str]]]] = {}
+
+
+def _facts(path: Path) -> tuple[str, frozenset[str]]:
+    """(digest, modules of shuhari that it imports) of a file as it is on disk."""
+    stat = path.stat()
+    mark = stat.st_mtime_ns, stat.st_size
+    if path not in _FACTS or _FACTS[path][0] != mark:
+        tree = _tree(path)
+        _FACTS[path] = mark, (_digest(tree), frozenset(_imports(tree)))
+    return _FACTS[path][1]
+
+
+def _digest_of(name: str) -> str:
+    path = _file(name)
+    assert path is not None
+    return _facts(path)[0]
+
+
+def _imports(node: ast.AST) -> Iterator[str]:
+    """The modules of shuhari that a tree imports, also within functions, but for what only a type checker reads."""
+    if isinstance(node, ast.Import):
+        yield from (a.name for a in node.names if a.name.startswith("shuhari."))
+    elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "shuhari":
+        for a in node.names:
+            whole = f"{node.module}.{a.name}"
+            yield whole if _file(whole) else node.module
+    elif not (isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
+        for child in ast.iter_child_nodes(node):
+            yield from _imports(child)
 
 
 def _digest(tree: ast.Module) -> str:

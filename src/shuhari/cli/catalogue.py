@@ -32,7 +32,7 @@ def methods(json: Json = False) -> None:
 
 def _verdict(method: Any) -> str | None:
     """The verdict of its claim, and whether the library has changed since; None where it states none."""
-    from shuhari.claims.sources import version
+    from shuhari.claims.sources import older
     from shuhari.config.library import result
     from shuhari.config.recipe import load
 
@@ -41,8 +41,7 @@ def _verdict(method: Any) -> str | None:
     if method.verdict is None:
         return "not measured" if load(method.name).tree.get("claim") else None
     kept = result(method.name)
-    older = kept is not None and kept["hashes"]["core"] != version()
-    return f"{method.verdict} (older core)" if older else method.verdict
+    return f"{method.verdict} (older core)" if kept is not None and older(kept["hashes"]) else method.verdict
 
 
 def tasks(

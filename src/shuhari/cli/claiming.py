@@ -156,7 +156,7 @@ def _stale(out: Path, given: list[str] | None) -> list[str]:
     from shuhari.claims.claim import read
     from shuhari.claims.result import kept
     from shuhari.claims.result import stale as why
-    from shuhari.claims.sources import version
+    from shuhari.claims.sources import older
     from shuhari.config.overlay import RecipeError
     from shuhari.config.recipe import load, names
 
@@ -171,7 +171,7 @@ def _stale(out: Path, given: list[str] | None) -> list[str]:
         if result is None and not given:
             continue
         reason = "not measured" if result is None else why(read(name), result)
-        reason = reason or ("older core" if result is not None and result["hashes"]["core"] != version() else "")
+        reason = reason or ("older core" if result is not None and older(result["hashes"]) else "")
         if reason:
             note(f"{name}: {reason}")
             found.append(name)

@@ -17,10 +17,11 @@ from typing import Any, TypeVar
 
 import gymnasium
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from shuhari.data import EMPTY, Payload, Problem, Status, Step, code, nearest
 from shuhari.models.spaces import MASK
-from shuhari.registry import register
+from shuhari.registry import find, register
 from shuhari.tasks.snapshots import Env, Recorder, copies, repeats, restore, snapshot, thawed
 from shuhari.tasks.source import Generated, check_sizes, check_split
 from shuhari.tasks.views import View, acted_as, check_spaces, observed, wrapped
@@ -48,8 +49,8 @@ _NO_SCREEN = "without a screen MuJoCo renders under MUJOCO_GL=egl (a graphics ca
 class Gym:
     """A Gymnasium environment, named as `gym/<id>`; the reward is `task`.
 
-    path: the id (`CartPole-v1`; of another package `module:id`). kwargs: for `gymnasium.make`, `max_episode_steps`
-    among them. attributes: of the environment itself, set once it is made: its physics, where it keeps them so (set too
+    path: the id (`CartPole-v1`; of another package `module:id`; `world/<name>`: one of kind `world`). kwargs: for
+    `gymnasium.make`, `max_episode_steps` among them. attributes: of the environment itself, set once it is made: its physics, where it keeps them so (set too
     what it derives from them at the start, as CartPole's `polemass_length` from `length`). wrappers: dotted paths or
     `file.py:Class`, called with the environment, the innermost first; with settings,
     `{use = <path>, <setting> = ..}`. keep: the entries of a flat Box observation that are seen (empty: all), in this
@@ -135,10 +136,12 @@ class Gym:
         return View(env, self._told) if nested or self._told else env
 
     def _made(self) -> Env:
-        if ":" not in self.path and self.path not in gymnasium.registry:
+        space, _, world = self.path.partition("/")
+        spec: Any = EnvSpec(self.path, find("world", world)) if space == "world" else self.path
+        if spec is self.path and ":" not in self.path and self.path not in gymnasium.registry:
             raise gymnasium.error.UnregisteredEnv
         try:
-            env = gymnasium.make(self.path, disable_env_checker=True, **self.kwargs)
+            env = gymnasium.make(spec, disable_env_checker=True, **self.kwargs)
         except TypeError as error:
             raise ValueError(f"gym/{self.path}: kwargs {dict(self.kwargs)}: {error}") from None
         for name, value in self.attributes.items():

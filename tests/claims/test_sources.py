@@ -1,0 +1,106 @@
+"""What a result was measured with: the core, the modules of its components, and what makes neither another."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from shuhari import registry
+from shuhari.claims import sources
+from shuhari.claims.claim import read
+from shuhari.claims.result import hashes, stale
+from shuhari.claims.runs import planned
+from shuhari.config import library
+from shuhari.config.build import component
+from shuhari.config.recipe import load
+
+
+def test_a_new_baseline_makes_nothing_stale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Were every method a baseline, no component were any method's own, and still all that was measured stands."""
+    measured = ("curriculum/dots", "engine/areal", "rlvr/lp_reg")
+    before = sources.version(), [j.path for name in measured for j in planned(read(name), tmp_path)]
+    baselines = {f"baselines/{name}": name for name in measured}
+    monkeypatch.setattr(sources, "names", lambda: list(baselines))
+    monkeypatch.setattr(sources, "load", lambda name: load(baselines[name]))
+    sources.common.cache_clear()
+    try:
+        for name in measured:
+            found = library.result(name)
+            assert found is not None and stale(read(name), found) == ""
+            assert hashes(read(name))["modules"] == {}
+    finally:
+        sources.common.cache_clear()
+    now = sources.version.__wrapped__(), [j.path for name in measured for j in planned(read(name), tmp_path)]
+    assert now == before
+
+
+def test_the_core_is_what_training_runs_and_nothing_that_shows_or_judges() -> None:
+    core = sources.core()
+    assert {"shuhari.loop.run", "shuhari.batch", "shuhari.noise", "shuhari.loop.evaluation", "shuhari.reduce"} <= core
+    apart = ("shuhari.cli", "shuhari.tools", "shuhari.claims", "shuhari.config.library", "shuhari.api")
+    assert not [name for name in core if name.startswith(apart)]
+    components = {cls.__module__ for kind, cls in registry.entries().items() if kind[0] != "quantity"}
+    assert components & core <= {"shuhari.rewards.function"}  # which building a recipe must know
+
+
+def test_a_component_brings_what_it_imports() -> None:
+    assert {"shuhari.tasks.countdown", "shuhari.tasks.expressions"} <= set(sources.modules([load("rlvr/prorl")]))
+    assert "shuhari.tasks.expressions" not in sources.modules([load("baselines/ppo_cartpole")])
+
+
+def test_what_a_result_shares_with_others_makes_it_older() -> None:
+    found = hashes(read("rlvr/pacs"))
+    assert not sources.older(found) and "shuhari.objectives.log_ratio" in found["modules"]
+    assert sources.older({**found, "shared": {**found["shared"], "shuhari.rollouts.single": "other"}})
+    assert sources.older({**found, "core": "other"})
+    assert sources.changed({"shuhari.objectives.log_ratio": "other"}, {}) and sources.changed({"shuhari.gone": "x"}, {})
+
+
+def test_a_world_is_followed_and_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
+
+    @registry.register("world", "line")
+    @dataclass
+    class Line(gymnasium.Env[Any, Any]):
+        length: int = 3
+
+        def __post_init__(self) -> None:
+            self.observation_space = gymnasium.spaces.Box(0, 9, (1,), np.float32)
+            self.action_space = gymnasium.spaces.Discrete(2)
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            self.at = 0
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action: Any) -> Any:
+            self.at += int(action)
+            return np.array([self.at], np.float32), 1.0, self.at >= self.length, False, {}
+
+    task = component("task", {"name": "gym/world/line", "kwargs": {"length": 2}})
+    episode = task.environment(problem := task.problems("test")[0])
+    episode.reset(problem)
+    assert [episode.step(1)[2] is None for _ in range(2)] == [True, False]
+    recipe = load("baselines/ppo_cartpole").changed({"task.name": "gym/world/line"})
+    assert Path(__file__).stem in "".join(sources.modules([recipe]))
+    with pytest.raises(ValueError, match="did you mean 'line'"):
+        component("task", {"name": "gym/world/lime"})
+
+
+def test_a_digest_is_that_of_any_python() -> None:
+    tree = ast.parse('"""a"""\ndef f(x: int = 1) -> str:\n    """b"""\n    return f"{x!r:>{3}}" or None\n')
+    assert sources._digest(tree) == "56fbc402861b"
+
+
+def test_a_module_is_the_same_while_it_does_the_same(tmp_path: Path) -> None:
+    digests = []
+    for i, text in enumerate(('"""a"""\nx = 1  # one\n', '"""b"""\n\nx  =  1\n', '"""a"""\nx = 2\n')):
+        path = tmp_path / f"{i}.py"
+        path.write_text(text)
+        digests.append(sources._digest(sources._tree(path)))
+    assert digests[0] == digests[1] != digests[2]
