@@ -46,7 +46,7 @@ class ClaimError(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One run to be made: `own`, the digests of the modules beside the core that it uses; `after`, the job whose weights
+    """One run to be made: `own`, digests of the modules beside the core that it uses; `after`, the job whose weights
     it starts from."""
 
     arm: str

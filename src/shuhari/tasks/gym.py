@@ -50,13 +50,13 @@ class Gym:
     """A Gymnasium environment, named as `gym/<id>`; the reward is `task`.
 
     path: the id (`CartPole-v1`; of another package `module:id`; `world/<name>`: one of kind `world`). kwargs: for
-    `gymnasium.make`, `max_episode_steps` among them. attributes: of the environment itself, set once it is made: its physics, where it keeps them so (set too
-    what it derives from them at the start, as CartPole's `polemass_length` from `length`). wrappers: dotted paths or
-    `file.py:Class`, called with the environment, the innermost first; with settings,
-    `{use = <path>, <setting> = ..}`. keep: the entries of a flat Box observation that are seen (empty: all), in this
-    order. stack: how many observations are seen at once, the oldest first. masks: whether an `action_mask` in `info`
-    becomes part of the observation. test_size: episodes of the test split. seed: moves the training episodes; those of
-    the test split are the same under every seed, so that runs of several seeds compare.
+    `gymnasium.make`, `max_episode_steps` among them. attributes: of the environment itself, set once it is made: its
+    physics, where it keeps them so (set too what it derives from them at the start, as CartPole's `polemass_length`
+    from `length`). wrappers: dotted paths or `file.py:Class`, called with the environment, the innermost first; with
+    settings, `{use = <path>, <setting> = ..}`. keep: the entries of a flat Box observation that are seen (empty: all),
+    in this order. stack: how many observations are seen at once, the oldest first. masks: whether an `action_mask` in
+    `info` becomes part of the observation. test_size: episodes of the test split. seed: moves the training episodes;
+    those of the test split are the same under every seed, so that runs of several seeds compare.
     Raises LookupError for an unknown id or wrapper, ModuleNotFoundError with the command that mends it for a missing
     library, ValueError for spaces that no model here reads.
     """
@@ -137,8 +137,9 @@ class Gym:
 
     def _made(self) -> Env:
         space, _, world = self.path.partition("/")
-        spec: Any = EnvSpec(self.path, find("world", world)) if space == "world" else self.path
-        if spec is self.path and ":" not in self.path and self.path not in gymnasium.registry:
+        made: Any = find("world", world) if space == "world" else None
+        spec = self.path if made is None else EnvSpec(self.path, made)
+        if made is None and ":" not in self.path and self.path not in gymnasium.registry:
             raise gymnasium.error.UnregisteredEnv
         try:
             env = gymnasium.make(spec, disable_env_checker=True, **self.kwargs)
