@@ -4,7 +4,8 @@ Axes: `B` rows (one context that a policy saw), `K` positions of what it did the
 `N` rows of the whole, `P` links. A batch is a *view*: whole columns plus an optional row index, gathered on first
 read, so taking rows, minibatches and replay draws copy nothing, and `ahead` finds successors from any of them.
 Columns are tensors with leading axis B in one flat dict. Text stays ragged: `step` [B] points into `arena`, where the
-models find the token ids. `parent` and `child` [B] index the whole (-1 none, child -2 several).
+models find the token ids. `parent`, `child` and `last` (of recorded episodes: where they end) [B] index the whole (-1
+none, child -2 several).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from shuhari.columns import BRANCH, DERIVED
 from shuhari.data import Status, Step, nearest
 
 STATUS = {s: i for i, s in enumerate(Status)}
-POINTERS = ("parent", "child")
+POINTERS = ("parent", "child", "last")  # columns that name rows of the whole
 
 
 class Batch:
@@ -252,7 +253,7 @@ class Batch:
         """Materialised, to ship or save: own copies of this view's rows, pointers within them, only the steps used."""
         names = (self.names() | {"parent", "child"}) - {"step"}
         columns = {n: self[n] for n in names}
-        for n in POINTERS:
+        for n in columns.keys() & POINTERS:
             columns[n] = self.local(columns[n])
         arena: list[Step] = []
         if "step" in self:

@@ -22,6 +22,13 @@ class Collected:
 
 
 @dataclass(frozen=True, eq=False)
+class Loaded:
+    """A data set was loaded, whole: the rows that will be learnt from, once, before the first of them is."""
+
+    batch: Batch
+
+
+@dataclass(frozen=True, eq=False)
 class Updated:
     """`ids` [B] are the rows learnt from, `columns` what the learner found out about them (priorities, errors)."""
 
@@ -55,7 +62,7 @@ class Committed:
     step: int
 
 
-Event = Collected | Updated | Amended | Evaluated | StageStarted | Committed
+Event = Collected | Loaded | Updated | Amended | Evaluated | StageStarted | Committed
 
 EVENTS = {"update": Updated, "step": Committed, "stage": StageStarted, "plateau": Evaluated}
 

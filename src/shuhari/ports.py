@@ -127,6 +127,13 @@ class Buffer(Protocol):
     def draw(self, ctx: Ctx) -> Iterator[Batch]: ...
 
 
+class Recording(Protocol):
+    """Episodes that were recorded, or are played for the purpose: `read` gives whole columns in episode order, each
+    episode's decisions and then its closing row (`buffers.recording.columns_of`); the same `seed`, the same columns."""
+
+    def read(self, task: Task, seed: int) -> Mapping[str, Tensor]: ...
+
+
 class Transform(Protocol):
     """Whole batch in, columns added, no gradient. Filters set weights to 0; they never delete rows."""
 
@@ -217,6 +224,7 @@ class Ctx(Protocol):
     engine: Engine
     task: Task
     ledger: dict[str, float]
+    weights: Mapping[str, float]  # reward name -> its weight in the trained reward
 
     @property
     def models(self) -> Mapping[str, Model]: ...

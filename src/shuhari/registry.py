@@ -30,6 +30,7 @@ KINDS = {
     "engine": "engines",
     "model": "models",
     "buffer": "buffers",
+    "recording": "buffers",
     "transform": "transforms",
     "objective": "objectives",
     "optimiser": "optimisers",

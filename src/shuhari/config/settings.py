@@ -35,6 +35,7 @@ KINDS: dict[Any, str] = {  # what an annotation asks for
     ports.Model: "model",
     ports.Policy: "model",
     ports.Buffer: "buffer",
+    ports.Recording: "recording",
     ports.Transform: "transform",
     ports.Objective: "objective",
     ports.Optimiser: "optimiser",

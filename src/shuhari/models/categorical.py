@@ -173,6 +173,10 @@ class CategoricalPolicy:
             some_allowed(allowed)
             return sampled(logits, sampling, noise, self._choices.start, allowed)
 
+    def decision(self, taken: Tensor) -> dict[str, Tensor]:
+        """The columns of decisions that the environment got as `taken` [B, ...]."""
+        return {"action": taken if self._choices.start is None else taken - self._choices.start}
+
     def observe(self, event: Event) -> None:
         self._inputs.observe(event)
 

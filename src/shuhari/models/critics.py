@@ -194,6 +194,10 @@ class DiscreteQ:
                 info["environment"] = action + self._start
         return Traces(action, logp, info=info)
 
+    def decision(self, taken: Tensor) -> dict[str, Tensor]:
+        """The columns of decisions that the environment got as `taken` [B, ...]."""
+        return {"action": taken - self._start}
+
     def observe(self, event: Event) -> None:
         self._inputs.observe(event)
 

@@ -116,6 +116,10 @@ class DeterministicPolicy:
             info = {"environment": self._scale(action), "epsilon": share}
         return Traces(action, made.log_prob(), info=info)
 
+    def decision(self, taken: Tensor) -> dict[str, Tensor]:
+        """The columns of decisions that the environment got as `taken` [B, ...]."""
+        return {"action": self._scale.inverse(taken)}
+
     def observe(self, event: Event) -> None:
         self._inputs.observe(event)
 

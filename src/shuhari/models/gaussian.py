@@ -249,6 +249,10 @@ class SquashedPolicy:
                 logp = mixed(logp, share, u.shape[1])
         return Traces(action, logp, info=info)
 
+    def decision(self, taken: Tensor) -> dict[str, Tensor]:
+        """The columns of decisions that the environment got as `taken` [B, ...]."""
+        return {"action": self._scale.inverse(taken)}
+
     def observe(self, event: Event) -> None:
         self._inputs.observe(event)
 

@@ -39,6 +39,11 @@ class Moments(nn.Module):
         """sqrt(var + 1e-8)."""
         return (self._all()[2] + TINY).sqrt()
 
+    @property
+    def empty(self) -> bool:
+        """Whether no row was ever counted."""
+        return float(self._all()[0]) <= PRIOR
+
     @torch.no_grad()
     def take(self, rows: Parts) -> None:
         """Count these rows in."""

@@ -18,12 +18,13 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
-from shuhari.events import Collected, Committed, Event
+from shuhari.events import Collected, Committed, Event, Loaded
 from shuhari.models.convolution import Convolution, is_image
 from shuhari.models.normaliser import Moments, Parts, merged, moments
 from shuhari.ports import Task
 
 MASK = "action_mask"  # PettingZoo's name for it
+TINY = 1e-12
 FORBIDDEN = -1e9  # the logit or value of what a mask forbids: finite, so that 0 times it is 0
 
 Seen = Tensor | Mapping[str, Tensor]
@@ -69,6 +70,10 @@ class Scale:
 
     def __call__(self, action: Tensor) -> Tensor:
         return torch.addcmul(self._middle, self._half, action).clamp(*self._bounds)
+
+    def inverse(self, action: Tensor) -> Tensor:
+        """Actions of the Box -> those in [-1, 1]; what is beyond the bounds counts as at them."""
+        return ((action - self._middle) / self._half.clamp(min=TINY)).clamp(-1, 1)
 
 
 def alternatives(space: Any) -> list[int]:
@@ -141,12 +146,13 @@ class Inputs(nn.Module):
     MultiBinary as it is), then images (a `Convolution` each), in the order of the keys.
 
     normalise: numbers go through running moments of the rows that were collected for training, counted in as each step
-    is committed, so that they stand still within a step. orthogonal: how convolutions begin. A model calls `observe`
+    is committed, so that they stand still within a step; those of a recorded data set as it is loaded, before its first
+    row is learnt from. orthogonal: how convolutions begin. A model calls `observe`
     with the events that it hears. TypeError for another space."""
 
     def __init__(self, space: Any, model: str, normalise: bool = False, orthogonal: bool = False) -> None:
         super().__init__()
-        self.keys = tuple(space) if isinstance(space, spaces.Dict) else ()
+        self.name, self.keys = model, tuple(space) if isinstance(space, spaces.Dict) else ()
         self.masked = MASK in self.keys
         parts: dict[str, Any] = {k: space[k] for k in self.keys if k != MASK} if self.keys else {"": space}
         self._numbers = [k for k, s in parts.items() if isinstance(s, spaces.Box) and not is_image(s)]
@@ -187,16 +193,26 @@ class Inputs(nn.Module):
     forward = __call__
 
     def observe(self, event: Event) -> None:
-        """Count the rows that decided something; what was counted holds from the next step on."""
+        """Count the rows that decided something; what was collected holds from the next step on, a data set at once.
+        ValueError at the end of a step where there has never been a row to count: what normalises would do nothing."""
         if self.moments is None:
             return
-        if isinstance(event, Collected) and bool((decides := event.batch.decides).any()):
+        if isinstance(event, Collected | Loaded) and bool((decides := event.batch.decides).any()):
             seen: Any = self.of(event.batch.take(decides))
             rows = moments(self._joined(seen if self.keys else {"": seen}))
+            if isinstance(event, Loaded):
+                self.moments.take(rows)
+                return
             self._pending = rows if self._pending is None else merged(self._pending, rows)
-        elif isinstance(event, Committed) and self._pending is not None:
-            self.moments.take(self._pending)
-            self._pending = None
+        elif isinstance(event, Committed):
+            if self._pending is not None:
+                self.moments.take(self._pending)
+                self._pending = None
+            elif self.moments.empty:
+                raise ValueError(
+                    f"the model {self.name!r}: normalise = true, and after a step there was nothing to take statistics "
+                    "from: nothing was collected, and no buffer has loaded a data set, as `offline` does"
+                )
 
     def _joined(self, parts: Mapping[str, Tensor]) -> Tensor:
         rows = [_rows(parts[k]) for k in self._numbers]

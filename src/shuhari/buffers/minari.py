@@ -1,0 +1,82 @@
+"""Data sets of Minari, the Farama Foundation's collection and format of recorded episodes.
+
+They are read from the local store (`MINARI_DATASETS_PATH`) or a directory. Nothing is downloaded: the error names the
+command that does. Axes: `T` decisions of an episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from shuhari.buffers.recording import RecordedEpisode, columns_of
+from shuhari.data import nearest
+from shuhari.ports import Task
+from shuhari.registry import register
+from shuhari.tasks.views import flat
+
+
+@register("recording", "minari")
+@dataclass
+class Minari:
+    """The data set `id` (`D4RL/pointmaze/umaze-v2`), or the one in the directory `path`. episodes: the first so many
+    (0: all). columns: names in the episodes' `infos` that become columns. reward: the name of its reward.
+
+    Nested observations become flat ones, keys joined by "/". Raises ModuleNotFoundError with the command that installs
+    Minari, LookupError for a data set that is not here, ValueError for a name that its infos lack."""
+
+    id: str = ""
+    path: str = ""
+    episodes: int = 0
+    columns: tuple[str, ...] = ()
+    reward: str = "task"
+
+    def __post_init__(self) -> None:
+        if bool(self.id) == bool(self.path):
+            raise ValueError(f"minari: id is {self.id!r} and path is {self.path!r}: expected one of them")
+
+    def read(self, task: Task, seed: int) -> dict[str, Tensor]:
+        return columns_of(self._episodes())
+
+    def _episodes(self) -> Iterator[RecordedEpisode]:
+        data = self._opened()
+        count = int(data.total_episodes)
+        whose = f"minari: {self.id or self.path}"
+        for episode in data.iterate_episodes(range(min(self.episodes or count, count))):
+            told = episode.infos or {}
+            for name in self.columns:
+                if name not in told:
+                    raise ValueError(f"{whose}: its infos have no {name!r}; {nearest(name, told)}")
+            seen: Any = episode.observations
+            actions: Any = episode.actions
+            if isinstance(actions, Mapping | tuple):
+                raise ValueError(f"{whose}: actions of several parts: expected one array")
+            yield RecordedEpisode(
+                flat(seen) if isinstance(seen, Mapping) else seen,
+                actions,
+                {self.reward: episode.rewards},
+                bool(episode.terminations[-1]),
+                {name: np.asarray(told[name])[: len(actions)] for name in self.columns},
+            )
+
+    def _opened(self) -> Any:
+        try:
+            import minari
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError('minari: pip install "shuhari[control]" (a library is missing)') from None
+        if self.path:
+            folder = Path(self.path).expanduser()
+            folder = folder / "data" if (folder / "data").is_dir() else folder
+            if not folder.is_dir():
+                raise FileNotFoundError(f"minari: no data set at {self.path!r}: expected the directory of one")
+            return minari.MinariDataset(folder)
+        known = minari.list_local_datasets()
+        if self.id not in known:
+            raise LookupError(f"minari: no data set {self.id!r} here; {nearest(self.id, known)}; to fetch it: "
+                              f"minari download {self.id}")  # fmt: skip
+        return minari.load_dataset(self.id)

@@ -1,0 +1,194 @@
+"""Recorded data for controllers: a data set of whole episodes, from which transitions are drawn.
+
+It wants nothing collected, so a stage may have no rollouts; beside a buffer of new rows in a `mixture` it is the other
+half. A draw is a view, as of `replay`: the whole data set lies behind it in episode order. Left out: data sets larger
+than memory.
+
+Axes: `N` rows of the data set, closing rows among them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.buffers.drawing import proportional
+from shuhari.buffers.recording import card_of, check_columns, digest, some_episodes
+from shuhari.data import Array, code, nearest
+from shuhari.events import Event, Loaded, StageStarted
+from shuhari.needs import role_model
+from shuhari.ports import Ctx, Recording
+from shuhari.registry import register
+
+SPLITS = ("train", "test")
+
+
+@register("buffer", "offline")
+@dataclass
+class Offline:
+    """`draws` batches of `size` transitions a step out of the data set `data`.
+
+    by: "": each transition once an epoch, in an order of its own each epoch. Else the name of a column (`return`, the
+    reward of the whole episode, is always there): transitions are drawn with replacement, in proportion to its value to
+    the `power`; with a `temperature` above 0 to exp(value / temperature), the values of the data set scaled to [0, 1]
+    (Hong et al. 2023, "Harnessing Mixed Offline RL Datasets via Trajectory Weighting", equation 6).
+
+    episodes: so many of the data set's (0: all), the first of an order that `seed` names, so that a smaller subset is
+    part of a larger one. test: the share of episodes that is held out, for evaluation alone. role: whose decisions the
+    actions are, as it would have made them. name: draws hang on it.
+
+    Columns: those of the data set; `reward`, by the run's weights; `action`; `logp`, which is unknown (NaN); `version`
+    -1; `last` [N], the row where the episode ends; `return`. As the first batch of a stage is drawn, `Loaded` tells the
+    whole data set, from which normalisers take their statistics. ValueError where the data set is not the task's, or is
+    another one than when the run began.
+    """
+
+    data: Recording
+    size: int = 256
+    draws: int = 1
+    by: str = ""
+    power: float = 1.0
+    temperature: float = 0.0
+    episodes: int = 0
+    test: float = 0.0
+    role: str = "policy"
+    stream: str = "rl"
+    seed: int = 0
+    name: str = "offline"
+    state: dict[str, Any] = field(
+        init=False, default_factory=lambda: {"at": 0, "order": 0, "told": False, "digest": ""}
+    )
+
+    def __post_init__(self) -> None:
+        for name, least in (("size", 1), ("draws", 0), ("temperature", 0), ("episodes", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"offline: {name} is {getattr(self, name)}: expected at least {least}")
+        if not 0 <= self.test < 1:
+            raise ValueError(f"offline: test is {self.test}: expected a share of the episodes, in [0, 1)")
+        if self.by == "" and (self.power != 1.0 or self.temperature):
+            raise ValueError("offline: power and temperature weigh a column: name it with `by`")
+        self.card: dict[str, Any] = {}  # of what is learnt from, once it is loaded
+        self._whole: dict[str, dict[str, Tensor]] = {}  # split -> columns
+        self._walk: tuple[int, Tensor] | None = None  # the order of this epoch, and its seed
+
+    def short(self) -> int:
+        return 0
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, StageStarted):
+            self.state["told"] = False  # models that are new in the stage have not heard of it
+
+    def draw(self, ctx: Ctx) -> Iterator[Batch]:
+        whole = self._loaded("train", ctx)
+        if not self.state["told"]:
+            self.state |= {"told": True, "digest": self.card["digest"]}
+            ctx.tell(Loaded(Batch(whole)))
+        for i in range(self.draws):
+            if self.by:
+                rows = self._rows[proportional(self._weight, self.size, ctx.rng(self.name, i))]
+            else:
+                rows = self._next(ctx)
+            yield Batch(whole, rows, stream=self.stream, full=True)
+
+    def held_out(self, split: str, n: int, ctx: Ctx) -> Iterator[Batch]:
+        """The transitions of up to n episodes of `split` (`test`: those that are held out), in one batch."""
+        if split not in SPLITS:
+            raise ValueError(f"offline: no split {split!r}; {nearest(split, SPLITS)}")
+        whole = self._loaded(split, ctx)
+        if whole:
+            episode = torch.unique(whole["episode"], return_inverse=True)[1]
+            rows = (whole["mask"].any(1) & (episode < n)).nonzero().squeeze(1)
+            yield Batch(whole, rows, stream=self.stream, full=True)
+
+    # ---------------------------------------------------------------- which rows
+
+    def _next(self, ctx: Ctx) -> Tensor:
+        """[size] the next rows of the walk, over the end of an epoch into the next."""
+        state, n, pieces, want = self.state, len(self._rows), list[Tensor](), self.size
+        while want:
+            if state["at"] == 0 or state["at"] >= n:
+                state["at"] = 0
+                state["order"] = int(torch.randint(2**62, (), generator=ctx.rng(self.name, "order", len(pieces))))
+            taken = self._rows[self._order(state["order"])[state["at"] : state["at"] + want]]
+            pieces.append(taken)
+            state["at"] += len(taken)
+            want -= len(taken)
+        return torch.cat(pieces) if len(pieces) > 1 else pieces[0]
+
+    def _order(self, seed: int) -> Tensor:
+        """[n] the order of the epoch that was begun with this seed."""
+        if self._walk is None or self._walk[0] != seed:
+            self._walk = seed, torch.randperm(len(self._rows), generator=torch.Generator().manual_seed(seed))
+        return self._walk[1]
+
+    def _weights(self, whole: dict[str, Tensor]) -> Array:
+        """[n] how likely each row that decides is to be drawn."""
+        if self.by not in whole:
+            raise ValueError(f"offline: by = {self.by!r}: the data set has no such column; {nearest(self.by, whole)}")
+        x = whole[self.by][self._rows].double().reshape(len(self._rows), -1).sum(1).numpy()
+        if self.temperature:
+            low, high = np.nanmin(x), np.nanmax(x)
+            w = np.exp((x - high) / max(high - low, 1e-12) / self.temperature)
+        elif np.nanmin(x) < 0:
+            raise ValueError(f"offline: by = {self.by!r}: its smallest value is {np.nanmin(x):g}, and a weight is not "
+                             "negative: set a temperature")  # fmt: skip
+        else:
+            w = x**self.power
+        w = np.where(np.isfinite(w), w, 0.0)  # what is unknown is not drawn
+        if not w.any():
+            raise ValueError(f"offline: by = {self.by!r}: every weight is 0: nothing can be drawn")
+        return w
+
+    # ---------------------------------------------------------------- the data set
+
+    def _loaded(self, split: str, ctx: Ctx) -> dict[str, Tensor]:
+        """The columns of a split (empty where nothing is held out), read once."""
+        if not self._whole:
+            columns = dict(self.data.read(ctx.task, self.seed))
+            check_columns(columns, ctx.task.spaces(), "offline")
+            n = int(columns["episode"].max()) + 1
+            order = torch.from_numpy(np.random.default_rng(code("offline", self.seed)).permutation(n))
+            held = round(self.test * n)
+            if held >= n or self.episodes > n - held:
+                raise ValueError(f"offline: the data set has {n} episodes, {held} of them held out: expected at least "
+                                 f"{max(self.episodes, 1)} to learn from")  # fmt: skip
+            kept = order[held:][: self.episodes or n]
+            train = columns if len(kept) == n else some_episodes(columns, kept)
+            self._whole = {"train": self._finished(train, ctx)}
+            self._whole["test"] = self._finished(some_episodes(columns, order[:held]), ctx) if held else {}
+            self._rows = self._whole["train"]["mask"].any(1).nonzero().squeeze(1)
+            self.card = {**card_of(self._whole["train"], "reward"), "digest": digest(train)}
+            if self.state["digest"] not in ("", self.card["digest"]):
+                raise ValueError(f"offline: the data set is not the one that the run began with: its digest is "
+                                 f"{self.card['digest']}, and was {self.state['digest']}")  # fmt: skip
+            if self.by:
+                self._weight = self._weights(self._whole["train"])
+        return self._whole[split]
+
+    def _finished(self, columns: dict[str, Tensor], ctx: Ctx) -> dict[str, Tensor]:
+        """With what the policy would have stored, and the reward that the run trains."""
+        out, mask = dict(columns), columns["mask"]
+        if "taken" in out:
+            taken = out.pop("taken")
+            decision = getattr(role_model(ctx.models, self.role), "decision", None)
+            out |= {"action": taken} if decision is None else decision(taken)
+        out["reward"] = torch.zeros(mask.shape)
+        for name, weight in ctx.weights.items():
+            if f"reward/{name}" not in out:
+                known = [n.removeprefix("reward/") for n in out if n.startswith("reward/")]
+                raise ValueError(f"offline: [reward.weights] names {name!r}, which the data set has not; "
+                                 f"{nearest(name, known)}")  # fmt: skip
+            out["reward"] += weight * out[f"reward/{name}"]
+        total = torch.zeros(int(out["episode"].max()) + 1).index_add_(0, out["episode"], out["reward"].sum(1))
+        out["return"] = total[out["episode"]]
+        out["logp"] = torch.where(mask, torch.nan, 0.0)
+        out["version"] = torch.full(mask.shape, -1)
+        out["id"] = (code(self.name) >> 8) + torch.arange(len(mask))
+        out["episode"] = (code(self.name, "episode") >> 8) + out["episode"]
+        return out

@@ -1,0 +1,221 @@
+"""Recorded episodes as columns: how the buffer `offline` keeps a data set, and what its card says of it.
+
+A data set is whole columns in episode order: of each episode its decisions, then one closing row that decides nothing
+(the last observation), as a rollout of lanes writes them. Text has no place here (see `demos`).
+
+Axes: `N` rows of a data set, `T` decisions of an episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.data import EMPTY, Array, nearest
+from shuhari.pack import dense
+
+BINS = 10  # a coverage counts the cells of a grid with so many an axis
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedEpisode:
+    """One episode: observations [T + 1, ...] (or a mapping of such), actions [T, ...] as the environment takes them,
+    rewards name -> [T]; finished: it ended by itself, not by a limit. columns: name -> [T, ...], kept as they are."""
+
+    observations: Any
+    actions: Array
+    rewards: Mapping[str, Array]
+    finished: bool
+    columns: Mapping[str, Array] = EMPTY
+
+    def __len__(self) -> int:
+        return len(self.actions)
+
+
+def columns_of(episodes: Iterable[RecordedEpisode]) -> dict[str, Tensor]:
+    """The columns of a data set out of its episodes; ValueError for none, and for one whose lengths do not fit.
+
+    `context` or `context/<key>`, `taken` (the action as the environment took it; `action` is the policy's to say),
+    `reward/<name>` [N, 1], `mask` [N, 1], `cont`, `child`, `last` (the row where the episode ends) and `episode` [N];
+    further columns are NaN (integers -1) in closing rows."""
+    some = [e for e in episodes if len(e)]
+    if not some:
+        raise ValueError("a data set without a decision: nothing to learn from")
+    for i, e in enumerate(some):
+        seen = _parts(e.observations)
+        found = {**{f"observations {k}".strip(): len(x) - 1 for k, x in seen.items()},
+                 **{f"reward {k!r}": len(x) for k, x in {**e.rewards, **e.columns}.items()}}  # fmt: skip
+        if wrong := next((k for k, n in found.items() if n != len(e)), ""):
+            raise ValueError(f"episode {i}: {len(e)} actions, and {wrong} for {found[wrong]} of them")
+    T = np.array([len(e) for e in some])
+    end = np.cumsum(T + 1) - 1  # the closing rows
+    N = int(end[-1]) + 1
+    decides = np.ones(N, bool)
+    decides[end] = False
+    cont = np.ones(N, np.float32)
+    cont[end] = [0.0 if e.finished else 1.0 for e in some]
+    out: dict[str, Tensor] = {}
+    parts = [_parts(e.observations) for e in some]
+    for key in parts[0]:
+        out[f"context/{key}" if key else "context"] = dense([np.concatenate([p[key] for p in parts])])[0]
+    out["taken"] = _spread([e.actions for e in some], decides, 0)
+    for name in dict.fromkeys(n for e in some for n in e.rewards):
+        told = [np.asarray(e.rewards.get(name, np.full(len(e), np.nan)), np.float32) for e in some]
+        out[f"reward/{name}"] = _spread(told, decides, 0)[:, None]
+    for name in dict.fromkeys(n for e in some for n in e.columns):
+        like = next(e.columns[name] for e in some if name in e.columns)
+        fill = -1 if np.asarray(like).dtype.kind in "iu" else np.nan
+        told = [np.asarray(e.columns.get(name, np.full((len(e), *np.shape(like)[1:]), fill))) for e in some]
+        out[name] = _spread(told, decides, fill)
+    rows = np.arange(N)
+    out["mask"] = torch.from_numpy(decides)[:, None]
+    out["cont"] = torch.from_numpy(cont)
+    out["child"] = torch.from_numpy(np.where(decides, rows + 1, -1))
+    out["last"] = torch.from_numpy(np.repeat(end, T + 1))
+    out["episode"] = torch.from_numpy(np.repeat(np.arange(len(some)), T + 1))
+    return out
+
+
+def joined(sets: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Data sets one after the other. ValueError where they differ in what they have."""
+    out: dict[str, list[Tensor]] = {}
+    rows = episodes = 0
+    for i, columns in enumerate(sets):
+        if i and columns.keys() != out.keys():
+            odd = min(columns.keys() ^ out.keys())
+            raise ValueError(f"data sets that differ in their columns do not join: {odd!r} is in some of them alone")
+        for name, x in columns.items():
+            shift = rows if name in ("child", "last") else episodes if name == "episode" else 0
+            out.setdefault(name, []).append(torch.where(x < 0, x, x + shift) if shift else x)
+        rows, episodes = rows + len(columns["mask"]), episodes + int(columns["episode"].max()) + 1
+    return {name: torch.cat(pieces) for name, pieces in out.items()}
+
+
+def some_episodes(columns: Mapping[str, Tensor], episodes: Tensor) -> dict[str, Tensor]:
+    """The data set of these episodes alone, in the order of the whole."""
+    keep = torch.isin(columns["episode"], episodes)
+    to = keep.cumsum(0) - 1
+    out = {name: x[keep] for name, x in columns.items()}
+    for name in ("child", "last"):
+        out[name] = torch.where(out[name] < 0, -1, to[out[name]])
+    out["episode"] = torch.unique(out["episode"], return_inverse=True)[1]
+    return out
+
+
+def chains(columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A data set of rows that stand in any order and point to their successors (a replay's): brought into episode
+    order, with `last` and `episode`. Rows that decide and lead nowhere (their successor has been overwritten or is yet
+    to come) close what was before them."""
+    child = columns["child"]
+    N = len(child)
+    first = torch.ones(N, dtype=torch.bool)
+    first[child[child >= 0]] = False
+    place, depth, at = torch.empty(N, dtype=torch.long), torch.zeros(N, dtype=torch.long), first.nonzero().squeeze(1)
+    chain, d = torch.arange(len(at)), 0
+    while len(at):
+        place[at], depth[at] = chain, d
+        on = child[at] >= 0
+        at, chain, d = child[at[on]], chain[on], d + 1
+    order = torch.from_numpy(np.lexsort((depth.numpy(), place.numpy())))
+    alone = torch.bincount(place)[place] < 2  # a closing row whose decisions are gone
+    order = order[~alone[order]]
+    out = {name: x[order] for name, x in columns.items() if name not in ("child", "episode", "last")}
+    place = torch.unique_consecutive(place[order], return_inverse=True)[1]
+    end = torch.bincount(place).cumsum(0) - 1
+    rows = torch.arange(len(order))
+    decides = rows != end[place]
+    out["mask"] = out["mask"] & decides[:, None]
+    for name in [n for n in out if n.partition("/")[0] == "reward"]:
+        out[name] = out[name].masked_fill(~decides[:, None], 0.0)
+    return {**out, "child": torch.where(decides, rows + 1, -1), "last": end[place], "episode": place}
+
+
+def check_columns(columns: Mapping[str, Tensor], spaces: tuple[Any, Any] | None, whose: str) -> None:
+    """ValueError where the observations or actions of a data set are not those of a task."""
+    if spaces is None:
+        raise TypeError(f"{whose}: recorded episodes are a controller's, and the task is one of text (see 'demos')")
+    seen, does = spaces
+    parts = {f"context/{k}": s for k, s in seen.items()} if hasattr(seen, "spaces") else {"context": seen}
+    have = {n for n in columns if n.partition("/")[0] == "context"}
+    if have != parts.keys():
+        lost = min(parts.keys() - have, default=min(have, default=""))
+        raise ValueError(f"{whose}: the data set has {', '.join(sorted(have)) or 'no observations'}, and the task "
+                         f"{', '.join(parts)}; {nearest(lost, have)}")  # fmt: skip
+    for name, space in {**parts, **({"taken": does} if "taken" in columns else {})}.items():
+        got, want = tuple(columns[name].shape[1:]), tuple(space.shape or ())
+        if got != want:
+            raise ValueError(f"{whose}: {name.replace('taken', 'actions')} of shape {got}: the task's are {want} "
+                             f"({space})")  # fmt: skip
+
+
+def card_of(columns: Mapping[str, Tensor], reward: str) -> dict[str, Any]:
+    """What there is to know of a data set: counts, the returns (sums of `reward`) and lengths of its episodes, the
+    share that ended by itself, coverage, and a digest of all columns.
+
+    coverage: how many cells of a grid over observations and actions (10 bins an axis between the extremes; integers
+    stand for themselves) are visited, as a share of the transitions; 1: no two are alike."""
+    decides, episode = columns["mask"].any(1), torch.unique(columns["episode"], return_inverse=True)[1]
+    n = int(episode.max()) + 1
+    total = torch.zeros(n, dtype=torch.float64).index_add_(0, episode, columns[reward].double().sum(1))
+    length = torch.bincount(episode[decides], minlength=n).double()
+    count = int(decides.sum())
+    ends = columns["last"].unique()
+    return {
+        "episodes": n,
+        "transitions": count,
+        "return": {"of": reward, "mean": round(float(total.mean()), 6), "quantiles": _quantiles(total)},
+        "length": {"mean": round(float(length.mean()), 6), "quantiles": _quantiles(length)},
+        "finished": round(float((columns["cont"][ends] == 0).double().mean()), 6),
+        "coverage": round(_cells(columns, decides) / count, 6),
+        "digest": digest(columns),
+    }
+
+
+def digest(columns: Mapping[str, Tensor]) -> str:
+    """A hash of names, types and numbers of all columns."""
+    h = blake2b(digest_size=16)
+    for name in sorted(columns):
+        x = columns[name].contiguous()
+        h.update(f"{name} {x.dtype} {tuple(x.shape)}".encode())
+        h.update(x.view(torch.uint8).numpy().data if x.numel() and x.dim() else b"")
+    return h.hexdigest()
+
+
+def _quantiles(x: Tensor) -> list[float]:
+    """The least, the quartiles, and the largest."""
+    at = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0], dtype=torch.float64)
+    return [round(v, 6) for v in torch.quantile(x, at).tolist()]
+
+
+def _cells(columns: Mapping[str, Tensor], decides: Tensor) -> int:
+    """How many cells are visited."""
+    axes = []
+    for name, x in columns.items():
+        if name.partition("/")[0] not in ("context", "taken", "action") or x.dtype == torch.uint8:
+            continue  # images have no grid
+        flat = x[decides].reshape(int(decides.sum()), -1)
+        if flat.is_floating_point():
+            low, high = flat.amin(0), flat.amax(0)
+            flat = ((flat - low) / (high - low).clamp(min=1e-12) * BINS).long().clamp(max=BINS - 1)
+        axes.append(flat.long())
+    return len(torch.unique(torch.cat(axes, 1), dim=0)) if axes else 0
+
+
+def _parts(observations: Any) -> dict[str, Array]:
+    if isinstance(observations, Mapping):
+        return {str(k): np.asarray(x) for k, x in observations.items()}
+    return {"": np.asarray(observations)}
+
+
+def _spread(pieces: Sequence[Array], decides: Array, fill: float) -> Tensor:
+    """[N, ...] the rows of episodes on those that decide, `fill` in closing rows."""
+    x = np.concatenate([np.asarray(p) for p in pieces])
+    out = np.full((len(decides), *x.shape[1:]), fill, x.dtype)
+    out[decides] = x
+    return dense([out])[0]

@@ -1,0 +1,203 @@
+"""Where a data set comes from: a policy that plays the task, files, other data sets side by side.
+
+Each gives whole columns in episode order (`recording`). Data sets of Minari are read in `minari`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.buffers.recording import RecordedEpisode, card_of, columns_of, joined, some_episodes
+from shuhari.data import Array, Status, code, nearest
+from shuhari.ports import Recording, Task
+from shuhari.registry import located, register
+from shuhari.store import tensors
+from shuhari.store.files import write_file
+
+Expert = Callable[[Any, np.random.Generator], Any]
+"""(observation, generator of random numbers) -> the action as the environment takes it"""
+
+COLUMNS, CARD = "columns.safetensors", "card.json"
+LAYOUT = ("observations", "actions", "rewards", "terminals", "timeouts")  # of D4RL and OGBench
+
+
+@register("recording", "played")
+@dataclass
+class Played:
+    """Episodes of the task, played by a scripted policy: its problems of `train`, from index `first` on.
+
+    policy: `expert` (what the task offers under that name), `random` (uniform over the action space), or a dotted path
+    or `file.py:function` of (observation, generator) -> action. epsilon: the share of uniform actions in between.
+    noise: the standard deviation of normal noise on the actions of a bounded Box, as a share of half its range; what is
+    beyond the bounds is clipped. max_steps: an episode is cut there. Every reward of the task is kept. Raises TypeError
+    for a task without environments, ValueError for settings that its actions do not take.
+    """
+
+    policy: str = "expert"
+    episodes: int = 20
+    epsilon: float = 0.0
+    noise: float = 0.0
+    max_steps: int = 1000
+    first: int = 1_000_000
+
+    def __post_init__(self) -> None:
+        for name, least in (("episodes", 1), ("epsilon", 0), ("noise", 0), ("max_steps", 1)):
+            if not getattr(self, name) >= least:
+                raise ValueError(f"played: {name} is {getattr(self, name)}: expected at least {least}")
+        if self.epsilon > 1:
+            raise ValueError(f"played: epsilon is {self.epsilon}: expected a share, in [0, 1]")
+
+    def read(self, task: Task, seed: int) -> dict[str, Tensor]:
+        found = task.spaces()
+        if found is None:
+            raise TypeError(f"played: the task {type(task).__name__} has no spaces: it is one of text (see 'demos')")
+        space: Any = found[1]
+        if self.noise and not (hasattr(space, "is_bounded") and space.is_bounded()):
+            raise ValueError(f"played: noise is {self.noise}: it is for a Box with bounds, and the actions are {space}")
+        expert, source = scripted(task, self.policy), task.problems("train")
+        return columns_of(self._play(task, source[self.first + i], expert, seed) for i in range(self.episodes))
+
+    def _play(self, task: Task, problem: Any, expert: Expert, seed: int) -> RecordedEpisode:
+        rng = np.random.default_rng(code("played", seed, problem.id))
+        env: Any = task.environment(problem)
+        if env is None:
+            raise TypeError(f"played: the task {type(task).__name__} gives its problems no environment")
+        space: Any = task.spaces()[1]  # type: ignore[index]
+        observed, actions, rewards, status = [env.reset(problem)], list[Any](), list[Mapping[str, Any]](), None
+        while status is None and len(actions) < self.max_steps:
+            action = _uniform(space, rng) if rng.random() < self.epsilon else expert(observed[-1], rng)
+            if self.noise:
+                noise = self.noise * (space.high - space.low) / 2 * rng.normal(size=space.shape)
+                action = np.clip(action + noise, space.low, space.high)
+            action = np.asarray(action, space.dtype)
+            seen, reward, status = env.step(action)
+            observed.append(seen)
+            actions.append(action)
+            rewards.append(reward)
+        names = dict.fromkeys(n for r in rewards for n in r)
+        earned = {n: np.array([float(r.get(n, 0.0)) for r in rewards], np.float32) for n in names}
+        return RecordedEpisode(_stacked(observed), np.stack(actions), earned, status is Status.FINISHED)
+
+
+def scripted(task: Task, policy: str) -> Expert:
+    """The policy called so: see `Played`. LookupError for none."""
+    if policy == "random":
+        space: Any = task.spaces()[1]  # type: ignore[index]
+        return lambda observation, rng: _uniform(space, rng)
+    if policy == "expert":
+        own = getattr(task, "expert", None)
+        if own is None:
+            raise LookupError(f"the task {type(task).__name__} offers no expert: name a policy of your own, "
+                              "'file.py:function' of (observation, generator) -> action, or 'random'")  # fmt: skip
+        return own
+    found: Any = located("policy", policy, ("expert", "random"))
+    return cast(Expert, found() if inspect.isclass(found) else found)
+
+
+@register("recording", "joined")
+@dataclass
+class Joined:
+    """Several data sets side by side, in order: `parts`, by name. share: name -> the share of its episodes that is
+    taken, the first of them."""
+
+    parts: Mapping[str, Recording]
+    share: Mapping[str, float] = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        self.share = self.share or {}
+        for name, x in self.share.items():
+            if name not in self.parts:
+                raise ValueError(f"joined: share.{name}: no such part; {nearest(name, self.parts)}")
+            if not 0 < x <= 1:
+                raise ValueError(f"joined: share.{name} is {x}: expected a number in (0, 1]")
+
+    def read(self, task: Task, seed: int) -> dict[str, Tensor]:
+        sets = []
+        for name, part in self.parts.items():
+            columns = dict(part.read(task, seed))
+            if (share := self.share.get(name, 1.0)) < 1:
+                n = int(columns["episode"].max()) + 1
+                columns = some_episodes(columns, torch.arange(max(1, round(share * n))))
+            sets.append(columns)
+        return joined(sets)
+
+
+@register("recording", "file")
+@dataclass
+class Stored:
+    """A data set on disk: a directory that `save` or `shuhari export RUN DIR --replay` wrote, or an `.npz` file with
+    the arrays of D4RL and OGBench: `observations`, `actions`, `terminals` and, if there are any, `rewards`,
+    `timeouts` and `next_observations`; others of the same length become columns.
+
+    Where an episode of an `.npz` file has no final observation (no `next_observations`), the last transition has none
+    either, and is left out unless the episode ended there. reward: the name of what `rewards` says."""
+
+    path: str = ""
+    reward: str = "task"
+
+    def read(self, task: Task, seed: int) -> dict[str, Tensor]:
+        path = Path(self.path).expanduser()
+        if (path / COLUMNS).is_file():
+            return tensors.read(path / COLUMNS)
+        if path.suffix != ".npz" or not path.is_file():
+            told = f"expected a directory with {COLUMNS}, or an .npz file"
+            raise FileNotFoundError(f"file: no data set at {self.path!r}: {told}")
+        with np.load(path, allow_pickle=False) as found:
+            arrays = {name: found[name] for name in found.files}
+        for name in ("observations", "actions", "terminals"):
+            if name not in arrays:
+                raise ValueError(f"{self.path}: no array {name!r}; {nearest(name, arrays)}")
+        return columns_of(_episodes(arrays, self.reward))
+
+
+def save(columns: Mapping[str, Tensor], directory: Path, reward: str = "reward/task", source: str = "") -> Path:
+    """Write a data set and its card, for the recording `file`."""
+    directory.mkdir(parents=True, exist_ok=True)
+    write_file(directory / COLUMNS, tensors.pack(dict(columns)))
+    card = {"format": 1, "source": source, **card_of(columns, reward)}
+    (directory / CARD).write_text(json.dumps(card, indent=2) + "\n")
+    return directory
+
+
+def _episodes(arrays: Mapping[str, Array], reward: str) -> list[RecordedEpisode]:
+    n = len(arrays["actions"])
+    over = arrays["terminals"].astype(bool)
+    end = over | arrays.get("timeouts", np.zeros(n)).astype(bool)
+    end[-1] = True
+    more = {k: x for k, x in arrays.items() if k not in (*LAYOUT, "next_observations") and len(x) == n}
+    episodes, start = [], 0
+    for stop in (np.flatnonzero(end) + 1).tolist():
+        seen = arrays["observations"][start:stop]
+        if "next_observations" in arrays:
+            seen, stop_at = np.concatenate([seen, arrays["next_observations"][stop - 1 : stop]]), stop
+        elif over[stop - 1]:
+            seen, stop_at = np.concatenate([seen, seen[-1:]]), stop  # worth nothing, so anything may stand there
+        else:
+            stop_at = stop - 1
+        rows = slice(start, stop_at)
+        earned = {reward: arrays["rewards"][rows]} if "rewards" in arrays else {}
+        columns, finished = {k: x[rows] for k, x in more.items()}, bool(over[stop - 1]) and stop_at == stop
+        episodes.append(RecordedEpisode(seen, arrays["actions"][rows], earned, finished, columns))
+        start = stop
+    return episodes
+
+
+def _uniform(space: Any, rng: np.random.Generator) -> Any:
+    """A uniform action, by this generator alone."""
+    space.seed(int(rng.integers(2**31)))
+    return space.sample()
+
+
+def _stacked(observed: list[Any]) -> Any:
+    if isinstance(observed[0], Mapping):
+        return {k: np.stack([o[k] for o in observed]) for k in observed[0]}
+    return np.stack([np.asarray(o) for o in observed])

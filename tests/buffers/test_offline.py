@@ -1,0 +1,457 @@
+"""Recorded data: what is kept of episodes, which rows are drawn how often, and where data sets come from."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shuhari.batch import Batch
+from shuhari.buffers.mixture import joined as mixed
+from shuhari.buffers.offline import Offline
+from shuhari.buffers.recording import RecordedEpisode, chains, check_columns, columns_of, joined, some_episodes
+from shuhari.buffers.recordings import Joined, Played, Stored, save
+from shuhari.config.recipe import load
+from shuhari.data import code
+from shuhari.events import Loaded, StageStarted
+from shuhari.join import cat
+from shuhari.loop.run import loop, open_run, train
+from shuhari.store import codec
+from shuhari.tasks.gridworld import Gridworld
+from shuhari.tasks.gym import Gym
+
+
+def episode(first: int, length: int, finished: bool, **columns: Any) -> RecordedEpisode:
+    """States count up from `first`, actions are the states, rewards a tenth of them."""
+    states = np.arange(first, first + length + 1, dtype=np.float64)[:, None]
+    return RecordedEpisode(states, np.arange(first, first + length), {"task": states[:-1, 0] / 10}, finished, columns)
+
+
+EPISODES = [episode(0, 3, True), episode(10, 1, False), episode(20, 2, False)]
+
+
+class Given:
+    """A recording of given columns."""
+
+    def __init__(self, episodes: list[RecordedEpisode]) -> None:
+        self.episodes = episodes
+
+    def read(self, task: Any, seed: int) -> dict[str, torch.Tensor]:
+        return columns_of(self.episodes)
+
+
+class Context(SimpleNamespace):
+    """As much of a run as a buffer asks."""
+
+    def __init__(self, step: int = 0, **fields: Any) -> None:
+        from gymnasium import spaces
+
+        seen = spaces.Box(-np.inf, np.inf, (1,)), spaces.Discrete(30)
+        given = {"task": SimpleNamespace(spaces=lambda: seen), "models": {"policy": object()}, "weights": {"task": 1.0}}
+        super().__init__(**{**given, "told": [], **fields})
+        self.tell = self.told.append
+        self.rng = lambda *key: torch.Generator().manual_seed(code(step, *key))
+
+
+def drawn(buffer: Offline, step: int = 0) -> list[Batch]:
+    return list(buffer.draw(Context(step)))
+
+
+def test_episodes_become_rows_in_order_with_where_they_end() -> None:
+    c = columns_of(EPISODES)
+    assert c["context"][:, 0].tolist() == [0, 1, 2, 3, 10, 11, 20, 21, 22]
+    assert c["mask"][:, 0].tolist() == [True, True, True, False, True, False, True, True, False]
+    assert c["child"].tolist() == [1, 2, 3, -1, 5, -1, 7, 8, -1]
+    assert c["last"].tolist() == [3, 3, 3, 3, 5, 5, 8, 8, 8]
+    assert c["cont"].tolist() == [1, 1, 1, 0, 1, 1, 1, 1, 1]  # the first ended by itself, the others were cut
+    assert c["reward/task"][:, 0].tolist() == pytest.approx([0, 0.1, 0.2, 0, 1, 0, 2, 2.1, 0])
+    assert c["episode"].tolist() == [0, 0, 0, 0, 1, 1, 2, 2, 2]
+    assert c["context"].dtype == torch.float32
+
+
+def test_columns_that_an_episode_lacks_are_unknown() -> None:
+    c = columns_of([episode(0, 2, True, goal=np.array([4, 5])), episode(5, 1, True)])
+    assert c["goal"].tolist() == [4, 5, -1, -1, -1]
+    with pytest.raises(ValueError, match=r"episode 0: 2 actions, and reward 'goal' for 3"):
+        columns_of([episode(0, 2, True, goal=np.zeros(3))])
+    with pytest.raises(ValueError, match="without a decision"):
+        columns_of([])
+
+
+def test_joined_and_cut_data_sets_point_within_themselves() -> None:
+    c = columns_of(EPISODES)
+    both = joined([c, c])
+    assert both["last"].tolist() == [*c["last"].tolist(), *(c["last"] + 9).tolist()]
+    assert both["episode"].tolist()[-1] == 5 and both["child"].tolist()[9:12] == [10, 11, 12]
+    part = some_episodes(c, torch.tensor([2, 0]))
+    assert part["context"][:, 0].tolist() == [0, 1, 2, 3, 20, 21, 22]
+    assert part["child"].tolist() == [1, 2, 3, -1, 5, 6, -1] and part["last"].tolist() == [3, 3, 3, 3, 6, 6, 6]
+    with pytest.raises(ValueError, match="'goal'"):
+        joined([c, {**c, "goal": c["cont"]}])
+
+
+def test_rows_in_any_order_become_episodes_again() -> None:
+    c = columns_of(EPISODES)
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(3))
+    back = order.argsort()
+    child = c["child"][order]
+    mixed_up = {n: x[order] for n, x in c.items()} | {"child": torch.where(child < 0, -1, back[child])}
+    found = chains(mixed_up)
+    starts = found["context"][torch.cat([torch.tensor([0]), found["last"].unique()[:-1] + 1])][:, 0].tolist()
+    assert sorted(starts) == [0, 10, 20]
+    for a, b in zip(found["last"].unique().tolist(), found["last"].unique().tolist(), strict=True):
+        assert found["context"][b, 0] in (3, 11, 22) and not bool(found["mask"][a])
+    assert found["reward/task"].sum() == pytest.approx(float(c["reward/task"].sum()))
+
+
+def test_a_chain_that_leads_nowhere_closes_before_its_last_row() -> None:
+    c = {n: x[:3] for n, x in columns_of(EPISODES).items()}  # the closing row is gone
+    found = chains({**c, "child": torch.tensor([1, 2, -1])})
+    assert found["mask"][:, 0].tolist() == [True, True, False]
+    assert found["reward/task"][:, 0].tolist() == pytest.approx([0, 0.1, 0])
+    assert found["cont"].tolist()[-1] == 1
+
+
+def test_each_transition_once_an_epoch_and_orders_differ() -> None:
+    buffer = Offline(Given(EPISODES), size=4, draws=3)  # six transitions: three batches of four are two epochs
+    seen = torch.cat([b["action"] for b in drawn(buffer)]).tolist()
+    transitions = [0, 1, 2, 10, 20, 21]
+    assert sorted(seen[:6]) == transitions == sorted(seen[6:])
+    later = torch.cat([b["action"] for b in drawn(buffer, 1)]).tolist()
+    assert sorted(later[:6]) == transitions and len({tuple(x) for x in (seen[:6], seen[6:], later[:6])}) > 1
+
+
+def test_a_draw_is_a_view_with_successors_and_unknown_behaviour() -> None:
+    buffer, ctx = Offline(Given(EPISODES), size=6), Context()
+    (batch,) = buffer.draw(ctx)
+    ahead = batch.ahead()
+    assert torch.equal(ahead["context"], batch["context"] + 1)
+    assert bool(batch["logp"].isnan().all()) and bool((batch["version"] == -1).all())
+    ends = batch.whole["context"][batch["last"]][:, 0]
+    assert {(int(a), int(e)) for a, e in zip(batch["action"], ends, strict=True)} == {
+        (0, 3), (1, 3), (2, 3), (10, 11), (20, 22), (21, 22),
+    }  # fmt: skip
+    by_start = {0: 0.3, 1: 0.3, 2: 0.3, 10: 1.0, 20: 4.1, 21: 4.1}
+    for a, r in zip(batch["action"].tolist(), batch["return"].tolist(), strict=True):
+        assert r == pytest.approx(by_start[a])
+    assert buffer.short() == 0 and batch.weight("rl").tolist() == [[1.0]] * 6
+
+
+def test_draws_by_a_column_are_as_often_as_it_weighs() -> None:
+    n = 40_000
+    for fields, weigh in (
+        ({}, lambda x: x),
+        ({"power": 2.0}, lambda x: x**2),
+        ({"temperature": 0.5}, lambda x: np.exp(x / (4.1 - 0.3) / 0.5)),
+    ):
+        (batch,) = drawn(Offline(Given(EPISODES), size=n, by="return", **fields))
+        values = np.array([0.3, 0.3, 0.3, 1.0, 4.1, 4.1])
+        expected = n * weigh(values) / weigh(values).sum()
+        counts = np.array([int((batch["action"] == a).sum()) for a in (0, 1, 2, 10, 20, 21)])
+        assert ((counts - expected) ** 2 / expected).sum() < 25  # chi square with 5 degrees of freedom
+
+
+def test_weights_that_are_none_are_refused() -> None:
+    below = RecordedEpisode(np.zeros((2, 1)), np.zeros(1, int), {"task": np.array([-1.0])}, True)
+    with pytest.raises(ValueError, match="set a temperature"):
+        drawn(Offline(Given([below]), by="return"))
+    with pytest.raises(ValueError, match="did you mean 'return'"):
+        drawn(Offline(Given(EPISODES), by="retrun"))
+    with pytest.raises(ValueError, match="every weight is 0"):
+        drawn(Offline(Given([episode(0, 1, True)]), by="return"))
+    with pytest.raises(ValueError, match="name it with `by`"):
+        Offline(Given(EPISODES), power=2.0)
+
+
+def test_smaller_subsets_are_parts_of_larger_ones_and_held_out_episodes_of_none() -> None:
+    many = [episode(100 * i, 1 + i % 3, True) for i in range(20)]
+    starts = lambda buffer: set((drawn(buffer)[0].whole["context"][:, 0] // 100).tolist())  # noqa: E731
+    sets = [starts(Offline(Given(many), episodes=k, test=0.2)) for k in (2, 5, 16)]
+    assert [len(s) for s in sets] == [2, 5, 16] and sets[0] < sets[1] < sets[2]
+    assert starts(Offline(Given(many), episodes=5, seed=1)) != starts(Offline(Given(many), episodes=5))
+    buffer = Offline(Given(many), test=0.2)
+    (held,) = buffer.held_out("test", 100, Context())
+    assert set((held["context"][:, 0] // 100).tolist()) == set(range(20)) - starts(buffer)
+    assert len((next(buffer.held_out("test", 2, Context()))["context"][:, 0] // 100).unique()) == 2
+    with pytest.raises(ValueError, match="20 episodes, 4 of them held out"):
+        drawn(Offline(Given(many), episodes=17, test=0.2))
+
+
+def test_it_goes_on_where_it_was_and_only_with_the_same_data() -> None:
+    a = Offline(Given(EPISODES), size=4)
+    drawn(a)
+    b = Offline(Given(EPISODES), size=4)
+    b.state = codec.loads(codec.dumps(a.state))
+    assert torch.equal(drawn(a, 1)[0]["action"], drawn(b, 1)[0]["action"])
+    c = Offline(Given(EPISODES[:2]), size=4)
+    c.state = codec.loads(codec.dumps(a.state))
+    with pytest.raises(ValueError, match="not the one that the run began with"):
+        drawn(c, 1)
+
+
+def test_a_data_set_is_told_once_a_stage() -> None:
+    buffer, ctx = Offline(Given(EPISODES), size=4, draws=2), Context()
+    list(buffer.draw(ctx)), list(buffer.draw(ctx))
+    assert [type(e) for e in ctx.told] == [Loaded] and len(ctx.told[0].batch) == 9
+    buffer.observe(StageStarted("later"))
+    list(buffer.draw(ctx))
+    assert len(ctx.told) == 2
+
+
+def test_beside_other_rows_pointers_hold() -> None:
+    (a,), (b,) = drawn(Offline(Given(EPISODES), size=6)), drawn(Offline(Given(EPISODES[:1]), size=3, name="second"))
+    both = mixed([b, a])
+    assert len(both) == 9 and torch.equal(both.ahead()["context"], both["context"] + 1)
+    whole = cat([Batch(columns_of(EPISODES)), Batch(columns_of(EPISODES))])
+    assert whole["last"].tolist()[9:] == [12, 12, 12, 12, 14, 14, 17, 17, 17]
+    view = Batch(columns_of(EPISODES)).take(torch.tensor([6, 8]))
+    assert view.flat()["last"].tolist() == [1, 1] and view.take(torch.tensor([0])).flat()["last"].tolist() == [-1]
+
+
+def test_the_reward_is_the_runs_and_a_name_that_is_missing_is_told() -> None:
+    two = [RecordedEpisode(e.observations, e.actions, {**e.rewards, "cost": np.ones(len(e))}, True) for e in EPISODES]
+    (batch,) = Offline(Given(two), size=6).draw(Context(weights={"task": 2.0, "cost": -1.0}))
+    assert batch["reward"].sum() == pytest.approx(2 * 5.4 - 6)
+    with pytest.raises(ValueError, match=r"'tsk', which the data set has not; did you mean 'task'"):
+        next(Offline(Given(two)).draw(Context(weights={"tsk": 1.0})))
+
+
+def test_data_of_another_task_is_refused() -> None:
+    from gymnasium import spaces
+
+    c = columns_of(EPISODES)
+    with pytest.raises(ValueError, match=r"shape \(1,\): the task's are \(2,\)"):
+        check_columns(c, (spaces.Box(-1, 1, (2,)), spaces.Discrete(3)), "offline")
+    with pytest.raises(ValueError, match=r"actions of shape \(\): the task's are \(1,\)"):
+        check_columns(c, (spaces.Box(-1, 1, (1,)), spaces.Box(-1, 1, (1,))), "offline")
+    with pytest.raises(ValueError, match="context/a"):
+        check_columns(c, (spaces.Dict(a=spaces.Box(-1, 1, (1,))), spaces.Discrete(3)), "offline")
+    with pytest.raises(TypeError, match="text"):
+        check_columns(c, None, "offline")
+
+
+def test_the_card_counts() -> None:
+    buffer = Offline(Given(EPISODES), size=6)
+    drawn(buffer)
+    card = buffer.card
+    assert (card["episodes"], card["transitions"]) == (3, 6)
+    assert card["return"]["mean"] == pytest.approx((0.3 + 1.0 + 4.1) / 3, abs=1e-6)
+    assert card["return"]["quantiles"] == pytest.approx([0.3, 0.65, 1.0, 2.55, 4.1], abs=1e-6)
+    assert card["length"]["mean"] == 2 and card["finished"] == pytest.approx(1 / 3, abs=1e-6)
+    assert card["coverage"] == 1  # no two transitions are alike
+    twice = Offline(Given([*EPISODES, *EPISODES]), size=6)
+    drawn(twice)
+    assert twice.card["coverage"] == 0.5 and twice.card["digest"] != card["digest"]
+
+
+# ---------------------------------------------------------------- where data comes from
+
+
+def right(observation: int, rng: Any) -> int:
+    """Of a corridor, the way to the goal."""
+    return 1
+
+
+CORRIDOR = Gridworld(cells=("S...G",), slip=0.0)
+
+
+def test_a_scripted_policy_plays_the_task() -> None:
+    columns = Played(f"{__file__}:right", episodes=3).read(CORRIDOR, 0)
+    assert columns["context"].tolist() == [0, 1, 2, 3, 4] * 3
+    assert columns["taken"][columns["mask"][:, 0]].tolist() == [1] * 12
+    assert columns["cont"].tolist() == [1, 1, 1, 1, 0] * 3  # the goal ends an episode
+    cut = Played(f"{__file__}:right", episodes=1, max_steps=2).read(CORRIDOR, 0)
+    assert cut["context"].tolist() == [0, 1, 2] and cut["cont"].tolist()[-1] == 1
+
+
+def test_uniform_actions_come_as_often_as_asked_and_from_the_seed_alone() -> None:
+    task = Gridworld(cells=("S....", ".....", "....G"), slip=0.0, limit=50)
+    a, b = (Played(f"{__file__}:right", 60, epsilon=0.5).read(task, 3) for _ in range(2))
+    assert all(torch.equal(a[n], b[n]) for n in a)
+    taken = a["taken"][a["mask"][:, 0]]
+    share = float((taken != 1).double().mean())  # three quarters of the uniform ones
+    assert abs(share - 0.375) < 5 * (0.375 * 0.625 / len(taken)) ** 0.5
+    assert not torch.equal(Played("random", 5).read(task, 0)["taken"], Played("random", 5).read(task, 1)["taken"])
+
+
+def test_noise_stays_within_the_bounds() -> None:
+    task = Gym("Pendulum-v1")
+    torque = Played(f"{__file__}:torque", 2, noise=0.25, max_steps=100).read(task, 0)["taken"]
+    torque = torque[torque[:, 0] != 0]
+    assert float(torque.abs().max()) <= 2 and 0.35 < float((torque - 1).std()) < 0.6  # a quarter of 2, cut
+    with pytest.raises(ValueError, match="for a Box with bounds"):
+        Played("random", noise=0.1).read(CORRIDOR, 0)
+    with pytest.raises(LookupError, match="offers no expert"):
+        Played().read(CORRIDOR, 0)
+
+
+def torque(observation: Any, rng: Any) -> Any:
+    return np.ones(1, np.float32)
+
+
+def test_parts_in_shares() -> None:
+    parts = {"good": Played(f"{__file__}:right", 4), "bad": Played("random", 6)}
+    columns = Joined(parts, {"good": 0.5}).read(CORRIDOR, 0)
+    assert int(columns["episode"].max()) == 7 and columns["context"][:10].tolist() == [0, 1, 2, 3, 4] * 2
+    with pytest.raises(ValueError, match="did you mean 'good'"):
+        Joined(parts, {"goood": 0.5})
+
+
+def test_a_directory_keeps_it_all(tmp_path: Any) -> None:
+    columns = columns_of(EPISODES)
+    save(columns, tmp_path / "data", source="by hand")
+    found = Stored(str(tmp_path / "data")).read(None, 0)
+    assert found.keys() == columns.keys() and all(torch.equal(found[n], columns[n]) for n in columns)
+    card = json.loads((tmp_path / "data" / "card.json").read_text())
+    assert card["episodes"] == 3 and card["source"] == "by hand"
+    with pytest.raises(FileNotFoundError, match="no data set at"):
+        Stored(str(tmp_path / "other")).read(None, 0)
+
+
+def test_arrays_as_others_publish_them(tmp_path: Any) -> None:
+    arrays = {
+        "observations": np.array([[0.0], [1], [2], [10], [20], [21]]),
+        "actions": np.array([[0.0], [1], [2], [3], [4], [5]]),
+        "rewards": np.arange(6.0),
+        "terminals": np.array([0, 0, 1, 0, 0, 0]),
+        "timeouts": np.array([0, 0, 0, 1, 0, 0]),
+        "goal": np.arange(6),
+    }
+    np.savez(tmp_path / "d.npz", **arrays)
+    c = Stored(str(tmp_path / "d.npz")).read(None, 0)
+    # the first ends in a terminal state; the second has one transition and no observation after it; the third, two
+    assert c["context"][:, 0].tolist() == [0, 1, 2, 2, 20, 21]
+    assert c["cont"].tolist() == [1, 1, 1, 0, 1, 1] and c["goal"].tolist() == [0, 1, 2, -1, 4, -1]
+    np.savez(tmp_path / "e.npz", **arrays, next_observations=arrays["observations"] + 1)
+    e = Stored(str(tmp_path / "e.npz")).read(None, 0)
+    assert e["context"][:, 0].tolist() == [0, 1, 2, 3, 10, 11, 20, 21, 22]
+    np.savez(tmp_path / "f.npz", actions=np.zeros(3))
+    with pytest.raises(ValueError, match="no array 'observations'"):
+        Stored(str(tmp_path / "f.npz")).read(None, 0)
+
+
+@pytest.fixture
+def recorded(tmp_path: Any, monkeypatch: Any) -> Any:
+    minari = pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    import gymnasium
+    from minari.data_collector import EpisodeBuffer
+
+    env, rng, kept = gymnasium.make("CartPole-v1"), np.random.default_rng(0), []
+    for seed in range(3):
+        states, actions, over = [env.reset(seed=seed)[0]], list[int](), False
+        while not over:
+            actions.append(int(rng.integers(2)))
+            seen, _, over, _, _ = env.step(actions[-1])
+            states.append(seen)
+        n = len(actions)
+        ends = {"terminations": [False] * (n - 1) + [True], "truncations": [False] * n}
+        given = {"observations": np.array(states), "actions": np.array(actions), "rewards": [1.0] * n, **ends}
+        kept.append(EpisodeBuffer(id=seed, seed=seed, infos={"index": np.arange(n + 1)[:, None]}, **given))
+    told = {"algorithm_name": "random", "author": "a", "author_email": "a@b", "code_permalink": "c"}
+    made = {"env": env.spec, "description": "made up", **told}
+    minari.create_dataset_from_buffers("test/cartpole-v0", kept, data_format="arrow", **made)
+    return tmp_path, [(k.observations, len(k.rewards)) for k in kept]
+
+
+@pytest.mark.filterwarnings("ignore:`eval_env` is set to None")
+def test_a_data_set_of_minari(recorded: Any) -> None:
+    from shuhari.buffers.minari import Minari
+
+    root, kept = recorded
+    task = Gym("CartPole-v1")
+    columns = Minari("test/cartpole-v0", columns=("index",)).read(task, 0)
+    check_columns(columns, task.spaces(), "offline")
+    assert torch.equal(columns["context"], torch.from_numpy(np.concatenate([k[0] for k in kept])))
+    assert [float(columns["reward/task"][columns["episode"] == i].sum()) for i in range(3)] == [k[1] for k in kept]
+    assert columns["cont"][columns["last"].unique()].tolist() == [0, 0, 0]
+    assert columns["index"][:3].tolist() == [[0], [1], [2]]
+    assert columns["index"][columns["last"].unique()].tolist() == [[-1]] * 3
+    path = root / "test" / "cartpole-v0"
+    assert int(Minari(path=str(path), episodes=2).read(task, 0)["episode"].max()) == 1
+    with pytest.raises(LookupError, match=r"did you mean 'test/cartpole-v0'.*minari download"):
+        Minari("test/cartpol-v0").read(task, 0)
+    with pytest.raises(ValueError, match="expected one of them"):
+        Minari()
+
+
+# ---------------------------------------------------------------- in a run
+
+RECIPE = f"""
+format = 1
+threads = 1
+steps = 6
+[task]
+name = "gym/Pendulum-v1"
+[models.policy]
+use = "deterministic"
+hidden = [8]
+normalise = true
+[rollout]
+use = "episode"
+[buffer]
+use = "offline"
+size = 32
+data = {{use = "played", policy = "{__file__}:torque", noise = 0.1, episodes = 2, max_steps = 40}}
+[part.policy]
+terms.nll = {{}}
+optimiser = {{use = "adamw", lr = 1e-2}}
+"""
+
+
+def run_of(tmp_path: Any) -> Any:
+    path = tmp_path / "recipe.toml"
+    path.write_text(RECIPE)
+    return load(path)
+
+
+def test_normalisers_take_their_statistics_from_the_data_set(tmp_path: Any) -> None:
+    recipe = run_of(tmp_path)
+    run = open_run(recipe)
+    reports = loop(run)
+    next(reports)
+    policy, learner = run.ctx.models["policy"], run.stage.learners["main"]
+    net, buffer = policy._inputs, learner.buffer
+    whole = buffer._whole["train"]
+    rows = whole["context"][whole["mask"][:, 0]].double()
+    mean, std = net.moments.mean.clone(), net.moments.std.clone()
+    assert torch.allclose(mean, rows.mean(0), atol=1e-4) and torch.allclose(std, rows.std(0, correction=0), atol=1e-4)
+    next(reports)
+    assert torch.equal(net.moments.mean, mean)  # once
+    # a decision lies in [-1, 1], and the environment took twice as much
+    assert float(whole["action"].abs().max()) <= 1
+    assert torch.equal(whole["action"] * 2, buffer.data.read(run.stage.task, 0)["taken"])
+
+
+def test_a_normaliser_without_data_fails_in_words(tmp_path: Any) -> None:
+    class Mute(Offline):
+        def draw(self, ctx: Any) -> Any:
+            self.state["told"] = True
+            whole = self._loaded("train", ctx)
+            yield Batch(whole, self._rows[:8], stream="rl")
+
+    run = open_run(run_of(tmp_path))
+    learner: Any = run.stage.learners["main"]
+    learner.buffer = Mute(learner.buffer.data)
+    with pytest.raises(ValueError, match="'deterministic': normalise = true"):
+        next(loop(run))
+
+
+def test_a_run_without_rollouts_learns_and_resumes_bit_by_bit(tmp_path: Any) -> None:
+    recipe = run_of(tmp_path)
+    whole = list(train(recipe, tmp_path / "a"))
+    assert whole[-1]["policy/loss/nll"] < whole[0]["policy/loss/nll"]
+    assert not any("rollout" in k for k in whole[-1])
+    part = train(recipe, tmp_path / "b")
+    for _ in range(3):
+        next(part)
+    part.close()
+    rest = list(train(recipe, tmp_path / "b"))
+    assert [r["step"] for r in rest] == [4, 5, 6]
+    with open_run(recipe, tmp_path / "a") as a, open_run(recipe, tmp_path / "b") as b:
+        for x, y in zip(*(r.ctx.models["policy"].module.state_dict().values() for r in (a, b)), strict=True):
+            assert torch.equal(x, y)
