@@ -20,7 +20,8 @@ import pytest
 
 from shuhari.config.recipe import dump
 from shuhari.store import Run
-from small_runs import differences, kept, recipe
+from shuhari.testing.compare import contents, differences
+from small_runs import recipe
 
 SEED = 0
 RUNS: dict[str, dict[str, Any]] = {  # with settings that make them long enough to be killed again and again
@@ -155,7 +156,7 @@ def test_kill_at_any_moment_and_go_on(drivers: list[Driver], tmp_path: Path) -> 
     print(told)
     for name in RUNS:
         assert Run(broken / name).status == "complete", f"{name}\n{told}"
-        found = differences(kept(plain / name), kept(broken / name))
+        found = differences(contents(plain / name), contents(broken / name))
         assert not found, "\n".join([name, *found[:20], told])
         assert files_of(plain / name) == files_of(broken / name), told  # nothing is left lying about
     assert len(hits) == sum(KILLS.values()) == 20, told

@@ -26,7 +26,7 @@ from shuhari.store import Run
 from shuhari.tasks.gridworld import Gridworld
 from shuhari.tasks.shop import Shop
 from shuhari.tasks.source import Stream
-from small_runs import differences, kept
+from shuhari.testing.compare import contents, differences
 
 HERE = __name__
 TAKEN: list[tuple[int, int, int]] = []  # (step, group, how many versions old it was)
@@ -309,7 +309,7 @@ def test_virtual_time_repeats_and_resumes_bit_by_bit(text: str, tmp_path: Path) 
     groups = {(step, group) for step, group, _ in TAKEN}
     assert stale == {0, 1, 2} or stale == {1, 2}, "nothing was stale: the test shows nothing"
     run_out(own, tmp_path / "again")
-    assert not differences(kept(tmp_path / "whole"), kept(tmp_path / "again"))
+    assert not differences(contents(tmp_path / "whole"), contents(tmp_path / "again"))
     for cut in range(1, int(steps), 2):
         TAKEN.clear()
         path = tmp_path / f"cut-{cut}"
@@ -321,7 +321,7 @@ def test_virtual_time_repeats_and_resumes_bit_by_bit(text: str, tmp_path: Path) 
         reports.close()
         list(train(own, path))
         assert {(step, group) for step, group, _ in TAKEN} == groups
-        assert not differences(kept(tmp_path / "whole"), kept(path))
+        assert not differences(contents(tmp_path / "whole"), contents(path))
 
 
 @settings(max_examples=12, deadline=None, derandomize=True, phases=[Phase.generate], report_multiple_bugs=False)
@@ -401,7 +401,7 @@ def test_judges_in_flight_repeat_and_resume(tmp_path: Path) -> None:
             next(reports)
         reports.close()
         list(train(own, path))
-        assert not differences(kept(tmp_path / "whole"), kept(path))
+        assert not differences(contents(tmp_path / "whole"), contents(path))
 
 
 def test_stages_of_both_kinds_of_time(tmp_path: Path) -> None:

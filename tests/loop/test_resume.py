@@ -12,7 +12,8 @@ from shuhari.config.recipe import RecipeError, dump
 from shuhari.data import Info
 from shuhari.loop.run import train
 from shuhari.store import Run
-from small_runs import ALL, differences, kept, recipe
+from shuhari.testing.compare import contents, differences
+from small_runs import ALL, recipe
 
 # recipe -> the steps after which it stops. In `text`, step 12 is the border of its stages and 18 the end, before the
 # summary; `stages` has borders after 3 and 6.
@@ -74,7 +75,7 @@ def test_a_run_in_sittings_is_the_run_in_one(name: str, reference: References, t
     for stop in (*STOPS[name], None):
         mine += sitting(made, there, stop)
     assert not differences(timeless(reports), timeless(mine))
-    assert not differences(kept(path), kept(there))
+    assert not differences(contents(path), contents(there))
     wall = Run(there).metrics()["wall"]
     assert wall == sorted(wall) and wall[0] > 0  # time adds up over sittings
 
@@ -99,7 +100,7 @@ def test_steps_after_the_last_checkpoint_are_redone(name: str, reference: Refere
     assert Run(there).cursor["step"] == 7  # type: ignore[index]  # closed in peace: nothing is lost
     last = sitting(made, there, None)
     assert not differences(timeless(reports), timeless(first[:3] + second + last))
-    assert not differences(kept(path), kept(there))
+    assert not differences(contents(path), contents(there))
 
 
 def test_a_run_that_is_kept_nowhere_is_the_same_run(reference: References, tmp_path: Path) -> None:
@@ -109,9 +110,9 @@ def test_a_run_that_is_kept_nowhere_is_the_same_run(reference: References, tmp_p
 
 def test_a_complete_run_ends_at_once_and_stays_as_it_is(reference: References) -> None:
     path, _ = reference("bandit")
-    before, written = kept(path), (path / "summary.json").stat().st_mtime_ns
+    before, written = contents(path), (path / "summary.json").stat().st_mtime_ns
     assert list(train(recipe("bandit", reference.folder), path)) == []
-    assert not differences(before, kept(path)) and (path / "summary.json").stat().st_mtime_ns == written
+    assert not differences(before, contents(path)) and (path / "summary.json").stat().st_mtime_ns == written
     assert Run(path).status == "complete"
 
 
@@ -133,7 +134,7 @@ def test_a_run_may_start_from_the_weights_of_another(reference: References, tmp_
     second = sitting(made, there, 4, init=weights)
     second += sitting(made, there, None)  # from here on the checkpoint counts, with or without `init`
     assert not differences(timeless(first), timeless(second))
-    assert not differences(kept(whole), kept(there))
+    assert not differences(contents(whole), contents(there))
 
 
 def test_weights_that_fit_nowhere_are_an_error(reference: References, tmp_path: Path) -> None:
@@ -144,14 +145,14 @@ def test_weights_that_fit_nowhere_are_an_error(reference: References, tmp_path: 
 
 def test_another_recipe_on_the_same_path_is_refused(reference: References, tmp_path: Path) -> None:
     path, _ = reference("bandit")
-    before = kept(path)
+    before = contents(path)
     changed = recipe("bandit", tmp_path, **{"part.policy.optimiser.lr": 0.2})
     told = r"another recipe \(part\.policy\.optimiser\.lr: 0\.1 there, 0\.2 here\): choose"
     with pytest.raises(RecipeError, match=told):
         list(train(changed, path))
     with pytest.raises(RecipeError, match=r"evaluate\.\w+: \d+ there, not set here"):
         list(train(recipe("bandit", tmp_path, evaluate=False), path))
-    assert not differences(before, kept(path))
+    assert not differences(before, contents(path))
 
 
 def test_a_run_goes_on_with_its_work_spread_otherwise(reference: References, tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_a_run_goes_on_with_its_work_spread_otherwise(reference: References, tmp
     other = first.changed(spread)
     mine += sitting(other, there, None)
     assert not differences(timeless(reports), timeless(mine))
-    theirs, ours = kept(path), kept(there)
+    theirs, ours = contents(path), contents(there)
     for tree in (theirs, ours):
         del tree["summary"]
     assert not differences(theirs, ours)
@@ -198,5 +199,5 @@ def test_a_checkpoint_of_other_components_is_refused(tmp_path: Path) -> None:
 
 def test_the_runs_of_two_seeds_differ(reference: References, tmp_path: Path) -> None:
     list(train(recipe("gridworld", tmp_path, seed=1), tmp_path / "run"))
-    found = differences(kept(reference("gridworld")[0])["checkpoint"], kept(tmp_path / "run")["checkpoint"])
+    found = differences(contents(reference("gridworld")[0])["checkpoint"], contents(tmp_path / "run")["checkpoint"])
     assert any("logits" in place for place in found)

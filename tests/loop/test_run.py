@@ -16,7 +16,8 @@ from shuhari.data import Request
 from shuhari.events import Collected, StageStarted
 from shuhari.loop.run import loop, open_run, train
 from shuhari.store import Run
-from small_runs import BANDIT, DQN, differences, kept, often, recipe
+from shuhari.testing.compare import contents, differences
+from small_runs import BANDIT, DQN, often, recipe
 
 HERE = __name__
 
@@ -83,7 +84,7 @@ def test_noise_asked_for_by_a_transform_or_a_curriculum_outlives_a_stop(tmp_path
         sitting.close()  # type: ignore[attr-defined]
     list(train(noisy(tmp_path), tmp_path / "parts"))
     assert len(whole) == 5
-    assert not differences(kept(tmp_path / "whole"), kept(tmp_path / "parts"))
+    assert not differences(contents(tmp_path / "whole"), contents(tmp_path / "parts"))
 
 
 def test_each_draw_has_streams_of_its_own(tmp_path: Path) -> None:
@@ -120,7 +121,7 @@ def test_a_stop_at_the_border_changes_nothing(tmp_path: Path) -> None:
     next(first), next(first)
     first.close()  # type: ignore[attr-defined]
     list(train(made(text, tmp_path), tmp_path / "parts"))
-    assert not differences(kept(tmp_path / "whole"), kept(tmp_path / "parts"))
+    assert not differences(contents(tmp_path / "whole"), contents(tmp_path / "parts"))
 
 
 def test_weights_that_move_at_a_border_are_measured_anew(tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe, load
 from shuhari.loop.study import train
 from shuhari.store import Run, list_runs
-from small_runs import BANDIT, differences, kept
+from shuhari.testing.compare import contents, differences
+from small_runs import BANDIT
 
 STUDY = """
 [study]
@@ -41,7 +42,7 @@ def left(path: Path) -> dict[str, Any]:
     tree = run.load()
     summary = {k: v for k, v in (run.summary or {}).items() if k != "wall_s"}
     metrics = {k: v for k, v in run.metrics().items() if k != "wall"}
-    children = {p.name: kept(p) for p in sorted((path / "children").iterdir())}
+    children = {p.name: contents(p) for p in sorted((path / "children").iterdir())}
     return {"rows": tree["rows"], "measured": tree["measured"], "summary": summary, "metrics": metrics, **children}
 
 
@@ -87,7 +88,7 @@ def test_a_run_of_a_study_is_an_ordinary_run(whole: tuple[Path, list[Any]], tmp_
     context = int(folder.name.removeprefix("context-"))
     recipe = Recipe("study", {k: v for k, v in made(tmp_path).tree.items() if k != "study"})
     list(shuhari.loop.run.train(recipe.changed({"task.seed": context}), tmp_path / "alone"))
-    assert not differences(kept(folder), kept(tmp_path / "alone"))
+    assert not differences(contents(folder), contents(tmp_path / "alone"))
     measured = Run(path).load()["measured"][f'{folder.name} {{"task.seed": {float(context)}}}']
     assert measured["scores"] == Run(folder).summary["after"]  # type: ignore[index]
     assert shuhari.load(folder).act(0) in range(10)

@@ -26,8 +26,9 @@ from shuhari.noise import CounterNoise, keys
 from shuhari.objectives.td import target
 from shuhari.rollouts.vector.vector import VectorRollout
 from shuhari.tasks.gym import Gym
+from shuhari.testing.compare import contents, differences
 from shuhari.transforms.returns import credit
-from small_runs import differences, kept, often
+from small_runs import often
 
 
 class Line(gymnasium.Env[Any, Any]):
@@ -313,7 +314,7 @@ def test_a_run_with_masks_images_and_normalisers_resumes_bit_for_bit(tmp_path: P
         next(steps)
     steps.close()
     list(train(plan, tmp_path / "cut"))
-    assert differences(kept(tmp_path / "whole"), kept(tmp_path / "cut")) == []
+    assert differences(contents(tmp_path / "whole"), contents(tmp_path / "cut")) == []
     policy = shuhari.load(tmp_path / "whole")
     moments = policy.model.module.inputs.moments
     assert 6 * 24 <= float(moments.count) < 6 * 24 + 12 and abs(float(moments.mean[0]) - 3) < 1

@@ -30,7 +30,7 @@ from shuhari.rollouts.vector.workers import WorkerError
 from shuhari.store import Run
 from shuhari.store.codec import dumps, loads
 from shuhari.tasks.gym import Gym
-from small_runs import differences, kept
+from shuhari.testing.compare import contents, differences
 
 
 class Elementwise:
@@ -229,7 +229,7 @@ def test_the_recipe_is_the_same_run_with_any_number_of_workers(tmp_path: Path) -
     steps.close()
     assert [r["step"] for r in train(srl.changed({"rollout.workers": 0}), tmp_path / "cut")] == [5, 6]
     assert Run(tmp_path / "cut").status == "complete"
-    assert differences(kept(tmp_path / "whole"), kept(tmp_path / "cut")) == []
+    assert differences(contents(tmp_path / "whole"), contents(tmp_path / "cut")) == []
 
 
 # ---------------------------------------------------------------- where things go wrong

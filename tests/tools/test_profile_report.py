@@ -15,8 +15,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from shuhari import profile
 from shuhari.loop.run import train
 from shuhari.profile import Work
+from shuhari.testing.compare import contents, differences
 from shuhari.tools.profile_report import Cost, matmul_peak, profiled, read
-from small_runs import differences, kept, recipe
+from small_runs import recipe
 
 
 def _made(name: str, folder: Path) -> Any:
@@ -28,7 +29,7 @@ def test_a_profiled_run_is_the_same_run_bit_by_bit(name: str, tmp_path: Path) ->
     made, plain, other = _made(name, tmp_path), tmp_path / "plain", tmp_path / "profiled"
     first, second = list(train(made, plain)), list(profiled(made, other))
     timeless = [[{k: v for k, v in r.items() if k != "seconds"} for r in reports] for reports in (first, second)]
-    assert not differences(*timeless) and not differences(kept(plain), kept(other))
+    assert not differences(*timeless) and not differences(contents(plain), contents(other))
     told = read(other)
     assert (told["first_step"], told["last_step"], told["resumed"]) == (1, len(first), False)
     assert math.isclose(sum(p["seconds"] for p in told["phases"].values()), told["seconds"])
@@ -55,7 +56,7 @@ def test_a_resumed_run_says_which_steps_its_profile_covers(tmp_path: Path) -> No
     told = read(there)
     assert (told["first_step"], told["last_step"], told["resumed"]) == (5, 12, True)
     assert told["phases"]["update"]["spans"] == 8
-    assert not differences(kept(whole), kept(there))
+    assert not differences(contents(whole), contents(there))
     assert list(profiled(made, there)) == [] and read(there) == told  # complete: nothing was made, nothing is written
 
 

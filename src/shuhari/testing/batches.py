@@ -1,0 +1,77 @@
+"""Batches for tests, packed as a run packs them: groups of answers with their rewards, and chains of transitions.
+
+Axes: `B` rows, `K` positions of a row, `T` steps of an episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import Problem, Request, Status, Step, Trajectory
+from shuhari.pack import pack
+
+
+def groups(
+    rewards: Sequence[Sequence[float | None]],
+    lengths: Sequence[Sequence[int]] | int = 3,
+    *,
+    name: str = "score",
+    logp: float = -1.0,
+    vocabulary: int = 5,
+    columns: Mapping[str, Tensor] | None = None,
+) -> Batch:
+    """Groups of answers: one row a sample, in order, with columns `reward` and `reward/<name>`, its value on the last
+    token (None: ungraded, NaN).
+
+    `lengths`: of each answer in tokens, or one for all. Token ids count through the vocabulary, prompts have one token.
+    `logp`: of every token, as sampled. `columns` are laid over the batch."""
+    trajectories = []
+    for g, group in enumerate(rewards):
+        request = Request(Problem("test", str(g), None), len(group), key=f"{g}#0")
+        for i, reward in enumerate(group):
+            k = lengths if isinstance(lengths, int) else lengths[g][i]
+            answer = (np.arange(k) + g + i).astype(np.int32) % vocabulary
+            step = Step.of(np.array([g % vocabulary], np.int32), answer, np.full(k, logp, np.float32))
+            graded = Trajectory(request, (step,)).graded([{name: float("nan") if reward is None else reward}])
+            trajectories.append(graded)
+    batch = pack(trajectories)
+    return batch.put({"reward": batch[f"reward/{name}"], **(columns or {})})
+
+
+def transitions(
+    rewards: Sequence[Sequence[float]],
+    *,
+    width: int = 2,
+    actions: Sequence[Sequence[Any]] | None = None,
+    finished: Sequence[bool] | bool = True,
+    logp: float | None = -1.0,
+    columns: Mapping[str, Tensor] | None = None,
+) -> Batch:
+    """Episodes of an environment: one row a decision, and a closing row an episode, in order; columns `reward` and
+    `reward/task`.
+
+    rewards: of each step of each episode. Observations [width] are drawn from a fixed seed; actions are 0 unless they
+    are given. `finished`: whether an episode (or each of them) came to its end; else it was cut, and its closing row
+    has `cont` 1. `logp` None: nobody knows how likely the actions were."""
+    rng = np.random.default_rng(0)
+    trajectories = []
+    for e, episode in enumerate(rewards):
+        ended = finished if isinstance(finished, bool) else finished[e]
+        steps: list[Step] = []
+        for t, reward in enumerate(episode):
+            action = np.asarray(0 if actions is None else actions[e][t])
+            likely = None if logp is None else np.full(1, logp, np.float32)
+            seen = rng.normal(size=width).astype(np.float32)
+            steps.append(Step.of(seen, action, likely, parent=t - 1 if t else None, reward={"task": reward}))
+        last = rng.normal(size=width).astype(np.float32)
+        steps.append(Step.closing(last, len(episode) - 1, 0.0 if ended else 1.0))
+        status = Status.FINISHED if ended else Status.TRUNCATED
+        trajectories.append(Trajectory(Request(Problem("test", str(e), None), 1, key=f"{e}#0"), tuple(steps), status))
+    batch = pack(trajectories)
+    return batch.put({"reward": torch.nan_to_num(batch["reward/task"]), **(columns or {})})

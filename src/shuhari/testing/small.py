@@ -1,0 +1,77 @@
+"""A recipe made small enough for a test: the same components, tiny models, a few steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+from shuhari.config.recipe import Recipe
+
+# a number of a recipe that is larger than this is made so
+LEAST: dict[tuple[str, ...], int] = {
+    ("models", "*", "hidden"): 16, ("models", "*", "layers"): 1, ("models", "*", "heads"): 2,
+    ("models", "*", "intermediate"): 16, ("rollout", "n"): 4, ("rollout", "lanes"): 2, ("rollout", "random"): 8,
+    ("rollout", "sampling", "max_new"): 32, ("evaluate", "n"): 4, ("evaluate", "samples"): 2, ("evaluate", "watch"): 4,
+}  # fmt: skip
+BUDGETS = ("tokens", "decisions", "env_steps", "updates", "seconds")
+
+
+def shrink(recipe: Recipe, steps: int = 2, **settings: Any) -> Recipe:
+    """The recipe with models of 16 units and one layer, batches of a few, at most four samples a problem, no workers,
+    and `steps` steps a stage, evaluated at the last. What a text is worth also hangs on its length being odd, for
+    models as small as these are never right. `settings`: dotted keys that are laid over it, with `__` for a dot."""
+    tree: dict[str, Any] = deepcopy(dict(recipe.tree))
+    _shrink(tree, steps, top=True)
+    if "sampling" in tree.get("rollout", {}) and tree["rollout"].get("use") != "vector":
+        rewards = tree.setdefault("reward", {})
+        rewards["oddness"] = {"use": f"{__name__}.oddness"}
+        if "weights" in rewards:
+            rewards["weights"]["oddness"] = 1.0
+    for stage in tree.get("stage", {}).values():
+        _shrink(stage, steps, top=False)
+    small = Recipe(recipe.name, tree, recipe.sources)
+    return small.changed({k.replace("__", "."): v for k, v in settings.items()}) if settings else small
+
+
+def oddness(completions: list[str]) -> list[float]:
+    """A reward: 1 for texts of odd length, which half of all texts are."""
+    return [float(len(text) % 2) for text in completions]
+
+
+def _shrink(table: dict[str, Any], steps: int, *, top: bool) -> None:
+    for unit in BUDGETS:
+        table.pop(unit, None)
+    if top or "steps" in table:
+        table["steps"] = steps
+    for place, least in LEAST.items():
+        _cap(table, place, least)
+    if "buffer" in table:
+        _small_buffer(table["buffer"], lanes="lanes" in table.get("rollout", {}))
+    if "evaluate" in table and (top or "every" in table["evaluate"]) and table["evaluate"].get("every") != 0:
+        table["evaluate"]["every"] = steps
+    for key in ("workers", "ring"):
+        table.get("rollout", {}).pop(key, None)
+
+
+def _small_buffer(table: dict[str, Any], *, lanes: bool) -> None:
+    for name, inner in table.get("buffers", {}).items():
+        _small_buffer(table["buffers"][name] if isinstance(inner, dict) else {}, lanes=lanes)
+    for key, least in (("size", 4), ("capacity", 64), ("warmup", 8), ("collect", 4)):
+        if isinstance(table.get(key), int) and table[key] > least:
+            table[key] = least * (4 if lanes and key == "size" else 1)
+
+
+def _cap(table: Any, place: tuple[str, ...], least: int) -> None:
+    """Make a number (or each of a list) at a place of a table no more than `least`; * stands for every key."""
+    key, *rest = place
+    for name in [key] if key != "*" else list(table):
+        if not isinstance(table, Mapping) or name not in table:
+            continue
+        value = table[name]
+        if rest:
+            _cap(value, tuple(rest), least)
+        elif isinstance(value, list):
+            table[name] = [min(x, least) if isinstance(x, int) else x for x in value]  # type: ignore[index]
+        elif isinstance(value, int) and not isinstance(value, bool):
+            table[name] = min(value, least)  # type: ignore[index]

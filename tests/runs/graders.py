@@ -1,0 +1,11 @@
+"""Rewards of one's own, which the recipes beside this file name."""
+
+
+def length(completions: list[str]) -> list[float]:
+    """The number of characters."""
+    return [float(len(text)) for text in completions]
+
+
+def odd(completions: list[str]) -> list[float]:
+    """Right half of the time, whoever says it."""
+    return [float(sum(map(ord, text)) % 2) for text in completions]
