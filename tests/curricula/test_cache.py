@@ -19,11 +19,12 @@ from shuhari.events import Collected
 from shuhari.pack import pack
 from shuhari.store import codec
 from shuhari.tasks.source import Listed
+from shuhari.testing import context
 
 
 def ctx(size: int = 4) -> Any:
     problems = Listed([Problem("t", str(i), f"{i}") for i in range(size)])
-    return SimpleNamespace(task=SimpleNamespace(problems=lambda split: problems))
+    return context(task=SimpleNamespace(problems=lambda split: problems))
 
 
 def step(*ids: int, logp: float = -1.0, parent: int | None = None, context: Sequence[int] = (0,)) -> Step:

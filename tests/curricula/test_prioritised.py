@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from shuhari.curricula.target import Target
 from shuhari.data import Problem, Request
+from shuhari.testing import context
 
 
 class Known:
@@ -29,9 +29,8 @@ class Known:
 
 
 def picked(rates: Sequence[float], n: int, seed: int) -> list[int]:
-    ctx: Any = SimpleNamespace(rng=lambda *_: torch.Generator().manual_seed(seed), at=float)
     known: Any = Known(rates)
-    chosen = asyncio.run(Target(known, known, pick="failed", of=1).select(n, ctx))
+    chosen = asyncio.run(Target(known, known, pick="failed", of=1).select(n, context(seed)))
     return [int(r.problem.id) for r in chosen]
 
 

@@ -11,12 +11,13 @@ import pytest
 from shuhari.curricula.sequential import Sequential
 from shuhari.data import Problem
 from shuhari.tasks.source import Generated, Listed
+from shuhari.testing import context
 
 
 def ctx(size: int | None) -> Any:
     listed = Listed([Problem("t", str(i), i) for i in range(size or 0)])
     source = Generated(lambda i: Problem("t", str(i), i)) if size is None else listed
-    return SimpleNamespace(task=SimpleNamespace(problems=lambda split: source))
+    return context(task=SimpleNamespace(problems=lambda split: source))
 
 
 def take(curriculum: Sequential, n: int, size: int | None) -> list[Any]:

@@ -24,6 +24,7 @@ from shuhari.learners.gradient import Term
 from shuhari.objectives.clip import Clip
 from shuhari.ports import Curriculum, Predictor
 from shuhari.tasks.source import Generated
+from shuhari.testing import context
 from shuhari.transforms.advantage import Advantage
 from sketches import harness
 from sketches.toys import Echo
@@ -63,10 +64,7 @@ def problem(name: str) -> Problem:
 
 
 def ctx(seed: int = 0, **more: Any) -> Any:
-    def rng(*key: object) -> torch.Generator:
-        return torch.Generator().manual_seed(code(seed, *key))
-
-    return SimpleNamespace(rng=rng, at=float, step=seed, **more)
+    return context(seed, step=seed, **more)
 
 
 def chosen(target: Target, n: int, seed: int = 0) -> list[str]:
@@ -297,7 +295,7 @@ def test_a_restored_run_goes_on_as_if_never_stopped() -> None:
 
 def test_a_pool_is_the_first_problems_of_an_endless_source() -> None:
     source = Generated(lambda i: problem(str(i)))
-    seen = SimpleNamespace(task=SimpleNamespace(problems=lambda split: source))
+    seen = context(task=SimpleNamespace(problems=lambda split: source))
     walked = [r.problem.id for r in asyncio.run(Sequential(pool=5, seed=2).select(15, seen))]
     assert sorted(walked) == sorted([str(i) for i in range(5)] * 3) and walked[:5] != walked[5:10]
     with pytest.raises(ValueError, match="pool is -1"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Problem, Request, Step, Trajectory
 from shuhari.learners.gradient import GradientLearner, Part, Term
 from shuhari.learners.loss import Loss
-from shuhari.loop.context import Context
 from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
 from shuhari.pack import pack
@@ -87,22 +86,7 @@ class Recorder:
 
 
 def context(model: Any) -> Any:
-    def rng(*key: object) -> torch.Generator:
-        return torch.Generator().manual_seed(7)
-
-    ctx = SimpleNamespace(
-        models={"policy": model},
-        at=lambda x: x,
-        rng=rng,
-        charge=lambda *_: None,
-        count=0.0,
-        within=(),
-        seed=1,
-        step=0,
-        breathe=lambda: None,
-    )
-    ctx.noise, ctx.phase = partial(Context.noise, ctx), partial(Context.phase, ctx)
-    return ctx
+    return testing.context(1, models={"policy": model})
 
 
 def batch_of(rows: int = 12, seed: int = 0) -> Batch:

@@ -3,7 +3,6 @@
 What each paper makes of it is in `test_clip_family`.
 """
 
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,8 +13,9 @@ from shuhari.data import Ramp
 from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
 from shuhari.reduce import reduced, weights
+from shuhari.testing import context
 
-CTX = SimpleNamespace(at=lambda x: x(5) if isinstance(x, Ramp) else x)
+CTX = context(count=5)
 LIVE = Need(("policy",), "log_prob", live=True)
 OLD = Need(("policy",), "log_prob")
 PRESENT = Clip(behaviour="present")

@@ -10,7 +10,6 @@ above the bound and goes free. Expected numbers are written out from the papers'
 
 from math import isinf, log, sqrt
 from statistics import mean, stdev
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,12 +22,13 @@ from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
 from shuhari.pack import pack
 from shuhari.reduce import reduced, weights
+from shuhari.testing import context
 from shuhari.transforms.advantage import Advantage
 from shuhari.transforms.filters import Mixed
 from shuhari.transforms.returns import Gae, Returns
 from shuhari.transforms.shaping import KlInReward, Overlong
 
-CTX = SimpleNamespace(at=lambda x: x, charge=lambda *_: None)
+CTX = context()
 LIVE = Need(("policy",), "log_prob", live=True).key
 RATIO = [[1.5, 1.1], [0.5], [1.25, 0.9, 2.0]]
 LOGP = [[-1.0, -0.5], [-2.0], [-0.25, -1.5, -0.75]]  # of the present policy

@@ -1,7 +1,6 @@
 """KL estimators on three symbols: expectations and expected gradients by enumeration."""
 
 from itertools import product
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,10 +9,11 @@ from shuhari.batch import Batch
 from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence, estimate
+from shuhari.testing import context
 from shuhari.transforms.returns import Returns
 from shuhari.transforms.shaping import KlInReward
 
-CTX = SimpleNamespace(at=lambda x: x)
+CTX = context()
 LIVE, REF = Need(("policy",), "log_prob", live=True), Need(("reference",), "log_prob")
 LOGITS = torch.tensor([0.5, -0.3, 0.9])
 Q = torch.tensor([0.2, 0.5, 0.3])

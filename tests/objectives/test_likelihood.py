@@ -1,6 +1,5 @@
 """Supervised loss and entropy bonus against torch's own functions."""
 
-from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
@@ -10,8 +9,9 @@ from shuhari.needs import Need
 from shuhari.objectives.entropy import Entropy
 from shuhari.objectives.likelihood import Nll
 from shuhari.reduce import reduced, weights
+from shuhari.testing import context
 
-CTX = SimpleNamespace(at=lambda x: x)
+CTX = context()
 MASK = torch.tensor([[True, True, True], [True, False, False]])
 ACTION = torch.tensor([[0, 2, 1], [3, 0, 0]])
 

@@ -2,7 +2,6 @@
 
 from itertools import combinations
 from math import exp, log, log1p
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,8 +16,9 @@ from shuhari.objectives.clip import Clip
 from shuhari.objectives.log_ratio import LogRatio
 from shuhari.objectives.preference import Preference
 from shuhari.reduce import reduced, weights
+from shuhari.testing import context
 
-CTX = SimpleNamespace(at=lambda x: x(5) if isinstance(x, Ramp) else x)
+CTX = context(count=5)
 LIVE, OLD = Need(("policy",), "log_prob", live=True), Need(("policy",), "log_prob")
 REF = Need(("reference",), "log_prob")
 COPG = LogRatio(centre="leave-one-out", over="reference", beta=0.5)

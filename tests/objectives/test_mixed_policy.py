@@ -1,7 +1,6 @@
 """RL-PLUS by hand, and without demonstrations against the surrogate without a clip."""
 
 from math import inf, log, sqrt
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,8 +9,9 @@ from shuhari.batch import Batch
 from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.mixed_policy import MixedPolicy
+from shuhari.testing import context
 
-CTX = SimpleNamespace(at=lambda x: x)
+CTX = context()
 LIVE, OLD = Need(("policy",), "log_prob", live=True), Need(("policy",), "log_prob")
 
 

@@ -1,14 +1,14 @@
 """Cross-entropy of the mean over a row, by hand."""
 
-from types import SimpleNamespace
 
 import torch
 
 from shuhari.batch import Batch
 from shuhari.needs import Need
 from shuhari.objectives.outcome import Outcome
+from shuhari.testing import context
 
-CTX = SimpleNamespace(at=lambda x: x)
+CTX = context()
 
 
 def test_outcomes_of_the_mean_over_a_row():

@@ -1,7 +1,6 @@
 """Preference losses by hand-worked numbers: s of the better 0.5, of the worse -0.8, so a difference of 1.3."""
 
 from math import exp, log1p
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,8 +9,9 @@ from shuhari.batch import Batch
 from shuhari.data import Ramp
 from shuhari.needs import Need
 from shuhari.objectives.preference import Kto, Preference
+from shuhari.testing import context
 
-CTX = SimpleNamespace(at=lambda x: x(5) if isinstance(x, Ramp) else x)
+CTX = context(count=5)
 LIVE, REF = Need(("policy",), "log_prob", live=True), Need(("reference",), "log_prob")
 
 

@@ -1,6 +1,5 @@
 """Selective losses by hand: what is chosen, what its loss and gradient are, and the entropy law by enumeration."""
 
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +13,7 @@ from shuhari.models.categorical import Categorical
 from shuhari.needs import Need, gather
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.selective import ClipCov, KlCov, LpReg, MinP, covariance, extreme, few
+from shuhari.testing import context
 from shuhari.transforms import apply
 
 LIVE = Need(("policy",), "log_prob", live=True)
@@ -21,14 +21,7 @@ INF = float("inf")
 FREE = Clip(INF, INF)
 
 
-def context(seed=0):
-    def rng(*key):
-        return torch.Generator().manual_seed(seed)
-
-    return SimpleNamespace(at=lambda x: x(5) if isinstance(x, Ramp) else x, rng=rng)
-
-
-CTX = context()
+CTX = context(count=5)
 
 
 def batch(new, old, advantage, mask=None, **columns):

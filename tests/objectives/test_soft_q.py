@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import exp, log
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +13,9 @@ from shuhari.batch import Batch
 from shuhari.needs import Need, evaluate
 from shuhari.objectives.soft_q import UniformQ, following, mean_log_prob
 from shuhari.reduce import reduced, weights
+from shuhari.testing import context
 
-CTX: Any = SimpleNamespace(at=lambda x: x)
+CTX: Any = context()
 V = 5
 
 

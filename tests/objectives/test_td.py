@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.config.recipe import load
 from shuhari.loop.run import loop, open_run
@@ -23,9 +24,7 @@ from shuhari.objectives.temperature import Temperature
 
 
 def context(**models):
-    return SimpleNamespace(
-        models=models, at=lambda x: x, noise=lambda batch, name: CounterNoise(keys(3, name, n=len(batch)))
-    )
+    return testing.context(models=models, noise=lambda batch, name: CounterNoise(keys(3, name, n=len(batch))))
 
 
 def live(objective, batch, ctx):

@@ -1,6 +1,5 @@
 """Value regression by hand, with and without PPO's clipping."""
 
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,8 +7,9 @@ import torch
 from shuhari.batch import Batch
 from shuhari.needs import Need
 from shuhari.objectives.value import Value
+from shuhari.testing import context
 
-CTX = SimpleNamespace(at=lambda x: x)
+CTX = context()
 LIVE, OLD = Need(("critic",), "value", live=True), Need(("critic",), "value")
 
 

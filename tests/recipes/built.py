@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from grading import context
+from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.config.build import Components, stage_components
 from shuhari.config.recipe import load
@@ -62,15 +62,7 @@ def table(**columns: Tensor) -> Any:
 def credited(stage: Components, batch: Batch, **models: Any) -> tuple[Batch, Any]:
     """The batch as [collect] and [transform] leave it, scored for the policy's terms, and the context of that."""
     learner = stage.learners["main"]
-    ctx = SimpleNamespace(
-        models=models,
-        phase=lambda *name, root=False: nullcontext(),
-        at=lambda x: x,
-        charge=lambda what, n: None,
-        breathe=lambda: None,
-        rng=lambda *key: torch.Generator().manual_seed(0),
-        score=lambda batch, needs: gather(batch, needs, models),
-    )
+    ctx = testing.context(models=models)
     batch = apply([*stage.collect.values(), *learner.transforms.values()], batch, ctx)
     return gather(batch, learner.parts["policy"].needs, models), ctx
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -14,8 +12,9 @@ from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.needs import Need
 from shuhari.pack import pack
 from shuhari.reduce import reduced, weights
+from shuhari.testing import context
 
-CTX = SimpleNamespace(at=lambda x: x, charge=lambda what, n: None)
+CTX = context()
 LIVE = Need(("policy",), "log_prob", live=True)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from grading import Told, context
+from shuhari import testing
 from shuhari.config.build import Components, stage_components
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
@@ -52,7 +53,7 @@ def group(*texts: str, prompt: Any = "p", **fields: Any) -> list[Trajectory]:
 
 
 def ask(reward: Function, samples: Sequence[Trajectory]) -> list[Any]:
-    return asyncio.run(reward.grade(samples, SimpleNamespace()))  # type: ignore[arg-type]
+    return asyncio.run(reward.grade(samples, testing.context()))
 
 
 # ---------------------------------------------------------------- what it is given

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 
 from shuhari.data import Problem, Ramp, Request, Step, Trajectory
 from shuhari.rewards.length import Length
+from shuhari.testing import context
 
 REQUEST = Request(Problem("t", "0", "q"))
 
@@ -26,7 +26,7 @@ def answer(length: int, score: float | None, forced: int = 0) -> Trajectory:
 
 
 def grade(group: list[Trajectory], at: float = 0.0, **settings: Any) -> list[Any]:
-    ctx: Any = SimpleNamespace(at=lambda x: x(at) if isinstance(x, Ramp) else x)
+    ctx: Any = context(count=at)
     found = asyncio.run(Length(**settings).grade(group, ctx))
     return [None if g is None else g["length"] for g in found]
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from shuhari.data import Problem, Ramp, Request, Status, Step, Trajectory
 from shuhari.rewards.repetition import Repetition
+from shuhari.testing import context
 
-CTX = SimpleNamespace(at=lambda x: x(5) if isinstance(x, Ramp) else x)
+CTX = context(count=5)
 REQUEST = Request(Problem("t", "p", ""))
 
 

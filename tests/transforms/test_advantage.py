@@ -1,6 +1,5 @@
 """Group statistics by hand, by the published formulas in torch, and on trees."""
 
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,16 +7,10 @@ import torch
 
 from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.pack import pack
+from shuhari.testing import context
 from shuhari.transforms.advantage import Advantage
 
 NAN = float("nan")
-
-
-def context():
-    spent = {}
-    return SimpleNamespace(
-        at=lambda x: x, charge=lambda what, n: spent.update({what: spent.get(what, 0) + n}), spent=spent
-    )
 
 
 def tokens(*ids):
@@ -81,7 +74,7 @@ def test_groups_of_one_are_a_mistake_and_a_failing_grader_is_none():
         Advantage()(groups([1.0], [2.0]), context())
     ctx = context()
     out = Advantage()(groups([1.0, NAN], [NAN, 0.0]), ctx)
-    assert out["advantage"].abs().max() == 0 and ctx.spent == {"ungraded": 2}
+    assert out["advantage"].abs().max() == 0 and ctx.ledger == {"ungraded": 2}
 
 
 def test_ungraded_samples_count_nowhere():
@@ -89,7 +82,7 @@ def test_ungraded_samples_count_nowhere():
     ctx = context()
     out = Advantage(scale="none")(batch, ctx)
     assert out["advantage"][:, 0].tolist() == [-1, 0, 1, 0, 0, -2, 2, 0]
-    assert out["weight/rl"][:, 0].tolist() == [1, 0, 1, 0, 0, 1, 1, 1] and ctx.spent == {"ungraded": 3}
+    assert out["weight/rl"][:, 0].tolist() == [1, 0, 1, 0, 0, 1, 1, 1] and ctx.ledger == {"ungraded": 3}
     same = Advantage()(groups([1.0, 3.0], [0.0, 4.0, 2.0]), context())["advantage"]
     kept = Advantage()(batch, context())["advantage"][torch.tensor([0, 2, 5, 6, 7])]
     torch.testing.assert_close(kept, same)
@@ -101,7 +94,7 @@ def test_broken_episodes_do_not_count_and_are_not_called_ungraded():
     batch = pack(rows)
     ctx = context()
     out = Advantage(scale="none")(batch.put({"reward": batch["reward/r"]}), ctx)
-    assert out["advantage"][:, 0].tolist() == [-1, 1, 0] and ctx.spent == {} and "weight/rl" not in out
+    assert out["advantage"][:, 0].tolist() == [-1, 1, 0] and ctx.ledger == {} and "weight/rl" not in out
 
 
 def test_rows_without_weight_do_not_count_in_the_scale_of_the_batch():

@@ -21,14 +21,11 @@ from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence
 from shuhari.objectives.outcome import Outcome
 from shuhari.pack import pack
+from shuhari.testing import context
 from shuhari.transforms.credit import Credit, balanced, pairs
 
 W = Need(("credit",), "value")
 NAN = float("nan")
-
-
-def context(seed: int = 0) -> Any:
-    return SimpleNamespace(rng=lambda *key: torch.Generator().manual_seed(seed), at=lambda x: x)
 
 
 def groups(*outcomes: list[float]) -> Batch:

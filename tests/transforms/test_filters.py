@@ -1,23 +1,18 @@
 """Dynamic sampling: which groups keep their weight, and that nothing is deleted."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import torch
 
 from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.pack import pack
+from shuhari.testing import context
 from shuhari.transforms.advantage import Advantage
 from shuhari.transforms.filters import Finished, Latest, Mixed
 from shuhari.transforms.streams import carried, ungraded, whitened, without
 
 NAN = float("nan")
-
-
-def context():
-    spent = {}
-    return SimpleNamespace(charge=lambda what, n: spent.update({what: spent.get(what, 0) + n}), spent=spent)
 
 
 def groups(*outcomes, role="policy", status=()):
@@ -38,7 +33,7 @@ def test_only_mixed_groups_keep_their_weight():
     weight = out["weight/rl"]
     assert len(out) == len(batch) and weight[:, 0].equal(weight[:, 1])
     assert weight[:, 0].tolist() == [0, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 1, 1, 0]
-    assert ctx.spent == {"ungraded": 2}
+    assert ctx.ledger == {"ungraded": 2}
 
 
 def test_it_compares_the_named_reward():

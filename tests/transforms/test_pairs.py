@@ -1,6 +1,5 @@
 """Pairs and labels out of graded groups: who is linked with whom, and what is no longer learnt from."""
 
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,14 +7,10 @@ import torch
 
 from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.pack import pack
+from shuhari.testing import context
 from shuhari.transforms.pairs import Labels, Pairs
 
 NAN = float("nan")
-
-
-def context():
-    spent = {}
-    return SimpleNamespace(charge=lambda what, n: spent.update({what: spent.get(what, 0) + n}), spent=spent)
 
 
 def step(parent=None, **fields):
@@ -56,7 +51,7 @@ def test_groups_that_lie_apart_are_one_group():
 
 def test_what_was_not_graded_or_broke_is_in_no_pair():
     ctx = context()
-    assert pairs(groups([NAN, 0, 1], [NAN, 1]), ctx) == ([(2, 1)], [0, 1, 1, 0, 0]) and ctx.spent == {"ungraded": 2}
+    assert pairs(groups([NAN, 0, 1], [NAN, 1]), ctx) == ([(2, 1)], [0, 1, 1, 0, 0]) and ctx.ledger == {"ungraded": 2}
     assert pairs(groups([0, 1], status=Status.ERROR)) == ([], [0, 0])
 
 
@@ -80,7 +75,7 @@ def test_labels_are_outcomes_above_a_threshold():
     out = Labels(threshold=0.6)(groups([0.7, 0.6], [NAN, 1]), ctx)
     index, columns = out.links["labels"]
     assert index.tolist() == [[0], [1], [3]] and columns["label"].tolist() == [1, 0, 1]
-    assert out["weight/rl"][:, 0].tolist() == [1, 1, 0, 1] and ctx.spent == {"ungraded": 1}
+    assert out["weight/rl"][:, 0].tolist() == [1, 1, 0, 1] and ctx.ledger == {"ungraded": 1}
 
 
 def test_links_that_came_with_the_data_stay():

@@ -1,6 +1,5 @@
 """Credit against algebra, the textbook recursions, and brute force over trees."""
 
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,14 +10,8 @@ from hypothesis import strategies as st
 from shuhari.batch import STATUS, Batch
 from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.pack import pack
+from shuhari.testing import context
 from shuhari.transforms.returns import Gae, Returns, credit
-
-
-def context(**extra):
-    spent = {}
-    return SimpleNamespace(
-        at=lambda x: x, charge=lambda what, n: spent.update({what: spent.get(what, 0) + n}), spent=spent
-    )
 
 
 def sb3_gae(rewards, values, starts, last_values, dones, gamma, lam):
@@ -315,12 +308,12 @@ def test_ungraded_rows_lose_their_weight_and_are_counted():
     )
     ctx = context()
     out = Gae(gamma=1.0, lam=1.0, scale=True)(batch, ctx)
-    assert out["weight/rl"].tolist() == [[1, 1], [0, 0], [1, 1]] and ctx.spent == {"ungraded": 1}
+    assert out["weight/rl"].tolist() == [[1, 1], [0, 0], [1, 1]] and ctx.ledger == {"ungraded": 1}
     assert out["advantage"][1].tolist() == [0, 0]
     kept = torch.tensor([1.0, 1.0, 3.0, 3.0])
     torch.testing.assert_close(out["advantage"][[0, 2]].flatten(), (kept - 2) / kept.std())
     again = Gae(gamma=1.0, lam=1.0)(out, ctx)
-    assert ctx.spent == {"ungraded": 1} and again["weight/rl"].equal(out["weight/rl"])  # counted once
+    assert ctx.ledger == {"ungraded": 1} and again["weight/rl"].equal(out["weight/rl"])  # counted once
 
 
 def test_an_ungraded_branch_does_not_count_in_the_mean_of_its_siblings():

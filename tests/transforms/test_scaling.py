@@ -12,6 +12,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.models.critics import ValueCritic
 from shuhari.transforms.scaling import ScaleRewards
@@ -36,7 +37,7 @@ class Fixed(gymnasium.Env[Any, Any]):
 def context(returns: bool = True) -> Any:
     critic = ValueCritic((4,), returns=returns)
     critic.build(SimpleNamespace(spaces=lambda: (spaces.Box(-1, 1, (2,)), None)))
-    return SimpleNamespace(models={"critic": critic}, at=lambda x: x)
+    return testing.context(models={"critic": critic})
 
 
 def fragment(rewards: list[list[float]], ends: list[list[bool]], resumes: list[bool]) -> Batch:

@@ -1,15 +1,15 @@
 """KL in the reward: the formula, its stamps, its expectation by enumeration. Overlong punishment by hand."""
 
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from shuhari.batch import Batch
 from shuhari.needs import Need
+from shuhari.testing import context
 from shuhari.transforms.shaping import KlInReward, Overlong
 
-CTX = SimpleNamespace(at=lambda x: x)
+CTX = context()
 
 
 def batch(new, ref, mask, reward):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,11 @@ from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.pack import pack
 from shuhari.reduce import weights
+from shuhari.testing import context
 from shuhari.transforms.advantage import Advantage
 from shuhari.transforms.tree import NodeAdvantage
 
 NAN = float("nan")
-
-
-def ctx() -> Any:
-    told: dict[str, float] = {}
-    return SimpleNamespace(charge=lambda what, n: told.update({what: told.get(what, 0) + n}), told=told)
 
 
 def node(parent: int | None, k: int, q: float = NAN, at: int = 0) -> Step:
@@ -44,7 +39,7 @@ def batch(*trees: tuple[list[Step], list[float | None]], status: Status = Status
 def test_credit_is_q_minus_the_mean_answer() -> None:
     # root a (q .5) -> right (q 1, two tokens) and wrong, to which nothing was backed up; root b (q -1): wrong
     steps = [node(None, 1, 0.5, 1), node(0, 2, 1.0, 2), node(0, 1, at=3), node(None, 1, -1.0, 4)]
-    out = NodeAdvantage()(batch((steps, [1.0, 0.0, 0.0])), ctx())
+    out = NodeAdvantage()(batch((steps, [1.0, 0.0, 0.0])), context())
     mean = (1 - 1 - 1) / 3
     expected = [[0.5 - mean, 0], [1 - mean, 1 - mean], [-1 - mean, 0], [-1 - mean, 0]]
     torch.testing.assert_close(out["advantage"], torch.tensor(expected))
@@ -65,9 +60,9 @@ def test_without_q_a_tree_is_credited_by_enumeration() -> None:
         return [x for j in kids for x in below(j)] if kids else [2 * score[i] - 1]
 
     mean = sum(2 * s - 1 for s in score.values()) / 8
-    found = NodeAdvantage()(made := batch((steps, [score[i] for i in leaves])), ctx())["advantage"]
+    found = NodeAdvantage()(made := batch((steps, [score[i] for i in leaves])), context())["advantage"]
     assert found[:, 0].tolist() == pytest.approx([sum(below(i)) / len(below(i)) - mean for i in range(14)])
-    plain = Advantage(scale="none")(made, ctx())["advantage"]  # node-level credit of means, in units of the score
+    plain = Advantage(scale="none")(made, context())["advantage"]  # node-level credit of means, in units of the score
     torch.testing.assert_close(found, 2 * plain)
     # and, weighed by the share of answers that pass, all levels sum to nothing
     shares = torch.tensor([len(below(i)) / 8 for i in range(14)])
@@ -89,26 +84,26 @@ def test_nodes_of_one_row_keep_their_own_credit() -> None:
                     info={"q": np.full(2, 0.25, np.float32)})  # fmt: skip
     second = Step.of(np.array([0, 1, 2], np.int32), np.array([3], np.int32), np.zeros(1, np.float32), parent=0,
                      info={"q": np.ones(1, np.float32)})  # fmt: skip
-    out = NodeAdvantage()(batch(([first, second], [1.0])), ctx())
+    out = NodeAdvantage()(batch(([first, second], [1.0])), context())
     assert out["advantage"].tolist() == [[-0.75, -0.75, 0.0]]
 
 
 def test_samples_beside_a_known_answer_are_compared_without_a_deviation() -> None:
-    out = NodeAdvantage()(batch(*(([node(None, 1, at=i)], [s]) for i, s in enumerate((1.0, 0.0, 0.0, 0.0)))), ctx())
+    out = NodeAdvantage()(batch(*(([node(None, 1, at=i)], [s]) for i, s in enumerate((1.0, 0.0, 0.0, 0.0)))), context())
     assert out["advantage"][:, 0].tolist() == [1.5, -0.5, -0.5, -0.5]
 
 
 def test_what_is_ungraded_or_broken_says_nothing() -> None:
     steps = [node(None, 1, 0.5, 1), node(0, 1, 1.0, 2), node(0, 1, 0.7, 3)]
-    run = ctx()
+    run = context()
     out = NodeAdvantage()(batch((steps, [1.0, None])), run)
     assert out["advantage"][:, 0].tolist() == pytest.approx([-0.5, 0.0, 0.0])
-    assert out.weight("rl")[:, 0].tolist() == [1, 1, 0] and run.told == {"ungraded": 1}
-    assert not NodeAdvantage()(batch((steps, [1.0, 0.0]), status=Status.ERROR), ctx())["advantage"].any()
+    assert out.weight("rl")[:, 0].tolist() == [1, 1, 0] and run.ledger == {"ungraded": 1}
+    assert not NodeAdvantage()(batch((steps, [1.0, 0.0]), status=Status.ERROR), context())["advantage"].any()
 
 
 def test_what_is_compared_with_what_is_the_group() -> None:
     asked = [Request(Problem("t", p, "x"), key=p) for p in "ab"]
     made = pack([Trajectory(r, (node(None, 1),)).graded([{"score": s}]) for r in asked for s in (1.0, 0.0)])
     made = made.put({"reward": made["reward/score"] * torch.tensor([[1.0], [1.0], [1.0], [2.0]])})
-    assert NodeAdvantage()(made, ctx())["advantage"][:, 0].tolist() == [1, -1, 1, -1]
+    assert NodeAdvantage()(made, context())["advantage"][:, 0].tolist() == [1, -1, 1, -1]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -71,8 +71,8 @@ def _transform(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> B
     _require(torch.equal(out["id"], batch["id"]), self, "changed the order of the rows")
     _unchanged(self, batch, before)
     for name in out.names() & again.names():
-        _require(_equal(out[name], again[name]), self, f"gave another {name!r} when it was called again: from what it "
-                 "keeps outside of `state`, or from numbers that it does not draw from ctx.rng or ctx.noise")  # fmt: skip
+        _require(_equal(out[name], again[name]), self, f"gave another {name!r} when it was called again: it keeps "
+                 "something outside of `state`, or draws from elsewhere than ctx.rng or ctx.noise")  # fmt: skip
     return out
 
 
@@ -146,11 +146,6 @@ def _draw(self: Any, call: Callable[..., Any], ctx: Any) -> Iterator[Batch]:
 
 # ---------------------------------------------------------------- every call of a run
 
-_WATCHED: dict[str, Callable[..., Any]] = {  # method -> how it is looked at; the first that a component has
-    "draw": _draw, "select": _select, "group": _group, "grade": _reward,
-}  # fmt: skip
-
-
 @contextmanager
 def watched(run: Run) -> Iterator[None]:
     """While this holds, every call of a component of the run is looked at."""
@@ -165,7 +160,8 @@ def _ports(run: Run) -> Iterator[tuple[type, str, Callable[..., Any]]]:
     seen: set[tuple[type, str]] = set()
     for stage in run.progress.stages:
         parts = [p for learner in stage.learners.values() for p in getattr(learner, "parts", {}).values()]
-        found = [(t, "__call__", _transform) for t in stage.collect.values()]
+        found: list[tuple[Any, str, Callable[..., Any]]] = []
+        found += [(t, "__call__", _transform) for t in stage.collect.values()]
         found += [(t, "__call__", _transform) for x in stage.learners.values() for t in x.transforms.values()]
         found += [(t.objective, "__call__", _objective) for p in parts for t in p.terms.values()]
         found += [(x.buffer, "draw", _draw) for x in stage.learners.values()]
@@ -196,10 +192,9 @@ def check_recipe(recipe: Recipe | str | Path, path: Path, *, steps: int = 2) -> 
     with watched(run):
         for _ in loop(run):
             made += 1
-    cut = loop(open_run(found, path / "resumed"))
-    for _ in range(max(1, made // 2)):
-        next(cut, None)
-    cut.close()
+    with closing(loop(open_run(found, path / "resumed"))) as cut:  # type: ignore[type-var]
+        for _ in range(max(1, made // 2)):
+            next(cut, None)
     for _ in loop(open_run(found, path / "resumed")):
         pass
     found_differences = differences(contents(path / "whole"), contents(path / "resumed"))
