@@ -21,26 +21,30 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
+# Schedules are said in steps: without `over` they follow a stage's length, which these runs change.
+RATE = {"part.policy.optimiser.lr": {"from": 7e-4, "to": 7e-5, "over": 120, "warm": 6}}
+WARM = {"stage.warm-up.part.policy.optimiser.lr": {"from": 2e-3, "to": 0, "after": 240, "over": 60, "warm": 15}}
 SMALL = {"models.policy.hidden": 32, "models.policy.layers": 1, "models.policy.heads": 2, "buffer.size": 4,
          "rollout.n": 4, "evaluate.n": 16, "evaluate.samples": 2, "evaluate.every": 2, "steps": 4,
-         "stage.warm-up.steps": 300, "stage.warm-up.buffer.size": 64}  # fmt: skip
+         "stage.warm-up.steps": 300, "stage.warm-up.buffer.size": 64, **WARM}  # fmt: skip
 LANES = {"rollout.lanes": 4, "evaluate.every": 0}
 # name -> (recipe, settings)
 RUNS: dict[str, tuple[str, dict[str, Any]]] = {
-    "grpo": ("baselines/grpo", {**SMALL, "task.digits": 1}),
-    "ppo": ("baselines/ppo", {"task.digits": 1, "steps": 3, "stage.warm-up.steps": 40, "evaluate.n": 16}),
-    "dpo": ("baselines/dpo", {**SMALL, "task.digits": 1}),
+    "grpo": ("baselines/grpo", {**SMALL, **RATE, "task.digits": 1}),
+    "ppo": ("baselines/ppo", {"task.digits": 1, "steps": 3, "stage.warm-up.steps": 40, "evaluate.n": 16,
+                              **WARM, **RATE}),
+    "dpo": ("baselines/dpo", {**SMALL, **RATE, "task.digits": 1}),
     "deepsearch": ("rlvr/deepsearch", {**SMALL, "task.terms": 2, "curriculum.inner.pool": 16}),
     "areal": ("engine/areal", {**SMALL, "stage.rl.steps": 4}),
     "ghpo": ("curriculum/ghpo", {**SMALL, "task.terms": 3}),
-    "tools": ("baselines/grpo_tools", SMALL),
+    "tools": ("baselines/grpo_tools", {**SMALL, **RATE}),
     "cartpole": ("baselines/ppo_cartpole", {"steps": 3}),
     "pendulum": ("baselines/ppo_pendulum", {"steps": 3}),
     "sac": ("baselines/sac_pendulum", {"env_steps": 1500}),
     "td3": ("baselines/td3_pendulum", {"env_steps": 1500}),
     "dqn": ("baselines/dqn_cartpole", {"env_steps": 1500}),
     "gridworld": ("baselines/gridworld", {"steps": 5}),
-}
+}  # fmt: skip
 GIT = ("git", "-C", str(ROOT), "worktree")
 TIMES = ("seconds", "wall", "speed/", "engine/seconds", "problems")
 

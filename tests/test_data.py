@@ -1,11 +1,25 @@
 """Wire data: what it accepts, what it refuses and how it says so."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 
-from shuhari.data import EMPTY, FrozenDict, Problem, Ramp, Request, Sampling, Step, Trajectory, code, is_tokens, nearest
+from shuhari.data import (
+    EMPTY,
+    Count,
+    FrozenDict,
+    Problem,
+    Ramp,
+    Request,
+    Sampling,
+    Step,
+    Trajectory,
+    code,
+    is_tokens,
+    nearest,
+)
 
 
 def tokens(*ids):
@@ -24,6 +38,38 @@ def test_ramps_by_hand():
         Ramp(0, 1, over=0)
     with pytest.raises(ValueError, match="did you mean 'cosine'"):
         Ramp(0, 1, over=1, shape="cos")
+
+
+def at(step: int, whole: int) -> Count:
+    return Count(step, step, whole, in_steps=True)
+
+
+def test_a_ramp_without_over_ends_with_its_stage() -> None:
+    whole = Ramp(1.0, 0.0)
+    assert [whole(at(i, 4)) for i in range(4)] == [1.0, 0.75, 0.5, 0.25]  # as {over = 4}
+    late = Ramp(1.0, 0.0, after=0.8, warm=2)  # of 10 steps: from the 8th on
+    assert [late(at(i, 10)) for i in range(10)] == [0.5, 1, 1, 1, 1, 1, 1, 1, 1, 0.5]
+    assert [late(at(i, 300)) for i in range(300)] == [Ramp(1.0, 0.0, 60, 240, 2)(i) for i in range(300)]
+    assert Ramp(1.0, 0.0, over=0.5)(at(2, 8)) == 0.5 and Ramp(1.0, 0.0, over=0.5)(at(4, 8)) == 0.0
+    assert Ramp(1.0, 0.0, after=9)(at(3, 4)) == 1.0  # a stage that ends before it begins
+
+
+def test_a_ramp_over_a_budget_of_tokens_follows_what_is_spent() -> None:
+    half = Count(7, 500, 2000, in_steps=False)  # 7 steps have spent a quarter
+    assert Ramp(1.0, 0.0)(half) == 0.75 and Ramp(1.0, 0.0, after=0.2, over=0.1)(half) == 0.5
+    assert Ramp(1.0, 0.0, over=14)(half) == 0.5  # in steps, whatever the budget is in
+    assert Ramp(1.0, 1.0, warm=16)(half) == 0.5
+    for mixed in ({"after": 5}, {"over": 0.5, "after": 5}, {"over": 5, "after": 0.5}, {"warm": 0.1}):
+        with pytest.raises(ValueError, match="the budget is not in steps"):
+            Ramp(1, 0, **mixed)(half)
+    with pytest.raises(ValueError, match="there is none here"):
+        Ramp(1.0, 0.0)(3)
+
+
+@pytest.mark.parametrize("wrong", [{"over": math.inf}, {"after": -1}, {"warm": math.nan}, {"to": math.nan, "over": 1}])
+def test_a_ramp_that_is_none(wrong) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        Ramp(**{"start": 0.0, "to": 1.0, **wrong})
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,16 @@ def test_a_digest_is_of_what_is_done() -> None:
     assert digest(recipe) != digest(recipe.changed({"rollout.n": 4}))
 
 
+def test_a_digest_does_not_tell_shares_of_a_stage_from_its_steps() -> None:
+    recipe = load("baselines/grpo_chain")
+    rate = "stage.warm-up.part.policy.optimiser.lr"  # of 450 steps
+    spelled = recipe.changed({rate: {"from": 2e-3, "to": 0, "after": 360, "over": 90, "warm": 15}})
+    assert digest(recipe) == digest(spelled)
+    assert digest(recipe) != digest(spelled.changed({f"{rate}.over": 91}))
+    longer = {"stage.warm-up.steps": 900}
+    assert digest(recipe.changed(longer)) != digest(spelled.changed(longer))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [

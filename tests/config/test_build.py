@@ -206,6 +206,9 @@ def test_schedules_count_steps_and_a_sampling_temperature_counts_decisions() -> 
     ).sampling
     np.testing.assert_allclose(cooled.temperatures(5), [1, 0.875, 0.75, 0.625, 0.5])
     assert cooled.epsilon(12) == pytest.approx(0.5)
+    for shares in ({}, {"over": 0.5}):
+        with pytest.raises(RecipeError, match=r"sampling\.temperature.*(over: missing|expected `over`)"):
+            make({"sampling": {"temperature": {"from": 1, "to": 0.5, "per": "decision", **shares}}})
     with pytest.raises(RecipeError, match=r"sampling\.temperature\.per: 'step': it counts decisions here"):
         make({"sampling": {"temperature": ramp}})
     with pytest.raises(RecipeError, match=r"rate\.per: 'decision': it counts steps here"):
@@ -307,6 +310,16 @@ def test_the_rollout_splits_into_request_and_component() -> None:
         build(rollout={"use": f"{HERE}.Single", "n": 0})
     with pytest.raises(RecipeError, match=r"rollout\.trns: .*did you mean 'turns'"):
         build(rollout={"use": f"{HERE}.Single", "trns": 1})
+
+
+def test_a_schedule_in_steps_and_shares_wants_a_budget_in_steps() -> None:
+    ramped = table()
+    ramped["part"]["policy"]["terms"]["clip"]["high"] = {"from": 0.2, "to": 0.3, "after": 5}
+    clip = stage_components(ramped).learners["main"].parts["policy"].terms["clip"]
+    assert clip.objective.high == Ramp(0.2, 0.3, None, 5.0)
+    del ramped["steps"]
+    with pytest.raises(RecipeError, match=r"terms\.clip\.high: a ramp's `after` is 5\.0: expected a share below 1"):
+        stage_components({**ramped, "tokens": 100})
 
 
 def test_terms_split_into_their_own_fields_and_the_objectives() -> None:

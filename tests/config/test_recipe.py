@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from shuhari.config.overlay import lay, leaves, setting, split_path
 from shuhari.config.recipe import FORMAT, Recipe, RecipeError, dump, load, methods, names
+from shuhari.config.settings import ramp
+from shuhari.data import Count
 
 BASE = """
 summary = "the base"
@@ -91,7 +93,17 @@ def test_removing_what_is_not_there_names_the_nearest(write) -> None:
     ("text", "section", "expected"),
     [
         ('[task]\nname = "countdown"', "task", {"name": "countdown"}),
-        ('[rollout]\nuse = "vector"', "rollout", {"use": "vector"}),
+        ('[rollout]\nuse = "vector"', "rollout", {"use": "vector", "n": 8, "sampling": {"temperature": 0.9}}),
+            (
+                '[rollout]\nuse = "tree"\nsampling = {replace = true, max_new = 4}',
+                "rollout",
+                {"use": "tree", "sampling": {"max_new": 4}, "n": 8},
+            ),
+            (
+                '[rollout]\nuse = "tree"\nn = 2\nsampling.max_new = 4',
+                "rollout",
+                {"use": "tree", "n": 2, "sampling": {"max_new": 4, "temperature": 0.9}},
+            ),
         ('[rollout]\nuse = "single"', "rollout", {"use": "single", "n": 8, "sampling": {"temperature": 0.9}}),
         ('[collect.advantage]\nuse = "gae"', "collect", {"advantage": {"use": "gae"}}),
         ('[collect.advantage]\nuse = "advantage"', "collect", {"advantage": {"use": "advantage", "scale": "group"}}),
@@ -104,8 +116,8 @@ def test_another_component_replaces_the_table_and_the_same_one_does_not(
 
 
 def test_a_whole_schedule_replaces_one_and_a_part_of_it_changes_it(write) -> None:
-    whole = child(write, "[part.policy.optimiser]\nlr = {from = 3, to = 1, over = 5}")
-    assert whole.tree["part"]["policy"]["optimiser"] == {"use": "adamw", "lr": {"from": 3, "to": 1, "over": 5}}
+    whole = child(write, "[part.policy.optimiser]\nlr = {from = 3, to = 1}")
+    assert whole.tree["part"]["policy"]["optimiser"] == {"use": "adamw", "lr": {"from": 3, "to": 1}}
     part = child(write, "[part.policy.optimiser]\nlr.to = 0.5")
     assert part.tree["part"]["policy"]["optimiser"]["lr"] == {"from": 1.0, "to": 0.5, "over": 9, "warm": 2}
 
@@ -253,7 +265,8 @@ def test_stages_lie_over_the_recipe_each_on_its_own(write) -> None:
     assert (warm["name"], rl["name"]) == ("warm", "rl")
     assert warm["tokens"] == 30 and "steps" not in warm and rl["steps"] == 10
     assert warm["collect"] == {} and list(rl["collect"]) == ["advantage"]
-    assert warm["rollout"] == {"use": "none"} and rl["rollout"]["n"] == 8
+    assert warm["rollout"] == {"use": "none", "n": 8, "sampling": {"temperature": 0.9}}
+    assert rl["rollout"]["n"] == 8
     assert list(warm["part"]["policy"]["terms"]) == ["kl", "nll"]
 
 
@@ -367,6 +380,23 @@ def test_every_recipe_of_the_package_resolves_and_survives_storing(name: str, tm
 def test_a_mistake_names_the_key_the_value_and_what_was_expected(write, text: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         child(write, text)
+
+
+@pytest.mark.parametrize(("steps", "stage", "at", "value"), [
+    (300, "rl", 150, 3.85e-4),  # half way from 7e-4 to 7e-5, wherever the end is
+    (20, "rl", 10, 3.85e-4),
+    (60, "warm-up", 54, 1e-3),  # the last fifth takes it from 2e-3 to 0
+])  # fmt: skip
+def test_the_learning_rate_follows_the_length_of_its_stage(steps: int, stage: str, at: int, value: float) -> None:
+    key = "steps" if stage == "rl" else f"stage.{stage}.steps"
+    table = next(s for s in load("baselines/grpo", [f"{key}={steps}"]).stages if s["name"] == stage)
+    rate = ramp(table["part"]["policy"]["optimiser"]["lr"], "lr")
+    assert rate(Count(at, at, steps, in_steps=True)) == pytest.approx(value)
+
+
+def test_another_rollout_is_asked_for_the_same() -> None:
+    rollout = load("baselines/grpo", ["rollout.use=episode"]).tree["rollout"]
+    assert rollout == {"use": "episode", "n": 16, "sampling": {"temperature": 1.0, "max_new": 8}}
 
 
 def test_a_circle_is_shown(write) -> None:

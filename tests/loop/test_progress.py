@@ -54,3 +54,15 @@ def test_seconds_are_of_all_sittings() -> None:
     at = progress({"seconds": 50})
     at.wall = 60.0
     assert at.over() and at.seconds() >= 60
+
+
+def test_schedules_stand_where_the_steps_or_the_first_budget_of_a_stage_does() -> None:
+    at = progress({"tokens": 100}, {"env_steps": 9, "steps": 4})
+    at.ledger |= {"steps": 3, "tokens": 30, "probe/tokens": 20, "evaluate/tokens": 40}
+    now = at.count()
+    assert (now, now.spent, now.whole, now.in_steps) == (3, 50, 100, False)
+    at.ledger |= {"tokens": 90, "steps": 6}
+    assert not at.done()  # on to the second stage
+    at.ledger |= {"steps": 7, "env_steps": 5}
+    now = at.count()
+    assert (now, now.spent, now.whole, now.in_steps) == (1, 1, 4, True)

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from shuhari.claims.verdict import LEAST, Rule
-from shuhari.config.overlay import BUDGETS, RecipeError, Tree
+from shuhari.config.overlay import BUDGETS, RecipeError, Tree, budgets, in_steps
 from shuhari.config.recipe import Recipe, dump, load
 from shuhari.config.settings import Settings, look_up
 from shuhari.data import EMPTY, nearest
@@ -141,8 +141,13 @@ def trains(check: Check) -> bool:
 
 
 def digest(recipe: Recipe) -> str:
-    """A short name for what a recipe does: not for its seed, its title or its claim."""
+    """A short name for what a recipe does: not for its seed, its title or its claim, nor for whether a schedule is
+    written in steps or in shares of them."""
     tree = {k: v for k, v in recipe.tree.items() if k not in ("paper", "summary", "claim", "seed", "threads")}
+    stages = tree.get("stage", {})
+    tree |= {"stage": {n: in_steps(s, s.get("steps")) for n, s in stages.items()}} if stages else {}
+    if not any(budgets(stage) for stage in stages.values()):  # else what one of them inherits is over its own steps
+        tree = in_steps(tree, tree.get("steps"))
     return hashlib.blake2b(dump(Recipe("", tree)).encode(), digest_size=8).hexdigest()
 
 

@@ -81,7 +81,8 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
     """The components of one stage (an entry of `Recipe.stages`). Pass the same `shared` dict for every stage of a run:
     what says the same is the same object. Raises RecipeError with the dotted key of the mistake."""
     seed = {"seed": int(table.get("seed", 0))}  # tasks and curricula draw from the run's seed unless they set their own
-    made = Settings(shared, {"task": seed, "curriculum": seed})
+    spend = budgets(table)
+    made = Settings(shared, {"task": seed, "curriculum": seed}, in_steps="steps" in spend or not spend)
     name = str(table.get("name", "main"))
     if "task" not in table:
         raise RecipeError("task", "missing: a recipe needs [task] with a name")
@@ -110,7 +111,7 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
         _check_graded(name, learners, collect)
     return Components(
         name=name,
-        budget={unit: float(amount) for unit, amount in budgets(table).items()},
+        budget={unit: float(amount) for unit, amount in spend.items()},
         task=task,
         models=_models(made, table.get("models", EMPTY), name),
         engine=engine,

@@ -1,8 +1,9 @@
 """One recipe table laid over another, with where each value came from. Plain dicts in, plain dicts out; no torch.
 
 Rules: tables merge key by key; `name = false` removes a table, `replace = true` inside one drops all that stood there;
-a table whose `use` (of a task: `name`) changes, a schedule and a list replace what stood there; a budget replaces the
-budget below it. Inside `stage`, overlays are kept as data, to be laid over the rest when the stages are resolved.
+a table whose `use` (of a task: `name`) changes, a schedule and a list replace what stood there, but another rollout is
+asked for the same `n` and `sampling`; a budget replaces the budget below it. Inside `stage`, overlays are kept as data,
+to be laid over the rest when the stages are resolved.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ BUDGETS = ("steps", "decisions", "tokens", "env_steps", "updates", "seconds")
 SCALARS = ("format", "name", "summary", "seed", "threads", "micro_batch", *BUDGETS)
 SINGLE = ("paper", "study", "task", "engine", "curriculum", "rollout", "buffer", "evaluate", "store", "claim")
 NAMED = ("models", "reward", "collect", "transform", "part", "learner", "follow", "stage")  # tables of named tables
+ASKED = ("n", "sampling")  # of [rollout]: what is asked for, whichever rollout does it
 USE = {  # what stands in a section whose table names no component
     "engine": "local",
     "curriculum": "sequential",
@@ -62,8 +64,25 @@ def leaves(tree: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any
 
 
 def is_schedule(value: object) -> bool:
-    """Whether a table is a whole schedule: `{from = .., to = .., over = ..}`."""
-    return isinstance(value, Mapping) and "from" in value and "over" in value
+    """Whether a table is a whole schedule: `{from = .., to = ..}`."""
+    return isinstance(value, Mapping) and "from" in value and "to" in value
+
+
+def in_steps(stages: Tree, steps: int | None) -> Tree:
+    """A stage's table, or a recipe of one, with its schedules over parts of the stage written in its `steps`, so that
+    what does the same reads the same; as it is without steps."""
+    if steps is None:
+        return stages
+    return {k: _counted(v, steps) if isinstance(v, Mapping) else v for k, v in stages.items()}
+
+
+def _counted(table: Mapping[str, Any], steps: int) -> Tree:
+    if not is_schedule(table) or table.get("per") == "decision":
+        return in_steps(dict(table), steps)
+    part = {k: round(v * steps) if 0 < v < 1 else v for k, v in table.items() if k in ("after", "over", "warm")}
+    part["over"] = max(1, part.get("over", steps - part.get("after", 0)))
+    order = ("from", "to", "after", "over", "warm", "shape", "per")
+    return {k: part.get(k, table.get(k)) for k in order if k in part or k in table}
 
 
 def lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources, path: Path = ()) -> None:
@@ -76,10 +95,14 @@ def lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources, path
         if new is False and (isinstance(old, dict) or _removable(at)):
             _remove(tree, sources, at, origin)
         elif isinstance(new, Mapping):
-            whole = new.get("replace") is True
+            whole = _whole(new)
             if whole and at[0] not in ("stage", "claim"):  # kept there, to be done when stages and arms are resolved
                 new = {k: v for k, v in new.items() if k != "replace"}
+            asked, origins = Tree(), Sources()
             if whole or not isinstance(old, dict) or _replaces(old, new, at):
+                if not whole and isinstance(old, dict) and _place(at) == ("rollout",):
+                    asked = {k: old[k] for k in ASKED if k in old and not _whole(new.get(k))}
+                    origins = {p: origin for p, origin in sources.items() if p[: len(at)] == at}
                 _forget(tree, sources, at)
                 tree[key] = {}
             if not new and not tree[key]:
@@ -87,10 +110,17 @@ def lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources, path
             else:
                 sources.pop(at, None)  # no longer an empty table
             lay(tree[key], new, origin, sources, at)
+            if asked:
+                _fill(tree[key], asked, sources, origins, at)
         else:
             _forget(tree, sources, at)
             tree[key] = deepcopy(new)
             sources[at] = origin
+
+
+def _whole(new: object) -> bool:
+    """Whether a table drops all that stood in its place."""
+    return isinstance(new, Mapping) and new.get("replace") is True
 
 
 def _is_stage(path: Path) -> bool:
@@ -124,10 +154,26 @@ def _forget(tree: Tree, sources: Sources, at: Path) -> None:
         del sources[path]
 
 
+def _fill(tree: Tree, below: Mapping[str, Any], sources: Sources, origins: Sources, path: Path) -> None:
+    """Put what stood there before where nothing stands now, with its `origins`; a schedule is one value."""
+    for key, value in below.items():
+        at, there = (*path, key), tree.get(key)
+        if key not in tree:
+            tree[key] = value
+            sources |= {p: origin for p, origin in origins.items() if p[: len(at)] == at}
+        elif isinstance(value, Mapping) and isinstance(there, dict) and not is_schedule(there):
+            _fill(there, value, sources, origins, at)
+
+
+def _place(at: Path) -> Path:
+    """The place that a key of a stage's overlay lies over."""
+    return at[2:] if at[0] == "stage" else at
+
+
 def _replaces(old: Mapping[str, Any], new: Mapping[str, Any], at: Path) -> bool:
     if is_schedule(new) or "same_as" in new or ("same_as" in old and not new.keys().isdisjoint(("use", "init"))):
         return True
-    place = at[2:] if at[0] == "stage" else at
+    place = _place(at)
     if place == ("task",) or (place[:1] == ("task",) and place[-2:-1] == ("tasks",)):  # one of a mixture is a task too
         return "name" in new and "name" in old and new["name"] != old["name"]
     return "use" in new and new["use"] != old.get("use", USE.get(at[-1], at[-1]))

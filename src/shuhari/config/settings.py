@@ -52,11 +52,18 @@ class Settings:
 
     `shared` keeps what was made, by place and settings: a later stage that says the same gets the same object.
     `given`: kind -> plain values that fill fields of all its components, where the class has them and the table not.
+    `in_steps`: whether the stage's budget is, which schedules may lean on.
     """
 
-    def __init__(self, shared: dict[str, Any] | None = None, given: Mapping[str, Mapping[str, Any]] = EMPTY) -> None:
+    def __init__(
+        self,
+        shared: dict[str, Any] | None = None,
+        given: Mapping[str, Mapping[str, Any]] = EMPTY,
+        *,
+        in_steps: bool = True,
+    ) -> None:
         self.shared: dict[str, Any] = {} if shared is None else shared
-        self.given = given
+        self.given, self.in_steps = given, in_steps
         self.defaults: dict[str, Any] = {}
 
     # ---------------------------------------------------------------- components
@@ -186,7 +193,7 @@ class Settings:
                 return self.component(KINDS[h], raw, where, USE.get(KINDS[h]))
         if isinstance(raw, Mapping):
             if Ramp in choices:
-                return ramp(raw, where, per)
+                return ramp(raw, where, per, in_steps=self.in_steps)
             for h in choices:
                 if is_dataclass(h) and isinstance(h, type):
                     return self._plain(h, raw, where)
@@ -224,15 +231,16 @@ def look_up(kind: str, name: str, where: str) -> type:
         raise RecipeError(where, f"{name!r} cannot be imported: {type(error).__name__}: {error}{at}") from error
 
 
-def ramp(table: Mapping[str, Any], where: str, per: str = "step") -> Ramp:
-    """`{from, to, over, after, warm, shape}` as a schedule over the steps of the stage; with `per = "decision"` over
-    the decisions of a sample, which is what a sampling temperature counts."""
+def ramp(table: Mapping[str, Any], where: str, per: str = "step", *, in_steps: bool = True) -> Ramp:
+    """`{from, to, over, after, warm, shape}` as a schedule over a stage, whose budget is `in_steps`; with
+    `per = "decision"` over the decisions of a sample, which is what a sampling temperature counts."""
     for key in table:
         if key not in RAMP:
             raise RecipeError(_at(where, key), f"no key of a schedule; {nearest(key, RAMP)}")
-    for key in ("from", "to", "over"):
+    for key in ("from", "to", *(("over",) if per == "decision" else ())):
         if key not in table:
-            told = f"missing: a schedule is {{from = .., to = .., over = ..}}; this has {', '.join(table) or 'none'}"
+            whole = "{from = .., to = .., over = ..}" if per == "decision" else "{from = .., to = ..}"
+            told = f"missing: a schedule is {whole}; this has {', '.join(table) or 'none'}"
             raise RecipeError(_at(where, key), told)
     if table.get("per", "step") != per:
         known = "it counts decisions here: add per = 'decision'" if per == "decision" else "it counts steps here"
@@ -240,6 +248,9 @@ def ramp(table: Mapping[str, Any], where: str, per: str = "step") -> Ramp:
     numbers = {RAMP[k]: plain([float], v, _at(where, k)) for k, v in table.items() if k not in ("shape", "per")}
     try:
         made = Ramp(**numbers)
+        made.check(in_steps=in_steps)
+        if per == "decision" and made.relative:
+            raise ValueError("it counts the decisions of a sample: expected `over`, `after` and `warm` from 1 on")
         return replace(made, shape=table["shape"]) if "shape" in table else made
     except ValueError as error:
         raise RecipeError(where, str(error)) from None

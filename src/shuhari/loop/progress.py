@@ -7,7 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 
 from shuhari.config.build import Components
-from shuhari.config.overlay import RecipeError
+from shuhari.config.overlay import BUDGETS, RecipeError
+from shuhari.data import Count
 
 IDLE = 20  # steps of a stage that spends nothing of its budget, before that is an error
 
@@ -31,6 +32,13 @@ class Progress:
         """Steps of this stage so far: where schedules stand."""
         return int(self.ledger.get("steps", 0) - self.started.get("steps", 0))
 
+    def count(self) -> Count:
+        """Where schedules stand in this stage: its steps so far, and what it has spent of its budget: of its steps, of
+        the first of BUDGETS that it has where it counts none."""
+        steps, budget = float(self.steps), self.stage.budget
+        unit = "steps" if "steps" in budget else next(b for b in BUDGETS if b in budget)
+        return Count(steps, self._spent(unit), budget[unit], in_steps=unit == "steps")
+
     def left(self) -> float:
         """Steps that the stage has after the one at hand; inf where its budget is none of steps."""
         return self.stage.budget.get("steps", math.inf) - self.steps - 1
@@ -42,8 +50,11 @@ class Progress:
     def spent(self) -> Mapping[str, tuple[float, float]]:
         """budget -> (spent in this stage, allowed). What was spent under a tag (a probe) counts, but for evaluation,
         which is no part of a method."""
-        now = {**self.ledger, "seconds": self.seconds()}
-        return {k: (_total(now, k) - _total(self.started, k), v) for k, v in self.stage.budget.items()}
+        return {k: (self._spent(k), v) for k, v in self.stage.budget.items()}
+
+    def _spent(self, unit: str) -> float:
+        now = self.seconds() if unit == "seconds" else _total(self.ledger, unit)
+        return now - _total(self.started, unit)
 
     def over(self) -> bool:
         """Whether a budget of this stage is spent. RecipeError where none of it ever is."""

@@ -101,7 +101,7 @@ class Run:
         """Begin a step; at the first of a stage its roles come to life and its components are told."""
         self.ctx.claim()
         self.meter, self.rounds, self.ctx.problems, self.ctx.groups = Meter(), 0, [], []
-        self.ctx.count = float(self.progress.steps)
+        self.ctx.count = self.progress.count()
         if not self.progress.entered:
             lived = dict(self.ctx.models)
             self.ctx.flight.drop()  # where a budget in seconds ran out between two steps
