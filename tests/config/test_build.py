@@ -546,7 +546,7 @@ def test_ports_are_known_by_annotation() -> None:
     from shuhari.config.settings import KINDS
     from shuhari.registry import KINDS as kinds
 
-    assert set(KINDS.values()) == set(kinds) - {"quantity"}  # which no component is made of
+    assert set(KINDS.values()) == set(kinds) - {"quantity", "world"}  # which no component is made of
     assert (KINDS[Model], KINDS[Objective], KINDS[Optimiser], KINDS[Curriculum]) == (
         "model",
         "objective",
