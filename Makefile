@@ -1,46 +1,55 @@
 # Needs GNU make 3.81 or newer and Python 3.11 or newer. Variables, each as `make TARGET NAME=value`:
-#   PYTHON       the interpreter that .venv is made with
+#   PYTHON       the interpreter that the environment is made with
+#   VENV         the environment, .venv
 #   TORCH        what pip is asked for; TORCH=torch takes the newest
 #   TORCH_INDEX  a package index to take torch from, such as PyTorch's own of CPU builds (its address is in README.md)
 
 TORCH  := torch==2.13.0
-BIN    := .venv/bin
+VENV   ?= .venv
+BIN     = $(VENV)/bin
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help setup quickstart test lint baselines peers
+.PHONY: help setup quickstart test lint pythons baselines peers
 
 help:
 	@echo "make setup       make .venv and install shuhari and its tools into it"
 	@echo "make quickstart  train a small language model by RL and plot it (about three minutes on two cores)"
 	@echo "make test        ruff, mypy and the tests"
 	@echo "make lint        ruff and mypy alone"
+	@echo "make pythons     the tests under Python 3.12 and 3.13, in an environment each, where they are installed"
 	@echo "make baselines   train every recipe on three seeds, and write benchmarks/README.md (hours)"
 	@echo "make peers       measure beside TRL and Stable-Baselines3, in an environment of their own"
 
-setup: .venv/.stamp
+setup: $(VENV)/.stamp
 
-quickstart: .venv/.stamp
+quickstart: $(VENV)/.stamp
 	$(BIN)/shuhari train baselines/quickstart --run runs/quickstart
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
-baselines: .venv/.stamp
+pythons:
+	@for v in 3.12 3.13; do \
+	  if command -v python$$v >/dev/null; then \
+	    $(MAKE) setup VENV=.venv-$$v PYTHON=python$$v && .venv-$$v/bin/python -m pytest -n 2 --dist loadfile -q || exit 1; \
+	  else echo "python$$v is not installed: not tested"; fi; done
+
+baselines: $(VENV)/.stamp
 	$(BIN)/python benchmarks/baselines.py
 
 peers:
 	$(PYTHON) benchmarks/peers/run.py --setup
 	$(PYTHON) benchmarks/peers/run.py
 
-lint: .venv/.stamp
+lint: $(VENV)/.stamp
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
 # torch comes first and its pin is repeated in the second command, so that no dependency can swap the build for another.
-.venv/.stamp: pyproject.toml
+$(VENV)/.stamp: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "shuhari needs Python 3.11 or newer, and none is on PATH: make $(MAKECMDGOALS) PYTHON=/path/to/python3" >&2; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@if [ "$$(uname)" = Linux ] && [ -z "$(TORCH_INDEX)" ] && ! command -v nvidia-smi >/dev/null; then \
 	  echo "No GPU found. If pip now fetches a CUDA build of torch, stop it and see 'CPU build of torch' in README.md."; fi
 	$(BIN)/python -m pip install $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX)) "$(TORCH)"

@@ -53,12 +53,18 @@ def register(kind: str, name: str) -> Callable[[C], C]:
         if not is_dataclass(cls):
             raise TypeError(f"{kind} {name!r}: {cls.__qualname__} is not a dataclass; its fields are its configuration")
         known = _ENTRIES.get((kind, name))
-        if known is not None and (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
+        if known is not None and _origin(known) != _origin(cls):
             raise ValueError(f"{kind} {name!r} is taken by {known.__module__}.{known.__qualname__}")
         _ENTRIES[kind, name] = cls
         return cls
 
     return enter
+
+
+def _origin(cls: type) -> tuple[str | None, str]:
+    """Where a class is written: its file (a test imports `mine`, a recipe names `mine.py:Class`), and its name there."""
+    module = sys.modules.get(cls.__module__)
+    return getattr(module, "__file__", None) or cls.__module__, cls.__qualname__
 
 
 def find(kind: str, name: str) -> type:

@@ -1,4 +1,5 @@
-"""The page on adding a method, followed to the letter: its files in an empty folder, its commands in small."""
+"""The pages on adding a method and a component, followed to the letter: their files in an empty folder, their commands
+in small."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "add-a-method.md").read_text(encoding="utf-8")
+PAGE = "".join((ROOT / "docs" / f"add-a-{what}.md").read_text(encoding="utf-8") for what in ("method", "component"))
 FILE = re.compile(r"^`(?P<name>[\w.]+)`\n\n```\w+\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 SMALL = ["--set", "stage.warm-up.steps=2", "--set", "stage.rl.steps=1", "--set", "evaluate.n=4"]
 
@@ -20,7 +21,7 @@ SMALL = ["--set", "stage.warm-up.steps=2", "--set", "stage.rl.steps=1", "--set",
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("own")
     files = {m["name"]: m["text"] for m in FILE.finditer(PAGE)}
-    assert set(files) == {"topr.py", "topr.toml", "test_topr.py"}
+    assert set(files) == {"topr.py", "topr.toml", "test_topr.py", "counts.py", "counts.toml", "test_counts.py"}
     for name, text in files.items():
         (made / name).write_text(text, encoding="utf-8")
     return made
@@ -33,6 +34,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["shuhari", "train", "topr.toml", "--run", "runs/topr", *SMALL],
         ["pytest", "-q", "-p", "no:cacheprovider", "test_topr.py"],
         ["shuhari", "claim", "topr.toml", "--smoke"],
+        ["shuhari", "train", "counts.toml", "--run", "runs/counts"],
+        ["pytest", "-q", "-p", "no:cacheprovider", "test_counts.py"],
     ],
     ids=" ".join,
 )
@@ -48,7 +51,7 @@ def test_a_command_works(folder: Path, command: list[str]) -> None:
 
 def test_files_that_the_page_points_to_are_there() -> None:
     pointed = re.findall(
-        r"`((?:recipes|objectives|transforms|rewards|curricula|rollouts|buffers|models)/[\w/.]+)`", PAGE
+        r"`((?:recipes|objectives|transforms|rewards|curricula|rollouts|buffers|models|tasks|optimisers|studies|analysis)/[\w/.]+)`", PAGE
     )
     missing = [name for name in pointed if not (ROOT / "src" / "shuhari" / name).is_file() and "topr" not in name]
     assert pointed and not missing
