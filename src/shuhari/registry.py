@@ -62,7 +62,7 @@ def register(kind: str, name: str) -> Callable[[C], C]:
 
 
 def _origin(cls: type) -> tuple[str | None, str]:
-    """Where a class is written: its file (a test imports `mine`, a recipe names `mine.py:Class`), and its name there."""
+    """The file that a class is written in (a test imports `mine`, a recipe names `mine.py:Class`), and its name there."""
     module = sys.modules.get(cls.__module__)
     return getattr(module, "__file__", None) or cls.__module__, cls.__qualname__
 

@@ -51,7 +51,9 @@ def test_a_command_works(folder: Path, command: list[str]) -> None:
 
 def test_files_that_the_page_points_to_are_there() -> None:
     pointed = re.findall(
-        r"`((?:recipes|objectives|transforms|rewards|curricula|rollouts|buffers|models|tasks|optimisers|studies|analysis)/[\w/.]+)`", PAGE
+        r"`((?:recipes|objectives|transforms|rewards|curricula|rollouts|buffers|models|tasks|optimisers|studies|analysis)"
+        r"/[\w/.]+)`",
+        PAGE,
     )
     missing = [name for name in pointed if not (ROOT / "src" / "shuhari" / name).is_file() and "topr" not in name]
     assert pointed and not missing
