@@ -40,6 +40,29 @@ def test_ramps_by_hand():
         Ramp(0, 1, over=1, shape="cos")
 
 
+def test_ramps_that_step_fall_by_factors_and_begin_again():
+    stairs = Ramp(1.0, steps=((2, 0.5), (4, 0.25)))
+    assert [stairs(x) for x in (0, 1.9, 2, 3, 4, 99)] == [1, 1, 0.5, 0.5, 0.25, 0.25]
+    assert stairs(np.array([0, 4])).tolist() == [1, 0.25]
+    falling = Ramp(8.0, 1.0, over=3, after=1, shape="exponential")
+    assert [falling(x) for x in (0, 1, 2, 3, 4, 9)] == pytest.approx([8, 8, 4, 2, 1, 1])
+    assert Ramp(8.0, 2.0, shape="exponential")(at(2, 4)) == pytest.approx(4.0)
+    saw = Ramp(0.0, 1.0, over=4, period=4)
+    assert [saw(x) for x in (0, 3, 4, 5, 8)] == [0, 0.75, 0, 0.25, 0]
+    turns = Ramp(16.0, steps=((2, 64.0),), period=4, warm=2)
+    assert [turns(x) for x in (0, 1, 2, 4, 7)] == [8, 16, 64, 16, 64]  # the warm-up comes once
+    for wrong, told in (
+        ({"steps": ((3, 1.0), (3, 2.0))}, "ascending"),
+        ({"steps": ((3, 1.0),), "over": 2.0}, "in place of"),
+        ({"to": -1.0, "over": 2.0, "shape": "exponential"}, "one sign"),
+        ({"to": 1.0, "over": 2.0, "period": -1.0}, "period"),
+        ({"to": 1.0, "period": 2.0}, "with `over` in counts"),
+        ({}, "expected finite numbers"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            Ramp(1.0, **wrong)
+
+
 def at(step: int, whole: int) -> Count:
     return Count(step, step, whole, in_steps=True)
 

@@ -13,11 +13,14 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import lru_cache
-from math import isfinite
 from typing import Any, NoReturn, TypeAlias, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
+
+from shuhari.ramp import Count as Count
+from shuhari.ramp import Number as Number
+from shuhari.ramp import Ramp as Ramp
 
 T = TypeVar("T")
 Array: TypeAlias = NDArray[Any]
@@ -78,94 +81,6 @@ def code(*parts: object) -> int:
     """A stable 63-bit number for a name: how roles, groups and tasks become integer columns."""
     digest = hashlib.blake2b("\x1f".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
-
-
-class Count(float):
-    """Steps of a stage so far, as a number; `spent` of the `whole` budget of the stage, in steps where `in_steps`."""
-
-    def __new__(cls, steps: float, spent: float, whole: float, *, in_steps: bool) -> Count:
-        made = super().__new__(cls, steps)
-        made.spent, made.whole, made.in_steps = float(spent), float(whole), in_steps
-        return made
-
-    spent: float
-    whole: float
-    in_steps: bool
-
-
-@dataclass(frozen=True)
-class Ramp:
-    """A number that moves from `start` to `to` over `over` counts, after `after` counts at `start`.
-
-    It stands wherever a number may: over decisions (`Sampling.temperature`) or over the steps of a stage (any number
-    of a recipe, there written `{from = 1.0, to = 0.1}`). Without `over` it ends with the stage; `over` and `after` from
-    1 on are counts, below 1 shares of the stage's budget (of one in steps rounded to whole ones; of one in another unit
-    both are shares, or neither). `warm` counts climb from 0 first; it is a share only where the budget is in steps.
-    """
-
-    start: float
-    to: float
-    over: float | None = None
-    after: float = 0.0
-    warm: float = 0.0
-    shape: str = "linear"  # linear | cosine
-
-    def __post_init__(self) -> None:
-        if self.over is not None and not 0 < self.over < float("inf"):
-            raise ValueError(f"a ramp's `over` is {self.over}: expected a positive number of counts")
-        for name in ("after", "warm"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ValueError(f"a ramp's `{name}` is {getattr(self, name)}: expected 0 or more counts")
-        if not (isfinite(self.start) and isfinite(self.to)):
-            raise ValueError(f"a ramp goes from {self.start} to {self.to}: expected two finite numbers")
-        if self.shape not in ("linear", "cosine"):
-            raise ValueError(f"a ramp's `shape` is {self.shape!r}: {nearest(self.shape, ('linear', 'cosine'))}")
-
-    @property
-    def relative(self) -> bool:
-        """Whether it is over a part of a stage, and so needs one."""
-        return self.over is None or self.over < 1 or 0 < self.after < 1 or 0 < self.warm < 1
-
-    def check(self, *, in_steps: bool) -> None:
-        """ValueError where a stage whose budget is `in_steps`, or not, cannot say what is meant."""
-        if in_steps or not self.relative:
-            return
-        if 0 < self.warm < 1:
-            raise ValueError(f"a ramp's `warm` is {self.warm}: expected steps, as the budget is not in steps")
-        if self.after >= 1 and (self.over is None or self.over < 1):
-            raise ValueError(f"a ramp's `after` is {self.after}: expected a share below 1, or `over` in steps too, as "
-                             "the budget is not in steps")  # fmt: skip
-        if self.over is not None and self.over >= 1 and 0 < self.after < 1:
-            raise ValueError(f"a ramp's `over` is {self.over}: expected a share below 1, or `after` in steps too, as "
-                             "the budget is not in steps")  # fmt: skip
-
-    def __call__(self, at: Any) -> Any:
-        """The value at count `at`: a number, an array of them, or the `Count` of a stage, which one that is over a part
-        of a stage needs (else ValueError)."""
-        over, after, warm, along = self.over, self.after, self.warm, at
-        if self.relative:
-            if not isinstance(at, Count):
-                raise ValueError(f"{self} is over a part of a stage, and there is none here: give `over` in counts")
-            self.check(in_steps=at.in_steps)
-            after, warm = _counts(after, at), _counts(warm, at)
-            over = max(1.0, at.whole - after if over is None else _counts(over, at))
-            along = float(at) if at.in_steps else at.spent
-        assert over is not None
-        x = np.clip((np.asarray(along, np.float64) - after) / over, 0.0, 1.0)
-        x = (1 - np.cos(np.pi * x)) / 2 if self.shape == "cosine" else x
-        y = self.start + (self.to - self.start) * x
-        y = y * np.minimum(1.0, (np.asarray(at, np.float64) + 1) / warm) if warm else y
-        return y if np.ndim(at) else float(y)
-
-
-def _counts(x: float, at: Count) -> float:
-    """A share of a stage in what its budget counts; a count as it is."""
-    if x == 0 or x >= 1:
-        return x
-    return float(round(x * at.whole)) if at.in_steps else x * at.whole
-
-
-Number: TypeAlias = float | Ramp
 
 
 @dataclass(frozen=True)
@@ -310,13 +225,15 @@ class Request:
 
     `prefix`: forced and untrained steps (hints, resumed rows). `settings` go to the rollout and are checked against
     what it accepts. `info` is stamped by the curriculum; its numbers become columns. `n` and `sampling` that are left
-    out are the run's: it fills them in before a rollout sees the request. `key` is stamped by the run, unique for
-    ever: groups, noise and re-queuing hang on it.
+    out are the run's: it fills them in before a rollout sees the request; a mapping in place of `sampling` names the
+    fields that differ from the run's (`{"temperature": 1.2}`). `key` is stamped by the run, unique for ever: groups,
+    noise and re-queuing hang on it.
     """
 
     problem: Problem
     n: int = 0  # 0: the run's
-    sampling: Sampling = None  # type: ignore[assignment]  # None: the run's; a rollout always finds one
+    # None: the run's; a mapping: what differs from it; a rollout always finds a `Sampling`
+    sampling: Sampling = None  # type: ignore[assignment]
     prefix: tuple[Step, ...] = ()
     settings: Mapping[str, Any] = EMPTY
     info: Mapping[str, Any] = EMPTY

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import STATUS, Batch
-from shuhari.data import Info, Status, code
+from shuhari.data import Info, Number, Status, code
 from shuhari.reduce import mean_by
 
 
@@ -40,7 +40,7 @@ class Meter:
         return {k: float(a) / float(n) if n else float("nan") for k, (a, n) in self.sums.items()}
 
 
-def collected_info(batch: Batch, weights: Mapping[str, float], tasks: Iterable[str] = ()) -> Info:
+def collected_info(batch: Batch, weights: Mapping[str, Number], tasks: Iterable[str] = ()) -> Info:
     """reward/<name>: the mean outcome of the episodes graded; rollout/*: shares of episodes, decisions and turns an
     episode. Of the groups in which several were graded: reward/std, the mean standard deviation of the trained reward
     within one, and rollout/alike, the share of those that have none, and so teach nothing. Where the batch has problems
@@ -62,7 +62,7 @@ def turns(batch: Batch) -> Tensor:
     return (last[:, 0] >= 0).long() + (last[:, 1:] > last[:, :-1]).sum(1)
 
 
-def _facts(batch: Batch, weights: Mapping[str, float]) -> Info:
+def _facts(batch: Batch, weights: Mapping[str, Number]) -> Info:
     leaf = batch["leaf"]
     n = int(leaf.sum())
     status = batch["status"][leaf]

@@ -201,6 +201,10 @@ def test_names_of_components_that_are_not_there() -> None:
 def test_schedules_count_steps_and_a_sampling_temperature_counts_decisions() -> None:
     ramp = {"from": 1, "to": 0.5, "over": 10, "after": 2, "warm": 1, "shape": "cosine"}
     assert make({"rate": ramp}).rate == Ramp(1.0, 0.5, 10.0, 2.0, 1.0, "cosine")
+    stairs = {"from": 1, "steps": [[3, 0.5], [5, 0]], "period": 8}
+    assert make({"rate": stairs}).rate == Ramp(1.0, steps=((3.0, 0.5), (5.0, 0.0)), period=8.0)
+    with pytest.raises(RecipeError, match=r"rate\.steps: .*expected a list"):
+        make({"rate": {"from": 1, "steps": 3}})
     cooled = make(
         {"sampling": {"temperature": {"from": 1, "to": 0.5, "over": 4, "per": "decision"}, "epsilon": ramp}}
     ).sampling

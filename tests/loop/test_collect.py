@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from grading import Judge, Samples, context, requests
+from shuhari.data import Ramp
 from shuhari.loop import collect
 from shuhari.measure import collected_info
 
@@ -27,6 +28,14 @@ def test_the_trained_reward_is_the_weighted_sum() -> None:
     assert batch["reward"][:, 0].tolist() == [0 + 5.0, 2 + 5.5, 0 + 5.0, 2 + 5.5]
     assert ctx.reward_names == {"score", "style", "other"}
     assert ctx.ledger["decisions"] == 4
+
+
+def test_a_weight_may_be_a_schedule() -> None:
+    weights = {"score": 1.0, "style": Ramp(0.0, 1.0, over=4)}
+    ctx = context(right, weights=weights, style=Judge(lambda i: {"style": 10.0}))
+    assert collected(ctx)["reward"][:, 0].tolist() == [0, 1, 0, 1]
+    ctx.count = 1.0
+    assert collected(ctx)["reward"][:, 0].tolist() == [2.5, 3.5, 2.5, 3.5]
 
 
 @pytest.mark.parametrize("broken", [RuntimeError("no network"), None])

@@ -61,6 +61,11 @@ def test_a_request_that_leaves_n_and_sampling_open_gets_the_runs() -> None:
     assert len({ctx.stamped(Request(Problem("t", "p", "")), "").key for _ in range(3)}) == 3
     ctx.count, ctx.sampling = 5.0, Sampling(epsilon=Ramp(1.0, 0.0, 10))
     assert ctx.stamped(Request(Problem("t", "p", "")), "").sampling.epsilon == 0.5
+    part = Request(Problem("t", "p", ""), 1, {"temperature": 1.2, "max_new": 5})  # type: ignore[arg-type]
+    ctx.count = 10.0
+    assert ctx.stamped(part, "").sampling == Sampling(temperature=1.2, max_new=5)  # epsilon: the run's, which is 0 now
+    with pytest.raises(ValueError, match="no field 'temprature'; did you mean 'temperature'"):
+        ctx.stamped(Request(Problem("t", "p", ""), 1, {"temprature": 1.0}), "")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="n is -1"):
         Request(Problem("t", "p", ""), -1)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from shuhari.config.overlay import USE, RecipeError, budgets, dotted
 from shuhari.config.settings import Settings, plain
-from shuhari.data import EMPTY, Sampling, nearest
+from shuhari.data import EMPTY, Number, Sampling, nearest
 from shuhari.loop.evaluation import Evaluation
 from shuhari.loop.roles import Role
 from shuhari.ports import Curriculum, Engine, Follow, Learner, Reward, Rollout, Task, Transform
@@ -56,7 +56,7 @@ class Components:
     sampling: Sampling = Sampling()  # noqa: RUF009  (frozen)
     tokens: int | None = MICRO_BATCH
     rewards: Mapping[str, Reward] = EMPTY
-    weights: Mapping[str, float] = EMPTY
+    weights: Mapping[str, Number] = EMPTY
     collect: Mapping[str, Transform] = EMPTY
     follows: Mapping[str, Follow] = EMPTY
     evaluate: Evaluation | None = None
@@ -99,7 +99,7 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
         k: made.component("reward", v, _at("reward", k), k, {"name": k}) for k, v in graders.items() if k != "weights"
     }
     evaluate, measured = _evaluate(made, table.get("evaluate"), rollout, lanes)
-    weights = _weights(graders.get("weights"), task, rewards)
+    weights = _weights(made, graders.get("weights"), task, rewards)
     if "weights" not in graders:
         made.defaults["reward.weights"] = weights
     cut = table.get("micro_batch", MICRO_BATCH) or None
@@ -208,7 +208,7 @@ def _ungraded(task: Any, rewards: Mapping[str, Reward]) -> bool:
     return getattr(task, "ungraded", False) and not rewards
 
 
-def _weights(table: Any, task: Any, rewards: Mapping[str, Reward]) -> dict[str, float]:
+def _weights(made: Settings, table: Any, task: Any, rewards: Mapping[str, Reward]) -> dict[str, Number]:
     """Where the recipe gives none: 1 for each function that grades, else for the task's own measure, if it has one."""
     if table is None and _ungraded(task, rewards):
         return {}
@@ -217,7 +217,7 @@ def _weights(table: Any, task: Any, rewards: Mapping[str, Reward]) -> dict[str, 
         return dict.fromkeys(functions or ["score" if task.spaces() is None else "task"], 1.0)
     if not isinstance(table, Mapping) or not table:
         raise RecipeError("reward.weights", f"{table!r}: expected a table of reward names and their weights")
-    return {k: plain([float], v, f"reward.{dotted(('weights', k))}") for k, v in table.items()}
+    return {k: made.value(Number, v, f"reward.{dotted(('weights', k))}") for k, v in table.items()}
 
 
 def _evaluate(made: Settings, table: Any, rollout: Any, lanes: bool) -> tuple[Evaluation | None, Any]:

@@ -64,8 +64,8 @@ def leaves(tree: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any
 
 
 def is_schedule(value: object) -> bool:
-    """Whether a table is a whole schedule: `{from = .., to = ..}`."""
-    return isinstance(value, Mapping) and "from" in value and "to" in value
+    """Whether a table is a whole schedule: `{from = .., to = ..}` or `{from = .., steps = ..}`."""
+    return isinstance(value, Mapping) and "from" in value and ("to" in value or "steps" in value)
 
 
 def in_steps(stages: Tree, steps: int | None) -> Tree:
@@ -77,11 +77,11 @@ def in_steps(stages: Tree, steps: int | None) -> Tree:
 
 
 def _counted(table: Mapping[str, Any], steps: int) -> Tree:
-    if not is_schedule(table) or table.get("per") == "decision":
+    if not is_schedule(table) or table.get("per") == "decision" or "steps" in table:
         return in_steps(dict(table), steps)
     part = {k: round(v * steps) if 0 < v < 1 else v for k, v in table.items() if k in ("after", "over", "warm")}
     part["over"] = max(1, part.get("over", steps - part.get("after", 0)))
-    order = ("from", "to", "after", "over", "warm", "shape", "per")
+    order = ("from", "to", "after", "over", "warm", "shape", "period", "per")
     return {k: part.get(k, table.get(k)) for k in order if k in part or k in table}
 
 

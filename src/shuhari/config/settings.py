@@ -14,7 +14,7 @@ import traceback
 import types
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass, replace
+from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union
 
@@ -44,7 +44,7 @@ KINDS: dict[Any, str] = {  # what an annotation asks for
     ports.Study: "study",
     ports.Analysis: "analysis",
 }
-RAMP = {"from": "start", "to": "to", "over": "over", "after": "after", "warm": "warm", "shape": "shape", "per": ""}
+RAMP = {"from": "start", "per": ""} | {k: k for k in ("to", "over", "after", "warm", "shape", "steps", "period")}
 
 
 class Settings:
@@ -232,12 +232,13 @@ def look_up(kind: str, name: str, where: str) -> type:
 
 
 def ramp(table: Mapping[str, Any], where: str, per: str = "step", *, in_steps: bool = True) -> Ramp:
-    """`{from, to, over, after, warm, shape}` as a schedule over a stage, whose budget is `in_steps`; with
-    `per = "decision"` over the decisions of a sample, which is what a sampling temperature counts."""
+    """`{from, to, over, after, warm, shape, period}`, or `{from, steps, warm, period}`, as a schedule over a stage, whose
+    budget is `in_steps`; with `per = "decision"` over the decisions of a sample, which is what a sampling temperature counts."""
     for key in table:
         if key not in RAMP:
             raise RecipeError(_at(where, key), f"no key of a schedule; {nearest(key, RAMP)}")
-    for key in ("from", "to", *(("over",) if per == "decision" else ())):
+    wanted = ("from", "steps") if "steps" in table else ("from", "to", *(("over",) if per == "decision" else ()))
+    for key in wanted:
         if key not in table:
             whole = "{from = .., to = .., over = ..}" if per == "decision" else "{from = .., to = ..}"
             told = f"missing: a schedule is {whole}; this has {', '.join(table) or 'none'}"
@@ -245,13 +246,14 @@ def ramp(table: Mapping[str, Any], where: str, per: str = "step", *, in_steps: b
     if table.get("per", "step") != per:
         known = "it counts decisions here: add per = 'decision'" if per == "decision" else "it counts steps here"
         raise RecipeError(_at(where, "per"), f"{table.get('per', 'step')!r}: {known}")
-    numbers = {RAMP[k]: plain([float], v, _at(where, k)) for k, v in table.items() if k not in ("shape", "per")}
+    kinds: dict[str, Any] = {"steps": tuple[tuple[float, float], ...], "shape": str}
+    values = {RAMP[k]: plain([kinds.get(k, float)], v, _at(where, k)) for k, v in table.items() if k != "per"}
     try:
-        made = Ramp(**numbers)
+        made = Ramp(**values)
         made.check(in_steps=in_steps)
         if per == "decision" and made.relative:
             raise ValueError("it counts the decisions of a sample: expected `over`, `after` and `warm` from 1 on")
-        return replace(made, shape=table["shape"]) if "shape" in table else made
+        return made
     except ValueError as error:
         raise RecipeError(where, str(error)) from None
 

@@ -58,7 +58,8 @@ def lanes(n: int, ctx: Context) -> Batch:
 
 
 def rewarded(batch: Batch, ctx: Context, *, silent: bool = False, probe: bool = False) -> Batch:
-    """With the column `reward`: the weighted sum of `reward/<name>`, NaN (ungraded) where a name is missing.
+    """With the column `reward`: the sum of `reward/<name>`, weighted (by schedules, too); NaN (ungraded) where a name
+    is missing.
 
     `silent`: a grader that was asked graded nothing of this batch, so that its names cannot be known. Where none was,
     a weight whose name nothing has graded in the whole run is a mistake: KeyError. A `probe` may find nothing graded at
@@ -79,8 +80,8 @@ def rewarded(batch: Batch, ctx: Context, *, silent: bool = False, probe: bool = 
     missing = {f"reward/{n}": ungraded for n in ctx.weights if f"reward/{n}" not in batch}
     batch = batch.put(missing) if missing else batch
     total: Any = None
-    for name, weight in ctx.weights.items():
-        column = batch[f"reward/{name}"]
+    for name, number in ctx.weights.items():
+        column, weight = batch[f"reward/{name}"], ctx.at(number)
         total = column if weight == 1 and total is None else weight * column + (0 if total is None else total)
     return batch.put({"reward": ungraded if total is None else total})
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from shuhari.batch import Batch
-from shuhari.data import Array, Number, Payload, Ramp, Request, Sampling, Trajectory, code
+from shuhari.data import Array, Number, Payload, Ramp, Request, Sampling, Trajectory, code, nearest
 from shuhari.engines.journal import ASKER, QUIET
 from shuhari.events import Event
 from shuhari.loop import collect
@@ -47,7 +47,7 @@ class Context:
         self.rollout: Rollout | None = None
         self.opened: list[Any] = []  # rollouts whose lanes of environments are open
         self.rewards: Mapping[str, Reward] = {}
-        self.weights: Mapping[str, float] = {}
+        self.weights: Mapping[str, Number] = {}
         self.reward_names: set[str] = set()  # all that was ever graded: one of these that is missing is ungraded
         self.n, self.sampling = 1, Sampling()
         self.groups: list[list[Trajectory]] = []  # what this step collected, for those who want to look
@@ -212,10 +212,16 @@ class Context:
         return await collect.graded(trajectories, self, until)
 
     def stamped(self, request: Request, tag: str) -> Request:
-        """With its key, and with the run's n and sampling where the request leaves them open."""
+        """With its key, and with the run's n and sampling where the request leaves them open. A mapping in place of
+        its sampling is laid over the run's; ValueError for a field that sampling has not."""
         ticket, self.next_ticket = self.next_ticket, self.next_ticket + 1
         key = f"{tag}{request.problem.id}#{ticket}"
-        sampling = self.sampling if request.sampling is None else request.sampling
+        sampling: Any = self.sampling if request.sampling is None else request.sampling
+        if isinstance(sampling, Mapping):
+            known = [f.name for f in fields(Sampling)]
+            if unknown := [name for name in sampling if name not in known]:
+                raise ValueError(f"a request's sampling has no field {unknown[0]!r}; {nearest(unknown[0], known)}")
+            sampling = replace(self.sampling, **sampling)
         return replace(request, key=key, n=request.n or self.n, sampling=self.now(sampling))
 
     def now(self, sampling: Sampling) -> Sampling:

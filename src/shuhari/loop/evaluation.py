@@ -219,5 +219,6 @@ def basis(ctx: Context, evaluation: Evaluation | None, rollout: Rollout) -> tupl
     sampling = (evaluation and evaluation.sampling) or ctx.sampling
     if evaluation is None or isinstance(sampling.epsilon, Ramp):
         return ()
+    weights = tuple((name, ctx.at(weight)) for name, weight in ctx.weights.items())
     parts = ctx.task, ctx.engine, rollout, *ctx.rewards.values()
-    return replace(evaluation, every=0), sampling, tuple(ctx.weights.items()), *map(id, parts)
+    return replace(evaluation, every=0), sampling, weights, *map(id, parts)
