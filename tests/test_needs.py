@@ -170,3 +170,26 @@ def test_functionals_have_names_of_their_own():
 def test_what_is_gathered_is_remembered(tokens):
     out = gather(batch(), [Need(("policy",), "log_prob")], models(), tokens)
     assert out.scored == {"policy/log_prob"}
+
+
+def test_a_dense_action_stands_whole_at_each_decision_of_its_row():
+    """Of three denoising steps that made an action of three numbers; one number in one step is no token either."""
+
+    def taken(dists, action, column):
+        assert action.shape == (len(column("wide")), 3) and column("context/x").shape == action.shape
+        return action.sum(1) + column("wide")
+
+    wide = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    action = torch.tensor([[10.0, 20.0, 30.0], [0.0, 1.0, 0.0]])
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    chain = Batch({"mask": mask, "action": action, "wide": wide, "context/x": action, "x": torch.arange(2.0)})
+    need = Need(("policy",), taken)
+    out = gather(chain, [need], models())[need]
+    assert out.tolist() == [[61, 62, 63], [5, 0, 0]]
+
+    def single(dists, action, column):
+        assert action.shape == (2, 1)
+        return action[:, 0]
+
+    one = Batch({"mask": mask[:, :1], "action": action[:, :1], "x": torch.arange(2.0)})
+    assert gather(one, [Need(("policy",), single)], models())["policy/single"].tolist() == [[10], [0]]

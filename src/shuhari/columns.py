@@ -26,6 +26,12 @@ def unknown(name: str, dtype: torch.dtype) -> float:
     return 1 if name == "temperature" else torch.nan if dtype.is_floating_point else -1
 
 
+def of_rows(name: str, batch: Batch) -> bool:
+    """Whether a column is of whole rows although its second axis may be as long as the row: what was seen, and a dense
+    action. An action of text is tokens, one a position."""
+    return name == "context" or name.startswith(("context/", "view/")) or (name == "action" and "length" not in batch)
+
+
 def _from_whole(make: Callable[[Mapping[str, Tensor]], Tensor]) -> Callable[[Batch], Tensor]:
     def column(batch: Batch) -> Tensor:
         value = make(batch.whole)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from shuhari.batch import Batch
+from shuhari.columns import of_rows
 from shuhari.data import EMPTY, Array, nearest
 from shuhari.profile import span
 
@@ -31,7 +32,8 @@ class Dist(Protocol):
     def log_prob(self) -> Tensor: ...  # [B, K] of the actions taken, at the sampling settings of the rows
     def entropy(self) -> Tensor: ...  # [B, K]
     def kl(self, other: Any) -> Tensor: ...  # [B, K] KL(self || other), exact
-    def value(self) -> Tensor: ...  # [B, K], or [B, K, n] of an ensemble
+    def value(self) -> Tensor: ...  # [B, K], or [B, K, n] of an ensemble: before the decision (Q-functions: of it)
+    def after(self) -> Tensor: ...  # [B, K], or [B, K, n]: of the state behind the decision, which has seen it
     def mode(self) -> Tensor: ...
     def rsample(self, noise: Noise) -> tuple[Tensor, Tensor]: ...  # reparameterised actions, their log_prob [B, K]
     def parameters(self) -> Tensor: ...  # logits, means and scales, velocities
@@ -40,7 +42,8 @@ class Dist(Protocol):
 
 
 Functional = Callable[[tuple[Any, ...], Tensor, Callable[[str], Tensor]], Tensor]
-"""(dists of the roles, action [N], columns: name -> [N]) -> [N] or [N, D]; applied to chunks, so logits never leave."""
+"""(dists of the roles, action [N], columns: name -> [N]) -> [N] or [N, D]; applied to chunks, so logits never leave.
+What belongs to a row (its context, its dense action: of a chain the whole one) stands at each of its decisions."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,8 @@ class Need:
 
     `name`: a method of `Dist` (`log_prob`, `entropy`, `value`, `kl` of two roles) or a `Functional`. Live needs are
     differentiable and recomputed at each optimiser step; the others are scored once before the update.
+    `exact`: the answer has to be a log-probability, not a bound of one (an importance ratio reads it): a model whose
+    `kind` is `bound` is then refused before the first step.
     The column is `key`: `[live/]first role/name[:other roles]`, so a functional has a name of its own: a function
     defined with `def`, or a dataclass that is called (its fields are part of the name). ValueError for one without.
     """
@@ -56,6 +61,7 @@ class Need:
     roles: tuple[str, ...]
     name: str | Functional
     live: bool = False
+    exact: bool = field(default=False, compare=False, repr=False)
     key: str = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -176,15 +182,14 @@ def _chunked(functional: Functional, dists: tuple[Any, ...], batch: Batch) -> Te
     """Apply a functional to the decisions, a chunk at a time; its intermediate values are recomputed for a gradient."""
     mask = batch["mask"]
     where = mask.flatten().nonzero().squeeze(1)
-    action = batch["action"]
-    action = action.flatten(0, 1) if action.shape[:2] == mask.shape else action
 
     def one(index: Tensor) -> Tensor:
         def column(name: str) -> Tensor:
             x = batch[name]
-            return x.flatten(0, 1)[index] if x.shape[:2] == mask.shape else x[index // mask.shape[1]]
+            by_position = x.shape[:2] == mask.shape and not of_rows(name, batch)
+            return x.flatten(0, 1)[index] if by_position else x[index // mask.shape[1]]
 
-        return functional(tuple(d.at(index) for d in dists), action[index], column)
+        return functional(tuple(d.at(index) for d in dists), column("action"), column)
 
     grad = torch.is_grad_enabled()
     pieces = [checkpoint(one, i, use_reentrant=False) if grad else one(i) for i in where.split(CHUNK)]

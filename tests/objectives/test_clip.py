@@ -110,8 +110,8 @@ def test_behaviour_old_reads_the_score_before_the_update():
 def test_wrong_settings_are_named():
     with pytest.raises(ValueError, match="did you mean 'decision'"):
         Clip(level="decisions")
-    with pytest.raises(ValueError, match="no behaviour 'now'"):
-        Clip(behaviour="now")
+    with pytest.raises(ValueError, match=r"centre = 'old' .*expected 'behaviour', or a role"):
+        Clip(centre="old", behaviour="old")
     with pytest.raises(ValueError, match=r"dual is 0\.5"):
         Clip(dual=0.5)
     with pytest.raises(ValueError, match=r"dual is 3\.0.*clips = 'surrogate'"):
@@ -195,3 +195,31 @@ def test_two_token_sequences_against_enumeration():
     got = torch.autograd.grad(-(chance * row.mean(1)).sum(), (u, v))
     for x, y in zip(got, wanted, strict=True):
         torch.testing.assert_close(x, y)
+
+
+def test_a_ratio_over_another_role():
+    """A-LoL: the policy over the reference that it started from."""
+    clip = Clip(behaviour="reference", low=0.2, high=0.2)
+    reference = Need(("reference",), "log_prob")
+    assert clip.needs == (LIVE, reference) and all(n.exact for n in clip.needs)
+    data = batch(column(float(np.log(0.6))), column(float("nan")), column(2.0), **{reference.key: column(np.log(0.5))})
+    loss, info = clip(data, CTX)
+    assert float(info["ratio"]) == pytest.approx(1.2) and float(loss) == pytest.approx(-2.4)
+
+
+def test_bounds_about_the_policy_before_the_update():
+    """ReMix by hand: pi_old / mu = 2, so that pi / mu = 2.5 is held at 2.2, and 2.1 is free."""
+    clip = Clip(centre="old")
+    assert clip.needs == (LIVE, OLD)
+    new = column(float(np.log(2.5)), float(np.log(2.1)), float(np.log(1.5))).requires_grad_()
+    old = {OLD.key: column(*[float(np.log(2.0))] * 3)}
+    loss, info = clip(batch(new, column(0.0, 0.0, 0.0), column(1.0, 1.0, -1.0), **old), CTX)
+    assert loss[:, 0].tolist() == pytest.approx([-2.2, -2.1, 1.8])
+    assert torch.autograd.grad(loss.sum(), new)[0][:, 0].tolist() == pytest.approx([0, -2.1, 0])
+    assert info["clip_fraction"][:, 0].tolist() == [1, 0, 1]
+
+
+def test_a_ratio_of_another_score():
+    clip = Clip(score="bound")
+    assert clip.needs == (Need(("policy",), "bound", live=True),) and not clip.needs[0].exact
+    assert not PRESENT.needs[0].exact  # no ratio: the gradient of a bound is one

@@ -8,7 +8,7 @@ import torch
 from shuhari.batch import Batch
 from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
-from shuhari.objectives.divergence import Divergence, estimate
+from shuhari.objectives.divergence import Divergence, Tempered, estimate, generator
 from shuhari.testing import context
 from shuhari.transforms.returns import Returns
 from shuhari.transforms.shaping import KlInReward
@@ -163,3 +163,89 @@ def test_the_forms_of_distillation_are_one_gradient_that_of_the_kl_of_each_token
 def test_the_gradient_of_the_sequence_kl_credits_each_token_with_those_after_it():
     full, sequence = distilled(policy_gradient(1.0))
     torch.testing.assert_close(full, sequence)
+
+
+HALF, SKEW = torch.tensor([0.5, 0.5]), torch.tensor([0.75, 0.25])
+PAIR = {"forward": 0.14384, "js": 0.06764}  # of the policy SKEW from the reference HALF
+
+
+def f_loss(form, on, policy, reference, **settings):
+    """(value, gradient by the logits) of the expectation over whoever has sampled the rows, one row an action."""
+    x = policy.log().clone().requires_grad_()
+    columns = {LIVE.key: x.log_softmax(0)[:, None], REF.key: reference.log()[:, None]}
+    batch = Batch({"mask": torch.ones(len(x), 1, dtype=torch.bool), "logp": reference.log()[:, None], **columns})
+    loss, info = Divergence(form, rows=on, **settings)(batch, CTX)
+    p = (reference if on == "to" else policy).detach()
+    total = (p * loss[:, 0]).sum()
+    torch.testing.assert_close((p * info["kl"][:, 0]).sum(), total.detach())
+    return total.detach(), torch.autograd.grad(total, x)[0]
+
+
+@pytest.mark.parametrize("on", ["to", "role"])
+@pytest.mark.parametrize("form", ["forward", "js"])
+def test_f_divergences_by_hand(form, on):
+    assert float(f_loss(form, on, SKEW, HALF)[0]) == pytest.approx(PAIR[form], abs=1e-5)
+    assert float(f_loss(form, on, SKEW, HALF, to="behaviour")[0]) == pytest.approx(PAIR[form], abs=1e-5)
+
+
+def divergence(form, p, q, a=0.2):
+    if form == "forward":
+        return (q * (q / p).log()).sum()
+    if form == "js":
+        m = (p + q) / 2
+        return (p * (p / m).log()).sum() + (q * (q / m).log()).sum()
+    return ((q * (p / q) ** (1 - a)).sum() - 1) / (a * (a - 1))
+
+
+@pytest.mark.parametrize("on", ["to", "role"])
+@pytest.mark.parametrize("form", ["forward", "js", "alpha"])
+def test_f_divergences_have_the_value_and_the_gradient_of_their_closed_form(form, on):
+    value, slope = f_loss(form, on, P, Q, alpha=0.2)
+    torch.testing.assert_close(value, divergence(form, P, Q))
+    torch.testing.assert_close(slope, gradient(lambda p: divergence(form, p, Q)))
+    same, flat = f_loss(form, on, P, P, alpha=0.2)
+    assert float(same) == pytest.approx(0, abs=1e-6) and float(flat.abs().max()) < 1e-6
+
+
+def test_generators_and_the_forward_estimate_by_hand():
+    assert float(generator("js", torch.tensor(2.0).log())) == pytest.approx(0.16990, abs=1e-5)
+    for form in ("forward", "js", "alpha"):
+        assert float(generator(form, torch.tensor(0.0))) == pytest.approx(0, abs=1e-7)
+        assert bool(generator(form, torch.tensor([-1e4, 1e4])).isfinite().all())
+    columns = {LIVE.key: SKEW.log()[:, None].requires_grad_(), REF.key: HALF.log()[:, None]}
+    batch = Batch({"mask": torch.ones(2, 1, dtype=torch.bool), "logp": torch.zeros(2, 1), **columns})
+    loss, _ = Divergence("forward", gradient="own")(batch, CTX)
+    assert loss[:, 0].tolist() == pytest.approx([0.06302, 0.38629], abs=1e-5)  # w log w - w + 1
+    slope = torch.autograd.grad(loss.sum(), columns[LIVE.key])[0][:, 0]
+    w = HALF / SKEW
+    torch.testing.assert_close(slope, -w * w.log())  # through w
+
+
+def test_a_tempered_reference_is_between_itself_and_uniform():
+    class Table:
+        def parameters(self):
+            return torch.tensor([[0.2, 0.5, 0.3, 0.0]]).log().clamp(min=-1e30).expand(3, 4)
+
+    action, phi = torch.tensor([1, 1, 1]), torch.tensor([1.0, 0.0, 0.5])
+    found = Tempered("phi")((Table(),), action, lambda name: {"phi": phi}[name]).exp()
+    roots = Q.sqrt()
+    assert found.tolist() == pytest.approx([0.5, 1 / 3, float(roots[1] / roots.sum())])
+    needs = Divergence("forward", temper="phi").needs
+    assert needs[1] == Need(("reference",), Tempered("phi")) and "phi" in needs[1].key
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"form": "k1", "rows": "to"}, {"form": "exact", "to": "behaviour"}, {"to": "behaviour", "temper": "x"},
+     {"form": "exact", "temper": "x"}, {"form": "alpha", "alpha": 1.0}, {"rows": "both"}],
+)  # fmt: skip
+def test_what_does_not_go_together_is_told(wrong):
+    with pytest.raises(ValueError, match="divergence: "):
+        Divergence(**wrong)
+
+
+def test_unknown_behaviour_is_no_reference():
+    batch = Batch({"mask": torch.ones(1, 1, dtype=torch.bool), "logp": torch.full((1, 1), torch.nan),
+                   LIVE.key: torch.zeros(1, 1)})  # fmt: skip
+    with pytest.raises(ValueError, match="behaviour log-probability is unknown"):
+        Divergence("js", rows="to", to="behaviour")(batch, CTX)

@@ -155,3 +155,21 @@ def test_rows_apart_are_compared_with_the_others_and_are_nobodys_baseline():
     assert made(centre="leave-one-out", scale="none") == pytest.approx(loo)
     centre = 4 / 6  # of all own outcomes
     assert made(unit="batch", scale="none") == pytest.approx([x - centre for x in (1, 0, 0, 1, 1, 1, 1, 1)])
+
+
+def test_a_virtual_sample_counts_in_every_group_and_is_not_learnt_from():
+    """NGRPO, by its formula over the group and one perfect sample: all wrong, one right of 8, all right."""
+    made = groups([0.0] * 8, [1.0] + [0.0] * 7, [1.0] * 8, [1.0, NAN, 0.0], [0.0])
+    out = Advantage(virtual=1, eps=1e-6, into="calibrated")(made, context())
+    a = out["calibrated"][:, 0].tolist()
+    assert a[:8] == pytest.approx([-1 / 3] * 8, abs=1e-5)
+    assert a[8:16] == pytest.approx([1.7638, *[-0.5040] * 7], abs=1e-4)
+    assert a[16:24] == [0.0] * 8
+    three = torch.tensor([1.0, 0.0, 1.0])
+    assert a[24:27] == pytest.approx([(1 - 2 / 3) / float(three.std()), 0.0, -2 / 3 / float(three.std())], abs=1e-5)
+    assert a[27] == pytest.approx(-0.5 / 0.5**0.5, abs=1e-5)
+    assert "advantage" not in out
+    far = Advantage(virtual=2, best=3.0, centre="leave-one-out", scale="none")(groups([0.0, 1.0]), context())
+    assert far["advantage"][:, 0].tolist() == pytest.approx([0 - 7 / 3, 1 - 6 / 3])  # less the mean of all others
+    with pytest.raises(ValueError, match="virtual samples are of a group"):
+        Advantage(virtual=1, scale="batch")

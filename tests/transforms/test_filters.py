@@ -3,13 +3,15 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
 from shuhari.data import Problem, Request, Status, Step, Trajectory
+from shuhari.join import cat
 from shuhari.pack import pack
 from shuhari.testing import context
 from shuhari.transforms.advantage import Advantage
-from shuhari.transforms.filters import Finished, Latest, Mixed
+from shuhari.transforms.filters import Finished, Latest, Mixed, Only
 from shuhari.transforms.streams import carried, ungraded, whitened, without
 
 NAN = float("nan")
@@ -91,3 +93,20 @@ def test_what_was_said_under_older_weights_is_no_decision():
     out = Latest()(pack(rows), context())
     assert out["mask"].tolist() == [[False, False, True, True], [True, True, False, False], [False, True, False, False]]
     assert out["version"].tolist() == pack(rows)["version"].tolist() and bool(out.decides.all())
+
+
+def test_only_what_a_column_says_carries_a_stream():
+    batch = cat([groups([0, 1], role="prover"), groups([1], role="solver")])
+    token = torch.tensor([[1.0, 2.0], [2.0, 2.0], [1.0, 1.0]])
+    batch = batch.put({"demo": torch.tensor([1.0, 0.0, NAN]), "token": token})
+    ctx = context()
+    cut = Only("role", "prover", "prover", of="rl")(Only("demo", 1.0)(batch, ctx), ctx)
+    assert cut["weight/rl"].tolist() == [[1, 1], [0, 0], [0, 0]]
+    assert cut["weight/prover"].tolist() == [[1, 1], [0, 0], [0, 0]]
+    cut = Only("role", "solver", "solver", of="rl")(batch, ctx)
+    assert cut["weight/solver"].tolist() == [[0, 0], [0, 0], [1, 1]]
+    half = batch.put({"weight/rl": torch.full((3, 2), 0.5)})
+    assert Only("token", 2.0)(half, ctx)["weight/rl"].tolist() == [[0, 0.5], [0.5, 0.5], [0, 0]]
+    assert Only("role", "prover").roles == ("prover",) and Only("demo").roles == ()
+    with pytest.raises(ValueError, match="'yes', and the column 'demo' is of numbers"):
+        Only("demo", "yes")(batch, ctx)

@@ -370,3 +370,14 @@ def test_what_cannot_be_done_is_refused():
     tree = pack([Trajectory(Request(Problem("t", "p", "")), (step(None), step(0), step(0)))])
     with pytest.raises(ValueError, match="episode"):
         Returns(level="episode", reward="reward/r")(tree, context())
+
+
+def test_two_critics_stamp_columns_of_their_own():
+    batch = chain_of_one([1.0, 2.0], [0.5, 0.5])
+    batch = batch.put({"price/value": torch.tensor([[1.0], [2.0], [0.0]]), "cost": batch["reward"] * 3})
+    plain = Gae(1.0, 1.0)(batch, context())
+    both = Gae(1.0, 1.0, critic="price", reward="cost", into="cost/advantage", target="cost/return")(plain, context())
+    assert both["cost/return"][:, 0].tolist() == [9, 6, 0] and both["cost/advantage"][:, 0].tolist() == [8, 4, 0]
+    assert both["return"][:, 0].tolist() == [3, 2, 0] and both["advantage"][:, 0].tolist() == [2.5, 1.5, 0]
+    some = Returns(reward="cost", into="a", target="b")(batch, context())
+    assert some["a"][:, 0].tolist() == some["b"][:, 0].tolist() == [9, 6, 0] and "return" not in some

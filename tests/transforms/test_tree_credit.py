@@ -88,6 +88,23 @@ def test_nodes_of_one_row_keep_their_own_credit() -> None:
     assert out["advantage"].tolist() == [[-0.75, -0.75, 0.0]]
 
 
+def test_less_the_parent_is_what_a_node_has_changed() -> None:
+    # root a (q .5) -> right (q 1) and wrong (q missing: -1); root b (q -1); beside them one row of two nodes, .25 and 1
+    steps = [node(None, 1, 0.5, 1), node(0, 2, 1.0, 2), node(0, 1, at=3), node(None, 1, -1.0, 4)]
+    first = Step.of(np.zeros(1, np.int32), np.array([1, 2], np.int32), np.zeros(2, np.float32),
+                    info={"q": np.full(2, 0.25, np.float32)})  # fmt: skip
+    second = Step.of(np.array([0, 1, 2], np.int32), np.array([3], np.int32), np.zeros(1, np.float32), parent=0,
+                     info={"q": np.ones(1, np.float32)})  # fmt: skip
+    made = batch((steps, [1.0, 0.0, 0.0]), ([first, second], [1.0]))
+    out = NodeAdvantage(less="parent", into="step")(made, ctx())
+    mean = (1 - 1 - 1 + 1) / 4
+    expected = [[0.5 - mean, 0, 0], [0.5, 0.5, 0], [-1.5, 0, 0], [-1 - mean, 0, 0], [0.25 - mean, 0.25 - mean, 0.75]]
+    torch.testing.assert_close(out["step"], torch.tensor(expected))
+    assert "advantage" not in out
+    with pytest.raises(ValueError, match="did you mean 'parent'"):
+        NodeAdvantage(less="parents")
+
+
 def test_samples_beside_a_known_answer_are_compared_without_a_deviation() -> None:
     out = NodeAdvantage()(batch(*(([node(None, 1, at=i)], [s]) for i, s in enumerate((1.0, 0.0, 0.0, 0.0)))), context())
     assert out["advantage"][:, 0].tolist() == [1.5, -0.5, -0.5, -0.5]

@@ -232,8 +232,9 @@ def look_up(kind: str, name: str, where: str) -> type:
 
 
 def ramp(table: Mapping[str, Any], where: str, per: str = "step", *, in_steps: bool = True) -> Ramp:
-    """`{from, to, over, after, warm, shape, period}`, or `{from, steps, warm, period}`, as a schedule over a stage, whose
-    budget is `in_steps`; with `per = "decision"` over the decisions of a sample, which is what a sampling temperature counts."""
+    """`{from, to, over, after, warm, shape, period}`, or `{from, steps, warm, period}`, as a schedule over a stage,
+    whose budget is `in_steps`; with `per = "decision"` over the decisions of a sample, which is what a sampling
+    temperature counts."""
     for key in table:
         if key not in RAMP:
             raise RecipeError(_at(where, key), f"no key of a schedule; {nearest(key, RAMP)}")

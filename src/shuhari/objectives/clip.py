@@ -40,7 +40,7 @@ from shuhari.ports import Ctx
 from shuhari.ratio import LEVELS, log_ratio
 from shuhari.registry import register
 
-BEHAVIOURS = ("behaviour", "old", "present")
+CENTRES = ("one", "old")
 CLIPS = ("surrogate", "weight")
 BEYOND = ("cut", "drop")
 LIMIT = 20.0  # of a log-ratio before exp: beyond it a float32 loss says nothing, and inf x 0 is NaN
@@ -59,7 +59,11 @@ class Clip:
     row, that is the gradient of equation 5.
     behaviour: what the ratio is over: `behaviour`, the log-probabilities stored at sampling; `old`, those of the policy
     scored once before the update; `present`, the policy itself: r = 1, with the gradient -A grad log pi of REINFORCE,
-    for rows that it has just sampled (`clips = "weight"` then has the value -A log pi too).
+    for rows that it has just sampled (`clips = "weight"` then has the value -A log pi too); or another role, scored
+    before the update.
+    centre: what the bounds are about: `one`, or `old`, c = pi_old / behaviour: clamp(r, c - low, c + high), for rows of
+    earlier policies (GePPO: Queeney et al. 2021, arXiv 2111.00072, equation 9).
+    score: the method of the role's distribution that the ratio is of; `log_prob` has to be one, and no bound of one.
     dual > 1 bounds the surrogate of a bad action by dual |A| (Ye et al. 2020, equation 5); 0 is off.
     truncate = C > 0 multiplies the loss by min(pi_old / mu, C), mu the stored log-probabilities, where sampler and
     trainer differ, by version or by rounding (TIS; decision by decision, whatever the level; needs behaviour = "old");
@@ -81,10 +85,11 @@ class Clip:
     truncate: Number = 0.0
     beyond: str = "cut"
     advantage: str = "advantage"
+    centre: str = "one"
+    score: str = "log_prob"
 
     def __post_init__(self) -> None:
-        for name, known in (("level", LEVELS), ("clips", CLIPS), ("behaviour", BEHAVIOURS),
-                            ("beyond", BEYOND)):  # fmt: skip
+        for name, known in (("level", LEVELS), ("clips", CLIPS), ("beyond", BEYOND), ("centre", CENTRES)):
             if getattr(self, name) not in known:
                 raise ValueError(f"clip: no {name} {getattr(self, name)!r}; {nearest(getattr(self, name), known)}")
         for name in ("low", "high", "truncate"):
@@ -99,10 +104,21 @@ class Clip:
                 f"it needs behaviour = 'old', not {self.behaviour!r}"
             )
 
+        if self.centre == "old" and self.behaviour in ("old", "present"):
+            raise ValueError(
+                f"clip: centre = 'old' is pi_old over the behaviour, which is 1 with behaviour = {self.behaviour!r}: "
+                "expected 'behaviour', or a role"
+            )
+
     @cached_property
     def needs(self) -> tuple[Need, ...]:
-        live = Need((self.role,), "log_prob", live=True)
-        return (live, Need((self.role,), "log_prob")) if self.behaviour == "old" else (live,)
+        exact = self.score == "log_prob" and self.behaviour != "present"
+        asked = [Need((self.role,), self.score, live=True, exact=exact)]
+        if self.behaviour not in ("behaviour", "old", "present"):
+            asked.append(Need((self.behaviour,), self.score, exact=exact))
+        if "old" in (self.behaviour, self.centre):
+            asked.append(Need((self.role,), self.score, exact=exact))
+        return tuple(asked)
 
     @property
     def couples(self) -> Literal["row", "batch"]:
@@ -110,13 +126,21 @@ class Clip:
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         new, a = batch[self.needs[0]], batch[self.advantage]
-        scored = self.needs[-1] if self.behaviour == "old" else "logp"
-        old = new.detach() if self.behaviour == "present" else batch[scored]
+        if self.behaviour == "present":
+            old = new.detach()
+        else:
+            role = self.behaviour != "behaviour"  # the policy's own before the update, or another
+            old = batch[self.needs[1]] if role else batch["logp"]
         log = log_ratio(new, old, batch, self.level)
         if self.level == "sequence":
             log = log.detach() + new - new.detach()
         r = log.clamp(-LIMIT, LIMIT).exp()
-        held = r.clamp(1 - ctx.at(self.low), 1 + ctx.at(self.high))
+        low, high = ctx.at(self.low), ctx.at(self.high)
+        if self.centre == "one":
+            held = r.clamp(1 - low, 1 + high)
+        else:
+            c = log_ratio(batch[self.needs[-1]], old, batch, self.level).clamp(-LIMIT, LIMIT).exp()
+            held = r.clamp(c - low, c + high)
         if self.clips == "weight":
             loss, clipped = -held.detach() * a * new, held != r
         else:

@@ -1,4 +1,4 @@
-"""KL(policy || reference) as a loss: exact per decision, or estimated from the decision taken.
+"""A divergence of the policy from a reference as a loss: exact per decision, or estimated from the decision taken.
 
 Axes: `B` rows, `K` positions. With d = log pi - log ref at a decision x sampled from pi:
 
@@ -8,8 +8,21 @@ Axes: `B` rows, `K` positions. With d = log pi - log ref at a decision x sampled
 | k2   | d²/2            | not KL, close when near | grad KL(pi‖ref)                                     |
 | k3   | exp(-d) - 1 + d | KL(pi‖ref), low variance | grad KL(ref‖pi): the other direction               |
 
+The others are f-divergences, the expectation of f(u) over the *reference*, u = pi / ref:
+
+| form    | f(u)                                                      | divergence        |
+|---------|-----------------------------------------------------------|-------------------|
+| forward | u - 1 - log u                                             | KL(ref‖pi)        |
+| js      | u log u - (u + 1) log((u + 1) / 2)                        | 2 Jensen-Shannon  |
+| alpha   | (u^(1 - a) - (1 - a) u - a) / (a (a - 1)), a not 0 nor 1  | alpha-divergence; KL(ref‖pi) as a -> 1 |
+
+On rows that the reference has sampled (`rows = "to"`) the value is f(u), and its gradient that of the divergence; on
+own rows it is f(u) / u, of `forward` then w log w - w + 1 with w = ref / pi (DPH-RL: Li et al. 2025, "The Choice of
+Divergence"; RAPO: Deng et al. 2025, "Unlocking Reasoning Capabilities in LLMs via Reinforcement Learning Exploration").
+
 So a form has a value and a `gradient` of its own; `gradient = "kl"` keeps the value and takes k2's gradient, which is
-that of KL(pi‖ref). All of it holds on samples of the present policy; off it, expectations are those of the behaviour.
+that of KL(pi‖ref); of an f-divergence on own rows it takes f'(u) grad log pi, the gradient of the divergence itself.
+All of it holds on samples of the present policy; off it, expectations are those of the behaviour.
 
 On-policy distillation is `to = "teacher"` on the student's own samples: k1 is the policy gradient whose advantage at a
 token is log teacher - log pi (Thinking Machines Lab, On-Policy Distillation, 2025), `exact` its mean over the
@@ -22,23 +35,30 @@ Divergence Gradient Estimation for RL (2025), for the gradients.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from math import log
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from shuhari.batch import Batch
 from shuhari.data import Info, nearest
 from shuhari.needs import Need
 from shuhari.ports import Ctx
+from shuhari.ratio import log_ratio
 from shuhari.registry import register
 
 SAMPLED = ("k1", "k2", "k3")
-FORMS = ("exact", *SAMPLED)
+GENERATORS = ("forward", "js", "alpha")
+FORMS = ("exact", *SAMPLED, *GENERATORS)
+ROWS = ("role", "to")
 GRADIENTS = ("auto", "own", "kl")
-LIMIT = 20.0  # of -d before exp in k3
+LIMIT = 20.0  # of -d before exp in k3; of |log u| before exp
+RESTRICTED = -1e29  # a logit below is of what could not be taken, at any temper
 
 
 def estimate(form: str, new: Tensor, reference: Tensor) -> Tensor:
@@ -53,42 +73,104 @@ def estimate(form: str, new: Tensor, reference: Tensor) -> Tensor:
     raise ValueError(f"no form {form!r} of estimated KL; {nearest(form, SAMPLED)}")
 
 
+def generator(form: str, d: Tensor, alpha: float = 0.5) -> Tensor:
+    """f(u) of an f-divergence `form`, d = log u of any shape; `alpha` is that of the alpha-divergence."""
+    d = d.clamp(-LIMIT, LIMIT)
+    if form == "forward":
+        return torch.expm1(d) - d
+    if form == "js":
+        return d.exp() * d - (d.exp() + 1) * (F.softplus(d) - log(2))
+    return (((1 - alpha) * d).exp() - (1 - alpha) * d.exp() - alpha) / (alpha * (alpha - 1))
+
+
+@dataclass(frozen=True)
+class Tempered:
+    """A functional: [N] log-probability of the action under softmax(phi log p), phi the column `by`; 0 is uniform over
+    what could be taken."""
+
+    by: str
+
+    def __call__(self, dists: tuple[Any, ...], action: Tensor, column: Callable[[str], Tensor]) -> Tensor:
+        logits = dists[0].parameters()  # [N, V]
+        flat = torch.where(logits < RESTRICTED, logits, column(self.by)[:, None] * logits)
+        return flat.log_softmax(-1).gather(-1, action[:, None].long()).squeeze(-1)
+
+
 @register("objective", "divergence")
 @dataclass
 class Divergence:
-    """KL(role || to), nats, [B, K]; the coefficient is the weight of the term. Info: `kl`, the value.
+    """KL(role || to), or another divergence, nats, [B, K]; its coefficient is the weight of the term. Info: `kl`, the
+    value.
 
-    form: `exact` (the whole distribution of each decision), `k1`, `k2`, `k3` (GRPO's, Shao et al. 2024, equation 4).
-    gradient: `own`, `kl`, or `auto`: `kl` for k1, whose own gradient is noise around 0, and `own` for the others.
+    form: `exact` (KL of the whole distribution of each decision), `k1`, `k2`, `k3` (GRPO's, Shao et al. 2024, equation
+    4), `forward`, `js`, `alpha`. gradient: `own`, `kl`, or `auto`: `kl` for k1, whose own gradient is noise around 0,
+    and for the f-divergences, `own` for the others. rows: who has sampled them, `role`, or `to` (f-divergences only:
+    rehearsal of the reference's own samples). to: a role, or `behaviour`: the log-probabilities stored at sampling, so
+    that no reference is kept. temper: a column [B] or [B, K] of exponents in [0, 1] by which the reference is
+    flattened, softmax(phi log ref). score: the method of the distributions that is compared; `log_prob` has to be one,
+    and no bound of one.
     """
 
     form: str = "k3"
     gradient: str = "auto"
     role: str = "policy"
     to: str = "reference"
+    rows: str = "role"
+    alpha: float = 0.5
+    temper: str = ""
+    score: str = "log_prob"
     couples: Literal["row", "batch"] = field(default="row", init=False)
 
     def __post_init__(self) -> None:
-        for name, known in (("form", FORMS), ("gradient", GRADIENTS)):
+        for name, known in (("form", FORMS), ("gradient", GRADIENTS), ("rows", ROWS)):
             if getattr(self, name) not in known:
                 raise ValueError(
                     f"divergence: no {name} {getattr(self, name)!r}; {nearest(getattr(self, name), known)}"
                 )
+        if self.rows == "to" and self.form not in GENERATORS:
+            raise ValueError(f"divergence: rows = 'to' with form = {self.form!r}: expected {', '.join(GENERATORS)}")
+        if self.form == "exact" and (self.to == "behaviour" or self.temper):
+            raise ValueError("divergence: form = 'exact' compares two models: expected `to` a role, and no `temper`")
+        if self.to == "behaviour" and self.temper:
+            raise ValueError("divergence: temper needs the whole reference: expected `to` a role, not 'behaviour'")
+        if self.alpha in (0.0, 1.0):
+            raise ValueError(f"divergence: alpha is {self.alpha}: expected another number (1 is form = 'forward')")
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
         if self.form == "exact":
             return (Need((self.role, self.to), "kl", live=True),)
-        return Need((self.role,), "log_prob", live=True), Need((self.to,), "log_prob")
+        exact = self.score == "log_prob"
+        new = Need((self.role,), self.score, live=True, exact=exact)
+        if self.to == "behaviour":
+            return (new,)
+        return new, Need((self.to,), Tempered(self.temper) if self.temper else self.score, exact=exact)
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         if self.form == "exact":
             kl = batch[self.needs[0]]
             return kl, {"kl": kl.detach()}
-        new, reference = (batch[n] for n in self.needs)
+        new = batch[self.needs[0]]
+        reference = batch["logp"] if self.to == "behaviour" else batch[self.needs[1]]
+        if self.to == "behaviour":
+            log_ratio(new, reference, batch)  # which refuses unknown behaviour
+        if self.form in GENERATORS:
+            return self._generated(new - reference)
         value = estimate(self.form, new, reference)
         loss = value
         if self.gradient == "kl" or (self.gradient == "auto" and self.form == "k1"):
             k2 = estimate("k2", new, reference)
             loss = value.detach() + k2 - k2.detach()
         return loss, {"kl": value.detach()}
+
+    def _generated(self, d: Tensor) -> tuple[Tensor, Info]:
+        """The loss of an f-divergence, d = log u."""
+        f = generator(self.form, d, self.alpha)
+        if self.rows == "to":
+            return f, {"kl": f.detach()}
+        u = d.clamp(-LIMIT, LIMIT).exp()
+        value = f / u
+        if self.gradient != "own":
+            own = f / u.detach()  # whose gradient is f'(u) grad log pi
+            value = value.detach() + own - own.detach()
+        return value, {"kl": value.detach()}

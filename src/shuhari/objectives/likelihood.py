@@ -21,14 +21,16 @@ from shuhari.registry import register
 @register("objective", "nll")
 @dataclass
 class Nll:
-    """-log pi(action), nats, [B, K]: for demonstrations, on stream `ce`."""
+    """-log pi(action), nats, [B, K]: for demonstrations, on stream `ce`. score: the method of the role's distribution
+    that is raised (of a bound, its own name)."""
 
     role: str = "policy"
+    score: str = "log_prob"
     couples: Literal["row", "batch"] = field(default="row", init=False)
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
-        return (Need((self.role,), "log_prob", live=True),)
+        return (Need((self.role,), self.score, live=True),)
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         return -batch[self.needs[0]], {}

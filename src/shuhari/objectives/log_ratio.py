@@ -48,7 +48,8 @@ class LogRatio:
     Only rows that the term learns from count. over: what s is the log-ratio over: `old`, the policy scored once before
     the update; `behaviour`, as sampled; `none`, nothing: s is log pi; any other name is a role. level: s is a sum over
     the decisions of the `row` or of the `episode`, or their mean (`sequence`). balance: in a group with labels on both
-    sides of 1/2 each side weighs half, n / (2 n_side) a sample (logistic only). beta >= 0.
+    sides of 1/2 each side weighs half, n / (2 n_side) a sample (logistic only). beta >= 0. score: the
+    method of the distributions that s is made of.
 
     Info: `log_ratio` (s), `error` (of the square: |c(A - beta s)|; of the logistic: |A - sigmoid(beta c(s))|).
     ValueError for a label outside of [0, 1].
@@ -62,6 +63,7 @@ class LogRatio:
     balance: bool = False
     role: str = "policy"
     advantage: str = "advantage"
+    score: str = "log_prob"
 
     def __post_init__(self) -> None:
         for name, known in (("link", LINKS), ("centre", CENTRES), ("level", LEVELS)):
@@ -74,10 +76,10 @@ class LogRatio:
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
-        live = Need((self.role,), "log_prob", live=True)
+        live = Need((self.role,), self.score, live=True)
         if self.over in ("behaviour", "none"):
             return (live,)
-        return live, Need((self.role if self.over == "old" else self.over,), "log_prob")
+        return live, Need((self.role if self.over == "old" else self.over,), self.score)
 
     @property
     def couples(self) -> Literal["row", "batch"]:

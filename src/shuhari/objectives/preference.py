@@ -51,7 +51,8 @@ class Preference:
     beta > 0: of the KL to the reference that the optimum keeps, per nat. form: see the table above. label_smoothing in
     [0, 0.5): the share of pairs that are labelled the wrong way round. margin: what h is reduced by. level: `row` (the
     sum over a row's decisions), `sequence` (their mean), `episode` (the sum over the rows of an episode, for samples of
-    several turns that are several rows). reference_free: s is log pi alone, and no `reference` is asked.
+    several turns that are several rows). reference_free: s is log pi alone, and no `reference` is asked. score: the
+    method of the distributions that s is made of, in place of the log-probability.
     Info: `chosen` and `rejected` (the implicit rewards, beta s), `margin` (the one less the other), `accuracy` (the
     share where it is above 0). KeyError without the links.
     """
@@ -65,6 +66,7 @@ class Preference:
     role: str = "policy"
     reference: str = "reference"
     links: str = "pairs"
+    score: str = "log_prob"
     couples: Literal["row", "batch"] = field(default="batch", init=False)
 
     def __post_init__(self) -> None:
@@ -76,8 +78,8 @@ class Preference:
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
-        live = Need((self.role,), "log_prob", live=True)
-        return (live,) if self.reference_free else (live, Need((self.reference,), "log_prob"))
+        live = Need((self.role,), self.score, live=True)
+        return (live,) if self.reference_free else (live, Need((self.reference,), self.score))
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         beta, (index, _) = ctx.at(self.beta), linked(batch, self.links)
@@ -112,6 +114,7 @@ class Kto:
     reference: str = "reference"
     links: str = "labels"
     mismatched: str = "mismatched"
+    score: str = "log_prob"
     couples: Literal["row", "batch"] = field(default="batch", init=False)
 
     def __post_init__(self) -> None:
@@ -119,7 +122,7 @@ class Kto:
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
-        return Need((self.role,), "log_prob", live=True), Need((self.reference,), "log_prob")
+        return Need((self.role,), self.score, live=True), Need((self.reference,), self.score)
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         beta, (index, columns) = ctx.at(self.beta), linked(batch, self.links)

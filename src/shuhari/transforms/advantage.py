@@ -28,7 +28,7 @@ SCALES = ("group", "batch", "raw", "none")
 @register("transform", "advantage")
 @dataclass
 class Advantage:
-    """Stamps `advantage` [B, K]: (outcome - centre) / scale on every decision of the row, 0 elsewhere.
+    """Stamps column `into` [B, K]: (outcome - centre) / scale on every decision of the row, 0 elsewhere.
 
     centre: `mean` (GRPO), `leave-one-out` (RLOO: the mean of the *others*, so n / (n - 1) times the distance to the
     mean; Ahmadian et al. 2024, equation 10) or `none`, of the row's `unit`: `group` or `batch`. scale: the standard
@@ -42,6 +42,11 @@ class Advantage:
     apart: the name of a column; rows where it is not 0 (demonstrations) get an advantage by the same centre and scale,
     and do not count in either.
 
+    virtual: so many samples of outcome `best` count in the centre and the scale of every group, beside those that there
+    are; they are not learnt from. With 1, a group that is all wrong has negative advantages (NGRPO: Nan et al. 2025,
+    "NGRPO: Negative-enhanced Group Relative Policy Optimization"; its code has ddof = 1, eps = 1e-6). Statistics of the
+    batch know none: ValueError.
+
     Rows whose outcome is NaN get advantage 0 and weight 0 on `stream`, and are charged as `ungraded`.
     """
 
@@ -53,12 +58,22 @@ class Advantage:
     reward: str = "reward"
     stream: str = "rl"
     apart: str = ""
+    virtual: int = 0
+    best: float = 1.0
+    into: str = "advantage"
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
         for name, known in (("centre", CENTRES), ("unit", ("group", "batch")), ("scale", SCALES)):
             if getattr(self, name) not in known:
                 raise ValueError(f"no {name} {getattr(self, name)!r}; {nearest(getattr(self, name), known)}")
+        if self.virtual < 0:
+            raise ValueError(f"advantage: virtual is {self.virtual}: expected 0 samples or more")
+        if self.virtual and (self.unit != "group" or self.scale not in ("group", "none")):
+            raise ValueError(
+                "advantage: virtual samples are of a group: expected unit = 'group' and scale = 'group' or 'none', "
+                f"not {self.unit!r} and {self.scale!r}"
+            )
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         outcome = batch.outcome(self.reward)
@@ -68,7 +83,7 @@ class Advantage:
         counted = r.masked_fill(apart, torch.nan)
         if self.unit == "batch":
             counted = counted.masked_fill(~carried(batch, self.stream), torch.nan)
-        mean, n = group_mean(batch, counted, self.unit)
+        mean, n = self._with_virtual(*group_mean(batch, counted, self.unit), self.best)
         alone = self.unit == "group" and self.centre != "none" and len(n) and int(n.max()) == 1
         if alone and int(group_mean(batch, torch.zeros_like(r))[1].max()) == 1:  # not for want of grades
             raise ValueError(
@@ -82,14 +97,21 @@ class Advantage:
             spread = (a if self.scale == "batch" else r).masked_fill(apart, torch.nan)
             a = a / (self._deviation(batch, spread) + self.eps)
         batch = ungraded(batch, missing, ctx, self.stream)
-        return batch.put({"advantage": a.nan_to_num(0.0)[:, None] * batch["mask"]})
+        return batch.put({self.into: a.nan_to_num(0.0)[:, None] * batch["mask"]})
 
     def _deviation(self, batch: Batch, x: Tensor) -> Tensor:
         """[B] the standard deviation of x [B] over the unit of `scale`; 1 - eps where there are too few to tell."""
         unit = "group" if self.scale == "group" else "batch"
         if unit == "batch":
             x = x.masked_fill(~carried(batch, self.stream), torch.nan)
-        mean, n = group_mean(batch, x, unit)
-        variance, _ = group_mean(batch, (x - mean) ** 2, unit)
+        mean, real = group_mean(batch, x, unit)
+        mean, n = self._with_virtual(mean, real, self.best)
+        variance, _ = self._with_virtual(group_mean(batch, (x - mean) ** 2, unit)[0], real, (self.best - mean) ** 2)
         deviation = (variance * n / (n - self.ddof)).sqrt()
         return torch.where(n > self.ddof, deviation, 1.0 - self.eps)
+
+    def _with_virtual(self, mean: Tensor, n: Tensor, value: Tensor | float) -> tuple[Tensor, Tensor]:
+        """The mean [B] of n [B] numbers and as many of `value` as there are virtual samples, and how many these are."""
+        if not self.virtual:
+            return mean, n
+        return (mean * n + self.virtual * value) / (n + self.virtual), n + self.virtual

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from shuhari.batch import STATUS, Batch
-from shuhari.data import Status
+from shuhari.data import Status, code
 from shuhari.needs import Need
 from shuhari.pack import usable
 from shuhari.ports import Ctx
@@ -76,3 +76,33 @@ class Latest:
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         version = batch["version"].masked_fill(~batch["mask"], -1)
         return batch.put({"mask": batch["mask"] & (version == version.amax(1, keepdim=True))})
+
+
+@register("transform", "only")
+@dataclass
+class Only:
+    """Weight 0 on `stream` for decisions where `column` [B] or [B, K] is not what it `equals`: a number, or a text
+    where the column is one of names (`role`, `task`). `of`: the stream that `stream` begins as a copy of, so that one
+    may be cut in two (`of = "rl"`, `stream = "prover"`); "": itself. ValueError for a text where the column is of
+    numbers.
+    """
+
+    column: str
+    equals: float | str = 1.0
+    stream: str = "rl"
+    of: str = ""
+    needs: tuple[Need, ...] = field(default=(), init=False)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (str(self.equals),) if self.column == "role" else ()
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        x, wanted = batch[self.column], code(self.equals) if isinstance(self.equals, str) else self.equals
+        if isinstance(self.equals, str) and x.dtype != torch.long:
+            raise ValueError(f"only: equals is the text {self.equals!r}, and the column {self.column!r} is of numbers")
+        same = x == wanted
+        of = self.of or self.stream
+        weight = batch.weight(of) if f"weight/{of}" in batch else carried(batch, of)[:, None] * batch["mask"]
+        same = same if same.dim() == 2 else same[:, None]
+        return batch.put({f"weight/{self.stream}": weight.float() * same})

@@ -32,7 +32,8 @@ LEVELS = ("auto", "decision", "row", "segment", "episode")
 @register("transform", "gae")
 @dataclass
 class Gae:
-    """Stamps `advantage` and `return` [B, K]: A = sum of (gamma lam)^t delta, delta = r + gamma cont' V' - V.
+    """Stamps columns `into` and `target` [B, K]: the advantage A = sum of (gamma lam)^t delta, delta = r + gamma cont'
+    V' - V, and the return A + V.
 
     gamma, lam: in [0, 1]. lam = 0 is one-step TD, 1 Monte Carlo less the value. critic: role of the values. level:
     `decision` (auto for text), `row` (auto for all else; gamma to the power of `duration`), `segment`, `episode`; all
@@ -50,6 +51,8 @@ class Gae:
     scale: bool | str = False
     bootstrap_truncated: bool = False
     stream: str = "rl"
+    into: str = "advantage"
+    target: str = "return"
 
     def __post_init__(self) -> None:
         _check(self.level, self.scale, gamma=self.gamma, lam=self.lam)
@@ -63,16 +66,16 @@ class Gae:
         value = value.mean(2) if value.dim() == 3 else value  # an ensemble's mean
         gamma, lam = ctx.at(self.gamma), ctx.at(self.lam)
         advantage, target = credit(batch, value, gamma, lam, self.reward, self.level, self.bootstrap_truncated)
-        return _stamped(batch, advantage, target, ctx, self.reward, self.scale, self.stream)
+        return _stamped(batch, {self.into: advantage, self.target: target}, ctx, self.reward, self.scale, self.stream)
 
 
 @register("transform", "returns")
 @dataclass
 class Returns:
-    """Stamps `return` and `advantage` [B, K], both the discounted sum of the rewards from the decision on.
+    """Stamps columns `target` and `into` [B, K], both the discounted sum of the rewards from the decision on.
 
     No critic, so nothing is bootstrapped: what a cut or truncated episode would have earned counts 0. Fields as in
-    `Gae`; `scale` normalises `advantage` only (a batch baseline).
+    `Gae`; `scale` normalises the advantage, column `into`, only (a batch baseline).
     """
 
     gamma: Number = 1.0
@@ -80,6 +83,8 @@ class Returns:
     level: str = "auto"
     scale: bool | str = False
     stream: str = "rl"
+    into: str = "advantage"
+    target: str = "return"
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
@@ -87,7 +92,8 @@ class Returns:
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         target, _ = credit(batch, None, ctx.at(self.gamma), 1.0, self.reward, self.level)
-        return _stamped(batch, target, target, ctx, self.reward, self.scale, self.stream)
+        columns = {self.into: target, self.target: target}
+        return _stamped(batch, columns, ctx, self.reward, self.scale, self.stream)
 
 
 def credit(
@@ -115,7 +121,7 @@ def credit(
     value = torch.zeros_like(r) if value is None else value.to(r.dtype)
     graph = _Graph(batch, bad)
     decides, cont = batch.decides, batch["cont"]
-    head, before, first = _heads(batch, level)
+    head, before, first = heads(batch, level)
     entry = value.gather(1, first)[:, 0]  # [B] the value of the row: at its first decision, or where it closes
 
     if bool((r.masked_fill(head, 0.0) != 0).any()):
@@ -195,7 +201,7 @@ class _Graph:
         return y
 
 
-def _heads(batch: Batch, level: str) -> tuple[Tensor, Tensor, Tensor]:
+def heads(batch: Batch, level: str) -> tuple[Tensor, Tensor, Tensor]:
     """Heads [B, K]; the last head at or before each position [B, K], -1 if none; the first decision [B, 1], or 0."""
     mask = batch["mask"]
     B, K = mask.shape
@@ -259,18 +265,20 @@ def _episodes(
 
 
 def _stamped(
-    batch: Batch, advantage: Tensor, target: Tensor, ctx: Ctx, reward: str, scale: bool | str, stream: str
+    batch: Batch, columns: dict[str, Tensor], ctx: Ctx, reward: str, scale: bool | str, stream: str
 ) -> Batch:
+    """With the columns (advantage, then return), 0 where the reward is unknown, the first of them scaled if asked."""
     if bool(batch[reward].isnan().any()):
         bad = batch.outcome(reward).isnan()
-        advantage, target = (x.masked_fill(bad[:, None], 0.0) for x in (advantage, target))
+        columns = {name: x.masked_fill(bad[:, None], 0.0) for name, x in columns.items()}
         batch = ungraded(batch, bad, ctx, stream)
     if scale:
         where = batch["mask"]
         if f"weight/{stream}" in batch or "status" in batch:
             where = where & carried(batch, stream)[:, None]
-        advantage = whitened(advantage, where)
-    return batch.put({"advantage": advantage, "return": target})
+        into, advantage = next(iter(columns.items()))
+        columns = {**columns, into: whitened(advantage, where)}
+    return batch.put(columns)
 
 
 def _check(level: str, scale: bool | str, **discounts: Number) -> None:

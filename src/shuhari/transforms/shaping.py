@@ -24,13 +24,15 @@ class KlInReward:
 
     Stamps what it added as `reward/kl` [B, K] (<= 0 on average, 0 where nothing was decided). Both log-probabilities
     are scored before the update. form: `k1` (unbiased, the usual choice: Ouyang et al. 2022, equation 2), `k2`, `k3`
-    (see `divergence`). beta >= 0. It comes before `gae`, `returns` or `advantage`. Ungraded rewards stay NaN.
+    (see `divergence`). score: the method of both distributions that is compared. beta >= 0. It comes before `gae`,
+    `returns` or `advantage`. Ungraded rewards stay NaN.
     """
 
     beta: Number = 0.05
     form: str = "k1"
     role: str = "policy"
     reference: str = "reference"
+    score: str = "log_prob"
 
     def __post_init__(self) -> None:
         if self.form not in SAMPLED:
@@ -38,7 +40,7 @@ class KlInReward:
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        return Need((self.role,), "log_prob"), Need((self.reference,), "log_prob")
+        return Need((self.role,), self.score), Need((self.reference,), self.score)
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         new, reference = (batch[n] for n in self.needs)

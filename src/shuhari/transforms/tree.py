@@ -8,21 +8,29 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from shuhari.batch import Batch
+from shuhari.data import nearest
 from shuhari.needs import Need
 from shuhari.pack import usable
 from shuhari.ports import Ctx
 from shuhari.reduce import group_mean
 from shuhari.registry import register
+from shuhari.transforms.returns import heads
 from shuhari.transforms.streams import ungraded
+
+LESS = ("group", "parent")
 
 
 @register("transform", "node_advantage")
 @dataclass
 class NodeAdvantage:
-    """Stamps `advantage` [B, K]: q(node) - the mean value of the group's answers, undivided, on every decision of the
+    """Stamps column `into` [B, K]: q(node) - the mean value of the group's answers, undivided, on every decision of the
     node; 0 elsewhere (DeepSearch, arXiv 2509.25454, section 3.4).
+
+    less: `group`, that mean; or `parent`, q of the node that it continues (its last decision), so that an advantage is
+    what this node has changed; a node without one has the mean of the group, which is what the problem is worth.
 
     An answer's value is 2 r - 1 of its `reward` r in [0, 1]. Where no search has said what a node is worth (column `q`
     [B, K] missing or NaN: plain samples, nodes that nothing was backed up to), it is the mean value of the graded
@@ -31,7 +39,13 @@ class NodeAdvantage:
 
     reward: str = "reward"
     stream: str = "rl"
+    less: str = "group"
+    into: str = "advantage"
     needs: tuple[Need, ...] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        if self.less not in LESS:
+            raise ValueError(f"node_advantage: no less {self.less!r}; {nearest(self.less, LESS)}")
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         r = batch.outcome(self.reward)
@@ -41,5 +55,20 @@ class NodeAdvantage:
         q = batch.get("q")
         q = below[:, None] if q is None else torch.where(q.isnan(), below[:, None], q)
         batch = ungraded(batch, missing, ctx, self.stream)
-        a = (q - mean[:, None]).masked_fill(below.isnan()[:, None], 0.0)
-        return batch.put({"advantage": a * batch["mask"]})
+        less = mean[:, None] if self.less == "group" else _before(q, below, mean, batch)
+        a = (q - less).masked_fill(below.isnan()[:, None], 0.0)
+        return batch.put({self.into: a * batch["mask"]})
+
+
+def _before(q: Tensor, below: Tensor, mean: Tensor, batch: Batch) -> Tensor:
+    """[B, K] q [B, 1 or K] at the last decision of the node before: of the segment before in the row, else of the row
+    before, where `below` [B] stands for one that decides nothing; `mean` [B] where there is none."""
+    mask = batch["mask"]
+    q, place = q.expand(mask.shape), torch.arange(mask.shape[1])
+    latest = torch.where(mask, place, -1).cummax(1).values  # the last decision at or before each position
+    ending = torch.where(latest[:, -1] < 0, below, q.gather(1, latest[:, -1:].clamp(min=0))[:, 0])
+    up = batch.local(batch["parent"])
+    outside = torch.where(up < 0, mean, ending[up.clamp(min=0)])
+    earlier = torch.cat([torch.full_like(latest[:, :1], -1), latest[:, :-1]], 1)
+    earlier = earlier.gather(1, heads(batch, "segment")[1].clamp(min=0))  # before the first decision of the segment
+    return torch.where(earlier < 0, outside[:, None], q.gather(1, earlier.clamp(min=0)))
