@@ -27,9 +27,11 @@ def unknown(name: str, dtype: torch.dtype) -> float:
 
 
 def of_rows(name: str, batch: Batch) -> bool:
-    """Whether a column is of whole rows although its second axis may be as long as the row: what was seen, and a dense
-    action. An action of text is tokens, one a position."""
-    return name == "context" or name.startswith(("context/", "view/")) or (name == "action" and "length" not in batch)
+    """Whether a column is of whole rows although its second axis may be as long as the row: what was seen, and an
+    action of numbers, or of several choices made at once. Tokens, and choices one after another, are one a position."""
+    if name == "action":
+        return "length" not in batch and (batch.width == 1 or batch[name].is_floating_point())
+    return name == "context" or name.startswith(("context/", "view/"))
 
 
 def _from_whole(make: Callable[[Mapping[str, Tensor]], Tensor]) -> Callable[[Batch], Tensor]:
