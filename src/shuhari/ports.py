@@ -224,7 +224,7 @@ class Ctx(Protocol):
     engine: Engine
     task: Task
     ledger: dict[str, float]
-    weights: Mapping[str, float]  # reward name -> its weight in the trained reward
+    weights: Mapping[str, Number]  # reward name -> its weight in the trained reward
 
     @property
     def models(self) -> Mapping[str, Model]: ...

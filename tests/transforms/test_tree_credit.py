@@ -96,7 +96,7 @@ def test_less_the_parent_is_what_a_node_has_changed() -> None:
     second = Step.of(np.array([0, 1, 2], np.int32), np.array([3], np.int32), np.zeros(1, np.float32), parent=0,
                      info={"q": np.ones(1, np.float32)})  # fmt: skip
     made = batch((steps, [1.0, 0.0, 0.0]), ([first, second], [1.0]))
-    out = NodeAdvantage(less="parent", into="step")(made, ctx())
+    out = NodeAdvantage(less="parent", into="step")(made, context())
     mean = (1 - 1 - 1 + 1) / 4
     expected = [[0.5 - mean, 0, 0], [0.5, 0.5, 0], [-1.5, 0, 0], [-1 - mean, 0, 0], [0.25 - mean, 0.25 - mean, 0.75]]
     torch.testing.assert_close(out["step"], torch.tensor(expected))

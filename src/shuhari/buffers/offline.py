@@ -184,7 +184,7 @@ class Offline:
                 known = [n.removeprefix("reward/") for n in out if n.startswith("reward/")]
                 raise ValueError(f"offline: [reward.weights] names {name!r}, which the data set has not; "
                                  f"{nearest(name, known)}")  # fmt: skip
-            out["reward"] += weight * out[f"reward/{name}"]
+            out["reward"] += ctx.at(weight) * out[f"reward/{name}"]
         total = torch.zeros(int(out["episode"].max()) + 1).index_add_(0, out["episode"], out["reward"].sum(1))
         out["return"] = total[out["episode"]]
         out["logp"] = torch.where(mask, torch.nan, 0.0)
