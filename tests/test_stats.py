@@ -11,7 +11,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shuhari.stats import bootstrap, difference, pass_at_k, powers, scores, wilson
+from shuhari.stats import bootstrap, cvar, difference, pass_at_k, powers, quantile, scores, wilson
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,15 @@ def test_pass_at_k_is_unbiased(p: float, k: int) -> None:
 def test_pass_at_k_of_many_samples_stays_exact() -> None:
     exact = 1 - math.comb(9_990, 500) / math.comb(10_000, 500)
     assert pass_at_k(10_000, 10, 500) == pytest.approx(exact, rel=1e-9)
+
+
+@given(st.lists(st.integers(-9, 9), min_size=1, max_size=30), st.integers(1, 29))
+def test_tails_are_those_of_each_value_repeated_until_they_come_out_even(x: list[int], thirtieths: int) -> None:
+    a, many = thirtieths / 30, sorted(v for v in x for _ in range(30))
+    low = many[: thirtieths * len(x)]
+    assert cvar(x, a) == pytest.approx(np.mean(low)) and quantile(x, a) == low[-1]
+    assert cvar([*map(float, x), math.nan], a) == cvar(x, a) and math.isnan(cvar([math.nan], a))
+    assert quantile(x, a) == np.quantile(x, a, method="inverted_cdf") or thirtieths * len(x) % 30 == 0
 
 
 @pytest.mark.parametrize(("n", "c", "k"), [(4, 5, 1), (4, -1, 1), (4, 2, 0), (4, 2, 5)])

@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 from torch import Generator, Tensor, nn
 
 from shuhari.batch import Batch
-from shuhari.data import EMPTY, Array, Info, Number, Payload, Problem, Request, Sampling, Step, Trajectory
+from shuhari.data import EMPTY, Answers, Array, Info, Number, Payload, Problem, Request, Sampling, Step, Trajectory
 from shuhari.events import Event, Updated
 from shuhari.needs import Dist, Functional, Need, Noise, Trace, Traces
 
@@ -62,6 +62,13 @@ class Task(Protocol):
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any] | None: ...
     def environment(self, problem: Problem) -> Environment | None: ...
     def spaces(self) -> tuple[Any, Any] | None: ...  # (observation, action)
+
+
+class Listing(Protocol):
+    """What a Task may do beside: list a problem's answers, so that a metric can score them all (`metrics/exact`).
+    `grade` must agree. None: they cannot be listed."""
+
+    def answers(self, problem: Problem) -> Answers | None: ...
 
 
 class Environment(Protocol):
@@ -187,6 +194,13 @@ class Follow(Protocol):
     def __call__(self, models: Mapping[str, Model], event: Event) -> None: ...
 
 
+class Metric(Protocol):
+    """Numbers of an evaluation that no play gives, about models, answers or weights; `ctx.task` is what is evaluated.
+    It is charged under `evaluate/`, draws under its own name, and may name the `roles` that it asks."""
+
+    def __call__(self, ctx: Ctx) -> Mapping[str, float]: ...
+
+
 class Study(Protocol):
     """Drives whole runs: populations, transfer, search, fits. Yields the reports of its runs as they come, and after
     each piece of its own progress a row of numbers, which is a step of the study. A study that is resumed starts over:
@@ -225,6 +239,7 @@ class Ctx(Protocol):
     task: Task
     ledger: dict[str, float]
     weights: Mapping[str, Number]  # reward name -> its weight in the trained reward
+    sampling: Sampling  # the run's
 
     @property
     def models(self) -> Mapping[str, Model]: ...

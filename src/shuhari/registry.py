@@ -36,6 +36,7 @@ KINDS = {
     "optimiser": "optimisers",
     "learner": "learners",
     "follow": "models",
+    "metric": "metrics",
     "study": "studies",
     "quantity": "claims",
     "analysis": "analysis",

@@ -1,4 +1,4 @@
-"""Estimates and intervals for what runs measure: pass@k, proportions, means over problems or seeds, differences.
+"""Estimates and intervals for what runs measure: pass@k, tails, proportions, means over problems or seeds, differences.
 
 Axes: `N` problems, seeds or runs. Every interval is two-sided at `level`. Intervals over few seeds are wide because
 little is known, not because of the method: three seeds cannot give a narrow one.
@@ -137,12 +137,34 @@ def by_problem(
     return out
 
 
+def quantile(values: Sequence[float] | Array, a: float) -> float:
+    """The smallest of the values that at least a share `a` of them does not exceed; NaN is left out, and is the answer
+    where nothing is left."""
+    x = np.sort(np.asarray(values, np.float64)[~np.isnan(values)].ravel())
+    return float(x[_places(len(x), a) - 1]) if len(x) else math.nan
+
+
+def cvar(values: Sequence[float] | Array, a: float) -> float:
+    """The mean of the lowest share `a` of the values, the one on the border counted in part (conditional value at risk
+    of returns, Rockafellar and Uryasev 2000); NaN as for `quantile`."""
+    x = np.sort(np.asarray(values, np.float64)[~np.isnan(values)].ravel())
+    if not len(x):
+        return math.nan
+    whole = _places(len(x), a) - 1
+    return float((x[:whole].sum() + (a * len(x) - whole) * x[whole]) / (a * len(x)))
+
+
 def powers(n: int) -> tuple[int, ...]:
     """1, 2, 4, ... up to n: the k of pass@k that n samples allow."""
     return tuple(2**i for i in range(n.bit_length()))
 
 
 # ------------------------------------------------------------------------------------------------ helpers
+
+
+def _places(n: int, a: float) -> int:
+    """How many of n values, whole or in part, lie in their lowest share a."""
+    return max(1, math.ceil(round(a * n, 9)))
 
 
 def _level(level: float) -> float:

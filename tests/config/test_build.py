@@ -309,7 +309,7 @@ def test_the_sections_that_a_recipe_leaves_out() -> None:
 
 def test_the_rollout_splits_into_request_and_component() -> None:
     s = build(rollout={"use": f"{HERE}.Single", "n": 8, "sampling": {"max_new": 5}, "turns": 3})
-    assert (s.n, s.sampling.max_new, s.rollout.turns) == (8, 5, 3) and s.measured is s.rollout
+    assert (s.n, s.sampling.max_new, s.rollout.turns) == (8, 5, 3) and s.evaluation_rollout is s.rollout
     with pytest.raises(RecipeError, match=r"rollout\.n: 0: expected at least 1"):
         build(rollout={"use": f"{HERE}.Single", "n": 0})
     with pytest.raises(RecipeError, match=r"rollout\.trns: .*did you mean 'turns'"):
@@ -455,7 +455,7 @@ def test_learners_beside_the_main_one() -> None:
 def test_a_vector_rollout_counts_decisions_and_is_measured_by_episodes() -> None:
     s = build(rollout={"use": f"{HERE}.Lanes"}, evaluate={"n": 4, "rollout": {"use": f"{HERE}.Single"}})
     assert s.learners["main"].buffer.unit == "decision"
-    assert isinstance(s.measured, Single) and s.evaluate is not None and s.evaluate.n == 4
+    assert isinstance(s.evaluation_rollout, Single) and s.evaluate is not None and s.evaluate.n == 4
 
 
 def test_a_follower_knows_its_role() -> None:
@@ -519,7 +519,7 @@ def test_memories_name_every_component() -> None:
         "collect",
         "learners",
         "follows",
-        "measured",
+        "evaluate",
     }
     assert places["models"] == {"policy": s.models["policy"].model} and places["collect"]["a"] is s.collect["a"]
 

@@ -1,19 +1,21 @@
-"""Held-out scores by hand: what is ungraded counts nowhere, and what is asked for is what is sampled, once."""
+"""LastScores-out scores by hand: what is ungraded counts nowhere, and what is asked for is what is sampled, once."""
 
 from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
 import shuhari
-from grading import Judge, Samples, context
-from shuhari.data import Problem, Ramp, Sampling, Status
-from shuhari.loop.evaluation import Evaluation, Held, basis, evaluate, recorded, watched
+from grading import Judge, Samples, Told, context
+from shuhari.data import Problem, Ramp, Request, Sampling, Status
+from shuhari.loop.evaluation import Evaluation, Further, LastScores, basis, evaluate, recorded, watched
+from shuhari.loop.evaluation import scores as scores_of
 from shuhari.tasks.source import Listed
 
 
@@ -144,7 +146,7 @@ def test_of_several_tasks_each_has_its_scores(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_same_weights_are_measured_once() -> None:
     ctx = context(lambda p, j: {"score": 1.0})
-    held, rollout = Held(), ctx.rollout
+    held, rollout = LastScores(), ctx.rollout
 
     def asked(evaluation: Evaluation, rollout: Any = rollout, *, again: bool = False) -> int:
         before = len(rollout.seen)
@@ -164,6 +166,109 @@ def test_the_same_weights_are_measured_once() -> None:
     ctx.sampling = Sampling(epsilon=Ramp(1.0, 0.0, 10))  # another schedule may stand elsewhere
     assert basis(ctx, two, rollout) == ()
     assert asked(two) == asked(two) == 2
+
+
+def test_of_several_graded_names_each_is_reported() -> None:
+    """Problem i scores with i of 4 samples; style is half the sample's number, and sample 0 is the greedy one."""
+    ctx = context(lambda p, j: {"score": float(j < int(p.id)), "style": j / 2})
+    found = scores(ctx, samples=4)
+    assert found["greedy.score"] == found["greedy"] == 0.75 and found["greedy.style"] == 0.0
+    assert found["mean.score"] == found["mean"] and found["mean.style"] == pytest.approx((0 + 1 + 2 + 3) / 8)
+    assert "mean.style" not in scores(ctx) and scores(ctx, measure="style")["greedy"] == 0.0
+    assert not any("." in name for name in scores(context(lambda p, j: {"score": 1.0}), samples=4))
+
+
+def test_tails_are_of_all_episodes_together() -> None:
+    """16 samples, the score of sample j of problem i is 4 i + j: the lowest tenth is 0, and 0.6 of 1."""
+    ctx = context(lambda p, j: {"score": float(4 * int(p.id) + j), "cost": 1.0})
+    found = scores(ctx, samples=4, tail=(0.1, 0.5))
+    assert found["quantile@0.1"] == 1.0 and found["cvar@0.1"] == pytest.approx(0.6 / 1.6)
+    assert found["quantile@0.5"] == 7.0 and found["cvar@0.5"] == pytest.approx(3.5)
+    assert found["quantile@0.1.cost"] == found["cvar@0.5.cost"] == 1.0
+    assert scores(ctx, tail=(0.5,))["cvar@0.5"] == 2.0  # greedy: 0 4 8 12
+    with pytest.raises(ValueError, match=r"tail has 1\.0: expected shares"):
+        Evaluation(tail=(1.0,))
+
+
+class Voted(Samples):
+    """Asks three times for each answer that it gives."""
+
+    accepts: ClassVar[dict[str, Any]] = {"asks": 3}
+
+    async def group(self, request: Any, ctx: Any) -> list[Any]:
+        ctx.charge("tokens", request.settings.get("asks", 3) * request.n)
+        return await super().group(request, ctx)
+
+
+def test_further_ways_to_play_see_the_same_problems_under_the_same_noise() -> None:
+    ctx, own, voted = context(lambda p, j: {"score": float(j < int(p.id))}), Voted(), Voted()
+    ways = {"vote": Further(rollout=voted, settings={"asks": 5}), "few": Further(n=2, samples=2)}
+    found = scores_of(ctx, Evaluation(n=4, samples=4, k=(4,), settings={"asks": 1}, more=ways), own)
+    assert found["vote.mean"] == found["mean"] == 6 / 16 and found["vote.pass@4"] == found["pass@4"]
+    assert (found["tokens"], found["vote.tokens"], found["few.tokens"]) == (1.0, 5.0, 1.0)
+    assert found["few.mean"] == 0.25 and "few.pass@4" not in found  # problems 0 and 1, two samples each
+    assert [r.key for r in voted.seen] == [r.key for r in own.seen[:8]]
+    plain = scores_of(ctx, Evaluation(n=4, samples=4, k=(4,), settings={"asks": 1}), own)
+    assert plain == {name: x for name, x in found.items() if "." not in name and name != "tokens"}
+
+
+def test_fresh_noise_is_another_at_each_step() -> None:
+    ctx = context(lambda p, j: {"score": 1.0})
+    keys = []
+    for ctx.step in (0, 0, 7):
+        ctx.rollout.seen.clear()
+        evaluate(ctx, Evaluation(n=2, samples=2, fresh=True), ctx.rollout)
+        keys.append([r.key for r in ctx.rollout.seen])
+    assert keys[0] == keys[1] and set(keys[0]).isdisjoint(keys[2])
+
+
+def test_what_is_tested_may_be_another_task_than_what_is_trained() -> None:
+    """The run's own context keeps its task: what is in flight is graded by it."""
+    ctx, other = context(lambda p, j: {"score": 1.0}), Told(lambda p, j: {"score": 0.25}, 2)
+    found = evaluate(ctx, Evaluation(n=8, task=other), ctx.rollout)
+    assert found.greedy.tolist() == [0.25, 0.25]
+    asked: list[Any] = []
+
+    class Slow(Samples):
+        async def group(self, request: Any, fork: Any) -> list[Any]:
+            asked.append((fork.task, ctx.task))
+            return await super().group(request, fork)
+
+    evaluate(ctx, Evaluation(n=1, task=other), Slow())
+    assert asked == [(other, ctx.task)] and ctx.task is not other
+
+
+@dataclass
+class Counted:
+    """Draws, spends, probes, and says what it was given."""
+
+    seen: list[Any] = field(default_factory=list)
+
+    def __call__(self, ctx: Any) -> dict[str, float]:
+        ctx.charge("scored", 3)
+        asked = ctx.wait(ctx.probe([Request(ctx.task.problems("test")[0], 2, Sampling())], tag="metric"))
+        self.seen.append(ctx.task)
+        return {"drawn": float(torch.rand(1, generator=ctx.rng("x"))), "rows": float(len(asked))}
+
+
+def test_metrics_are_asked_also_where_nothing_is_played() -> None:
+    ctx, other = context(lambda p, j: {"score": 1.0}), Told(lambda p, j: {"score": 0.0})
+    ctx.next_row, ctx.next_ticket = 5, 7
+    one, two = Counted(), Counted()
+    found = scores_of(ctx, Evaluation(n=0, metrics={"a": one, "b": two}, task=other), ctx.rollout)
+    assert set(found) == {"a.drawn", "a.rows", "b.drawn", "b.rows"} and found["a.rows"] == 2.0
+    assert found["a.drawn"] != found["b.drawn"]  # each has streams of its own
+    assert one.seen == [other] and (ctx.next_row, ctx.next_ticket, ctx.within) == (5, 7, ())
+    assert ctx.ledger == {"evaluate/scored": 6, "evaluate/metric/decisions": 4}
+
+
+@pytest.mark.parametrize("name", ["a.b", "a/b", "a@b", "", "mean"])
+def test_names_that_reports_need_are_refused(name: str) -> None:
+    for section in ("more", "metrics"):
+        with pytest.raises(ValueError, match="expected a name of its own"):
+            Evaluation(**{section: {name: None}})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="both more and metrics have 'x'"):
+        Evaluation(more={"x": Further()}, metrics={"x": Counted()})
 
 
 def test_learners_of_recorded_problems_say_what_held_out_ones_cost(tmp_path: Path) -> None:

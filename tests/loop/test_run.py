@@ -169,7 +169,7 @@ def test_an_event_told_by_a_listener_comes_after_the_one_it_hears(tmp_path: Path
 def test_the_rollout_of_evaluation_is_remembered(tmp_path: Path) -> None:
     with open_run(recipe("ppo", tmp_path, evaluate={"n": 1})) as run:
         places = run.stage.memories()
-        assert places["measured"] is run.stage.measured is not run.stage.rollout
+        assert places["evaluate"]["rollout"] is run.stage.evaluation_rollout is not run.stage.rollout
 
 
 def test_a_run_that_is_stored_nowhere_keeps_the_groups_of_one_step(tmp_path: Path) -> None:

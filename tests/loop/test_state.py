@@ -170,7 +170,7 @@ def test_every_component_is_covered(tmp_path: Path) -> None:
     for recipe in (*recipes(tmp_path).values(), *(shrink(r) for r in packaged if "study" not in r.tree)):
         shared: dict[str, Any] = {}
         for stage in [stage_components(table, shared) for table in recipe.stages]:
-            used |= {type(c) for _, c in state.walk({**stage.memories(), "measured": stage.measured})}
+            used |= {type(c) for _, c in state.walk(stage.memories())}
     known = {c for _, c in entries().items() if c.__module__.startswith("shuhari.")}
     missing = [
         f"{kind} {name!r}"

@@ -191,7 +191,7 @@ def test_resets_hear_the_problems_set_apart_and_not_those_that_are_reported(tmp_
             run.listeners.append(SimpleNamespace(observe=heard.append))
             last = [next(steps) for _ in range(3)][-1]
             reported.append({k: v for k, v in last.items() if k.startswith("evaluate/")})
-            asked = evaluate(run.ctx, Evaluation(n=1, samples=2), run.stage.measured, 2)
+            asked = evaluate(run.ctx, Evaluation(n=1, samples=2), run.stage.evaluation_rollout, 2)
             test = run.ctx.task.problems("test")
             assert asked.ids == [test[2].id]
     assert reported[0] == reported[1] and reported[0]

@@ -109,7 +109,8 @@ def test_numbers_of_the_paper(recipe: str) -> None:
 @pytest.mark.parametrize("recipe", ["curriculum/ghpo", "curriculum/seele", "rlvr/deepsearch"])
 def test_help_is_for_training_alone(recipe: str) -> None:
     stage = built(recipe)
-    assert isinstance(stage.rollout, (HintLadder, HintCurve, TreeSearch)) and isinstance(stage.measured, Single)
+    assert isinstance(stage.rollout, (HintLadder, HintCurve, TreeSearch))
+    assert isinstance(stage.evaluation_rollout, Single)
     assert recipe == "rlvr/deepsearch" or stage.task.slip == 0  # the work that hints show is right
 
 

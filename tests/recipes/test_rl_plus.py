@@ -47,4 +47,4 @@ def test_there_is_nothing_else():
     part = stage.learners["main"].parts["policy"]
     assert list(part.terms) == ["mixed_policy", "entropy"] and list(stage.collect) == ["advantage"]
     assert set(stage.models) == {"policy"} and stage.sampling.max_new == 28 and stage.sampling.temperature == 1
-    assert isinstance(stage.rollout, Demonstrated) and isinstance(stage.measured, Single)
+    assert isinstance(stage.rollout, Demonstrated) and isinstance(stage.evaluation_rollout, Single)

@@ -45,6 +45,13 @@ def test_training_problems_come_by_weight_and_are_those_of_the_members() -> None
     assert [two(seed=1).problems("train")[i].task for i in range(20)] != [p.task for p in drawn[:20]]
 
 
+def test_a_member_without_weight_is_only_tested() -> None:
+    with_third = Mixture({"mul": Member(Arithmetic(kind="mul", test_size=2), 0.0), **two().tasks})
+    source, test, plain = with_third.problems("train"), with_third.problems("test"), two().problems("train")
+    assert [source[i] for i in range(200)] == [plain[i] for i in range(200)]
+    assert Counter(test[i].task for i in range(10)) == {"mul": 2, "plus": 3, "minus": 5} and test.size() == 10
+
+
 def test_held_out_problems_are_those_of_each_member_in_turn() -> None:
     source = two().problems("test")
     assert source.size() == 8
@@ -115,7 +122,7 @@ def test_alphabets_join_and_a_member_without_one_may_write_all() -> None:
 def test_what_does_not_mix_is_refused() -> None:
     with pytest.raises(ValueError, match=r"'a' has text and 'b' has Discrete\(1\) -> Discrete\(10\)"):
         Mixture({"a": Member(Arithmetic()), "b": Member(Bandit())})
-    with pytest.raises(ValueError, match="weight of 'a' is 0"):
+    with pytest.raises(ValueError, match="weights of a are 0: expected a task to train on"):
         Mixture({"a": Member(Arithmetic(), 0.0)})
     with pytest.raises(ValueError, match="without a slash"):
         Mixture({"a/b": Member(Arithmetic())})

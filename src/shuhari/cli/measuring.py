@@ -15,7 +15,8 @@ import typer
 from shuhari.cli.text import as_json, note, number, say, table
 
 if TYPE_CHECKING:
-    from shuhari.loop.evaluation import Evaluation, Outcomes
+    from shuhari.loop.evaluation import Evaluation
+    from shuhari.loop.outcomes import Outcomes
     from shuhari.stats import Estimate
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -96,7 +97,7 @@ def measured(
             table = json.dumps(opened.recipe.tree["task"], sort_keys=True)
             opened.ctx.task = tasks.setdefault(table, opened.ctx.task)
         used = replace(opened.stage.evaluate or Evaluation(), **settings)
-        outcomes = evaluated(opened.ctx, used, opened.stage.measured)
+        outcomes = evaluated(opened.ctx, used, opened.stage.evaluation_rollout)
         for problem in dict.fromkeys(opened.ctx.problems):
             note(problem)
         return outcomes, used, opened.ctx.step

@@ -41,7 +41,7 @@ class Keeping:
 @dataclass(frozen=True, eq=False)
 class Components:
     """One stage. `budget`: what it may spend; `n`, `sampling`: of each request; `tokens`: the largest micro-batch, None
-    for no limit; `weights`: reward name -> weight; `measured`: the rollout that evaluation uses; `defaults`: dotted key
+    for no limit; `weights`: reward name -> weight; `evaluation_rollout`: what evaluation uses; `defaults`: dotted key
     -> value that the recipe left standing."""
 
     name: str
@@ -60,7 +60,7 @@ class Components:
     collect: Mapping[str, Transform] = EMPTY
     follows: Mapping[str, Follow] = EMPTY
     evaluate: Evaluation | None = None
-    measured: Any = None
+    evaluation_rollout: Any = None
     store: Keeping = Keeping()
     defaults: Mapping[str, Any] = field(default_factory=dict)
 
@@ -69,7 +69,8 @@ class Components:
         out: dict[str, Any] = {n: getattr(self, n) for n in ("task", "engine", "curriculum", "rollout")}
         out["models"] = {r: role.model for r, role in self.models.items() if role.model is not None}
         out |= {n: dict(getattr(self, n)) for n in ("rewards", "collect", "learners", "follows")}
-        return {**out, "measured": self.measured}  # where it is the rollout, it is found there
+        tested = {n: getattr(self.evaluate, n, None) for n in ("task", "more", "metrics")}
+        return {**out, "evaluate": {"rollout": self.evaluation_rollout, **tested}}  # what is above is found there
 
 
 def component(kind: str, table: Mapping[str, Any], where: str = "", default: str | None = None) -> Any:
@@ -98,7 +99,7 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
     rewards = {
         k: made.component("reward", v, _at("reward", k), k, {"name": k}) for k, v in graders.items() if k != "weights"
     }
-    evaluate, measured = _evaluate(made, table.get("evaluate"), rollout, lanes)
+    evaluate, evaluation_rollout = _evaluate(made, table.get("evaluate"), rollout, lanes, task)
     weights = _weights(made, graders.get("weights"), task, rewards)
     if "weights" not in graders:
         made.defaults["reward.weights"] = weights
@@ -129,7 +130,7 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
             for role, v in table.get("follow", EMPTY).items()
         },
         evaluate=evaluate,
-        measured=measured,
+        evaluation_rollout=evaluation_rollout,
         store=made.instance(Keeping, table.get("store", EMPTY), "store", "[store]"),
         defaults=made.defaults,
     )
@@ -220,13 +221,19 @@ def _weights(made: Settings, table: Any, task: Any, rewards: Mapping[str, Reward
     return {k: made.value(Number, v, f"reward.{dotted(('weights', k))}") for k, v in table.items()}
 
 
-def _evaluate(made: Settings, table: Any, rollout: Any, lanes: bool) -> tuple[Evaluation | None, Any]:
+def _evaluate(made: Settings, table: Any, rollout: Any, lanes: bool, task: Task) -> tuple[Evaluation | None, Any]:
     """[evaluate], and its `rollout`: the stage's own, or an episode at a time where that one has lanes."""
     rest = {} if table is None else {k: v for k, v in table.items() if k != "rollout"}
     other = (table or EMPTY).get("rollout")
     alone = other is not None or lanes
-    measured = made.component("rollout", other or EMPTY, "evaluate.rollout", "episode") if alone else rollout
-    return None if table is None else made.instance(Evaluation, rest, "evaluate", "[evaluate]"), measured
+    used = made.component("rollout", other or EMPTY, "evaluate.rollout", "episode") if alone else rollout
+    if table is None:
+        return None, used
+    evaluation = made.instance(Evaluation, rest, "evaluate", "[evaluate]")
+    if evaluation.task is not None and evaluation.task.spaces() != task.spaces():
+        here, there = ("text" if x is None else f"{x[0]} -> {x[1]}" for x in (evaluation.task.spaces(), task.spaces()))
+        raise RecipeError("evaluate.task", f"it has {here}, and what is trained {there}: expected the same spaces")
+    return evaluation, used
 
 
 def _learners(made: Settings, table: Mapping[str, Any], cut: int | None, lanes: bool) -> dict[str, Learner]:

@@ -134,7 +134,8 @@ def _removable(at: Path) -> bool:
     if at[0] == "claim":  # what its arms remove is removed from them, once they are made
         return len(at) == 1
     section = len(at) == 1 and at[0] in (*SINGLE, *NAMED)
-    return section or (len(at) == 2 and at[0] in NAMED) or at[-2:-1] == ("terms",)
+    tested = at[0] == "evaluate" and (at[1:] == ("task",) or (len(at) == 3 and at[1] in ("more", "metrics")))
+    return section or tested or (len(at) == 2 and at[0] in NAMED) or at[-2:-1] == ("terms",)
 
 
 def _remove(tree: Tree, sources: Sources, at: Path, origin: str) -> None:
@@ -174,6 +175,7 @@ def _replaces(old: Mapping[str, Any], new: Mapping[str, Any], at: Path) -> bool:
     if is_schedule(new) or "same_as" in new or ("same_as" in old and not new.keys().isdisjoint(("use", "init"))):
         return True
     place = _place(at)
+    place = place[1:] if place[:2] == ("evaluate", "task") else place
     if place == ("task",) or (place[:1] == ("task",) and place[-2:-1] == ("tasks",)):  # one of a mixture is a task too
         return "name" in new and "name" in old and new["name"] != old["name"]
     return "use" in new and new["use"] != old.get("use", USE.get(at[-1], at[-1]))

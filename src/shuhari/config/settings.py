@@ -41,6 +41,7 @@ KINDS: dict[Any, str] = {  # what an annotation asks for
     ports.Optimiser: "optimiser",
     ports.Learner: "learner",
     ports.Follow: "follow",
+    ports.Metric: "metric",
     ports.Study: "study",
     ports.Analysis: "analysis",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -201,6 +202,18 @@ class Context:
                 self.wait(asyncio.wait(left, timeout=PATIENCE))
             self._loop.close()
         torch.set_num_threads(self._before)
+
+    def fork(
+        self, *phase: object, rollout: Rollout | None = None, task: Task | None = None, ticket: int = 0
+    ) -> Context:
+        """The run as something beside its training sees it (an evaluation): the same models, engine, ledger and clock;
+        maybe another rollout and task, and row ids, a phase and tickets (from `ticket` on) of its own. What is in
+        flight goes on with the run's."""
+        _ = self.loop  # made, so that both have one
+        other = copy.copy(self)
+        other.within = phase
+        other.rollout, other.task, other.next_ticket = rollout or self.rollout, task or self.task, ticket
+        return other
 
     async def probe(self, requests: Sequence[Request], *, tag: str) -> Batch:
         """Roll out and grade beside the training data; charged under `tag`, never trained on."""

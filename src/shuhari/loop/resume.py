@@ -17,7 +17,7 @@ from shuhari.config.recipe import Recipe, RecipeError, apart, dump, spreads
 from shuhari.data import Trajectory
 from shuhari.loop import state
 from shuhari.loop.context import Context
-from shuhari.loop.evaluation import Held, basis
+from shuhari.loop.evaluation import LastScores, basis
 from shuhari.loop.roles import load_weights, weights
 from shuhari.profile import spanned
 from shuhari.store import Store, pick
@@ -39,8 +39,8 @@ def tree_of(run: Run) -> dict[str, Any]:
         "stage": at.index,
         "started": at.started,
         "before": run.before,
-        "scores": run.held.scores,
-        "measured": run.held.step,
+        "scores": run.scores.values,
+        "measured": run.scores.step,
         "rewards": sorted(ctx.reward_names),
         "seconds": at.seconds(),
     }
@@ -56,12 +56,12 @@ def restore(run: Run, tree: Mapping[str, Any]) -> None:
     ctx.next_row, ctx.next_ticket = at["row"], at["ticket"]
     progress = run.progress
     progress.index, progress.started, progress.wall = at["stage"], dict(at["started"]), at["seconds"]
-    run.before, run.held = dict(at["before"]), Held(dict(at["scores"]), at["measured"])
+    run.before, run.scores = dict(at["before"]), LastScores(dict(at["scores"]), at["measured"])
     ctx.reward_names = set(at["rewards"])
     for stage in _reached(run):  # roles come to life, and optimisers bind, in the order they first did
         run.install(stage)
     progress.entered = True
-    run.held.basis = basis(ctx, run.stage.evaluate, run.stage.measured)
+    run.scores.basis = basis(ctx, run.stage.evaluate, run.stage.evaluation_rollout)
     load_weights(ctx.models, tree["models"])
     state.remember(memories(run), tree["components"])
     ctx.serve()
@@ -111,7 +111,7 @@ def summary_of(run: Run) -> dict[str, Any]:
         "seed": run.ctx.seed,
         "steps": run.ctx.step,
         "before": run.before,
-        "after": run.held.scores,
+        "after": run.scores.values,
         "wall_s": run.progress.seconds(),
         "spent": run.ctx.ledger,
         "repeatable": not any(getattr(e, "staleness", 0) and not e.virtual for e in engines),  # the real clock is not

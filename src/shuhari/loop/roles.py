@@ -148,6 +148,8 @@ def _asked(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[str], 
         yield ("collect", name), getattr(transform, "roles", ()), getattr(transform, "needs", ())
     for name, follow in stage.follows.items():
         yield ("follow", name), [getattr(follow, k) for k in ("role", "of") if hasattr(follow, k)], ()
+    for name, metric in (stage.evaluate.metrics if stage.evaluate else EMPTY).items():
+        yield ("evaluate", "metrics", name), getattr(metric, "roles", ()), getattr(metric, "needs", ())
     for name, learner in stage.learners.items():
         at = () if name == "main" else ("learner", name)
         for key, transform in getattr(learner, "transforms", EMPTY).items():

@@ -16,7 +16,7 @@ from shuhari.events import EVENTS, Collected, Committed, Evaluated, Event, InOrd
 from shuhari.loop import collect, state
 from shuhari.loop.context import Context
 from shuhari.loop.drift import drift
-from shuhari.loop.evaluation import Held, watched
+from shuhari.loop.evaluation import LastScores, watched
 from shuhari.loop.progress import Progress
 from shuhari.loop.resume import finish, keep, open_store, restore
 from shuhari.loop.roles import cast_roles, check_roles
@@ -80,7 +80,7 @@ class Run:
         self.store: Store | None = None
         self.saved = True  # whether the last step is in a checkpoint
         self.meter, self.info, self.rounds = Meter(), dict[str, Any](), 0
-        self.held, self.before = Held(), dict[str, Any]()  # the last scores, and those when the stage began
+        self.scores, self.before = LastScores(), dict[str, Any]()  # now, and when the stage began
         self.listeners, self.shared = list[Any](), set[str]()  # shared: roles that play by `same_as` now
 
     def __enter__(self) -> Run:
@@ -139,6 +139,7 @@ class Run:
         ctx, stage = self.ctx, self.stage
         if hasattr(stage.rollout, "collect"):
             return collect.lanes(want, ctx)
+        self.meter.add("rollout/rounds", 1, self.rounds == 1)  # how many there are in the step
         first, left = self.rounds == 1, self.progress.left()
         batch, requests = ctx.wait(ctx.flight.take(want, stage.curriculum.select, first=first, left=left))
         self.meter.update(collected_info(batch, stage.weights, (r.problem.task for r in requests)) | drift(batch, ctx))
@@ -182,7 +183,7 @@ class Run:
         if over or (every and self.progress.steps % every == 0):
             self._evaluate()
         told: Info = {k: v for c in (stage.curriculum, stage.rollout) for k, v in getattr(c, "report", dict)().items()}
-        evaluated = {f"evaluate/{k}": v for k, v in self.held.scores.items()} if self.held.step == ctx.step else {}
+        evaluated = {f"evaluate/{k}": v for k, v in self.scores.values.items()} if self.scores.step == ctx.step else {}
         spent = {f"spent/{k}": v for k, v in ctx.ledger.items()}
         self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **told, **evaluated, **spent}
         keep(self, checkpoint=over or bool(evaluated))
@@ -190,10 +191,11 @@ class Run:
 
     def _evaluate(self, *, again: bool = True) -> Info:
         evaluation = self.stage.evaluate
-        if evaluation is None or not evaluation.n:
+        if evaluation is None or not (evaluation.n or evaluation.more or evaluation.metrics):
             return {}
-        scores = self.held.measure(self.ctx, evaluation, self.stage.measured, self.stage.learners, again=again)
-        heard = watched(self.ctx, evaluation, self.stage.measured) if evaluation.watch else scores
+        rollout, learners = self.stage.evaluation_rollout, self.stage.learners
+        scores = self.scores.measure(self.ctx, evaluation, rollout, learners, again=again)
+        heard = watched(self.ctx, evaluation, rollout) if evaluation.watch else scores
         self.tell(Evaluated(evaluation.split, heard))
         if self.ctx.flight.tickets:
             self.ctx.serve()  # they went on: their caches are made anew, as a resumed run makes them

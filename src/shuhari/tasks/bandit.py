@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from shuhari.data import Array, Problem, Step, nearest
+from shuhari.data import Answers, Array, Problem, Step, nearest
 from shuhari.registry import register
 from shuhari.tasks.source import Generated, Stream, acted, check_sizes, check_split
 
@@ -66,6 +66,10 @@ class Bandit:
         u, mean = Stream("bandit", self.seed, "reward", problem.id, arm).uniform(), self.means[arm]
         reward = float(u < mean) if self.law == "bernoulli" else mean + self.scale * NormalDist().inv_cdf(u)
         return {"task": reward, "score": float(self._scores[arm])}
+
+    def answers(self, problem: Problem) -> Answers:
+        """All arms, with their `score`."""
+        return Answers(tuple(range(self.arms)), tuple(map(float, self._scores)), complete=True)
 
     def expected(self, probabilities: Sequence[float] | Array) -> float:
         """The exact expected reward of a policy: probabilities [k]."""

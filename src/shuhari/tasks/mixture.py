@@ -11,16 +11,16 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from shuhari.data import Problem, Step, nearest
+from shuhari.data import Answers, Problem, Step, nearest
 from shuhari.models.text.tokenizers import PRINTABLE
 from shuhari.ports import Environment, Source, Task
 from shuhari.registry import register
-from shuhari.tasks.source import Generated, Stream
+from shuhari.tasks.source import Generated, Stream, listed
 
 
 @dataclass(frozen=True)
 class Member:
-    """A task, and how often it is drawn beside the others (a positive number; their sum may be any)."""
+    """A task, and how often it is drawn beside the others (their sum may be any); with weight 0 it is only tested."""
 
     task: Task
     weight: float = 1.0
@@ -45,8 +45,10 @@ class Mixture:
         for name, member in self.tasks.items():
             if "/" in name:
                 raise ValueError(f"mixture: a task is called {name!r}: expected a name without a slash")
-            if not 0 < member.weight < float("inf"):
-                raise ValueError(f"mixture: the weight of {name!r} is {member.weight}: expected a positive number")
+            if not 0 <= member.weight < float("inf"):
+                raise ValueError(f"mixture: the weight of {name!r} is {member.weight}: expected 0 or more")
+        if not any(member.weight for member in self.tasks.values()):
+            raise ValueError(f"mixture: the weights of {', '.join(self.tasks)} are 0: expected a task to train on")
         first, *others = self.tasks
         for other in others:
             a, b = (self.tasks[name].task.spaces() for name in (first, other))
@@ -68,7 +70,8 @@ class Mixture:
     def problems(self, split: str) -> Source:
         """`train` has no end: at each index a member by its weight; its problem of that index where it has no end
         itself, else any of its problems, all equally likely. Of any other split each member's own problems, in turn."""
-        sources = {name: member.task.problems(split) for name, member in self.tasks.items()}
+        drawn = {name: m.task for name, m in self.tasks.items() if m.weight or split != "train"}
+        sources = {name: task.problems(split) for name, task in drawn.items()}
         if split == "train":
             return Generated(lambda i: self._drawn(sources, i))
         sizes = [source.size() for source in sources.values()]
@@ -84,6 +87,11 @@ class Mixture:
         """The grade of the problem's member."""
         task, own = self._member(problem)
         return task.grade(own, steps)
+
+    def answers(self, problem: Problem) -> Answers | None:
+        """Those of the problem's member, where it lists any."""
+        task, own = self._member(problem)
+        return listed(task, own)
 
     def environment(self, problem: Problem) -> Environment | None:
         """The environment of the problem's member."""

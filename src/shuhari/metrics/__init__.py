@@ -1,0 +1,1 @@
+"""Numbers of an evaluation that no play gives: about models, answers and weights."""

@@ -1,0 +1,167 @@
+"""Numbers of a policy that are exact, because a task lists its answers: none of them was drawn, so none has noise.
+
+The probability of an answer is that of its decisions, scored in one forward; of texts with the end token, where an
+answer as long as `max_new` needs none. Left out: tasks of several decisions, and what a text may be spelt like in other
+tokens than the model's own encoding of it.
+
+Axes: `A` answers of all problems; `N` problems.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.special import rel_entr, xlogy
+
+from shuhari.batch import Batch
+from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory, is_tokens
+from shuhari.needs import Need, role_model
+from shuhari.pack import pack
+from shuhari.ports import Ctx, Task
+from shuhari.registry import register
+from shuhari.tasks.source import listed
+
+ROUNDING = 1e-6  # what 1 minus a sum of probabilities cannot tell from nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The answers as rows of a batch. problem [A] of N; score, label [A]; complete: whether these are all answers;
+    groups: of the problems, name -> [N] bool; long [A]: answers that are too long to be said, of probability 0."""
+
+    task: Task
+    max_new: int
+    batch: Batch
+    problem: Array
+    score: Array
+    label: Array
+    complete: bool
+    groups: Mapping[str, Array]
+    long: Array
+
+
+@register("metric", "exact")
+@dataclass
+class Exact:
+    """Exact numbers of `role` on the first `n` problems of `split` whose answers the task lists (0: all of them).
+
+    `mean`: expected score. `pass@<k>` for each `k`: 1 - (1 - p)^k of the probability p of an answer that scores at
+    least `solved`; `solved`: the share of problems with p >= 1/2. `modes`: e to the entropy among right answers, a mean
+    over problems that have any. `mass@<label>`: probability of the answers with a label. `rest`: that of strings that
+    are not listed. Where all answers are (`Answers.complete`), with the rest as one more answer: `entropy` in nats, and
+    for each role of `against` `kl.<role>`, KL(`role` || it), and `kl_from.<role>`, KL(it || `role`).
+
+    All are means over problems, each again `@<level>` for every value of the key `by` of a problem's info; without
+    `by`, of every task where there are several. `temperature`: at which the policy is scored.
+    """
+
+    role: str = "policy"
+    split: str = "test"
+    n: int = 256
+    k: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    against: tuple[str, ...] = ()
+    by: str = ""
+    solved: float = 1.0
+    temperature: float = 1.0
+    _rows: Rows | None = field(init=False, default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.n < 0:
+            raise ValueError(f"exact: n is {self.n}: expected a number of problems, or 0 for all")
+        if min(self.k, default=1) < 1:
+            raise ValueError(f"exact: k has {min(self.k)}: expected numbers of draws, at least 1")
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role, *self.against)
+
+    def __call__(self, ctx: Ctx) -> Mapping[str, float]:
+        """Raises ValueError where the task lists no answers to any problem."""
+        rows = self._rows
+        if rows is None or rows.task is not ctx.task or rows.max_new != ctx.sampling.max_new:
+            rows = self._rows = self._listed(ctx)
+        ctx.charge("scored", len(rows.problem) * len(self.roles))
+        chances = {role: _chances(rows, role, ctx) for role in self.roles}
+        found = dict(self._numbers(rows, chances))
+        every = np.ones(len(next(iter(found.values()))), np.bool_)
+        levels = {"": every, **{f"@{name}": inside for name, inside in rows.groups.items()}}
+        return {f"{name}{end}": _mean(x[inside]) for name, x in found.items() for end, inside in levels.items()}
+
+    def _numbers(self, rows: Rows, chances: Mapping[str, Array]) -> Iterator[tuple[str, Array]]:
+        """(name, [N] of the problems)."""
+        p, right = chances[self.role], rows.score >= self.solved
+        N = int(rows.problem.max()) + 1
+
+        def total(x: Array) -> Array:
+            return np.bincount(rows.problem, x, N)
+
+        q = np.minimum(total(p * right), 1.0)
+        yield "mean", total(p * rows.score)
+        yield from ((f"pass@{k}", 1.0 - (1.0 - q) ** k) for k in self.k)
+        yield "solved", (q >= 0.5).astype(np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):  # right answers of p = 0, or none: NaN is left out
+            share = np.where(right, p / q[rows.problem], 0.0)
+            yield "modes", np.where(q > 0, np.exp(-total(xlogy(share, share))), np.nan)
+        yield from ((f"mass@{label}", total(p * (rows.label == label))) for label in sorted(set(rows.label) - {""}))
+        rest = {role: np.maximum(1.0 - total(x), 0.0) for role, x in chances.items()}
+        yield "rest", rest[self.role]
+        if not rows.complete:
+            return
+        yield "entropy", -total(xlogy(p, p)) - xlogy(rest[self.role], rest[self.role])
+        for role in self.against:
+            for name, a, b in (("kl", self.role, role), ("kl_from", role, self.role)):
+                others = rel_entr(np.maximum(rest[a], ROUNDING), np.maximum(rest[b], ROUNDING))
+                yield f"{name}.{role}", total(rel_entr(chances[a], chances[b])) + others
+
+    def _listed(self, ctx: Ctx) -> Rows:
+        """The rows of all answers, made once for a task."""
+        source = ctx.task.problems(self.split)
+        size = source.size()
+        if size is None and not self.n:
+            raise ValueError(f"exact: the split {self.split!r} has no end: set n")
+        count = min(self.n or size or 0, self.n if size is None else size)
+        all_of = [(p, listed(ctx.task, p)) for p in map(source.__getitem__, range(count))]
+        found = [(p, a) for p, a in all_of if a is not None and a.texts]
+        if not found:
+            told = f"the task lists no answers to the first {count} problems of {self.split!r}"
+            raise ValueError(f"exact: {told}: expected one that has answers(problem) -> Answers")
+        rows = [self._row(p, text, ctx) for p, a in found for text in a.texts]
+        levels = [str(p.info[self.by]) if self.by else p.task for p, _ in found]
+        several = self.by or len(set(levels)) > 1
+        return Rows(
+            task=ctx.task,
+            max_new=ctx.sampling.max_new,
+            batch=pack([t for t, _ in rows]),
+            problem=np.repeat(np.arange(len(found)), [len(a.texts) for _, a in found]),
+            score=np.array([s for _, a in found for s in a.scores], np.float64),
+            label=np.array([x for _, a in found for x in a.labels or ("",) * len(a.texts)]),
+            complete=all(a.complete for _, a in found),
+            groups={x: np.array([y == x for y in levels]) for x in dict.fromkeys(levels)} if several else {},
+            long=np.array([long for _, long in rows]),
+        )
+
+    def _row(self, problem: Problem, answer: Payload, ctx: Ctx) -> tuple[Trajectory, bool]:
+        """(prompt and answer, all decided by nobody we know; whether that is too long to be said)."""
+        context, action, long = ctx.encode(problem.prompt, self.role), ctx.encode(answer, self.role), False
+        if is_tokens(action):
+            ids: Any = action[:0] if answer == "" else action  # type: ignore[index]
+            long = len(ids) > ctx.sampling.max_new
+            if len(ids) < ctx.sampling.max_new:
+                action = np.append(ids, np.int32(role_model(ctx.models, self.role).end))
+        step = Step.of(context, action, version=-1, role=self.role, sampling=Sampling(temperature=self.temperature))
+        return Trajectory(Request(problem), (step,)), long
+
+
+def _chances(rows: Rows, role: str, ctx: Ctx) -> Array:
+    """[A] the probability that a role gives each answer."""
+    need = Need((role,), "log_prob")
+    logs = ctx.score(rows.batch, [need])[need].double().sum(1).numpy()
+    return np.where(rows.long, 0.0, np.exp(logs))
+
+
+def _mean(x: Array) -> float:
+    """Over the problems that have the number."""
+    return float(np.nanmean(x)) if np.isfinite(x).any() else float("nan")

@@ -1,0 +1,68 @@
+"""How far a model's weights have moved from those of another role, such as a copy of what it started from.
+
+Left out: buffers (statistics of a normaliser), and where in the model the changes lie.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from shuhari.data import nearest
+from shuhari.needs import role_model
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("metric", "weights")
+@dataclass
+class Weights:
+    """The parameters of `role` against those of `of`, matched by name.
+
+    `changed`: the share of numbers that differ by more than `tolerance` (>= 0); `distance`: the Euclidean norm of the
+    difference, `relative`: that over the norm of `of`. The same of both rounded to bfloat16 (to the nearest, ties to
+    even), `<number>_bf16`: what a run in bfloat16 would have seen of the change. A role that stays what another was:
+    `[models.start] init = "policy"`.
+    """
+
+    of: str = "start"
+    role: str = "policy"
+    tolerance: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.tolerance >= 0:
+            raise ValueError(f"weights: tolerance is {self.tolerance}: expected a number >= 0")
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role, self.of)
+
+    def __call__(self, ctx: Ctx) -> Mapping[str, float]:
+        """Raises ValueError where a parameter of `role` has no match in `of`."""
+        pairs = [(a.detach(), b.detach()) for a, b in self._matched(ctx)]
+        rounded = [(a.bfloat16(), b.bfloat16()) for a, b in pairs]
+        plain, rough = self._numbers(pairs), self._numbers(rounded)
+        return {**plain, **{f"{name}_bf16": value for name, value in rough.items()}}
+
+    def _matched(self, ctx: Ctx) -> Iterator[tuple[Tensor, Tensor]]:
+        others = dict(role_model(ctx.models, self.of).module.named_parameters())
+        for name, x in role_model(ctx.models, self.role).module.named_parameters():
+            if name not in others or others[name].shape != x.shape:
+                found = tuple(others[name].shape) if name in others else nearest(name, others)
+                raise ValueError(f"weights: {name} {tuple(x.shape)} has no match in role {self.of!r}: {found}")
+            yield x, others[name]
+
+    def _numbers(self, pairs: list[tuple[Tensor, Tensor]]) -> dict[str, float]:
+        changed = count = square = whole = 0.0
+        for a, b in pairs:
+            gap = a.double() - b.double()
+            changed += float((gap.abs() > self.tolerance).sum())
+            count += gap.numel()
+            square += float(gap.square().sum())
+            whole += float(b.double().square().sum())
+        distance = math.sqrt(square)
+        relative = distance / math.sqrt(whole) if whole else math.nan
+        return {"changed": changed / count, "distance": distance, "relative": relative}

@@ -1,0 +1,46 @@
+"""How far weights moved, by hand."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from shuhari.metrics.weights import Weights
+
+
+def context(**tensors: list[float]) -> Any:
+    """role -> a model of one parameter."""
+
+    def model(values: list[float]) -> Any:
+        module = nn.Module()
+        module.x = nn.Parameter(torch.tensor(values))
+        return SimpleNamespace(module=module)
+
+    return SimpleNamespace(models={role: model(values) for role, values in tensors.items()})
+
+
+def test_share_and_distance_by_hand() -> None:
+    """Of four numbers two moved, by 3 and 4; the second rounding hides: 1 + 2^-9 is 1 in bfloat16 (8 bits)."""
+    found = Weights()(context(policy=[3.0, 4.0, 1 + 2**-9, 2.0], start=[0.0, 0.0, 1.0, 2.0]))
+    assert found["changed"] == 0.75 and found["changed_bf16"] == 0.5
+    assert found["distance"] == pytest.approx(math.sqrt(25 + 2**-18)) and found["distance_bf16"] == 5.0
+    assert found["relative_bf16"] == pytest.approx(5 / math.sqrt(5))
+    assert set(found) == {f"{n}{end}" for n in ("changed", "distance", "relative") for end in ("", "_bf16")}
+
+
+def test_a_tolerance_hides_small_changes() -> None:
+    ctx = context(policy=[1.0, 1.5], start=[1.0, 1.0])
+    assert Weights(tolerance=0.5)(ctx)["changed"] == 0.0 and Weights(tolerance=0.4)(ctx)["changed"] == 0.5
+    with pytest.raises(ValueError, match="tolerance is -1"):
+        Weights(tolerance=-1)
+
+
+def test_other_shapes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"x \(1,\) has no match in role 'start': \(2,\)"):
+        Weights()(context(policy=[1.0], start=[1.0, 2.0]))
+    assert math.isnan(Weights()(context(policy=[1.0], start=[0.0]))["relative"])
