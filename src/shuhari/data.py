@@ -98,22 +98,6 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Answers:
-    """The answers to a problem: texts (or actions of one decision), the `score` that the task gives each, and maybe a
-    label of each. They are all that score above 0; with `complete` all that there are."""
-
-    texts: tuple[Payload, ...]
-    scores: tuple[float, ...]
-    labels: tuple[str, ...] = ()
-    complete: bool = False
-
-    def __post_init__(self) -> None:
-        if len(self.scores) != len(self.texts) or len(self.labels) not in (0, len(self.texts)):
-            found = f"{len(self.texts)} answers, {len(self.scores)} scores and {len(self.labels)} labels"
-            raise ValueError(f"{found}: expected one score an answer, and one label or none at all")
-
-
-@dataclass(frozen=True)
 class Sampling:
     """How a policy is sampled. A field that a model cannot honour is an error, never ignored.
 

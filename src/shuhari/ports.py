@@ -15,8 +15,9 @@ from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from torch import Generator, Tensor, nn
 
+from shuhari.answers import Answers
 from shuhari.batch import Batch
-from shuhari.data import EMPTY, Answers, Array, Info, Number, Payload, Problem, Request, Sampling, Step, Trajectory
+from shuhari.data import EMPTY, Array, Info, Number, Payload, Problem, Request, Sampling, Step, Trajectory
 from shuhari.events import Event, Updated
 from shuhari.needs import Dist, Functional, Need, Noise, Trace, Traces
 

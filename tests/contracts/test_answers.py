@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shuhari.answers import listed
 from shuhari.data import Problem, Step
 from shuhari.registry import entries
-from shuhari.tasks.source import listed
 
 BUILT: dict[str, dict[str, Any]] = {}  # settings of tasks that need some
 LISTING = sorted(name for (kind, name), cls in entries().items()

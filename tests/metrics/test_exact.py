@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 import torch
 
+from shuhari.answers import Answers, listed
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe
-from shuhari.data import Answers, Problem
+from shuhari.data import Problem
 from shuhari.loop.run import Run, open_run
 from shuhari.metrics.exact import Exact
 from shuhari.registry import register
-from shuhari.tasks.source import Listed, answer_text, listed
+from shuhari.tasks.source import Listed, answer_text
 
 WORDS = tuple("".join(w) for n in range(3) for w in product("ab", repeat=n))  # all that two tokens may say: 7
 

@@ -139,8 +139,8 @@ class Run:
         ctx, stage = self.ctx, self.stage
         if hasattr(stage.rollout, "collect"):
             return collect.lanes(want, ctx)
-        self.meter.add("rollout/rounds", 1, self.rounds == 1)  # how many there are in the step
         first, left = self.rounds == 1, self.progress.left()
+        self.meter.add("rollout/rounds", 1, first)  # how many there are in the step
         batch, requests = ctx.wait(ctx.flight.take(want, stage.curriculum.select, first=first, left=left))
         self.meter.update(collected_info(batch, stage.weights, (r.problem.task for r in requests)) | drift(batch, ctx))
         return batch
@@ -190,13 +190,11 @@ class Run:
         return {**self.info, "seconds": self.progress.seconds(), "problems": tuple(ctx.problems)}
 
     def _evaluate(self, *, again: bool = True) -> Info:
-        evaluation = self.stage.evaluate
+        evaluation, rollout = self.stage.evaluate, self.stage.evaluation_rollout
         if evaluation is None or not (evaluation.n or evaluation.more or evaluation.metrics):
             return {}
-        rollout, learners = self.stage.evaluation_rollout, self.stage.learners
-        scores = self.scores.measure(self.ctx, evaluation, rollout, learners, again=again)
-        heard = watched(self.ctx, evaluation, rollout) if evaluation.watch else scores
-        self.tell(Evaluated(evaluation.split, heard))
+        scores = self.scores.measure(self.ctx, evaluation, rollout, self.stage.learners, again=again)
+        self.tell(Evaluated(evaluation.split, watched(self.ctx, evaluation, rollout) if evaluation.watch else scores))
         if self.ctx.flight.tickets:
             self.ctx.serve()  # they went on: their caches are made anew, as a resumed run makes them
         return dict(scores)

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from scipy.special import rel_entr, xlogy
 
+from shuhari.answers import listed
 from shuhari.batch import Batch
 from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory, is_tokens
 from shuhari.needs import Need, role_model
 from shuhari.pack import pack
 from shuhari.ports import Ctx, Task
 from shuhari.registry import register
-from shuhari.tasks.source import listed
 
 ROUNDING = 1e-6  # what 1 minus a sum of probabilities cannot tell from nothing
 

@@ -16,7 +16,8 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from shuhari.data import Answers, Problem, Step, nearest
+from shuhari.answers import Answers
+from shuhari.data import Problem, Step, nearest
 from shuhari.registry import register
 from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, drawn
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from shuhari.data import Answers, Array, Problem, Step, nearest
+from shuhari.answers import Answers
+from shuhari.data import Array, Problem, Step, nearest
 from shuhari.registry import register
 from shuhari.tasks.source import Generated, Stream, acted, check_sizes, check_split
 

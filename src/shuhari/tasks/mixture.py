@@ -11,11 +11,12 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from shuhari.data import Answers, Problem, Step, nearest
+from shuhari.answers import Answers, listed
+from shuhari.data import Problem, Step, nearest
 from shuhari.models.text.tokenizers import PRINTABLE
 from shuhari.ports import Environment, Source, Task
 from shuhari.registry import register
-from shuhari.tasks.source import Generated, Stream, listed
+from shuhari.tasks.source import Generated, Stream
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from shuhari.data import Answers, Problem, Step, code, nearest
+from shuhari.data import Problem, Step, code, nearest
 
 T = TypeVar("T")
 
@@ -139,12 +139,6 @@ class Splits:
     @cached_property
     def _test(self) -> Listed:
         return distinct(lambda i: self.item("test", i), self.test_size)
-
-
-def listed(task: Any, problem: Problem) -> Answers | None:
-    """The answers to a problem, where its task lists any (`ports.Listing`)."""
-    answers = getattr(task, "answers", None)
-    return None if answers is None else answers(problem)
 
 
 def acted(steps: Sequence[Step]) -> Step:
