@@ -150,8 +150,9 @@ class Step:
     `parent` is the index, in the same trajectory, of the step that this one continues (a tree is one trajectory).
     mask, version: [K]; logp: [K] at the sampling settings, None where we did not sample; reward: by name, a number
     falls on the last decision, an array is [K]; `cont`: how much of this step's value counts for the step before.
-    `views`: what a role sees where that is not `context`. `info`: numbers and [K] arrays become columns. `first`: the
-    positions of the same call before this step (it was split): a temperature ramp goes on from there.
+    `views`: what a role sees where that is not `context`. `info`: numbers and [K] arrays become columns; of text,
+    `text` is the action in words and `observation` what an environment answered to it. `first`: the positions of the
+    same call before this step (it was split): a temperature ramp goes on from there.
     """
 
     context: Payload
@@ -217,6 +218,14 @@ class Step:
 def is_tokens(x: object) -> bool:
     """Whether a payload is text as token ids: a one-dimensional int32 array."""
     return isinstance(x, np.ndarray) and x.dtype == np.int32 and x.ndim == 1
+
+
+@dataclass(frozen=True)
+class Whole:
+    """An observation that takes the place of the whole context, where text would be appended to it: an environment
+    that rebuilds what the policy sees each turn (a page as it is now, a summary, the end of a long answer) says so."""
+
+    context: Payload
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,9 +73,13 @@ class Listing(Protocol):
 
 
 class Environment(Protocol):
-    """One episode's world. `step` may be a coroutine function; `snapshot` is a payload that `restore` takes back."""
+    """One episode's world. `reset` and `step` may be coroutine functions; `snapshot` is a payload that `restore` takes
+    back. An observation that is a `Whole` takes the place of a context of text.
 
-    def reset(self, problem: Problem) -> Payload: ...
+    Optional: `bind(ctx, key)`, before `reset`: whom to ask for models and noise, and what to name these by (`key` is
+    this episode's own); `takes(trace)`: what `step` is to get of a decision; `close()`, when the episode is over."""
+
+    def reset(self, problem: Problem) -> Any: ...  # the first observation
     def step(self, action: Any) -> Any: ...  # (observation, rewards by name, Status | None)
     def snapshot(self) -> Payload: ...
     def restore(self, snapshot: Payload) -> Payload: ...
@@ -100,6 +104,36 @@ class Rollout(Protocol):
     accepts: Mapping[str, Any]
 
     async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]: ...
+
+
+class Environments(Protocol):
+    """Whose environment an episode is played in, where that is not the task's: a learned one, or now one, now the
+    other. None: there is none, and the policy is asked once."""
+
+    def environment(self, request: Request, ctx: Ctx) -> Environment | None: ...
+
+
+class Window(Protocol):
+    """What whoever is at turn sees of an episode: the context of the next decision. It may `ask` first (a summary)."""
+
+    async def __call__(self, play: Play) -> Payload: ...
+
+
+class Play(Protocol):
+    """An episode as a window sees it (`rollouts.playing`). `start`: what the context began with. `turns`: (action,
+    observation) of each turn since then, token ids. `context`: all of it, or what a window has made of it, with what
+    came after."""
+
+    request: Request
+    ctx: Ctx
+    start: Payload
+    context: Payload
+    turns: list[tuple[Array, Array]]
+    steps: list[Step]
+
+    @property
+    def role(self) -> str: ...  # whose turn it is
+    async def ask(self, context: Payload) -> Trace: ...  # a decision that no environment gets, learnt from as any other
 
 
 class VectorRollout(Protocol):

@@ -27,6 +27,8 @@ KINDS = {
     "curriculum": "curricula",
     "predictor": "curricula",
     "rollout": "rollouts",
+    "environments": "rollouts",
+    "window": "rollouts",
     "engine": "engines",
     "model": "models",
     "buffer": "buffers",

@@ -12,6 +12,8 @@ from grading import Judge, Samples, context, requests
 from shuhari.data import Ramp
 from shuhari.loop import collect
 from shuhari.measure import collected_info
+from shuhari.rollouts.episode import Episode
+from shuhari.rollouts.single import Single
 
 
 def collected(ctx: Any, tag: str = "") -> Any:
@@ -83,6 +85,13 @@ def test_a_task_that_adds_nothing_to_its_environments_reward_does_not_hide_a_mis
     assert batch["reward"].tolist() == [[3.0]] * 4
     with pytest.raises(KeyError, match="names 'tusk'"):
         collected(context(silent, Samples(task=3.0), weights={"tusk": 1.0}))
+
+
+@pytest.mark.parametrize(("rollout", "near"), [(Single(), "known: none"), (Episode(), "did you mean 'max_steps'")])
+def test_a_setting_that_a_rollout_does_not_take_is_told(rollout: Any, near: str) -> None:
+    ctx = context(right, rollout)
+    with pytest.raises(ValueError, match=f"takes no setting 'max_step'; {near}"):
+        ctx.wait(collect.groups(requests(settings={"max_step": 3}), ctx))
 
 
 def test_rollouts_that_fail_are_left_out_and_if_all_do_it_is_told() -> None:

@@ -130,12 +130,6 @@ def test_a_bandit_is_one_dense_decision() -> None:
         collected(Request(Problem("bandit", "0", 3), 1, prefix=(Step.of(3, 1),)), Arms())
 
 
-def test_it_takes_no_settings() -> None:
-    assert dict(Single().accepts) == {}
-    with pytest.raises(ValueError, match="takes no setting 'max_turns'"):
-        collected(Request(Problem("t", "p", "a"), 1, settings={"max_turns": 3}), Speaker())
-
-
 def test_registered() -> None:
     assert find("rollout", "single") is Single
 

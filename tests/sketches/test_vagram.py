@@ -15,7 +15,6 @@ from vagram import Branched, Dyna, Prediction, Real, ValueGradient, Vaml, World,
 from shuhari.batch import Batch
 from shuhari.buffers.replay import Replay
 from shuhari.curricula.sequential import Sequential
-from shuhari.engines.local import Local
 from shuhari.events import Collected, Event
 from shuhari.learners.gradient import GradientLearner, Term
 from shuhari.loop.roles import Role
@@ -25,15 +24,16 @@ from shuhari.models.gaussian import SquashedPolicy
 from shuhari.objectives.reparam import Reparam
 from shuhari.objectives.td import SoftTD
 from shuhari.objectives.temperature import Temperature
-from shuhari.ports import Curriculum, Environment, Model, Objective, Rollout, Transform
+from shuhari.ports import Curriculum, Environment, Environments, Model, Objective, Transform
+from shuhari.rollouts.episode import Episode
 from shuhari.tasks.gym import Gym
 
 model: Model = WorldModel()
-environment: Environment = World(Local())
+environment: Environment = World()
 transform: Transform = ValueGradient()
 source: Transform = Real()
 objective: Objective = Vaml()
-rollout: Rollout = Dyna()
+environments: Environments = Dyna()
 curriculum: Curriculum = Branched(Sequential())
 
 
@@ -113,9 +113,9 @@ def dyna(steps: int) -> Any:
         name="agent",
     )
     return harness.make(harness.stage(
-        task=Gym("Pendulum-v1", {"max_episode_steps": 10}), models=models, rollout=Dyna(horizon=2), n=1, steps=steps,
-        curriculum=Branched(Sequential(), share=4), collect={"real": Real()}, learners={"world": world, "agent": agent},
-        follows={"target": Ema("target", "critic", 0.005, learner="agent")},
+        task=Gym("Pendulum-v1", {"max_episode_steps": 10}), models=models, rollout=Episode(environments=Dyna()), n=1,
+        steps=steps, curriculum=Branched(Sequential(), share=4, horizon=2), collect={"real": Real()},
+        learners={"world": world, "agent": agent}, follows={"target": Ema("target", "critic", 0.005, learner="agent")},
     ))  # fmt: skip
 
 

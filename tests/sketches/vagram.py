@@ -2,7 +2,8 @@
 
 The world model is a role. Its loss weighs each state dimension by the value's gradient at the true next state
 (`ValueGradient` stamps it, `Vaml` reads it); a curriculum asks for real episodes and for short imagined ones from
-states seen in them; the same rollout plays both. Two learners share the models and have buffers of their own.
+states seen in them; the rollout `episode` plays both, each in its own environment. Two learners share the models and
+have buffers of their own.
 Left out: growing horizons, elite members, a held-out set for early stopping.
 
 Axes: `B` rows, `D` dimensions of a state, `A` of an action, `J` critics, `n` members of the world model.
@@ -10,8 +11,7 @@ Axes: `B` rows, `D` dimensions of a state, `A` of an action, `J` critics, `n` me
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,11 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
-from shuhari.data import EMPTY, Info, Payload, Problem, Request, Status, Step, Trajectory
+from shuhari.data import Info, Payload, Problem, Request, Status
 from shuhari.events import Collected, Event
 from shuhari.models.mlp import Ensemble
-from shuhari.needs import Need, role_model
-from shuhari.ports import Ctx, Curriculum, Engine, Task
+from shuhari.needs import Need, Trace, role_model
+from shuhari.ports import Ctx, Curriculum, Engine, Environment, Task
 
 
 @dataclass
@@ -109,9 +109,15 @@ class Vaml:
 class World:
     """The world model as an environment: never ends, and takes the policy's decision as it is."""
 
-    engine: Engine
     role: str = "world"
     seen: Payload = field(init=False, default=None)
+    engine: Engine = field(init=False, repr=False)
+
+    def bind(self, ctx: Ctx, key: Sequence[object]) -> None:
+        self.engine = ctx.engine
+
+    def takes(self, trace: Trace) -> Any:
+        return trace.action
 
     def reset(self, problem: Problem) -> Payload:
         return self.restore(problem.start)
@@ -131,34 +137,20 @@ class World:
 
 @dataclass
 class Dyna:
-    """One episode: in the task's environment, or, where the request says so, `horizon` decisions in the learned one."""
+    """The task's environment, or, where the request says so, the learned one."""
 
-    horizon: int = 1
-    accepts: Mapping[str, Any] = field(init=False, default_factory=lambda: EMPTY)
-
-    async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
-        imagined = bool(request.info["imagined"])
-        env: Any = World(ctx.engine) if imagined else ctx.task.environment(request.problem)
-        seen, status, steps = env.reset(request.problem), None, list[Step]()
-        while status is None:
-            [trace] = await ctx.engine.sample("policy", seen, request.sampling, key=(request.key, len(steps)))
-            told = env.step(trace.action if imagined else trace.info["environment"])
-            after, reward, status = await told if inspect.isawaitable(told) else told
-            known = {k: v for k, v in trace.info.items() if k != "environment"}
-            fields: dict[str, Any] = {"reward": reward, "parent": len(steps) - 1 if steps else None, "info": known}
-            steps.append(Step.of(seen, trace.action, trace.logp, trace.version, **fields))
-            seen = after
-            status = Status.CUT if imagined and len(steps) == self.horizon else status
-        closing = Step.closing(seen, len(steps) - 1, 0.0 if status is Status.FINISHED else 1.0)
-        return [Trajectory(request, (*steps, closing), status)]
+    def environment(self, request: Request, ctx: Ctx) -> Environment | None:
+        return World() if request.info["imagined"] else ctx.task.environment(request.problem)
 
 
 @dataclass
 class Branched:
-    """`share` imagined requests for each real one of `real`, from states that real episodes went through."""
+    """`share` imagined requests of `horizon` decisions for each real one of `real`, from states that real episodes went
+    through."""
 
     real: Curriculum
     share: int = 20
+    horizon: int = 1
     capacity: int = 10_000
     state: dict[str, Any] = field(init=False, default_factory=dict)
 
@@ -169,7 +161,8 @@ class Branched:
             return requests
         rows = torch.randint(len(starts), (n * self.share,), generator=ctx.rng("starts"))
         problems = [Problem("imagined", f"{ctx.step}/{i}", None, start=starts[j].numpy()) for i, j in enumerate(rows)]
-        return [*requests, *(Request(p, info={"imagined": 1.0}) for p in problems)]
+        short = {"max_steps": self.horizon}
+        return [*requests, *(Request(p, settings=short, info={"imagined": 1.0}) for p in problems)]
 
     def observe(self, event: Event) -> None:
         if isinstance(event, Collected):

@@ -1,6 +1,6 @@
 """Recorded preferences: pairs of answers, or answers with a label, as rows and links.
 
-The walk over problems and the making of rows are those of `demos`. Axes: `P` links, `M` mismatched rows.
+The walk over problems and the making of rows are those of `demonstrations`. Axes: `P` links, `M` mismatched rows.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from shuhari.batch import Batch
-from shuhari.buffers.demos import shown, walk
 from shuhari.buffers.fresh import streamed
-from shuhari.data import Problem, code, nearest
+from shuhari.data import Problem, nearest
+from shuhari.demonstrations import drawn, shown
 from shuhari.pack import pack
 from shuhari.ports import Ctx
 from shuhari.registry import register
@@ -55,13 +55,8 @@ class Preferences:
         return 0
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
-        source = ctx.task.problems(self.split)
-        name = code("preferences", self.role, self.split, self.offset, self.stream) >> 8  # as in `demos`
-        for _ in range(self.draws):
-            at = self.state["at"]
-            self.state["at"] = at + self.size
-            problems = walk(source, self.split, at, self.size, self.offset, self.shuffle)
-            yield streamed(self._linked(problems, ctx, name + 4 * at), self.stream)
+        for problems, at, base in drawn(self, "preferences", ctx):
+            yield streamed(self._linked(problems, ctx, base + 4 * at), self.stream)  # at most four rows a problem
 
     def _linked(self, problems: Sequence[Problem], ctx: Ctx, start: int) -> Batch:
         paired = "chosen" in problems[0].info
@@ -69,19 +64,22 @@ class Preferences:
         answers = [(p, text) for p, texts in zip(problems, said, strict=True) for text, _ in texts]
         index = torch.arange(len(answers))
         if paired and self.links != "labels":
-            return pack(self._rows(answers, ctx), start=start).link("pairs", index.view(-1, 2))
+            return self._packed(answers, ctx, start).link("pairs", index.view(-1, 2))
         if self.links == "pairs":
             raise ValueError(f"problem {problems[0].id!r} of {problems[0].task} has no 'chosen' and 'rejected'")
         if len(problems) < 2:
             raise ValueError("preferences: size is 1: labels need 2 problems or more, for the reference point of KTO")
         others = [(p, text) for p, texts in zip(problems, [*said[1:], said[0]], strict=True) for text, _ in texts]
         label = torch.tensor([float(good) for texts in said for _, good in texts])
-        batch = pack(self._rows([*answers, *others], ctx), start=start)
+        batch = self._packed([*answers, *others], ctx, start)
         batch = batch.link("labels", index[:, None], {"label": label})
         return batch.link("mismatched", index[:, None] + len(index))
 
-    def _rows(self, answers: Sequence[tuple[Problem, Any]], ctx: Ctx) -> list[Any]:
-        return [shown(problem, answer, ctx, self.role) for problem, answer in answers]
+    def _packed(self, answers: Sequence[tuple[Problem, Any]], ctx: Ctx, start: int) -> Batch:
+        batch = pack([shown(problem, answer, ctx, self.role) for problem, answer in answers], start=start)
+        if len(batch) != len(answers):
+            raise ValueError("preferences: an answer is played in several contexts: expected one row an answer")
+        return batch
 
 
 def _answers(problem: Problem, paired: bool) -> list[tuple[Any, bool]]:

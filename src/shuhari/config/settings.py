@@ -31,6 +31,8 @@ KINDS: dict[Any, str] = {  # what an annotation asks for
     ports.Predictor: "predictor",
     ports.Rollout: "rollout",
     ports.VectorRollout: "rollout",
+    ports.Environments: "environments",
+    ports.Window: "window",
     ports.Engine: "engine",
     ports.Model: "model",
     ports.Policy: "model",

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from shuhari.buffers.demos import shown
 from shuhari.data import ContractError, Request, Trajectory, altered, paid
+from shuhari.demonstrations import shown
 from shuhari.ports import Ctx, Rollout
 from shuhari.registry import register
 from shuhari.rollouts.single import Single

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from shuhari.data import EMPTY, ContractError, Payload, Request, Status, Step, Trajectory, is_tokens, nearest
+from shuhari.data import EMPTY, ContractError, Payload, Request, Status, Step, Trajectory, is_tokens
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
 from shuhari.registry import register
@@ -29,14 +29,11 @@ class Single:
     accepts: Mapping[str, Any] = field(init=False, default_factory=lambda: EMPTY)
 
     async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
-        """Raises ValueError for settings: it takes none; TypeError for a prefix where the prompt is no text;
-        ContractError for a problem that has an environment, which would never be stepped."""
+        """Raises TypeError for a prefix where the prompt is no text; ContractError for a problem that has an
+        environment, which would never be stepped."""
         if ctx.task.environment(request.problem) is not None:
             whose = f"problem {request.problem.id!r} of {request.problem.task}"
             raise ContractError(f"the rollout 'single' asks once, and {whose} is played: set rollout.use = 'episode'")
-        if request.settings:
-            name = min(request.settings)
-            raise ValueError(f"the rollout 'single' takes no setting {name!r}; {nearest(name, self.accepts)}")
         context = ctx.encode(request.problem.prompt, self.role)
         prefix = forced(request.prefix, context, self.role, ctx)
         if prefix:

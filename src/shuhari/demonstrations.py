@@ -1,0 +1,119 @@
+"""What is shown and not sampled: a walk over a task's problems, and answers to them as trajectories.
+
+Buffers of recorded answers and rollouts with demonstrations beside use it. Text only; recorded episodes of controllers
+are not read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from shuhari.data import Array, Payload, Problem, Request, Status, Step, Trajectory, code, is_tokens
+from shuhari.ports import Ctx, Source, Window
+from shuhari.rollouts.playing import EnvironmentFailed, Playing
+
+
+class Walk(Protocol):
+    """The settings of a walk: `draws` draws of `size` problems of `split`, from index `offset` on, in the order that
+    `shuffle` says; for `role`, to be learnt on `stream`. `state`: {"at": problems so far}."""
+
+    size: int
+    draws: int
+    split: str
+    offset: int
+    shuffle: bool
+    role: str
+    stream: str
+    state: dict[str, Any]
+
+
+def drawn(walk: Walk, kind: str, ctx: Ctx) -> Iterator[tuple[list[Problem], int, int]]:
+    """(problems, place of the first of them in the walk, a number from which on row ids are this walk's own) of each
+    draw. An endless source gives what lies behind `offset`, so other problems than a curriculum, which counts from 0; a
+    finite one is walked round and round. ValueError for a split without problems."""
+    source, base = ctx.task.problems(walk.split), code(kind, walk.role, walk.split, walk.offset, walk.stream) >> 8
+    for _ in range(walk.draws):
+        at = walk.state["at"]
+        walk.state["at"] = at + walk.size
+        yield walked(source, walk.split, at, walk.size, walk.offset, walk.shuffle), at, base
+
+
+def walked(source: Source, split: str, at: int, count: int, offset: int, shuffle: bool) -> list[Problem]:
+    """The `count` problems from place `at` of a walk that begins at index `offset`; a finite source is walked round and
+    round, each pass in an order of its own (`shuffle`). ValueError where there are none."""
+    n = source.size()
+    if n is None:
+        return [source[offset + i] for i in range(at, at + count)]
+    if n < 1:
+        raise ValueError(f"the split {split!r} has no problems to demonstrate")
+    places = [divmod(offset + i, n) for i in range(at, at + count)]
+    return [source[int(_order(turn, n)[place]) if shuffle else place] for turn, place in places]
+
+
+def solution_of(problem: Problem) -> Any:
+    """The solution, else the answer, which is text where it is a number."""
+    if problem.solution is not None:
+        return problem.solution
+    number = isinstance(problem.answer, int | float) and not isinstance(problem.answer, bool)
+    return str(problem.answer) if number else problem.answer
+
+
+def shown(problem: Problem, solution: Any, ctx: Ctx, role: str, window: Window | None = None) -> Trajectory:
+    """The prompt, then `solution` and the end token: one row, all decided by nobody we know. In an environment the
+    turns of the solution are played, seen through `window`. ValueError where it is None, TypeError where it is not
+    text."""
+    whose = f"problem {problem.id!r} of {problem.task}"
+    if solution is None:
+        raise ValueError(f"{whose} has no solution and no answer: nothing to show")
+    if (env := ctx.task.environment(problem)) is not None:
+        turns = solution if isinstance(solution, tuple) else (solution,)
+        if not turns:
+            raise ValueError(f"{whose} has a solution without a turn: nothing to show")
+        said = [_closed(turn, whose, ctx, role) for turn in turns]
+        return ctx.wait(replayed(Playing(env, Request(problem), ctx, (role,), window), said))
+    action = _closed("".join(solution) if isinstance(solution, tuple) else solution, whose, ctx, role)
+    context = ctx.encode(problem.prompt, role)
+    if not is_tokens(context):
+        raise TypeError(f"{whose} is not text: demonstrations are token ids")
+    return Trajectory(Request(problem), (Step.of(context, action, version=-1, role=role),))
+
+
+async def replayed(play: Playing, turns: Sequence[Payload]) -> Trajectory:
+    """A text episode of turns that are given, as token ids: all decided, with unknown log-probability, by version -1.
+    It has no closing step: a demonstration is one row, unless its context is rebuilt on the way. Raises ValueError
+    where the environment ends before the last turn or raises, TypeError for one whose observations are not text."""
+    problem = play.request.problem
+    whose = f"problem {problem.id!r} of {problem.task}"
+    try:
+        await play.begin()
+        if not is_tokens(play.context):
+            raise TypeError(f"{whose}: its environment is not text: demonstrations are token ids")
+        for turn in turns:
+            if play.status is not None:
+                told = f"the environment ends after turn {play.taken} of the {len(turns)} of its solution"
+                raise ValueError(f"{whose}: {told}")
+            await play.give(turn, decided=True)
+    except EnvironmentFailed as error:
+        raise ValueError(f"{whose}: turn {play.taken} of its solution: {error}") from error
+    finally:
+        getattr(play.env, "close", lambda: None)()
+    return Trajectory(play.request, tuple(play.steps), play.status or Status.CUT)
+
+
+def _closed(said: Payload, whose: str, ctx: Ctx, role: str) -> Array:
+    """Text or token ids as token ids with the end token last."""
+    ids: Any = said if is_tokens(said) else ctx.encode(said, role)
+    if not is_tokens(ids):
+        raise TypeError(f"{whose} is not text: demonstrations are token ids")
+    end = ctx.models[role].end  # type: ignore[attr-defined]
+    return ids if len(ids) and ids[-1] == end else np.append(ids, np.int32(end))
+
+
+@lru_cache(maxsize=2)
+def _order(turn: int, n: int) -> Array:
+    """[n] the order of pass `turn`: named, not drawn, so that nothing is to be remembered."""
+    return np.random.default_rng(code("demos", turn, n)).permutation(n)

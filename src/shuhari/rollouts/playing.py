@@ -1,0 +1,158 @@
+"""One episode as it grows: what was said and seen so far, what the next decision sees, and the steps that it becomes.
+
+The rollout `episode` plays it to its end; a rollout of one's own may decide in between, and demonstrations are played
+through it too. Left out: when to stop (the rollout's business).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from shuhari.data import Array, Payload, Request, Status, Step, Trajectory, Whole, is_tokens
+from shuhari.needs import Trace
+from shuhari.ports import Ctx, Window
+
+
+class EnvironmentFailed(Exception):
+    """An environment raised in the middle of an episode, or took too long."""
+
+
+@dataclass
+class Playing:
+    """Sample `number` of a request's group in the environment `env`. `acts`: whose turn it is, over and over.
+
+    Where contexts are text, an observation is encoded and appended to context and action; else it is the next context.
+    An observation that is a `Whole` takes the context's place. `window`, where there is one, says what each decision
+    sees instead. Of text, a step's `info["observation"]` is what the environment answered to it.
+
+    start: what the context began with: the first observation, or the last `Whole`. turns: (action, observation) of each
+    step since then, as token ids, where contexts are text. context: what comes next, if no window changes it. decided:
+    calls of models so far; taken: actions that the environment took.
+    """
+
+    env: Any
+    request: Request
+    ctx: Ctx
+    acts: tuple[str, ...] = ("policy",)
+    window: Window | None = None
+    timeout: float = 0.0  # seconds of a step; 0: no bound
+    number: int = 0
+    start: Payload = None
+    context: Payload = None
+    turns: list[tuple[Array, Array]] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    status: Status | None = None
+    decided: int = 0
+    taken: int = 0
+
+    @property
+    def role(self) -> str:
+        """Whose turn it is."""
+        return self.acts[self.taken % len(self.acts)]
+
+    async def begin(self) -> None:
+        """Reset the environment, which may ask models (`bind`) if it wants to."""
+        if (bind := getattr(self.env, "bind", None)) is not None:
+            bind(self.ctx, (self.request.key, "environment", self.number))
+        first = self.env.reset(self.request.problem)
+        self._restart(await first if inspect.isawaitable(first) else first)
+
+    async def look(self) -> Payload:
+        """What the next decision sees."""
+        if self.window is not None:
+            self.context = await self.window(self)
+        return self.context
+
+    async def decide(self) -> None:
+        """One turn: whoever it is decides, and the environment answers."""
+        await self.act(await self._sampled(await self.look()))
+
+    async def give(self, action: Payload, *, decided: bool = False) -> None:
+        """One turn whose action is given, by nobody we know: a forced one, or with `decided` one to learn from."""
+        await self.look()
+        ids = self.ctx.encode(action, self.role)
+        said = {"text": self.ctx.text(ids, self.role)} if is_tokens(ids) else {}
+        await self.act(Trace(ids, None, -1, said), decided=decided)
+
+    async def ask(self, context: Payload) -> Trace:
+        """A decision that goes to no environment, of whose turn it is (a summary, a plan): a step of the episode like
+        any other. What the next decision sees is for the caller to say."""
+        trace = await self._sampled(context)
+        self._keep(context, trace)
+        return trace
+
+    async def act(self, trace: Trace, *, decided: bool = True) -> None:
+        """Hand an action to the environment; keep the step with its rewards, and move on to the next context. Raises
+        EnvironmentFailed."""
+        self._keep(self.context, trace, decided=decided)
+        self.taken += 1
+        try:
+            answer = self.env.step(self._taken(trace))
+            if inspect.isawaitable(answer):
+                answer = await asyncio.wait_for(answer, self.timeout or None)
+            observation, reward, self.status = answer
+            said = self._see(trace.action, observation)
+        except TimeoutError as error:
+            late = TimeoutError(str(error) or f"no answer in {self.timeout:g} s ([rollout] timeout)")
+            raise EnvironmentFailed(f"TimeoutError: {late}") from late
+        except Exception as error:
+            raise EnvironmentFailed(f"{type(error).__name__}: {error}") from error
+        step = self.steps[-1]
+        info = {**step.info, "observation": said} if said else step.info
+        self.steps[-1] = replace(step, reward=dict(reward), info=info)
+
+    def trajectory(self) -> Trajectory:
+        """The episode, closed by a step that holds the last context: `cont` 0 after FINISHED, else 1. CUT if it has not
+        ended."""
+        status = self.status or Status.CUT
+        last = len(self.steps) - 1 if self.steps else None
+        role = self.steps[-1].role if self.steps else self.role
+        closing = Step.closing(self.context, last, 0.0 if status is Status.FINISHED else 1.0, role=role)
+        return Trajectory(self.request, (*self.steps, closing), status)
+
+    async def _sampled(self, context: Payload) -> Trace:
+        key = (self.request.key, self.role, self.number, self.decided)
+        (trace,) = await self.ctx.engine.sample(self.role, context, self.request.sampling, 1, key=key)
+        return trace
+
+    def _keep(self, context: Payload, trace: Trace, *, decided: bool = True) -> None:
+        info = {k: v for k, v in trace.info.items() if k != "environment"}
+        parent = len(self.steps) - 1 if self.steps else None
+        step = Step.of(context, trace.action, trace.logp, trace.version, parent=parent, role=self.role, info=info)
+        self.steps.append(step if decided else replace(step, mask=np.zeros_like(step.mask)))
+        self.decided += decided
+
+    def _taken(self, trace: Trace) -> Any:
+        """What the environment gets of a decision."""
+        if (takes := getattr(self.env, "takes", None)) is not None:
+            return takes(trace)
+        return trace.info.get("environment", trace.info.get("text", trace.action))
+
+    def _see(self, action: Payload, observation: Any) -> str:
+        """Move the context past an action and the answer to it; the answer as text, empty where it is none."""
+        if isinstance(observation, Whole) or not is_tokens(self.context):
+            self._restart(observation)
+            return self._words(observation.context, self.context) if isinstance(observation, Whole) else ""
+        if observation is None or (isinstance(observation, str) and not observation):
+            seen: Any = np.zeros(0, np.int32)
+        else:
+            seen = observation if is_tokens(observation) else self.ctx.encode(observation, self.role)
+        said: Any = action
+        self.turns.append((said, seen))
+        self.context = np.concatenate([self.context, said, seen])
+        return self._words(observation, seen) if len(seen) else ""
+
+    def _restart(self, observation: Any) -> None:
+        whole = observation.context if isinstance(observation, Whole) else observation
+        self.context = self.start = self.ctx.encode(whole, self.role)
+        self.turns = []
+
+    def _words(self, observation: Any, seen: Payload) -> str:
+        if isinstance(observation, str):
+            return observation
+        return self.ctx.text(seen, self.role) if is_tokens(seen) else ""
