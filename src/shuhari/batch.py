@@ -186,9 +186,28 @@ class Batch:
         new.links[name] = index, dict(columns or {})
         return new
 
-    def ahead(self) -> Batch:
-        """The successor of each row, for chains; a row without one stands for itself: test `child >= 0`. Its noise is
-        that of the row before."""
+    def path(self, n: int) -> list[Tensor]:
+        """n of [B]: where in the whole the row's decision stands, and the n - 1 after it; -1 after its chain's last.
+        ValueError where a mixture has left some of them out."""
+        out = [torch.arange(self.size) if self.rows is None else self.rows]
+        child = self["child"] if self.rows is None else Batch(self.whole)["child"]
+        for _ in range(n - 1):
+            at = out[-1].clamp(min=0)
+            after = torch.where(out[-1] < 0, -1, child[at])
+            out.append(torch.where(self.whole["mask"][after.clamp(min=0)].any(1), after, -1))
+        if "cut" in self.whole and any(bool((self.whole["cut"][at] & (at >= 0)).any()) for at in out[1:]):
+            raise ValueError(f"the rows of a mixture came with the successors of fewer decisions: set its ahead = {n}")
+        return out
+
+    def ahead(self, n: int = 1) -> Batch:
+        """The row n decisions on, or where the chain ends before, for chains; a row without a successor stands for
+        itself: test `child >= 0`. Its noise is that of the row before."""
+        if n > 1:
+            whole = {**self.whole, **self.own} if self.rows is None and self.own else self.whole
+            place = {"_row": self["_row"]} if "_row" in self else None
+            steps = torch.stack(self.path(n))
+            last = steps.gather(0, ((steps >= 0).sum(0, keepdim=True) - 1))[0]
+            return Batch(whole, last, place, self.arena, None, self.stream, self.scored).ahead()
         child = self["child"]
         if self.size and int(child.min()) == BRANCH:
             raise ValueError("ahead() is for chains: here rows have several successors; use waves()")

@@ -118,6 +118,13 @@ def distinct(needs: Iterable[Need]) -> list[Need]:
     return list(found.values())
 
 
+def decisions(policy: Any, taken: Tensor) -> Mapping[str, Tensor]:
+    """The columns of decisions that environments got as `taken` [B, ...]: `action`, and what else the policy would have
+    traced. What decides in the environment's own terms need not say (`decision`)."""
+    found = getattr(policy, "decision", None)
+    return {"action": taken} if found is None else found(taken)
+
+
 CHUNK = 4096  # decisions a functional sees at once
 
 

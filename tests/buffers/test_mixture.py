@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 import torch
 
 from shuhari.batch import Batch
@@ -71,3 +72,24 @@ def test_members_hear_and_are_saved_on_their_own():
     assert buffer.short() == 1 and set(memory(buffer)) == {"buffers/a", "buffers/b"}
     (batch,) = buffer.draw(None)
     assert batch["id"].tolist() == [1, 1] and batch.weight("other")[:, 0].tolist() == [0, 1]
+
+
+def test_successors_of_several_decisions_come_along_where_they_are_asked_for():
+    mask = torch.ones(7, 1, dtype=torch.bool)
+    mask[6] = False
+    chain = {"child": torch.tensor([1, 2, 3, 4, 5, 6, -1]), "reward": 2.0 ** torch.arange(7)[:, None], "mask": mask}
+    drawn = rows(list(range(7)), "rl", **chain).take(torch.tensor([4, 0, 3]))
+    other = rows([10], "ce")
+
+    def mixed(ahead):
+        return next(Mixture({"a": Fixed([drawn]), "b": Fixed([other])}, ahead).draw(None))
+
+    batch = mixed(3)
+    assert batch["id"].tolist() == [4, 0, 3, 10]
+    ids = lambda at: [batch.whole["id"][i].item() if i >= 0 else -1 for i in at]  # noqa: E731
+    assert [ids(at) for at in batch.path(3)] == [[4, 0, 3, 10], [5, 1, 4, -1], [-1, 2, 5, -1]]
+    assert batch.ahead(3)["id"].tolist() == [6, 3, 6, 10]
+    assert torch.equal(batch.ahead(2)["id"][:3], drawn.ahead(2)["id"])
+    with pytest.raises(ValueError, match="set its ahead = 3"):
+        mixed(1).path(3)
+    assert mixed(1).ahead()["id"].tolist() == [5, 1, 4, 10]

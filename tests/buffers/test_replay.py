@@ -1,5 +1,6 @@
 """Replay against a plain list of transitions, over wrap-around, resumed lanes and restores."""
 
+import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from shuhari.batch import STATUS, Batch
 from shuhari.buffers.replay import Replay
 from shuhari.data import Problem, Request, Status, Step, Trajectory, code
-from shuhari.events import Collected
+from shuhari.events import Amended, Collected, Updated
 from shuhari.pack import pack
 from shuhari.store.codec import dumps, loads
 
@@ -278,3 +279,122 @@ def test_what_models_were_asked_is_not_stored():
     assert "policy/log_prob" not in drawn and "advantage" in drawn
     replay.observe(Collected(scored.take(torch.arange(2))))  # a view is flattened, and forgets nothing
     assert "policy/log_prob" not in replay.state["ring"].columns
+
+
+# ---------------------------------------------------------------- by priority
+
+
+class Named(Lanes):
+    """Lanes whose rows have ids that are never given twice, as a run's do."""
+
+    def fragment(self, T):
+        batch = super().fragment(T)
+        first, self.rows = getattr(self, "rows", 1000), getattr(self, "rows", 1000) + len(batch)
+        return batch.put({"id": torch.arange(first, first + len(batch))}).flat()
+
+
+def filled(world=None, T=30, **fields):
+    replay, world = Replay(**{"capacity": 200, "size": 64, "by": "td_error", **fields}), world or Named(2)
+    replay.observe(Collected(world.fragment(T)))
+    return replay
+
+
+def told(replay, ids, value):
+    replay.observe(Updated("main", {}, ids, {"td_error": value, "other": value}))
+
+
+def by_context(step=0, beta=1.0):
+    return SimpleNamespace(**vars(context(step)), at=lambda x: beta if x == 1.0 else x)
+
+
+def test_rows_are_drawn_as_often_as_their_priority_says_and_weigh_the_inverse():
+    for power, beta in ((1.0, 1.0), (0.6, 0.4)):
+        replay = filled(size=60_000, power=power)
+        (batch,) = replay.draw(by_context())
+        ids = batch["id"].unique()
+        error = 0.1 + torch.rand(len(ids), generator=torch.Generator().manual_seed(1))
+        told(replay, ids, -error)  # the size counts
+        (batch,) = replay.draw(by_context(1, beta))
+        p = error.double() ** power
+        p /= p.sum()
+        counts = torch.tensor([int((batch["id"] == i).sum()) for i in ids])
+        assert float(((counts - 60_000 * p) ** 2 / (60_000 * p)).sum()) < len(ids) + 5 * (2 * len(ids)) ** 0.5
+        weight = (len(ids) * p) ** -beta
+        expected = (weight / weight.max())[torch.searchsorted(ids, batch["id"])]
+        assert torch.allclose(batch.weight("rl")[:, 0], expected.float(), rtol=1e-4)
+
+
+def test_new_rows_count_as_the_largest_and_rows_that_are_gone_as_none():
+    world = Named(1)
+    replay = filled(world, 20, capacity=40, size=4000)
+    ids = next(replay.draw(by_context()))["id"].unique()
+    told(replay, ids, torch.linspace(0.1, 1.0, len(ids)))
+    replay.observe(Collected(world.fragment(10)))
+    (batch,) = replay.draw(by_context(1))
+    new = batch["id"] > ids.max()
+    fresh = batch["id"][new].unique()
+    share = float(len(fresh) / (torch.linspace(0.1, 1.0, len(ids)).sum() + len(fresh)))
+    assert abs(float(new.float().mean()) - share) < 5 * (share * (1 - share) / 4000) ** 0.5
+    for _ in range(5):
+        replay.observe(Collected(world.fragment(10)))
+    before = replay.state["ring"].columns["td_error"].clone()
+    told(replay, ids, torch.full((len(ids),), 99.0))  # all have been overwritten
+    assert torch.equal(replay.state["ring"].columns["td_error"].nan_to_num(), before.nan_to_num())
+
+
+def test_nothing_left_to_learn_is_drawn_alike_and_beta_0_corrects_nothing():
+    replay = filled(size=3000)
+    ids = next(replay.draw(by_context()))["id"].unique()
+    told(replay, ids, torch.zeros(len(ids)))
+    (batch,) = replay.draw(by_context(1))
+    assert len(batch["id"].unique()) == len(ids) and bool((batch.weight("rl") == 1).all())
+    told(replay, ids, torch.rand(len(ids)))
+    (batch,) = replay.draw(by_context(2, 0.0))
+    assert f"weight/{batch.stream}" not in batch
+
+
+def test_late_news_is_written_where_the_rows_stand_and_survives_a_restore():
+    replay = filled(by="", size=4000)
+    (batch,) = replay.draw(by_context())
+    ids = batch["id"].unique()
+    label = torch.rand(len(ids), generator=torch.Generator().manual_seed(0))
+    replay.observe(Amended(torch.cat([ids, torch.tensor([5])]), {"label": torch.cat([label, torch.ones(1)])}))
+    again = Replay(capacity=200, size=4000)
+    again.state = loads(dumps(replay.state))
+    for r in (replay, again):
+        (batch,) = r.draw(by_context(1))
+        assert torch.equal(batch["label"], label[torch.searchsorted(ids, batch["id"])])
+    replay.observe(Amended(ids[:3], {"label": torch.tensor([0.5, torch.nan, 0.25])}))
+    columns = replay.state["ring"].columns
+    of = dict(zip(columns["id"].tolist(), columns["label"].tolist(), strict=True))
+    assert [of[int(i)] for i in ids[:3]] == pytest.approx([0.5, float(label[1]), 0.25])
+
+
+def test_priorities_go_on_bit_by_bit_after_a_restore():
+    def steps(replay, world, first, n):
+        out = []
+        for step in range(first, first + n):
+            replay.observe(Collected(world.fragment(3)))
+            for batch in replay.draw(by_context(step, 0.5)):
+                error = (batch["context"][:, 0] * 0.37 + step).sin().abs()
+                told(replay, batch["id"], error)
+                out.append(torch.cat([batch["id"].double(), batch.weight("rl")[:, 0].double()]))
+        return out
+
+    a, b, world = Replay(60, 8, draws=2, by="td_error"), Replay(60, 8, draws=2, by="td_error"), Named(2)
+    steps(a, world, 0, 12)
+    b.state = loads(dumps(a.state))
+    other = copy.deepcopy(world)
+    assert all(torch.equal(x, y) for x, y in zip(steps(a, world, 12, 12), steps(b, other, 12, 12), strict=True))
+
+
+def test_resumed_rows_keep_their_place_and_take_their_new_name():
+    world, replay = Named(2), Replay(capacity=300, size=50, by="td_error")
+    for step in range(40):
+        replay.observe(Collected(world.fragment(2)))
+        for batch in replay.draw(by_context(step)):
+            told(replay, batch["id"], batch["context"][:, 0])
+    ring = replay.state["ring"]
+    known = ~ring.columns["td_error"].isnan()
+    assert int(known.sum()) > 100
+    assert torch.equal(ring.columns["td_error"][known], ring.columns["context"][known][:, 0])

@@ -19,7 +19,7 @@ from shuhari.models.gaussian import SquashedPolicy
 from shuhari.needs import evaluate
 from shuhari.noise import CounterNoise, keys
 from shuhari.objectives.reparam import Deterministic, Reparam
-from shuhari.objectives.td import QLearning, SmoothedTD, SoftTD, members
+from shuhari.objectives.td import QLearning, SmoothedTD, SoftTD, members, target
 from shuhari.objectives.temperature import Temperature
 
 
@@ -366,3 +366,72 @@ def test_members_and_mistakes():
     ctx = context(policy=Table([[0.0]]), targets=Table([[0.0]]))
     with pytest.raises(KeyError, match="targets"):
         QLearning()(live(QLearning(), batch, ctx), ctx)
+
+
+# ---------------------------------------------------------------- n steps
+
+
+def chains(rewards, ends, **more):
+    """Rows of several chains one after the other, each closed by a row of its own: states count up."""
+    mask, reward, cont, child = [], [], [], []
+    for r, end in zip(rewards, ends, strict=True):
+        for x in r:
+            mask, reward, cont = [*mask, True], [*reward, x], [*cont, 1.0]
+            child.append(len(mask))
+        mask, reward, cont, child = [*mask, False], [*reward, 0.0], [*cont, end], [*child, -1]
+    n = len(mask)
+    columns = {
+        "context": torch.arange(n), "action": torch.zeros(n, dtype=torch.long), "cont": torch.tensor(cont),
+        "reward": torch.tensor(reward)[:, None], "child": torch.tensor(child), "mask": torch.tensor(mask)[:, None],
+        "logp": torch.zeros(n, 1), **more,
+    }  # fmt: skip
+    return Batch(columns, torch.tensor(mask).nonzero()[:, 0], stream="rl")
+
+
+def test_targets_of_n_steps_by_hand():
+    # rows 0..3 and a closing row 4 that ended; rows 5, 6 and a closing row 7 that was cut
+    batch = chains([[1.0, 2.0, 4.0, 8.0], [16.0, 32.0]], [0.0, 1.0])
+    value = lambda ahead: ahead["context"] * 100.0  # noqa: E731
+    g = 0.5
+    for n, expected in {
+        1: [1 + g * 100, 2 + g * 200, 4 + g * 300, 8, 16 + g * 600, 32 + g * 700],
+        2: [1 + g * 2 + g**2 * 200, 2 + g * 4 + g**2 * 300, 4 + g * 8, 8, 16 + g * 32 + g**2 * 700, 32 + g * 700],
+        3: [1 + 1 + 1 + g**3 * 300, 2 + 2 + 2, 4 + 4, 8, 16 + 16 + g**2 * 700, 32 + g * 700],
+        9: [1 + 1 + 1 + 1, 2 + 2 + 2, 4 + 4, 8, 16 + 16 + g**2 * 700, 32 + g * 700],
+    }.items():
+        ahead = batch.ahead(n)
+        assert target(batch, ahead, value(ahead), g, n).tolist() == pytest.approx(expected), n
+        picked = batch.take(torch.tensor([4, 0, 0]))
+        ahead = picked.ahead(n)
+        found = target(picked, ahead, value(ahead), g, n).tolist()
+        assert found == pytest.approx([expected[4], expected[0], expected[0]]), n
+
+
+def test_targets_of_n_steps_discount_by_durations():
+    batch = chains([[1.0, 2.0, 4.0]], [1.0], duration=torch.tensor([2, 1, 3, 1]))
+    ahead = batch.ahead(2)
+    found = target(batch, ahead, torch.full((3,), 100.0), 0.5, 2).tolist()
+    # two steps of time pass before the second reward, one more before the value
+    assert found == pytest.approx([1 + 0.25 * 2 + 0.125 * 100, 2 + 0.5 * 4 + 0.5**4 * 100, 4 + 0.125 * 100])
+
+
+def test_objectives_look_n_steps_ahead_and_say_how_far_off_they_are():
+    q = [[float(10 * i), 0.0] for i in range(8)]
+    ctx = context(policy=Table(q), target=Table(q))
+    batch = chains([[1.0, 2.0, 4.0, 8.0], [16.0, 32.0]], [0.0, 1.0])
+    objective = QLearning(gamma=0.5, n=2)
+    live_batch = live(objective, batch, ctx)
+    _, info = objective(live_batch, ctx)
+    y = [1 + 1 + 0.25 * 20, 2 + 2 + 0.25 * 30, 4 + 4, 8, 16 + 16 + 0.25 * 70, 32 + 0.5 * 70]
+    assert info["target"].tolist() == pytest.approx(y)
+    off = [abs(10 * i - t) for i, t in zip([0, 1, 2, 3, 5, 6], y, strict=True)]
+    assert live_batch.stamps["td_error"].tolist() == pytest.approx(off)
+    with pytest.raises(ValueError, match="n is 0"):
+        SoftTD(n=0)
+
+
+def test_rewards_that_only_the_drawn_rows_have_are_refused():
+    batch = chains([[1.0, 2.0]], [0.0])
+    seen = batch.put({"reward": batch["reward"] * 2})
+    with pytest.raises(ValueError, match="put it under"):
+        target(seen, seen.ahead(2), torch.zeros(2), 0.9, 2)

@@ -91,3 +91,32 @@ for made in (Rooms, Lever, Counted):
     gymnasium.register(
         f"{made.__name__}-v7", f"{__name__}:{made.__name__}", max_episode_steps=None if made is Counted else 7
     )
+
+
+class Telling(gymnasium.Env[Any, Any]):
+    """Walks on a line, and tells what it costs, how busy it is, whether it has arrived, and, in one step of three, that
+    it did something else than it was asked to. `two`: its reward has two entries."""
+
+    observation_space = spaces.Box(-99, 99, (1,), np.float32)
+    action_space = spaces.Box(-2, 2, (1,), np.float32)
+
+    def __init__(self, two: bool = False) -> None:
+        self.two = two
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.place, self.t = float(self.np_random.normal()), 0
+        return np.array([self.place], np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        other = self.t % 3 == 0
+        done = -0.5 * action if other else action
+        self.place += float(done[0])
+        ends = self.t >= 7
+        info = {"cost": abs(self.place), "busy": self.t, "where": [self.place, 1.0], "success": float(self.place > 0)}
+        reward = [self.place, -1.0] if self.two else self.place
+        return np.array([self.place], np.float32), reward, ends, False, {**info, "done": done if other else None}
+
+
+gymnasium.register("Telling-v7", entry_point=Telling)

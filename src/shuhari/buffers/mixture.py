@@ -24,38 +24,67 @@ class Mixture:
     """Joins the draws of its `buffers`, first with first; where one has fewer draws the others go on alone.
 
     Rows that a member did not mark for a stream weigh 0 on it, so each term sees its own. Successors of replayed rows
-    come along, and `ahead` finds them. The members are told events and saved on their own, like every component.
+    come along, and `Batch.ahead` finds them: those of `ahead` decisions, as many as an n-step target needs. The members
+    are told events and saved on their own, like every component.
     """
 
     buffers: Mapping[str, Buffer]
+    ahead: int = 1
+
+    def __post_init__(self) -> None:
+        if self.ahead < 1:
+            raise ValueError(f"mixture: ahead is {self.ahead}: expected at least 1")
 
     def short(self) -> int:
         return max((b.short() for b in self.buffers.values()), default=0)
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         for drawn in zip_longest(*(b.draw(ctx) for b in self.buffers.values())):
-            yield joined([b for b in drawn if b is not None])
+            yield joined([b for b in drawn if b is not None], self.ahead)
 
 
-def joined(batches: list[Batch]) -> Batch:
-    """`cat` whose rows keep their successors, also those that only the whole behind a view holds."""
+def joined(batches: list[Batch], ahead: int = 1) -> Batch:
+    """`cat` whose rows keep their successors of `ahead` decisions, also those that only the whole behind a view holds;
+    where there were more, the last of them are marked (`cut`)."""
     if len(batches) == 1:
         return batches[0]
     parts, keep, first = [], [], 0
     for batch in batches:
         keep.append(torch.arange(first, first + len(batch)))
-        child = batch["child"]
-        beyond = child[(child >= 0) & (batch.local(child) < 0)].unique()
+        beyond, cut = _beyond(batch, ahead)
         parts.append(batch)
         if len(beyond):  # the successors stand behind their rows, without weight, and are not drawn
             assert batch.rows is not None
             rows = torch.cat([batch.rows, beyond])
             view = Batch(batch.whole, rows, None, batch.arena, batch.links, batch.stream)
             parts[-1] = view.put({n: _longer(batch[n], len(beyond), n) for n in {*batch.own, *batch.stamps}})
+            if bool(cut.any()):
+                parts[-1] = parts[-1].put({"cut": torch.cat([torch.zeros(len(batch), dtype=torch.bool), cut])})
             parts[-1].scored = batch.scored
         first += len(parts[-1])
     whole, rows = cat(parts), torch.cat(keep)
     return whole if len(rows) == len(whole) else whole.take(rows)
+
+
+def _beyond(batch: Batch, ahead: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(rows of the whole that follow those of a view, up to `ahead` decisions on, and are not in it; which of them have
+    successors that are left out)."""
+    none = torch.zeros(0, dtype=torch.long)
+    if batch.rows is None:
+        return none, none.bool()
+    child, found = Batch(batch.whole)["child"], list[torch.Tensor]()
+    here = torch.zeros(len(child), dtype=torch.bool)
+    here[batch.rows] = True
+    at = batch["child"]
+    for _ in range(ahead):
+        at = at[at >= 0]
+        at = at[~here[at]].unique()
+        here[at] = True
+        found.append(at)
+        at = child[at]
+    beyond = torch.cat(found)
+    after = child[beyond]
+    return beyond, (after >= 0) & ~here[after.clamp(min=0)]
 
 
 def _longer(x: torch.Tensor, n: int, name: str) -> torch.Tensor:

@@ -22,7 +22,7 @@ from shuhari.buffers.drawing import proportional
 from shuhari.buffers.recording import card_of, check_columns, digest, some_episodes
 from shuhari.data import Array, code, nearest
 from shuhari.events import Event, Loaded, StageStarted
-from shuhari.needs import role_model
+from shuhari.needs import decisions, role_model
 from shuhari.ports import Ctx, Recording
 from shuhari.registry import register
 
@@ -175,9 +175,7 @@ class Offline:
         """With what the policy would have stored, and the reward that the run trains."""
         out, mask = dict(columns), columns["mask"]
         if "taken" in out:
-            taken = out.pop("taken")
-            decision = getattr(role_model(ctx.models, self.role), "decision", None)
-            out |= {"action": taken} if decision is None else decision(taken)
+            out |= decisions(role_model(ctx.models, self.role), out.pop("taken"))
         out["reward"] = torch.zeros(mask.shape)
         for name, weight in ctx.weights.items():
             if f"reward/{name}" not in out:

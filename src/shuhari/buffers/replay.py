@@ -3,14 +3,15 @@
 A draw is a view: nothing is copied before it is read, and `ahead` finds the successor of each row. Rows stand in order
 of arrival, parents before children, so the oldest is always overwritten before its successor, and no pointer is ever
 left hanging. The row that a lane's fragment left open (`resumes`) is overwritten where it stands when the lane goes on.
-Left out: priorities, n-step returns, text (its rows differ in length).
+What is found out later about stored rows (`Amended`, and of its own priority `Updated`) is written where they stand.
+Left out: text (its rows differ in length).
 
 Axes: `B` rows of a collected batch, `C` capacity.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +20,10 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import STATUS, Batch
+from shuhari.buffers.drawing import proportional
 from shuhari.columns import unknown
-from shuhari.data import Array, Status
-from shuhari.events import Collected, Event
+from shuhari.data import Array, Number, Status
+from shuhari.events import Amended, Collected, Event, Updated
 from shuhari.ports import Ctx
 from shuhari.registry import register
 from shuhari.store.ring import Ring
@@ -40,6 +42,12 @@ class Replay:
     whose episode ended in an error. What models were asked about the rows (needs) is not kept: it is asked again at
     every draw.
 
+    by: a column that says how much there is to learn from a row; a row is drawn with a probability in proportion to its
+    size to the `power`, and weighs (n p)^-`beta`, divided by the largest such weight of the draw (Schaul et al. 2016,
+    "Prioritized Experience Replay", section 3.4; a schedule may take `beta` to 1). It is news by row: what a loss
+    stamps (`td_error` of temporal differences), what is amended, or a column that is collected. A row of which it is
+    not known yet counts as the largest that is. "": uniformly.
+
     capacity: rows kept; a closing row takes one too. name: draws hang on it, so two replays of a run have two. Raises
     TypeError for text, ValueError for more rows at once than the ring holds.
     """
@@ -50,6 +58,9 @@ class Replay:
     draws: int = 1
     ratio: float = 0.0
     warmup: int = 0
+    by: str = ""
+    power: float = 1.0
+    beta: Number = 1.0
     stream: str = "rl"
     name: str = "replay"
     state: dict[str, Any] = field(
@@ -60,7 +71,10 @@ class Replay:
         for name, least in (("capacity", 2), ("size", 1), ("collect", 1), ("draws", 0), ("ratio", 0), ("warmup", 0)):
             if getattr(self, name) < least:
                 raise ValueError(f"replay: {name} is {getattr(self, name)}: expected at least {least}")
+        if not self.power >= 0:
+            raise ValueError(f"replay: power is {self.power}: expected at least 0")
         self._of: Ring | None = None
+        self._places: dict[int, int] | None = None  # id -> slot, once it is asked for
 
     def short(self) -> int:
         """Decisions still wanted: the rest of the warm-up at first, then `collect` a step."""
@@ -70,9 +84,15 @@ class Replay:
     # ---------------------------------------------------------------- writing
 
     def observe(self, event: Event) -> None:
-        if not isinstance(event, Collected) or not len(event.batch):
-            return
-        batch = event.batch if event.batch.rows is None else event.batch.flat()
+        if isinstance(event, Amended):
+            self._amend(event.ids, event.columns)
+        elif isinstance(event, Updated) and event.ids is not None and self.by in event.columns:
+            self._amend(event.ids, {self.by: event.columns[self.by]})
+        elif isinstance(event, Collected) and len(event.batch):
+            self._store(event.batch)
+
+    def _store(self, batch: Batch) -> None:
+        batch = batch if batch.rows is None else batch.flat()
         columns = {n: batch[n].numpy() for n in batch.names() - _LEFT_OUT - batch.scored}
         eligible = carried(batch, self.stream)
         if (weight := self._weight(batch, eligible)) is not None:
@@ -84,6 +104,11 @@ class Replay:
             raise ValueError("replay: rows must be chains, each before its successor")
         ring = self._ring(columns, len(batch))
         slots, added = self._slots(batch, ring)
+        if self._places is not None:
+            for old, slot in zip(ring.arrays["id"][slots].tolist(), slots.tolist(), strict=True):
+                if self._places.get(old) == slot:
+                    del self._places[old]
+            self._places.update(zip(columns["id"].tolist(), slots.tolist(), strict=True))
         columns["child"] = np.where(child < 0, -1, slots[child])
         columns["mask"] = batch["mask"].numpy()
         for name, to in ring.arrays.items():
@@ -92,6 +117,29 @@ class Replay:
         ring.touch(slots)
         self._eligible[slots] = eligible.numpy()
         self._count(int(batch.decides.sum()))
+
+    def _amend(self, ids: Tensor, news: Mapping[str, Tensor]) -> None:
+        """Write columns [B, ...] about the rows `ids` [B] where they stand; those that are not here, or no more, are
+        passed over, and so is what is unknown (NaN). A new column is unknown in other rows."""
+        ring: Ring | None = self.state["ring"]
+        if ring is None or not len(ids):
+            return
+        if "id" not in ring.columns:
+            raise ValueError("replay: the rows have no column 'id': nothing can be found out about them later")
+        if self._places is None:
+            self._places = dict(zip(ring.arrays["id"][: ring.size].tolist(), range(ring.size), strict=True))
+        found = torch.tensor([self._places.get(i, -1) for i in ids.tolist()])
+        here = found >= 0
+        if not bool(here.any()):
+            return
+        ring = self._ring({n: x[:1].numpy() for n, x in news.items()}, 1)
+        slots = found[here].numpy()
+        for name, x in news.items():
+            value = x[here].to(ring.columns[name].dtype).numpy()
+            known = ~np.isnan(value) if value.dtype.kind == "f" else np.ones(value.shape, bool)
+            ring.arrays[name][slots] = np.where(known, value, ring.arrays[name][slots])
+        ring.touch(slots)
+        self._of = None  # which rows may be drawn may hang on it
 
     def _weight(self, batch: Batch, eligible: Tensor) -> Array | None:
         """[B, K] the weight of the stream, where it is not that of the mask on all rows that were ever stored."""
@@ -174,7 +222,36 @@ class Replay:
             return
         one = ring.columns["mask"].shape[1] == 1 or None  # what is drawn has decided
         for i in range(n):
-            yield Batch(ring.columns, self._rows(ring, ctx.rng(self.name, i)), stream=self.stream, full=one)
+            rng = ctx.rng(self.name, i)
+            if self.by:
+                yield self._prioritised(rng, ctx.at(self.beta), one)
+            else:
+                yield Batch(ring.columns, self._rows(ring, rng), stream=self.stream, full=one)
+
+    def _prioritised(self, rng: torch.Generator, beta: float, one: bool | None) -> Batch:
+        """[size] eligible rows by priority, with the weights that correct for it. What an update has found out about
+        the draw before counts already."""
+        ring = self._bound(self.state["ring"])
+        p = np.where(self._eligible[: ring.size], self._priority(ring) ** self.power, 0.0)
+        if not p.any():  # nothing is left to learn: all alike
+            p = self._eligible[: ring.size].astype(np.float64)
+        rows = proportional(p, self.size, rng)
+        batch = Batch(ring.columns, rows, stream=self.stream, full=one)
+        if not beta:
+            return batch
+        share = torch.from_numpy(p[rows.numpy()] / p.sum())
+        weight = (share * int(self._eligible[: ring.size].sum())) ** -beta
+        weight = (weight / weight.max()).float()
+        return batch.put({f"weight/{self.stream}": batch.weight(self.stream) * weight[:, None]})
+
+    def _priority(self, ring: Ring) -> Array:
+        """[size] the size of the column in each row, of several numbers the sum; the largest where it is unknown."""
+        if self.by not in ring.columns:
+            return np.ones(ring.size)
+        x = np.abs(ring.arrays[self.by][: ring.size].astype(np.float64).reshape(ring.size, -1))
+        x = np.where(np.isnan(x).all(1), np.nan, np.nansum(x, 1))
+        known = x[self._eligible[: ring.size] & ~np.isnan(x)]
+        return np.where(np.isnan(x), known.max() if len(known) else 1.0, x)
 
     def _rows(self, ring: Ring, rng: torch.Generator) -> Tensor:
         """[size] eligible rows, uniformly: draws that hit another row are drawn again."""

@@ -2,7 +2,7 @@
 
 Axes: `B` rows, `K` positions of a decision, `A` discrete actions, `n` members of an ensemble. A row is one transition:
 its rewards are summed over K, its value counts at its first position, its successor is `batch.ahead()`.
-Left out: n-step targets, distributions over returns.
+Left out: distributions over returns, corrections of n-step targets for a policy that has changed since.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class QLearning:
 
     double: the action of the maximum is the trained net's own, its value the target's (van Hasselt et al. 2016,
     equation 4). loss: `huber` (quadratic within 1) or `squared` (halved). role: the net that is trained, with `all()`
-    values [B, K, A]; target: the one that follows it. Info: `value`, `target`.
+    values [B, K, A]; target: the one that follows it. n: rewards before the value, see `target`. Info: `value`,
+    `target`. Stamps `td_error` [B].
     """
 
     gamma: Number = 0.99
@@ -39,9 +40,11 @@ class QLearning:
     target: str = "target"
     double: bool = False
     loss: str = "huber"
+    n: int = 1
     couples: Literal["row", "batch"] = field(default="row", init=False)
 
     def __post_init__(self) -> None:
+        _check(self.n, "q_learning")
         if self.loss not in LOSSES:
             raise ValueError(f"q_learning: no loss {self.loss!r}; {nearest(self.loss, LOSSES)}")
 
@@ -56,12 +59,13 @@ class QLearning:
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         value = first(batch[self.needs[0]])
         with torch.no_grad():
-            ahead = batch.ahead()
+            ahead = batch.ahead(self.n)
             q = first(_model(ctx, self.target)(ahead).all())  # [B, A]
             if self.double:
                 best = _model(ctx, self.role)(ahead).all()[:, 0].argmax(1, keepdim=True)
                 q = q.gather(1, best)
-            y = target(batch, ahead, q.amax(1), ctx.at(self.gamma))
+            y = target(batch, ahead, q.amax(1), ctx.at(self.gamma), self.n)
+        batch.stamp("td_error", (value - y).abs())
         loss = F.huber_loss(value, y, reduction="none") if self.loss == "huber" else (value - y).square() / 2
         return loss, {"value": value.detach(), "target": y}
 
@@ -72,7 +76,8 @@ class SoftTD:
     """(Q(s, a) - y)² / 2 summed over the members of the critic, [B]; y = r + gamma · cont' · (min Q_target(s', a') -
     temperature · log pi(a'|s')), a' fresh from the policy (Haarnoja et al. 2018, equations 5 and 6).
 
-    Roles: the critic that is trained, its target, the policy, the temperature. Info: `value`, `target`.
+    Roles: the critic that is trained, its target, the policy, the temperature. n: rewards before the value, see
+    `target`; they stand without the entropies on the way. Info: `value`, `target`. Stamps `td_error` [B].
     """
 
     gamma: Number = 0.99
@@ -80,7 +85,11 @@ class SoftTD:
     target: str = "target"
     policy: str = "policy"
     temperature: str = "temperature"
+    n: int = 1
     couples: Literal["row", "batch"] = field(default="row", init=False)
+
+    def __post_init__(self) -> None:
+        _check(self.n, "soft_td")
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
@@ -93,12 +102,12 @@ class SoftTD:
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         value = members(batch[self.needs[0]])
         with torch.no_grad():
-            ahead = batch.ahead()
+            ahead = batch.ahead(self.n)
             action, logp = _model(ctx, self.policy)(ahead).rsample(ctx.noise(batch, "next"))
             q = _least(ctx, self.target, ahead, action)
             alpha = _model(ctx, self.temperature)(ahead).value()
-            y = target(batch, ahead, q - alpha * logp.sum(1), ctx.at(self.gamma))
-        return _squared(value, y)
+            y = target(batch, ahead, q - alpha * logp.sum(1), ctx.at(self.gamma), self.n)
+        return _squared(batch, value, y)
 
 
 @register("objective", "smoothed_td")
@@ -108,7 +117,8 @@ class SmoothedTD:
     clip(pi_target(s') + clip(noise · normal, -clip, clip), -1, 1) (TD3: Fujimoto et al. 2018, algorithm 1).
 
     noise, clip: in units of the decision, which lies in [-1, 1]; noise = 0 with one critic is DDPG (Lillicrap et al.
-    2016, equation 5). Roles: the critic that is trained, its target, the target of the policy. Info: `value`, `target`.
+    2016, equation 5). n: rewards before the value, see `target`. Roles: the critic that is trained, its target, the
+    target of the policy. Info: `value`, `target`. Stamps `td_error` [B].
     """
 
     gamma: Number = 0.99
@@ -117,9 +127,11 @@ class SmoothedTD:
     role: str = "critic"
     target: str = "target"
     policy: str = "target_policy"
+    n: int = 1
     couples: Literal["row", "batch"] = field(default="row", init=False)
 
     def __post_init__(self) -> None:
+        _check(self.n, "smoothed_td")
         for name, number in (("noise", self.noise), ("clip", self.clip)):
             if not isinstance(number, Ramp) and number < 0:
                 raise ValueError(f"smoothed_td: {name} is {number}: expected 0 or more")
@@ -139,17 +151,47 @@ class SmoothedTD:
             action = _model(ctx, self.policy)(ahead).mode()
             smooth = ctx.at(self.noise) * ctx.noise(batch, "next").normal(0, action.shape[1])
             action = (action + smooth.clamp(-width, width)).clamp(-1, 1)
-            y = target(batch, ahead, _least(ctx, self.target, ahead, action), ctx.at(self.gamma))
-        return _squared(value, y)
+            y = target(batch, ahead, _least(ctx, self.target, ahead, action), ctx.at(self.gamma), self.n)
+        return _squared(batch, value, y)
 
 
-def target(batch: Batch, ahead: Batch, value: Tensor, gamma: float) -> Tensor:
-    """[B] r + gamma^duration · cont' · value, value [B] of the successors; r alone where there is none."""
+def target(batch: Batch, ahead: Batch, value: Tensor, gamma: float, n: int = 1) -> Tensor:
+    """[B] r + gamma^duration · cont' · value, value [B] of the successors; r alone where there is none.
+
+    n: the rewards of n decisions, discounted, before the value of `batch.ahead(n)`, or of as many as the chain still
+    has (Sutton and Barto 2018, equation 7.1). ValueError where the reward was put on drawn rows: those behind them are
+    without it."""
+    if n == 1:
+        return _bootstrapped(batch, batch["reward"].sum(1), ahead, value, gamma)
+    if batch.rows is not None and "reward" in batch.own:
+        raise ValueError(f"n = {n}: a transform has put 'reward' on the rows that were drawn, and not on those after "
+                         "them: put it under [collect], or set n = 1")  # fmt: skip
+    whole = Batch(batch.whole)
+    reward, duration = batch["reward"].sum(1), whole.get("duration")
+    share, last = torch.ones_like(reward), torch.arange(len(batch)) if batch.rows is None else batch.rows
+    for at in batch.path(n)[1:]:
+        go = at >= 0
+        step = gamma if duration is None else gamma ** duration[last]
+        share = share * torch.where(go, step * whole["cont"][at.clamp(min=0)], 1.0)
+        reward = reward + torch.where(go, share * whole["reward"][at.clamp(min=0)].sum(1), 0.0)
+        last = torch.where(go, at, last)
+    return _bootstrapped(Batch(batch.whole, last), reward, ahead, value, gamma, share)
+
+
+def _bootstrapped(
+    batch: Batch, reward: Tensor, ahead: Batch, value: Tensor, gamma: float, share: Tensor | None = None
+) -> Tensor:
+    """[B] reward + share · gamma^duration · cont' · value, of the rows of `batch` and their successors."""
     worth = ahead["cont"] * (batch["child"] >= 0)
     value = value.masked_fill(worth == 0, 0.0)  # it may be anything there
     if "duration" in batch:
         worth, gamma = gamma ** batch["duration"] * worth, 1.0
-    return torch.addcmul(batch["reward"].sum(1), worth, value, value=gamma)
+    return torch.addcmul(reward, worth if share is None else share * worth, value, value=gamma)
+
+
+def _check(n: int, whose: str) -> None:
+    if n < 1:
+        raise ValueError(f"{whose}: n is {n}: expected at least 1 reward")
 
 
 def first(x: Tensor) -> Tensor:
@@ -167,8 +209,9 @@ def _least(ctx: Ctx, role: str, batch: Batch, action: Tensor) -> Tensor:
     return members(_model(ctx, role)(batch.put({"action": action})).value()).amin(1)
 
 
-def _squared(value: Tensor, y: Tensor) -> tuple[Tensor, Info]:
-    """The loss of the members [B, n] against y [B], and its info."""
+def _squared(batch: Batch, value: Tensor, y: Tensor) -> tuple[Tensor, Info]:
+    """The loss of the members [B, n] against y [B], and its info; their mean distance is stamped."""
+    batch.stamp("td_error", (value - y[:, None]).abs().mean(1))
     loss = F.mse_loss(value, y[:, None].expand_as(value), reduction="none").sum(1) / 2
     return loss, {"value": value.detach().mean(1), "target": y}
 

@@ -19,11 +19,12 @@ import gymnasium
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from shuhari.data import EMPTY, Payload, Problem, Status, Step, code, nearest
+from shuhari.data import EMPTY, Array, Payload, Problem, Status, Step, code, nearest
 from shuhari.models.spaces import MASK
 from shuhari.registry import find, register
 from shuhari.tasks.snapshots import Env, Recorder, copies, repeats, restore, snapshot, thawed
 from shuhari.tasks.source import Generated, check_sizes, check_split
+from shuhari.tasks.tells import TOLD, Teller, layout_of
 from shuhari.tasks.views import View, acted_as, check_spaces, observed, wrapped
 
 __all__ = ["Episode", "Gym", "restore", "snapshot"]
@@ -57,6 +58,12 @@ class Gym:
     in this order. stack: how many observations are seen at once, the oldest first. masks: whether an `action_mask` in
     `info` becomes part of the observation. test_size: episodes of the test split. seed: moves the training episodes;
     those of the test split are the same under every seed, so that runs of several seeds compare.
+
+    tells: name in `info` -> what becomes of it. `reward`: the reward of that name, for [reward.weights] and evaluation;
+    `final`: the same of an episode's last step alone (a success); `column`: a column; `action`: the action that was
+    executed in place of the decision, as the environment takes it, or None. rewards: the names of the entries of a
+    vector reward, whose sum is `task`.
+
     Raises LookupError for an unknown id or wrapper, ModuleNotFoundError with the command that mends it for a missing
     library, ValueError for spaces that no model here reads.
     """
@@ -68,6 +75,8 @@ class Gym:
     keep: tuple[int, ...] = ()
     stack: int = 1
     masks: bool = True
+    tells: Mapping[str, str] = EMPTY
+    rewards: tuple[str, ...] = ()
     test_size: int = 100
     seed: int = 0
 
@@ -77,6 +86,7 @@ class Gym:
         check_sizes(f"gym/{self.path}", 0.5, self.test_size)
         if self.stack < 1:
             raise ValueError(f"gym/{self.path}: stack is {self.stack}: expected at least 1")
+        self.told: dict[str, Array] = {}  # column -> what stands there where nothing is told
         self._told = False  # whether `info` tells the actions that are allowed
         env = self._guarded(self._made)
         try:
@@ -85,6 +95,8 @@ class Gym:
             self._told = self.masks and MASK in info
             viewed = self._viewed(env)
             self._spaces = viewed.observation_space, viewed.action_space
+            says = bool(self.tells or self.rewards)
+            self.told = layout_of(env, self.tells, self.rewards, f"gym/{self.path}") if says else {}
         finally:
             env.close()
 
@@ -133,7 +145,8 @@ class Gym:
 
     def _viewed(self, env: Env) -> Env:
         nested = isinstance(env.observation_space, spaces.Dict)
-        return View(env, self._told) if nested or self._told else env
+        env = View(env, self._told) if nested or self._told else env
+        return Teller(env, self.tells, self.rewards, self.told) if self.told else env
 
     def _made(self) -> Env:
         space, _, world = self.path.partition("/")
@@ -189,14 +202,17 @@ class Episode:
         return self.last
 
     def step(self, action: Any) -> tuple[Payload, dict[str, float], Status | None]:
-        """(observation, {"task": reward}, how the episode ended if it did). RuntimeError after the end."""
+        """(observation, {"task": reward, and those that are told}, how the episode ended if it did). RuntimeError after
+        the end."""
         if self.ended:
             raise RuntimeError(f"gym/{self.task.path}: the episode has ended: reset before the next step")
         taken = acted_as(action, self.action)
-        observation, reward, terminated, truncated, _ = self.env.step(taken)
+        observation, reward, terminated, truncated, info = self.env.step(taken)
+        told = info[TOLD] if self.task.told else EMPTY
         self.last, self.ended = observed(observation, self.observation), bool(terminated or truncated)
         status = Status.FINISHED if terminated else Status.TRUNCATED if truncated else None
-        return self.last, {"task": float(reward)}, status
+        named = {n.removeprefix("reward/"): float(x) for n, x in told.items() if n.startswith("reward/")}
+        return self.last, {"task": float(reward), **named}, status
 
     def snapshot(self) -> Payload:
         return {"env": snapshot(self.env), "last": self.last, "ended": self.ended}

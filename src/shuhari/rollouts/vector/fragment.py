@@ -5,7 +5,8 @@ Axes: `N` lanes, `T` steps, `B` = (T + 1) * N rows.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +14,11 @@ from gymnasium import spaces
 from torch import Tensor
 
 from shuhari.data import Array
+from shuhari.needs import decisions
 from shuhari.rollouts.vector.lanes import Seen, each, room, write
+from shuhari.tasks.tells import EXECUTED
+
+SENT = "sent"  # beside what is told: the actions that environments got
 
 
 class Fragment(NamedTuple):
@@ -24,24 +29,26 @@ class Fragment(NamedTuple):
     mask: Array
     cont: Array
     episode: Array
+    told: dict[str, Array]  # what environments tell beside it: [T + 1, N, ...] each, and `sent`, the actions they got
 
     @classmethod
-    def of(cls, space: spaces.Space[object], rows: int, episode: Array) -> Fragment:
-        """For `rows` steps of the lanes that are in these episodes [N]."""
+    def of(cls, space: spaces.Space[object], rows: int, episode: Array, told: Mapping[str, Array]) -> Fragment:
+        """For `rows` steps of the lanes that are in these episodes [N]; told: name -> what stands where nothing is."""
         shape = rows + 1, len(episode)
         numbers = np.zeros(shape), np.ones(shape, bool), np.ones(shape, np.float32)
-        made = cls(room(space, *shape), *numbers, np.empty(shape, np.int64))
+        nothing = {n: np.full((*shape, *x.shape), x) for n, x in told.items()}
+        made = cls(room(space, *shape), *numbers, np.empty(shape, np.int64), nothing)
         made.episode[:] = episode
         return made
 
-    def longer(self, space: spaces.Space[object], episode: Array) -> Fragment:
+    def longer(self, space: spaces.Space[object], episode: Array, told: Mapping[str, Array]) -> Fragment:
         """The same with room for twice as many steps, in which lanes are in `episode` [N]."""
-        new = Fragment.of(space, 2 * len(self.mask) - 2, episode)
+        new = Fragment.of(space, 2 * len(self.mask) - 2, episode, told)
         for to, x in zip(new, self, strict=True):
             write(to, slice(len(self.mask)), x)
         return new
 
-    def tensors(self, rows: int) -> list[Seen]:
+    def tensors(self, rows: int) -> list[Any]:
         """[B, ...] of the first `rows` rows; rewards in single precision."""
         flat = [each(lambda x: torch.from_numpy(x[:rows].reshape(-1, *x.shape[2:])), x) for x in self]
         return [flat[0], flat[1].float(), *flat[2:]]
@@ -56,3 +63,29 @@ def closed(pieces: list[Tensor | None], n: int) -> Tensor:
         fill = torch.full_like(like, torch.nan if like.is_floating_point() else -1)
         told = [fill if p is None else p for p in pieces]
     return torch.cat([*told, like.new_zeros(n, *like.shape[1:])])
+
+
+def on_last(x: Tensor, K: int) -> Tensor:
+    """[B] -> [B, K]: at the last position of each row, 0 before."""
+    return x[:, None] if K == 1 else torch.cat([x.new_zeros(len(x), K - 1), x[:, None]], 1)
+
+
+def told_columns(
+    told: dict[str, Tensor], columns: Mapping[str, Tensor], traced: Iterable[str], policy: Any
+) -> dict[str, Tensor]:
+    """The columns of what environments told, [B, ...] each, in place of those of a decision that was not executed.
+    `traced`: the columns that the policy's traces gave, which are unknown there unless its `decision` says them."""
+    K = columns["mask"].shape[1]
+    out = {n: on_last(x, K) if n.startswith("reward/") else x for n, x in told.items() if n not in (EXECUTED, SENT)}
+    if EXECUTED not in told:
+        return out
+    executed, sent = told[EXECUTED], told[SENT]
+    other = (executed != sent).flatten(1).any(1) if executed.dim() > 1 else executed != sent
+    other &= columns["mask"].any(1)
+    decided = decisions(policy, executed)
+    for name in ("action", "logp", *traced):
+        x = columns[name]
+        new = decided.get(name, torch.full_like(x, torch.nan if x.is_floating_point() else -1))
+        out[name] = torch.where(other.view(-1, *[1] * (x.dim() - 1)), new.view_as(x).to(x.dtype), x)
+    out["logp"] = out["logp"].where(columns["mask"], 0.0)
+    return {**out, "replaced": other.float()}

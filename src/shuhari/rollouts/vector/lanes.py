@@ -9,7 +9,7 @@ Axes: `N` lanes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import gymnasium
@@ -18,9 +18,11 @@ from gymnasium import spaces
 
 from shuhari.data import Array
 from shuhari.tasks.snapshots import restore, snapshot
+from shuhari.tasks.tells import TOLD
 from shuhari.tasks.views import stored
 
 RUNNING, TERMINATED, TRUNCATED = 0, 1, 2
+Told = Mapping[str, Array]  # name -> [N, ...]
 Seen = Any  # an array of observations [N, ...], or a dict of arrays by key
 
 
@@ -34,9 +36,10 @@ class Actor(Protocol):
     def post(self, lanes: slice, taken: Any, fresh: Sequence[int]) -> None:
         """The lanes in `fresh` reset, the others take their action of `taken` [lanes]; None: they stand still."""
 
-    def poll(self, lanes: slice, seen: Seen, reward: Array) -> list[tuple[int, int]]:
+    def poll(self, lanes: slice, seen: Seen, reward: Array, told: Told) -> list[tuple[int, int]]:
         """Wait for what was posted to `lanes`: observations go into `seen` [N, ...], rewards (0 of a reset) into
-        `reward` [N]. (lane, how it ended) of the episodes that did. Polls come in the order of posts."""
+        `reward` [N], what the environments tell beside them into `told` (of a reset nothing is).
+        (lane, how it ended) of the episodes that did. Polls come in the order of posts."""
 
     def snapshots(self) -> list[Any]: ...  # of each lane
     def restore(self, saved: Sequence[Any]) -> None: ...
@@ -61,7 +64,7 @@ class Inline:
     def post(self, lanes: slice, taken: Any, fresh: Sequence[int]) -> None:
         self._posted[lanes.start] = taken, fresh
 
-    def poll(self, lanes: slice, seen: Seen, reward: Array) -> list[tuple[int, int]]:
+    def poll(self, lanes: slice, seen: Seen, reward: Array, told: Told) -> list[tuple[int, int]]:
         taken, fresh = self._posted.pop(lanes.start)
         envs, first, over, i = self.envs, lanes.start, list[tuple[int, int]](), lanes.start
         try:
@@ -70,8 +73,10 @@ class Inline:
                     write(seen, i, envs[i].reset()[0])
                     reward[i] = 0.0
                 elif taken is not None:
-                    o, reward[i], terminated, truncated, _ = envs[i].step(taken[i - first])
+                    o, reward[i], terminated, truncated, info = envs[i].step(taken[i - first])
                     write(seen, i, o)
+                    for name, to in told.items():
+                        to[i] = info[TOLD][name]
                     if terminated or truncated:
                         over.append((i, TERMINATED if terminated else TRUNCATED))
         except Exception as error:
@@ -97,6 +102,13 @@ class Inline:
 def room(space: spaces.Space[Any], *shape: int) -> Seen:
     """[*shape, ...] to write observations in."""
     return each(lambda s: np.empty((*shape, *(s.shape or ())), stored(s)), parts(space))
+
+
+def told_by(task: Any) -> dict[str, Array]:
+    """name -> what stands where nothing is told, of all that the task's environments tell beside observations and
+    rewards."""
+    found: dict[str, Array] = getattr(task, "told", {})
+    return found
 
 
 def parts(space: spaces.Space[Any]) -> Any:

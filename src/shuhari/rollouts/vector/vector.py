@@ -4,8 +4,8 @@ A fragment is a rectangle of T + 1 rows by N lanes. A row either decides (its su
 or closes: the final observation of an episode, with `cont` 0 after termination and 1 after a time limit, or the last
 row of a fragment that goes on (`cont` 1). The step that resets a lane is no transition: it leaves the closing row.
 Of a Dict of observations each part is an array of its own. Where environments live and who steps them is the actor's
-(`lanes`, `workers`). Left out: what their `info` says (but for masks of actions, which the task makes part of the
-observation), lanes that run ahead of others by more than a row, policies that act in the workers.
+(`lanes`, `workers`). What environments tell beside observation and reward the task names (`told`). Left out: lanes
+that run ahead of others by more than a row, policies that act in the workers.
 
 Axes: `N` lanes, `T` steps of a fragment, `B` = (T + 1) * N rows, `K` positions of a decision (1 but for chains).
 """
@@ -27,10 +27,23 @@ from shuhari.needs import Traces, role_model
 from shuhari.noise import CounterNoise, keys
 from shuhari.ports import Ctx, Task
 from shuhari.registry import register
-from shuhari.rollouts.vector.fragment import Fragment, closed
-from shuhari.rollouts.vector.lanes import RUNNING, TERMINATED, TRUNCATED, Actor, Inline, Seen, at, each, room, write
+from shuhari.rollouts.vector.fragment import SENT, Fragment, closed, on_last, told_columns
+from shuhari.rollouts.vector.lanes import (
+    RUNNING,
+    TERMINATED,
+    TRUNCATED,
+    Actor,
+    Inline,
+    Seen,
+    at,
+    each,
+    room,
+    told_by,
+    write,
+)  # fmt: skip
 from shuhari.rollouts.vector.workers import Workers
 from shuhari.tasks.snapshots import thawed
+from shuhari.tasks.tells import EXECUTED
 from shuhari.tasks.views import held
 
 WINDOW = 100  # finished episodes that the report averages
@@ -53,7 +66,9 @@ class VectorRollout:
     size: bit for bit with models of which a row's numbers do not hang on the batch (tables).
 
     Columns: context, action, logp, mask, version, reward/task, cont, child, episode, lane, id, `resumes` (the row that
-    the lane's last fragment left open, now decided), and what the policy's traces say.
+    the lane's last fragment left open, now decided), what the policy's traces say, and what the task's environments
+    tell. Where they tell the action that was executed, and it is not the one that they got, it stands in the decision's
+    place, with an unknown log-probability (NaN), and the column `replaced` is 1 (else 0).
     """
 
     lanes: int = 8
@@ -93,13 +108,17 @@ class VectorRollout:
         self.close()
         actor: Actor = Workers(task, n, self.workers, self.ring) if self.workers else Inline(make, range(n))
         self._actor, self._now = actor, room(self._space, n)  # what each lane sees
+        self._layout = told_by(task)
+        if EXECUTED in self._layout:
+            self._layout[SENT] = self._layout[EXECUTED]
         actor.start([code(seed, "lane", i) % 2**31 for i in range(n)], self._now)
         self._ended = [RUNNING] * n  # how each lane's episode ended, if it did
         self._open = np.zeros(n, bool)  # whether the lane's last row stands open in the fragment before
         self._first = code("vector", seed) >> 8  # ids and episodes count up from here, apart from others'
         self._episode, self._count = self._first + np.arange(n), self._first + n
         self._return, self._rows, self._began = [0.0] * n, 0, [0] * n  # rows that were decided, and at which each began
-        self._finished: list[tuple[float, int]] = []
+        self._sums = {name: np.zeros(n) for name in self._layout if name.startswith("reward/")}  # of this episode
+        self._finished: list[tuple[float, ...]] = []  # return, length, and the sums of the rewards that were told
         self._decided, self._row = 0, self._first
         self._noise = _Noise(keys(seed, "lanes", n=n), self._slots)
 
@@ -130,12 +149,12 @@ class VectorRollout:
         self._reset()
         before, rows = self._decided, -(-n // self.lanes)
         rows += rows // 8 + 1  # resets take steps too
-        f = Fragment.of(self._space, rows, self._episode)
+        f = Fragment.of(self._space, rows, self._episode, self._layout)
         write(f.seen, 0, self._now)
         traces, t, noise, slots = list[Traces](), 0, self._noise, self._slots
         while self._decided < before + n:
             if t == rows:
-                f, rows = f.longer(self._space, self._episode), 2 * rows
+                f, rows = f.longer(self._space, self._episode, self._layout), 2 * rows
             settings = uniform if self._decided < self.random else sampling
             now = at(f.seen, t)
             for noise.slot, slot in enumerate(slots):
@@ -165,7 +184,7 @@ class VectorRollout:
             self._begin(new, self._rows)
             actor.post(slot, None, new)
         for slot, _ in due:
-            actor.poll(slot, self._now, np.empty(self.lanes))
+            actor.poll(slot, self._now, np.empty(self.lanes), {})
 
     def _post(self, slot: slice, t: int, f: Fragment, taken: Any) -> None:
         """Row t of a slot as it is decided: its lanes act, but for those whose episode has ended, which reset."""
@@ -176,18 +195,23 @@ class VectorRollout:
             self._begin(new, self._rows + 1)
             f.episode[t + 1 :, new] = self._episode[new]
         self._decided += slot.stop - slot.start - len(new)
+        if SENT in f.told:
+            f.told[SENT][t, slot] = taken
         actor.post(slot, taken, new)
 
     def _arrive(self, slot: slice, t: int, f: Fragment, after: Seen) -> None:
         """What came of row t of a slot, which is seen in the row after it."""
         actor: Any = self._actor
         earned, reward = self._return, f.reward[t]
-        over = actor.poll(slot, after, reward)
+        told = {n: x[t] for n, x in f.told.items() if n != SENT}
+        over = actor.poll(slot, after, reward, told)
         for i, r in enumerate(reward[slot].tolist(), slot.start):
             earned[i] += r
+        for name, total in self._sums.items():
+            total[slot] += told[name][slot]
         for i, how in over:
             self._ended[i] = how
-            self._finished.append((self._return[i], self._rows - self._began[i]))
+            self._finished.append((self._return[i], self._rows - self._began[i], *(s[i] for s in self._sums.values())))
 
     def report(self) -> dict[str, float]:
         """Means over the last 100 episodes that ended, and how many have ended so far."""
@@ -196,8 +220,9 @@ class VectorRollout:
         ended = self._count - self._first - self.lanes + sum(map(bool, self._ended))
         if not self._finished:
             return {"rollout/episodes": float(ended)}
-        returns, lengths = np.array(self._finished).mean(0).tolist()
-        return {"rollout/episodes": float(ended), "rollout/return": returns, "rollout/length": lengths}
+        means = np.array(self._finished).mean(0).tolist()
+        names = ("return", "length", *(n.removeprefix("reward/") for n in self._sums))
+        return {"rollout/episodes": float(ended), **{f"rollout/{n}": x for n, x in zip(names, means, strict=True)}}
 
     def _sampling(self, ctx: Ctx) -> Sampling:
         own = getattr(ctx, "sampling", Sampling()) if self.sampling is None else self.sampling
@@ -209,6 +234,8 @@ class VectorRollout:
     def _begin(self, lanes: Sequence[int], row: int) -> None:
         for i in lanes:
             self._ended[i], self._return[i], self._began[i] = RUNNING, 0.0, row
+            for total in self._sums.values():
+                total[i] = 0.0
             self._episode[i] = self._count
             self._count += 1
 
@@ -221,7 +248,7 @@ class VectorRollout:
 
     def _batch(self, rows: int, f: Fragment, traces: list[Traces], sampling: Sampling, ctx: Ctx) -> Batch:
         N, B = self.lanes, rows * self.lanes
-        context, r, decides, worth, episodes = f.tensors(rows)
+        context, r, decides, worth, episodes, told = f.tensors(rows)
         logp = closed([t.logp for t in traces], N)
         K = logp.shape[1]
         open_rows = torch.zeros(B, dtype=torch.bool)
@@ -233,7 +260,7 @@ class VectorRollout:
             "logp": torch.where(spread, logp, 0.0),
             "mask": spread,
             "version": torch.full((B, K), ctx.version),
-            "reward/task": r[:, None] if K == 1 else torch.cat([r.new_zeros(B, K - 1), r[:, None]], 1),
+            "reward/task": on_last(r, K),
             "cont": worth,
             "child": torch.where(decides, torch.arange(N, B + N), -1),
             "episode": episodes,
@@ -244,6 +271,8 @@ class VectorRollout:
         self._row += B
         names = {n: None for t in traces for n in t.info if n != "environment"}
         columns |= {n: closed([t.info.get(n) for t in traces], N) for n in names}
+        if told:
+            columns |= told_columns(told, columns, names, role_model(ctx.models, self.role))
         if sampling.temperature != 1.0:
             columns["temperature"] = torch.from_numpy(sampling.temperatures(K)).expand(B, K)
         return Batch(columns)
@@ -265,6 +294,7 @@ class VectorRollout:
             "began": list(self._began),
             "finished": [list(f) for f in self._finished],
             **{n: getattr(self, f"_{n}") for n in ("count", "decided", "row", "rows")},
+            **({"sums": {n: x.tolist() for n, x in self._sums.items()}} if self._sums else {}),
             "noise": self._noise.at,
         }
 
@@ -280,7 +310,8 @@ class VectorRollout:
         self._ended, self._open = list(saved["ended"]), np.array(saved["open"], bool)
         self._episode = np.array(saved["episode"], np.int64)
         self._return, self._began, self._rows = list(saved["return"]), list(saved["began"]), saved["rows"]
-        self._finished = [(f[0], f[1]) for f in saved["finished"]]
+        self._finished = [tuple(f) for f in saved["finished"]]
+        self._sums = {n: np.array(x) for n, x in saved.get("sums", {}).items()}
         self._count, self._decided, self._row = saved["count"], saved["decided"], saved["row"]
         self._noise.at = saved["noise"]
 

@@ -55,6 +55,11 @@ def seen_of(found: Mapping[str, Array]) -> Any:
     return found["seen"] if "seen" in found else {k[5:]: x for k, x in found.items() if k.startswith("seen/")}
 
 
+def told_of(found: Mapping[str, Array]) -> dict[str, Array]:
+    """What environments tell beside rewards, among the arrays."""
+    return {k[5:]: x for k, x in found.items() if k.startswith("told/")}
+
+
 def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     faulthandler.enable()
@@ -82,7 +87,7 @@ def serve(link: Connection, memory: int) -> None:
     vars(task).update(told["known"])
     found = arrays(mmap.mmap(memory, placed(told["layout"])[1]), told["layout"])
     seen, action, reward, end, fresh = seen_of(found), *(found[k] for k in ("action", "reward", "end", "fresh"))
-    lanes = Inline(task.make, told["lanes"])
+    lanes, says = Inline(task.make, told["lanes"]), told_of(found)
     single_thread()
     link.send_bytes(DONE)
     while True:
@@ -93,7 +98,7 @@ def serve(link: Connection, memory: int) -> None:
             anew = (here.start + np.flatnonzero(fresh[here])).tolist()
             taken = None if kind == RESET else action[here].tolist() if told["plain"] else action[here].copy()
             lanes.post(here, taken, anew)
-            over = lanes.poll(here, seen, reward)
+            over = lanes.poll(here, seen, reward, says)
             end[here] = 0
             for i, how in over:
                 end[i] = how

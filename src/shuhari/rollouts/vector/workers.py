@@ -32,7 +32,7 @@ from gymnasium import spaces
 from shuhari.data import Array
 from shuhari.registry import located
 from shuhari.rollouts.vector import worker
-from shuhari.rollouts.vector.lanes import Seen, at, parts, write
+from shuhari.rollouts.vector.lanes import Seen, Told, at, parts, told_by, write
 from shuhari.store import codec
 from shuhari.tasks.views import stored
 
@@ -61,6 +61,7 @@ class Workers:
         layout = [(k, np.dtype(stored(s)).str, (lanes, *(s.shape or ()))) for k, s in _named(seen).items()]
         layout += [("action", np.dtype(action.dtype).str, (lanes, *(action.shape or ())))]
         layout += [("reward", "<f8", (lanes,)), ("end", "|u1", (lanes,)), ("fresh", "|u1", (lanes,))]
+        layout += [(f"told/{n}", x.dtype.str, (lanes, *x.shape)) for n, x in told_by(task).items()]
         bytes_ = worker.placed(layout)[1]
         memory = _memory(bytes_)
         self._bounds = [size * w // workers for w in range(workers + 1)]  # of each worker's share, within a slot
@@ -69,7 +70,7 @@ class Workers:
         self._posted: dict[int, Any] = {}
         try:
             found = worker.arrays(mmap.mmap(memory, bytes_), layout)
-            self._seen = worker.seen_of(found)
+            self._seen, self._says = worker.seen_of(found), worker.told_of(found)
             self._action, self._reward, self._over, self._fresh = (
                 found[k] for k in ("action", "reward", "end", "fresh")
             )
@@ -108,13 +109,16 @@ class Workers:
         for w, (first, stop) in zip(self.workers, pairwise(self._bounds), strict=True):
             self._ask(w, kind, struct.pack("<qq", lanes.start + first, lanes.start + stop))
 
-    def poll(self, lanes: slice, seen: Seen, reward: Array) -> list[tuple[int, int]]:
+    def poll(self, lanes: slice, seen: Seen, reward: Array, told: Told) -> list[tuple[int, int]]:
         moved = self._posted[lanes.start]
         for w in self.workers:
             self._answer(w)
         del self._posted[lanes.start]
         write(seen, moved, at(self._seen, moved))
         reward[lanes] = self._reward[lanes]
+        stepped = lanes.start + np.flatnonzero(self._fresh[lanes] == 0) if told else None
+        for name, to in told.items():
+            to[stepped] = self._says[name][stepped]
         over = self._over[lanes]
         return [(lanes.start + i, int(over[i])) for i in np.flatnonzero(over).tolist()] if over.any() else []
 

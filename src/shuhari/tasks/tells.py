@@ -1,0 +1,90 @@
+"""What a Gymnasium environment tells beside its reward: further rewards, facts, and the action that was executed.
+
+They stand in the `info` of a step, or in a reward of several entries. A wrapper puts them under one key, as arrays of
+fixed shapes, so that lanes can write them straight into columns, from worker processes too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from shuhari.data import Array, nearest
+
+Env = gymnasium.Env[Any, Any]
+TOLD = "shuhari/told"  # the key of `info`
+EXECUTED = "executed"  # the column of the action that was executed
+HOW = ("reward", "final", "column", "action")
+PATIENCE = 1000  # random steps in which every name has to come up
+
+
+class Teller(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """`info[TOLD]`: name -> array, of the layout that `layout_of` found; the reward is the sum of its entries."""
+
+    def __init__(self, env: Env, tells: Mapping[str, str], rewards: tuple[str, ...], like: Mapping[str, Array]) -> None:
+        super().__init__(env)
+        self.tells, self.rewards, self.like = dict(tells), rewards, like
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        sent = np.array(action)  # some environments change what they get
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        told = {f"reward/{name}": np.asarray(r) for name, r in zip(self.rewards, np.ravel(reward), strict=False)}
+        for name, how in self.tells.items():
+            value, column = info.get(name), column_of(name, how)
+            if how == "action":
+                value = sent if value is None else value
+            elif value is None or (how == "final" and not (terminated or truncated)):
+                value = self.like[column]
+            told[column] = np.asarray(value, self.like[column].dtype)
+        return observation, float(np.sum(reward)), terminated, truncated, {**info, TOLD: told}
+
+
+def column_of(name: str, how: str) -> str:
+    """The column that is told under this name."""
+    return EXECUTED if how == "action" else f"reward/{name}" if how in ("reward", "final") else name
+
+
+def layout_of(env: Env, tells: Mapping[str, str], rewards: tuple[str, ...], whose: str) -> dict[str, Array]:
+    """column -> what stands there where nothing is told: 0 of a reward, NaN (-1 of integers) of other numbers; found
+    out in an episode of random actions. ValueError for a name that never comes up, and for a reward that has not the
+    entries that `rewards` names."""
+    for name, how in tells.items():
+        if how not in HOW:
+            raise ValueError(f"{whose}: tells.{name} is {how!r}; {nearest(how, HOW)}")
+        if name in rewards or (name == "task" and how in ("reward", "final")):
+            raise ValueError(f"{whose}: tells.{name}: a reward of that name is there already")
+    if sum(how == "action" for how in tells.values()) > 1:
+        raise ValueError(f"{whose}: tells names several actions: expected one, which is executed")
+    env.reset(seed=0)
+    env.action_space.seed(0)
+    found: dict[str, Array] = {}
+    known: set[str] = set()
+    for _ in range(PATIENCE):
+        _, reward, terminated, truncated, info = env.step(env.action_space.sample())
+        if (got := np.size(reward)) != max(1, len(rewards)):
+            raise ValueError(f"{whose}: its reward has {got} entries, and `rewards` names {len(rewards)}")
+        known |= info.keys()
+        found |= {n: np.asarray(info[n]) for n in tells if info.get(n) is not None}
+        if found.keys() >= {n for n, how in tells.items() if how != "action"} or terminated or truncated:
+            break
+    if lost := [n for n, how in tells.items() if n not in found and how != "action"]:
+        raise ValueError(f"{whose}: tells.{lost[0]}: the environment has not told it in an episode of random actions; "
+                         f"{nearest(lost[0], known)}; what it tells now and then it has to tell, as None, at each "
+                         "step")  # fmt: skip
+    out = {f"reward/{name}": np.zeros((), np.float32) for name in rewards}
+    for name, how in tells.items():
+        if how == "action":
+            space: Any = env.action_space
+            out[EXECUTED] = np.zeros(space.shape or (), space.dtype)
+            continue
+        x = found[name]
+        if x.dtype.kind not in "biuf" or (x.ndim and how != "column"):
+            raise ValueError(f"{whose}: tells.{name} = {how!r}: it tells {str(x)[:40]} ({x.dtype}, shape {x.shape}): "
+                             f"expected {'numbers' if how == 'column' else 'one number'}")  # fmt: skip
+        whole = how == "column" and x.dtype.kind in "iu"
+        fill = 0 if how != "column" else -1 if whole else np.nan
+        out[column_of(name, how)] = np.full(x.shape, fill, np.int64 if whole else np.float32)
+    return out
