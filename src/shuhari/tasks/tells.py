@@ -30,7 +30,8 @@ class Teller(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         sent = np.array(action)  # some environments change what they get
-        observation, reward, terminated, truncated, info = self.env.step(action)
+        observation, given, terminated, truncated, info = self.env.step(action)
+        reward: Any = given
         told = {f"reward/{name}": np.asarray(r) for name, r in zip(self.rewards, np.ravel(reward), strict=False)}
         for name, how in self.tells.items():
             value, column = info.get(name), column_of(name, how)
@@ -64,7 +65,7 @@ def layout_of(env: Env, tells: Mapping[str, str], rewards: tuple[str, ...], whos
     known: set[str] = set()
     for _ in range(PATIENCE):
         _, reward, terminated, truncated, info = env.step(env.action_space.sample())
-        if (got := np.size(reward)) != max(1, len(rewards)):
+        if (got := np.asarray(reward).size) != max(1, len(rewards)):
             raise ValueError(f"{whose}: its reward has {got} entries, and `rewards` names {len(rewards)}")
         known |= info.keys()
         found |= {n: np.asarray(info[n]) for n in tells if info.get(n) is not None}
