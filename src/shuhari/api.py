@@ -20,6 +20,7 @@ from shuhari.loop.study import train as steps
 from shuhari.needs import role_model
 from shuhari.noise import CounterNoise, keys
 from shuhari.pack import dense
+from shuhari.ports import ability, is_text
 from shuhari.tools.profile_report import profiled
 
 
@@ -117,17 +118,17 @@ class LoadedPolicy:
         """The environment's action for one observation as the environment gives it (a number, an array, a mapping of
         these), or [n, ...] for a batch of observations. Where the task's actions are masked, the observation is
         {"observation": ..., "action_mask": ...}."""
-        if hasattr(self.model, "encode"):
+        if is_text(self.model):
             raise TypeError("this policy writes text: use generate(prompts)")
         x, single = observations(observation, self.space)
         n = 1 if single else len(next(iter(x.values())) if isinstance(x, dict) else x)
         traces = self.model.sample(x, self._sampling(greedy), noise=self._noise(n))
-        action = traces.info.get("environment", traces.action).numpy()
+        action = (traces.action if traces.taken is None else traces.taken).numpy()
         return (action[0].item() if action.ndim == 1 else action[0]) if single else action
 
     def generate(self, prompts: str | Sequence[str], *, greedy: bool = True, max_new: int | None = None) -> Any:
         """The text that the policy answers to a prompt, or a list of them to a list of prompts."""
-        if not hasattr(self.model, "encode"):
+        if not is_text(self.model):
             raise TypeError("this policy acts on observations: use act(observation)")
         if max_new is not None and max_new < 1:
             raise ValueError(f"max_new is {max_new}: expected at least 1")
@@ -140,7 +141,7 @@ class LoadedPolicy:
     def save(self, directory: str | Path) -> Path:
         """Write a language model as a Hugging Face directory, which `models.policy.path` and transformers read; see
         `export` for more."""
-        if not hasattr(self.model, "save"):
+        if ability(self.model, "save") is None:
             raise TypeError(f"the model {type(self.model).__name__} has no format outside of its run")
         self.model.save(str(directory))
         return Path(directory)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from shuhari.data import Array, Payload, Problem, Request, Status, Step, Trajectory, code, is_tokens
-from shuhari.ports import Ctx, Source, Window
+from shuhari.ports import Ctx, Source, Window, ability
 from shuhari.rollouts.playing import EnvironmentFailed, Playing
 
 
@@ -100,7 +100,7 @@ async def replayed(play: Playing, turns: Sequence[Payload]) -> Trajectory:
     except EnvironmentFailed as error:
         raise ValueError(f"{whose}: turn {play.taken} of its solution: {error}") from error
     finally:
-        getattr(play.env, "close", lambda: None)()
+        ability(play.env, "close")()
     return Trajectory(play.request, tuple(play.steps), play.status or Status.CUT)
 
 

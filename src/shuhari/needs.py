@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.columns import of_rows
 from shuhari.data import EMPTY, Array, nearest
@@ -24,6 +25,9 @@ class Noise(Protocol):
 
     def uniform(self, index: int, *shape: int) -> Tensor: ...  # [rows, *shape] in (0, 1)
     def normal(self, index: int, *shape: int) -> Tensor: ...  # [rows, *shape]
+
+    @property
+    def keys(self) -> Array | None: ...  # [rows] uint64, of which each row's stream is a function; None where not alone
 
 
 class Dist(Protocol):
@@ -79,30 +83,33 @@ class Need:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """What a policy did in one context: action, logp [K], the weights' version, and what it knows (`info`: `support`,
-    `entropy`, `text`, ...; `environment`: the action as an environment takes it, where that is not the decision)."""
+    """What a policy did in one context: action, logp [K], the weights' version, what it knows (`info`: `support`,
+    `entropy`, `text`, ...), and the action as an environment takes it (`taken`), where that is not the decision."""
 
     action: Any
     logp: Array | None
     version: Any = 0
     info: Mapping[str, Any] = EMPTY
+    taken: Any = None
 
 
 @dataclass(frozen=True, eq=False)
 class Traces(Sequence[Trace]):
-    """Traces of dense decisions kept together: action [B, ...], logp [B, K] tensors, info of [B, ...]."""
+    """Traces of dense decisions kept together: action [B, ...], logp [B, K] tensors, info and `taken` of [B, ...]."""
 
     action: Tensor
     logp: Tensor
     version: int = 0
     info: Mapping[str, Any] = EMPTY
+    taken: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.action)
 
     def __getitem__(self, i: Any) -> Any:
         info = {k: v[i].numpy() for k, v in self.info.items()}
-        return Trace(self.action[i].numpy(), self.logp[i].numpy(), self.version, info)
+        taken = None if self.taken is None else self.taken[i].numpy()
+        return Trace(self.action[i].numpy(), self.logp[i].numpy(), self.version, info, taken)
 
 
 def distinct(needs: Iterable[Need]) -> list[Need]:
@@ -174,7 +181,7 @@ def evaluate(
 
 def packs(needs: Iterable[Need], models: Mapping[str, Any]) -> bool:
     """Whether all models that `needs` ask run rows without padding (`Model.packs`)."""
-    return all(getattr(role_model(models, r), "packs", False) for n in needs for r in n.roles)
+    return all(ability(role_model(models, r), "packs") for n in needs for r in n.roles)
 
 
 def role_model(models: Mapping[str, Any], role: str) -> Any:

@@ -29,11 +29,12 @@ from shuhari.events import Collected, Committed, Event
 from shuhari.learners.gradient import Part, Term, trained
 from shuhari.learners.loss import Loss
 from shuhari.loop import collect, state
+from shuhari.loop.collect import default_weights
 from shuhari.loop.context import Context
 from shuhari.loop.evaluation import Evaluation, evaluate
 from shuhari.loop.roles import Role, cast_roles, load_weights, weights
 from shuhari.measure import Meter
-from shuhari.ports import Transform
+from shuhari.ports import Transform, is_vector
 from shuhari.rewards.function import Function
 from shuhari.rollouts.episode import Episode
 from shuhari.store import checkpoint
@@ -66,7 +67,7 @@ class Session:
 
         problems: `Problem`s, prompts, mappings with `prompt` and whatever a grader wants, or a number: that many of the
         task's next training problems (for lanes of environments: at least so many decisions)."""
-        ctx, lanes, count = self.ctx, hasattr(self.ctx.rollout, "collect"), isinstance(problems, int)
+        ctx, lanes, count = self.ctx, is_vector(self.ctx.rollout), isinstance(problems, int)
         if not (count or isinstance(problems, list | tuple)) or (problems < 1 if count else not problems) or n < 1:  # type: ignore[operator]
             told = "a number of problems or a list of them, and n, of at least 1"
             raise ValueError(f"sample was given {problems!r:.60} and n = {n}: expected {told}")
@@ -182,7 +183,7 @@ class Session:
         """Held-out scores of the task: `greedy`, and with `samples` > 1 also `mean` and `pass@k`."""
         measured, ctx = Evaluation(n=n, samples=samples, split=split), self.ctx
         ctx.serve()
-        rollout: Any = Episode() if hasattr(ctx.rollout, "collect") else ctx.rollout
+        rollout: Any = Episode() if is_vector(ctx.rollout) else ctx.rollout
         return evaluate(ctx, measured, rollout).scores(measured)
 
     def clone(self, role: str, of: str = "policy") -> None:
@@ -217,9 +218,8 @@ class Session:
         return {**parts, "models": dict(ctx.models), "optimiser": self.optimiser}
 
     def _tell(self, event: Event) -> None:
-        for _, listener in state.walk({**self._parts(), "models": self._built}):
-            if hasattr(listener, "observe"):
-                listener.observe(event)
+        for listener in state.listeners({**self._parts(), "models": self._built}):
+            listener.observe(event)
 
     def _next(self, n: int) -> list[Problem]:
         source, at = self.ctx.task.problems("train"), self._calls["at"]
@@ -253,7 +253,8 @@ def session(
     a path of a Hugging Face directory is a causal model. models: further roles. task: None is text without a grade.
     rollout: None is `single`, or `episode` where the task has environments. rewards: a function
     `f(prompts, completions, **columns)`, a list of them, or name -> function or component; `weights`: what each reward
-    name counts in the column `reward` (the graders' 1 each; without any, the task's `score`, of environments `task`).
+    name counts in the column `reward` (the graders' that count by themselves, 1 each; without any, the task's `score`,
+    of environments `task`).
     trains: the roles that the optimiser owns. threads: 0 leaves torch's. tokens: the largest padded micro-batch, None
     for no limit.
     Raises RecipeError for a mistake in a name or a table.
@@ -269,15 +270,12 @@ def session(
         if not isinstance(functions, Mapping):
             functions = {getattr(f, "__name__", f"reward{i}"): f for i, f in enumerate(functions)}
         graders = {name: _grader(name, r) for name, r in functions.items()}
-        text = made.spaces() is None
-        usual = {name: 1.0 for name in graders} or {"score" if text else "task": 1.0}
-        ctx.rewards, ctx.weights, ctx.sampling = graders, dict(weights or usual), sampling
-        if isinstance(made, Prompts) and not graders:
-            ctx.weights = {}
+        ctx.rewards, ctx.sampling = graders, sampling
+        ctx.weights = dict(weights) or default_weights(made, graders)
         roles = {name: Role(_made("model", m)) for name, m in {"policy": model, **models}.items()}
         cast_roles(roles, ctx.models, made, seed, EMPTY)
         if rollout is None:
-            rollout = "single" if text and _plays(made) is None else "episode"
+            rollout = "single" if made.spaces() is None and _plays(made) is None else "episode"
         ctx.rollout = _made("rollout", rollout)
         ctx.open(ctx.rollout, made, "session")
         return Session(ctx, _made("optimiser", optimiser), tuple(trains))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -94,6 +94,7 @@ class Mix:
 @dataclass
 class Lanes:
     lanes: int = 2
+    unit: ClassVar[str] = "decision"
 
     def collect(self, n: int, ctx: Any) -> Any: ...
 

@@ -60,8 +60,8 @@ def rows_of(contexts: Any, traces: Any, sampling: Sampling) -> Batch:
     """The batch that a run would learn from: one row a trace."""
     trajectories = []
     for i, trace in enumerate(traces):
-        info = {k: v for k, v in trace.info.items() if k != "environment"}
-        step = Step.of(picked_rows(contexts, i), trace.action, trace.logp, trace.version, info=info, sampling=sampling)
+        known: Any = {"info": trace.info, "sampling": sampling}
+        step = Step.of(picked_rows(contexts, i), trace.action, trace.logp, trace.version, **known)
         trajectories.append(Trajectory(Request(Problem("t", str(i), None), 1, sampling), (step,)))
     return pack(trajectories)
 

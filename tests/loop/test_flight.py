@@ -182,8 +182,9 @@ class Asked:
     def __init__(self, staleness: int) -> None:
         self.gates: dict[str, asyncio.Event] = {}
         self.asked, self.failing = 0, ""
+        engine = SimpleNamespace(staleness=staleness, forget=lambda _: None)
         self.ctx: Any = SimpleNamespace(
-            version=0, engine=SimpleNamespace(staleness=staleness, forget=lambda _: None), rollout=self,
+            version=0, engine=engine, staleness=staleness, async_engine=engine, rollout=self,
             problems=[], groups=[], next_row=0,
             weights={}, reward_names=set(), charge=lambda *_: None, stamped=lambda r, tag: r, accepts={},
         )  # fmt: skip

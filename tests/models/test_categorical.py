@@ -70,7 +70,7 @@ def test_a_table_starts_uniform_and_learns_a_row_at_a_time() -> None:
     assert torch.equal(table.module.logits, torch.zeros(3, 2))
     traces = table.sample(torch.tensor([1, 3]), Sampling(), noise=CounterNoise(keys(0, n=2)))
     assert traces.logp.flatten().tolist() == pytest.approx([np.log(0.5)] * 2)
-    assert torch.equal(traces.info["environment"], traces.action + 4)
+    assert torch.equal(traces.taken, traces.action + 4)
     batch = Batch(
         {
             "mask": torch.ones(2, 1, dtype=torch.bool),
@@ -87,7 +87,7 @@ def test_actions_are_counted_from_zero_and_the_environment_gets_its_own() -> Non
     policy = CategoricalPolicy(hidden=())
     policy.build(SimpleNamespace(spaces=lambda: (spaces.Box(-1, 1, (2,)), spaces.Discrete(2))))
     traces = policy.sample(torch.zeros(5, 2), Sampling(), noise=CounterNoise(keys(0, n=5)))
-    assert "environment" not in traces.info and set(traces.action.tolist()) <= {0, 1}
+    assert traces.taken is None and set(traces.action.tolist()) <= {0, 1}
     assert traces.logp.shape == (5, 1)
 
 

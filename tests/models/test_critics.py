@@ -96,7 +96,7 @@ def test_epsilon_greedy_samples_as_often_as_it_says() -> None:
     assert stats.chisquare(np.bincount(traces.action, minlength=4), n * p).pvalue > 1e-3
     np.testing.assert_allclose(traces.logp[:, 0].exp(), p[traces.action], rtol=1e-6)
     assert traces.info["epsilon"].shape == (n, 1)
-    assert torch.equal(traces.info["environment"], traces.action + 1)
+    assert torch.equal(traces.taken, traces.action + 1)
 
 
 def test_an_ensemble_values_context_and_action_together() -> None:

@@ -97,8 +97,8 @@ def test_the_environment_gets_actions_scaled_to_its_bounds() -> None:
     contexts = 3 * torch.randn(500, 3)
     traces = made(DeterministicPolicy(noise=0.8)).sample(contexts, Sampling(), noise=noise(500))
     low, high = torch.from_numpy(BOUNDS.low), torch.from_numpy(BOUNDS.high)
-    torch.testing.assert_close(traces.info["environment"], low + (traces.action + 1) / 2 * (high - low))
-    assert all(BOUNDS.contains(a.numpy()) for a in traces.info["environment"])
+    torch.testing.assert_close(traces.taken, low + (traces.action + 1) / 2 * (high - low))
+    assert all(BOUNDS.contains(a.numpy()) for a in traces.taken)
     assert float(traces.action.abs().max()) == 1.0  # some are clipped: the check is not empty
 
 

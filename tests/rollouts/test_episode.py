@@ -85,7 +85,7 @@ def asked(n=1, **fields):
 
 
 def move(k):
-    return Trace(np.array(k % 2), np.float32([-0.5]), 4, {"environment": np.array(10 + k)})
+    return Trace(np.array(k % 2), np.float32([-0.5]), 4, taken=np.array(10 + k))
 
 
 @pytest.mark.parametrize("waits", [False, True])

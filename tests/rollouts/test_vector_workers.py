@@ -46,7 +46,7 @@ class Elementwise:
 def context(model: Any) -> Any:
     spent: dict[str, float] = {}
     charge = lambda what, n: spent.update({what: spent.get(what, 0) + n})  # noqa: E731
-    return SimpleNamespace(models={"policy": model}, version=0, at=lambda x: x, charge=charge, spent=spent)
+    return SimpleNamespace(models={"policy": model}, version=0, sampling=Sampling(), at=lambda x: x, charge=charge, spent=spent)
 
 
 def opened(task: Any, **fields: Any) -> VectorRollout:

@@ -46,7 +46,7 @@ class Guided:
             taught = float(torch.rand((), generator=ctx.rng(*key, "who"))) < request.info["beta"]
             role, trace = (teacher, guide) if taught else ("policy", mine)
             info = {"guide": guide.action[None], "snapshot": env.snapshot(), "frame": env.frame, "frames": env.frames}
-            after, reward, status = env.step(trace.info.get("environment", trace.action))
+            after, reward, status = env.step(trace.action if trace.taken is None else trace.taken)
             fields: dict[str, Any] = {"reward": reward, "role": role, "info": info}
             parent = len(steps) - 1 if steps else None
             steps.append(Step.of(seen, trace.action, trace.logp, trace.version, parent=parent, **fields))

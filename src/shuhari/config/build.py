@@ -9,13 +9,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from shuhari.abilities import lacking
 from shuhari.config.overlay import USE, RecipeError, budgets, dotted
 from shuhari.config.settings import Settings, plain
 from shuhari.data import EMPTY, Number, Sampling, nearest
+from shuhari.loop.collect import default_weights, ungraded
 from shuhari.loop.evaluation import Evaluation
 from shuhari.loop.roles import Role
-from shuhari.ports import Curriculum, Engine, Follow, Learner, Reward, Rollout, Task, Transform
-from shuhari.rewards.function import Function
+from shuhari.ports import (
+    Curriculum,
+    Engine,
+    Follow,
+    Learner,
+    Reward,
+    Rollout,
+    Task,
+    Transform,
+    VectorRollout,
+    ability,
+    is_vector,
+)
 
 __all__ = ["Components", "Keeping", "component", "stage_components"]
 
@@ -50,7 +63,7 @@ class Components:
     models: Mapping[str, Role]
     engine: Engine
     curriculum: Curriculum
-    rollout: Rollout
+    rollout: Rollout | VectorRollout
     learners: Mapping[str, Learner]
     n: int = 1
     sampling: Sampling = Sampling()  # noqa: RUF009  (frozen)
@@ -89,9 +102,9 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
         raise RecipeError("task", "missing: a recipe needs [task] with a name")
     task = made.task(table["task"])
     rollout, n, sampling = _rollout(made, table.get("rollout", EMPTY))
-    lanes = hasattr(rollout, "collect")
+    lanes = is_vector(rollout)
     engine = _section(made, "engine", table)
-    stale: int = getattr(engine, "staleness", 0)
+    stale: int = ability(engine, "staleness")
     if lanes and stale:
         told = "lanes of environments are learnt from as they are stepped: leave it at 0, or play whole episodes"
         raise RecipeError("engine.staleness", f"{stale}: {told}")
@@ -108,7 +121,7 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
         made.defaults["micro_batch"] = MICRO_BATCH
     learners = _learners(made, table, cut, lanes)
     collect = {k: made.component("transform", v, _at("collect", k), k) for k, v in ordered(table, "collect")}
-    if _ungraded(task, rewards):
+    if ungraded(task, rewards):
         _check_graded(name, learners, collect)
     return Components(
         name=name,
@@ -201,21 +214,16 @@ def _rollout(made: Settings, table: Mapping[str, Any]) -> tuple[Any, int, Sampli
         raise RecipeError("rollout.n", f"{n}: expected at least 1 sample a problem")
     sampling = made.instance(Sampling, table.get("sampling", EMPTY), "rollout.sampling", "sampling")
     rest = {k: v for k, v in table.items() if k not in ("n", "sampling")}
-    return made.component("rollout", rest, "rollout", USE["rollout"]), n, sampling
-
-
-def _ungraded(task: Any, rewards: Mapping[str, Reward]) -> bool:
-    """Whether nothing grades: neither a reward of the recipe, nor a task that says so of itself."""
-    return getattr(task, "ungraded", False) and not rewards
+    rollout = made.component("rollout", rest, "rollout", USE["rollout"])
+    if lacking(rollout, "group") and not lacking(rollout, "collect") and not is_vector(rollout):
+        told = "expected group(request, ctx), or unit = 'decision', which says that it is asked for so many decisions"
+        raise RecipeError("rollout", f"{type(rollout).__name__} has collect(n, ctx) alone: {told}")
+    return rollout, n, sampling
 
 
 def _weights(made: Settings, table: Any, task: Any, rewards: Mapping[str, Reward]) -> dict[str, Number]:
-    """Where the recipe gives none: 1 for each function that grades, else for the task's own measure, if it has one."""
-    if table is None and _ungraded(task, rewards):
-        return {}
     if table is None:
-        functions = [reward.name for reward in rewards.values() if isinstance(reward, Function)]
-        return dict.fromkeys(functions or ["score" if task.spaces() is None else "task"], 1.0)
+        return {**default_weights(task, rewards)}
     if not isinstance(table, Mapping) or not table:
         raise RecipeError("reward.weights", f"{table!r}: expected a table of reward names and their weights")
     return {k: made.value(Number, v, f"reward.{dotted(('weights', k))}") for k, v in table.items()}
@@ -264,8 +272,8 @@ def _learner(made: Settings, name: str, where: str, entry: dict[str, Any], cut: 
     learner: Learner = made.component(
         "learner", table, where or "learner", "gradient", {"tokens": cut, "name": name}, places
     )
-    for key, part in getattr(learner, "parts", EMPTY).items():
-        if not getattr(part, "terms", True):
+    for key, part in ability(learner, "parts").items():
+        if not part.terms:
             raise RecipeError(f"{at['part']}.{dotted((key, 'terms'))}", "no terms: nothing to minimise")
     return learner
 
@@ -277,7 +285,7 @@ def arithmetic(stage: Components) -> str:
     """One line: what a step collects, how often it is learnt from, and in what pieces."""
     out = []
     for name, learner in stage.learners.items():
-        parts = getattr(learner, "parts", EMPTY)
+        parts = ability(learner, "parts")
         out.append((f"{name}: " if len(stage.learners) > 1 else "") + _drawn(learner.buffer, stage.n))
         for part_name, part in parts.items():
             m, e = part.minibatches, part.epochs
@@ -288,14 +296,14 @@ def arithmetic(stage: Components) -> str:
 
 
 def _drawn(buffer: Any, n: int) -> str:
-    size = getattr(buffer, "size", None)
+    size, unit = ability(buffer, "size"), ability(buffer, "unit")
     if size is None:
         return type(buffer).__name__.lower()
-    if not hasattr(buffer, "unit"):
+    if unit is None:
         return f"{size} rows of {type(buffer).__name__.lower()}"
     return (
         f"{_count(size, 'problem')} x {n} = {_count(size * n, 'row')}"
-        if buffer.unit == "group"
+        if unit == "group"
         else f"{size} decisions"
     )
 

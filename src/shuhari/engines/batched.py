@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,6 +17,7 @@ from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Traje
 from shuhari.needs import Need, Trace, evaluate
 from shuhari.noise import CounterNoise
 from shuhari.pack import dense, pack
+from shuhari.ports import ability
 
 T = TypeVar("T")
 BLOCK = 16  # decisions whose noise is drawn at once
@@ -61,15 +62,16 @@ def sampled(model: Any, calls: Sequence[Call], tokens: int, version: int) -> lis
         block = min(BLOCK, sampling.max_new) if text else 1
         with torch.no_grad():
             traces += model.sample(rows, sampling, noise=CounterNoise(noise[part], block))
-    done = iter([stamped(Trace(t.action, t.logp, version, t.info), model) for t in traces])
+    done = iter([stamped(replace(t, version=version), model) for t in traces])
     return [[next(done) for _ in range(len(c.keys))] for c in calls]
 
 
 def stamped(trace: Trace, model: Any) -> Trace:
     """With `info["text"]`, where it is tokens and the model can read them."""
-    if not is_tokens(trace.action) or not hasattr(model, "decode"):
+    decode = ability(model, "decode")
+    if not is_tokens(trace.action) or decode is None:
         return trace
-    return Trace(trace.action, trace.logp, trace.version, {**trace.info, "text": model.decode(trace.action)})
+    return replace(trace, info={**trace.info, "text": decode(trace.action)})
 
 
 def scored(models: Mapping[str, Any], queries: Sequence[Query]) -> list[Mapping[str, Array]]:

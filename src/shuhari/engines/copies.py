@@ -6,6 +6,8 @@ import copy
 from collections.abc import Iterable
 from typing import Any
 
+from shuhari.ports import ability
+
 
 class Copies:
     """A copy of every model, taken at each sync. Whether weights have moved cannot be told: fused kernels hide it."""
@@ -16,7 +18,7 @@ class Copies:
     def renew(self, models: Iterable[Any]) -> None:
         """Take the weights as they are now."""
         made = {}
-        for model in {id(m): m for m in models if hasattr(m, "module")}.values():
+        for model in {id(m): m for m in models if ability(m, "module") is not None}.values():
             known = self._made.get(id(model))
             if known is None:
                 made[id(model)] = model, copy.deepcopy(model)

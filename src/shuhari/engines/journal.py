@@ -1,7 +1,7 @@
 """What an engine has told groups that are still in flight, so that a resumed run need not ask for it again.
 
-A call is named by its key and by what was asked; it is kept under the group that asked (`ASKER`), with the loop's time
-of its answer, until that group has been learnt from. Of calls that run, what they have said so far is kept.
+A call is named by its key and by what was asked; it is kept under the group that asked (`CURRENT_GROUP`), with the
+loop's time of its answer, until that group has been learnt from. Of calls that run, what they have said so far is kept.
 """
 
 from __future__ import annotations
@@ -9,16 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from contextvars import ContextVar
 from typing import Any
 
 from shuhari.data import code
 from shuhari.loop.clock import VirtualLoop
 from shuhari.needs import Trace
+from shuhari.ports import CURRENT_GROUP, REPLAYING
 from shuhari.store import codec
-
-ASKER: ContextVar[str] = ContextVar("asker", default="")  # the key of the request whose group runs now
-QUIET: ContextVar[bool] = ContextVar("quiet", default=False)  # what runs now was charged before the run was resumed
 
 Calls = dict[str, dict[str, dict[str, Any]]]  # asker -> call -> what is known of it
 
@@ -35,7 +32,7 @@ class Journal:
 
     def name(self, *asked: Any) -> str:
         """The name of a call of the group that runs now: what was asked, and how often before. Empty outside of one."""
-        if not (asker := ASKER.get()):
+        if not (asker := CURRENT_GROUP.get()):
             return ""
         what = f"{code(codec.dumps(asked)):x}"
         count = self._asked.setdefault(asker, Counter())
@@ -60,9 +57,9 @@ class Journal:
 
     async def known(self, call: str) -> Any:
         """The answer from before, at its time where time is virtual; None where there is none."""
-        known = self.before.get(ASKER.get(), {}).pop(call, None)
+        known = self.before.get(CURRENT_GROUP.get(), {}).pop(call, None)
         if known is None:
-            QUIET.set(False)
+            REPLAYING.set(False)
             return None
         loop = asyncio.get_running_loop()
         if isinstance(loop, VirtualLoop) and known["at"] > loop.time():
@@ -73,9 +70,10 @@ class Journal:
 
     def half(self, call: str) -> Mapping[str, Any] | None:
         """What a call had said that was not answered."""
-        return self.begun.get(ASKER.get(), {}).pop(call, None)
+        return self.begun.get(CURRENT_GROUP.get(), {}).pop(call, None)
 
 
 def plain(trace: Trace) -> dict[str, Any]:
     """A trace as the codec takes it."""
-    return {"action": trace.action, "logp": trace.logp, "version": trace.version, "info": dict(trace.info)}
+    known = {"action": trace.action, "logp": trace.logp, "version": trace.version, "info": dict(trace.info)}
+    return known if trace.taken is None else {**known, "taken": trace.taken}

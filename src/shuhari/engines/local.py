@@ -16,12 +16,13 @@ from typing import Any
 from shuhari.data import EMPTY, Array, Sampling, Step, is_tokens
 from shuhari.engines.batched import Call, Query, alike, asked, fail, sampled, scored, stamped
 from shuhari.engines.copies import Copies
-from shuhari.engines.journal import ASKER, Journal, plain
+from shuhari.engines.journal import Journal, plain
 from shuhari.loop.clock import Virtual
 from shuhari.models.text.pretrained import dtype_of
 from shuhari.models.text.rows import NoRoom, Row
 from shuhari.needs import Trace, role_model
 from shuhari.noise import keys
+from shuhari.ports import CURRENT_GROUP, ability
 from shuhari.profile import spanned
 from shuhari.registry import register
 
@@ -42,8 +43,8 @@ class Local:
     clock, with which an asynchronous run repeats bit by bit.
 
     What a draw gives depends on the run's `seed`, its key and its number among the n only, not on what else is waiting.
-    A model may have a `limit`, the longest row of tokens that it reads: a call beyond it fails alone. The run sets
-    `seed` and `charge`; charged are `tokens` (drawn) and `prompt_tokens` (read).
+    A model may have a `limit`, the longest row of tokens that it reads: a call beyond it fails alone. Charged are
+    `tokens` (drawn) and `prompt_tokens` (read).
     """
 
     tokens: int = 0
@@ -78,6 +79,10 @@ class Local:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._woken = False  # whether a flush is due
         self._timer: asyncio.Handle | None = None  # of the next step of the decoders
+
+    def open(self, seed: int, charge: Callable[[str, float], None]) -> None:
+        """Draw by `seed` from now on, and charge what is drawn and read."""
+        self.seed, self.charge = seed, charge
 
     def sync(self, models: Mapping[str, Any], version: int) -> None:
         """From now on these models answer, as they are now, and what they decide carries this version. Rows that are
@@ -114,7 +119,8 @@ class Local:
         future: asyncio.Future[list[Trace]] = self._here().create_future()
         began = (self._journal.half(name) if name else None) or {"place": self._places, "began": ()}
         self._places = max(self._places, began["place"] + 1)
-        call = Call(name, role, context, sampling, keys(self.seed, *key, n=n), ASKER.get(), future=future, **began)
+        row_keys, asker = keys(self.seed, *key, n=n), CURRENT_GROUP.get()
+        call = Call(name, role, context, sampling, row_keys, asker, future=future, **began)
         self._calls.append(call)
         self._wake()
         try:
@@ -140,13 +146,13 @@ class Local:
         self._wake()
         columns = await future
         if name:
-            self._journal.keep(ASKER.get(), name, dict(columns), self._here().time())
+            self._journal.keep(CURRENT_GROUP.get(), name, dict(columns), self._here().time())
         self.charge("scored_tokens", float(len(step.mask) + (len(context) if is_tokens(context) else 1)))
         return columns
 
     def _fits(self, role: str, context: Any, more: int) -> None:
         """Refuse here what would fail the whole forward: a text that with `more` tokens is longer than its model."""
-        limit = getattr(self.models.get(role), "limit", None) if is_tokens(context) else None
+        limit = ability(self.models.get(role), "limit") if is_tokens(context) else None
         if limit is not None and not 1 <= len(context) <= limit - more:
             raise NoRoom(len(context), limit, more)
 
@@ -262,7 +268,7 @@ class Local:
         """The decoder of a role's model, with the weights of the last sync; None where it has none."""
         model = self.models.get(role)
         if id(model) not in self._decoders:
-            source = self._synced(role) if hasattr(model, "decoder") else None
+            source = self._synced(role) if ability(model, "decoder") is not None else None
             self._decoders[id(model)] = model, None if source is None else source.decoder(**self._settings)
             self._stale.add(id(model))
         decoder = self._decoders[id(model)][1]

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from shuhari.ports import Durations
+
 
 @dataclass(frozen=True)
 class Virtual:
@@ -87,6 +89,6 @@ class _Jumping(selectors.SelectSelector):
         return []
 
 
-def new_loop(virtual: Virtual | None) -> asyncio.AbstractEventLoop:
+def new_loop(virtual: Durations | None) -> asyncio.AbstractEventLoop:
     """The event loop of a run."""
     return asyncio.new_event_loop() if virtual is None else VirtualLoop()

@@ -5,24 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from shuhari.batch import Batch
 from shuhari.data import ContractError, Request, Trajectory, altered, nearest
-from shuhari.engines.journal import QUIET
 from shuhari.pack import pack
+from shuhari.ports import REPLAYING, LoopCtx, Reward, Rollout, Task, ability
 from shuhari.profile import span, spanned, stretches, work
-
-if TYPE_CHECKING:
-    from shuhari.loop.context import Context
-    from shuhari.ports import Rollout
 
 _UNGRADED = "neither the task (has a file answers?) nor a [reward.<name>] does, and buffers of data need neither"
 
 
-async def groups(requests: Sequence[Request], ctx: Context, *, tag: str = "") -> Batch:
+async def groups(requests: Sequence[Request], ctx: LoopCtx, *, tag: str = "") -> Batch:
     """Roll out and grade each request, side by side; rows in request order. A rollout that raises is counted, shown,
     and leaves its group out."""
     stamped = [ctx.stamped(r, tag) for r in requests]
@@ -32,7 +28,7 @@ async def groups(requests: Sequence[Request], ctx: Context, *, tag: str = "") ->
 
 
 @spanned("pack")
-def packed(groups: Sequence[list[Trajectory]], ctx: Context, *, probe: bool = False) -> Batch:
+def packed(groups: Sequence[list[Trajectory]], ctx: LoopCtx, *, probe: bool = False) -> Batch:
     """Graded groups as the rows of a batch, in their order; an empty group is one whose rollout failed. Raises
     RuntimeError where all have failed."""
     if groups and not any(groups):
@@ -47,7 +43,7 @@ def packed(groups: Sequence[list[Trajectory]], ctx: Context, *, probe: bool = Fa
     return rewarded(batch, ctx, silent=any_silent(trajectories), probe=probe)
 
 
-def lanes(n: int, ctx: Context) -> Batch:
+def lanes(n: int, ctx: LoopCtx) -> Batch:
     """At least n decisions of the rollout's lanes of environments, which write rows directly."""
     rollout: Any = ctx.rollout
     with span("generate"):
@@ -57,7 +53,7 @@ def lanes(n: int, ctx: Context) -> Batch:
     return batch
 
 
-def rewarded(batch: Batch, ctx: Context, *, silent: bool = False, probe: bool = False) -> Batch:
+def rewarded(batch: Batch, ctx: LoopCtx, *, silent: bool = False, probe: bool = False) -> Batch:
     """With the column `reward`: the sum of `reward/<name>`, weighted (by schedules, too); NaN (ungraded) where a name
     is missing.
 
@@ -86,7 +82,21 @@ def rewarded(batch: Batch, ctx: Context, *, silent: bool = False, probe: bool = 
     return batch.put({"reward": ungraded if total is None else total})
 
 
-async def group(request: Request, rollout: Rollout, ctx: Context) -> list[Trajectory]:
+def ungraded(task: Task, rewards: Mapping[str, Reward]) -> bool:
+    """Whether nothing grades: neither a reward, nor a task that says so of itself."""
+    return ability(task, "ungraded") and not rewards
+
+
+def default_weights(task: Task, rewards: Mapping[str, Reward]) -> dict[str, float]:
+    """Reward name -> weight where none are given: 1 for each reward that counts by itself (`Reward.counts`), else for
+    the task's own measure, if it has one."""
+    if ungraded(task, rewards):
+        return {}
+    named = [ability(reward, "name") or key for key, reward in rewards.items() if ability(reward, "counts")]
+    return dict.fromkeys(named or ["score" if task.spaces() is None else "task"], 1.0)
+
+
+async def group(request: Request, rollout: Rollout, ctx: LoopCtx) -> list[Trajectory]:
     """One stamped request rolled out and graded; empty where the rollout raised, which is counted and shown."""
     unknown = set(request.settings) - set(rollout.accepts)
     if unknown:
@@ -96,14 +106,14 @@ async def group(request: Request, rollout: Rollout, ctx: Context) -> list[Trajec
     except (MemoryError, FloatingPointError, ContractError):
         raise
     except Exception as error:
-        QUIET.set(False)  # a group that had failed before is not asked for again
+        REPLAYING.set(False)  # a group that had failed before is not asked for again
         ctx.complain("failed_rollouts", error)
         return []
-    QUIET.set(False)
+    REPLAYING.set(False)
     return await graded(found, ctx)
 
 
-async def graded(group: Sequence[Trajectory], ctx: Context, until: str = "") -> list[Trajectory]:
+async def graded(group: Sequence[Trajectory], ctx: LoopCtx, until: str = "") -> list[Trajectory]:
     """By the task, then by the rewards of the run in their order, each asked of what it was not asked before; a grader
     that raises gives None, is counted and shown.
 
@@ -130,7 +140,7 @@ def any_silent(trajectories: Iterable[Trajectory]) -> bool:
     return not all(spoke.values())
 
 
-async def _by_reward(group: Sequence[Trajectory], name: str, ctx: Context) -> list[Trajectory]:
+async def _by_reward(group: Sequence[Trajectory], name: str, ctx: LoopCtx) -> list[Trajectory]:
     reward, leaves = ctx.rewards[name], [len(t.paths()) for t in group]
     try:
         grades = list(await stretches("grade", reward.grade(group, ctx)))
@@ -145,14 +155,14 @@ async def _by_reward(group: Sequence[Trajectory], name: str, ctx: Context) -> li
     return [t.graded(grades[end - n : end], by=name) for t, n, end in zip(group, leaves, ends, strict=True)]
 
 
-def _by_task(t: Trajectory, ctx: Context) -> Trajectory:
+def _by_task(t: Trajectory, ctx: LoopCtx) -> Trajectory:
     """What its environment has paid counts as given by the task."""
     own = t.graded([_task_grade(t, path, ctx) for path in t.paths()], by="")
     paid = not own.graded_by[""] and any(s.reward for s in t.steps)
     return altered(own, graded_by={**own.graded_by, "": True}) if paid else own
 
 
-def _task_grade(trajectory: Trajectory, path: tuple[int, ...], ctx: Context) -> Mapping[str, Any] | None:
+def _task_grade(trajectory: Trajectory, path: tuple[int, ...], ctx: LoopCtx) -> Mapping[str, Any] | None:
     try:
         return ctx.task.grade(trajectory.request.problem, [trajectory.steps[i] for i in path])
     except Exception as error:

@@ -16,16 +16,27 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
+from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.data import Array, Number, Payload, Ramp, Request, Sampling, Trajectory, code, nearest
-from shuhari.engines.journal import ASKER, QUIET
 from shuhari.events import Event
 from shuhari.loop import collect
-from shuhari.loop.clock import Virtual, VirtualLoop, new_loop
+from shuhari.loop.clock import VirtualLoop, new_loop
 from shuhari.loop.flight import PATIENCE, Flight
 from shuhari.needs import Need, gather, role_model
 from shuhari.noise import CounterNoise, mix
-from shuhari.ports import Engine, Model, Reward, Rollout, Task
+from shuhari.ports import (
+    CURRENT_GROUP,
+    REPLAYING,
+    AsyncEngine,
+    Durations,
+    Engine,
+    Model,
+    Reward,
+    Rollout,
+    Task,
+    is_text,
+)
 from shuhari.profile import spanned
 
 T = TypeVar("T")
@@ -46,7 +57,8 @@ class Context:
         self.ledger: dict[str, float] = {}
         self.next_row = self.next_ticket = 0
         self.rollout: Rollout | None = None
-        self.opened: list[Any] = []  # rollouts whose lanes of environments are open
+        self.opened: list[Any] = []  # rollouts that are open
+        self._served: Engine | None = None  # the engine that was opened last
         self.rewards: Mapping[str, Reward] = {}
         self.weights: Mapping[str, Number] = {}
         self.reward_names: set[str] = set()  # all that was ever graded: one of these that is missing is ungraded
@@ -77,14 +89,14 @@ class Context:
         """The generator of a named stream in this phase of this step (a round of collection, a draw, an optimiser
         batch): the same name in another one is another stream. Of a group in flight it is that of the group: when it
         runs depends on the others."""
-        place: tuple[object, ...] = (asker,) if (asker := ASKER.get()) else (self.step, code(*self.within))
+        place: tuple[object, ...] = (asker,) if (asker := CURRENT_GROUP.get()) else (self.step, code(*self.within))
         return torch.Generator().manual_seed(code(self.seed, *place, *name))
 
     def noise(self, batch: Batch, name: str) -> CounterNoise:
         """Noise a row of the batch at hand, in this phase of this step: the same numbers however the batch is cut into
         micro-batches."""
         row = batch["_row"] if "_row" in batch else torch.arange(len(batch))
-        place: tuple[object, ...] = (asker, name) if (asker := ASKER.get()) else (self.step, name, *self.within)
+        place: tuple[object, ...] = (asker, name) if (asker := CURRENT_GROUP.get()) else (self.step, name, *self.within)
         return CounterNoise(mix(np.uint64(code(self.seed, *place)) + _row_keys(row)))
 
     @contextmanager
@@ -108,12 +120,12 @@ class Context:
         text = isinstance(prompt, str) or (
             isinstance(prompt, tuple) and all(isinstance(m, Mapping) for m in prompt) and prompt
         )
-        encode = getattr(role_model(self.models, role), "encode", None)
+        model = role_model(self.models, role)
         if not text:
             return prompt
-        if encode is None:
+        if not is_text(model):
             raise TypeError(f"the model of role {role!r} reads no text, but the prompt is {str(prompt)[:60]!r}")
-        return encode(prompt)
+        return model.encode(prompt)
 
     def text(self, ids: Payload, role: str = "policy") -> str:
         """Token ids of the role's model as text."""
@@ -126,14 +138,14 @@ class Context:
     @spanned("sync")
     def serve(self) -> None:
         """Give the engine the models as they are now."""
-        for name, value in (("seed", self.seed), ("charge", self.charge)):
-            if hasattr(self.engine, name):
-                setattr(self.engine, name, value)
+        if self.engine is not self._served:
+            ability(self.engine, "open")(self.seed, self.charge)
+            self._served = self.engine
         self.engine.sync(self.models, self.version)
 
     def charge(self, what: str, amount: float) -> None:
         """To the ledger, under the tag of what goes on (probes and evaluation are paid for, and apart)."""
-        if not (self.muted or QUIET.get()):
+        if not (self.muted or REPLAYING.get()):
             what = self._tag.get() + what
             self.ledger[what] = self.ledger.get(what, 0) + amount
 
@@ -159,9 +171,20 @@ class Context:
         return self._loop
 
     @property
-    def virtual(self) -> Virtual | None:
+    def virtual(self) -> Durations | None:
         """The modelled durations, where the engine has some."""
-        return getattr(self.engine, "virtual", None)
+        return ability(self.engine, "virtual")
+
+    @property
+    def staleness(self) -> int:
+        """How many versions of the weights after its beginning a group may be learnt from; above 0 groups stay in
+        flight over steps."""
+        return int(ability(self.engine, "staleness"))
+
+    @property
+    def async_engine(self) -> AsyncEngine | None:
+        """The engine, where groups stay in flight over steps: then it keeps what it has told them."""
+        return self.engine if self.staleness else None  # type: ignore[return-value]
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end. Where a loop runs in this thread already, as in a notebook, in another thread."""
@@ -185,16 +208,16 @@ class Context:
             self.charge("virtual_seconds", self.clock() - self.began)
 
     def open(self, rollout: Any, task: Task, name: str) -> None:
-        """Open the lanes of environments of a rollout that has any, once; they are closed with the run."""
-        if hasattr(rollout, "open") and all(rollout is not r for r in self.opened):
+        """Open a rollout that has something to open (lanes of environments), once; it is closed with the run."""
+        if all(rollout is not r for r in self.opened):
             self.opened.append(rollout)
-            rollout.open(task, self.key("rollout", name))
+            ability(rollout, "open")(task, self.key("rollout", name))
 
     def close(self) -> None:
         """Let go of what a run holds, and leave torch's threads as they were."""
         self.flight.drop()
         for held in (*self.opened, *self.rewards.values()):
-            getattr(held, "close", lambda: None)()
+            ability(held, "close")()
         if self._loop is not None:
             if left := asyncio.all_tasks(self._loop):  # of what was interrupted
                 for task in left:
@@ -245,7 +268,7 @@ class Context:
         """Count a failure of user code and keep its first messages: it is shown, and never becomes a reward of 0."""
         self.charge(what, 1)
         told = f"{what}{f' ({whose})' if whose else ''}: {type(error).__name__}: {error}"
-        if not (self.muted or QUIET.get()) and len(self.problems) < 5 and told not in self.problems:
+        if not (self.muted or REPLAYING.get()) and len(self.problems) < 5 and told not in self.problems:
             self.problems.append(told)
 
 

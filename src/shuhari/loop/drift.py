@@ -7,19 +7,15 @@ Axes: `B` rows.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from shuhari.batch import Batch
 from shuhari.data import Info, code
 from shuhari.needs import Need
-
-if TYPE_CHECKING:
-    from shuhari.loop.context import Context
+from shuhari.ports import LoopCtx, ability
 
 ROWS = 8  # rows of a step that are scored for the gap
 
 
-def drift(batch: Batch, ctx: Context) -> Info:
+def drift(batch: Batch, ctx: LoopCtx) -> Info:
     """Of a collected batch: `rollout/staleness`, the mean number of versions that a decision is old, and
     `rollout/staleness_max`, where something is in flight over steps; of text, `engine/gap` and `engine/gap_max`, the
     mean and largest absolute difference between the log-probability that the engine gave a decision and that of the
@@ -27,7 +23,7 @@ def drift(batch: Batch, ctx: Context) -> Info:
     if not len(batch):
         return {}
     info: Info = {}
-    if ctx.flight.staleness:
+    if ctx.staleness:
         old = (ctx.version - batch["version"])[batch["mask"]].float()
         if len(old):
             info = {"rollout/staleness": float(old.mean()), "rollout/staleness_max": float(old.max())}
@@ -36,7 +32,7 @@ def drift(batch: Batch, ctx: Context) -> Info:
     now = ((batch["version"] == ctx.version) & batch["logp"].isfinite()) | ~batch["mask"]
     rows = (now.all(1) & batch.decides).nonzero().squeeze(1)
     role = next((r for r in ctx.models if len(rows) and code(r) == int(batch["role"][rows[0]])), None)
-    if role is None or getattr(ctx.models[role], "kind", "") != "exact":
+    if role is None or ability(ctx.models[role], "kind") != "exact":
         return info
     few = batch.take(rows[batch["role"][rows] == code(role)][:ROWS])
     need = Need((role,), "log_prob")

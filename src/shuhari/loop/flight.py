@@ -15,17 +15,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from shuhari.abilities import ability
+from shuhari.batch import Batch
 from shuhari.data import Request, Trajectory
-from shuhari.engines.journal import ASKER, QUIET
 from shuhari.loop import collect
 from shuhari.loop.clock import VirtualLoop
-
-if TYPE_CHECKING:
-    from shuhari.batch import Batch
-    from shuhari.loop.context import Context
-    from shuhari.ports import Rollout
+from shuhari.ports import CURRENT_GROUP, REPLAYING, AsyncEngine, LoopCtx, Rollout
 
 PATIENCE = 5.0  # seconds that what was given up may take to end
 Select = Callable[[int, Any], Awaitable[Sequence[Request]]]
@@ -45,16 +42,11 @@ class Ticket:
 class Flight:
     """The groups in flight of one run, in the order they were asked for."""
 
-    def __init__(self, ctx: Context) -> None:
+    def __init__(self, ctx: LoopCtx) -> None:
         self.ctx = ctx
         self.tickets: list[Ticket] = []
         self.size = 0  # groups of a batch
         self._changed = asyncio.Event()
-
-    @property
-    def staleness(self) -> int:
-        """How many versions after its beginning a group may be learnt from."""
-        return int(getattr(self.ctx.engine, "staleness", 0))
 
     # ---------------------------------------------------------------- collecting
 
@@ -63,14 +55,14 @@ class Flight:
         flight: there are more than `want` where more are due, and fewer where `select` gives fewer. `first`: nothing of
         this step's batch is there yet; `left`: steps that may come after this one."""
         self.size = want if first else self.size
-        lack = want + int(max(0, min(self.staleness, left))) * self.size - len(self.tickets)
+        lack = want + int(max(0, min(self.ctx.staleness, left))) * self.size - len(self.tickets)
         if lack > 0:
             now = asyncio.get_running_loop().time()
             asked = [self.ctx.stamped(r, "") for r in await select(lack, self.ctx)]
             self._launch([Ticket(r, self.ctx.version, now) for r in asked])
         while True:
             self._raise()
-            due = [t for t in self.tickets if t.version + self.staleness <= self.ctx.version]
+            due = [t for t in self.tickets if t.version + self.ctx.staleness <= self.ctx.version]
             good = [t for t in self.tickets if t.group]
             if all(t.group is not None for t in (due if len(good) >= want else self.tickets)):
                 break
@@ -94,14 +86,18 @@ class Flight:
             ticket.task = asyncio.ensure_future(self._fly(ticket, rollout, again))
             ticket.task.add_done_callback(lambda _: self._changed.set())
 
+    def _engine(self) -> AsyncEngine:
+        engine = self.ctx.async_engine
+        assert engine is not None  # nothing else stays in flight over steps
+        return engine
+
     def _forget(self, ticket: Ticket) -> None:
-        if self.staleness:
-            engine: Any = self.ctx.engine
+        if (engine := self.ctx.async_engine) is not None:
             engine.forget(ticket.request.key)
 
     async def _fly(self, ticket: Ticket, rollout: Rollout, again: bool) -> None:
-        ASKER.set(ticket.request.key)
-        QUIET.set(again)
+        CURRENT_GROUP.set(ticket.request.key)
+        REPLAYING.set(again)
         ticket.group = await collect.group(ticket.request, rollout, self.ctx)
 
     def _raise(self) -> None:
@@ -120,7 +116,7 @@ class Flight:
         engine, end = self.ctx.engine, loop.time() + seconds
         await asyncio.sleep(0)  # the world outside is looked at between two turns of the loop
         await asyncio.sleep(0)
-        while loop.time() < end and (getattr(engine, "busy", False) or loop._ready):
+        while loop.time() < end and (ability(engine, "busy") or loop._ready):
             await asyncio.sleep(0)
 
     async def elapse(self, seconds: float) -> None:
@@ -151,8 +147,7 @@ class Flight:
              "group": None if t.group is None else tuple(t.group)}
             for t in self.tickets
         ]  # fmt: skip
-        engine: Any = self.ctx.engine
-        calls = engine.saved() if saved else {}
+        calls = self._engine().saved() if saved else {}
         return {"tickets": saved, "calls": calls, "time": loop.time() if isinstance(loop, VirtualLoop) else 0.0}
 
     def restore(self, tree: Mapping[str, Any]) -> None:
@@ -163,14 +158,14 @@ class Flight:
         if isinstance(loop, VirtualLoop):
             loop.at = min([t.at for t in tickets if t.group is None], default=tree["time"])
         if tickets:
-            engine: Any = ctx.engine
+            engine = self._engine()
             engine.load(tree["calls"])
             ctx.muted = isinstance(loop, VirtualLoop)
             ctx.wait(self._again(tickets, tree["time"], engine))
             ctx.muted = False
         ctx.breath = monotonic()
 
-    async def _again(self, tickets: list[Ticket], time: float, engine: Any) -> None:
+    async def _again(self, tickets: list[Ticket], time: float, engine: AsyncEngine) -> None:
         loop = asyncio.get_running_loop()
         for ticket in tickets:
             if ticket.group is not None:

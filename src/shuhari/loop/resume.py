@@ -19,6 +19,7 @@ from shuhari.loop import state
 from shuhari.loop.context import Context
 from shuhari.loop.evaluation import LastScores, basis
 from shuhari.loop.roles import load_weights, weights
+from shuhari.ports import ability
 from shuhari.profile import spanned
 from shuhari.store import Store, pick
 
@@ -114,7 +115,8 @@ def summary_of(run: Run) -> dict[str, Any]:
         "after": run.scores.values,
         "wall_s": run.progress.seconds(),
         "spent": run.ctx.ledger,
-        "repeatable": not any(getattr(e, "staleness", 0) and not e.virtual for e in engines),  # the real clock is not
+        # the real clock is not
+        "repeatable": not any(ability(e, "staleness") and not ability(e, "virtual") for e in engines),
     }
 
 

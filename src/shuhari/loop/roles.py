@@ -17,7 +17,7 @@ import torch
 from shuhari.config.overlay import RecipeError, dotted
 from shuhari.data import EMPTY, code, nearest
 from shuhari.needs import Need, distinct
-from shuhari.ports import Model, Task
+from shuhari.ports import Model, Task, ability
 from shuhari.profile import spanned
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _load(model: Model, weights: Mapping[str, Any], what: str) -> None:
     """Take over the weights by name; a head (`value`, `head`) that one of them lacks stays as it is. ValueError where
     a shape differs, or the rest is not the same: half of another architecture's weights is no start."""
     own = model.module.state_dict()
-    weights = getattr(model, "renamed", dict)(weights)  # under adapters
+    weights = ability(model, "renamed")(weights)  # under adapters
     if any(".lora_" in k for k in weights) and not any(".lora_" in k for k in own):
         raise ValueError(f"{what} have adapters, and the model here has none: give it the same `lora`, or as `path` "
                          "what `shuhari export` writes, where they are merged")  # fmt: skip

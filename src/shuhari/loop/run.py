@@ -22,7 +22,7 @@ from shuhari.loop.resume import finish, keep, open_store, restore
 from shuhari.loop.roles import cast_roles, check_roles
 from shuhari.measure import Meter, collected_info
 from shuhari.needs import Need
-from shuhari.ports import Learner, Transform
+from shuhari.ports import Learner, Transform, ability, is_vector
 from shuhari.store import Store
 from shuhari.transforms import apply as transformed
 
@@ -123,7 +123,7 @@ class Run:
         for learner in stage.learners.values():
             learner.bind(ctx.models)
         alive = {r: ctx.models[r] for r, role in stage.models.items() if role.model is not None}  # copies hear nothing
-        self.listeners = [c for _, c in state.walk({**stage.memories(), "models": alive}) if hasattr(c, "observe")]
+        self.listeners = state.listeners({**stage.memories(), "models": alive})
 
     def short(self) -> int:
         """What the buffers lack after their filters; a filter that rejects everything ends in an error."""
@@ -137,7 +137,7 @@ class Run:
     def collect(self, want: int) -> Batch:
         """Curriculum -> rollouts -> rewards -> rows, in request order; lanes of environments write rows directly."""
         ctx, stage = self.ctx, self.stage
-        if hasattr(stage.rollout, "collect"):
+        if is_vector(stage.rollout):
             return collect.lanes(want, ctx)
         first, left = self.rounds == 1, self.progress.left()
         self.meter.add("rollout/rounds", 1, first)  # how many there are in the step
@@ -182,7 +182,7 @@ class Run:
             ctx.flight.drop()  # nobody will learn from it
         if over or (every and self.progress.steps % every == 0):
             self._evaluate()
-        told: Info = {k: v for c in (stage.curriculum, stage.rollout) for k, v in getattr(c, "report", dict)().items()}
+        told: Info = {**ability(stage.curriculum, "report")(), **ability(stage.rollout, "report")()}
         evaluated = {f"evaluate/{k}": v for k, v in self.scores.values.items()} if self.scores.step == ctx.step else {}
         spent = {f"spent/{k}": v for k, v in ctx.ledger.items()}
         self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **told, **evaluated, **spent}

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from shuhari.abilities import ability
+
 
 def walk(root: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """(path, component) of `root` and of the components in its fields, mappings and tuples, each object once."""
@@ -20,7 +22,7 @@ def walk(root: Any, path: str = "") -> Iterator[tuple[str, Any]]:
                 yield from visit(value, f"{at}/{i}" if at else str(i))
         elif (
             id(x) not in seen
-            and (is_dataclass(x) or hasattr(x, "observe") or hasattr(x, "state"))
+            and (is_dataclass(x) or ability(x, "observe") is not None or ability(x, "state") is not None)
             and not isinstance(x, type)
         ):
             seen.add(id(x))
@@ -33,9 +35,14 @@ def walk(root: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     yield from visit(root, path)
 
 
+def listeners(root: Any) -> list[Any]:
+    """The components that hear events, in the order of the walk."""
+    return [c for _, c in walk(root) if ability(c, "observe") is not None]
+
+
 def memory(root: Any) -> dict[str, Any]:
     """path -> state of every component that has any."""
-    states = ((path, getattr(c, "state", None)) for path, c in walk(root))
+    states = ((path, ability(c, "state")) for path, c in walk(root))
     return {path: s for path, s in states if s is not None}
 
 

@@ -118,7 +118,7 @@ def sampled(
     is its own noise's alone.
 
     Log-probabilities are those of the distribution sampled; with `greedy` the action is the mode. `info`: `epsilon`
-    [B, 1] where there is a mixture; `environment` [B] or [B, M] where the environment counts actions from `start`."""
+    [B, 1] where there is a mixture; `taken` [B] or [B, M] where the environment counts actions from `start`."""
     t, e = first_temperature(sampling), uniform_share(sampling)
     logs = (logits if t == 1.0 else logits / t).log_softmax(-1)
     info: dict[str, Tensor] = {}
@@ -129,10 +129,9 @@ def sampled(
         action = logits.argmax(-1)
     else:
         action = (logs - (-noise.uniform(0, *logs.shape[1:]).log()).log()).argmax(-1)
-    if start is not None:
-        info["environment"] = action + start
     logp = logs.gather(-1, action.unsqueeze(-1))  # [B, 1], of joint choices [B, M, 1]
-    return Traces(action, logp.sum(1) if logits.dim() == 3 else logp, info=info)
+    taken = None if start is None else action + start
+    return Traces(action, logp.sum(1) if logits.dim() == 3 else logp, info=info, taken=taken)
 
 
 @register("model", "categorical")

@@ -190,9 +190,7 @@ class DiscreteQ:
                     logp = torch.where(action == best, logp, _log(p) if allowed is None else p.log())
             logp = logp.unsqueeze(1)
             info = {"epsilon": torch.full_like(logp, e)}
-            if self._start:
-                info["environment"] = action + self._start
-        return Traces(action, logp, info=info)
+        return Traces(action, logp, info=info, taken=action + self._start if self._start else None)
 
     def decision(self, taken: Tensor) -> dict[str, Tensor]:
         """The columns of decisions that the environment got as `taken` [B, ...]."""

@@ -74,7 +74,7 @@ class DeterministicPolicy:
     """tanh of an MLP, scaled to a bounded Box (Fujimoto et al. 2018). Honours greedy and epsilon (a uniform action).
 
     The decision, which critics see and the column `action` holds, lies in [-1, 1]; the environment gets it scaled to
-    its bounds (`info["environment"]`). `noise` > 0: the standard deviation of the exploration in units of the decision;
+    its bounds (`Traces.taken`). `noise` > 0: the standard deviation of the exploration in units of the decision;
     not under `greedy`. `normalise`: observations go through the running moments of what was collected."""
 
     hidden: tuple[int, ...] = (256, 256)
@@ -102,7 +102,7 @@ class DeterministicPolicy:
         return Clipped(mean, self._log_std(mean), batch["action"].view_as(mean), epsilon(batch))
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
-        """contexts [B, ...] -> action [B, A], logp [B, 1]; `info`: `environment` [B, A], `epsilon` [B, 1]."""
+        """contexts [B, ...] -> action [B, A], logp [B, 1], `taken` [B, A]; `info`: `epsilon` [B, 1]."""
         honour(sampling, ("greedy", "epsilon"), "deterministic")
         e = uniform_share(sampling)
         with torch.no_grad():
@@ -113,8 +113,7 @@ class DeterministicPolicy:
                     action = torch.where(*uniform_rows(noise, mean.shape[1], e), action)
             share = mean.new_full((len(mean), 1), e)
             made = Clipped(mean[:, None], self._log_std(mean[:, None]), action[:, None], share if e else None)
-            info = {"environment": self._scale(action), "epsilon": share}
-        return Traces(action, made.log_prob(), info=info)
+        return Traces(action, made.log_prob(), info={"epsilon": share}, taken=self._scale(action))
 
     def decision(self, taken: Tensor) -> dict[str, Tensor]:
         """The columns of decisions that the environment got as `taken` [B, ...]."""

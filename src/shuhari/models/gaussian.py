@@ -154,7 +154,7 @@ def _log_slope(u: Tensor) -> Tensor:
 class GaussianPolicy:
     """A diagonal Gaussian over a Box, standard deviation a parameter of its own (PPO). Honours greedy.
 
-    The decision is the unbounded action; the environment gets it clipped to its bounds (`info["environment"]`).
+    The decision is the unbounded action; the environment gets it clipped to its bounds (`Traces.taken`).
     `log_std`: its first value. `orthogonal`: PPO's initialisation, with `gain` in the last layer. `normalise`:
     observations go through the running moments of what was collected."""
 
@@ -182,14 +182,14 @@ class GaussianPolicy:
         return Gaussian(*(x.unsqueeze(1) for x in (mean, log_std, batch["action"].view_as(mean))))
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
-        """contexts [B, ...] -> action [B, A], logp [B, 1]; `info`: `environment` [B, A]."""
+        """contexts [B, ...] -> action [B, A], logp [B, 1]; where it is bounded, `taken` [B, A]."""
         honour(sampling, ("greedy",), "gaussian")
         with torch.no_grad():
             mean, log_std = self._parameters(contexts)
             action = mean if sampling.greedy else mean + log_std.exp() * noise.normal(0, mean.shape[1])
             logp = normal_log_prob(action, mean, log_std).unsqueeze(1)
-            info = {} if self._bounds is None else {"environment": action.clamp(*self._bounds)}
-        return Traces(action, logp, info=info)
+            taken = None if self._bounds is None else action.clamp(*self._bounds)
+        return Traces(action, logp, taken=taken)
 
     def observe(self, event: Event) -> None:
         self._inputs.observe(event)
@@ -208,7 +208,7 @@ class SquashedPolicy:
     """A Gaussian squashed by tanh and scaled to a bounded Box (SAC). Honours greedy and epsilon (a uniform action).
 
     The decision, which critics see and the column `action` holds, is tanh(u) in (-1, 1); the environment gets it scaled
-    to its bounds (`info["environment"]`); u is kept as the column `pre`, for exact scoring. log_std of u is held in
+    to its bounds (`Traces.taken`); u is kept as the column `pre`, for exact scoring. log_std of u is held in
     [`low`, `high`]. `normalise`: observations go through the running moments of what was collected."""
 
     hidden: tuple[int, ...] = (256, 256)
@@ -244,10 +244,10 @@ class SquashedPolicy:
                 u = torch.where(chosen, uniform.atanh(), u)
             action, logp = u.tanh(), (normal_log_prob(u, mean, log_std) - _log_slope(u)).unsqueeze(1)
             share = logp.new_full((len(logp), 1), e)
-            info = {"environment": self._scale(action), "pre": u.unsqueeze(1), "epsilon": share}
+            info = {"pre": u.unsqueeze(1), "epsilon": share}
             if e:
                 logp = mixed(logp, share, u.shape[1])
-        return Traces(action, logp, info=info)
+        return Traces(action, logp, info=info, taken=self._scale(action))
 
     def decision(self, taken: Tensor) -> dict[str, Tensor]:
         """The columns of decisions that the environment got as `taken` [B, ...]."""

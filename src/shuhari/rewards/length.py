@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
+from typing import ClassVar
 
 from shuhari.data import Number, Trajectory, paid
 from shuhari.ports import Ctx
@@ -22,6 +23,7 @@ class Length:
     `{from = 0, to = 1, over = 1, after = 100}`. Where `[reward.weights]` names rewards, name this one too.
     """
 
+    counts: ClassVar[bool] = False  # beside another measure
     name: str = "length"
     of: str = "score"
     solved: float = 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from shuhari.data import Number, Trajectory, nearest
 from shuhari.ports import Ctx
@@ -23,6 +24,7 @@ class Repetition:
     "Demystifying Long Chain-of-Thought Reasoning in LLMs", arXiv 2502.03373, at the end of the answer.)
     """
 
+    counts: ClassVar[bool] = False  # beside another measure
     name: str = "repetition"
     n: int = 4
     unit: str = "word"

@@ -13,7 +13,7 @@ from typing import Any
 
 from shuhari.data import Request, Status, Trajectory
 from shuhari.models.text.rows import NoRoom
-from shuhari.ports import Ctx, Environments, Window
+from shuhari.ports import Ctx, Environments, Window, ability
 from shuhari.registry import register
 from shuhari.rollouts.playing import EnvironmentFailed, Playing
 from shuhari.rollouts.single import Single
@@ -31,7 +31,7 @@ class Episode:
     Each call of a model is a step that continues the one before; a closing step holds the last context, with `cont` 0
     after FINISHED and 1 after TRUNCATED or CUT (by `max_steps`). A text that has outgrown the model after some
     decisions is TRUNCATED; one that leaves no room for the first raises. The environment gets what the policy's trace
-    calls `environment`, else its decoded `text`, else the action; its `step` may be a coroutine, which is given
+    has as `taken`, else its decoded `text`, else the action; its `step` may be a coroutine, which is given
     `timeout` seconds (0: no bound). One that raises, or takes longer, makes an ERROR trajectory of the steps so far,
     counted and shown as `errors`, with the message in `info["error"]`. The request's `prefix` is played first, decided
     by nobody.
@@ -88,5 +88,5 @@ async def _played(play: Playing, limit: int) -> Trajectory:
         play.ctx.complain("errors", error.__cause__ or error, "environment")
         return Trajectory(play.request, tuple(play.steps), Status.ERROR, {"error": str(error)})
     finally:
-        getattr(play.env, "close", lambda: None)()
+        ability(play.env, "close")()
     return play.trajectory()

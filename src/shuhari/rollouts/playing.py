@@ -15,7 +15,7 @@ import numpy as np
 
 from shuhari.data import Array, Payload, Request, Status, Step, Trajectory, Whole, is_tokens
 from shuhari.needs import Trace
-from shuhari.ports import Ctx, Window
+from shuhari.ports import Ctx, Window, ability
 
 
 class EnvironmentFailed(Exception):
@@ -57,8 +57,7 @@ class Playing:
 
     async def begin(self) -> None:
         """Reset the environment, which may ask models (`bind`) if it wants to."""
-        if (bind := getattr(self.env, "bind", None)) is not None:
-            bind(self.ctx, (self.request.key, "environment", self.number))
+        ability(self.env, "bind")(self.ctx, (self.request.key, "environment", self.number))
         first = self.env.reset(self.request.problem)
         self._restart(await first if inspect.isawaitable(first) else first)
 
@@ -121,17 +120,16 @@ class Playing:
         return trace
 
     def _keep(self, context: Payload, trace: Trace, *, decided: bool = True) -> None:
-        info = {k: v for k, v in trace.info.items() if k != "environment"}
         parent = len(self.steps) - 1 if self.steps else None
-        step = Step.of(context, trace.action, trace.logp, trace.version, parent=parent, role=self.role, info=info)
+        step = Step.of(context, trace.action, trace.logp, trace.version, parent=parent, role=self.role, info=trace.info)
         self.steps.append(step if decided else replace(step, mask=np.zeros_like(step.mask)))
         self.decided += decided
 
     def _taken(self, trace: Trace) -> Any:
         """What the environment gets of a decision."""
-        if (takes := getattr(self.env, "takes", None)) is not None:
+        if (takes := ability(self.env, "takes")) is not None:
             return takes(trace)
-        return trace.info.get("environment", trace.info.get("text", trace.action))
+        return trace.info.get("text", trace.action) if trace.taken is None else trace.taken
 
     def _see(self, action: Payload, observation: Any) -> str:
         """Move the context past an action and the answer to it; the answer as text, empty where it is none."""

@@ -19,7 +19,7 @@ from scipy.optimize import least_squares
 from scipy.special import expit
 
 from shuhari.data import ContractError, Problem, Request, Step, Trajectory, altered, is_tokens, paid
-from shuhari.ports import Ctx, Rollout
+from shuhari.ports import Ctx, Rollout, ability
 from shuhari.registry import register
 from shuhari.rollouts.single import Single
 
@@ -107,7 +107,7 @@ async def asked(
 ) -> tuple[list[Trajectory], list[float], float]:
     """(samples, graded by as many as the measure needs; the grades that there are; share shown) of round `j`, after a
     hint of about `share`. Round 0 without a hint draws what the request alone would have drawn."""
-    steps, shown = hinted(request.problem, share, ctx, getattr(by.of, "role", "policy"))
+    steps, shown = hinted(request.problem, share, ctx, ability(by.of, "role"))
     settings = {k: v for k, v in request.settings.items() if k != "hint"}
     ctx.charge("rounds", 1)
     key = f"{request.key}/{j}" if j else request.key

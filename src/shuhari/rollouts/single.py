@@ -43,10 +43,7 @@ class Single:
         return [Trajectory(request, (*prefix, self._step(context, t, parent)), ended(t)) for t in traces]
 
     def _step(self, context: Payload, trace: Trace, parent: int | None) -> Step:
-        info = trace.info
-        if "environment" in info:  # an action for no one: nothing is stepped
-            info = {k: v for k, v in info.items() if k != "environment"}
-        return Step.of(context, trace.action, trace.logp, trace.version, parent=parent, role=self.role, info=info)
+        return Step.of(context, trace.action, trace.logp, trace.version, parent=parent, role=self.role, info=trace.info)
 
 
 def ended(trace: Trace) -> Status:

@@ -11,6 +11,7 @@ from typing import Any
 
 from shuhari import registry
 from shuhari.data import Payload
+from shuhari.ports import ability
 
 
 def listing() -> list[dict[str, Any]]:
@@ -36,8 +37,8 @@ def _entry(name: str) -> dict[str, Any]:
         cls: Any = registry.find("task", name)
         entry["summary"] = (inspect.getdoc(cls) or "").partition("\n\n")[0].replace("\n", " ")
         entry["fields"] = {k: _default(p) for k, p in inspect.signature(cls).parameters.items()}
-        if hasattr(cls, "preview"):
-            shown = dict(cls.preview())
+        if (preview_of := ability(cls, "preview")) is not None:
+            shown = dict(preview_of())
             if "prompt" in shown:
                 entry["example"] = {"prompt": shown.pop("prompt"), "answer": shown.pop("answer", None)}
             entry.update(shown)

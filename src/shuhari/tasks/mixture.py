@@ -14,7 +14,7 @@ from typing import Any
 from shuhari.answers import Answers, listed
 from shuhari.data import Problem, Step, nearest
 from shuhari.models.text.tokenizers import PRINTABLE
-from shuhari.ports import Environment, Source, Task
+from shuhari.ports import Environment, Source, Task, ability
 from shuhari.registry import register
 from shuhari.tasks.source import Generated, Stream
 
@@ -65,7 +65,7 @@ class Mixture:
     @property
     def alphabet(self) -> str:
         """The characters of all members together; a member that names none may write any printable ASCII."""
-        own = [getattr(m.task, "alphabet", "") for m in self.tasks.values()]
+        own = [ability(m.task, "alphabet") for m in self.tasks.values()]
         return "".join(sorted(set().union(*(a or PRINTABLE for a in own)))) if any(own) else ""
 
     def problems(self, split: str) -> Source:

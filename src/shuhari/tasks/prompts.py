@@ -12,6 +12,8 @@ from shuhari.tasks.source import Listed
 class Prompts:
     """Text, without problems or a grade of its own."""
 
+    ungraded = True
+
     def problems(self, split: str) -> Listed:
         return Listed(())
 

@@ -34,7 +34,7 @@ def context(model, **fields):
         at=lambda x: x(spent.get("step", 0)) if isinstance(x, Ramp) else x,
         charge=lambda what, n: spent.update({what: spent.get(what, 0) + n}),
         spent=spent,
-        **fields,
+        **{"sampling": Sampling(), **fields},
     )
 
 
@@ -219,7 +219,7 @@ def test_a_chain_of_decisions_a_step_has_its_reward_at_the_last():
         trace = inner.sample(contexts, sampling, noise=noise)
         again = noise.uniform(1)  # a second index: the lanes' counter must move past both
         assert again.shape == (2,)
-        return SimpleNamespace(action=trace.action, logp=trace.logp.expand(-1, 3), info={})
+        return SimpleNamespace(action=trace.action, logp=trace.logp.expand(-1, 3), info={}, taken=None)
 
     rollout = opened(task, lanes=2)
     batch = rollout.collect(10, context(SimpleNamespace(sample=sample)))

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Array, Payload, Sampling, nearest
 from shuhari.models.critics import Values
@@ -80,7 +81,7 @@ class Causal:
     def build(self, task: Any) -> None:
         """Make or load tokenizer and weights. Raises ValueError for an unknown architecture, configuration key or
         tokenizer, and for an architecture whose logits are not a function of its last hidden state alone."""
-        if getattr(task, "spaces", lambda: None)() is not None:
+        if ability(task, "spaces")() is not None:
             raise ValueError("model 'causal' reads text, and this task has spaces of numbers: use another model")
         lm, self.text = pretrained.load(self.path) if self.path else self._scratch(task)
         if self.lora is not None:
@@ -159,9 +160,9 @@ class Causal:
         """One trace a context, as it is continued until its end token, a stop string, `max_new` tokens or the longest
         row that the model reads. An end token is a decision, `module.never` none; for `info` see `Row.trace`. Raises
         ValueError for settings that it cannot honour, NoRoom for a context that is empty or fills the model."""
-        row_keys: Any = getattr(noise, "keys", None)
+        row_keys = noise.keys
         decoder = None if row_keys is None else self.decoder(copy=False)  # no weight moves before it returns
-        if decoder is None:
+        if decoder is None or row_keys is None:
             stopped = self._stops(sampling.stop)
             return generate(
                 self.module, contexts, sampling, noise, ends=self.text.ends, pad=self.text.pad, stopped=stopped
@@ -242,7 +243,7 @@ class Causal:
 
     def _tokenizer(self, task: Any) -> Tokenizer:
         if self.tokenizer == "char":
-            return character_tokenizer(self.alphabet or getattr(task, "alphabet", ""))
+            return character_tokenizer(self.alphabet or ability(task, "alphabet"))
         if self.tokenizer == "bpe":
             return bpe_tokenizer(task_texts(task), self.vocabulary)
         raise ValueError(f"tokenizer is {self.tokenizer!r}; {nearest(self.tokenizer, ('char', 'bpe'))}")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from shuhari.batch import Batch
 from shuhari.data import Array, Ramp, Sampling, code
 from shuhari.needs import Traces, role_model
 from shuhari.noise import CounterNoise, keys
-from shuhari.ports import Ctx, Task
+from shuhari.ports import Ctx, Task, ability
 from shuhari.registry import register
 from shuhari.rollouts.vector.fragment import SENT, Fragment, closed, on_last, told_columns
 from shuhari.rollouts.vector.lanes import (
@@ -78,6 +78,7 @@ class VectorRollout:
     workers: int = 0
     ring: int = 1
     accepts: Mapping[str, Any] = field(init=False, default_factory=dict)
+    unit: ClassVar[Literal["decision"]] = "decision"  # what it is asked for
 
     def __post_init__(self) -> None:
         for name, least in (("lanes", 1), ("workers", 0), ("ring", 1)):
@@ -96,7 +97,7 @@ class VectorRollout:
 
     def open(self, task: Task, seed: int) -> None:
         """Make and reset the environments. TypeError for a task that makes none, or none in a worker."""
-        make = getattr(task, "make", None)
+        make = ability(task, "make")
         found = task.spaces()
         if make is None or found is None:
             raise TypeError(
@@ -225,8 +226,7 @@ class VectorRollout:
         return {"rollout/episodes": float(ended), **{f"rollout/{n}": x for n, x in zip(names, means, strict=True)}}
 
     def _sampling(self, ctx: Ctx) -> Sampling:
-        own = getattr(ctx, "sampling", Sampling()) if self.sampling is None else self.sampling
-        sampling: Sampling = own
+        sampling = ctx.sampling if self.sampling is None else self.sampling
         if isinstance(sampling.epsilon, Ramp):
             sampling = replace(sampling, epsilon=ctx.at(sampling.epsilon))
         return sampling
@@ -241,7 +241,7 @@ class VectorRollout:
 
     def _taken(self, trace: Traces) -> Any:
         """The actions as the environments take them: copies, since some environments change what they get."""
-        taken = trace.info.get("environment", trace.action)
+        taken = trace.action if trace.taken is None else trace.taken
         return taken.tolist() if isinstance(self._action, spaces.Discrete) else held(taken.numpy(), self._action)
 
     # ---------------------------------------------------------------- columns
@@ -269,7 +269,7 @@ class VectorRollout:
             "resumes": open_rows,
         }
         self._row += B
-        names = {n: None for t in traces for n in t.info if n != "environment"}
+        names = {n: None for t in traces for n in t.info}
         columns |= {n: closed([t.info.get(n) for t in traces], N) for n in names}
         if told:
             columns |= told_columns(told, columns, names, role_model(ctx.models, self.role))
@@ -323,6 +323,10 @@ class _Noise:
     def __init__(self, row_keys: Array, slots: Sequence[slice]) -> None:
         self.below = [CounterNoise(row_keys[slot], BLOCK) for slot in slots]
         self.slot, self.at, self.used = 0, 0, 1
+
+    @property
+    def keys(self) -> None:
+        """What a row draws hangs on the counter below too."""
 
     def uniform(self, index: int, *shape: int) -> Tensor:
         self.used = max(self.used, index + 1)

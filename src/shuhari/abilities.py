@@ -1,0 +1,76 @@
+"""What a component may have and need not: the abilities that are asked by name, and what stands where one is missing.
+
+A component inherits nothing, so it cannot inherit a default either: `ability` gives it. Nothing else in the library
+looks whether an attribute is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from shuhari.data import EMPTY, nearest
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """What is asked of a component that has no answer to it."""
+
+
+OPTIONAL: Mapping[str, Any] = MappingProxyType({
+    # any component
+    "observe": None,  # (event): hears what the run tells, in commit order
+    "state": None,  # its memory: a plain tree of tensors and JSON, saved and set again
+    "close": _nothing,  # (): lets go of what it holds; of environments, rollouts and rewards
+    # curricula and rollouts
+    "report": dict,  # () -> Info: numbers for the step's report
+    "unit": None,  # of a rollout: "decision" where it is a VectorRollout; of a buffer: what `size` counts
+    "open": _nothing,  # of a rollout: (task, seed); of an engine: (seed, charge)
+    "role": "policy",  # of a rollout: who acts
+    # tasks
+    "spaces": _nothing,  # a must in a run; a model of text is also built without a task
+    "make": None,  # () -> a Gymnasium environment, for lanes
+    "alphabet": "",  # the characters of all its texts, for tokenizers of characters
+    "ungraded": False,  # whether it grades nothing
+    "preview": None,  # () -> {"spaces", "prompt", "answer"}: what listings show of a task that is dear to make
+    "copies": None,  # whether its environments can be copied, once it has tried: told to the workers of lanes
+    # environments of an episode
+    "bind": _nothing,  # (ctx, key): before `reset`; whom to ask for models and noise, and what to name these by
+    "takes": None,  # (trace) -> what `step` is to get of a decision
+    # rewards
+    "counts": True,  # whether it weighs 1, in the place of the task's own measure, where nothing gives weights
+    "name": "",  # the name of its grades, where that is not the one that it goes by
+    # models
+    "module": None,  # what a role that has no weights lacks
+    "kind": "",  # see Policy
+    "encode": None,  # see TextModel
+    "decode": None,
+    "limit": None,
+    "save": None,
+    "decoder": None,
+    "packs": False,  # whether it runs rows without padding, so that a micro-batch counts the tokens that there are
+    "renamed": dict,  # weights as a checkpoint has them -> as they are called in it now
+    "lora": None,  # the settings of its adapters
+    "path": "",  # the directory that it was read from
+    # engines: see AsyncEngine
+    "staleness": 0,
+    "virtual": None,
+    "busy": False,
+    # learners and buffers
+    "parts": EMPTY,  # name -> what each of its optimisers owns
+    "held_out": None,  # of a learner: (split, n, ctx) -> losses and infos; of a buffer: see Recorded
+    "size": None,  # of a buffer: how much a draw has
+})  # fmt: skip
+
+
+def lacking(component: Any, *names: str) -> list[str]:
+    """Which of these names the component has not: for a mistake that is to be told in words."""
+    return [name for name in names if not hasattr(component, name)]
+
+
+def ability(component: Any, name: str) -> Any:
+    """What `component` has under the optional `name`, or what stands for it. KeyError for a name that is not optional,
+    with the nearest one that is."""
+    if name not in OPTIONAL:
+        raise KeyError(f"{name!r} is not among the optional abilities of a component; {nearest(name, OPTIONAL)}")
+    return getattr(component, name, OPTIONAL[name])

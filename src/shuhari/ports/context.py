@@ -1,0 +1,78 @@
+"""What a component may ask of a run (`Ctx`), and what the loop's own modules ask beyond it (`LoopCtx`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager as ContextManager
+from typing import Any, Protocol, TypeVar
+
+from torch import Generator
+
+from shuhari.batch import Batch
+from shuhari.data import Number, Payload, Request, Sampling, Trajectory
+from shuhari.events import Event
+from shuhari.needs import Need, Noise
+from shuhari.ports.engines import AsyncEngine, Durations, Engine
+from shuhari.ports.models import Model
+from shuhari.ports.tasks import Task
+
+T = TypeVar("T")
+
+
+class Ctx(Protocol):
+    """The run, as components see it."""
+
+    step: int
+    count: float  # where schedules stand: the step of the stage
+    version: int
+    engine: Engine
+    task: Task
+    ledger: dict[str, float]
+    sampling: Sampling  # of requests that name none
+    weights: Mapping[str, Number]  # reward name -> its weight in the trained reward
+
+    @property
+    def models(self) -> Mapping[str, Model]: ...
+    def phase(self, *name: object, root: bool = False) -> ContextManager[None]: ...  # within the one at hand, or `root`
+    def rng(self, *key: object) -> Generator: ...  # a named stream of this phase of the step; same key, same bits
+    def noise(self, batch: Batch, name: str) -> Noise: ...  # per row of the whole optimiser batch
+    def at(self, number: Number) -> float: ...  # a schedule's value now
+    def encode(self, prompt: Payload, role: str = "policy") -> Payload: ...  # text -> token ids; other payloads as is
+    def text(self, ids: Payload, role: str = "policy") -> str: ...
+    def tell(self, event: Event) -> None: ...
+    def charge(self, what: str, amount: float) -> None: ...  # to the ledger
+    def complain(self, what: str, error: BaseException, whose: str = "") -> None: ...  # count it, and show it
+    def clock(self) -> float: ...  # seconds; virtual where the engine's time is
+    def breathe(self) -> None: ...  # in a long computation: let what is in flight go on
+    def score(self, batch: Batch, needs: Sequence[Need]) -> Batch: ...  # one no-grad forward a role
+    async def probe(self, requests: Sequence[Request], *, tag: str) -> Batch: ...  # graded, charged, never trained on
+    def wait(self, coroutine: Coroutine[Any, Any, T]) -> T: ...  # to its end, from outside of any coroutine
+    async def grade(self, trajectories: Sequence[Trajectory], until: str = "") -> list[Trajectory]:
+        """By the run's task and rewards, none of which is asked twice; with `until` by as many as are needed for one
+        reward of that name, and the run asks the others of what the rollout returns."""
+        ...
+
+
+class LoopCtx(Ctx, Protocol):
+    """What collection and the groups in flight ask of the run beside that; no business of components."""
+
+    seed: int
+    rollout: Any  # a Rollout or a VectorRollout
+    rewards: Mapping[str, Any]  # name -> Reward
+    reward_names: set[str]  # all that was ever graded
+    groups: list[list[Trajectory]]  # what this step collected
+    problems: list[str]  # what went wrong in this step, first messages
+    next_row: int
+    muted: bool  # while what was spent already is asked for again
+    breath: float  # when what is in flight last had its turn
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    @property
+    def virtual(self) -> Durations | None: ...
+    @property
+    def staleness(self) -> int: ...
+    @property
+    def async_engine(self) -> AsyncEngine | None: ...  # the engine, where groups stay in flight over steps
+    def stamped(self, request: Request, tag: str) -> Request: ...  # with its key, n and sampling

@@ -1,0 +1,54 @@
+"""Ports of engines, which serve the models to rollouts; and the group that a call comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from shuhari.data import Array, Payload, Sampling
+from shuhari.needs import Trace
+from shuhari.ports.models import Model
+
+CURRENT_GROUP: ContextVar[str] = ContextVar("current_group", default="")
+"""The key of the request whose group runs now; empty outside of one. Its random streams and its calls go by it."""
+
+REPLAYING: ContextVar[bool] = ContextVar("replaying", default=False)
+"""Whether what runs now was charged before the run was resumed: then it is not charged again."""
+
+
+class Engine(Protocol):
+    """Serves every role's policy. Calls that wait at the same time share one forward.
+
+    Optional: `open(seed, charge)`, called before the first `sync` of a run: draws hang on `seed`, and `charge(what,
+    amount)` takes `tokens` (drawn) and `prompt_tokens` (read)."""
+
+    async def sample(
+        self, role: str, context: Any, sampling: Sampling, n: int = 1, *, key: Sequence[object]
+    ) -> list[Trace]: ...
+    async def score(self, role: str, context: Any, action: Any, names: Sequence[str]) -> Mapping[str, Array]: ...
+    def sync(self, models: Mapping[str, Model], version: int) -> None: ...
+
+
+class Durations(Protocol):
+    """Modelled seconds of one step of a decoder, and of the update of one step of the run."""
+
+    @property
+    def decode(self) -> float: ...
+    @property
+    def train(self) -> float: ...
+
+
+class AsyncEngine(Engine, Protocol):
+    """An engine with which groups stay in flight over steps, at most `staleness` versions of the weights, and go on in
+    a run that is resumed. Where `staleness` is 0 or missing nothing of the rest is asked."""
+
+    staleness: int
+    virtual: Durations | None  # None: the clock's time
+
+    @property
+    def busy(self) -> bool: ...  # whether there is work that does not wait for the world outside
+    def saved(self) -> Payload: ...  # what groups in flight were told, and what their calls have said so far
+    def load(self, saved: Any) -> None: ...  # answer again what was answered; the rest waits for `loaded`
+    def loaded(self) -> None: ...  # all that were in flight have asked again
+    def forget(self, group: str) -> None: ...  # a group has landed: nobody asks for its answers again

@@ -1,0 +1,94 @@
+"""Ports of what is learnt from what was collected or recorded. Axes: `B` rows, `K` positions of a row, `P` links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, Protocol
+
+from torch import Tensor, nn
+
+from shuhari.batch import Batch
+from shuhari.data import Info
+from shuhari.events import Event, Updated
+from shuhari.needs import Need
+from shuhari.ports.context import Ctx
+from shuhari.ports.models import Model
+from shuhari.ports.tasks import Task
+
+
+class Buffer(Protocol):
+    """Fills by `observe(Collected)`; `short` is what it still wants (groups; decisions where a VectorRollout feeds
+    it); `draw` yields the batches to learn from and stamps `weight/<its stream>`."""
+
+    def short(self) -> int: ...
+    def draw(self, ctx: Ctx) -> Iterator[Batch]: ...
+
+
+class Recording(Protocol):
+    """Episodes that were recorded, or are played for the purpose: `read` gives whole columns in episode order, each
+    episode's decisions and then its closing row (`buffers.recording.columns_of`); the same `seed`, the same columns."""
+
+    def read(self, task: Task, seed: int) -> Mapping[str, Tensor]: ...
+
+
+class Recorded(Buffer, Protocol):
+    """A buffer of recorded data. `held_out` yields up to `n` problems (episodes) of a split that nothing learns from,
+    in batches as `draw` would; where it stands in its own walk does not move."""
+
+    def held_out(self, split: str, n: int, ctx: Ctx) -> Iterator[Batch]: ...
+
+
+class Transform(Protocol):
+    """Whole batch in, columns added, no gradient. Filters set weights to 0; they never delete rows."""
+
+    @property
+    def needs(self) -> tuple[Need, ...]: ...
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch: ...
+
+
+class Objective(Protocol):
+    """An unreduced loss [B, K], [B], or [P] of links; 0-d only where it couples the batch. Info values may be unreduced
+    too: they are averaged over decisions. `couples`: whether a row's loss depends on other rows (then it reads
+    columns only, and gets the whole optimiser batch). An objective or transform that calls models itself may name their
+    `roles`, to be missed before the first step."""
+
+    @property
+    def needs(self) -> tuple[Need, ...]: ...
+    @property
+    def couples(self) -> Literal["row", "batch"]: ...
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]: ...
+
+
+class Evaluate(Protocol):
+    """The loss of one optimiser batch, as an optimiser may ask for it; each call is a fresh evaluation."""
+
+    def backward(self) -> Info: ...  # fills .grad of the part's parameters
+    def gradients(self) -> dict[str, Tensor]: ...  # term -> flat gradient
+    def values(self) -> dict[str, float]: ...  # term -> loss, without gradient
+    def hvp(self, term: str, vector: Tensor) -> Tensor: ...  # Hessian-vector product of one term
+
+
+class Optimiser(Protocol):
+    def bind(self, params: Sequence[nn.Parameter]) -> None: ...
+    def step(self, evaluate: Evaluate, at: float) -> Info: ...  # at: the count that schedules stand at
+
+
+class Learner(Protocol):
+    """Optional: `parts`, name -> what each of its optimisers owns, as of the learner `gradient`; `held_out(split, n,
+    ctx)`, losses and infos on recorded problems that nothing learns from."""
+
+    buffer: Buffer
+    transforms: Mapping[str, Transform]
+
+    @property
+    def needs(self) -> Sequence[Need]: ...  # scored before the update, with those of the transforms
+    def bind(self, models: Mapping[str, Model]) -> None: ...  # as each of its stages starts; idempotent
+    def update(self, batch: Batch, ctx: Ctx) -> Updated: ...
+
+
+class Follow(Protocol):
+    """Moves the weights of one role after another's."""
+
+    on: Literal["update", "step", "stage", "plateau"]
+
+    def __call__(self, models: Mapping[str, Model], event: Event) -> None: ...
