@@ -142,8 +142,8 @@ class Scripted:
 
 
 def context(model: Any, **fields: Any) -> Any:
-    return SimpleNamespace(models={"policy": model}, version=0, sampling=Sampling(), at=lambda x: x, charge=lambda *_: None,
-                           **fields)  # fmt: skip
+    known = {"at": lambda x: x, "charge": lambda *_: None, "sampling": Sampling(), **fields}
+    return SimpleNamespace(models={"policy": model}, version=0, **known)
 
 
 def opened(task: Any, lanes: int) -> VectorRollout:

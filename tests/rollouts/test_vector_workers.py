@@ -46,7 +46,8 @@ class Elementwise:
 def context(model: Any) -> Any:
     spent: dict[str, float] = {}
     charge = lambda what, n: spent.update({what: spent.get(what, 0) + n})  # noqa: E731
-    return SimpleNamespace(models={"policy": model}, version=0, sampling=Sampling(), at=lambda x: x, charge=charge, spent=spent)
+    known = {"at": lambda x: x, "charge": charge, "sampling": Sampling(), "spent": spent}
+    return SimpleNamespace(models={"policy": model}, version=0, **known)
 
 
 def opened(task: Any, **fields: Any) -> VectorRollout:
