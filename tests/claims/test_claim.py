@@ -79,6 +79,30 @@ def test_a_score_has_a_range_and_a_length_has_none(tmp_path: Path) -> None:
     assert (second.rule.arm, second.rule.against, second.rule.direction) == ("hot", 7, "down")
 
 
+@pytest.mark.parametrize(
+    ("metric", "share"),
+    [
+        ("evaluate/mean:final", True),
+        ("evaluate/exact.mean:area", True),
+        ("evaluate/vote.pass@4@hard:final", True),
+        ("evaluate/exact.entropy:final", False),
+        ("evaluate/mean.cost:final", False),
+        ("evaluate/cvar@0.1:final", False),
+        ("evaluate/exact.mean:to=0.5", False),
+    ],
+)
+def test_scores_of_further_ways_and_metrics_are_shares_too(tmp_path: Path, metric: str, share: bool) -> None:
+    claim = read(written(tmp_path, RECIPE.replace("evaluate/mean:final", metric)))
+    expected = (0.0, claim.budget[1]) if ":to=" in metric and claim.budget else (0.0, 1.0) if share else ()
+    assert claim.checks[0].rule.range == expected
+
+
+def test_a_gain_may_be_below_zero(tmp_path: Path) -> None:
+    plain = 'metric = "evaluate/mean:final"'
+    claim = read(written(tmp_path, RECIPE.replace(plain, f'use = "gain"\nother = "evaluate/greedy"\n{plain}')))
+    assert claim.checks[0].rule.range == ()
+
+
 def test_a_digest_is_of_what_is_done() -> None:
     recipe = load("baselines/grpo")
     assert digest(recipe) == digest(recipe.changed({"seed": 3}))

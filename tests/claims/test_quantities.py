@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu, spearmanr
 
-from shuhari.claims.quantities import Correlation, Evidence, Fit, Metric, Separation, Simulated, Speed
+from shuhari.claims.quantities import Correlation, Evidence, Fit, Gain, Metric, Separation, Simulated, Speed
 
 
 def evidence(**columns: list[float]) -> Evidence:
@@ -19,6 +19,15 @@ def evidence(**columns: list[float]) -> Evidence:
 def test_metric_reads_a_curve() -> None:
     assert Metric("x:mean")(evidence(x=[1.0, 2.0, 3.0])) == 2.0
     assert Metric("x:at=y>=1").names == ("x", "y")
+
+
+def test_a_gain_is_of_two_readings_of_one_run() -> None:
+    run = evidence(vote=[0.2, 0.5, 0.9], plain=[0.1, 0.4, 0.5])
+    gain = Gain("vote:final", "plain:first", factor=2.0)
+    assert gain(run) == pytest.approx(0.9 - 2 * 0.1) and gain.names == ("vote", "plain")
+    assert Gain("vote:mean", "vote:final").names == ("vote",)
+    with pytest.raises(ValueError, match="no reading 'fnal' of a curve; did you mean 'final'"):
+        Gain("vote:final", "plain:fnal")
 
 
 def test_correlation_and_separation_are_scipys() -> None:

@@ -525,6 +525,24 @@ def test_memories_name_every_component() -> None:
     assert places["models"] == {"policy": s.models["policy"].model} and places["collect"]["a"] is s.collect["a"]
 
 
+def test_what_is_tested_has_the_spaces_of_what_is_trained() -> None:
+    bandit = {"name": "bandit", "arms": 10}
+    with pytest.raises(RecipeError, match=r"evaluate\.task: it has Discrete\(1\) -> Discrete\(10\), and .* text"):
+        build(evaluate={"task": bandit})
+    s = build(evaluate={"task": {"name": "arithmetic", "digits": 3}, "n": 0})
+    assert s.evaluate is not None and s.evaluate.task.digits == 3  # type: ignore[union-attr]
+    assert s.memories()["evaluate"]["task"] is s.evaluate.task
+
+
+def test_mistakes_in_further_ways_and_metrics_are_told_by_their_place() -> None:
+    with pytest.raises(RecipeError, match=r"evaluate\.more\.hot\.sampling\.temprature: .* did you mean 'temperature'"):
+        build(evaluate={"more": {"hot": {"sampling": {"temprature": 2.0}}}})
+    with pytest.raises(RecipeError, match=r"evaluate\.metrics\.exat: no metric 'exat'; did you mean 'exact'"):
+        build(evaluate={"metrics": {"exat": {}}})
+    with pytest.raises(RecipeError, match=r"evaluate: more has an entry called 'mean'"):
+        build(evaluate={"more": {"mean": {}}})
+
+
 # ---------------------------------------------------------------- in words
 
 

@@ -84,6 +84,18 @@ def test_false_removes_a_table_and_stays_a_value_elsewhere(write) -> None:
     assert r.tree["reward"]["weights"] == {"score": 1.0}
 
 
+def test_what_an_evaluation_asks_beside_is_removed_and_replaced(write) -> None:
+    more = 'metrics.exact = {n = 8}\nmore.hot = {sampling.temperature = 2.0}\ntask = {name = "chain", terms = 3}'
+    write("tested.toml", f'extends = "base.toml"\n[evaluate]\n{more}')
+    again = 'extends = "tested.toml"\n[evaluate]\n'
+    kept = load(write("kept.toml", f"{again}metrics.exact.n = 4\ntask.terms = 4")).tree["evaluate"]
+    assert kept["metrics"] == {"exact": {"n": 4}} and kept["task"] == {"name": "chain", "terms": 4}
+    gone = load(write("gone.toml", f'{again}metrics.exact = false\nmore.hot = false\ntask = {{name = "bandit"}}'))
+    assert gone.tree["evaluate"]["task"] == {"name": "bandit"}  # another task: nothing of the first is left
+    assert not gone.tree["evaluate"].get("metrics") and not gone.tree["evaluate"].get("more")
+    assert "task" not in load(write("none.toml", f"{again}task = false")).tree["evaluate"]
+
+
 def test_removing_what_is_not_there_names_the_nearest(write) -> None:
     with pytest.raises(RecipeError, match=r"collect\.advantge: false removes.*did you mean 'advantage'"):
         child(write, "[collect]\nadvantge = false")

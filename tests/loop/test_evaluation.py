@@ -116,6 +116,8 @@ def test_every_evaluation_asks_under_the_same_keys_and_moves_nothing() -> None:
 def test_what_cannot_be_measured_is_refused() -> None:
     with pytest.raises(ValueError, match="pass@8 of 4 samples"):
         scores(context(lambda p, j: {"score": 1.0}), samples=4, k=(1, 8))
+    with pytest.raises(ValueError, match="n is 0, which plays nothing"):
+        scores(context(lambda p, j: {"score": 1.0}), n=0)
     with pytest.raises(ValueError, match="no problems in split 'test'"):
         scores(context(lambda p, j: {"score": 1.0}, problems=0))
 

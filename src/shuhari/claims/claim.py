@@ -162,7 +162,7 @@ def _check(table: Mapping[str, Any], where: str, budget: tuple[str, float] | Non
     if "direction" not in rule:
         raise RecipeError(f"{where}.direction", "missing: 'up', 'down', 'not lower' or 'not higher'")
     metric = str(quantity.get("metric", ""))
-    if "range" not in rule and _is_share(metric):
+    if "range" not in rule and quantity.get("use") != "gain" and _is_share(metric):
         rule["range"] = [0.0, 1.0]
     elif "range" not in rule and budget is not None and metric.rpartition(":")[2].startswith("to="):
         rule["range"] = [0.0, budget[1]]
@@ -170,9 +170,11 @@ def _check(table: Mapping[str, Any], where: str, budget: tuple[str, float] | Non
 
 
 def _is_share(metric: str) -> bool:
-    """Whether a metric is a share of what was asked, by its name."""
+    """Whether a metric is a share of what was asked, by its name; `evaluate/<way>.mean` as `evaluate/mean`."""
     name, _, reading = metric.rpartition(":")
-    score = "pass@" if name.startswith("evaluate/pass@") else name.partition("@")[0]
+    way, dot, score = name.partition("@")[0].rpartition(".")
+    score = f"evaluate/{score}" if dot and way.startswith("evaluate/") else score
+    score = "pass@" if score == "evaluate/pass" else score
     return score in SHARES and reading.partition("=")[0] != "to"
 
 

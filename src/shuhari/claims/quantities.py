@@ -94,6 +94,28 @@ class Metric(Quantity):
         return self._reading(run.columns, run.spent, run.start, run.whole)
 
 
+@register("quantity", "gain")
+@dataclass
+class Gain(Quantity):
+    """`metric` less `factor` times `other`, two readings of one run: what a further way to decode gains over the plain
+    one, where `metric = "evaluate/vote.mean:final", other = "evaluate/mean:final"`."""
+
+    metric: str
+    other: str
+    factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        self._readings = Reading.of(self.metric), Reading.of(self.other)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(n for reading in self._readings for n in reading.names))
+
+    def __call__(self, run: Evidence) -> float:
+        a, b = (reading(run.columns, run.spent, run.start, run.whole) for reading in self._readings)
+        return a - self.factor * b
+
+
 def both(run: Evidence, first: str, second: str) -> tuple[np.ndarray, np.ndarray]:
     """([T], [T]) of two metrics, where a run has both."""
     a, b = (dict(zip(x.tolist(), y.tolist(), strict=True)) for x, y in map(run.within, (first, second)))

@@ -77,7 +77,7 @@ def measured(
     path: Path, step: int | None, settings: Mapping[str, Any], tasks: dict[str, Any] | None = None
 ) -> tuple[Outcomes, Evaluation, int]:
     """(outcomes, the settings used, the step) of a run's checkpoint on held-out problems. `tasks` is filled: runs of
-    one [task] table that share it see the same problems, whatever their seeds."""
+    one table of the task that is tested, which share it, see the same problems, whatever their seeds."""
     import json
     from dataclasses import replace
 
@@ -93,10 +93,10 @@ def measured(
         raise StoreError(f"{path} has no checkpoint yet: there is nothing to evaluate")
     with open_run(load(path)) as opened:
         restore(opened, tree)
-        if tasks is not None:
-            table = json.dumps(opened.recipe.tree["task"], sort_keys=True)
-            opened.ctx.task = tasks.setdefault(table, opened.ctx.task)
         used = replace(opened.stage.evaluate or Evaluation(), **settings)
+        if tasks is not None:
+            table = json.dumps(_tested(opened.recipe.tree), sort_keys=True)
+            used = replace(used, task=tasks.setdefault(table, used.task or opened.ctx.task))
         outcomes = evaluated(opened.ctx, used, opened.stage.evaluation_rollout)
         for problem in dict.fromkeys(opened.ctx.problems):
             note(problem)
@@ -162,13 +162,19 @@ def compare(
 
 
 def _same_task(paths: Sequence[Path]) -> None:
-    """BadParameter where runs solve different tasks: their numbers mean different things."""
+    """BadParameter where runs are tested on different tasks: their numbers mean different things."""
     from shuhari.store import Run
 
-    tasks = {path: str(Run(path).recipe.get("task", {}).get("name")) for path in paths}
+    tasks = {path: str(_tested(Run(path).recipe).get("name")) for path in paths}
     first, other = paths[0], next((p for p in paths if tasks[p] != tasks[paths[0]]), None)
     if other is not None:
         raise typer.BadParameter(f"{first} solves {tasks[first]}, {other} solves {tasks[other]}: expected one task")
+
+
+def _tested(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The table of the task that a recipe's runs are tested on."""
+    found: Mapping[str, Any] = recipe.get("evaluate", {}).get("task") or recipe.get("task", {})
+    return found
 
 
 def _by_problem(sides: Mapping[str, Sequence[Path]], n: int | None) -> dict[str, dict[str, Any]]:

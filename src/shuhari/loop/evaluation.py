@@ -95,6 +95,8 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
     source = ctx.task.problems(evaluation.split)
     size = source.size()
     n = evaluation.n if size is None else min(evaluation.n, size - first)
+    if not evaluation.n:
+        raise ValueError("[evaluate] n is 0, which plays nothing: expected a number of problems")
     if n <= 0:
         behind = f" behind the first {first}, and [evaluate] watch asks for some" if first else ""
         raise ValueError(f"the task has no problems in split {evaluation.split!r}{behind}: nothing to evaluate")
