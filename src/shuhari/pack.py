@@ -15,7 +15,7 @@ from shuhari.batch import STATUS, Batch
 from shuhari.columns import BRANCH
 from shuhari.data import Array, Payload, Sampling, Status, Step, Trajectory, code, constant, is_tokens, nearest
 
-_CORE = frozenset(
+CORE = frozenset(
     "id parent child leaf episode group role task lane cont status length mask logp version segment step action "
     "context temperature problem".split()
 )
@@ -299,7 +299,7 @@ def _stamps(rows: list[Step], owner: list[Trajectory], K: int) -> dict[str, Tens
     for name in sorted({n for f in facts for n in f}):
         values = [f.get(name) for f in facts]
         like = next(v for v in values if v is not None) if any(v is not None for v in values) else None
-        if name in _CORE and _is_column(like):
+        if name in CORE and _is_column(like):
             raise ValueError(
                 f"info {name!r} would overwrite the column of that name: {nearest(name, ())}; call it otherwise"
             )

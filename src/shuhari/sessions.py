@@ -29,6 +29,7 @@ from shuhari.events import Collected, Committed, Event
 from shuhari.learners.gradient import Part, Term, trained
 from shuhari.learners.loss import Loss
 from shuhari.loop import collect, state
+from shuhari.loop.checks import check_weights, graded_columns
 from shuhari.loop.collect import default_weights
 from shuhari.loop.context import Context
 from shuhari.loop.evaluation import Evaluation, evaluate
@@ -277,6 +278,7 @@ def session(
         if rollout is None:
             rollout = "single" if made.spaces() is None and _plays(made) is None else "episode"
         ctx.rollout = _made("rollout", rollout)
+        check_weights(ctx.weights, graded_columns(made, ctx.rollout, graders), "session")
         ctx.open(ctx.rollout, made, "session")
         return Session(ctx, _made("optimiser", optimiser), tuple(trains))
     except BaseException:

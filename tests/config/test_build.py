@@ -581,15 +581,16 @@ def test_ports_are_known_by_annotation() -> None:
 OPTIONAL = {"InvertedDoublePendulum": "mujoco", "MiniGrid": "minigrid"}  # in a task's name -> what it is built from
 
 
-def test_every_recipe_of_the_package_builds() -> None:
+def test_every_recipe_of_the_package_builds_and_passes_its_checks() -> None:
     from shuhari.config.recipe import names
+    from shuhari.loop.checks import check_stages
 
     for name in names():
         shared: dict[str, Any] = {}
         stages = load(name).stages
         if any(part in stages[0]["task"]["name"] and find_spec(needs) is None for part, needs in OPTIONAL.items()):
             continue
-        for stage in stages:
-            built = stage_components(stage, shared)
-            assert arithmetic(built)
-            assert all("." in key or key == "micro_batch" for key in built.defaults)
+        built = [stage_components(stage, shared) for stage in stages]
+        assert all(map(arithmetic, built))
+        assert all("." in key or key == "micro_batch" for stage in built for key in stage.defaults)
+        check_stages(built)

@@ -42,6 +42,10 @@ class Demos:
     context: Window | None = None
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"at": 0})
 
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (f"weight/{self.stream}",)
+
     def short(self) -> int:
         return 0
 

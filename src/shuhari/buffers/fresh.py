@@ -38,6 +38,10 @@ class Fresh:
     stream: str = "rl"
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"batches": [], "have": 0})
 
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (f"weight/{self.stream}",)
+
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
             raise ValueError(f"fresh: no unit {self.unit!r}; {nearest(self.unit, UNITS)}")

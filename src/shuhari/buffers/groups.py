@@ -45,6 +45,14 @@ class Groups:
     name: str = "groups"
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"kept": None, "new": [], "sampled": []})
 
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (f"weight/{self.stream}",)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.reward,)
+
     def __post_init__(self) -> None:
         for name, least in (("size", 0), ("capacity", 1)):
             if getattr(self, name) < least:

@@ -13,6 +13,7 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.columns import unknown
+from shuhari.declares import together
 from shuhari.join import cat
 from shuhari.ports import Buffer, Ctx
 from shuhari.registry import register
@@ -34,6 +35,10 @@ class Mixture:
     def __post_init__(self) -> None:
         if self.ahead < 1:
             raise ValueError(f"mixture: ahead is {self.ahead}: expected at least 1")
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together((), *self.buffers.values())
 
     def short(self) -> int:
         return max((b.short() for b in self.buffers.values()), default=0)

@@ -45,6 +45,10 @@ class Preferences:
     stream: str = "rl"
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"at": 0})
 
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return f"weight/{self.stream}", "links/pairs", "links/labels", "links/mismatched"
+
     def __post_init__(self) -> None:
         if self.links not in LINKS:
             raise ValueError(f"preferences: no links {self.links!r}; {nearest(self.links, LINKS)}")

@@ -67,6 +67,10 @@ class Replay:
         init=False, default_factory=lambda: {"ring": None, "tail": [], "seen": 0, "new": 0, "owed": 0.0}
     )
 
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (f"weight/{self.stream}",)
+
     def __post_init__(self) -> None:
         for name, least in (("capacity", 2), ("size", 1), ("collect", 1), ("draws", 0), ("ratio", 0), ("warmup", 0)):
             if getattr(self, name) < least:

@@ -17,11 +17,11 @@ def dry_run(recipe: Recipe) -> None:
     """Print the recipe and build its components once, so that every mistake but those of data shows."""
     from shuhari.config.build import arithmetic, stage_components
     from shuhari.config.settings import Settings
-    from shuhari.loop.roles import check_roles
+    from shuhari.loop.checks import check_stages
 
     shared: dict[str, Any] = {}
     stages = [stage_components(table, shared) for table in recipe.stages]
-    check_roles(stages)
+    check_stages(stages)
     defaults: dict[tuple[str, str], list[str]] = {}  # (key, value) -> the stages where it stands
     for stage in stages:
         for key, value in stage.defaults.items():

@@ -80,6 +80,10 @@ class Attention:
         init=False, default_factory=lambda: {"place": {}, "x": torch.zeros(0), "rounds": [], "weights": {}}
     )
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.reward,)
+
     def __post_init__(self) -> None:
         for name, least in (("references", 2), ("n", 0), ("size", 1), ("fits", 0), ("memory", 1)):
             if getattr(self, name) < least:

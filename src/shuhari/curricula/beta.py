@@ -41,6 +41,10 @@ class Beta:
     reward: str = "reward"
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"posterior": {}})
 
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.reward,)
+
     def __post_init__(self) -> None:
         if not 0 <= self.keep <= 1:
             raise ValueError(f"beta: keep is {self.keep}: expected a share in [0, 1]")

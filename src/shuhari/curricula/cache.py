@@ -14,6 +14,7 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import Request, code
+from shuhari.declares import together
 from shuhari.events import Collected, Event
 from shuhari.ports import Ctx, Curriculum
 from shuhari.reduce import ends, group_mean, units
@@ -38,6 +39,14 @@ class Cache:
     reward: str = "score"
     solved: float = 1.0
     state: dict[str, Any] = field(init=False, default_factory=dict)  # code of a problem -> its solution
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together((), self.inner)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (f"reward/{self.reward}",)
 
     def __post_init__(self) -> None:
         if not 0 < self.rate <= 1:

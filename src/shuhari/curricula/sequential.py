@@ -31,6 +31,7 @@ class Sequential:
     pool: int = 0
     seed: int = 0
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"at": 0})
+    stamps = ()
 
     def __post_init__(self) -> None:
         if self.pool < 0:

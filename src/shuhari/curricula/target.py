@@ -19,6 +19,7 @@ from torch import Generator, Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import Array, Info, Number, Problem, Request, code, nearest
+from shuhari.declares import together
 from shuhari.events import Collected, Event
 from shuhari.pack import usable
 from shuhari.ports import Ctx, Curriculum, Predictor
@@ -57,6 +58,14 @@ class Target:
     ahead: int = 1
     reward: str = "reward"
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"queue": [], "pairs": []})
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together(("predicted",), self.candidates)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.reward,)
 
     def __post_init__(self) -> None:
         if self.pick not in PICKS:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Number
+from shuhari.declares import declares
 from shuhari.events import Updated
 from shuhari.learners.loss import Loss, scatter
 from shuhari.measure import Meter
@@ -40,15 +41,19 @@ class Term:
 
     def __post_init__(self) -> None:
         check_reduction(self.reduce)
-        couples = getattr(self.objective, "couples", "row")  # a session may still have a name here
-        if couples not in ("row", "batch"):
+        if (couples := declares(self.objective).couples) not in ("row", "batch"):
             told = f"couples is {couples!r}: expected 'row', or 'batch' where a row's loss hangs on others"
             raise ValueError(f"{type(self.objective).__name__}: {told}")
 
-    @property
+    @cached_property
+    def links(self) -> str:
+        """The links whose loss it is, one number each; empty where it is one of rows."""
+        return declares(self.objective).links
+
+    @cached_property
     def couples(self) -> bool:
         """Whether the loss of a row hangs on others; one of links does, for a piece has not all of them."""
-        return self.objective.couples == "batch" or bool(getattr(self.objective, "links", None))
+        return declares(self.objective).couples == "batch" or bool(self.links)
 
 
 @dataclass
@@ -75,7 +80,7 @@ class Part:
 
     @cached_property
     def needs(self) -> list[Need]:
-        return distinct(n for t in self.terms.values() for n in t.objective.needs)
+        return distinct(n for t in self.terms.values() for n in declares(t.objective).needs)
 
     @cached_property
     def live(self) -> list[Need]:

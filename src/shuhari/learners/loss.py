@@ -151,7 +151,7 @@ class Loss:
         term, scale = self.part.terms[name], self.scale[name]
         w = batch.get(f"_w/{name}") if self.cut else self.weights[name]
         seen, places = batch, None
-        if w is not None and not getattr(term.objective, "links", None):
+        if w is not None and not term.links:
             rows = (w != 0).any(1)
             if not bool(rows.all()):
                 if not bool(rows.any()):
@@ -172,13 +172,12 @@ class Loss:
         return value if scale == 1.0 else scale * value
 
     def _reduced(self, name: str, loss: Tensor, w: Tensor | None, batch: Batch) -> Tensor:
-        objective = self.part.terms[name].objective
+        term = self.part.terms[name]
         if loss.dim() == 0:
-            if objective.couples != "batch":
+            if not term.couples:
                 raise ValueError(f"term {name!r} returned one number but couples rows singly: return a loss a row")
             return loss
-        links = getattr(objective, "links", None)
-        if links:
+        if links := term.links:
             if not len(loss):  # no links: the mean of nothing is NaN
                 return loss.sum()
             weight = batch.links[links][1].get("weight")

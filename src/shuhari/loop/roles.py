@@ -16,6 +16,7 @@ import torch
 
 from shuhari.config.overlay import RecipeError, dotted
 from shuhari.data import EMPTY, code, nearest
+from shuhari.declares import declares
 from shuhari.needs import Need, distinct
 from shuhari.ports import Model, Task, ability
 from shuhari.profile import spanned
@@ -145,20 +146,20 @@ def _missing(place: tuple[str, ...], role: str, stage: Components, alive: Iterab
 def _asked(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[str], Sequence[Need]]]:
     """(place in the recipe, roles named there, needs) of all that asks models."""
     for name, transform in stage.collect.items():
-        yield ("collect", name), getattr(transform, "roles", ()), getattr(transform, "needs", ())
+        yield ("collect", name), declares(transform).roles, declares(transform).needs
     for name, follow in stage.follows.items():
-        yield ("follow", name), [getattr(follow, k) for k in ("role", "of") if hasattr(follow, k)], ()
+        yield ("follow", name), declares(follow).roles, ()
     for name, metric in (stage.evaluate.metrics if stage.evaluate else EMPTY).items():
-        yield ("evaluate", "metrics", name), getattr(metric, "roles", ()), getattr(metric, "needs", ())
+        yield ("evaluate", "metrics", name), declares(metric).roles, declares(metric).needs
     for name, learner in stage.learners.items():
         at = () if name == "main" else ("learner", name)
         for key, transform in getattr(learner, "transforms", EMPTY).items():
-            yield (*at, "transform", key), getattr(transform, "roles", ()), getattr(transform, "needs", ())
+            yield (*at, "transform", key), declares(transform).roles, declares(transform).needs
         parts = getattr(learner, "parts", EMPTY)
         for key, part in parts.items():
             yield (*at, "part", key, "trains"), part.trains, ()
             for t, term in part.terms.items():
                 place = (*at, "part", key, "terms", t)
-                yield place, getattr(term.objective, "roles", ()), term.objective.needs
+                yield place, declares(term.objective).roles, declares(term.objective).needs
         if not parts:
-            yield at or ("learner", name), (), list(getattr(learner, "needs", ()))
+            yield at or ("learner", name), declares(learner).roles, declares(learner).needs

@@ -14,12 +14,13 @@ from shuhari.config.recipe import Recipe, RecipeError
 from shuhari.data import EMPTY, Info
 from shuhari.events import EVENTS, Collected, Committed, Evaluated, Event, InOrder, StageStarted, Updated
 from shuhari.loop import collect, state
+from shuhari.loop.checks import check_stages
 from shuhari.loop.context import Context
 from shuhari.loop.drift import drift
 from shuhari.loop.evaluation import LastScores, watched
 from shuhari.loop.progress import Progress
 from shuhari.loop.resume import finish, keep, open_store, restore
-from shuhari.loop.roles import cast_roles, check_roles
+from shuhari.loop.roles import cast_roles
 from shuhari.measure import Meter, collected_info
 from shuhari.needs import Need
 from shuhari.ports import Learner, Transform, ability, is_vector
@@ -72,7 +73,7 @@ class Run:
         self.recipe, self.init = recipe, init
         shared: dict[str, Any] = {}
         stages = [stage_components(table, shared) for table in recipe.stages]
-        check_roles(stages)
+        check_stages(stages)
         self.ctx = Context(recipe.seed, stages[0].task, stages[0].engine, stages[0].tokens, recipe.threads)
         self.tell = self.ctx.tell = InOrder(self.hear)
         self.progress = Progress(stages, self.ctx.ledger)

@@ -38,6 +38,10 @@ class Ema(When):
             raise ValueError(f"follow {self.role!r}: rate is {self.rate}: expected a number in (0, 1]")
         self._pair: Pair | None = None
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self.role, self.of
+
     def __call__(self, models: Mapping[str, Model], event: Event) -> None:
         if self.due(event):
             self._pair = _paired(self, models)
@@ -55,6 +59,10 @@ class Copy(When):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._pair: Pair | None = None
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self.role, self.of
 
     def __call__(self, models: Mapping[str, Model], event: Event) -> None:
         if self.due(event):

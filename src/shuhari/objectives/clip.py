@@ -87,6 +87,11 @@ class Clip:
     advantage: str = "advantage"
     centre: str = "one"
     score: str = "log_prob"
+    stamps = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.advantage,)
 
     def __post_init__(self) -> None:
         for name, known in (("level", LEVELS), ("clips", CLIPS), ("beyond", BEYOND), ("centre", CENTRES)):

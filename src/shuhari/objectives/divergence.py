@@ -120,6 +120,11 @@ class Divergence:
     temper: str = ""
     score: str = "log_prob"
     couples: Literal["row", "batch"] = field(default="row", init=False)
+    stamps = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.temper,) if self.temper else ()
 
     def __post_init__(self) -> None:
         for name, known in (("form", FORMS), ("gradient", GRADIENTS), ("rows", ROWS)):

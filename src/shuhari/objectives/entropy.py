@@ -26,6 +26,7 @@ class Entropy:
 
     role: str = "policy"
     couples: Literal["row", "batch"] = field(default="row", init=False)
+    stamps = ()
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:

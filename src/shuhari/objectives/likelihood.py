@@ -27,6 +27,7 @@ class Nll:
     role: str = "policy"
     score: str = "log_prob"
     couples: Literal["row", "batch"] = field(default="row", init=False)
+    stamps = ()
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:

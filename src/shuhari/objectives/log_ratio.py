@@ -64,6 +64,15 @@ class LogRatio:
     role: str = "policy"
     advantage: str = "advantage"
     score: str = "log_prob"
+    stamps = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.advantage,)
+
+    @property
+    def least_n(self) -> int:
+        return 1 if self.centre == "none" else 2
 
     def __post_init__(self) -> None:
         for name, known in (("link", LINKS), ("centre", CENTRES), ("level", LEVELS)):

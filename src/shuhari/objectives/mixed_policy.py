@@ -40,6 +40,11 @@ class MixedPolicy:
     demos: str = "demo"
     advantage: str = "advantage"
     couples: Literal["row", "batch"] = field(default="row", init=False)
+    stamps = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.advantage, self.demos
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:

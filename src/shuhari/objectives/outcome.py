@@ -32,6 +32,11 @@ class Outcome:
     role: str = "credit"
     reward: str = "reward"
     couples: Literal["row", "batch"] = field(default="row", init=False)
+    stamps = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.reward,)
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:

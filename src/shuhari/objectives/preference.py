@@ -68,6 +68,7 @@ class Preference:
     links: str = "pairs"
     score: str = "log_prob"
     couples: Literal["row", "batch"] = field(default="batch", init=False)
+    stamps = ()
 
     def __post_init__(self) -> None:
         _check("preference", self.level, beta=self.beta)
@@ -116,6 +117,7 @@ class Kto:
     mismatched: str = "mismatched"
     score: str = "log_prob"
     couples: Literal["row", "batch"] = field(default="batch", init=False)
+    stamps = ()
 
     def __post_init__(self) -> None:
         _check("kto", self.level, beta=self.beta, desirable=self.desirable, undesirable=self.undesirable)

@@ -36,6 +36,7 @@ class Reparam:
     over: str = "min"
     needs: tuple[Need, ...] = field(default=(), init=False)
     couples: Literal["row", "batch"] = field(default="row", init=False)
+    stamps = ("fresh/log_prob",)
 
     def __post_init__(self) -> None:
         _check("reparam", self.over)
@@ -69,6 +70,7 @@ class Deterministic:
     over: str = "first"
     needs: tuple[Need, ...] = field(default=(), init=False)
     couples: Literal["row", "batch"] = field(default="row", init=False)
+    stamps = ()
 
     def __post_init__(self) -> None:
         _check("deterministic", self.over)

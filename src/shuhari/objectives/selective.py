@@ -58,6 +58,8 @@ class ClipCov:
     high: Number = 1.0
     role: str = "policy"
     couples: Literal["row", "batch"] = field(default="batch", init=False)
+    stamps = ()
+    reads = ("advantage",)
 
     def __post_init__(self) -> None:
         _share("clip_cov", self.fraction)
@@ -98,6 +100,8 @@ class KlCov:
     high: Number = float("inf")
     role: str = "policy"
     couples: Literal["row", "batch"] = field(default="batch", init=False)
+    stamps = ()
+    reads = ("advantage",)
 
     def __post_init__(self) -> None:
         _share("kl_cov", self.fraction)
@@ -141,6 +145,8 @@ class LpReg:
     high: Number = 9.0
     role: str = "policy"
     couples: Literal["row", "batch"] = field(default="batch", init=False)
+    stamps = ()
+    reads = ("advantage",)
 
     def __post_init__(self) -> None:
         _share("lp_reg", self.fraction)

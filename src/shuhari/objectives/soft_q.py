@@ -42,6 +42,11 @@ class UniformQ:
     role: str = "policy"
     advantage: str = "advantage"
     couples: Literal["row", "batch"] = field(default="row", init=False)
+    stamps = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.advantage,)
 
     def __post_init__(self) -> None:
         if not isinstance(self.scale, Ramp) and not self.scale > 0:

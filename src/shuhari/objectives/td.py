@@ -42,6 +42,7 @@ class QLearning:
     loss: str = "huber"
     n: int = 1
     couples: Literal["row", "batch"] = field(default="row", init=False)
+    stamps = ("td_error",)
 
     def __post_init__(self) -> None:
         _check(self.n, "q_learning")
@@ -87,6 +88,7 @@ class SoftTD:
     temperature: str = "temperature"
     n: int = 1
     couples: Literal["row", "batch"] = field(default="row", init=False)
+    stamps = ("td_error",)
 
     def __post_init__(self) -> None:
         _check(self.n, "soft_td")
@@ -129,6 +131,7 @@ class SmoothedTD:
     policy: str = "target_policy"
     n: int = 1
     couples: Literal["row", "batch"] = field(default="row", init=False)
+    stamps = ("td_error",)
 
     def __post_init__(self) -> None:
         _check(self.n, "smoothed_td")

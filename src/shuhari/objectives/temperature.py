@@ -34,6 +34,8 @@ class Temperature:
     role: str = "temperature"
     needs: tuple[Need, ...] = field(default=(), init=False)
     couples: Literal["row", "batch"] = field(default="row", init=False)
+    reads = (STAMPED,)
+    stamps = ()
 
     @property
     def roles(self) -> tuple[str, ...]:

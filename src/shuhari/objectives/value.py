@@ -32,6 +32,11 @@ class Value:
     role: str = "critic"
     target: str = "return"
     couples: Literal["row", "batch"] = field(default="row", init=False)
+    stamps = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.target,)
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:

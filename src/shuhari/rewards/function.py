@@ -40,6 +40,10 @@ class Function:
     name: str = "function"
     call: Callable[..., Any] = field(init=False, repr=False)
 
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (f"reward/{self.name}",)
+
     def __post_init__(self) -> None:
         self._bind(registry.find("reward", self.function))
 

@@ -29,6 +29,14 @@ class Length:
     solved: float = 1.0
     weight: Number = 1.0
 
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (f"reward/{self.name}",)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (f"reward/{self.of}",)
+
     async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
         """One grade a leaf, of the whole group at once."""
         answers = [self._answer(t, path) for t in group for path in t.paths()]

@@ -50,6 +50,10 @@ class Maths:
     timeout: float = 5.0
     memory: int = 2048
 
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (f"reward/{self.name}",)
+
     def __post_init__(self) -> None:
         if not self.timeout > 0:
             raise ValueError(f"reward {self.name!r}: timeout is {self.timeout}: expected seconds, more than 0")

@@ -30,6 +30,10 @@ class Repetition:
     unit: str = "word"
     weight: Number = 1.0
 
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (f"reward/{self.name}",)
+
     def __post_init__(self) -> None:
         if self.n < 1:
             raise ValueError(f"repetition: n is {self.n}: expected at least 1")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shuhari.data import ContractError, Request, Trajectory, altered, paid
+from shuhari.declares import together
 from shuhari.demonstrations import shown
 from shuhari.ports import Ctx, Rollout
 from shuhari.registry import register
@@ -28,6 +29,15 @@ class Demonstrated:
 
     measure: str = "score"
     of: Rollout = field(default_factory=Single)
+    least_n = 2
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together(("demo",), self.of)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (f"reward/{self.measure}",)
 
     @property
     def accepts(self) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shuhari.data import Request, Status, Trajectory
+from shuhari.declares import together
 from shuhari.models.text.rows import NoRoom
 from shuhari.ports import Ctx, Environments, Window, ability
 from shuhari.registry import register
@@ -43,6 +44,10 @@ class Episode:
     acts: tuple[str, ...] = ()
     environments: Environments | None = None
     context: Window | None = None
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return () if self.environments is None else together((), self.environments)
 
     def __post_init__(self) -> None:
         if self.max_steps < 1:

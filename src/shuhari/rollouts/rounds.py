@@ -19,6 +19,7 @@ from scipy.optimize import least_squares
 from scipy.special import expit
 
 from shuhari.data import ContractError, Problem, Request, Step, Trajectory, altered, is_tokens, paid
+from shuhari.declares import together
 from shuhari.ports import Ctx, Rollout, ability
 from shuhari.registry import register
 from shuhari.rollouts.single import Single
@@ -41,6 +42,14 @@ class HintLadder:
     levels: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75)
     measure: str = "score"
     of: Rollout = field(default_factory=Single)
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together(("hint",), self.of)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (f"reward/{self.measure}",)
 
     def __post_init__(self) -> None:
         ends = (-1e-9, *self.levels, 1 + 1e-9)
@@ -76,6 +85,18 @@ class HintCurve:
     first: float = 0.5
     measure: str = "score"
     of: Rollout = field(default_factory=Single)
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together(("hint",), self.of)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (f"reward/{self.measure}",)
+
+    @property
+    def least_n(self) -> int:
+        return self.rounds
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or not 0 < self.target < 1 or not 0 <= self.first <= 1:

@@ -27,6 +27,7 @@ class Single:
 
     role: str = "policy"
     accepts: Mapping[str, Any] = field(init=False, default_factory=lambda: EMPTY)
+    stamps = ()
 
     async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
         """Raises TypeError for a prefix where the prompt is no text; ContractError for a problem that has an

@@ -246,6 +246,12 @@ class TreeSearch:
     reward: str = "score"
     role: str = "policy"
     accepts: Mapping[str, Any] = field(init=False, default_factory=lambda: {"known": None})
+    stamps = ("q",)
+    least_n = 0
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (f"reward/{self.reward}",)
 
     def __post_init__(self) -> None:
         for name, known in (("select", SELECTS), ("backup", BACKUPS)):

@@ -48,6 +48,7 @@ class Arithmetic:
     test_fraction: float = 1 / 16
     test_size: int = 256
     seed: int = 0
+    stamps = ("reward/score",)
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

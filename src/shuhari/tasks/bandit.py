@@ -38,6 +38,7 @@ class Bandit:
     scale: float = 1.0
     test_size: int = 256
     seed: int = 0
+    stamps = ("reward/task", "reward/score")
 
     def __post_init__(self) -> None:
         if self.law not in LAWS:

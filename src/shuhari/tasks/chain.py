@@ -35,6 +35,7 @@ class Chain:
     test_fraction: float = 1 / 16
     test_size: int = 256
     seed: int = 0
+    stamps = ("reward/score",)
 
     def __post_init__(self) -> None:
         if not 2 <= self.terms <= 64:

@@ -42,6 +42,7 @@ class Countdown:
     test_fraction: float = 1 / 16
     test_size: int = 256
     seed: int = 0
+    stamps = ("reward/score",)
 
     def __post_init__(self) -> None:
         if not 2 <= self.count <= 8:

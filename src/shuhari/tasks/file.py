@@ -64,6 +64,10 @@ class File:
         """Whether no row has an answer, so that the task itself grades nothing."""
         return all(p.answer is None for rows in self._splits.values() for p in rows)
 
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return () if self.ungraded else ("reward/score",)
+
     def problems(self, split: str) -> Listed:
         """The rows of a split in the order of the file. ValueError for a split that no row is in."""
         rows = self._splits.get(split)

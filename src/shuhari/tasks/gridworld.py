@@ -40,6 +40,7 @@ class Gridworld:
     limit: int = 50
     test_size: int = 256
     seed: int = 0
+    stamps = ("reward/task", "reward/score")
 
     def __post_init__(self) -> None:
         self.cells = tuple(self.cells)

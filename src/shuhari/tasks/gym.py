@@ -24,7 +24,7 @@ from shuhari.models.spaces import MASK
 from shuhari.registry import find, register
 from shuhari.tasks.snapshots import Env, Recorder, copies, repeats, restore, snapshot, thawed
 from shuhari.tasks.source import Generated, check_sizes, check_split
-from shuhari.tasks.tells import TOLD, Teller, layout_of
+from shuhari.tasks.tells import EXECUTED, TOLD, Teller, layout_of
 from shuhari.tasks.views import View, acted_as, check_spaces, observed, wrapped
 
 __all__ = ["Episode", "Gym", "restore", "snapshot"]
@@ -99,6 +99,10 @@ class Gym:
             self.told = layout_of(env, self.tells, self.rewards, f"gym/{self.path}") if says else {}
         finally:
             env.close()
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return "reward/task", *self.told, *(("replaced",) if EXECUTED in self.told else ())
 
     @classmethod
     def preview(cls) -> dict[str, Any]:

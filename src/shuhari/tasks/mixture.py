@@ -13,6 +13,7 @@ from typing import Any
 
 from shuhari.answers import Answers, listed
 from shuhari.data import Problem, Step, nearest
+from shuhari.declares import together
 from shuhari.models.text.tokenizers import PRINTABLE
 from shuhari.ports import Environment, Source, Task, ability
 from shuhari.registry import register
@@ -67,6 +68,10 @@ class Mixture:
         """The characters of all members together; a member that names none may write any printable ASCII."""
         own = [ability(m.task, "alphabet") for m in self.tasks.values()]
         return "".join(sorted(set().union(*(a or PRINTABLE for a in own)))) if any(own) else ""
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together((), *(member.task for member in self.tasks.values()))
 
     def problems(self, split: str) -> Source:
         """`train` has no end: at each index a member by its weight; its problem of that index where it has no end

@@ -13,6 +13,7 @@ class Prompts:
     """Text, without problems or a grade of its own."""
 
     ungraded = True
+    stamps = ()
 
     def problems(self, split: str) -> Listed:
         return Listed(())

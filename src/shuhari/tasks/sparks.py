@@ -37,6 +37,7 @@ class Sparks:
     test_fraction: float = 1 / 16
     test_size: int = 256
     seed: int = 0
+    stamps = ("reward/score", "reward/spark")
 
     def __post_init__(self) -> None:
         if not 2 <= self.terms <= 16:

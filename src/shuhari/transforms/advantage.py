@@ -63,6 +63,10 @@ class Advantage:
     into: str = "advantage"
     needs: tuple[Need, ...] = field(default=(), init=False)
 
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (self.into,)
+
     def __post_init__(self) -> None:
         for name, known in (("centre", CENTRES), ("unit", ("group", "batch")), ("scale", SCALES)):
             if getattr(self, name) not in known:
@@ -74,6 +78,14 @@ class Advantage:
                 "advantage: virtual samples are of a group: expected unit = 'group' and scale = 'group' or 'none', "
                 f"not {self.unit!r} and {self.scale!r}"
             )
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.reward, f"weight/{self.stream}", *((self.apart,) if self.apart else ()))
+
+    @property
+    def least_n(self) -> int:
+        return 2 if self.unit == "group" and self.centre != "none" and not self.virtual else 1
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         outcome = batch.outcome(self.reward)

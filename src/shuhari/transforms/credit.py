@@ -40,6 +40,12 @@ class Credit:
     threshold: float = 0.5
     reward: str = "reward"
     stream: str = "rl"
+    stamps = ("advantage", "weight/pos", "weight/neg", "weight/credit")
+    least_n = 2
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.reward, f"weight/{self.stream}", "advantage"
 
     def __post_init__(self) -> None:
         if not 0 <= self.least < 1:

@@ -33,6 +33,12 @@ class Mixed:
     tolerance: float = 1e-6
     stream: str = "rl"
     needs: tuple[Need, ...] = field(default=(), init=False)
+    stamps = ()
+    least_n = 2
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.reward, f"weight/{self.stream}"
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         outcome = batch.outcome(self.reward)
@@ -58,6 +64,11 @@ class Finished:
 
     stream: str = "rl"
     needs: tuple[Need, ...] = field(default=(), init=False)
+    stamps = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (f"weight/{self.stream}",)
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         return without(batch, batch["status"] != STATUS[Status.FINISHED], self.stream)
@@ -72,6 +83,7 @@ class Latest:
     """
 
     needs: tuple[Need, ...] = field(default=(), init=False)
+    stamps = ()
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         version = batch["version"].masked_fill(~batch["mask"], -1)
@@ -96,6 +108,14 @@ class Only:
     @property
     def roles(self) -> tuple[str, ...]:
         return (str(self.equals),) if self.column == "role" else ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.column, f"weight/{self.of or self.stream}"
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (f"weight/{self.stream}",) if self.of else ()
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         x, wanted = batch[self.column], code(self.equals) if isinstance(self.equals, str) else self.equals

@@ -34,6 +34,12 @@ class Pairs:
     reward: str = "reward"
     stream: str = "rl"
     needs: tuple[Need, ...] = field(default=(), init=False)
+    stamps = ("links/pairs",)
+    least_n = 2
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.reward, f"weight/{self.stream}"
 
     def __post_init__(self) -> None:
         if self.per_group < 1:
@@ -58,6 +64,11 @@ class Labels:
     reward: str = "reward"
     stream: str = "rl"
     needs: tuple[Need, ...] = field(default=(), init=False)
+    stamps = ("links/labels",)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.reward, f"weight/{self.stream}"
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         if "labels" in batch.links:

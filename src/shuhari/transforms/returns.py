@@ -54,6 +54,14 @@ class Gae:
     into: str = "advantage"
     target: str = "return"
 
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return self.into, self.target
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.reward, f"weight/{self.stream}"
+
     def __post_init__(self) -> None:
         _check(self.level, self.scale, gamma=self.gamma, lam=self.lam)
 
@@ -86,6 +94,14 @@ class Returns:
     into: str = "advantage"
     target: str = "return"
     needs: tuple[Need, ...] = field(default=(), init=False)
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return self.into, self.target
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.reward, f"weight/{self.stream}"
 
     def __post_init__(self) -> None:
         _check(self.level, self.scale, gamma=self.gamma)

@@ -37,6 +37,7 @@ class ScaleRewards:
     clip: float = 10.0
     needs: tuple[Need, ...] = field(default=(), init=False)
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"returns": torch.zeros(0, dtype=torch.float64)})
+    stamps = ("reward",)
 
     @property
     def roles(self) -> tuple[str, ...]:

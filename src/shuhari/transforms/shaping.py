@@ -33,6 +33,7 @@ class KlInReward:
     role: str = "policy"
     reference: str = "reference"
     score: str = "log_prob"
+    stamps = ("reward", "reward/kl")
 
     def __post_init__(self) -> None:
         if self.form not in SAMPLED:
@@ -64,6 +65,7 @@ class Overlong:
     cache: int
     weight: Number = 1.0
     needs: tuple[Need, ...] = field(default=(), init=False)
+    stamps = ("reward", "reward/overlong")
 
     def __post_init__(self) -> None:
         if not 0 < self.cache <= self.length:

@@ -43,6 +43,14 @@ class NodeAdvantage:
     into: str = "advantage"
     needs: tuple[Need, ...] = field(default=(), init=False)
 
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (self.into,)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.reward, f"weight/{self.stream}"
+
     def __post_init__(self) -> None:
         if self.less not in LESS:
             raise ValueError(f"node_advantage: no less {self.less!r}; {nearest(self.less, LESS)}")

@@ -79,6 +79,8 @@ class VectorRollout:
     ring: int = 1
     accepts: Mapping[str, Any] = field(init=False, default_factory=dict)
     unit: ClassVar[Literal["decision"]] = "decision"  # what it is asked for
+    stamps = ()
+    least_n = 0
 
     def __post_init__(self) -> None:
         for name, least in (("lanes", 1), ("workers", 0), ("ring", 1)):

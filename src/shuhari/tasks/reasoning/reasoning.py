@@ -49,6 +49,7 @@ class ReasoningGym:
     test_fraction: float = 1 / 16
     test_size: int = 256
     seed: int = 0
+    stamps = ("reward/score", "reward/partial")
 
     def __post_init__(self) -> None:
         name = f"reasoning-gym/{self.path}"

@@ -1,0 +1,51 @@
+"""What a component says of itself, so that a mistake in a recipe is found before the first step.
+
+Class attributes or properties of a component, all of them optional. `declares` is the only place that reads them; the
+checks are in `loop/checks.py`. Left out: the columns of models and engines (what a `Trace` tells beside its action).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from shuhari.needs import Need
+
+
+@dataclass(frozen=True)
+class Declares:
+    """What a component wants of models, and which columns it reads and writes.
+
+    needs: columns wanted from models. roles: the models that it calls itself. reads: columns without which it fails;
+    one that is read only where it is there need not be named. stamps: columns that it writes; None: it does not say, so
+    that nothing is known of what is there behind it. Beside plain names there are `reward/<name>` (what is graded; a
+    task and a reward stamp nothing else), `weight/<stream>` (rows that carry a stream) and `links/<name>`. couples:
+    whether the loss of a row hangs on others (`batch`), links: the links that it is of. least_n: how many samples of a
+    group it compares, so what `rollout.n` must at least be; of a rollout 0 where `n` does not say how many there are.
+    """
+
+    needs: tuple[Need, ...] = ()
+    roles: tuple[str, ...] = ()
+    reads: tuple[str, ...] = ()
+    stamps: tuple[str, ...] | None = None
+    couples: str = "row"
+    links: str = ""
+    least_n: int = 1
+
+
+def declares(component: Any) -> Declares:
+    """What a component says of itself; the defaults for what it does not mention."""
+    told = {name: getattr(component, name, default) for name, default in _DEFAULTS.items()}
+    for name in ("needs", "roles", "reads"):
+        told[name] = tuple(told[name])
+    return Declares(**told)
+
+
+_DEFAULTS = dict(vars(Declares()))
+
+
+def together(own: Iterable[str], *parts: Any) -> tuple[str, ...] | None:
+    """The `stamps` of a component that is made of others: its own and theirs; None where one of them does not say."""
+    stamps = [declares(part).stamps for part in parts]
+    return (*own, *(name for told in stamps if told is not None for name in told)) if None not in stamps else None

@@ -1,0 +1,194 @@
+"""What is checked of all stages before the first step: roles, columns, streams, reward names, sizes of groups.
+
+A component of one's own that declares nothing is not checked, and behind one that does not say what it writes anything
+may be there (`declares`). Left out: what hangs on data, such as the columns of a problem.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from shuhari.columns import DERIVED
+from shuhari.config.overlay import RecipeError, dotted
+from shuhari.data import nearest
+from shuhari.declares import declares
+from shuhari.loop.roles import check_roles
+from shuhari.loop.state import walk
+from shuhari.pack import CORE
+from shuhari.ports import Learner, Reward, Task
+
+if TYPE_CHECKING:
+    from shuhari.config.build import Components
+    from shuhari.loop.evaluation import Evaluation
+
+Place = tuple[str, ...]
+ALWAYS = frozenset(CORE) | frozenset(DERIVED) | {"reward"}
+SPACES = {  # what is before the slash of a column -> how a name behind it is missed
+    "reward": "no grader gives a reward {!r}",
+    "weight": "no rows carry the stream {!r}",
+    "links": "nothing makes links {!r}",
+}
+
+
+def check_stages(stages: Sequence[Components]) -> None:
+    """All of it. RecipeError with the dotted key of the mistake and the nearest right name."""
+    check_roles(stages)
+    check_columns(stages)
+    for stage in stages:
+        check_samples(stage)
+
+
+def check_columns(stages: Sequence[Components]) -> None:
+    """Every column, stream, reward and link that a component reads must be there where it reads it, in its stage."""
+    for stage in stages:
+        graded = graded_columns(stage.task, stage.rollout, stage.rewards)
+        check_weights(stage.weights, graded, stage.name)
+        for name, reward in stage.rewards.items():
+            graded.check(reward, ("reward", name), stage.name)
+        graded.check(stage.rollout, ("rollout",), stage.name)
+        if stage.evaluate is not None:
+            _check_evaluation(stage, stage.evaluate)
+        there = Columns(graded.known | ALWAYS, graded.free)
+        _streams(there, stage)
+        for component in (stage.curriculum, stage.rollout):
+            there.add(component)
+        for name, transform in stage.collect.items():
+            there.step(transform, ("collect", name), stage.name)
+        there.check(stage.curriculum, ("curriculum",), stage.name)
+        for place, learner in learners_of(stage):
+            _check_learner(learner, place, Columns(there.known, there.free), stage.name)
+
+
+def check_samples(stage: Components) -> None:
+    """What compares the samples of a group must get as many as it wants."""
+    rollout, plain = declares(stage.rollout), declares(stage.curriculum).stamps is not None
+    if not (plain and rollout.least_n and rollout.stamps is not None):
+        return  # who else may say how many there are
+    compares: list[tuple[Place, Any]] = [(("rollout",), stage.rollout)]
+    for place, learner in learners_of(stage):
+        if learner.buffer.short() > 0:  # the others learn from what is recorded
+            compares += [*((("collect", k), x) for k, x in stage.collect.items()), *_within(learner, place)]
+    for place, component in compares:
+        least = declares(component).least_n
+        if least > stage.n:
+            told = f"{dotted(place)} compares the samples of a group: expected {least} or more"
+            raise RecipeError("rollout.n", f"{stage.n} in stage {stage.name!r}: {told}")
+
+
+class Columns:
+    """The columns `known` at a place; in the spaces (`reward`, `weight`, `links`) of `free` there may be others, and
+    anything where "" is one of them."""
+
+    def __init__(self, known: Iterable[str], free: Iterable[str] = ()) -> None:
+        self.known, self.free = set(known), set(free)
+
+    def add(self, component: Any, space: str = "") -> None:
+        """Behind a component that writes to a space ("": to any)."""
+        stamps = declares(component).stamps
+        self.known |= set(stamps or ())
+        self.free |= {space} if stamps is None else set()
+
+    def check(self, component: Any, place: Place, stage: str) -> None:
+        """What a component, and those in its fields, read. RecipeError with the setting that names what is missing."""
+        for path, part in walk(component):
+            told = declares(part)
+            for name in (*told.reads, *((f"links/{told.links}",) if told.links and told.couples == "batch" else ())):
+                if not self.has(name):
+                    at = (*place, *(path.split("/") if path else ()))
+                    raise self.missing(name, (*at, *_setting(part, name)), stage)
+
+    def step(self, component: Any, place: Place, stage: str) -> None:
+        """Check a component, and go on behind it."""
+        self.check(component, place, stage)
+        self.known |= {need.key for need in declares(component).needs}
+        self.add(component)
+
+    def has(self, name: str) -> bool:
+        """Whether a column may be there."""
+        space, _, rest = name.partition("/")
+        if name in self.known or "" in self.free or (rest and space in ("context", "view")):
+            return True
+        return bool(rest) and space in self.free
+
+    def missing(self, name: str, place: Place, stage: str) -> RecipeError:
+        """The error for a column that is not there."""
+        space, _, rest = name.partition("/")
+        if rest and space in SPACES:
+            names = {n.removeprefix(f"{space}/") for n in self.known if n.startswith(f"{space}/")}
+            told, near = SPACES[space].format(rest), nearest(rest, names)
+        else:
+            told, near = f"nothing before it writes a column {name!r}", nearest(name, self.known)
+        own = f"a component of your own that writes it says so: stamps = ({name!r},)"
+        return RecipeError(dotted(place), f"{told} in stage {stage!r}; {near}; {own}")
+
+
+def graded_columns(task: Task, rollout: Any, rewards: Mapping[str, Reward]) -> Columns:
+    """`reward/<name>` of all that grades, or pays on the way."""
+    graded = Columns(())
+    for grader in (task, rollout, *rewards.values()):
+        graded.add(grader, "reward")
+    return graded
+
+
+def check_weights(weights: Iterable[str], graded: Columns, stage: str) -> None:
+    """RecipeError for a weight of a reward that nothing grades."""
+    for name in weights:
+        if not graded.has(f"reward/{name}"):
+            raise graded.missing(f"reward/{name}", ("reward", "weights", name), stage)
+
+
+def learners_of(stage: Components) -> Iterator[tuple[Place, Learner]]:
+    """(place in the recipe, learner) of a stage."""
+    for name, learner in stage.learners.items():
+        yield () if name == "main" else ("learner", name), learner
+
+
+def _check_evaluation(stage: Components, evaluation: Evaluation) -> None:
+    tested = graded_columns(evaluation.task or stage.task, stage.evaluation_rollout, stage.rewards)
+    tested.check(stage.evaluation_rollout, ("evaluate", "rollout"), stage.name)
+    if evaluation.measure not in ("", "reward") and not tested.has(name := f"reward/{evaluation.measure}"):
+        raise tested.missing(name, ("evaluate", "measure"), stage.name)
+
+
+def _streams(there: Columns, stage: Components) -> None:
+    """Streams are known wherever they are named: a filter may come before the buffer that its stream is of."""
+    for _, learner in learners_of(stage):
+        for x in (learner.buffer, *stage.collect.values(), *learner.transforms.values()):
+            stamps = declares(x).stamps
+            there.known |= {name for name in stamps or () if name.startswith("weight/")}
+            there.free |= {"weight"} if stamps is None else set()
+
+
+def _within(learner: Learner, place: Place) -> Iterator[tuple[Place, Any]]:
+    """(place, component) of a learner's transforms and objectives, in order."""
+    for key, transform in learner.transforms.items():
+        yield (*place, "transform", key), transform
+    for key, part in _parts(learner).items():
+        for t, term in part.terms.items():
+            yield (*place, "part", key, "terms", t), term.objective
+
+
+def _check_learner(learner: Learner, place: Place, there: Columns, stage: str) -> None:
+    there.step(learner.buffer, (*place, "buffer"), stage)
+    for key, part in _parts(learner).items():
+        for t, term in part.terms.items():
+            if not there.has(f"weight/{term.stream}"):
+                raise there.missing(f"weight/{term.stream}", (*place, "part", key, "terms", t, "stream"), stage)
+    there.known |= {need.key for need in learner.needs}
+    for at, component in _within(learner, place):
+        there.step(component, at, stage)
+
+
+def _parts(learner: Any) -> Mapping[str, Any]:
+    """The parts of a gradient learner; a learner of one's own may have none."""
+    found: Mapping[str, Any] = getattr(learner, "parts", {})
+    return found
+
+
+def _setting(component: Any, name: str) -> Place:
+    """The field whose value names a column, where one does."""
+    values = (name, name.partition("/")[2])
+    names = [f.name for f in fields(component)] if is_dataclass(component) else []
+    return next(((n,) for n in names if getattr(component, n) in values), ())

@@ -1,0 +1,180 @@
+"""What is found before the first step: each mistake by its dotted key and the nearest right name, in every stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import shuhari
+from shuhari.config.build import Components, stage_components
+from shuhari.config.recipe import Recipe, RecipeError, load
+from shuhari.declares import Declares, declares, together
+from shuhari.loop.checks import check_stages
+from shuhari.loop.run import Run
+from shuhari.needs import Need
+
+HERE = __name__
+BANDIT = {"task.name": "bandit", "models.policy.use": "tabular", "steps": 1}
+
+
+def built(recipe: Recipe) -> list[Components]:
+    shared: dict[str, Any] = {}
+    return [stage_components(table, shared) for table in recipe.stages]
+
+
+def checked(name: str, **changes: Any) -> None:
+    check_stages(built(load(name).changed({k.replace("__", "."): v for k, v in changes.items()})))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "told"),
+    [
+        ("grpo", {"part.policy.terms.clip.advantage": "advantge"},
+         r"part\.policy\.terms\.clip\.advantage: .*'advantge' in stage 'rl'; did you mean 'advantage'"),
+        ("grpo", {"collect.advantage.reward": "rewrd"}, r"collect\.advantage\.reward: .*'rewrd'.* mean 'reward'"),
+        ("grpo", {"collect.advantage.apart": "demo"}, r"collect\.advantage\.apart: nothing .* a column 'demo'"),
+        ("grpo", {"collect.advantage.stream": "rll"}, r"collect\.advantage\.stream: .* stream 'rll' .* mean 'rl'"),
+        ("grpo", {"part.policy.terms.clip.stream": "rll"}, r"policy\.terms\.clip\.stream: .* 'rll' .* mean 'rl'"),
+        ("grpo", {"reward.weights.scre": 1.0}, r"reward\.weights\.scre: no grader .* 'scre' .* did you mean 'score'"),
+        ("grpo", {"reward.length": {"of": "scores"}, "reward.weights": {"score": 1.0, "length": 1.0}},
+         r"reward\.length\.of: no grader .* 'scores'.* mean 'score'"),
+        ("grpo", {"part.policy.terms.outcome": {"reward": "reward/scor", "role": "policy"}},
+         r"terms\.outcome\.reward: no grader .* 'scor'.* mean 'score'"),
+        ("ppo_cartpole", {"part.policy.terms.value.target": "retrun"}, r"value\.target: .* mean 'return'"),
+        ("sac_pendulum", {"part.critic.terms.soft_td.stream": "ce"}, r"terms\.soft_td\.stream: .* stream 'ce'"),
+        ("dpo", {"part.policy.terms.preference.links": "pair"}, r"preference\.links: .* 'pair'.* mean 'pairs'"),
+        ("grpo", {"curriculum": {"use": "cache", "reward": "scre", "inner": {}}}, r"curriculum\.reward: .* 'score'"),
+        ("grpo", {"curriculum": {"use": "target", "predictor": {"use": "beta", "reward": "reward/scre"},
+                                 "candidates": {}}}, r"curriculum\.predictor\.reward: .* mean 'score'"),
+        ("grpo", {"rollout": {"use": "hint_ladder", "measure": "socre", "n": 8}}, r"rollout\.measure: .* mean 'score'"),
+        ("grpo", {"evaluate.measure": "scre"}, r"evaluate\.measure: no grader .* 'scre' .* mean 'score'"),
+        ("ppo_cartpole", {"reward.weights.tsak": 1.0}, r"reward\.weights\.tsak: .* mean 'task'"),
+    ],
+)  # fmt: skip
+def test_a_name_that_nothing_writes_is_missed(name: str, change: dict[str, Any], told: str) -> None:
+    checked(f"baselines/{name}")
+    with pytest.raises(RecipeError, match=told):
+        checked(f"baselines/{name}", **change)
+
+
+def test_a_run_that_would_miss_a_column_in_its_last_stage_is_not_begun() -> None:
+    recipe = load("baselines/grpo").changed({"part.policy.terms.clip.advantage": "advantge"})
+    assert [s["name"] for s in recipe.stages] == ["warm-up", "rl"]
+    with pytest.raises(RecipeError, match="stage 'rl'"):
+        Run(recipe)
+
+
+def test_columns_count_in_order() -> None:
+    """An objective reads what an earlier part stamps; a transform what one before it does."""
+    swapped = load("baselines/sac_pendulum").changed({})
+    (stage,) = built(swapped)
+    parts: Any = stage.learners["main"].parts  # type: ignore[attr-defined]
+    order = list(parts)
+    assert order.index("temperature") > order.index("policy")
+    check_stages([stage])
+    policy = parts.pop("policy")
+    parts["policy"] = policy
+    with pytest.raises(RecipeError, match=r"part\.temperature\.terms\.temperature: .*'fresh/log_prob'"):
+        check_stages([stage])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "told"),
+    [
+        ("grpo", {"rollout.n": 1}, r"rollout\.n: 1 in stage 'rl': collect\.advantage compares .* expected 2 or more"),
+        ("grpo", {"rollout": {"use": "hint_curve", "n": 3}}, r"rollout\.n: 3 in stage .*: rollout .* expected 4"),
+        ("dpo", {"rollout.n": 1}, r"rollout\.n: 1 in stage 'rl': transform\.pairs compares"),
+    ],
+)  # fmt: skip
+def test_groups_too_small_to_compare_are_missed(name: str, change: dict[str, Any], told: str) -> None:
+    with pytest.raises(RecipeError, match=told):
+        checked(f"baselines/{name}", **change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"collect.advantage": {"centre": "none", "scale": "none"}},
+        {"collect.advantage": {"unit": "batch", "scale": "batch"}},
+    ],
+)
+def test_groups_of_one_are_enough_where_nothing_compares_them(change: dict[str, Any]) -> None:
+    checked("baselines/grpo", **{"rollout.n": 1, **change})
+
+
+@dataclass
+class Silent:
+    """A transform that says nothing of itself."""
+
+    needs: tuple[Need, ...] = field(default=(), init=False)
+
+    def __call__(self, batch: Any, ctx: Any) -> Any:
+        return batch
+
+
+@dataclass
+class Says(Silent):
+    """One that says what it writes, and what it reads."""
+
+    reads = ("advantage",)
+    stamps = ("surprise",)
+
+
+@dataclass
+class Graded:
+    """A task that does not say what it grades."""
+
+    seed: int = 0
+
+    def problems(self, split: str) -> Any:
+        return []
+
+    def grade(self, problem: Any, steps: Any) -> dict[str, float]:
+        return {"taste": 1.0}
+
+    def environment(self, problem: Any) -> None:
+        return None
+
+    def spaces(self) -> None:
+        return None
+
+
+def test_one_that_says_nothing_is_not_checked_and_hides_what_is_behind_it() -> None:
+    silent, says = {"collect.own.use": f"{HERE}.Silent"}, {"collect.own.use": f"{HERE}.Says"}
+    reads = {"part.policy.terms.clip.advantage": "surprise"}
+    checked("baselines/grpo", **silent, **reads)
+    checked("baselines/grpo", **says, **reads)
+    with pytest.raises(RecipeError, match=r"clip\.advantage: .*'suprise'.* mean 'surprise'"):
+        checked("baselines/grpo", **says, **{"part.policy.terms.clip.advantage": "suprise"})
+    with pytest.raises(RecipeError, match=r"collect\.own: nothing before it writes a column 'advantage'"):
+        checked("baselines/grpo", **{"collect.own": {"use": f"{HERE}.Says", "before": "advantage"}})
+    with pytest.raises(RecipeError, match=r"collect\.advantage\.reward"):  # what is before it is known
+        checked("baselines/grpo", **silent, **{"collect.advantage.reward": "rewrd"})
+
+
+def test_a_task_that_does_not_say_what_it_grades_may_grade_anything_but_writes_no_other_column() -> None:
+    own = {"task": {"name": f"{HERE}.Graded"}, "reward.weights": {"taste": 1.0}}
+    (*_, stage) = built(load("baselines/grpo").changed(own))
+    check_stages([stage])
+    (*_, stage) = built(load("baselines/grpo").changed({**own, "part.policy.terms.clip.advantage": "advantge"}))
+    with pytest.raises(RecipeError, match="advantge"):
+        check_stages([stage])
+
+
+def test_a_session_misses_the_name_of_a_weight() -> None:
+    with pytest.raises(RecipeError, match=r"reward\.weights\.scre: .* did you mean 'score'"):
+        shuhari.session({"use": "tabular"}, task={"name": "bandit"}, weights={"scre": 1.0})
+
+
+def test_declares_is_what_is_said_and_defaults_for_the_rest() -> None:
+    assert declares(SimpleNamespace()) == Declares()
+    need = Need(("policy",), "log_prob")
+    said = SimpleNamespace(
+        needs=[need], roles=["judge"], reads=["a"], stamps=(), couples="batch", links="pairs", least_n=3
+    )
+    assert declares(said) == Declares((need,), ("judge",), ("a",), (), "batch", "pairs", 3)
+    assert together(("x",), said, SimpleNamespace(stamps=("y",))) == ("x", "y")
+    assert together(("x",), said, SimpleNamespace()) is None
