@@ -27,6 +27,7 @@ def batch(**columns):
         ("decision", (6 + 1 + 2 + 3) / 4),  # DAPO: every token alike
         ("row", (6 + (1 + 2 + 3) / 3) / 2),  # GRPO: the mean of the rows' means
         ("constant:4", (6 + 1 + 2 + 3) / 4 / 2),  # Dr. GRPO: sums over a fixed length, mean over rows
+        ("turn", (6 + 2) / 2),  # of one turn a row
         ("episode", (6 + 2) / 2),
         ("group", (6 + 2) / 2),
     ],
@@ -42,7 +43,7 @@ def test_units_of_several_rows():
     assert float(reduced(LOSS, weights(data.weight("rl"), data, "group"))) == pytest.approx((6 + 2) / 2)
 
 
-@pytest.mark.parametrize("how", ["decision", "row", "episode", "group", "constant:7"])
+@pytest.mark.parametrize("how", ["decision", "row", "turn", "episode", "group", "constant:7"])
 def test_weights_multiply_and_rows_without_any_are_not_there(how):
     data = batch()
     once = reduced(LOSS, weights(data.weight("rl"), data, how))
@@ -57,6 +58,19 @@ def test_weights_multiply_and_rows_without_any_are_not_there(how):
     assert bool(signed.isfinite().all()) and signed.abs().max() <= 1
 
 
+def test_turns_count_alike_in_their_episode_and_episodes_alike() -> None:
+    """Episode 5: a row with turns of 1 and 2 decisions (losses 6; 1, 2, and 9 between that nobody decided) and a row of
+    one turn (3). Episode 7: one turn of two decisions (4, 8)."""
+    loss = torch.tensor([[6.0, 9, 1, 2], [3, NAN, NAN, NAN], [4, 8, NAN, NAN]])
+    mask = torch.tensor([[1, 0, 1, 1], [1, 0, 0, 0], [1, 1, 0, 0]], dtype=torch.bool)
+    segment = torch.tensor([[0, 0, 1, 1], [0, -1, -1, -1], [0, 0, -1, -1]])
+    data = Batch({"mask": mask, "segment": segment, "episode": torch.tensor([5, 5, 7])}, stream="rl")
+    by_hand = ((6 + 1.5 + 3) / 3 + 6) / 2
+    assert float(reduced(loss, weights(data.weight("rl"), data, "turn"))) == pytest.approx(by_hand)
+    first = data.weight("rl") * (segment == 0)  # a turn that carries no weight is not there
+    assert float(reduced(loss, weights(first, data, "turn"))) == pytest.approx(((6 + 3) / 2 + 6) / 2)
+
+
 def test_a_loss_a_row_takes_the_weight_of_its_row():
     w = weights(torch.ones(2, 3), batch(), "decision")
     assert float(reduced(torch.tensor([8.0, 4.0]), w)) == pytest.approx(8 / 4 + 4 * 3 / 4)
@@ -64,7 +78,10 @@ def test_a_loss_a_row_takes_the_weight_of_its_row():
     assert float(reduced(torch.tensor([8.0, 4.0]), w)) == pytest.approx(6)
 
 
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.sampled_from(["decision", "row", "episode", "group"]))
+@given(
+    st.lists(st.integers(1, 5), min_size=1, max_size=6),
+    st.sampled_from(["decision", "row", "turn", "episode", "group"]),
+)
 @settings(max_examples=40, deadline=None)
 def test_a_constant_loss_is_its_own_mean_whatever_the_padding_holds(lengths, how):
     mask = torch.arange(5) < torch.tensor(lengths)[:, None]

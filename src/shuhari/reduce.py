@@ -13,14 +13,16 @@ from shuhari.batch import Batch
 from shuhari.data import nearest
 
 _ODD = 0x1E3779B97F4A7C15
-LEVELS = ("decision", "row", "episode", "group", "constant:N")
+LEVELS = ("decision", "row", "turn", "episode", "group", "constant:N")
 
 
 def weights(weight: Tensor, batch: Batch, how: str) -> Tensor:
     """[B, K] numbers that make `(loss * weights).sum()` the reduction `how` under the stream weights [B, K].
 
-    decision: each decision counts alike (DAPO); row: mean within a row, then over rows (GRPO); episode, group: mean
-    over the decisions of the unit, then over units; constant:N: the sum over decisions, divided by N a row (Dr. GRPO).
+    decision: each decision counts alike (DAPO); row: mean within a row, then over rows (GRPO); turn: mean within a turn
+    (a segment of a row), then over the turns of an episode, then over episodes (M-GRPO of WebAgent-R1); episode, group:
+    mean over the decisions of the unit, then over units; constant:N: the sum over decisions, divided by N a row (Dr.
+    GRPO).
     A weight multiplies the loss of its decision: denominators *count* the decisions, rows and units that have a weight
     other than 0, so a weight of 0.5 everywhere halves the loss.
     """
@@ -35,6 +37,13 @@ def weights(weight: Tensor, batch: Batch, how: str) -> Tensor:
         _, unit = torch.unique(batch[how], return_inverse=True)
         total = rows.new_zeros(int(unit.max()) + 1 if len(unit) else 0).index_add_(0, unit, rows)
         return w / total[unit].clamp(min=1)[:, None] / (total > 0).sum().clamp(min=1)
+    if how == "turn":
+        segment = batch["segment"].clamp(min=0)
+        long = rows.new_zeros(len(w), int(segment.max()) + 1 if len(w) else 0).scatter_add_(1, segment, (w != 0).long())
+        _, unit = torch.unique(batch["episode"], return_inverse=True)
+        total = rows.new_zeros(len(w)).index_add_(0, unit, (long > 0).sum(1))  # turns of each episode
+        share = long.gather(1, segment).clamp(min=1) * total[unit].clamp(min=1)[:, None]
+        return w / share / (total > 0).sum().clamp(min=1)
     return w / (check_reduction(how) * live.sum().clamp(min=1))
 
 

@@ -20,16 +20,27 @@ from shuhari.pack import pack
 from shuhari.ports import Environment, Environments, Window
 from shuhari.rollouts.episode import Episode
 from shuhari.transforms.advantage import Advantage
+from shuhari.transforms.returns import Returns
 
 windows: list[Window] = [KeepLast(), Summary(8, "?"), CarryOver(2)]
 environments: Environments = Chunks()
 environment: Environment = Answer()
 
 
-def run_of(rollout: Episode, *, steps: int = 2, max_new: int = 1, watch: Any = None, **fields: Any) -> Any:
+def run_of(
+    rollout: Episode,
+    *,
+    steps: int = 2,
+    max_new: int = 1,
+    watch: Any = None,
+    credit: Any = None,
+    reduce: str = "decision",
+    **fields: Any,
+) -> Any:
     models = {role: harness.tiny() for role in rollout.roles}
-    parts = {r: harness.part(r, pg=Term(Clip(role=r, behaviour="present"), stream=r)) for r in models}
-    collect = {"credit": ByRole({r: Advantage(stream=r, scale="none") for r in models})}
+    parts = {r: harness.part(r, pg=Term(Clip(role=r, behaviour="present"), r, reduce=reduce)) for r in models}
+    own = ByRole({r: Advantage(stream=r, scale="none") for r in models})
+    collect: dict[str, Any] = {"streams": own, **(credit or {})}
     if watch is not None:
         collect["watch"] = watch
     common: dict[str, Any] = {"task": Relay(), "models": models, "rollout": rollout, "collect": collect, "n": 3}
@@ -51,7 +62,7 @@ def read(trajectory: Any, run: Any, role: str = "policy") -> tuple[list[str], li
     return [run.ctx.text(s.context, role) for s in steps], [run.ctx.text(s.action, role) for s in steps]
 
 
-@pytest.mark.parametrize("k", [1, 2])
+@pytest.mark.parametrize("k", [0, 1, 2])
 def test_the_last_turns_are_kept(k: int) -> None:
     trajectory, run = played(Episode(context=KeepLast(k)))
     contexts, said = read(trajectory, run)
@@ -107,6 +118,26 @@ def test_every_turn_of_an_episode_gets_its_advantage(window: Window) -> None:
         own = mine[mine != 0].unique()
         assert len(own) <= 1  # one outcome, in every context that led to it
     assert reports[0]["policy/rows"] == int(batch.decides.sum()) > 12
+
+
+def test_turns_are_discounted_pooled_over_the_group_and_weighed_alike() -> None:
+    """IterResearch (catalogue 21): every turn has a row and a return of its own, geometric in the turns that follow."""
+    watch = Watch()
+    returns, pool = Returns(0.5, level="row", stream="policy"), Advantage(column="return", stream="policy")
+    credit = {"returns": returns, "pool": pool}
+    run = run_of(Episode(context=KeepLast(0)), watch=watch, credit=credit, reduce="turn", steps=1, max_new=2)
+    report = next(harness.train(run))
+    [batch] = watch.seen
+    decides = batch.decides
+    back = batch["return"][decides, 0].view(-1, 3, 4)  # groups of three episodes of four turns
+    last = batch.outcome()[decides].view(-1, 3, 4)[:, :, :1]
+    torch.testing.assert_close(back, last * torch.tensor([0.125, 0.25, 0.5, 1.0]))
+    earned = back.flatten(1)
+    wanted = (earned - earned.mean(1, keepdim=True)) / (earned.std(1, keepdim=True) + 1e-4)
+    torch.testing.assert_close(batch["advantage"][decides, 0], wanted.flatten())
+    mean = batch["advantage"][batch["mask"]].mean()
+    assert abs(float(mean)) > 1e-3  # turns are of one or two tokens, so that of the tokens it is no 0
+    assert report["policy/loss/pg"] == pytest.approx(-float(wanted.mean()), abs=1e-4)  # the ratio is 1
 
 
 def test_two_roles_take_turns_and_each_learns_from_its_own() -> None:

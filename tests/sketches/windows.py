@@ -29,7 +29,7 @@ class KeepLast:
     k: int = 1
 
     async def __call__(self, play: Play) -> Payload:
-        return joined(play.start, *chain(*play.turns[-self.k :]))
+        return joined(play.start, *chain(*play.turns[max(0, len(play.turns) - self.k) :]))
 
 
 @dataclass

@@ -173,3 +173,33 @@ def test_a_virtual_sample_counts_in_every_group_and_is_not_learnt_from():
     assert far["advantage"][:, 0].tolist() == pytest.approx([0 - 7 / 3, 1 - 6 / 3])  # less the mean of all others
     with pytest.raises(ValueError, match="virtual samples are of a group"):
         Advantage(virtual=1, scale="batch")
+
+
+def turns(*returns, key="0"):
+    """One episode whose turns are rows of their own, and what is still earned from each on."""
+    steps = [step(parent=i - 1 if i else None, context=(9 - i,)) for i in range(len(returns))]
+    return Trajectory(Request(Problem("t", key, ""), key=key), tuple(steps)), returns
+
+
+def pooled(*episodes, **fields):
+    batch = pack([t for t, _ in episodes])
+    batch = batch.put({"back": torch.tensor([x for _, xs in episodes for x in xs])[:, None] * batch["mask"]})
+    batch = batch.put({"reward": torch.zeros(len(batch), 2)})
+    return Advantage(column="back", **fields)(batch, context())["advantage"][:, 0]
+
+
+def test_the_returns_of_all_turns_of_a_group_are_pooled():
+    x, y = torch.tensor([0.25, 0.5, 1.0, 0.0, 0.5]), torch.tensor([3.0, 1.0])
+    out = pooled(turns(0.25, 0.5, 1.0), turns(0.0, 0.5), turns(3.0, key="1"), turns(1.0, key="1"))
+    torch.testing.assert_close(out[:5], (x - x.mean()) / (x.std() + 1e-4))
+    torch.testing.assert_close(out[5:], (y - y.mean()) / (y.std() + 1e-4))
+    alone = pooled(turns(0.25, 0.5, 1.0), scale="none")  # one episode, three to compare
+    torch.testing.assert_close(alone, x[:3] - x[:3].mean())
+
+
+def test_a_column_that_differs_within_a_row_is_refused():
+    batch = groups([1.0, 0.0]).put({"back": torch.tensor([[1.0, 0.5], [1.0, 1.0]])})
+    with pytest.raises(ValueError, match="column 'back' differs within a row"):
+        Advantage(column="back")(batch, context())
+    whole = groups([1.0, 0.0]).put({"back": torch.tensor([3.0, 1.0])})
+    assert Advantage(column="back", scale="none")(whole, context())["advantage"].tolist() == [[1.0] * 2, [-1.0] * 2]

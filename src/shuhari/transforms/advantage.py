@@ -42,6 +42,10 @@ class Advantage:
     apart: the name of a column; rows where it is not 0 (demonstrations) get an advantage by the same centre and scale,
     and do not count in either.
 
+    column: the name of a column [B] or [B, K], to be taken in the place of the outcome: the `return`, say, of rows that
+    are turns of an episode. Every row that decides then counts in the statistics, inner ones of chains and trees too.
+    ValueError where it differs within a row (`returns.level = "row"` gives one number a row).
+
     virtual: so many samples of outcome `best` count in the centre and the scale of every group, beside those that there
     are; they are not learnt from. With 1, a group that is all wrong has negative advantages (NGRPO: Nan et al. 2025,
     "NGRPO: Negative-enhanced Group Relative Policy Optimization"; its code has ddof = 1, eps = 1e-6). Statistics of the
@@ -58,6 +62,7 @@ class Advantage:
     reward: str = "reward"
     stream: str = "rl"
     apart: str = ""
+    column: str = ""
     virtual: int = 0
     best: float = 1.0
     into: str = "advantage"
@@ -88,16 +93,16 @@ class Advantage:
         return 2 if self.unit == "group" and self.centre != "none" and not self.virtual else 1
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
-        outcome = batch.outcome(self.reward)
+        outcome = self._column(batch) if self.column else batch.outcome(self.reward)
         missing = outcome.isnan() & usable(batch)
         r = outcome.masked_fill(~usable(batch), torch.nan)  # what a broken episode earned says nothing
         apart = batch[self.apart] > 0 if self.apart else torch.zeros_like(missing)
         counted = r.masked_fill(apart, torch.nan)
         if self.unit == "batch":
             counted = counted.masked_fill(~carried(batch, self.stream), torch.nan)
-        mean, n = self._with_virtual(*group_mean(batch, counted, self.unit), self.best)
+        mean, n = self._with_virtual(*self._mean(batch, counted, self.unit), self.best)
         alone = self.unit == "group" and self.centre != "none" and len(n) and int(n.max()) == 1
-        if alone and int(group_mean(batch, torch.zeros_like(r))[1].max()) == 1:  # not for want of grades
+        if alone and int(self._mean(batch, torch.zeros_like(r), "group")[1].max()) == 1:  # not for want of grades
             raise ValueError(
                 f"advantage: centre = {self.centre!r} compares the samples of a group, and every group has one: "
                 "set rollout.n to 2 or more, or unit = 'batch'"
@@ -111,14 +116,27 @@ class Advantage:
         batch = ungraded(batch, missing, ctx, self.stream)
         return batch.put({self.into: a.nan_to_num(0.0)[:, None] * batch["mask"]})
 
+    def _mean(self, batch: Batch, x: Tensor, unit: str) -> tuple[Tensor, Tensor]:
+        return group_mean(batch, x, unit, leaves=not self.column)
+
+    def _column(self, batch: Batch) -> Tensor:
+        """[B] the number of each row; NaN where it decides nothing."""
+        x, mask = batch[self.column], batch["mask"]
+        if x.dim() == 1:
+            return x.masked_fill(~batch.decides, torch.nan)
+        first = x.gather(1, mask.int().argmax(1)[:, None])
+        if bool(((x != first) & mask & ~(x.isnan() & first.isnan())).any()):
+            raise ValueError(f"advantage: column {self.column!r} differs within a row: expected one number a row")
+        return first[:, 0].masked_fill(~batch.decides, torch.nan)
+
     def _deviation(self, batch: Batch, x: Tensor) -> Tensor:
         """[B] the standard deviation of x [B] over the unit of `scale`; 1 - eps where there are too few to tell."""
         unit = "group" if self.scale == "group" else "batch"
         if unit == "batch":
             x = x.masked_fill(~carried(batch, self.stream), torch.nan)
-        mean, real = group_mean(batch, x, unit)
+        mean, real = self._mean(batch, x, unit)
         mean, n = self._with_virtual(mean, real, self.best)
-        variance, _ = self._with_virtual(group_mean(batch, (x - mean) ** 2, unit)[0], real, (self.best - mean) ** 2)
+        variance, _ = self._with_virtual(self._mean(batch, (x - mean) ** 2, unit)[0], real, (self.best - mean) ** 2)
         deviation = (variance * n / (n - self.ddof)).sqrt()
         return torch.where(n > self.ddof, deviation, 1.0 - self.eps)
 
