@@ -12,7 +12,7 @@ from typing import Any
 from shuhari.data import ContractError, Request, Trajectory, altered, paid
 from shuhari.declares import together
 from shuhari.demonstrations import shown
-from shuhari.ports import Ctx, Rollout
+from shuhari.ports import Ctx, Rollout, ability
 from shuhari.registry import register
 from shuhari.rollouts.single import Single
 
@@ -50,7 +50,7 @@ class Demonstrated:
             raise ContractError(f"{whose}: expected a solution, as text or token ids, and no environment")
         if request.n < 2:
             raise ContractError(f"{whose}: no sample is left beside the demonstration: set rollout.n to 2 or more")
-        role = getattr(self.of, "role", "policy")
+        role = ability(self.of, "role")
         (step,) = shown(problem, problem.solution, ctx, role).steps
         step = replace(step, info={"text": ctx.text(step.action, role)})
         (demo,) = await ctx.grade([Trajectory(request, (step,), info={"demo": 1.0})], until=self.measure)
