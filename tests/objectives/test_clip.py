@@ -116,12 +116,12 @@ def test_wrong_settings_are_named():
         Clip(dual=0.5)
     with pytest.raises(ValueError, match=r"dual is 3\.0.*clips = 'surrogate'"):
         Clip(dual=3.0, clips="weight")
-    with pytest.raises(ValueError, match=r"no clips 'weights'; did you mean 'weight'"):
+    with pytest.raises(ValueError, match=r"clips is 'weights': did you mean 'weight'"):
         Clip(clips="weights")
     with pytest.raises(ValueError, match=r"truncate = 2\.0 .*needs behaviour = 'old', not 'behaviour'"):
         Clip(truncate=2.0)
     for name in ("low", "high", "truncate"):
-        with pytest.raises(ValueError, match=f"{name} is -0.1: expected 0 or more"):
+        with pytest.raises(ValueError, match=f"{name} is -0.1: expected a number of 0 or more"):
             Clip(**{name: -0.1})
 
 

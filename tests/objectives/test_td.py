@@ -360,7 +360,7 @@ def test_members_and_mistakes():
     for objective in (Reparam, Deterministic):
         with pytest.raises(ValueError, match="did you mean 'mean'"):
             objective(over="meen")
-    with pytest.raises(ValueError, match=r"smoothed_td: clip is -0\.5: expected 0 or more"):
+    with pytest.raises(ValueError, match=r"SmoothedTD: clip is -0\.5: expected a number of 0 or more"):
         SmoothedTD(clip=-0.5)
     batch = transitions([0], [0], [1.0], [0], [1.0])
     ctx = context(policy=Table([[0.0]]), targets=Table([[0.0]]))

@@ -296,7 +296,7 @@ def test_workers_end_with_their_parent_however_it_ends() -> None:
 
 
 def test_mistakes_are_told_before_anything_starts() -> None:
-    with pytest.raises(ValueError, match="workers is -1: expected at least 0"):
+    with pytest.raises(ValueError, match="workers is -1: expected a number of 0 or more"):
         VectorRollout(workers=-1)
     with pytest.raises(ValueError, match=r"8 lanes in a ring of 3 slots.*expected ring = 2, or lanes .* multiple of 3"):
         VectorRollout(ring=3)

@@ -26,7 +26,7 @@ curriculum: Curriculum = Sharing(Sequential(), Bus("folder"))
 rollout: Rollout = Foreign()
 
 
-def node(curriculum: Curriculum, seed: int, steps: int = 3, behaviour: str = "old") -> tuple[Run, Watch]:
+def node(curriculum: Curriculum, seed: int, steps: int = 3, behaviour: Any = "old") -> tuple[Run, Watch]:
     parts = {"policy": harness.part(clip=Term(Clip(high=0.28, behaviour=behaviour)))}
     common: dict[str, Any] = {"rollout": Foreign(), "collect": {"advantage": Advantage(eps=1e-8)}, "n": 6, "max_new": 1}
     watch = Watch()

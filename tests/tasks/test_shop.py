@@ -111,5 +111,5 @@ def test_a_snapshot_goes_on_as_if_undisturbed() -> None:
 @pytest.mark.parametrize("field", [{"items": 1}, {"items": 9}, {"digits": 0}, {"guess": 1.5}, {"turns": 0}])
 def test_settings_out_of_range_are_named(field: dict[str, Any]) -> None:
     name, value = next(iter(field.items()))
-    with pytest.raises(ValueError, match=f"shop: {name} is {value}: expected"):
+    with pytest.raises(ValueError, match=f"Shop: {name} is {value}: expected"):
         Shop(**field)

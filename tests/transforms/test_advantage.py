@@ -137,7 +137,7 @@ def test_each_role_of_an_episode_has_its_own_statistics():
 def test_unknown_settings_are_named():
     with pytest.raises(ValueError, match="did you mean 'leave-one-out'"):
         Advantage(centre="leave-one")
-    with pytest.raises(ValueError, match="no scale 'row'"):
+    with pytest.raises(ValueError, match="scale is 'row': did you mean 'raw'"):
         Advantage(scale="row")
 
 

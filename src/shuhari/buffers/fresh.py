@@ -7,20 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from shuhari.batch import Batch
-from shuhari.data import nearest
+from shuhari.bounds import Length, check
 from shuhari.events import Collected, Event
 from shuhari.join import cat
 from shuhari.pack import usable
 from shuhari.ports import Ctx
 from shuhari.registry import register
 from shuhari.transforms.streams import carried
-
-UNITS = ("group", "decision")
 
 
 @register("buffer", "fresh")
@@ -33,8 +31,8 @@ class Fresh:
     episodes that ended in an error weigh 0.
     """
 
-    size: int = 64
-    unit: str = "group"
+    size: Length = 64
+    unit: Literal["group", "decision"] = "group"
     stream: str = "rl"
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"batches": [], "have": 0})
 
@@ -43,10 +41,7 @@ class Fresh:
         return (f"weight/{self.stream}",)
 
     def __post_init__(self) -> None:
-        if self.unit not in UNITS:
-            raise ValueError(f"fresh: no unit {self.unit!r}; {nearest(self.unit, UNITS)}")
-        if self.size < 1:
-            raise ValueError(f"fresh: size is {self.size}: expected at least 1 {self.unit}")
+        check(self)
 
     def short(self) -> int:
         """How many units are still wanted."""

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from shuhari.batch import STATUS, Batch
+from shuhari.bounds import AtLeast0, Bounds, Count, Length, check
 from shuhari.buffers.drawing import proportional
 from shuhari.columns import unknown
 from shuhari.data import Array, Number, Status
@@ -52,14 +53,14 @@ class Replay:
     TypeError for text, ValueError for more rows at once than the ring holds.
     """
 
-    capacity: int = 100_000
-    size: int = 256
-    collect: int = 1
-    draws: int = 1
-    ratio: float = 0.0
-    warmup: int = 0
+    capacity: Annotated[int, Bounds(2)] = 100_000
+    size: Length = 256
+    collect: Length = 1
+    draws: Count = 1
+    ratio: AtLeast0 = 0.0
+    warmup: Count = 0
     by: str = ""
-    power: float = 1.0
+    power: AtLeast0 = 1.0
     beta: Number = 1.0
     stream: str = "rl"
     name: str = "replay"
@@ -72,11 +73,7 @@ class Replay:
         return (f"weight/{self.stream}",)
 
     def __post_init__(self) -> None:
-        for name, least in (("capacity", 2), ("size", 1), ("collect", 1), ("draws", 0), ("ratio", 0), ("warmup", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"replay: {name} is {getattr(self, name)}: expected at least {least}")
-        if not self.power >= 0:
-            raise ValueError(f"replay: power is {self.power}: expected at least 0")
+        check(self)
         self._of: Ring | None = None
         self._places: dict[int, int] | None = None  # id -> slot, once it is asked for
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shuhari.abilities import lacking
+from shuhari.bounds import Count, Length, hints, wrong
 from shuhari.config.overlay import USE, RecipeError, budgets, dotted
 from shuhari.config.settings import Settings, plain
 from shuhari.data import EMPTY, Number, Sampling, nearest
@@ -41,14 +42,9 @@ class Keeping:
     """A checkpoint every `every` steps (0: as often as costs a twentieth of the time), of them the last `keep` and the
     best; of rollouts, `rollouts` groups a step."""
 
-    every: int = 0
-    keep: int = 2
-    rollouts: int = 3
-
-    def __post_init__(self) -> None:
-        for name, least in (("every", 0), ("keep", 1), ("rollouts", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}: expected at least {least}")
+    every: Count = 0
+    keep: Length = 2
+    rollouts: Count = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +222,14 @@ def _weights(made: Settings, table: Any, task: Any, rewards: Mapping[str, Reward
         return {**default_weights(task, rewards)}
     if not isinstance(table, Mapping) or not table:
         raise RecipeError("reward.weights", f"{table!r}: expected a table of reward names and their weights")
-    return {k: made.value(Number, v, f"reward.{dotted(('weights', k))}") for k, v in table.items()}
+    return {k: _number(made, v, f"reward.{dotted(('weights', k))}") for k, v in table.items()}
+
+
+def _number(made: Settings, raw: Any, where: str) -> Number:
+    value: Number = made.value(Number, raw, where)
+    if told := wrong(Number, value):
+        raise RecipeError(where, f"{raw!r}: {told}")
+    return value
 
 
 def _evaluate(made: Settings, table: Any, rollout: Any, lanes: bool, task: Task) -> tuple[Evaluation | None, Any]:
@@ -237,10 +240,13 @@ def _evaluate(made: Settings, table: Any, rollout: Any, lanes: bool, task: Task)
     used = made.component("rollout", other or EMPTY, "evaluate.rollout", "episode") if alone else rollout
     if table is None:
         return None, used
-    evaluation = made.instance(Evaluation, rest, "evaluate", "[evaluate]")
+    evaluation: Evaluation = made.instance(Evaluation, rest, "evaluate", "[evaluate]")
     if evaluation.task is not None and evaluation.task.spaces() != task.spaces():
         here, there = ("text" if x is None else f"{x[0]} -> {x[1]}" for x in (evaluation.task.spaces(), task.spaces()))
         raise RecipeError("evaluate.task", f"it has {here}, and what is trained {there}: expected the same spaces")
+    for key, value in evaluation.settings.items():
+        if told := wrong(hints(type(used)).get(key), value):
+            raise RecipeError(f"evaluate.settings.{dotted((key,))}", f"{value!r}: {told}")
     return evaluation, used
 
 

@@ -69,10 +69,14 @@ def read(name: str, source: Traversable) -> Tree:
     """The table in a file. RecipeError where it is no TOML, or of a format to come."""
     try:
         table = tomllib.loads(source.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise RecipeError("", f"recipe {name} is not TOML that can be read: its tables lie too deep") from None
+    except ValueError as error:  # no TOML, no UTF-8, a number of thousands of digits
         raise RecipeError("", f"recipe {name} is not TOML: {error}") from None
+    except OSError as error:
+        raise RecipeError("", f"recipe {name} cannot be read: {error}") from None
     version = table.setdefault("format", FORMAT)
-    if not isinstance(version, int) or version > FORMAT:
+    if isinstance(version, int) and version > FORMAT:
         raise RecipeError("format", f"{version!r} in {name}: this shuhari reads up to {FORMAT}; a newer one is needed")
     return table
 

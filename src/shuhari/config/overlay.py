@@ -32,6 +32,7 @@ USE = {  # what stands in a section whose table names no component
     "buffer": "fresh",
     "optimiser": "adamw",
 }
+DEPTH = 32  # names of a dotted key
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _PIECE = re.compile(r"""\s*("[^"]*"|'[^']*'|[^."'=\s]+)\s*(\.|$)""")
 
@@ -200,6 +201,8 @@ def split_path(key: str) -> Path:
         at = piece.end()
         if not piece[2]:
             break
+    if len(out) > DEPTH:
+        raise RecipeError("", f"{key[:60]!r} has {len(out)} names: expected at most {DEPTH}")
     if not out or at != len(key) or key.rstrip().endswith("."):
         raise RecipeError("", f"{key!r} is no dotted key: expected names joined by dots, such as task.name")
     return tuple(out)
@@ -209,7 +212,11 @@ def parse_value(text: str) -> Any:
     """TOML where it is TOML, else the text itself."""
     try:
         table = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise RecipeError("", f"the value {text[:60]!r} lies too deep: expected fewer tables in each other") from None
+    except ValueError as error:  # no TOML, or a number of thousands of digits
+        if not isinstance(error, tomllib.TOMLDecodeError):
+            raise RecipeError("", f"the value {text[:60]!r}: {error}") from None
         if text.lstrip()[:1] in ("[", "{", '"', "'"):
             raise RecipeError("", f"the value {text!r} is not TOML: {error}") from None
         return text.strip()

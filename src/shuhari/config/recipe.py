@@ -12,6 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources.abc import Traversable
+from math import inf
 from pathlib import Path as File
 from typing import Any
 
@@ -107,7 +108,16 @@ def load(reference: str | File, sets: Sequence[str] = (), settings: Mapping[str,
 
     `sets` are `a.b.c=value` (command line), `settings` the same from Python. Raises RecipeError.
     """
-    chain = list(_chain(str(reference)))
+    try:
+        return _load(str(reference), sets, settings)
+    except RecursionError:
+        raise RecipeError("", f"{reference}: tables lie too deep in each other") from None
+
+
+def _load(reference: str, sets: Sequence[str], settings: Mapping[str, Any]) -> Recipe:
+    chain = list(_chain(reference))
+    if not chain:
+        raise RecipeError("", "'' names no recipe: expected family/method, a .toml file, or a run's folder")
     tree: Tree = {}
     sources: Sources = {}
     for i, (name, table) in enumerate(reversed(chain)):
@@ -290,8 +300,10 @@ def _check(tree: Tree, where: str = "") -> None:
             raise RecipeError(at, f"no such key in a recipe; {nearest(key, known if where else [*known, 'extends'])}")
         if key in _TEXT and not isinstance(value, str):
             raise RecipeError(at, f"{value!r}: expected a text")
-        if key in BUDGETS and (isinstance(value, bool) or not isinstance(value, int | float) or not value > 0):
+        if key in BUDGETS and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf):
             raise RecipeError(at, f"{value!r}: expected a positive number")
+        if key == "format" and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= FORMAT):
+            raise RecipeError(at, f"{value!r}: expected the format of a recipe, 1 to {FORMAT}")
         if key in COUNTS and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
             raise RecipeError(at, f"{value!r}: expected a whole number, 0 or more")
         if key in (*SINGLE, *NAMED) and not isinstance(value, dict) and not (where and value is False):

@@ -13,14 +13,17 @@ import re
 import traceback
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
+from math import isnan
 from typing import Any, Literal, Union
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError
+from pydantic_core import SchemaError
 
-from shuhari import ports, registry
+from shuhari import bounds, ports, registry
 from shuhari.config.overlay import USE, RecipeError, dotted
 from shuhari.data import EMPTY, Ramp, Sampling, nearest
 
@@ -149,15 +152,20 @@ class Settings:
         """`cls` with the settings of a table; RecipeError with the key of what is unknown, wrong or missing."""
         if not is_dataclass(cls) or not isinstance(cls, type):
             raise RecipeError(where, f"{what} is no dataclass: its init fields are its settings")
+        if not isinstance(table, Mapping):
+            raise RecipeError(where, f"{table!r}: expected a table of settings of {what}")
         own = {f.name: f for f in fields(cls) if f.init}
-        hints = field_types(cls)
+        hints = bounds.hints(cls, bare=True)
         for key in table:
             if key not in own:
                 raise RecipeError(_at(where, key), f"no setting of {what}; {nearest(key, own)}")
         values = {k: v for k, v in given.items() if k in own and k not in table}
         for key, raw in table.items():
             per = "decision" if cls is Sampling and key == "temperature" else "step"
-            values[key] = self.value(hints[key], raw, places.get(key) or _at(where, key), per)
+            at = places.get(key) or _at(where, key)
+            values[key] = self.value(hints[key], raw, at, per)
+            if values[key] != own[key].default and (told := bounds.wrong(bounds.hints(cls)[key], values[key])):
+                raise RecipeError(at, f"{raw!r}: {told}")
         for name, f in own.items():
             if name not in values:
                 self._default(f, _at(where, name), what)
@@ -169,7 +177,7 @@ class Settings:
 
     def _plain(self, cls: type, table: Mapping[str, Any], where: str, given: Mapping[str, Any] = EMPTY) -> Any:
         """A dataclass that is no component of its own; flat where all it requires is one."""
-        own, hints = {f.name: f for f in fields(cls) if f.init}, field_types(cls)
+        own, hints = {f.name: f for f in fields(cls) if f.init}, bounds.hints(cls, bare=True)
         flat = _flat(own, hints)
         if flat and flat not in table:
             inner = {k: v for k, v in table.items() if k not in own}
@@ -205,7 +213,8 @@ class Settings:
             raise RecipeError(where, f"{raw!r}: expected a table {{{keys}}}")
         for h in choices:
             origin, inner = typing.get_origin(h), typing.get_args(h)
-            if isinstance(raw, Mapping) and origin and issubclass(origin, Mapping) and _structured(inner[-1]):
+            table = isinstance(raw, Mapping) and isinstance(origin, type) and issubclass(origin, Mapping)
+            if table and _structured(inner[-1]):
                 return {k: self._named(inner[-1], v, _at(where, k), k) for k, v in raw.items()}
             if isinstance(raw, list) and origin is tuple and _structured(inner[0]):
                 return tuple(self.value(inner[0], v, f"{where}.{i}") for i, v in enumerate(raw))
@@ -264,13 +273,17 @@ def ramp(table: Mapping[str, Any], where: str, per: str = "step", *, in_steps: b
 
 def plain(choices: list[Any], raw: Any, where: str) -> Any:
     """A number, truth value, text, tuple or mapping of those, checked strictly: "8" is no number, 8.5 no integer."""
+    if isinstance(raw, float) and isnan(raw):
+        raise RecipeError(where, "nan: expected a number that is one")
     if int in choices and float not in choices and isinstance(raw, float) and raw.is_integer():
         raw = int(raw)
     try:
         return _adapter(Union[tuple(choices)]).validate_json(json.dumps(raw))  # noqa: UP007  (choices are known at run time)
     except ValidationError as error:
         raise RecipeError(where, f"{raw!r}: expected {_expected(choices, error, raw)}") from None
-    except TypeError as error:  # a date of TOML, or an annotation that is none of ours
+    except (PydanticSchemaGenerationError, SchemaError):  # of components, by name
+        raise RecipeError(where, f"{raw!r:.60}: expected a table") from None
+    except (TypeError, ValueError, RecursionError) as error:  # a date of TOML, or an annotation that is none of ours
         raise RecipeError(where, f"{raw!r}: {error}") from None
 
 
@@ -296,16 +309,6 @@ def _expected(choices: list[Any], error: ValidationError, raw: Any) -> str:
     first, told = error.errors()[0], " or ".join(map(_said, choices))
     place = ".".join(str(x) for x in first["loc"] if isinstance(x, int))
     return f"{told} (entry {place}: {first['msg']})" if place else told
-
-
-@cache
-def field_types(cls: type) -> dict[str, Any]:
-    """name -> annotation of a dataclass, resolved; ports are known even where a module imports them for checkers."""
-    try:
-        return typing.get_type_hints(cls)
-    except NameError:
-        known = {**vars(typing), **vars(ports), "Callable": Callable}
-        return typing.get_type_hints(cls, localns=known)
 
 
 def _flat(own: Mapping[str, Field[Any]], hints: Mapping[str, Any]) -> str | None:

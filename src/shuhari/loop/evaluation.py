@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 
+from shuhari.bounds import Bounds, Count, Length
 from shuhari.data import EMPTY, Ramp, Request, Sampling
 from shuhari.loop.context import Context
 from shuhari.loop.outcomes import Named, Outcomes, graded
@@ -30,8 +31,8 @@ class Further:
     rollout: Rollout | None = None
     settings: Mapping[str, Any] = EMPTY
     sampling: Sampling | None = None
-    n: int = 0
-    samples: int = 0
+    n: Count = 0
+    samples: Count = 0
 
     def of(self, evaluation: Evaluation) -> Evaluation:
         """The evaluation as this way does it."""
@@ -54,17 +55,17 @@ class Evaluation:
     `more`: further ways to play, reported as `<name>.<score>`; `metrics`: numbers that no play gives, as
     `<name>.<number>`."""
 
-    every: int = 0
-    n: int = 256
-    samples: int = 1
+    every: Count = 0
+    n: Count = 256
+    samples: Length = 1
     split: str = "test"
-    k: tuple[int, ...] = ()
+    k: tuple[Length, ...] = ()
     sampling: Sampling | None = None
     measure: str = ""
     solved: float = 1.0
     settings: Mapping[str, Any] = EMPTY
-    watch: int = 0
-    tail: tuple[float, ...] = ()
+    watch: Count = 0
+    tail: tuple[Annotated[float, Bounds(0, 1, open="both")], ...] = ()
     fresh: bool = False
     task: Task | None = None
     more: Mapping[str, Further] = EMPTY

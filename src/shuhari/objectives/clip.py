@@ -34,15 +34,13 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import Info, Number, Ramp, nearest
+from shuhari.bounds import AtLeast0, Ratio, check
+from shuhari.data import Info
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.ratio import LEVELS, log_ratio
+from shuhari.ratio import log_ratio
 from shuhari.registry import register
 
-CENTRES = ("one", "old")
-CLIPS = ("surrogate", "weight")
-BEYOND = ("cut", "drop")
 LIMIT = 20.0  # of a log-ratio before exp: beyond it a float32 loss says nothing, and inf x 0 is NaN
 
 
@@ -75,17 +73,17 @@ class Clip:
     (decisions whose weight was cut) and `sampler_kl` (k3 of the sampler from the trainer's policy).
     """
 
-    low: Number = 0.2
-    high: Number = 0.2
-    level: str = "decision"
-    clips: str = "surrogate"
+    low: Ratio = 0.2
+    high: Ratio = 0.2
+    level: Literal["decision", "row", "segment", "sequence", "episode"] = "decision"
+    clips: Literal["surrogate", "weight"] = "surrogate"
     behaviour: str = "behaviour"
     role: str = "policy"
-    dual: float = 0.0
-    truncate: Number = 0.0
-    beyond: str = "cut"
+    dual: AtLeast0 = 0.0
+    truncate: Ratio = 0.0
+    beyond: Literal["cut", "drop"] = "cut"
     advantage: str = "advantage"
-    centre: str = "one"
+    centre: Literal["one", "old"] = "one"
     score: str = "log_prob"
     stamps = ()
 
@@ -94,13 +92,7 @@ class Clip:
         return (self.advantage,)
 
     def __post_init__(self) -> None:
-        for name, known in (("level", LEVELS), ("clips", CLIPS), ("beyond", BEYOND), ("centre", CENTRES)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"clip: no {name} {getattr(self, name)!r}; {nearest(getattr(self, name), known)}")
-        for name in ("low", "high", "truncate"):
-            bound = getattr(self, name)
-            if not isinstance(bound, Ramp) and not bound >= 0:
-                raise ValueError(f"clip: {name} is {bound}: expected 0 or more")
+        check(self)
         if self.dual and (self.dual <= 1 or self.clips != "surrogate"):
             raise ValueError(f"clip: dual is {self.dual}: expected 0 (off), or a number > 1 with clips = 'surrogate'")
         if self.truncate and self.behaviour != "old":

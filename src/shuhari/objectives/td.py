@@ -16,12 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import Info, Number, Ramp, nearest
+from shuhari.bounds import Discount, Length, Ratio, check
+from shuhari.data import Info
 from shuhari.needs import Need, role_model
 from shuhari.ports import Ctx
 from shuhari.registry import register
-
-LOSSES = ("huber", "squared")
 
 
 @register("objective", "q_learning")
@@ -35,19 +34,17 @@ class QLearning:
     `target`. Stamps `td_error` [B].
     """
 
-    gamma: Number = 0.99
+    gamma: Discount = 0.99
     role: str = "policy"
     target: str = "target"
     double: bool = False
-    loss: str = "huber"
-    n: int = 1
+    loss: Literal["huber", "squared"] = "huber"
+    n: Length = 1
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ("td_error",)
 
     def __post_init__(self) -> None:
-        _check(self.n, "q_learning")
-        if self.loss not in LOSSES:
-            raise ValueError(f"q_learning: no loss {self.loss!r}; {nearest(self.loss, LOSSES)}")
+        check(self)
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
@@ -81,17 +78,17 @@ class SoftTD:
     `target`; they stand without the entropies on the way. Info: `value`, `target`. Stamps `td_error` [B].
     """
 
-    gamma: Number = 0.99
+    gamma: Discount = 0.99
     role: str = "critic"
     target: str = "target"
     policy: str = "policy"
     temperature: str = "temperature"
-    n: int = 1
+    n: Length = 1
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ("td_error",)
 
     def __post_init__(self) -> None:
-        _check(self.n, "soft_td")
+        check(self)
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
@@ -123,21 +120,18 @@ class SmoothedTD:
     target of the policy. Info: `value`, `target`. Stamps `td_error` [B].
     """
 
-    gamma: Number = 0.99
-    noise: Number = 0.2
-    clip: Number = 0.5
+    gamma: Discount = 0.99
+    noise: Ratio = 0.2
+    clip: Ratio = 0.5
     role: str = "critic"
     target: str = "target"
     policy: str = "target_policy"
-    n: int = 1
+    n: Length = 1
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ("td_error",)
 
     def __post_init__(self) -> None:
-        _check(self.n, "smoothed_td")
-        for name, number in (("noise", self.noise), ("clip", self.clip)):
-            if not isinstance(number, Ramp) and number < 0:
-                raise ValueError(f"smoothed_td: {name} is {number}: expected 0 or more")
+        check(self)
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
@@ -190,11 +184,6 @@ def _bootstrapped(
     if "duration" in batch:
         worth, gamma = gamma ** batch["duration"] * worth, 1.0
     return torch.addcmul(reward, worth if share is None else share * worth, value, value=gamma)
-
-
-def _check(n: int, whose: str) -> None:
-    if n < 1:
-        raise ValueError(f"{whose}: n is {n}: expected at least 1 reward")
 
 
 def first(x: Tensor) -> Tensor:

@@ -6,13 +6,16 @@ Calls the fused kernel directly: for nets 64 wide a step costs a quarter of one 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 
+from shuhari.bounds import AtLeast0, Bounds, check
 from shuhari.data import Number
-from shuhari.optimisers.memory import FirstOrder, Piece, at_least_0, now
+from shuhari.optimisers.memory import FirstOrder, Piece, now
 from shuhari.registry import register
+
+_Beta = Annotated[float, Bounds(0, 1, open="high")]
 
 
 @register("optimiser", "adamw")
@@ -20,16 +23,14 @@ from shuhari.registry import register
 class AdamW(FirstOrder):
     """AdamW (Loshchilov and Hutter 2019). `clip`: the largest global gradient norm, 0 is off."""
 
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    weight_decay: Number = 0.0
+    betas: tuple[_Beta, _Beta] = (0.9, 0.999)
+    eps: AtLeast0 = 1e-8
+    weight_decay: Annotated[Number, Bounds(0)] = 0.0
     kept: ClassVar[tuple[str, ...]] = ("mean", "square")
     decoupled: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        at_least_0(self, "eps", "weight_decay")
-        if not all(0 <= b < 1 for b in self.betas):
-            raise ValueError(f"betas are {self.betas}: expected numbers in [0, 1)")
+        check(self)
 
     def move(self, piece: Piece, lr: float, at: float) -> None:
         settings = {"lr": lr, "beta1": self.betas[0], "beta2": self.betas[1], "eps": self.eps}

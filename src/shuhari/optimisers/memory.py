@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from shuhari.bounds import Bounds
 from shuhari.data import Info, Number, Ramp
 from shuhari.events import Event, When
 from shuhari.ports import Evaluate
@@ -35,8 +36,8 @@ class FirstOrder:
     a `follow` rule that hears the same, `{on = "plateau", ..}`; schedules go on. `state`: the count of steps [P] and
     what is kept of every parameter, in the order of `bind`."""
 
-    lr: Number = 1e-3
-    clip: Number = 0.0
+    lr: Annotated[Number, Bounds(0)] = 1e-3
+    clip: Annotated[Number, Bounds(0)] = 0.0
     reset: When | None = None
     kept: ClassVar[tuple[str, ...]] = ()
     _memory: Any = field(init=False, default=None, repr=False, compare=False)
@@ -84,14 +85,6 @@ class FirstOrder:
         elif tree:
             self._memory.load(tree)
             self._saved = None
-
-
-def at_least_0(optimiser: FirstOrder, *names: str) -> None:
-    """ValueError for a field, of these or of the frame, that is a number below 0."""
-    for name in ("lr", "clip", *names):
-        value = getattr(optimiser, name)
-        if not isinstance(value, Ramp) and value < 0:
-            raise ValueError(f"{name} is {value}: expected 0 or more")
 
 
 def now(number: Number, at: float) -> float:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 
+from shuhari.bounds import AtLeast0, Bounds, check
 from shuhari.data import Number
-from shuhari.optimisers.memory import FirstOrder, Piece, at_least_0, now
+from shuhari.optimisers.memory import FirstOrder, Piece, now
 from shuhari.registry import register
 
 
@@ -20,16 +21,14 @@ class RMSprop(FirstOrder):
     `eps_inside`: sqrt(s + eps) instead (Mnih et al. 2016, equations 8 and 9; TensorFlow, whose s begins at 1).
     `weight_decay`: an L2 penalty, added to the gradient. `clip`: the largest global gradient norm, 0 is off."""
 
-    alpha: float = 0.99
-    eps: float = 1e-5
+    alpha: Annotated[float, Bounds(0, 1, open="high")] = 0.99
+    eps: AtLeast0 = 1e-5
     eps_inside: bool = False
-    weight_decay: Number = 0.0
+    weight_decay: Annotated[Number, Bounds(0)] = 0.0
     kept: ClassVar[tuple[str, ...]] = ("square",)
 
     def __post_init__(self) -> None:
-        at_least_0(self, "eps", "weight_decay")
-        if not 0 <= self.alpha < 1:
-            raise ValueError(f"alpha is {self.alpha}: expected a number in [0, 1)")
+        check(self)
 
     def move(self, piece: Piece, lr: float, at: float) -> None:
         params, grads, (square,) = piece.params, piece.grads, piece.kept

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from shuhari.bounds import Length, check
 from shuhari.data import Request, Status, Trajectory
 from shuhari.declares import together
 from shuhari.models.text.rows import NoRoom
@@ -39,7 +40,7 @@ class Episode:
     """
 
     role: str = "policy"
-    max_steps: int = 1000
+    max_steps: Length = 1000
     timeout: float = 600.0
     acts: tuple[str, ...] = ()
     environments: Environments | None = None
@@ -50,8 +51,7 @@ class Episode:
         return () if self.environments is None else together((), self.environments)
 
     def __post_init__(self) -> None:
-        if self.max_steps < 1:
-            raise ValueError(f"episode: max_steps is {self.max_steps}: expected at least 1")
+        check(self)
         if self.timeout < 0:
             raise ValueError(f"episode: timeout is {self.timeout}: expected seconds, or 0 for no bound")
 

@@ -14,10 +14,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from shuhari.answers import Answers
-from shuhari.data import Problem, Step, nearest
+from shuhari.bounds import Bounds, Share, check
+from shuhari.data import Problem, Step
 from shuhari.registry import register
 from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, drawn
 
@@ -41,24 +42,17 @@ class Arithmetic:
     (fewer where the task has no more). seed: moves which problems are drawn, never which are held out.
     """
 
-    kind: str = "carry"
-    digits: int = 2
-    terms: int = 3
-    forget: float = 0.0
+    kind: Literal["carry", "add", "sub", "mul", "chain"] = "carry"
+    digits: Annotated[int, Bounds(1, 9)] = 2
+    terms: Annotated[int, Bounds(2)] = 3
+    forget: Share = 0.0
     test_fraction: float = 1 / 16
     test_size: int = 256
     seed: int = 0
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise ValueError(f"arithmetic: no kind {self.kind!r}; {nearest(self.kind, KINDS)}")
-        if not 1 <= self.digits <= 9:
-            raise ValueError(f"arithmetic: digits is {self.digits}: expected 1 to 9")
-        if self.terms < 2:
-            raise ValueError(f"arithmetic: terms is {self.terms}: expected at least 2")
-        if not 0 <= self.forget <= 1:
-            raise ValueError(f"arithmetic: forget is {self.forget}: expected a share in [0, 1]")
+        check(self)
         if self.forget and self.kind not in ("carry", "add"):
             raise ValueError(f"arithmetic: forget is {self.forget} for kind {self.kind!r}: expected 'carry' or 'add'")
         check_sizes("arithmetic", self.test_fraction, self.test_size)

@@ -10,16 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from shuhari.answers import Answers
-from shuhari.data import Array, Problem, Step, nearest
+from shuhari.bounds import AtLeast0, Bounds, check
+from shuhari.data import Array, Problem, Step
 from shuhari.registry import register
 from shuhari.tasks.source import Generated, Stream, acted, check_sizes, check_split
-
-LAWS = ("bernoulli", "gaussian")
 
 
 @register("task", "bandit")
@@ -27,31 +26,26 @@ LAWS = ("bernoulli", "gaussian")
 class Bandit:
     """Pull one of k arms: one state, one decision, exact expectations.
 
-    arms: k, at least 2. law: bernoulli (reward 0 or 1) | gaussian (standard deviation `scale`). means: [k] of the arms;
-    empty means drawn from `seed`: uniform in (0, 1) for bernoulli, standard normal for gaussian, the testbed of Sutton
-    and Barto, "Reinforcement Learning", section 2.3. test_size: problems of the test split.
+    arms: k, 2 to a million. law: bernoulli (reward 0 or 1) | gaussian (standard deviation `scale`). means: [k] of the
+    arms; empty means drawn from `seed`: uniform in (0, 1) for bernoulli, standard normal for gaussian, the testbed of
+    Sutton and Barto, "Reinforcement Learning", section 2.3. test_size: problems of the test split.
     """
 
-    arms: int = 10
-    law: str = "bernoulli"
+    arms: Annotated[int, Bounds(2, 1_000_000)] = 10
+    law: Literal["bernoulli", "gaussian"] = "bernoulli"
     means: tuple[float, ...] = ()
-    scale: float = 1.0
+    scale: AtLeast0 = 1.0
     test_size: int = 256
     seed: int = 0
     stamps = ("reward/task", "reward/score")
 
     def __post_init__(self) -> None:
-        if self.law not in LAWS:
-            raise ValueError(f"bandit: no law {self.law!r}; {nearest(self.law, LAWS)}")
-        if self.arms < 2:
-            raise ValueError(f"bandit: arms is {self.arms}: expected at least 2")
+        check(self)
         self.means = tuple(map(float, self.means)) or tuple(self._drawn_means())
         if len(self.means) != self.arms:
             raise ValueError(f"bandit: {len(self.means)} means for {self.arms} arms: expected one an arm")
         if self.law == "bernoulli" and not all(0 <= m <= 1 for m in self.means):
             raise ValueError(f"bandit: means are {self.means}: expected probabilities in [0, 1] (law bernoulli)")
-        if self.scale < 0:
-            raise ValueError(f"bandit: scale is {self.scale}: expected a standard deviation >= 0")
         check_sizes("bandit", 0.5, self.test_size)
 
     def problems(self, split: str) -> Generated:

@@ -22,8 +22,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
+from shuhari.bounds import Bounds, Length, Share, check
 from shuhari.data import Payload, Problem, Status, Step
 from shuhari.registry import register
 from shuhari.tasks.source import Splits, Stream, acted, check_sizes, drawn
@@ -43,24 +44,17 @@ class Shop:
     after them. test_fraction, test_size, seed: as for `arithmetic`.
     """
 
-    items: int = 2
-    digits: int = 2
-    guess: float = 0.0
-    turns: int = 16
+    items: Annotated[int, Bounds(2, 8)] = 2
+    digits: Annotated[int, Bounds(1, 4)] = 2
+    guess: Share = 0.0
+    turns: Length = 16
     test_fraction: float = 1 / 16
     test_size: int = 256
     seed: int = 0
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:
-        if not 2 <= self.items <= 8:
-            raise ValueError(f"shop: items is {self.items}: expected 2 to 8")
-        if not 1 <= self.digits <= 4:
-            raise ValueError(f"shop: digits is {self.digits}: expected 1 to 4")
-        if not 0 <= self.guess <= 1:
-            raise ValueError(f"shop: guess is {self.guess}: expected a share in [0, 1]")
-        if self.turns < 1:
-            raise ValueError(f"shop: turns is {self.turns}: expected at least 1 line")
+        check(self)
         check_sizes("shop", self.test_fraction, self.test_size)
 
     @property

@@ -8,12 +8,13 @@ is the mean over its graded leaves, so the same formula is node-level credit. No
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import nearest
+from shuhari.bounds import AtLeast0, Count, check
 from shuhari.needs import Need
 from shuhari.pack import usable
 from shuhari.ports import Ctx
@@ -54,16 +55,16 @@ class Advantage:
     Rows whose outcome is NaN get advantage 0 and weight 0 on `stream`, and are charged as `ungraded`.
     """
 
-    centre: str = "mean"
-    unit: str = "group"
-    scale: str = "group"
-    eps: float = 1e-4
-    ddof: int = 1
+    centre: Literal["mean", "leave-one-out", "none"] = "mean"
+    unit: Literal["group", "batch"] = "group"
+    scale: Literal["group", "batch", "raw", "none"] = "group"
+    eps: AtLeast0 = 1e-4
+    ddof: Count = 1
     reward: str = "reward"
     stream: str = "rl"
     apart: str = ""
     column: str = ""
-    virtual: int = 0
+    virtual: Count = 0
     best: float = 1.0
     into: str = "advantage"
     needs: tuple[Need, ...] = field(default=(), init=False)
@@ -73,11 +74,7 @@ class Advantage:
         return (self.into,)
 
     def __post_init__(self) -> None:
-        for name, known in (("centre", CENTRES), ("unit", ("group", "batch")), ("scale", SCALES)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"no {name} {getattr(self, name)!r}; {nearest(getattr(self, name), known)}")
-        if self.virtual < 0:
-            raise ValueError(f"advantage: virtual is {self.virtual}: expected 0 samples or more")
+        check(self)
         if self.virtual and (self.unit != "group" or self.scale not in ("group", "none")):
             raise ValueError(
                 "advantage: virtual samples are of a group: expected unit = 'group' and scale = 'group' or 'none', "

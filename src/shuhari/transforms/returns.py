@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import STATUS, Batch
+from shuhari.bounds import Discount
 from shuhari.columns import BRANCH
 from shuhari.data import Number, Ramp, Status, nearest
 from shuhari.needs import Need
@@ -43,8 +44,8 @@ class Gae:
     computed. Rows whose reward is NaN get advantage 0 and weight 0 on `stream`, and are charged as `ungraded`.
     """
 
-    gamma: Number = 0.99
-    lam: Number = 0.95
+    gamma: Discount = 0.99
+    lam: Discount = 0.95
     critic: str = "critic"
     reward: str = "reward"
     level: str = "auto"
@@ -86,7 +87,7 @@ class Returns:
     `Gae`; `scale` normalises the advantage, column `into`, only (a batch baseline).
     """
 
-    gamma: Number = 1.0
+    gamma: Discount = 1.0
     reward: str = "reward"
     level: str = "auto"
     scale: bool | str = False

@@ -19,6 +19,7 @@ import torch
 
 from shuhari.abilities import ability
 from shuhari.batch import Batch
+from shuhari.bounds import Count, Length
 from shuhari.data import EMPTY, Array, Payload, Sampling, nearest
 from shuhari.models.critics import Values
 from shuhari.models.text import pretrained
@@ -61,16 +62,16 @@ class Causal:
 
     path: str = ""
     architecture: str = "llama"
-    hidden: int = 96
-    layers: int = 3
-    heads: int = 3
-    intermediate: int = 256
-    context: int = 0
+    hidden: Length = 96
+    layers: Length = 3
+    heads: Length = 3
+    intermediate: Length = 256
+    context: Count = 0
     tied: bool = True
     config: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
     tokenizer: str = "char"
     alphabet: str = ""
-    vocabulary: int = 512
+    vocabulary: Length = 512
     value_head: bool = False
     lora: Lora | None = None
     device: str = "cpu"

@@ -22,6 +22,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from shuhari.batch import Batch
+from shuhari.bounds import Count, Length, check
 from shuhari.data import Array, Ramp, Sampling, code
 from shuhari.needs import Traces, role_model
 from shuhari.noise import CounterNoise, keys
@@ -71,23 +72,21 @@ class VectorRollout:
     place, with an unknown log-probability (NaN), and the column `replaced` is 1 (else 0).
     """
 
-    lanes: int = 8
+    lanes: Length = 8
     role: str = "policy"
-    random: int = 0
+    random: Count = 0
     sampling: Sampling | None = None
-    workers: int = 0
-    ring: int = 1
+    workers: Count = 0
+    ring: Length = 1
     accepts: Mapping[str, Any] = field(init=False, default_factory=dict)
     unit: ClassVar[Literal["decision"]] = "decision"  # what it is asked for
     stamps = ()
     least_n = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("lanes", 1), ("workers", 0), ("ring", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"vector: {name} is {getattr(self, name)}: expected at least {least}")
+        check(self)
         if self.lanes % self.ring:
-            fits = max(k for k in range(1, self.ring) if self.lanes % k == 0)
+            fits = max(k for k in range(1, min(self.ring, self.lanes + 1)) if self.lanes % k == 0)
             raise ValueError(f"vector: {self.lanes} lanes in a ring of {self.ring} slots, which divides them no further"
                              f": expected ring = {fits}, or lanes that are a multiple of {self.ring}")  # fmt: skip
         size = self.lanes // self.ring
