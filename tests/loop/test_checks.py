@@ -35,6 +35,7 @@ def checked(name: str, **changes: Any) -> None:
         ("grpo", {"part.policy.terms.clip.advantage": "advantge"},
          r"part\.policy\.terms\.clip\.advantage: .*'advantge' in stage 'rl'; did you mean 'advantage'"),
         ("grpo", {"collect.advantage.reward": "rewrd"}, r"collect\.advantage\.reward: .*'rewrd'.* mean 'reward'"),
+        ("grpo", {"collect.advantage.column": "retrun"}, r"collect\.advantage\.column: nothing .* column 'retrun'"),
         ("grpo", {"collect.advantage.apart": "demo"}, r"collect\.advantage\.apart: nothing .* a column 'demo'"),
         ("grpo", {"collect.advantage.stream": "rll"}, r"collect\.advantage\.stream: .* stream 'rll' .* mean 'rl'"),
         ("grpo", {"part.policy.terms.clip.stream": "rll"}, r"policy\.terms\.clip\.stream: .* 'rll' .* mean 'rl'"),

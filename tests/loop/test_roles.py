@@ -122,6 +122,12 @@ def test_a_learner_follows_its_role_to_other_weights(monkeypatch: pytest.MonkeyP
         ({"learner": {"other": {"part": {"critic": {"trains": ["policy"], "terms": {"value": {}}, "optimiser": {}}}}}},
          r"learner\.other\.part\.critic\.terms\.value: role 'critic'"),
         ({"models": {**BANDIT["models"], "judge": {"init": "polciy"}}}, r"models\.judge: role 'polciy'"),
+        ({"rollout": {"n": 2, "role": "polcy"}}, r"rollout\.role: role 'polcy' .* did you mean 'policy'"),
+        ({"rollout": {"n": 2, "use": "episode", "acts": ["policy", "helper"]}}, r"rollout\.acts: role 'helper'"),
+        ({"rollout": {"n": 2, "use": "hint_ladder", "of": {"use": "single", "role": "pupil"}}},
+         r"rollout\.of\.role: role 'pupil'"),
+        ({"evaluate": {"n": 4, "rollout": {"use": "episode", "role": "polcy"}}},
+         r"evaluate\.rollout\.role: role 'polcy'"),
     ],
 )  # fmt: skip
 def test_a_role_that_nobody_plays_is_missed_before_the_first_step(change: dict[str, Any], told: str) -> None:

@@ -17,6 +17,7 @@ import torch
 from shuhari.config.overlay import RecipeError, dotted
 from shuhari.data import EMPTY, code, nearest
 from shuhari.declares import declares
+from shuhari.loop.state import walk
 from shuhari.needs import Need, distinct
 from shuhari.ports import Model, Task, ability
 from shuhari.profile import spanned
@@ -118,8 +119,9 @@ def load_weights(models: Mapping[str, Model], saved: Mapping[str, Mapping[str, t
 
 
 def check_roles(stages: Sequence[Components]) -> None:
-    """Every role that a part trains, a follower moves, or a transform or an objective asks (`needs`, `roles`) must live
-    in its stage, and no two needs may share a column. Raises RecipeError with the place and the nearest role."""
+    """Every role that acts, that a part trains, that a follower moves, or that a transform or an objective asks
+    (`needs`, `roles`) must live in its stage, and no two needs may share a column. Raises RecipeError with the place
+    and the nearest role."""
     alive: set[str] = set()
     for stage in stages:
         for name, role in stage.models.items():
@@ -145,6 +147,11 @@ def _missing(place: tuple[str, ...], role: str, stage: Components, alive: Iterab
 
 def _asked(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[str], Sequence[Need]]]:
     """(place in the recipe, roles named there, needs) of all that asks models."""
+    tested = stage.evaluate is not None and stage.evaluate.n > 0
+    if any(learner.buffer.short() > 0 for learner in stage.learners.values()):
+        yield from _acting(stage.rollout, ("rollout",))
+    if tested and stage.evaluation_rollout is not stage.rollout:
+        yield from _acting(stage.evaluation_rollout, ("evaluate", "rollout"))
     for name, transform in stage.collect.items():
         yield ("collect", name), declares(transform).roles, declares(transform).needs
     for name, follow in stage.follows.items():
@@ -163,3 +170,11 @@ def _asked(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[str], 
                 yield place, declares(term.objective).roles, declares(term.objective).needs
         if not parts:
             yield at or ("learner", name), declares(learner).roles, declares(learner).needs
+
+
+def _acting(rollout: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Sequence[str], Sequence[Need]]]:
+    """The roles that act in a rollout, and in those that it is made of."""
+    for path, part in walk(rollout):
+        at = (*place, *(path.split("/") if path else ()))
+        for role in declares(part).roles:
+            yield (*at, "role" if role == ability(part, "role") else "acts"), (role,), ()

@@ -29,6 +29,10 @@ class Single:
     accepts: Mapping[str, Any] = field(init=False, default_factory=lambda: EMPTY)
     stamps = ()
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
     async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
         """Raises TypeError for a prefix where the prompt is no text; ContractError for a problem that has an
         environment, which would never be stepped."""

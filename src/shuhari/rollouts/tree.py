@@ -250,6 +250,10 @@ class TreeSearch:
     least_n = 0
 
     @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    @property
     def reads(self) -> tuple[str, ...]:
         return (f"reward/{self.reward}",)
 

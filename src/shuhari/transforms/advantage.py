@@ -83,11 +83,11 @@ class Advantage:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return (self.reward, f"weight/{self.stream}", *((self.apart,) if self.apart else ()))
+        return (self.column or self.reward, f"weight/{self.stream}", *((self.apart,) if self.apart else ()))
 
     @property
     def least_n(self) -> int:
-        return 2 if self.unit == "group" and self.centre != "none" and not self.virtual else 1
+        return 2 if self.unit == "group" and self.centre != "none" and not (self.virtual or self.column) else 1
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         outcome = self._column(batch) if self.column else batch.outcome(self.reward)

@@ -83,6 +83,10 @@ class VectorRollout:
     stamps = ()
     least_n = 0
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
     def __post_init__(self) -> None:
         check(self)
         if self.lanes % self.ring:
