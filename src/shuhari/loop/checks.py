@@ -189,6 +189,6 @@ def _parts(learner: Any) -> Mapping[str, Any]:
 
 def _setting(component: Any, name: str) -> Place:
     """The field whose value names a column, where one does."""
-    values = (name, name.partition("/")[2])
+    values = [part for part in (name, name.partition("/")[2]) if part]
     names = [f.name for f in fields(component)] if is_dataclass(component) else []
     return next(((n,) for n in names if getattr(component, n) in values), ())
