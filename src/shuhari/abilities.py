@@ -43,6 +43,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     # models
     "module": None,  # what a role that has no weights lacks
     "kind": "",  # see Policy
+    "roles": (),  # those that it is made of: it then has `bind(models)`
     "encode": None,  # see TextModel
     "decode": None,
     "limit": None,

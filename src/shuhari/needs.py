@@ -144,7 +144,7 @@ def evaluate(
     with, which the row before it needs. Raises KeyError for a role that the run lacks, AttributeError for a method that
     the model's distribution lacks, both with the nearest name; ValueError where two functionals share a column."""
     dists: dict[tuple[int, int], Any] = {}
-    trained = {id(role_model(models, r)) for r in trains}
+    trained = _reached(models, trains)
 
     def dist(role: str) -> Any:
         model, seen = role_model(models, role), batch.seen_by(role)
@@ -177,6 +177,15 @@ def evaluate(
             value = torch.where(mask if value.dim() == 2 else mask[..., None], value, 0.0)
         out[need.key] = value
     return out
+
+
+def _reached(models: Mapping[str, Any], trains: Collection[str]) -> set[int]:
+    """The ids of the models through which gradients run: those that are trained, and models made of such."""
+    reached = {id(role_model(models, r)) for r in trains}
+    made = [(id(m), [id(models[r]) for r in m.roles]) for m in models.values() if ability(m, "roles")]
+    for _ in made:  # as deep as they may be nested
+        reached |= {model for model, parts in made if not reached.isdisjoint(parts)}
+    return reached
 
 
 def packs(needs: Iterable[Need], models: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from torch import nn
 from shuhari.config.build import stage_components
 from shuhari.config.overlay import RecipeError
 from shuhari.data import EMPTY
-from shuhari.loop.roles import Role, cast_roles, check_roles
+from shuhari.loop.roles import Role, cast_roles, check_roles, in_order
 from shuhari.loop.run import Run, train
 from shuhari.needs import Need
 from shuhari.objectives.reparam import Reparam
@@ -162,3 +162,26 @@ def test_roles_that_an_objective_calls_itself_and_columns_of_two_functionals() -
     )
     with pytest.raises(RecipeError, match=r"terms\.b: two needs share the column 'policy/functional'"):
         check_roles([stage])
+
+
+def test_roles_stand_in_any_order_but_no_circle() -> None:
+    order = in_order({"target": Role(init="policy"), "policy": Role(Net()), "judge": Role(same_as="target")})
+    assert order == ["policy", "target", "judge"]
+    models: dict[str, Any] = {}
+    cast_roles({"target": Role(init="policy"), "policy": Role(Net())}, models, None, 7, EMPTY)  # type: ignore[arg-type]
+    assert value(models["target"]) == value(models["policy"])
+    run_of({"models": {"judge": {"init": "policy"}, **BANDIT["models"]}}).ctx.close()
+    with pytest.raises(RecipeError, match=r"models: roles name each other in a circle: a -> b -> a"):
+        run_of({"models": {**BANDIT["models"], "a": {"init": "b"}, "b": {"init": "a"}}})
+    product = {"use": "product", "of": {"policy": 1.0, "polciy": 1.0}}
+    with pytest.raises(RecipeError, match=r"models\.mix: role 'polciy' .* did you mean 'policy'"):
+        run_of({"models": {**BANDIT["models"], "mix": product}})
+
+
+def test_a_frozen_role_takes_no_gradient() -> None:
+    models: dict[str, Any] = {}
+    roles = {"policy": Role(Net()), "base": Role(Net(), source="policy", frozen=True)}
+    cast_roles(roles, models, None, 7, EMPTY)  # type: ignore[arg-type]
+    assert value(models["base"]) == value(models["policy"]) and models["base"] is not models["policy"]
+    assert [p.requires_grad for p in models["base"].module.parameters()] == [False]
+    assert [p.requires_grad for p in models["policy"].module.parameters()] == [True]

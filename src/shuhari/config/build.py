@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from shuhari.abilities import lacking
@@ -34,6 +35,7 @@ from shuhari.ports import (
 __all__ = ["Components", "Keeping", "component", "stage_components"]
 
 MICRO_BATCH = 4_096  # padded decisions of one forward and backward; 0 in a recipe: the whole minibatch at once
+ROLE = ("init", "same_as", "from", "frozen")  # keys of [models.<role>] that are no setting of the model
 LEARNER = {"buffer": "buffer", "part": "parts", "transform": "transforms"}  # section -> field
 
 
@@ -185,10 +187,17 @@ def _section(made: Settings, kind: str, table: Mapping[str, Any]) -> Any:
 def _models(made: Settings, table: Mapping[str, Any], stage: str) -> dict[str, Role]:
     roles: dict[str, Role] = {}
     for name, entry in table.items():
-        where, own = _at("models", name), {k: v for k, v in entry.items() if k not in ("init", "same_as")}
-        init, same_as = (plain([str], entry.get(k, ""), f"{where}.{k}") for k in ("init", "same_as"))
-        if same_as and (own or init):
-            key = next(iter(own), "init")
+        where, own = _at("models", name), {k: v for k, v in entry.items() if k not in ROLE}
+        init, same_as, source = (plain([str], entry.get(k, ""), f"{where}.{k}") for k in ("init", "same_as", "from"))
+        frozen = plain([bool], entry.get("frozen", bool(source)), f"{where}.frozen")
+        if (Path(source) / "config.json").is_file() and source:  # a Hugging Face directory
+            own, source = {**own, "path": source}, ""
+        if source and not own:
+            raise RecipeError(f"{where}.from", f"{source!r}: weights need a model to be put in, use = ..")
+        if source and init:
+            raise RecipeError(f"{where}.from", f"{source!r}: with init = {init!r} the weights are given already")
+        if same_as and (own or init or frozen):
+            key = next(iter(own), "init" if init else "frozen")
             raise RecipeError(f"{where}.{key}", f"with same_as = {same_as!r} nothing else belongs here")
         if not own and not same_as and not init:
             raise RecipeError(where, 'expected use = .., init = "<role>" (a copy) or same_as = "<role>"')
@@ -200,7 +209,7 @@ def _models(made: Settings, table: Mapping[str, Any], stage: str) -> dict[str, R
             if model is not None and born[1] is not model:
                 told = f"models live on: stage {stage!r} cannot change the model of stage {born[0]!r}"
                 raise RecipeError(where, told)
-        roles[name] = Role(model, init, same_as)
+        roles[name] = Role(model, init, same_as, source, frozen)
     return roles
 
 

@@ -89,7 +89,7 @@ class Local:
         being sampled go on with the new weights."""
         self.models, self.version = models, version
         if self.staleness:
-            self._copies.renew(models.values())
+            self._copies.renew(models)
         served = {id(m) for m in models.values()}
         self._decoders = {i: pair for i, pair in self._decoders.items() if i in served}
         for model, decoder in self._decoders.values():

@@ -21,6 +21,8 @@ from shuhari.loop.state import walk
 from shuhari.needs import Need, distinct
 from shuhari.ports import Model, Task, ability
 from shuhari.profile import spanned
+from shuhari.store import Run as Stored
+from shuhari.store import reference
 
 if TYPE_CHECKING:
     from shuhari.config.build import Components
@@ -29,11 +31,24 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, eq=False)
 class Role:
     """`model`: to be built (None: like the role it copies); `init`: the role whose weights it starts with; `same_as`:
-    the role whose model, weights and all, plays this one too."""
+    the role whose model, weights and all, plays this one too; `source`: another role, or a run (`RUN`, `RUN@step`,
+    either with `:role`; else the role of the same name) whose weights it has; `frozen`: no gradient moves them."""
 
     model: Any = None
     init: str = ""
     same_as: str = ""
+    source: str = ""
+    frozen: bool = False
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The roles that it hangs on: those that it starts with, and of which its model is made."""
+        return (*(r for r in (self.same_as or self.init,) if r), *asked_of(self.model))
+
+
+def asked_of(model: Any) -> tuple[str, ...]:
+    """The roles of which a model is made (`Model.roles`); of most, none."""
+    return tuple(ability(model, "roles"))
 
 
 @spanned("build")
@@ -45,16 +60,16 @@ def cast_roles(
     init: Mapping[str, Any],
     shared: set[str] | None = None,
 ) -> None:
-    """Bring to life the roles of a stage that do not live yet, in order. `init`: role -> state dict to start from;
-    `shared`: the roles that play by `same_as` now, kept from stage to stage. Raises KeyError where a role names
-    another that does not live."""
+    """Bring to life the roles of a stage that do not live yet, each after those that it names, and hand models of
+    models the roles that they are made of. `init`: role -> state dict to start from; `shared`: the roles that play by
+    `same_as` now, kept from stage to stage. Raises KeyError where a role names another that does not live, ValueError
+    where roles name each other in a circle."""
     shared = set() if shared is None else shared
-    for name, role in roles.items():
+    for name in in_order(roles):
+        role = roles[name]
         other = role.same_as or role.init
         if other and other not in models:
-            raise KeyError(
-                f"[models.{name}] names the role {other!r}, which is not there before it; {nearest(other, models)}"
-            )
+            raise KeyError(f"[models.{name}] names the role {other!r}, which nobody plays; {nearest(other, models)}")
         if role.same_as:
             models[name] = models[role.same_as]
             shared.add(name)
@@ -63,6 +78,35 @@ def cast_roles(
             models[name] = _born(name, role, models, task, seed)
             if name in init:
                 _load(models[name], init[name], f"the weights given for role {name!r}")
+            if role.frozen:
+                models[name].module.requires_grad_(False)
+    bind_models(models)
+
+
+def in_order(roles: Mapping[str, Role]) -> list[str]:
+    """The names of the roles, each behind those that it asks; else as they stand. ValueError for a circle."""
+    done: dict[str, None] = {}
+
+    def visit(name: str, way: tuple[str, ...]) -> None:
+        if name in way:
+            raise ValueError(f"roles name each other in a circle: {' -> '.join((*way[way.index(name) :], name))}")
+        if name not in done:
+            for other in roles[name].asks:
+                if other in roles:
+                    visit(other, (*way, name))
+            done[name] = None
+
+    for name in roles:
+        visit(name, ())
+    return list(done)
+
+
+def bind_models(models: Mapping[str, Model]) -> None:
+    """Hand each model of models the roles that it is made of."""
+    for model in {id(m): m for m in models.values()}.values():
+        if asked_of(model):
+            bound: Any = model
+            bound.bind(models)
 
 
 def _born(name: str, role: Role, models: Mapping[str, Model], task: Task, seed: int) -> Model:
@@ -74,7 +118,23 @@ def _born(name: str, role: Role, models: Mapping[str, Model], task: Task, seed: 
         model.build(task)
     if role.init:
         _load(model, models[role.init].module.state_dict(), f"the weights of role {role.init!r} for role {name!r}")
+    if role.source:
+        _load(model, _sourced(role.source, name, models), f"the weights of {role.source!r} for role {name!r}")
     return model
+
+
+def _sourced(source: str, name: str, models: Mapping[str, Model]) -> Mapping[str, Any]:
+    """The weights of a role that lives, or of one of a stored run."""
+    if source in models:
+        return models[source].module.state_dict()
+    run, _, role = source.partition(":")
+    path, step = reference(run)
+    saved = Stored(path).load(step)["models"]
+    if (role or name) not in saved:
+        near = nearest(role or name, saved)
+        raise KeyError(f"[models.{name}] from = {source!r}: no role {role or name!r} there ('RUN:role'); {near}")
+    found: Mapping[str, Any] = saved[role or name]
+    return found
 
 
 def _load(model: Model, weights: Mapping[str, Any], what: str) -> None:
@@ -124,10 +184,15 @@ def check_roles(stages: Sequence[Components]) -> None:
     and the nearest role."""
     alive: set[str] = set()
     for stage in stages:
+        alive |= stage.models.keys()
         for name, role in stage.models.items():
-            if (other := role.same_as or role.init) and other not in alive:
-                raise _missing(("models", name), other, stage, alive)
-            alive.add(name)
+            for other in role.asks:
+                if other not in alive:
+                    raise _missing(("models", name), other, stage, alive - {name})
+        try:
+            in_order(stage.models)
+        except ValueError as error:
+            raise RecipeError("models", str(error)) from None
         needs: list[Need] = []
         for place, roles, wanted in _asked(stage):
             for asked in (*roles, *(r for n in wanted for r in n.roles)):

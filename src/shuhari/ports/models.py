@@ -22,7 +22,9 @@ from shuhari.ports.tasks import Task
 class Model(Protocol):
     """A function from a batch to decisions. `build` makes `module` (with the global torch seed set for it).
 
-    Optional: `packs`, `renamed`, `save` (see `abilities`); a model of text has what `TextModel` has."""
+    A model made of others names them as `roles`, a tuple, and is given them by `bind(models)`, role -> model, whenever
+    roles are cast; it holds them so that neither a copy of itself nor its `module` contains them.
+    Optional: `roles`, `packs`, `renamed`, `save` (see `abilities`); a model of text has what `TextModel` has."""
 
     @property
     def module(self) -> nn.Module: ...

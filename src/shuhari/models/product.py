@@ -1,0 +1,219 @@
+"""Products of experts: the logits of several roles, combined, of texts or of choices.
+
+Left out: continuous batching (texts are sampled a batch at a time).
+
+Axes: `B` rows, `K` positions, `n` decisions of a chunk, `D` hidden, `V` vocabulary or alternatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from shuhari.batch import Batch
+from shuhari.data import EMPTY, Sampling
+from shuhari.models.categorical import SUPPORTED, Categorical, sampled, scored
+from shuhari.models.composite import Others, unknown_rows
+from shuhari.models.sampling import honour
+from shuhari.models.spaces import FORBIDDEN, Choices, some_allowed, spaces_of
+from shuhari.models.text.choice import stop_strings
+from shuhari.models.text.static import generate
+from shuhari.models.text.tokens import NEVER, TokenDist
+from shuhari.needs import Noise, Trace, Traces
+from shuhari.ports import Model, Task
+from shuhari.registry import register
+
+
+def kept(logits: Tensor, top_p: float, top_k: int, min_p: float) -> Tensor:
+    """[..., V] bool: what sampling from these logits would keep: the `top_k` most probable, of those (renormalised) the
+    smallest set whose probability reaches `top_p`, of those all with at least `min_p` times the highest."""
+    best, order = logits.sort(dim=-1, descending=True, stable=True)
+    if top_k:
+        best = best.masked_fill(torch.arange(best.shape[-1], device=best.device) >= top_k, -torch.inf)
+    p = best.double().softmax(-1)
+    keep = (p > 0) & (p.cumsum(-1) - p < top_p) & (p >= min_p * p[..., :1])
+    return torch.zeros_like(keep).scatter(-1, order, keep)
+
+
+class _Caches:
+    """One cache a language model."""
+
+    def __init__(self, parts: list[Any]) -> None:
+        self.parts = parts
+
+    def batch_select_indices(self, index: Tensor) -> None:
+        for part in self.parts:
+            part.batch_select_indices(index)
+
+
+class _Joint(nn.Module):
+    """Several language models side by side, as what samples texts asks of one (`static.Cached`); no weights of its own.
+    Hidden states stand one behind the other, and `logits` is what `combine` makes of each one's."""
+
+    def __init__(self, others: Others, combine: Any) -> None:
+        super().__init__()
+        self._others, self._combine = others, combine
+
+    @property
+    def _parts(self) -> list[Any]:
+        return [model.module for model in self._others.models]
+
+    @property
+    def limit(self) -> int:
+        return min(int(part.limit) for part in self._parts)
+
+    @property
+    def vocabulary(self) -> int:
+        return min(int(part.vocabulary) for part in self._parts)
+
+    @property
+    def never(self) -> Tensor:
+        never: Tensor = self._parts[0].never
+        return never
+
+    @property
+    def device(self) -> torch.device:
+        device: torch.device = self._parts[0].device
+        return device
+
+    def new_cache(self, room: int) -> Any:
+        return _Caches([part.new_cache(room) for part in self._parts])
+
+    def hidden(
+        self, ids: Tensor, cache: Any = None, mask: Tensor | None = None, positions: Tensor | None = None
+    ) -> Tensor:
+        caches = [None] * len(self._parts) if cache is None else cache.parts
+        made = [p.hidden(ids, c, mask, positions) for p, c in zip(self._parts, caches, strict=True)]
+        self._sizes = [x.shape[-1] for x in made]
+        return torch.cat(made, -1)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.joined(hidden, self._sizes, [part.logits for part in self._parts])
+
+    def joined(self, hidden: Tensor, sizes: Sequence[int], heads: Sequence[Any]) -> Tensor:
+        """[..., V] the combined logits of hidden states [..., sum of sizes]."""
+        V = self.vocabulary
+        each = [head(x)[..., :V] for head, x in zip(heads, hidden.split(list(sizes), -1), strict=True)]
+        combined: Tensor = self._combine(each, NEVER)[0]
+        return combined
+
+
+@register("model", "product")
+@dataclass
+class Product:
+    """softmax of the sum of c x logits over the roles `of` (role -> c), of texts of one tokenizer or of choices.
+
+    {large = 1, tuned = 1, small = -1} adds what training has changed in a small model to a large one (RAST: Ouyang et
+    al. 2025, "RAST: Reasoning Activation in LLMs via Small-model Transfer"; proxy tuning: Liu et al. 2024, arXiv
+    2401.08565); {base = 1 - w, tuned = w} is guidance by w. Coefficients come before the temperature. within: a role to
+    whose support at `top_p`, `top_k`, `min_p` (as in sampling, at its temperature 1) decisions keep, renormalised
+    (NLPO: Ramamurthy et al. 2023, arXiv 2210.01241); that role is asked again where a row is scored. Vocabularies are
+    cut to the smallest. Gradients run into the roles that a part trains. ValueError where nothing is combined.
+    """
+
+    of: Mapping[str, float] = EMPTY
+    within: str = ""
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
+    module: nn.Module = field(init=False, repr=False)
+    others: Others = field(init=False, repr=False, default_factory=Others)
+
+    def __post_init__(self) -> None:
+        if not self.of:
+            raise ValueError("product: of is empty: expected roles and the coefficients of their logits")
+        if bool(self.within) != Sampling(top_p=self.top_p, top_k=self.top_k, min_p=self.min_p).truncates:
+            raise ValueError("product: within names the role whose support counts, top_p, top_k and min_p say which: "
+                             "expected both or neither")  # fmt: skip
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (*self.of, *([self.within] if self.within else []))
+
+    def bind(self, models: Mapping[str, Model]) -> None:
+        self.others.take(self.roles, models)
+
+    def build(self, task: Task) -> None:
+        self.module = _Joint(self.others, self._combined)
+        self._does = None if task.spaces() is None else spaces_of(task, "product")[1]
+        self._start = None if self._does is None else Choices.of(self._does, "product").start
+
+    def _combined(self, each: Sequence[Tensor], least: float) -> tuple[Tensor, Tensor | None]:
+        """(logits, what may be done) of the logits of each role; `least` for what may not."""
+        weights = list(self.of.values())
+        total = weights[0] * each[0]
+        for c, logits in zip(weights[1:], each[1:], strict=False):
+            total = total + c * logits
+        never = each[0] <= least / 10
+        keep = ~never if not self.within else ~never & kept(each[-1].detach(), self.top_p, self.top_k, self.min_p)
+        return total.masked_fill(~keep, least), keep if self.within or bool(never.any()) else None
+
+    def __call__(self, batch: Batch) -> Any:
+        dists = [model(batch) for model in self.others.models]
+        if self._does is None:
+            return self._of_text(batch, dists)
+        logits, allowed = self._combined([d.parameters() for d in dists], FORBIDDEN)
+        return scored(logits.squeeze(1), batch, None if allowed is None else allowed.squeeze(1))
+
+    def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces | list[Trace]:
+        """As the models that it is made of: one trace a text, or [B, ...] decisions."""
+        joint: Any = self.module
+        if self._does is None:
+            stopped = stop_strings(sampling.stop, self.text.stops(sampling.stop), self.text.decode)
+            return generate(joint, contexts, sampling, noise, ends=self.text.ends, pad=self.text.pad, stopped=stopped)
+        honour(sampling, tuple(SUPPORTED), "product")
+        with torch.no_grad():
+            made: Categorical = self(unknown_rows(contexts, self._does))
+            allowed = None if made.allowed is None else made.allowed.squeeze(1)
+            some_allowed(allowed)
+            return sampled(made.logits.squeeze(1), sampling, noise, self._start, allowed)
+
+    def _of_text(self, batch: Batch, dists: Sequence[TokenDist]) -> TokenDist:
+        mask = batch["mask"].flatten()
+        places = mask.nonzero().squeeze(1)
+        parts, first = [d.at(places) for d in dists], dists[0]
+        sizes, heads = [p.hidden.shape[-1] for p in parts], [p.head for p in parts]
+        joint: Any = self.module
+        return TokenDist(
+            hidden=torch.cat([p.hidden for p in parts], -1),
+            action=first.action,
+            mask=first.mask,
+            head=lambda hidden: joint.joined(hidden, sizes, heads),
+            vocabulary=joint.vocabulary,
+            shape=first.shape,
+            temperature=first.temperature,
+            support=first.support,
+            ban=first.ban,
+            never=first.never,
+            seen=first.mask,
+        )
+
+    # ---------------------------------------------------------------- text, by the first role
+
+    @property
+    def text(self) -> Any:
+        return self.others.models[0].text
+
+    @property
+    def end(self) -> int:
+        return int(self.text.end)
+
+    @property
+    def limit(self) -> int | None:
+        joint: Any = self.module
+        return int(joint.limit) if self._does is None else None
+
+    @property
+    def encode(self) -> Any:
+        """A string or messages -> ids [k]; None where it reads no text."""
+        return self.text.encode if self._does is None else None
+
+    @property
+    def decode(self) -> Any:
+        """Ids -> their text, without a closing end token; None where it writes none."""
+        return self.text.decode if self._does is None else None
