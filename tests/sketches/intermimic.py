@@ -20,10 +20,11 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import EMPTY, Info, Number, Ramp, Request, Status, Step, Trajectory, code
+from shuhari.data import EMPTY, Info, Number, Ramp, Request, Trajectory, code
 from shuhari.events import Collected, Event
 from shuhari.needs import Need
 from shuhari.ports import Ctx, Curriculum
+from shuhari.rollouts.playing import Playing
 
 
 @dataclass
@@ -35,24 +36,20 @@ class Guided:
 
     async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
         env: Any = ctx.task.environment(request.problem)
-        teacher, steps, status = f"teacher/{request.problem.info['subject']}", list[Step](), None
-        seen, mean = env.reset(request.problem), replace(request.sampling, greedy=True)
-        while status is None:
-            key = (request.key, len(steps))
+        play, teacher = Playing(env, request, ctx), f"teacher/{request.problem.info['subject']}"
+        mean = replace(request.sampling, greedy=True)
+        await play.begin()
+        while play.status is None:
+            key = (request.key, play.taken)
             (mine,), (guide,) = await asyncio.gather(
-                ctx.engine.sample("policy", seen, request.sampling, key=(*key, "policy")),
-                ctx.engine.sample(teacher, seen, mean, key=(*key, teacher)),
+                ctx.engine.sample("policy", play.context, request.sampling, key=(*key, "policy")),
+                ctx.engine.sample(teacher, play.context, mean, key=(*key, teacher)),
             )
             taught = float(torch.rand((), generator=ctx.rng(*key, "who"))) < request.info["beta"]
             role, trace = (teacher, guide) if taught else ("policy", mine)
             info = {"guide": guide.action[None], "snapshot": env.snapshot(), "frame": env.frame, "frames": env.frames}
-            after, reward, status = env.step(trace.action if trace.taken is None else trace.taken)
-            fields: dict[str, Any] = {"reward": reward, "role": role, "info": info}
-            parent = len(steps) - 1 if steps else None
-            steps.append(Step.of(seen, trace.action, trace.logp, trace.version, parent=parent, **fields))
-            seen = after
-        closing = Step.closing(seen, len(steps) - 1, 0.0 if status is Status.FINISHED else 1.0)
-        return [Trajectory(request, (*steps, closing), status)]
+            await play.act(replace(trace, info=info), role=role)
+        return [play.trajectory()]
 
 
 def survived(frame: float, end: float, horizon: float) -> float:

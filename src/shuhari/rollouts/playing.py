@@ -85,10 +85,10 @@ class Playing:
         self._keep(context, trace)
         return trace
 
-    async def act(self, trace: Trace, *, decided: bool = True) -> None:
-        """Hand an action to the environment; keep the step with its rewards, and move on to the next context. Raises
-        EnvironmentFailed."""
-        self._keep(self.context, trace, decided=decided)
+    async def act(self, trace: Trace, *, decided: bool = True, role: str = "") -> None:
+        """Hand an action to the environment; keep the step with its rewards, and move on to the next context. `role`:
+        whose it is, where that is not who is at turn. Raises EnvironmentFailed."""
+        self._keep(self.context, trace, decided=decided, role=role)
         self.taken += 1
         try:
             answer = self.env.step(self._taken(trace))
@@ -119,9 +119,9 @@ class Playing:
         (trace,) = await self.ctx.engine.sample(self.role, context, self.request.sampling, 1, key=key)
         return trace
 
-    def _keep(self, context: Payload, trace: Trace, *, decided: bool = True) -> None:
-        parent = len(self.steps) - 1 if self.steps else None
-        step = Step.of(context, trace.action, trace.logp, trace.version, parent=parent, role=self.role, info=trace.info)
+    def _keep(self, context: Payload, trace: Trace, *, decided: bool = True, role: str = "") -> None:
+        fields: dict[str, Any] = {"parent": len(self.steps) - 1 if self.steps else None, "role": role or self.role}
+        step = Step.of(context, trace.action, trace.logp, trace.version, info=trace.info, **fields)
         self.steps.append(step if decided else replace(step, mask=np.zeros_like(step.mask)))
         self.decided += decided
 
