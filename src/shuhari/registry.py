@@ -65,7 +65,7 @@ def register(kind: str, name: str) -> Callable[[C], C]:
 
 
 def _origin(cls: type) -> tuple[str | None, str]:
-    """The file that a class is written in (a test imports `mine`, a recipe names `mine.py:Class`), and its name there."""
+    """The file that a class is written in (tests import `mine`, a recipe names `mine.py:Class`), and its name there."""
     module = sys.modules.get(cls.__module__)
     return getattr(module, "__file__", None) or cls.__module__, cls.__qualname__
 
