@@ -34,6 +34,8 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "ungraded": False,  # whether it grades nothing
     "preview": None,  # () -> {"spaces", "prompt", "answer"}: what listings show of a task that is dear to make
     "copies": None,  # whether its environments can be copied, once it has tried: told to the workers of lanes
+    "told": EMPTY,  # column -> what stands there where nothing is told, of what its environments tell lanes
+    "expert": None,  # (observation, generator) -> an action as its environments take it
     # environments of an episode
     "bind": _nothing,  # (ctx, key): before `reset`; whom to ask for models and noise, and what to name these by
     "takes": None,  # (trace) -> what `step` is to get of a decision
@@ -41,6 +43,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "counts": True,  # whether it weighs 1, in the place of the task's own measure, where nothing gives weights
     "name": "",  # the name of its grades, where that is not the one that it goes by
     # models
+    "decision": None,  # (taken) -> the columns of the decisions that environments got as `taken`
     "module": None,  # what a role that has no weights lacks
     "kind": "",  # see Policy
     "roles": (),  # those that it is made of: it then has `bind(models)`
@@ -58,6 +61,8 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "virtual": None,
     "busy": False,
     # learners and buffers
+    "card": EMPTY,  # of a buffer: what is known of the data set that it has loaded
+    "recorded": None,  # of a buffer: () -> what it holds, as the columns of a data set
     "parts": EMPTY,  # name -> what each of its optimisers owns
     "held_out": None,  # of a learner: (split, n, ctx) -> losses and infos; of a buffer: see Recorded
     "size": None,  # of a buffer: how much a draw has

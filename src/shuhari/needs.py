@@ -128,7 +128,7 @@ def distinct(needs: Iterable[Need]) -> list[Need]:
 def decisions(policy: Any, taken: Tensor) -> Mapping[str, Tensor]:
     """The columns of decisions that environments got as `taken` [B, ...]: `action`, and what else the policy would have
     traced. What decides in the environment's own terms need not say (`decision`)."""
-    found = getattr(policy, "decision", None)
+    found = ability(policy, "decision")
     return {"action": taken} if found is None else found(taken)
 
 

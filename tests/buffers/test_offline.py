@@ -20,7 +20,7 @@ from shuhari.data import code
 from shuhari.events import Loaded, StageStarted
 from shuhari.join import cat
 from shuhari.loop.run import loop, open_run, train
-from shuhari.store import codec
+from shuhari.store import Run, codec
 from shuhari.tasks.gridworld import Gridworld
 from shuhari.tasks.gym import Gym
 
@@ -447,6 +447,10 @@ def test_a_run_without_rollouts_learns_and_resumes_bit_by_bit(tmp_path: Any) -> 
     whole = list(train(recipe, tmp_path / "a"))
     assert whole[-1]["policy/loss/nll"] < whole[0]["policy/loss/nll"]
     assert not any("rollout" in k for k in whole[-1])
+    (card,) = json.loads((tmp_path / "a" / "data.json").read_text()).values()
+    assert card["episodes"] == 2 and card["transitions"] == 80 and Run(tmp_path / "a").get("data") == {
+        "main/main/buffer": card
+    }
     part = train(recipe, tmp_path / "b")
     for _ in range(3):
         next(part)

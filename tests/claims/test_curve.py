@@ -26,6 +26,7 @@ START = {"mean": 0.2}
         ("length", 4.0),
         ("length:first", 10.0),
         ("length:best", 10.0),
+        ("length:worst", 4.0),
         ("length:mean", 7.0),
         ("length:last=2", 5.0),
         ("length:area", 7.0),
@@ -38,6 +39,7 @@ START = {"mean": 0.2}
         ("broken:final", math.nan),  # not its last good value
         ("broken:last=3", math.nan),
         ("broken:best", 2.0),
+        ("broken:worst", 1.0),
         ("length:at=evaluate/mean>=0.4", 8.0),
         ("length:at=evaluate/mean>=0.8", 4.0),
         ("evaluate/mean:at=length<=8", 0.4),

@@ -83,3 +83,29 @@ def test_an_ensemble_starts_like_linear_layers() -> None:
 def test_an_unknown_activation_gives_the_nearest() -> None:
     with pytest.raises(ValueError, match="did you mean 'relu'"):
         Mlp((1, 1), "rleu")
+
+
+def test_hidden_layers_are_normalised_each_by_its_own():
+    net, x = Mlp((3, 5, 4, 2), "relu", norm=True), torch.randn(6, 3)
+    with torch.no_grad():
+        for p in net.norms.parameters():
+            p += 0.3 * torch.randn(p.shape)
+    layers = []
+    for layer, norm in zip(net.layers, net.norms, strict=False):
+        layers += [layer, norm, nn.ReLU()]
+    assert torch.allclose(net(x), nn.Sequential(*layers, net.layers[-1])(x), atol=1e-6)
+    assert Mlp((3, 5, 2)).state_dict().keys() == {f"layers.{i}.{n}" for i in (0, 1) for n in ("weight", "bias")}
+
+
+def test_members_of_an_ensemble_are_normalised_apart():
+    net, x = Ensemble(3, (4, 6, 5, 1), "tanh", norm=True), torch.randn(7, 4)
+    with torch.no_grad():
+        for p in [*net.scales, *net.shifts]:
+            p += 0.3 * torch.randn(p.shape)
+    for i in range(3):
+        y = x
+        for w, b, scale, shift in zip(net.weights, net.biases, net.scales, net.shifts, strict=False):
+            y = nn.functional.layer_norm(y @ w[i] + b[i], (w.shape[2],), scale[i, 0], shift[i, 0]).tanh()
+        assert torch.allclose(net(x)[i], y @ net.weights[-1][i] + net.biases[-1][i], atol=1e-6)
+    net(x).sum().backward()
+    assert all(p.grad is not None and bool(p.grad.any()) for p in net.scales)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +12,10 @@ import torch.nn.functional as F
 from gymnasium import spaces
 from gymnasium.wrappers.utils import RunningMeanStd
 
+from shuhari.batch import Batch
+from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.convolution import Convolution, is_image
+from shuhari.models.critics import ValueCritic
 from shuhari.models.normaliser import Moments, merged, moments
 from shuhari.models.spaces import Inputs
 
@@ -121,3 +125,28 @@ def test_features_stand_in_order_numbers_codes_images() -> None:
     mask = inputs.mask(x)
     assert mask is not None and mask.tolist() == [[True, False, True]]
     assert Inputs(spaces.Box(-1, 1, (2,)), "m").mask(torch.zeros(1, 2)) is None
+
+
+def test_a_role_may_see_a_part_of_what_there_is_to_see():
+    space = spaces.Dict(
+        {"action_mask": spaces.MultiBinary(2), "far": spaces.Box(-9, 9, (2,)), "near": spaces.Box(-9, 9, (3,))}
+    )
+    seen = {"action_mask": torch.ones(4, 2), "far": torch.randn(4, 2), "near": torch.randn(4, 3)}
+    near, both = Inputs(space, "m", see=("near",)), Inputs(space, "m")
+    assert near.size == 3 and both.size == 5
+    assert torch.equal(near(seen), seen["near"]) and torch.equal(both(seen), torch.cat([seen["far"], seen["near"]], 1))
+    assert near.mask(seen).all()  # what is allowed is never left out
+    batch = Batch({"mask": torch.ones(4, 1, dtype=torch.bool), **{f"context/{k}": x for k, x in seen.items()}})
+    assert near.of(batch).keys() == {"near", "action_mask"}
+    with pytest.raises(ValueError, match="no part 'naer'; did you mean 'near'"):
+        Inputs(space, "m", see=("naer",))
+    with pytest.raises(ValueError, match="no part 'near'"):
+        Inputs(spaces.Box(-1, 1, (2,)), "m", see=("near",))
+    task = SimpleNamespace(spaces=lambda: (space, spaces.Discrete(2)))
+    policy, critic = CategoricalPolicy((8,), see=("near",)), ValueCritic((8,), norm=True)
+    policy.build(task), critic.build(task)
+    other = {**seen, "far": seen["far"] + 1}
+    changed = batch.put({"context/far": other["far"], "action": torch.zeros(4, dtype=torch.long)})
+    batch = batch.put({"action": torch.zeros(4, dtype=torch.long)})
+    assert torch.equal(policy(batch).parameters(), policy(changed).parameters())
+    assert not torch.equal(critic(batch).value(), critic(changed).value())

@@ -43,10 +43,10 @@ class Offline:
     part of a larger one. test: the share of episodes that is held out, for evaluation alone. role: whose decisions the
     actions are, as it would have made them. name: draws hang on it.
 
-    Columns: those of the data set; `reward`, by the run's weights; `action`; `logp`, which is unknown (NaN); `version`
-    -1; `last` [N], the row where the episode ends; `return`. As the first batch of a stage is drawn, `Loaded` tells the
-    whole data set, from which normalisers take their statistics. ValueError where the data set is not the task's, or is
-    another one than when the run began.
+    Columns: those of the data set; `reward`, by the run's weights; `action`; `logp`, which is unknown (NaN), but for
+    the rows of a replay; `version` -1; `last` [N], the row where the episode ends; `return`. As the first batch of a
+    stage is drawn, `Loaded` tells the whole data set, from which normalisers take their statistics. ValueError where
+    the data set is not the task's, or is another one than when the run began.
     """
 
     data: Recording
@@ -185,8 +185,8 @@ class Offline:
             out["reward"] += ctx.at(weight) * out[f"reward/{name}"]
         total = torch.zeros(int(out["episode"].max()) + 1).index_add_(0, out["episode"], out["reward"].sum(1))
         out["return"] = total[out["episode"]]
-        out["logp"] = torch.where(mask, torch.nan, 0.0)
-        out["version"] = torch.full(mask.shape, -1)
+        out.setdefault("logp", torch.where(mask, torch.nan, 0.0))
+        out.setdefault("version", torch.full(mask.shape, -1))
         out["id"] = (code(self.name) >> 8) + torch.arange(len(mask))
         out["episode"] = (code(self.name, "episode") >> 8) + out["episode"]
         return out

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shuhari.abilities import ability
 from shuhari.buffers.recording import RecordedEpisode, card_of, columns_of, joined, some_episodes
 from shuhari.data import Array, Status, code, nearest
 from shuhari.ports import Recording, Task
@@ -94,7 +95,7 @@ def scripted(task: Task, policy: str) -> Expert:
         space: Any = task.spaces()[1]  # type: ignore[index]
         return lambda observation, rng: _uniform(space, rng)
     if policy == "expert":
-        own = getattr(task, "expert", None)
+        own = ability(task, "expert")
         if own is None:
             raise LookupError(f"the task {type(task).__name__} offers no expert: name a policy of your own, "
                               "'file.py:function' of (observation, generator) -> action, or 'random'")  # fmt: skip

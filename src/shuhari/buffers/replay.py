@@ -22,6 +22,7 @@ from torch import Tensor
 from shuhari.batch import STATUS, Batch
 from shuhari.bounds import AtLeast0, Bounds, Count, Length, check
 from shuhari.buffers.drawing import proportional
+from shuhari.buffers.recording import chains
 from shuhari.columns import unknown
 from shuhari.data import Array, Number, Status
 from shuhari.events import Amended, Collected, Event, Updated
@@ -204,6 +205,16 @@ class Replay:
                 self._eligible &= (c[f"weight/{self.stream}"] != 0).any(1).numpy()
             self._of = ring
         return ring
+
+    def recorded(self) -> dict[str, Tensor]:
+        """What it holds as a data set in episode order, as `offline` reads it; what was worked out for training
+        (weights of streams, the trained reward) is left out. ValueError where it is empty."""
+        ring: Ring | None = self.state["ring"]
+        if ring is None or not ring.size:
+            raise ValueError(f"{self.name}: it holds no rows yet: nothing to export")
+        left = {"id", "lane", "reward", self.by}
+        keep = {n: x[: ring.size] for n, x in ring.columns.items() if n not in left and not n.startswith("weight/")}
+        return chains(keep)
 
     # ---------------------------------------------------------------- drawing
 

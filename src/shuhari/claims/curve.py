@@ -17,7 +17,7 @@ from shuhari.data import nearest
 
 Columns = Mapping[str, Sequence[Any]]  # metric -> a value a step, None where a step has none
 Curve = tuple[np.ndarray, np.ndarray]
-PLAIN = ("final", "first", "best", "mean", "area")
+PLAIN = ("final", "first", "best", "worst", "mean", "area")
 GIVEN = ("last", "to", "at")
 _OTHER = re.compile(r"(?P<name>.+?)(?P<sign>>=|<=)(?P<value>[^=<>]+)")
 
@@ -26,11 +26,11 @@ _OTHER = re.compile(r"(?P<name>.+?)(?P<sign>>=|<=)(?P<value>[^=<>]+)")
 class Reading:
     """A metric and what of its curve is read.
 
-    `final`, `first`, `best` (the largest), `mean` (of all reports), `last=K` (mean of the last K), `area` (mean over
-    the budget, by trapezoids), `to=V` (the budget spent until it first reaches V, interpolated; all of it if it never
-    does), `at=OTHER>=V` (its value when OTHER first gets there; NaN if it never does). Curves are read up to where the
-    budget is spent, interpolated there. Reports of NaN are left out; where the last is one, so are `final`, `last`,
-    `mean` and `area`.
+    `final`, `first`, `best` (the largest), `worst` (the smallest), `mean` (of all reports), `last=K` (mean of the last
+    K), `area` (mean over the budget, by trapezoids), `to=V` (the budget spent until it first reaches V, interpolated;
+    all of it if it never does), `at=OTHER>=V` (its value when OTHER first gets there; NaN if it never does). Curves are
+    read up to where the budget is spent, interpolated there. Reports of NaN are left out; where the last is one, so are
+    `final`, `last`, `mean` and `area`.
     """
 
     metric: str
@@ -86,7 +86,7 @@ class Reading:
             ox, oy = until(whole, *curve(columns, self.other, spent, start))
             reached = np.flatnonzero(oy >= self.value if self.sign == ">=" else oy <= self.value)
             return float(np.interp(ox[reached[0]], x, y)) if len(reached) else math.nan
-        return float({"final": y[-1], "first": y[0], "best": y.max(), "mean": y.mean()}[self.what])
+        return float({"final": y[-1], "first": y[0], "best": y.max(), "worst": y.min(), "mean": y.mean()}[self.what])
 
 
 def curve(columns: Columns, metric: str, spent: Sequence[float], start: Mapping[str, float] = {}) -> Curve:

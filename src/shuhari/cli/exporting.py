@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from json import loads
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from shuhari.cli.text import as_json, say
+from shuhari.cli.text import as_json, described, say
 
 
 def export(
@@ -19,17 +20,29 @@ def export(
     adapter: Annotated[
         bool, typer.Option("--adapter", help="LoRA adapters alone, for peft (default: merged).")
     ] = False,
+    replay: Annotated[bool, typer.Option("--replay", help="What the run's replay holds, as a data set.")] = False,
+    place: Annotated[str, typer.Option(help="Which replay, where the run has several.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace a model that is in DIR.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Write a trained model: a language model as a Hugging Face directory, any other as safetensors and JSON.
+    """Write a trained model: a language model as a Hugging Face directory, any other as safetensors and JSON; or the
+    rows of a replay (--replay).
 
     Example: shuhari export latest@best models/sums --dtype bfloat16
     """
     from shuhari.store import CheckpointError, StoreError
     from shuhari.tools.export import export as exported
+    from shuhari.tools.export import export_replay
 
     try:
+        if replay:
+            card = loads((export_replay(run, directory, place=place) / "card.json").read_text())
+            if json:
+                as_json(card)
+            else:
+                say(f"{directory}: {described(card)}")
+                say(f'load: buffer = {{use = "offline", data = {{use = "file", path = "{directory}"}}}}')
+            return
         done = exported(run, directory, role=role, dtype=dtype, shard=shard, adapter=adapter, force=force)
     except CheckpointError:
         raise

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shuhari.cli.text import as_json, note, number, printable, say, table
+from shuhari.cli.text import as_json, described, note, number, printable, say, table
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LINES = 12  # of a table of steps on a screen
@@ -109,6 +109,8 @@ def _overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -> Non
     for when in ("before", "after"):
         if summary.get(when):
             say(f"{when}: " + ", ".join(f"{k} {number(v)}" for k, v in summary[when].items()))
+    for place, card in run.get("data", {}).items():
+        say(f"data {place}: {described(card)}")
     shown = chosen(columns)
     if not columns["step"]:
         note("no step is stored yet")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import typer
@@ -59,6 +59,17 @@ def number(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
     return str(value)
+
+
+def described(card: Mapping[str, Any]) -> str:
+    """The card of a data set in a line."""
+    of, length = card["return"], card["length"]
+    low, _, middle, _, high = of["quantiles"]
+    return (
+        f"{card['episodes']} episodes, {card['transitions']} transitions; return {number(of['mean'])} (median "
+        f"{number(middle)}, {number(low)} to {number(high)}), length {number(length['mean'])}, coverage "
+        f"{number(card['coverage'])}; {card['digest'][:8]}"
+    )
 
 
 def printable(text: str, limit: int | None = None) -> str:

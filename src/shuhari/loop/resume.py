@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import get_num_threads
 
+from shuhari.abilities import ability
 from shuhari.config.recipe import Recipe, RecipeError, apart, dump, spreads
 from shuhari.data import Trajectory
 from shuhari.loop import state
@@ -95,6 +96,20 @@ def keep(run: Run, *, checkpoint: bool) -> None:
         rollouts=shown(ctx, run.stage.store.rollouts),
         events=() if again else [("problem", text) for text in ctx.problems],
     )
+    if checkpoint:
+        _keep_cards(run)
+
+
+def _keep_cards(run: Run) -> None:
+    """What is known of the data sets that the run has loaded, in data.json: place -> card."""
+    store, stage = run.store, run.stage
+    found = {f"{stage.name}/{at}": card for at, c in state.walk(dict(stage.learners)) if (card := ability(c, "card"))}
+    if store is None or not found:
+        return
+    known = store.get("data", {})
+    if {**known, **found} != known:
+        store.set(data={**known, **found})
+        store.write_text("data.json", json.dumps({**known, **found}, indent=2) + "\n")
 
 
 def finish(run: Run) -> None:

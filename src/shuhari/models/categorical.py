@@ -142,22 +142,26 @@ class CategoricalPolicy:
     each is uniform with that probability). What an `action_mask` forbids has no probability, in sampling and scoring.
 
     `orthogonal`: PPO's initialisation, with `gain` in the last layer; else that of `nn.Linear`. `normalise`:
-    observations go through the running moments of what was collected."""
+    observations go through the running moments of what was collected. `norm`,
+    `see`: as in `value`."""
 
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
     orthogonal: bool = True
     gain: float = 0.01
     normalise: bool = False
+    norm: bool = False
+    see: tuple[str, ...] = ()
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
 
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "categorical")
         self._choices = Choices.of(does, "categorical")
-        self._inputs = Inputs(seen, "categorical", self.normalise, self.orthogonal)
+        self._inputs = Inputs(seen, "categorical", self.normalise, self.orthogonal, see=self.see)
         sizes = (self._inputs.size, *self.hidden, self._choices.size)
-        self.module = Net(self._inputs, Mlp(sizes, self.activation, self.gain if self.orthogonal else None))
+        gain = self.gain if self.orthogonal else None
+        self.module = Net(self._inputs, Mlp(sizes, self.activation, gain, self.norm))
 
     def __call__(self, batch: Batch) -> Categorical:
         logits, allowed = self._logits(self._inputs.of(batch))

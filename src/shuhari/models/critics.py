@@ -117,7 +117,8 @@ class ValueCritic:
     """V(s), an MLP. `orthogonal`: PPO's initialisation, with `gain` in the last layer; else that of `nn.Linear`.
 
     normalise: observations go through the running moments of what was collected. returns: keep the moments of the
-    discounted return, by which the transform `scale_rewards` divides."""
+    discounted return, by which the transform `scale_rewards` divides. norm: hidden layers are normalised (`Mlp`). see:
+    the parts of a Dict of observations that are seen (none named: all)."""
 
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
@@ -125,11 +126,14 @@ class ValueCritic:
     gain: float = 1.0
     normalise: bool = False
     returns: bool = False
+    norm: bool = False
+    see: tuple[str, ...] = ()
     module: nn.Module = field(init=False, repr=False)
 
     def build(self, task: Task) -> None:
-        inputs = Inputs(spaces_of(task, "value")[0], "value", self.normalise, self.orthogonal)
-        body = Mlp((inputs.size, *self.hidden, 1), self.activation, self.gain if self.orthogonal else None)
+        inputs = Inputs(spaces_of(task, "value")[0], "value", self.normalise, self.orthogonal, see=self.see)
+        gain = self.gain if self.orthogonal else None
+        body = Mlp((inputs.size, *self.hidden, 1), self.activation, gain, self.norm)
         self._inputs, self.module = inputs, Net(inputs, body)
         if self.returns:
             self.module.returns = Moments()
@@ -146,12 +150,14 @@ class ValueCritic:
 class DiscreteQ:
     """Q(s, ·) of every discrete action, an MLP; as a policy greedy on it, or epsilon-greedy by `Sampling.epsilon`.
 
-    What an `action_mask` forbids is worth -1e9 and never done. normalise, returns: as in `value`."""
+    What an `action_mask` forbids is worth -1e9 and never done. normalise, returns, norm, see: as in `value`."""
 
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "relu"
     normalise: bool = False
     returns: bool = False
+    norm: bool = False
+    see: tuple[str, ...] = ()
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
 
@@ -159,8 +165,9 @@ class DiscreteQ:
         seen, does = spaces_of(task, "q_discrete")
         actions = discrete(does, "action", "q_discrete")
         self._start, self._n = int(actions.start), int(actions.n)
-        self._inputs = Inputs(seen, "q_discrete", self.normalise)
-        self.module = Net(self._inputs, Mlp((self._inputs.size, *self.hidden, self._n), self.activation))
+        self._inputs = Inputs(seen, "q_discrete", self.normalise, see=self.see)
+        sizes = (self._inputs.size, *self.hidden, self._n)
+        self.module = Net(self._inputs, Mlp(sizes, self.activation, norm=self.norm))
         if self.returns:
             self.module.returns = Moments()
 
@@ -215,13 +222,15 @@ def _nth(i: Tensor, allowed: Tensor | None) -> Tensor:
 @dataclass
 class ContinuousQ:
     """An ensemble of `n` critics Q(s, a) of continuous actions [B, A], as the policy decided them (not as the
-    environment takes them). `value()` is [B, 1, n]. normalise, returns: as in `value`."""
+    environment takes them). `value()` is [B, 1, n]. normalise, returns, norm, see: as in `value`."""
 
     n: int = 2
     hidden: tuple[int, ...] = (256, 256)
     activation: str = "relu"
     normalise: bool = False
     returns: bool = False
+    norm: bool = False
+    see: tuple[str, ...] = ()
     module: nn.Module = field(init=False, repr=False)
 
     def build(self, task: Task) -> None:
@@ -229,8 +238,8 @@ class ContinuousQ:
         if self.n < 1:
             raise ValueError(f"q_continuous: n is {self.n}: expected at least 1 critic")
         actions = box(does, "action", "q_continuous")
-        inputs = Inputs(seen, "q_continuous", self.normalise)
-        body = Ensemble(self.n, (inputs.size + int(actions.shape[0]), *self.hidden, 1), self.activation)
+        inputs = Inputs(seen, "q_continuous", self.normalise, see=self.see)
+        body = Ensemble(self.n, (inputs.size + int(actions.shape[0]), *self.hidden, 1), self.activation, self.norm)
         self._inputs, self._body, self.module = inputs, body, Net(inputs, body)
         if self.returns:
             self.module.returns = Moments()

@@ -75,12 +75,15 @@ class DeterministicPolicy:
 
     The decision, which critics see and the column `action` holds, lies in [-1, 1]; the environment gets it scaled to
     its bounds (`Traces.taken`). `noise` > 0: the standard deviation of the exploration in units of the decision;
-    not under `greedy`. `normalise`: observations go through the running moments of what was collected."""
+    not under `greedy`. `normalise`: observations go through the running moments of what was collected. `norm`,
+    `see`: as in `value`."""
 
     hidden: tuple[int, ...] = (256, 256)
     activation: str = "relu"
     noise: float = 0.1
     normalise: bool = False
+    norm: bool = False
+    see: tuple[str, ...] = ()
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
 
@@ -93,8 +96,8 @@ class DeterministicPolicy:
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "deterministic")
         actions = box(does, "action", "deterministic", bounded=True)
-        self._scale, self._inputs = Scale(actions), Inputs(seen, "deterministic", self.normalise)
-        body = Mlp((self._inputs.size, *self.hidden, int(actions.shape[0])), self.activation)
+        self._scale, self._inputs = Scale(actions), Inputs(seen, "deterministic", self.normalise, see=self.see)
+        body = Mlp((self._inputs.size, *self.hidden, int(actions.shape[0])), self.activation, norm=self.norm)
         self.module = Net(self._inputs, body)
 
     def __call__(self, batch: Batch) -> Clipped:

@@ -156,7 +156,8 @@ class GaussianPolicy:
 
     The decision is the unbounded action; the environment gets it clipped to its bounds (`Traces.taken`).
     `log_std`: its first value. `orthogonal`: PPO's initialisation, with `gain` in the last layer. `normalise`:
-    observations go through the running moments of what was collected."""
+    observations go through the running moments of what was collected. `norm`,
+    `see`: as in `value`."""
 
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "tanh"
@@ -164,15 +165,19 @@ class GaussianPolicy:
     gain: float = 0.01
     log_std: float = 0.0
     normalise: bool = False
+    norm: bool = False
+    see: tuple[str, ...] = ()
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
 
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "gaussian")
         actions = box(does, "action", "gaussian")
-        self._inputs, self._bounds = Inputs(seen, "gaussian", self.normalise, self.orthogonal), bounds(actions)
+        self._inputs = Inputs(seen, "gaussian", self.normalise, self.orthogonal, see=self.see)
+        self._bounds = bounds(actions)
         a = int(actions.shape[0])
-        body = Mlp((self._inputs.size, *self.hidden, a), self.activation, self.gain if self.orthogonal else None)
+        gain = self.gain if self.orthogonal else None
+        body = Mlp((self._inputs.size, *self.hidden, a), self.activation, gain, self.norm)
         self.module = Net(self._inputs, body)
         self.module.log_std = nn.Parameter(torch.full((a,), float(self.log_std)))  # no observation moves it
         self._own = self.module._parameters
@@ -209,21 +214,24 @@ class SquashedPolicy:
 
     The decision, which critics see and the column `action` holds, is tanh(u) in (-1, 1); the environment gets it scaled
     to its bounds (`Traces.taken`); u is kept as the column `pre`, for exact scoring. log_std of u is held in
-    [`low`, `high`]. `normalise`: observations go through the running moments of what was collected."""
+    [`low`, `high`]. `normalise`: observations go through the running moments of what was collected. `norm`,
+    `see`: as in `value`."""
 
     hidden: tuple[int, ...] = (256, 256)
     activation: str = "relu"
     low: float = -20.0
     high: float = 2.0
     normalise: bool = False
+    norm: bool = False
+    see: tuple[str, ...] = ()
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
 
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "squashed")
         actions = box(does, "action", "squashed", bounded=True)
-        self._scale, self._inputs = Scale(actions), Inputs(seen, "squashed", self.normalise)
-        body = Mlp((self._inputs.size, *self.hidden, 2 * int(actions.shape[0])), self.activation)
+        self._scale, self._inputs = Scale(actions), Inputs(seen, "squashed", self.normalise, see=self.see)
+        body = Mlp((self._inputs.size, *self.hidden, 2 * int(actions.shape[0])), self.activation, norm=self.norm)
         self.module = Net(self._inputs, body)
 
     def __call__(self, batch: Batch) -> Squashed:

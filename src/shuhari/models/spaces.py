@@ -18,6 +18,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
+from shuhari.data import nearest
 from shuhari.events import Collected, Committed, Event, Loaded
 from shuhari.models.convolution import Convolution, is_image
 from shuhari.models.normaliser import Moments, Parts, merged, moments
@@ -147,13 +148,21 @@ class Inputs(nn.Module):
 
     normalise: numbers go through running moments of the rows that were collected for training, counted in as each step
     is committed, so that they stand still within a step; those of a recorded data set as it is loaded, before its first
-    row is learnt from. orthogonal: how convolutions begin. A model calls `observe`
+    row is learnt from. orthogonal: how convolutions begin. see: the parts of a Dict that are read (none
+    named: all); a mask of actions always is. A model calls `observe`
     with the events that it hears. TypeError for another space."""
 
-    def __init__(self, space: Any, model: str, normalise: bool = False, orthogonal: bool = False) -> None:
+    def __init__(
+        self, space: Any, model: str, normalise: bool = False, orthogonal: bool = False, see: tuple[str, ...] = ()
+    ) -> None:
         super().__init__()
         self.name, self.keys = model, tuple(space) if isinstance(space, spaces.Dict) else ()
         self.masked = MASK in self.keys
+        if lost := [k for k in see if k not in self.keys or k == MASK]:
+            known = [k for k in self.keys if k != MASK]
+            raise ValueError(f"the model {model!r}: see = {list(see)}: the observations have no part {lost[0]!r}; "
+                             f"{nearest(lost[0], known)}")  # fmt: skip
+        self.keys = tuple(k for k in self.keys if not see or k in see or k == MASK)
         parts: dict[str, Any] = {k: space[k] for k in self.keys if k != MASK} if self.keys else {"": space}
         self._numbers = [k for k, s in parts.items() if isinstance(s, spaces.Box) and not is_image(s)]
         self._images = [k for k, s in parts.items() if is_image(s)]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shuhari.abilities import ability
 from shuhari.config import recipe as recipes
 from shuhari.data import nearest
 
@@ -91,6 +92,33 @@ def export(
         shutil.rmtree(made, ignore_errors=True)
     at = step if step is not None else int((Run(path).cursor or {"step": -1})["step"])
     return Exported(target, kind, role, at, files, use)
+
+
+def export_replay(run: str | Path, directory: str | Path, *, place: str = "") -> Path:
+    """Write what the replay of a run holds as a data set, which the recording `file` reads; `card.json` beside it says
+    what it is. `place`: which, where a run has several.
+
+    Raises ValueError for a run without a replay or with several, FileExistsError where the directory is not empty,
+    NoRunError or StoreError for the run and its step."""
+    from shuhari.buffers.recordings import save
+    from shuhari.loop import resume, state
+    from shuhari.loop.run import open_run
+    from shuhari.store import Run, reference
+
+    path, step = reference(str(run))
+    target = Path(directory)
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise FileExistsError(f"{target} is there already: choose another directory")
+    with open_run(recipes.load(path)) as opened:
+        resume.restore(opened, Run(path).load(step))
+        kept = {at: c for at, c in state.walk(dict(opened.stage.learners)) if ability(c, "recorded") is not None}
+        if place and place not in kept:
+            raise ValueError(f"{path} has no replay {place!r}; {nearest(place, kept)}")
+        if len(kept) != 1 and not place:
+            told = f"several: {', '.join(kept)}: name one with --place" if kept else "none: its rows are used once"
+            raise ValueError(f"{path} keeps {told}")
+        columns = kept[place or next(iter(kept))].recorded()
+        return save(columns, target, f"reward/{next(iter(opened.ctx.weights))}", str(run))
 
 
 def _check_target(target: Path, run: Path, force: bool) -> None:

@@ -16,6 +16,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from shuhari.abilities import ability
 from shuhari.data import Array
 from shuhari.tasks.snapshots import restore, snapshot
 from shuhari.tasks.tells import TOLD
@@ -107,7 +108,7 @@ def room(space: spaces.Space[Any], *shape: int) -> Seen:
 def told_by(task: Any) -> dict[str, Array]:
     """name -> what stands where nothing is told, of all that the task's environments tell beside observations and
     rewards."""
-    found: dict[str, Array] = getattr(task, "told", {})
+    found: dict[str, Array] = dict(ability(task, "told"))
     return found
 
 
