@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import get_num_threads
 
-from shuhari.abilities import ability
 from shuhari.config.recipe import Recipe, RecipeError, apart, dump, spreads
 from shuhari.data import Trajectory
 from shuhari.loop import state

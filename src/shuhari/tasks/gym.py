@@ -144,6 +144,12 @@ class Gym:
             )
         return False
 
+    @cached_property
+    def expert(self) -> Any:
+        """The environment's own `expert(observation, generator)`, a scripted policy; None where it has none."""
+        env: Any = self._guarded(self._made).unwrapped
+        return env.expert if hasattr(env, "expert") else None
+
     def _bare(self) -> Env:
         return self._viewed(self._guarded(self._made))
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.data import Problem
+from shuhari.data import Problem, Sampling
 from shuhari.models.deterministic import DeterministicPolicy
 from shuhari.models.gaussian import SquashedPolicy
 from shuhari.rollouts.vector.vector import VectorRollout
@@ -25,7 +25,7 @@ TELLS = {"cost": "reward", "success": "final", "busy": "column", "where": "colum
 
 
 def context(model: Any) -> Any:
-    return SimpleNamespace(models={"policy": model}, version=0, at=lambda x: x, charge=lambda *_: None)
+    return SimpleNamespace(models={"policy": model}, version=0, at=lambda x: x, charge=lambda *_: None, sampling=Sampling())
 
 
 def collected(task: Gym, model: Any, n: int = 60, **fields: Any) -> tuple[Any, dict[str, float]]:

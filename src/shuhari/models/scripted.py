@@ -1,0 +1,61 @@
+"""A policy that is a function: a bed's expert, a controller by hand, chance. It has no parameters.
+
+It acts in rollouts and in evaluation like any other policy, so that what is learnt can be compared with it, mixed with
+it, or taken over from it. Left out: probabilities, so nothing scores its actions. Axes: `B` rows, `A` entries of an
+action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from shuhari.batch import Batch
+from shuhari.buffers.recordings import scripted
+from shuhari.data import Sampling
+from shuhari.models.spaces import spaces_of
+from shuhari.needs import Noise, Traces
+from shuhari.ports import Task
+from shuhari.registry import register
+
+
+@register("model", "scripted")
+@dataclass
+class Scripted:
+    """policy: `expert` (what the task offers), `random`, or a dotted path or `file.py:function` of (observation,
+    generator) -> action, as the environment takes it. The decision is that action, and its log-probability is unknown
+    (NaN), so ratios refuse it. Sampling settings mean nothing to it. TypeError where its actions are to be scored."""
+
+    policy: str = "expert"
+    kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
+    module: nn.Module = field(init=False, repr=False)
+
+    def build(self, task: Task) -> None:
+        _, does = spaces_of(task, "scripted")
+        self._expert, self._dtype, self.module = scripted(task, self.policy), does.dtype, nn.Module()
+
+    def __call__(self, batch: Batch) -> Any:
+        raise TypeError(f"the model 'scripted' ({self.policy}) acts, and cannot score what others did")
+
+    def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
+        """contexts [B, ...] -> action [B, ...], logp [B, 1] NaN. A row's generator is its own noise's alone."""
+        seeds = (noise.uniform(0, 2) * 2**31).long().tolist()
+        n = len(seeds)
+        rows = [_row(contexts, i) for i in range(n)]
+        taken = [self._expert(x, np.random.default_rng(s)) for x, s in zip(rows, seeds, strict=True)]
+        action = torch.from_numpy(np.stack([np.asarray(x, self._dtype) for x in taken]))
+        action = action.float() if action.is_floating_point() else action.long()
+        return Traces(action, torch.full((n, 1), torch.nan))
+
+
+def _row(contexts: Any, i: int) -> Any:
+    """One observation, as an environment gives it."""
+    if isinstance(contexts, Mapping):
+        return {k: _row(x, i) for k, x in contexts.items()}
+    x = contexts[i].numpy()
+    return x if x.ndim else x.item()
