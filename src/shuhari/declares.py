@@ -18,7 +18,8 @@ class Declares:
     """What a component wants of models, and which columns it reads and writes.
 
     needs: columns wanted from models. roles: the models that it calls itself. reads: columns without which it fails;
-    one that is read only where it is there need not be named. stamps: columns that it writes; None: it does not say, so
+    one that is read only where it is there need not be named. hears: of a buffer, columns that an update tells of rows
+    that it has drawn. stamps: columns that it writes; None: it does not say, so
     that nothing is known of what is there behind it. Beside plain names there are `reward/<name>` (what is graded; a
     task and a reward stamp nothing else), `weight/<stream>` (rows that carry a stream) and `links/<name>`. couples:
     whether the loss of a row hangs on others (`batch`), links: the links that it is of. least_n: how many samples of a
@@ -32,12 +33,13 @@ class Declares:
     couples: str = "row"
     links: str = ""
     least_n: int = 1
+    hears: tuple[str, ...] = ()
 
 
 def declares(component: Any) -> Declares:
     """What a component says of itself; the defaults for what it does not mention."""
     told = {name: getattr(component, name, default) for name, default in _DEFAULTS.items()}
-    for name in ("needs", "roles", "reads"):
+    for name in ("needs", "roles", "reads", "hears"):
         told[name] = tuple(told[name])
     return Declares(**told)
 

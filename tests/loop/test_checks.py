@@ -34,6 +34,7 @@ def checked(name: str, **changes: Any) -> None:
     [
         ("grpo", {"part.policy.terms.clip.advantage": "advantge"},
          r"part\.policy\.terms\.clip\.advantage: .*'advantge' in stage 'rl'; did you mean 'advantage'"),
+        ("dqn_cartpole", {"buffer.by": "td_eror"}, r"buffer\.by: nothing .* column 'td_eror'.* mean 'td_error'"),
         ("grpo", {"collect.advantage.reward": "rewrd"}, r"collect\.advantage\.reward: .*'rewrd'.* mean 'reward'"),
         ("grpo", {"collect.advantage.column": "retrun"}, r"collect\.advantage\.column: nothing .* column 'retrun'"),
         ("grpo", {"collect.advantage.apart": "demo"}, r"collect\.advantage\.apart: nothing .* a column 'demo'"),
@@ -179,3 +180,17 @@ def test_declares_is_what_is_said_and_defaults_for_the_rest() -> None:
     assert declares(said) == Declares((need,), ("judge",), ("a",), (), "batch", "pairs", 3)
     assert together(("x",), said, SimpleNamespace(stamps=("y",))) == ("x", "y")
     assert together(("x",), said, SimpleNamespace()) is None
+
+
+def test_what_an_update_tells_a_buffer_may_be_written_by_any_part_of_its_learner() -> None:
+    checked("baselines/dqn_cartpole", buffer__by="td_error")
+    buffer = {"replace": True, "use": "mixture", "buffers": {"new": {"use": "replay", "by": "td_eror"}}}
+    with pytest.raises(RecipeError, match=r"buffer\.buffers\.new\.by: nothing .* did you mean 'td_error'"):
+        checked("baselines/dqn_cartpole", buffer=buffer)
+
+
+def test_a_data_set_brings_rewards_of_its_own() -> None:
+    data = {"replace": True, "use": "offline", "data": {"use": "file", "path": "somewhere"}}
+    checked("baselines/dqn_cartpole", buffer=data, reward__weights={"cost": -1.0})
+    with pytest.raises(RecipeError, match="'cost'"):
+        checked("baselines/dqn_cartpole", reward__weights={"cost": -1.0})

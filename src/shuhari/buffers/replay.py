@@ -73,6 +73,10 @@ class Replay:
     def stamps(self) -> tuple[str, ...]:
         return (f"weight/{self.stream}",)
 
+    @property
+    def hears(self) -> tuple[str, ...]:
+        return (self.by,) if self.by else ()
+
     def __post_init__(self) -> None:
         check(self)
         self._of: Ring | None = None

@@ -44,6 +44,8 @@ def check_columns(stages: Sequence[Components]) -> None:
     """Every column, stream, reward and link that a component reads must be there where it reads it, in its stage."""
     for stage in stages:
         graded = graded_columns(stage.task, stage.rollout, stage.rewards)
+        for _, learner in learners_of(stage):
+            graded.add(learner.buffer, "reward")  # a data set brings its own
         check_weights(stage.weights, graded, stage.name)
         for name, reward in stage.rewards.items():
             graded.check(reward, ("reward", name), stage.name)
@@ -179,6 +181,11 @@ def _check_learner(learner: Learner, place: Place, there: Columns, stage: str) -
     there.known |= {need.key for need in learner.needs}
     for at, component in _within(learner, place):
         there.step(component, at, stage)
+    for path, buffer in walk(learner.buffer):
+        for name in declares(buffer).hears:
+            if not there.has(name):
+                at = (*place, "buffer", *(path.split("/") if path else ()), *_setting(buffer, name))
+                raise there.missing(name, at, stage)
 
 
 def _parts(learner: Any) -> Mapping[str, Any]:

@@ -25,7 +25,8 @@ TELLS = {"cost": "reward", "success": "final", "busy": "column", "where": "colum
 
 
 def context(model: Any) -> Any:
-    return SimpleNamespace(models={"policy": model}, version=0, at=lambda x: x, charge=lambda *_: None, sampling=Sampling())
+    given = {"version": 0, "at": lambda x: x, "charge": lambda *_: None, "sampling": Sampling()}
+    return SimpleNamespace(models={"policy": model}, **given)
 
 
 def collected(task: Gym, model: Any, n: int = 60, **fields: Any) -> tuple[Any, dict[str, float]]:
