@@ -535,6 +535,16 @@ def test_what_is_tested_has_the_spaces_of_what_is_trained() -> None:
     assert s.memories()["evaluate"]["task"] is s.evaluate.task
 
 
+def test_the_sampling_of_a_further_way_lies_over_that_of_evaluation_or_of_the_stage() -> None:
+    more = {"hot": {"sampling": {"temperature": 2.0}}, "plain": {}}
+    rollout = {"use": f"{HERE}.Single", "sampling": {"max_new": 5, "temperature": 0.5}}
+    found = build(rollout=rollout, evaluate={"more": more}).evaluate
+    assert found is not None and found.more["plain"].sampling is None
+    assert found.more["hot"].sampling == Sampling(temperature=2.0, max_new=5)
+    found = build(rollout=rollout, evaluate={"more": more, "sampling": {"max_new": 7}}).evaluate
+    assert found is not None and found.more["hot"].sampling == Sampling(temperature=2.0, max_new=7)
+
+
 def test_mistakes_in_further_ways_and_metrics_are_told_by_their_place() -> None:
     with pytest.raises(RecipeError, match=r"evaluate\.more\.hot\.sampling\.temprature: .* did you mean 'temperature'"):
         build(evaluate={"more": {"hot": {"sampling": {"temprature": 2.0}}}})

@@ -18,7 +18,7 @@ from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe
 from shuhari.data import Problem
 from shuhari.loop.run import Run, open_run
-from shuhari.metrics.exact import Exact
+from shuhari.metrics.exact import Exact, Rows
 from shuhari.registry import register
 from shuhari.tasks.source import Listed, answer_text
 
@@ -216,6 +216,29 @@ def test_a_bandit_is_that_of_its_table() -> None:
     assert found["entropy"] == pytest.approx(-(p * np.log(p)).sum(), abs=1e-6) and found["modes"] == 1.0
     assert found["kl.start"] == pytest.approx((p * np.log(3 * p)).sum(), abs=1e-6)
     assert found["kl_from.start"] == pytest.approx(-(np.log(3 * p)).mean(), abs=1e-6)
+
+
+def test_what_is_within_reach_of_either_role_by_hand() -> None:
+    """Probabilities of right answers, floor 0.1: of the two within start's reach one stays, and one of two is new."""
+    rows = Rows(
+        task=None,  # type: ignore[arg-type]
+        max_new=1,
+        batch=None,  # type: ignore[arg-type]
+        problem=np.array([0, 0, 0, 0, 1]),
+        score=np.array([1.0, 1.0, 1.0, 0.0, 1.0]),
+        label=np.array([""] * 5),
+        complete=False,
+        groups={},
+        long=np.zeros(5, np.bool_),
+    )
+    chances = {"policy": np.array([0.5, 0.3, 0.0, 0.2, 0.05]), "start": np.array([0.4, 0.05, 0.2, 0.3, 0.3])}
+    found = dict(Exact(against=("start",), floor=0.1)._numbers(rows, chances))
+    assert found["reach"].tolist() == [2, 0]
+    assert found["kept.start"].tolist() == [0.5, 0.0]
+    assert found["new.start"][0] == 0.5 and np.isnan(found["new.start"][1])
+    assert "reach" not in dict(Exact(against=("start",))._numbers(rows, chances))
+    with pytest.raises(ValueError, match="floor is 1"):
+        Exact(floor=1.5)
 
 
 def test_metrics_of_a_recipe_are_reported_and_change_no_bit_of_the_run() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,16 @@ from shuhari.batch import Batch
 from shuhari.config.recipe import Recipe
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.ports import Ctx
-from shuhari.testing import check_objective, check_recipe, check_reward, check_transform, context, groups, transitions
+from shuhari.testing import (
+    check_metric,
+    check_objective,
+    check_recipe,
+    check_reward,
+    check_transform,
+    context,
+    groups,
+    transitions,
+)
 from shuhari.testing.conformance import ConformanceError
 from shuhari.transforms.advantage import Advantage
 
@@ -102,6 +112,37 @@ def test_an_objective_that_breaks_its_port_is_found(fault: str) -> None:
 def test_a_sound_objective_passes() -> None:
     loss, _ = check_objective(Loss(), BATCH, context())
     assert torch.equal(loss, BATCH["reward"])
+
+
+@dataclass
+class Gauge:
+    """A metric that does what `fault` says."""
+
+    fault: str = ""
+    calls: int = 0
+
+    def __call__(self, ctx: Ctx) -> Any:
+        self.calls += 1
+        ctx.charge("scored", 1)
+        if self.fault == "trains":
+            with torch.no_grad():
+                ctx.models["policy"].module.weight += 1.0  # type: ignore[operator]
+        if self.fault == "global":
+            torch.rand(())
+        value: Any = {"counts": float(self.calls), "text": "high"}.get(self.fault, 1.0)
+        return value if self.fault == "bare" else {"x": value, "drawn": float(torch.rand((), generator=ctx.rng("x")))}
+
+
+@pytest.mark.parametrize("fault", ["trains", "global", "counts", "text", "bare"])
+def test_a_metric_that_breaks_its_port_is_found(fault: str) -> None:
+    ctx = context(models={"policy": SimpleNamespace(module=torch.nn.Linear(1, 1))})
+    with pytest.raises(ConformanceError, match=r"^Gauge: "):
+        check_metric(Gauge(fault), ctx)
+    assert set(check_metric(Gauge(), ctx)) == {"x", "drawn"}
+
+
+def test_the_metrics_of_a_recipe_are_looked_at(tmp_path: Path) -> None:
+    check_recipe(Path(__file__).parents[1] / "runs" / "evaluated.toml", tmp_path)
 
 
 @dataclass

@@ -110,7 +110,7 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
     rewards = {
         k: made.component("reward", v, _at("reward", k), k, {"name": k}) for k, v in graders.items() if k != "weights"
     }
-    evaluate, evaluation_rollout = _evaluate(made, table.get("evaluate"), rollout, lanes, task)
+    evaluate, evaluation_rollout = _evaluate(made, table, rollout, lanes, task)
     weights = _weights(made, graders.get("weights"), task, rewards)
     if "weights" not in graders:
         made.defaults["reward.weights"] = weights
@@ -241,14 +241,22 @@ def _number(made: Settings, raw: Any, where: str) -> Number:
     return value
 
 
-def _evaluate(made: Settings, table: Any, rollout: Any, lanes: bool, task: Task) -> tuple[Evaluation | None, Any]:
-    """[evaluate], and its `rollout`: the stage's own, or an episode at a time where that one has lanes."""
+def _evaluate(
+    made: Settings, stage: Mapping[str, Any], rollout: Any, lanes: bool, task: Task
+) -> tuple[Evaluation | None, Any]:
+    """[evaluate], and its `rollout`: the stage's own, or an episode at a time where that one has lanes. The sampling of
+    a further way lies over that of evaluation, or of the stage."""
+    table = stage.get("evaluate")
     rest = {} if table is None else {k: v for k, v in table.items() if k != "rollout"}
     other = (table or EMPTY).get("rollout")
     alone = other is not None or lanes
     used = made.component("rollout", other or EMPTY, "evaluate.rollout", "episode") if alone else rollout
     if table is None:
         return None, used
+    sampling = rest.get("sampling", stage.get("rollout", EMPTY).get("sampling", EMPTY))
+    for name, way in (rest.get("more") or EMPTY).items():
+        if isinstance(way, Mapping) and isinstance(own := way.get("sampling"), Mapping):
+            rest["more"] = {**rest["more"], name: {**way, "sampling": {**sampling, **own}}}
     evaluation: Evaluation = made.instance(Evaluation, rest, "evaluate", "[evaluate]")
     if evaluation.task is not None and evaluation.task.spaces() != task.spaces():
         here, there = ("text" if x is None else f"{x[0]} -> {x[1]}" for x in (evaluation.task.spaces(), task.spaces()))

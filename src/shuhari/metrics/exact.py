@@ -9,7 +9,7 @@ Axes: `A` answers of all problems; `N` problems.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,6 +54,10 @@ class Exact:
     are not listed. Where all answers are (`Answers.complete`), with the rest as one more answer: `entropy` in nats, and
     for each role of `against` `kl.<role>`, KL(`role` || it), and `kl_from.<role>`, KL(it || `role`).
 
+    Where `floor` is above 0, a right answer is within reach if its probability is at least that: `reach`, how many are;
+    `kept.<role>`, the share of those within the role's reach that are within that of `role` too; `new.<role>`, the
+    share of those within reach of `role` that are not within the other's; each over problems that have any.
+
     All are means over problems, each again `@<level>` for every value of the key `by` of a problem's info; without
     `by`, of every task where there are several. `temperature`: at which the policy is scored.
     """
@@ -66,6 +70,7 @@ class Exact:
     by: str = ""
     solved: float = 1.0
     temperature: float = 1.0
+    floor: float = 0.0
     _rows: Rows | None = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -73,6 +78,8 @@ class Exact:
             raise ValueError(f"exact: n is {self.n}: expected a number of problems, or 0 for all")
         if min(self.k, default=1) < 1:
             raise ValueError(f"exact: k has {min(self.k)}: expected numbers of draws, at least 1")
+        if not 0 <= self.floor < 1:
+            raise ValueError(f"exact: floor is {self.floor}: expected a probability in [0, 1)")
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -106,6 +113,8 @@ class Exact:
             share = np.where(right, p / q[rows.problem], 0.0)
             yield "modes", np.where(q > 0, np.exp(-total(xlogy(share, share))), np.nan)
         yield from ((f"mass@{label}", total(p * (rows.label == label))) for label in sorted(set(rows.label) - {""}))
+        if self.floor:
+            yield from self._reach({role: right & (x >= self.floor) for role, x in chances.items()}, total)
         rest = {role: np.maximum(1.0 - total(x), 0.0) for role, x in chances.items()}
         yield "rest", rest[self.role]
         if not rows.complete:
@@ -115,6 +124,18 @@ class Exact:
             for name, a, b in (("kl", self.role, role), ("kl_from", role, self.role)):
                 others = rel_entr(np.maximum(rest[a], ROUNDING), np.maximum(rest[b], ROUNDING))
                 yield f"{name}.{role}", total(rel_entr(chances[a], chances[b])) + others
+
+    def _reach(
+        self, within: Mapping[str, Array], total: Callable[[Array], Array]
+    ) -> Iterator[tuple[str, Array]]:
+        """Of the answers [A] bool within each role's reach."""
+        mine = total(within[self.role])
+        yield "reach", mine
+        with np.errstate(invalid="ignore"):
+            for role in self.against:
+                both = total(within[self.role] & within[role])
+                yield f"kept.{role}", both / total(within[role])
+                yield f"new.{role}", 1.0 - both / mine
 
     def _listed(self, ctx: Ctx) -> Rows:
         """The rows of all answers, made once for a task."""

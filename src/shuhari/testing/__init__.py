@@ -15,11 +15,18 @@ Left out: the suite of models, which is `tests/contracts/test_models.py` of the 
 """
 
 from shuhari.testing.batches import groups, transitions
-from shuhari.testing.conformance import check_objective, check_recipe, check_reward, check_transform, watched
+from shuhari.testing.conformance import (
+    check_metric,
+    check_objective,
+    check_recipe,
+    check_reward,
+    check_transform,
+    watched,
+)
 from shuhari.testing.context import ScriptedEngine, context
 from shuhari.testing.small import shrink
 
 __all__ = [
-    "ScriptedEngine", "check_objective", "check_recipe", "check_reward", "check_transform", "context", "groups",
-    "shrink", "transitions", "watched",
+    "ScriptedEngine", "check_metric", "check_objective", "check_recipe", "check_reward", "check_transform", "context",
+    "groups", "shrink", "transitions", "watched",
 ]  # fmt: skip

@@ -1,8 +1,8 @@
 """The suite that components pass at their port, on the calls that a run makes of them.
 
 `check_recipe` runs a recipe for a few steps and looks at every call of every transform, objective, reward, rollout,
-curriculum and buffer in it; then it stops a second run half-way, resumes it, and compares the two bit by bit. The
-checks of one call can be had alone. What fails raises ConformanceError, which names the component and what it did.
+curriculum, buffer and metric in it; then it stops a second run half-way, resumes it, and compares the two bit by bit.
+The checks of one call can be had alone. What fails raises ConformanceError, which names the component and what it did.
 
 Axes: `B` rows, `K` positions of a row, `P` links.
 """
@@ -62,6 +62,14 @@ def check_reward(reward: Any, group: Sequence[Trajectory], ctx: Any) -> list[Map
     return list(ctx.wait(_reward(reward, reward.grade, group, ctx)))
 
 
+def check_metric(metric: Any, ctx: Any) -> Mapping[str, float]:
+    """Ask a metric and look at what it did; its numbers.
+
+    They are numbers by name, the same when it is asked again; it leaves all models as they were, and draws from no
+    global generator."""
+    return _metric(metric, metric.__call__, ctx)
+
+
 def _transform(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> Batch:
     before = _columns(batch)
     out, again = _twice(self, lambda: call(batch, ctx), ctx)
@@ -103,6 +111,21 @@ def _objective(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> t
         _require(close, self, "gave some rows alone another loss than beside the others: say couples = 'batch', and "
                  "read columns only")  # fmt: skip
     return loss, info
+
+
+def _metric(self: Any, call: Callable[..., Any], ctx: Any) -> Mapping[str, float]:
+    before = _memory(self, ctx)["models"]
+    found, again = _twice(self, lambda: call(ctx.fork(*ctx.within)), ctx)
+    _require(isinstance(found, Mapping), self, f"gave a {type(found).__name__}: expected numbers by name")
+    for name, value in found.items():
+        number = isinstance(name, str) and isinstance(value, int | float | np.generic)
+        _require(number, self, f"gave {name!r} = {value!r}: expected a number")
+        same = name in again and np.array_equal(value, again[name], equal_nan=True)
+        _require(same, self, f"gave another {name!r} when it was asked again")
+    for role, tensors in _memory(self, ctx)["models"].items():
+        same = all(torch.equal(x, before[role][name]) for name, x in tensors.items())
+        _require(same, self, f"changed the model of role {role!r}: an evaluation changes nothing")
+    return found
 
 
 async def _reward(self: Any, call: Callable[..., Any], group: Sequence[Trajectory], ctx: Any) -> Any:
@@ -166,6 +189,7 @@ def _ports(run: Run) -> Iterator[tuple[type, str, Callable[..., Any]]]:
         found += [(t.objective, "__call__", _objective) for p in parts for t in p.terms.values()]
         found += [(x.buffer, "draw", _draw) for x in stage.learners.values()]
         found += [(x, "grade", _reward) for x in stage.rewards.values()]
+        found += [(m, "__call__", _metric) for m in (stage.evaluate.metrics if stage.evaluate else {}).values()]
         found += [(stage.curriculum, "select", _select), (stage.rollout, "group", _group)]
         for component, name, check in found:
             kind = type(component)
