@@ -32,6 +32,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "make": None,  # () -> a Gymnasium environment, for lanes
     "alphabet": "",  # the characters of all its texts, for tokenizers of characters
     "ungraded": False,  # whether it grades nothing
+    "answers": _nothing,  # (problem) -> Answers | None, see Listing
     "preview": None,  # () -> {"spaces", "prompt", "answer"}: what listings show of a task that is dear to make
     "copies": None,  # whether its environments can be copied, once it has tried: told to the workers of lanes
     "told": EMPTY,  # column -> what stands there where nothing is told, of what its environments tell lanes

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from shuhari.data import Payload, Problem
+from shuhari.data import Payload
 
 
 @dataclass(frozen=True)
@@ -22,9 +21,3 @@ class Answers:
         if len(self.scores) != len(self.texts) or len(self.labels) not in (0, len(self.texts)):
             found = f"{len(self.texts)} answers, {len(self.scores)} scores and {len(self.labels)} labels"
             raise ValueError(f"{found}: expected one score an answer, and one label or none at all")
-
-
-def listed(task: Any, problem: Problem) -> Answers | None:
-    """The answers to a problem, where its task lists any (`ports.Listing`)."""
-    answers = getattr(task, "answers", None)
-    return None if answers is None else answers(problem)

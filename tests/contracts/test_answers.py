@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shuhari.answers import listed
+from shuhari.abilities import ability
 from shuhari.data import Problem, Step
 from shuhari.registry import entries
 
@@ -30,7 +30,7 @@ def test_grades_agree_with_what_is_listed(name: str, split: str) -> None:
     source = task.problems(split)
     for i in range(8):
         problem = source[i]
-        answers = listed(task, problem)
+        answers = ability(task, "answers")(problem)
         assert answers is not None and len(set(answers.texts)) == len(answers.texts)
         for text, score in zip(answers.texts, answers.scores, strict=True):
             assert task.grade(problem, steps(problem, text))["score"] == pytest.approx(score, abs=1e-12)

@@ -188,7 +188,7 @@ def test_tails_are_of_all_episodes_together() -> None:
     assert found["quantile@0.5"] == 7.0 and found["cvar@0.5"] == pytest.approx(3.5)
     assert found["quantile@0.1.cost"] == found["cvar@0.5.cost"] == 1.0
     assert scores(ctx, tail=(0.5,))["cvar@0.5"] == 2.0  # greedy: 0 4 8 12
-    with pytest.raises(ValueError, match=r"tail has 1\.0: expected shares"):
+    with pytest.raises(ValueError, match=r"tail is \(1\.0,\): entry 0: expected a number in \(0, 1\)"):
         Evaluation(tail=(1.0,))
 
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.answers import Answers, listed
+from shuhari.abilities import ability
+from shuhari.answers import Answers
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe
 from shuhari.data import Problem
@@ -264,7 +265,7 @@ def test_a_role_that_a_metric_asks_and_nobody_plays_is_missed_before_the_first_s
         open_run(made(BANDIT.replace('against = ["start"]', 'against = ["strat"]')))
 
 
-@pytest.mark.parametrize(("settings", "told"), [({"n": -1}, "n is -1"), ({"k": (0, 2)}, "k has 0")])
+@pytest.mark.parametrize(("settings", "told"), [({"n": -1}, "n is -1: expected"), ({"k": (0, 2)}, r"k is \(0, 2\)")])
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         Exact(**settings)
@@ -273,4 +274,4 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], told: 
 def test_lists_must_be_as_long_as_their_scores() -> None:
     with pytest.raises(ValueError, match="2 answers, 1 scores and 0 labels"):
         Answers(("a", "b"), (1.0,))
-    assert listed(Words(only="a"), Problem("words", "b", "b")) is None
+    assert ability(Words(only="a"), "answers")(Problem("words", "b", "b")) is None

@@ -36,7 +36,7 @@ def test_share_and_distance_by_hand() -> None:
 def test_a_tolerance_hides_small_changes() -> None:
     ctx = context(policy=[1.0, 1.5], start=[1.0, 1.0])
     assert Weights(tolerance=0.5)(ctx)["changed"] == 0.0 and Weights(tolerance=0.4)(ctx)["changed"] == 0.5
-    with pytest.raises(ValueError, match="tolerance is -1"):
+    with pytest.raises(ValueError, match="tolerance is -1: expected a number of 0 or more"):
         Weights(tolerance=-1)
 
 

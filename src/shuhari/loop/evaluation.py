@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
-from shuhari.bounds import Bounds, Count, Length
+from shuhari.abilities import ability
+from shuhari.bounds import Bounds, Count, Length, check
 from shuhari.data import EMPTY, Ramp, Request, Sampling
 from shuhari.loop.context import Context
 from shuhari.loop.outcomes import Named, Outcomes, graded
@@ -72,11 +73,9 @@ class Evaluation:
     metrics: Mapping[str, Metric] = EMPTY
 
     def __post_init__(self) -> None:
-        for a in self.tail:
-            if not 0 < a < 1:
-                raise ValueError(f"tail has {a}: expected shares of the episodes, in (0, 1)")
-        for section in ("more", "metrics"):
-            for name in getattr(self, section):
+        check(self)
+        for section, named in {"more": self.more, "metrics": self.metrics}.items():
+            for name in named:
                 if not name or not set(name).isdisjoint(".:/@") or name in PLAYED:
                     told = "a name of its own, without . : / @, which reports of an evaluation need"
                     raise ValueError(f"{section} has an entry called {name!r}: expected {told}")
@@ -185,8 +184,8 @@ def recorded(ctx: Context, evaluation: Evaluation, learners: Mapping[str, Learne
     beside = ctx.fork("evaluate", "recorded", task=evaluation.task)
     try:
         for name, learner in learners.items() if evaluation.n else ():
-            if hasattr(learner, "held_out"):
-                found = learner.held_out(evaluation.split, evaluation.n, beside)
+            if held_out := ability(learner, "held_out"):
+                found = held_out(evaluation.split, evaluation.n, beside)
                 out |= {f"{name}/{k}" if len(learners) > 1 else k: v for k, v in found.items()}
     except ValueError as error:
         ctx.complain("unmeasured", error)

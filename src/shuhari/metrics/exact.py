@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from scipy.special import rel_entr, xlogy
 
-from shuhari.answers import listed
+from shuhari.abilities import ability
 from shuhari.batch import Batch
+from shuhari.bounds import Bounds, Count, Length, Positive, check
 from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory, is_tokens
 from shuhari.needs import Need, role_model
 from shuhari.pack import pack
@@ -64,22 +65,17 @@ class Exact:
 
     role: str = "policy"
     split: str = "test"
-    n: int = 256
-    k: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64)
+    n: Count = 256
+    k: tuple[Length, ...] = (1, 2, 4, 8, 16, 32, 64)
     against: tuple[str, ...] = ()
     by: str = ""
     solved: float = 1.0
-    temperature: float = 1.0
-    floor: float = 0.0
+    temperature: Positive = 1.0
+    floor: Annotated[float, Bounds(0, 1, open="high")] = 0.0
     _rows: Rows | None = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if self.n < 0:
-            raise ValueError(f"exact: n is {self.n}: expected a number of problems, or 0 for all")
-        if min(self.k, default=1) < 1:
-            raise ValueError(f"exact: k has {min(self.k)}: expected numbers of draws, at least 1")
-        if not 0 <= self.floor < 1:
-            raise ValueError(f"exact: floor is {self.floor}: expected a probability in [0, 1)")
+        check(self)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -144,7 +140,8 @@ class Exact:
         if size is None and not self.n:
             raise ValueError(f"exact: the split {self.split!r} has no end: set n")
         count = min(self.n or size or 0, self.n if size is None else size)
-        all_of = [(p, listed(ctx.task, p)) for p in map(source.__getitem__, range(count))]
+        answers = ability(ctx.task, "answers")
+        all_of = [(p, answers(p)) for p in map(source.__getitem__, range(count))]
         found = [(p, a) for p, a in all_of if a is not None and a.texts]
         if not found:
             told = f"the task lists no answers to the first {count} problems of {self.split!r}"

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from shuhari.bounds import AtLeast0, check
 from shuhari.data import nearest
 from shuhari.needs import role_model
 from shuhari.ports import Ctx
@@ -30,11 +31,10 @@ class Weights:
 
     of: str = "start"
     role: str = "policy"
-    tolerance: float = 0.0
+    tolerance: AtLeast0 = 0.0
 
     def __post_init__(self) -> None:
-        if not self.tolerance >= 0:
-            raise ValueError(f"weights: tolerance is {self.tolerance}: expected a number >= 0")
+        check(self)
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from shuhari.answers import Answers, listed
+from shuhari.answers import Answers
 from shuhari.data import Problem, Step, nearest
 from shuhari.declares import together
 from shuhari.models.text.tokenizers import PRINTABLE
@@ -97,7 +97,8 @@ class Mixture:
     def answers(self, problem: Problem) -> Answers | None:
         """Those of the problem's member, where it lists any."""
         task, own = self._member(problem)
-        return listed(task, own)
+        found: Answers | None = ability(task, "answers")(own)
+        return found
 
     def environment(self, problem: Problem) -> Environment | None:
         """The environment of the problem's member."""
