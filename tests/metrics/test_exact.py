@@ -68,6 +68,7 @@ task.name = "words"
 models.policy = {use = "causal", hidden = 16, layers = 1, heads = 2, intermediate = 16}
 models.other = {use = "causal", hidden = 16, layers = 1, heads = 2, intermediate = 16}
 rollout = {n = 2, sampling.max_new = 2}
+collect.advantage = {}
 part.policy = {terms.clip = {}, optimiser.lr = 0.1}
 evaluate = {every = 0, n = 0}
 """
