@@ -238,17 +238,6 @@ class Duel:
 
 
 @dataclass
-class Players:
-    """The streams `agent` and `rival`: rows by who played them."""
-
-    needs: tuple[Need, ...] = field(default=(), init=False)
-
-    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
-        who = {r: (batch["role"] == code(r))[:, None] * batch["mask"].float() for r in ("agent", "rival")}
-        return batch.put({f"weight/{r}": w for r, w in who.items()})
-
-
-@dataclass
 class Regret:
     """Levels by algorithmic regret: with probability `replay` one of the `top` levels scored so far, else a new one. A
     level's score is what the rival earned there more than the agent; the lowest are forgotten beyond `capacity`."""

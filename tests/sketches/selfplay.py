@@ -5,7 +5,8 @@ it is well formed and can be answered from the proposer's documents among noise;
 recipe, with `same_as = "policy"` for both roles:
 
     buffer   : fresh(stream = "solver"): a rejected question leaves it short, and the curriculum refills from its pool
-    collect  : by role (below): the solver's advantage over its group, the proposer's over the batch
+    collect  : the streams `solver` and `proposer`, each only its role's rows; the solver's advantage over its group,
+               the proposer's over the batch, in a column of its own
     solver   : clip(high = 0.285) + 0.01 x divergence, stream `solver`
     proposer : clip of `present`, stream `proposer`
 
@@ -20,11 +21,9 @@ from typing import Any, Protocol
 
 import torch
 
-from shuhari.batch import Batch
-from shuhari.data import Problem, Request, Trajectory, code
+from shuhari.data import Problem, Request, Trajectory
 from shuhari.events import Collected, Event
-from shuhari.needs import Need
-from shuhari.ports import Ctx, Curriculum, Rollout, Task, Transform
+from shuhari.ports import Ctx, Curriculum, Rollout, Task
 from shuhari.rollouts.single import Single
 
 
@@ -80,25 +79,6 @@ def scored(p: Trajectory, score: float, **info: Any) -> Trajectory:
     """A proposal that has been paid for: the task is not asked for a grade of it."""
     last = replace(p.steps[-1], info={**p.steps[-1].info, **info})
     return replace(p, steps=(*p.steps[:-1], last)).graded([{"score": score}], by="")
-
-
-@dataclass
-class ByRole:
-    """Each role's rows are a stream of its name, and get their `advantage` from a transform of their own."""
-
-    roles: Mapping[str, Transform]
-
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        return tuple(n for t in self.roles.values() for n in t.needs)
-
-    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
-        advantage = torch.zeros_like(batch["logp"])
-        for role, transform in self.roles.items():
-            mine = (batch["role"] == code(role))[:, None] & batch["mask"]
-            batch = transform(batch.put({f"weight/{role}": mine.float()}), ctx)
-            advantage = torch.where(mine, batch["advantage"], advantage)
-        return batch.put({"advantage": advantage})
 
 
 @dataclass

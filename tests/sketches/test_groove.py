@@ -11,7 +11,7 @@ import gymnasium.spaces
 import harness
 import pytest
 import torch
-from groove import Agent, Closure, Duel, Lpg, MetaLearner, Players, Regret, called, moved, outer, weights
+from groove import Agent, Closure, Duel, Lpg, MetaLearner, Regret, called, moved, outer, weights
 from resumed import twice
 from torch import nn
 
@@ -23,8 +23,9 @@ from shuhari.learners.gradient import GradientLearner, Term
 from shuhari.models.tabular import Tabular
 from shuhari.objectives.clip import Clip
 from shuhari.optimisers.adamw import AdamW
-from shuhari.ports import Curriculum, Environment, Evaluate, Learner, Model, Policy, Rollout, Task, Transform
+from shuhari.ports import Curriculum, Environment, Evaluate, Learner, Model, Policy, Rollout, Task
 from shuhari.tasks.source import Generated
+from shuhari.transforms.filters import Only
 from shuhari.transforms.returns import Returns
 
 policy: Policy = Agent()
@@ -32,8 +33,8 @@ rule: Model = Lpg()
 evaluate: Evaluate = Closure(lambda: torch.zeros(()), ())
 learner: Learner = MetaLearner(Fresh(1), AdamW())
 rollout: Rollout = Duel()
-transform: Transform = Players()
 curriculum: Curriculum = Regret()
+PLAYERS = {r: Only("role", r, stream=r, of="rl") for r in ("agent", "rival")}
 
 
 @dataclass
@@ -97,7 +98,7 @@ def groove(steps: int = 1, inner: int = 2, **fields: Any) -> Any:
     )
     return harness.make(harness.stage(
         task=Corridors(), models={"agent": Agent(3), "lpg": Lpg(3, 4), "rival": Tabular()}, n=2, steps=steps,
-        rollout=Duel(), curriculum=Regret(), collect={"players": Players()}, learners={"lpg": meta, "rival": rival},
+        rollout=Duel(), curriculum=Regret(), collect=PLAYERS, learners={"lpg": meta, "rival": rival},
     ))  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import harness
 import numpy as np
 import pytest
 import torch
-from selfplay import ByRole, Proposals, Searchable, SelfPlay
+from selfplay import Proposals, Searchable, SelfPlay
 from torch import nn
 
 from shuhari.batch import Batch
@@ -24,9 +24,10 @@ from shuhari.models.text.tokenizers import character_tokenizer
 from shuhari.needs import Trace
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence
-from shuhari.ports import Curriculum, Policy, Rollout, Transform
+from shuhari.ports import Curriculum, Policy, Rollout
 from shuhari.tasks.source import Listed, answer_text
 from shuhari.transforms.advantage import Advantage
+from shuhari.transforms.filters import Only
 
 FACTS = {"a": "x", "b": "y", "c": "x", "d": "y", "e": "x", "f": "y"}  # subject -> what is true of it
 ALPHABET = "abcdefxy?>=|"
@@ -105,7 +106,6 @@ class Scripted:
 
 task: Searchable = Facts()
 rollout: Rollout = SelfPlay()
-credit: Transform = ByRole({"solver": Advantage()})
 curriculum: Curriculum = Proposals(Sequential())
 reader: Policy = Reader()
 
@@ -117,13 +117,15 @@ def run_of(rollout: Rollout, steps: int = 1) -> Any:
     }  # fmt: skip
     parts = {
         "solver": harness.part(clip=Term(Clip(high=0.285), "solver"), kl=Term(Divergence(), "solver", 0.01)),
-        "proposer": harness.part(reinforce=Term(Clip(behaviour="present"), "proposer")),
+        "proposer": harness.part(reinforce=Term(Clip(behaviour="present", advantage="proposed"), "proposer")),
     }
-    roles = ByRole({
-        "solver": Advantage(stream="solver"),
-        "proposer": Advantage(unit="batch", scale="batch", stream="proposer"),
-    })  # fmt: skip
-    common: dict[str, Any] = {"rollout": rollout, "curriculum": Proposals(Sequential()), "collect": {"roles": roles}}
+    collect = {
+        "solver": Only("role", "solver", stream="solver", of="rl"),
+        "proposer": Only("role", "proposer", stream="proposer", of="rl"),
+        "answers": Advantage(stream="solver"),
+        "questions": Advantage(unit="batch", scale="batch", stream="proposer", into="proposed"),
+    }
+    common: dict[str, Any] = {"rollout": rollout, "curriculum": Proposals(Sequential()), "collect": collect}
     buffer = Fresh(4, stream="solver")
     return harness.make(
         harness.stage(parts, task=Facts(), models=models, buffer=buffer, n=5, max_new=1, steps=steps, **common)
@@ -169,7 +171,7 @@ def test_a_short_step_is_filled_from_the_pool() -> None:
     [batch] = learner.buffer.draw(run.ctx)
     proposer = (batch["role"] == code("proposer")).nonzero().squeeze(1)
     assert batch.outcome()[proposer].tolist() == pytest.approx([0.8, 0.0, 0.8, 0.0])
-    a = batch["advantage"][proposer, 0]
+    a = batch["proposed"][proposer, 0]
     torch.testing.assert_close(a, torch.tensor([1.0, -1.0, 1.0, -1.0]) * 0.75**0.5, atol=1e-3, rtol=0)
     solver = batch["advantage"][batch["role"] == code("solver")][:5, 0]
     torch.testing.assert_close(solver, torch.tensor([0.8, -0.2, -0.2, -0.2, -0.2]) / 0.2**0.5, atol=1e-3, rtol=0)

@@ -8,10 +8,11 @@ from typing import Any
 import harness
 import pytest
 import torch
-from selfplay import ByRole
 from toys import Relay, Watch
 from windows import Answer, CarryOver, Chunks, KeepLast, Summary
 
+from shuhari.config.build import component
+from shuhari.config.recipe import RecipeError
 from shuhari.data import Request, code
 from shuhari.learners.gradient import Term
 from shuhari.needs import Need
@@ -20,6 +21,7 @@ from shuhari.pack import pack
 from shuhari.ports import Environment, Environments, Window
 from shuhari.rollouts.episode import Episode
 from shuhari.transforms.advantage import Advantage
+from shuhari.transforms.filters import Only
 from shuhari.transforms.returns import Returns
 
 windows: list[Window] = [KeepLast(), Summary(8, "?"), CarryOver(2)]
@@ -39,8 +41,8 @@ def run_of(
 ) -> Any:
     models = {role: harness.tiny() for role in rollout.roles}
     parts = {r: harness.part(r, pg=Term(Clip(role=r, behaviour="present"), r, reduce=reduce)) for r in models}
-    own = ByRole({r: Advantage(stream=r, scale="none") for r in models})
-    collect: dict[str, Any] = {"streams": own, **(credit or {})}
+    collect: dict[str, Any] = {r: Only("role", r, stream=r, of="rl") for r in models}
+    collect |= credit or {"advantage": Advantage(scale="none")}
     if watch is not None:
         collect["watch"] = watch
     common: dict[str, Any] = {"task": Relay(), "models": models, "rollout": rollout, "collect": collect, "n": 3}
@@ -160,6 +162,14 @@ def test_two_roles_take_turns_and_each_learns_from_its_own() -> None:
         mine = batch["advantage"][decides & (batch["role"] == code(role))].amax(1)
         other = batch["advantage"][decides & (batch["role"] == code(role))].amin(1)
         assert torch.equal(mine + other, (mine + other).view(-1, 2)[:, :1].expand(-1, 2).flatten())
+
+
+def test_a_recipe_names_windows_environments_and_who_acts() -> None:
+    table: dict[str, Any] = {"use": "episode", "acts": ["policy", "helper"], "environments": {"use": "windows.Chunks"}}
+    made = component("rollout", {**table, "context": {"use": "windows.KeepLast", "k": 2}})
+    assert made == Episode(acts=("policy", "helper"), environments=Chunks(), context=KeepLast(2))
+    with pytest.raises(RecipeError, match=r"rollout\.context\.kk: no setting of window 'windows.KeepLast'; did you"):
+        component("rollout", {"use": "episode", "context": {"use": "windows.KeepLast", "kk": 2}})
 
 
 def test_a_restored_run_goes_on_as_if_never_stopped() -> None:
