@@ -17,6 +17,11 @@ def _nothing(*_: Any, **__: Any) -> None:
     """What is asked of a component that has no answer to it."""
 
 
+def _none(*_: Any, **__: Any) -> tuple[()]:
+    """None of what is asked for: no batches, no numbers."""
+    return ()
+
+
 OPTIONAL: Mapping[str, Any] = MappingProxyType({
     # any component
     "observe": None,  # (event): hears what the run tells, in commit order
@@ -65,7 +70,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "card": EMPTY,  # of a buffer: what is known of the data set that it has loaded
     "recorded": None,  # of a buffer: () -> what it holds, as the columns of a data set
     "parts": EMPTY,  # name -> what each of its optimisers owns
-    "held_out": None,  # of a learner: (split, n, ctx) -> losses and infos; of a buffer: see Recorded
+    "held_out": _none,  # (split, n, ctx): of a learner -> losses and infos; of a buffer -> batches, see Recorded
     "size": None,  # of a buffer: how much a draw has
 })  # fmt: skip
 

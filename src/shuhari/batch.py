@@ -75,8 +75,8 @@ class Batch:
         """The stored columns."""
         return {*self.whole, *self.own, *self.stamps}
 
-    def __contains__(self, key: object) -> bool:
-        name = getattr(key, "key", key)
+    def __contains__(self, key: Any) -> bool:
+        name = key if isinstance(key, str) else key.key
         return name in self.own or name in self.whole or name in self.stamps
 
     def __getitem__(self, key: Any) -> Tensor:

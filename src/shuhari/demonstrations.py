@@ -7,8 +7,9 @@ are not read here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -29,6 +30,17 @@ class Walk(Protocol):
     role: str
     stream: str
     state: dict[str, Any]
+
+
+B = TypeVar("B")
+
+
+def beside(buffer: B, split: str, n: int, ctx: Ctx) -> B:
+    """A buffer as it would be over (up to n) problems of another split, from their first on: one batch of them. Where
+    the buffer stands in its own walk does not move."""
+    size = ctx.task.problems(split).size()
+    one: dict[str, Any] = {"split": split, "size": n if size is None else min(n, size), "draws": 1, "offset": 0}
+    return replace(buffer, **one)  # type: ignore[type-var]
 
 
 def drawn(walk: Walk, kind: str, ctx: Ctx) -> Iterator[tuple[list[Problem], int, int]]:

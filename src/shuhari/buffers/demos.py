@@ -11,7 +11,7 @@ from typing import Any
 
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import streamed
-from shuhari.demonstrations import drawn, shown, solution_of
+from shuhari.demonstrations import beside, drawn, shown, solution_of
 from shuhari.pack import pack
 from shuhari.ports import Ctx, Window
 from shuhari.registry import register
@@ -48,6 +48,10 @@ class Demos:
 
     def short(self) -> int:
         return 0
+
+    def held_out(self, split: str, n: int, ctx: Ctx) -> Iterator[Batch]:
+        """Up to n problems of `split`, in one batch."""
+        return beside(self, split, n, ctx).draw(ctx)
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         for problems, at, base in drawn(self, "demos", ctx):

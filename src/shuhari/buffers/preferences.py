@@ -14,7 +14,7 @@ import torch
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import streamed
 from shuhari.data import Problem, nearest
-from shuhari.demonstrations import drawn, shown
+from shuhari.demonstrations import beside, drawn, shown
 from shuhari.pack import pack
 from shuhari.ports import Ctx
 from shuhari.registry import register
@@ -57,6 +57,10 @@ class Preferences:
 
     def short(self) -> int:
         return 0
+
+    def held_out(self, split: str, n: int, ctx: Ctx) -> Iterator[Batch]:
+        """Up to n problems of `split`, in one batch."""
+        return beside(self, split, n, ctx).draw(ctx)
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         for problems, at, base in drawn(self, "preferences", ctx):

@@ -8,14 +8,15 @@ Axes: `B` rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Number
 from shuhari.declares import declares
@@ -161,14 +162,11 @@ class GradientLearner:
         return Updated(self.name, meter.means(), batch["id"], dict(batch.stamps))
 
     def held_out(self, split: str, n: int, ctx: Ctx) -> dict[str, float]:
-        """Losses and infos of the parts, `<part>/<name>`, on up to n recorded problems of `split`, where the buffer
-        walks over such (demonstrations, preferences); nothing is learnt."""
-        if not hasattr(self.buffer, "split"):
-            return {}
-        size = ctx.task.problems(split).size()
-        one: dict[str, Any] = {"split": split, "size": n if size is None else min(n, size), "draws": 1, "offset": 0}
+        """Losses and infos of the parts, `<part>/<name>`, on up to n recorded problems or episodes of `split`, where
+        the buffer has such (`Recorded`); nothing is learnt."""
+        found: Iterable[Batch] = ability(self.buffer, "held_out")(split, n, ctx)
         out: dict[str, float] = {}
-        for batch in replace(self.buffer, **one).draw(ctx):  # type: ignore[type-var]
+        for batch in found:
             batch = apply(self.transforms.values(), batch, ctx, self.needs)
             for name, part in self.parts.items():
                 loss = Loss(batch, part, name, ctx, self._params[name], self.tokens)

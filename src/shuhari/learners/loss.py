@@ -193,7 +193,7 @@ def _places(n: int) -> Tensor:
 
 def _weights(batch: Batch, term: Term, *, plain: bool) -> Tensor | None:
     """[B, K] of the reduction; None where it is a plain mean (one decision a row, all of them in the stream)."""
-    if getattr(term.objective, "links", None):
+    if term.links:
         return None
     unweighted = batch.stream == term.stream and f"weight/{term.stream}" not in batch
     if plain and unweighted and batch.width == 1 and term.reduce in ("decision", "row") and batch.full:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from shuhari.abilities import ability
 from shuhari.columns import DERIVED
 from shuhari.config.overlay import RecipeError, dotted
 from shuhari.data import nearest
@@ -190,7 +191,7 @@ def _check_learner(learner: Learner, place: Place, there: Columns, stage: str) -
 
 def _parts(learner: Any) -> Mapping[str, Any]:
     """The parts of a gradient learner; a learner of one's own may have none."""
-    found: Mapping[str, Any] = getattr(learner, "parts", {})
+    found: Mapping[str, Any] = ability(learner, "parts")
     return found
 
 

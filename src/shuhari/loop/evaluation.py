@@ -184,9 +184,8 @@ def recorded(ctx: Context, evaluation: Evaluation, learners: Mapping[str, Learne
     beside = ctx.fork("evaluate", "recorded", task=evaluation.task)
     try:
         for name, learner in learners.items() if evaluation.n else ():
-            if held_out := ability(learner, "held_out"):
-                found = held_out(evaluation.split, evaluation.n, beside)
-                out |= {f"{name}/{k}" if len(learners) > 1 else k: v for k, v in found.items()}
+            found: Mapping[str, float] = dict(ability(learner, "held_out")(evaluation.split, evaluation.n, beside))
+            out |= {f"{name}/{k}" if len(learners) > 1 else k: v for k, v in found.items()}
     except ValueError as error:
         ctx.complain("unmeasured", error)
     return out

@@ -225,9 +225,9 @@ def _asked(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[str], 
         yield ("evaluate", "metrics", name), declares(metric).roles, declares(metric).needs
     for name, learner in stage.learners.items():
         at = () if name == "main" else ("learner", name)
-        for key, transform in getattr(learner, "transforms", EMPTY).items():
+        for key, transform in learner.transforms.items():
             yield (*at, "transform", key), declares(transform).roles, declares(transform).needs
-        parts = getattr(learner, "parts", EMPTY)
+        parts = ability(learner, "parts")
         for key, part in parts.items():
             yield (*at, "part", key, "trains"), part.trains, ()
             for t, term in part.terms.items():

@@ -22,7 +22,7 @@ from shuhari.data import EMPTY, Info
 from shuhari.loop.resume import open_store, summary_of
 from shuhari.loop.run import loop, open_run
 from shuhari.loop.run import train as alone
-from shuhari.ports import Study
+from shuhari.ports import Study, ability
 from shuhari.store import Run, Store
 
 CHILD = "child"  # the key of a report that is a run's and no row of the study
@@ -65,7 +65,7 @@ def _rows(recipe: Recipe, path: Path, *, init: Mapping[str, Any] = EMPTY, origin
                 store.commit(step, stage="study", wall=seconds, metrics=info, tree=tree)
                 yield {**info, "seconds": seconds}
         finally:
-            getattr(reports, "close", lambda: None)()  # a run that is at hand saves what it has
+            ability(reports, "close")()  # a run that is at hand saves what it has
         _finish(store, recipe, rows, runs, time.monotonic() - began)
 
 

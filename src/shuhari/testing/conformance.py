@@ -21,9 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.config.recipe import Recipe, load
 from shuhari.data import Info, Request, Trajectory
+from shuhari.declares import declares
 from shuhari.loop.run import Run, loop, open_run
 from shuhari.testing.compare import contents, differences
 
@@ -90,7 +92,7 @@ def _objective(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> t
     _require(isinstance(found, tuple) and len(found) == 2, self, "returned no pair: expected (loss, info)")
     loss, info = found
     _require(isinstance(loss, Tensor) and isinstance(info, Mapping), self, "expected a Tensor and a mapping")
-    couples, links = getattr(self, "couples", "row"), getattr(self, "links", "")
+    couples, links = declares(self).couples, declares(self).links
     shape = tuple(loss.shape)
     allowed = [(len(batch), batch.width), (len(batch),)]
     if links:
@@ -182,7 +184,7 @@ def _ports(run: Run) -> Iterator[tuple[type, str, Callable[..., Any]]]:
     """(class, method, check) of what the run is made of, each class once."""
     seen: set[tuple[type, str]] = set()
     for stage in run.progress.stages:
-        parts = [p for learner in stage.learners.values() for p in getattr(learner, "parts", {}).values()]
+        parts = [p for learner in stage.learners.values() for p in ability(learner, "parts").values()]
         found: list[tuple[Any, str, Callable[..., Any]]] = []
         found += [(t, "__call__", _transform) for t in stage.collect.values()]
         found += [(t, "__call__", _transform) for x in stage.learners.values() for t in x.transforms.values()]
@@ -258,7 +260,7 @@ def _quietly(self: Any, call: Callable[[], Any], ctx: Any) -> Any:
 def _memory(self: Any, ctx: Any) -> dict[str, Any]:
     """What a call may change: the state of the component, the ledger, and the statistics that models keep."""
     models = {role: {k: v.clone() for k, v in m.module.state_dict().items()} for role, m in ctx.models.items()}
-    return {"state": copy.deepcopy(getattr(self, "state", None)), "ledger": dict(ctx.ledger), "models": models}
+    return {"state": copy.deepcopy(ability(self, "state")), "ledger": dict(ctx.ledger), "models": models}
 
 
 def _restore(self: Any, ctx: Any, kept: Mapping[str, Any]) -> None:

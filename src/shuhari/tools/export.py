@@ -76,7 +76,7 @@ def export(
         if adapter:
             _check_adapter(model, role, dtype)
             kind, use = "adapter", _adapter(model, made, place, _base(model, Run(path), role))
-        elif hasattr(model, "save"):
+        elif ability(model, "save") is not None:
             model.save(made, dtype=dtype, shard=shard)
             kind, use = "causal", f"AutoModelForCausalLM.from_pretrained({str(target)!r})"
         else:
@@ -137,13 +137,13 @@ def _check_target(target: Path, run: Path, force: bool) -> None:
 def _base(model: Any, run: Any, role: str) -> str:
     """The directory whose weights lie under the adapters; "" where none holds them: the model was made from scratch, or
     began with the weights of another run or role, or with adapters that were merged."""
-    path = Path(getattr(model, "path", "") or "").expanduser()
+    path = Path(ability(model, "path")).expanduser()
     began = run.get("init", "") or run.recipe.get("models", {}).get(role, {}).get("init", "")
     return str(path.resolve()) if str(path) != "." and not began and (path / "config.json").is_file() else ""
 
 
 def _check_adapter(model: Any, role: str, dtype: str) -> None:
-    if getattr(model, "lora", None) is None:
+    if ability(model, "lora") is None:
         raise ValueError(f"the model of {role!r} has no adapters ([models.{role}] lora): export it without --adapter")
     if dtype:
         raise ValueError(f"dtype is {dtype!r}: adapters alone are written as they were trained, float32")

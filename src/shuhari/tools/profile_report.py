@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from shuhari.abilities import ability
 from shuhari.config.recipe import Recipe
 from shuhari.data import Info
 from shuhari.profile import Peaks, Profile, Work
@@ -85,7 +86,7 @@ class Cost:
     @classmethod
     def of(cls, model: Any) -> Cost | None:
         """None for a model that is no causal transformer."""
-        base: Any = getattr(getattr(model, "module", None), "base", None)
+        base: Any = getattr(ability(model, "module"), "base", None)
         if not hasattr(base, "config"):
             return None
         config = base.config.get_text_config()

@@ -48,7 +48,7 @@ class ScaleRewards:
             raise ValueError(
                 "scale_rewards: these rows are drawn from a buffer: put it under [collect], not [transform]"
             )
-        statistic = getattr(role_model(ctx.models, self.critic).module, "returns", None)
+        statistic = dict(role_model(ctx.models, self.critic).module.named_children()).get("returns")
         if not isinstance(statistic, Moments):
             raise ValueError(
                 f"scale_rewards: the model of role {self.critic!r} keeps no moments of the return: set "

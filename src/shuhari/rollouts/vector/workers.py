@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from shuhari.abilities import ability
 from shuhari.data import Array
 from shuhari.registry import located
 from shuhari.rollouts.vector import worker
@@ -37,6 +38,7 @@ from shuhari.store import codec
 from shuhari.tasks.views import stored
 
 PATIENCE = 5.0  # seconds for workers to end in peace
+KNOWN = ("copies",)  # what a task has found out about its environments, and a worker need not find out again
 ONE_THREAD = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
 )  # fmt: skip
@@ -54,7 +56,7 @@ class Workers:
     be told them. WorkerError, at any call, for what goes wrong there; nothing of the workers is left after it."""
 
     def __init__(self, task: Any, lanes: int, workers: int, ring: int) -> None:
-        self.name = str(getattr(task, "path", "") or type(task).__name__)
+        self.name = str(ability(task, "path") or type(task).__name__)
         seen, action = task.spaces()
         told = {**_described(task), "plain": isinstance(action, spaces.Discrete)}
         size = lanes // ring
@@ -242,7 +244,7 @@ def _described(task: Any) -> dict[str, Any]:
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None) if cls.__module__.startswith("shuhari_user_") else None
     name = f"{os.path.abspath(file)}:{cls.__qualname__}" if file else f"{cls.__module__}.{cls.__qualname__}"
-    told = {"task": name, "fields": {}, "known": {"copies": task.copies} if hasattr(task, "copies") else {}}
+    told = {"task": name, "fields": {}, "known": {k: v for k in KNOWN if (v := ability(task, k)) is not None}}
     try:
         if not is_dataclass(task) or cls.__module__ == "__main__" or not (file or located("task", name) is cls):
             raise LookupError("its class is no dataclass of a module")

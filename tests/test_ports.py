@@ -1,0 +1,155 @@
+"""Between ports nothing is looked for: what a component may lack has one accessor, and nobody asks for its class."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import shuhari
+from shuhari import ports
+from shuhari.abilities import OPTIONAL, ability, lacking
+from shuhari.ports import is_text, is_vector
+
+ROOT = Path(shuhari.__file__).parent
+
+FOREIGN = {  # where objects are those of other libraries, or whatever a user hands over, and no components
+    "__init__.py": "a module's names",
+    "abilities.py": "the accessor",
+    "api.py": "spaces of Gymnasium",
+    "bounds.py": "annotations",
+    "buffers/recording.py": "spaces of Gymnasium",
+    "buffers/recordings.py": "spaces of Gymnasium",
+    "claims/sources.py": "the source, as ast has it",
+    "cli/dry.py": "values of settings",
+    "cli/reading.py": "numbers of numpy and torch",
+    "cli/training.py": "signals that a system has",
+    "loop/resume.py": "numbers of numpy and torch",
+    "loop/study.py": "numbers of numpy and torch",
+    "models/spaces.py": "spaces of Gymnasium",
+    "models/text/layouts.py": "modules of transformers and peft",
+    "models/text/pretrained.py": "modules of transformers",
+    "models/text/tokenizers.py": "tokenizers of transformers",
+    "models/text/trunk.py": "modules of transformers",
+    "needs.py": "names of functions",
+    "registry.py": "classes and modules of users",
+    "rewards/function.py": "functions of users, and numbers of numpy and torch",
+    "rewards/maths_child.py": "limits that a system has",
+    "rollouts/vector/workers.py": "files of modules, and what a system has",
+    "sessions.py": "functions of users",
+    "store/__init__.py": "a module's names",
+    "store/files.py": "what a system has",
+    "store/schema.py": "numbers of numpy and torch",
+    "tasks/snapshots.py": "environments and spaces of Gymnasium",
+    "tools/doctor.py": "what a system has",
+    "tools/profile_report.py": "modules of transformers",
+}
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(ROOT.rglob("*.py")):
+        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+
+
+def looked_for(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, name) of every attribute that is asked for by a name in quotes, and may be missing."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            named = len(node.args) > 1 and isinstance(node.args[1], ast.Constant)
+            if named and (node.func.id == "hasattr" or (node.func.id == "getattr" and len(node.args) == 3)):
+                yield node.lineno, str(node.args[1].value)  # type: ignore[attr-defined]
+
+
+def components(trees: dict[str, ast.Module]) -> dict[str, str]:
+    """Class -> file, of all that is registered."""
+    found = {}
+    for file, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                calls = [d.func for d in node.decorator_list if isinstance(d, ast.Call)]
+                if any(getattr(call, "id", "") == "register" for call in calls):
+                    found[node.name] = file
+    return found
+
+
+def module_of(file: str) -> str:
+    return f"shuhari.{file.removesuffix('.py').replace('/', '.')}"
+
+
+def test_the_searches_find() -> None:
+    assert list(looked_for(ast.parse('getattr(x, "encode", None)\nhasattr(x, "a")\ngetattr(x, name, 0)'))) == [
+        (1, "encode"), (2, "a")
+    ]  # fmt: skip
+    own = ast.parse("@register('reward', 'mine')\nclass Mine: ...\nclass Other: ...")
+    assert components({"a.py": own}) == {"Mine": "a.py"}
+
+
+def test_nothing_is_looked_for_but_by_its_accessor() -> None:
+    trees = {file: tree for file, tree in sources() if file not in FOREIGN}
+    found = [f"{file}:{line} {name}" for file, tree in trees.items() for line, name in looked_for(tree)]
+    assert not found, "ask shuhari.abilities.ability instead"
+
+
+def test_what_is_excused_needs_it() -> None:
+    trees = dict(sources())
+    asked = {file: any(getattr(n.func, "id", "") in ("getattr", "hasattr") for n in ast.walk(trees[file])
+                       if isinstance(n, ast.Call)) for file in FOREIGN}  # fmt: skip
+    assert all(asked.values()), asked
+
+
+def test_no_optional_ability_is_looked_for_elsewhere() -> None:
+    """Also where files are excused, what components may have is asked by the accessor."""
+    found = [(file, line, name) for file, tree in sources() if file != "abilities.py" for line, name in looked_for(tree)
+             if name in OPTIONAL.keys() - {"spaces"}]  # fmt: skip
+    assert not found
+
+
+def test_nobody_asks_for_the_class_of_a_component() -> None:
+    trees = dict(sources())
+    known, found = components(trees), []
+    for file, tree in trees.items():
+        if file.startswith("claims/"):
+            continue  # quantities are parts of one reader, and no port
+        others = {a.asname or a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names
+                  if n.module != module_of(known.get(a.name, ""))}  # of another module, or by another name
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
+                names = [n.id for n in ast.walk(node.args[1]) if isinstance(n, ast.Name)]
+                found += [f"{file}:{node.lineno} {n}" for n in names if n in known.keys() - others and known[n] != file]
+    assert not found
+
+
+def test_every_port_is_named_in_one_place() -> None:
+    inner = {n for m in ("tasks", "models", "engines", "context", "collecting", "learning", "studies")
+             for n, x in vars(__import__(f"shuhari.ports.{m}", fromlist=["x"])).items()
+             if inspect.isclass(x) and x.__module__ == f"shuhari.ports.{m}"}  # fmt: skip
+    assert inner <= set(ports.__all__)
+
+
+# ---------------------------------------------------------------- what stands for what is missing
+
+
+def test_a_component_that_has_nothing_stands_for_all_that_is_asked() -> None:
+    bare = object()
+    assert ability(bare, "report")() == {} and ability(bare, "close")() is None
+    assert ability(bare, "open")(object(), 1) is None
+    assert ability(bare, "renamed")({"w": 1}) == {"w": 1}
+    assert not ability(bare, "staleness") and ability(bare, "observe") is None
+    assert not is_vector(bare) and not is_text(bare)
+
+
+def test_what_a_component_has_is_what_is_given() -> None:
+    own: Any = SimpleNamespace(report=lambda: {"x": 1.0}, unit="decision", encode=str)
+    assert ability(own, "report")() == {"x": 1.0}
+    assert is_vector(own) and is_text(own)
+    assert lacking(own, "report", "group") == ["group"]
+
+
+def test_a_name_that_is_not_optional_is_told_with_the_nearest() -> None:
+    with pytest.raises(KeyError, match=r"'reprt' is not among the optional abilities.*'report'"):
+        ability(object(), "reprt")
