@@ -19,6 +19,7 @@ import gymnasium
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
+from shuhari.abilities import ability
 from shuhari.data import EMPTY, Array, Payload, Problem, Status, Step, code, nearest
 from shuhari.models.spaces import MASK
 from shuhari.registry import find, register
@@ -147,8 +148,7 @@ class Gym:
     @cached_property
     def expert(self) -> Any:
         """The environment's own `expert(observation, generator)`, a scripted policy; None where it has none."""
-        env: Any = self._guarded(self._made).unwrapped
-        return env.expert if hasattr(env, "expert") else None
+        return ability(self._guarded(self._made).unwrapped, "expert")
 
     def _bare(self) -> Env:
         return self._viewed(self._guarded(self._made))
