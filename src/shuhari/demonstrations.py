@@ -66,10 +66,17 @@ def walked(source: Source, split: str, at: int, count: int, offset: int, shuffle
     return [source[int(_order(turn, n)[place]) if shuffle else place] for turn, place in places]
 
 
-def solution_of(problem: Problem) -> Any:
-    """The solution, else the answer, which is text where it is a number."""
+def solution_of(problem: Problem, imitate: str = "solution") -> Any:
+    """The solution; where there is none and `imitate` is "answer" that, which is text where it is a number. ValueError
+    for a problem that has neither, or an answer alone that nobody said should be imitated."""
     if problem.solution is not None:
         return problem.solution
+    if problem.answer is not None and imitate != "answer":
+        raise ValueError(
+            f"problem {problem.id!r} of {problem.task} has an answer and no demonstration (`completion` in a file): "
+            "leave the stage out that imitates (stage.warm-up = false), or say that it imitates answers "
+            "(stage.warm-up.buffer.imitate = 'answer')"
+        )
     number = isinstance(problem.answer, int | float) and not isinstance(problem.answer, bool)
     return str(problem.answer) if number else problem.answer
 

@@ -93,12 +93,21 @@ def test_ids_are_unique_over_draws_and_apart_from_the_runs():
     assert len(ids.unique()) == 16 and int(ids.min()) > 2**40
 
 
+def test_an_answer_is_imitated_only_where_that_is_said():
+    class Answers(Squares):
+        def __getitem__(self, i):
+            return Problem("squares", str(i), "1", answer="42")
+
+    with pytest.raises(ValueError, match=r"problem '1000000' of squares has an answer and no demonstration.*imitate"):
+        list(Demos(size=1).draw(context(Answers())))
+
+
 def test_without_a_solution_the_answer_is_shown():
     class Answers(Squares):
         def __getitem__(self, i):
             return Problem("squares", str(i), "1", answer="42")
 
-    assert next(iter(Demos(size=1).draw(context(Answers()))))["action"].tolist() == [[4, 2, END]]
+    assert next(iter(Demos(size=1, imitate="answer").draw(context(Answers()))))["action"].tolist() == [[4, 2, END]]
 
 
 def test_an_answer_that_is_a_number_is_shown_as_text():
@@ -106,7 +115,7 @@ def test_an_answer_that_is_a_number_is_shown_as_text():
         def __getitem__(self, i):
             return Problem("squares", str(i), "1", answer=42)
 
-    assert next(iter(Demos(size=1).draw(context(Answers()))))["action"].tolist() == [[4, 2, END]]
+    assert next(iter(Demos(size=1, imitate="answer").draw(context(Answers()))))["action"].tolist() == [[4, 2, END]]
 
 
 def test_what_cannot_be_demonstrated_is_named():

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ import pytest
 
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.rewards import maths_child
-from shuhari.rewards.maths import JudgeError, Maths
+from shuhari.rewards.maths import Exceeded, JudgeError, Maths
 
 pytest.importorskip("math_verify")
 
@@ -85,14 +86,25 @@ def test_a_truth_that_is_too_long_is_not_read_in_part(reward: Maths) -> None:
     assert grades == [None, None] and "expected at most 4096" in told[0]
 
 
-def test_an_answer_that_takes_too_long_is_ungraded_and_the_next_is_judged() -> None:
-    reward = Maths(timeout=20.0)
+@pytest.mark.parametrize("bomb", ["9**9**9**9", "$12!!$", "$9^{9^{9}}$"])
+def test_an_answer_that_wants_too_much_is_wrong_and_cheap(reward: Maths, bomb: str) -> None:
+    reward.judge("4", "4")
+    child, began = reward._child, os.times().elapsed
+    grades, told = ask(reward, group("4", *[bomb] * 3, "4"))
+    assert grades[-1] == {"maths": 1.0} and reward._child is child  # a fork has died, and nothing else
+    assert grades[:3] == [{"maths": 0.0}] * 3
+    assert all("exceeded_graders reward 'maths'" in t and "processor time" in t for t in told)
+    assert os.times().elapsed - began < 3 * 10  # of a busy machine; 3 s of its own
+
+
+def test_an_answer_that_the_clock_ends_is_ungraded_and_the_next_is_judged() -> None:
+    reward = Maths(timeout=20.0, cpu=60.0)
     assert reward.judge("4", "4") == 1.0
     first = reward._child
     assert first is not None
-    reward.timeout = 1.0
+    reward.timeout = 0.5
     grades, told = ask(reward, group("4", "9**9**9**9"))
-    assert grades == [None] and "within 1 s" in told[0]
+    assert grades == [None] and "within 0.5 s" in told[0] and "failed_graders" in told[0]
     assert first.poll() is not None
     reward.timeout = 20.0
     assert reward.judge("4", "4") == 1.0
@@ -107,6 +119,26 @@ def test_an_answer_that_takes_too_long_is_ungraded_and_the_next_is_judged() -> N
     reward.close()
     assert third.poll() is not None
     reward.close()
+
+
+def test_what_judges_ends_with_a_trainer_that_is_killed() -> None:
+    code = (
+        "import threading\nfrom shuhari.rewards.maths import Maths\nm = Maths()\nm.judge('4', '4')\n"
+        "threading.Thread(target=m.judge, args=('9**9**9**9', '4'), daemon=True).start()\n"
+        "print(m._child.pid, flush=True)\nthreading.Event().wait()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        time.sleep(0.3)  # the bomb is at work
+        parent.kill()
+    for _ in range(200):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    raise AssertionError("the judge outlives the run")
 
 
 def test_the_child_has_its_limits() -> None:
@@ -135,7 +167,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
         Maths().judge("4", "4")
 
 
-def test_an_answer_that_the_memory_does_not_hold_is_ungraded() -> None:
+def test_an_answer_that_the_memory_does_not_hold_is_wrong() -> None:
     def parse(text: str, **_: Any) -> list[Any]:
         if text == "huge":
             raise MemoryError
@@ -148,7 +180,7 @@ def test_an_answer_that_the_memory_does_not_hold_is_ungraded() -> None:
 
     said = {text: maths_child.grade(text, "1", parse, verify) for text in ("2", "22", "huge", "odd")}
     assert said["2"] == {"grade": 1.0} and said["22"] == {"grade": 0.0}
-    assert said["huge"] == {"grade": None, "error": "out of memory"} and said["odd"]["grade"] == 0.0
+    assert said["huge"] == {"exceeded": True} and said["odd"]["grade"] == 0.0
 
 
 def test_what_passes_between_parent_and_child(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -160,7 +192,7 @@ print('{"ready": true}', flush=True)
 for line in sys.stdin:
     r = json.loads(line)
     alone = sys.flags.isolated and "PATH" not in os.environ
-    replies = {"forged": {"id": "0" * 16, "grade": 1}, "last": {"id": r["id"], "grade": 1, "last": True}}
+    replies = {"forged": {"id": "0" * 16, "grade": 1}, "huge": {"id": r["id"], "exceeded": True}}
     replies |= {"alone": {"id": r["id"], "grade": float(alone)}, "list": [1]}
     print(json.dumps(replies[r["answer"]]), flush=True)
 """)
@@ -171,12 +203,13 @@ for line in sys.stdin:
         with pytest.raises(JudgeError, match="no reply"):
             reward.judge(bad, "1")
         assert reward._child is None
-    assert reward.judge("last", "1") == 1.0 and reward._child is None  # it asked to be replaced
+    with pytest.raises(Exceeded, match="2048 MiB"):
+        reward.judge("huge", "1")
     assert reward.judge("alone", "1") == 1.0
     reward.close()
 
 
-@pytest.mark.parametrize(("fields", "message"), [({"timeout": 0}, "timeout is 0"), ({"memory": 8}, "at least 256")])
+@pytest.mark.parametrize(("fields", "message"), [({"timeout": 0}, "timeout is 0"), ({"memory": 8}, "256 or more")])
 def test_bad_settings(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Maths(**fields)

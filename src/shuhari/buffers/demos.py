@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import streamed
@@ -24,12 +24,12 @@ class Demos:
 
     It walks the problems of `split` from index `offset` on, so that an endless task gives other problems than the
     curriculum takes (which counts from 0). A finite split is walked round and round, each pass in an order of its own
-    (`shuffle`). A solution is text, a tuple of texts (joined as they are), or token ids; where there is none, the
-    answer is shown. Where the task gives the problem an environment, a solution is its turns: they are played there,
-    each with an end token, and what the environment says in between is no decision; `context` is the window through
-    which they are seen, as of the rollout `episode`. `logp` is unknown (NaN), so that
+    (`shuffle`). A solution is text, a tuple of texts (joined as they are), or token ids; where there is none,
+    `imitate = "answer"` shows the answer. Where the task gives the problem an environment, a solution is its turns:
+    they are played there, each with an end token, and what the environment says in between is no decision; `context`
+    is the window through which they are seen, as of the rollout `episode`. `logp` is unknown (NaN), so that
     ratios refuse these rows. Charged: `decisions`, those of the rows, as of samples. Raises ValueError for a problem
-    without either, and for turns that the environment does not take.
+    without, and for turns that the environment does not take.
     """
 
     size: int = 64
@@ -40,6 +40,7 @@ class Demos:
     role: str = "policy"
     stream: str = "ce"
     context: Window | None = None
+    imitate: Literal["solution", "answer"] = "solution"
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"at": 0})
 
     @property
@@ -56,7 +57,8 @@ class Demos:
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         for problems, at, base in drawn(self, "demos", ctx):
             start = base + self.state.get("rows", at)
-            batch = pack([shown(p, solution_of(p), ctx, self.role, self.context) for p in problems], start=start)
+            said = [(p, solution_of(p, self.imitate)) for p in problems]
+            batch = pack([shown(p, what, ctx, self.role, self.context) for p, what in said], start=start)
             self.state["rows"] = start - base + len(batch)
             ctx.charge("decisions", int(batch["mask"].sum()))
             yield streamed(batch, self.stream)

@@ -18,8 +18,9 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from shuhari.bounds import Bounds, Positive, check
 from shuhari.data import Trajectory
 from shuhari.ports import Ctx
 from shuhari.registry import register
@@ -34,31 +35,34 @@ class JudgeError(RuntimeError):
     """An answer that could not be judged: too slow, out of memory, a judge that died, a truth that cannot be read."""
 
 
+class Exceeded(JudgeError):
+    """An answer that asked for more processor time or memory than there is: it is wrong."""
+
+
 @register("reward", "maths")
 @dataclass
 class Maths:
     """{name: 1.0} where the last formula or number of an answer equals `problem.answer`, by math-verify, else 0.0.
 
     Answer and truth may be plain numbers, expressions, or text with LaTeX in `$...$` or `\\boxed{...}`; of an answer
-    the last 4096 characters are read. An answer in which nothing can be read is wrong (0). One that could not be judged
-    is ungraded, counted and shown: it took longer than `timeout` seconds, or more than `memory` MiB, or the problem's
-    answer cannot be read. Problems without an answer are ungraded. The child starts with the first answer and ends with
-    the run (or with this process, however that ends). Needs the extra `lm`.
+    the last 4096 characters are read. An answer in which nothing can be read is wrong (0), and so is one that asks for
+    more than `cpu` seconds of processor time or `memory` MiB: counted as `exceeded_graders`, and shown. One that could
+    not be judged is ungraded, counted as `failed_graders` and shown: no reply within `timeout` seconds of the clock, a
+    judge that died, a problem's answer that cannot be read. Problems without an answer are ungraded. The child starts
+    with the first answer and ends with the run or with this process, however that ends. Needs the extra `lm`.
     """
 
     name: str = "maths"
-    timeout: float = 5.0
-    memory: int = 2048
+    timeout: Positive = 30.0
+    memory: Annotated[int, Bounds(256)] = 2048
+    cpu: Positive = 1.0
 
     @property
     def stamps(self) -> tuple[str, ...]:
         return (f"reward/{self.name}",)
 
     def __post_init__(self) -> None:
-        if not self.timeout > 0:
-            raise ValueError(f"reward {self.name!r}: timeout is {self.timeout}: expected seconds, more than 0")
-        if self.memory < 256:
-            raise ValueError(f"reward {self.name!r}: memory is {self.memory}: expected at least 256 MiB")
+        check(self)
         self._child: subprocess.Popen[str] | None = None
         self._end: Any = None  # ends the child where this reward is forgotten
         self._one = threading.Lock()  # one answer at a time
@@ -75,6 +79,9 @@ class Maths:
                     continue
                 try:
                     number = await asyncio.to_thread(self.judge, answer_text(steps), str(truth))
+                except Exceeded as error:
+                    ctx.complain("exceeded_graders", error, f"reward {self.name!r}")
+                    grades.append({self.name: 0.0})
                 except JudgeError as error:
                     ctx.complain("failed_graders", error, f"reward {self.name!r}")
                     grades.append(None)
@@ -94,9 +101,10 @@ class Maths:
             reply = self._exchange(child, json.dumps(request), self.timeout)
             if reply.get("id") != ticket:
                 self.close()
-                raise JudgeError(f"no reply for {answer[-60:]!r} within {self.timeout:g} s and {self.memory} MiB")
-            if reply.get("last"):
-                self.close()
+                raise JudgeError(f"no reply for {answer[-60:]!r} within {self.timeout:g} s")
+            if reply.get("exceeded"):
+                told = f"more than {self.cpu:g} s of processor time, or {self.memory} MiB, for {answer[-60:]!r}"
+                raise Exceeded(told)
             if reply.get("grade") is None:
                 raise JudgeError(str(reply.get("error")))
             return float(reply["grade"])
@@ -110,7 +118,8 @@ class Maths:
     def _running(self) -> subprocess.Popen[str]:
         if self._child is None:
             self._child = subprocess.Popen(
-                [sys.executable, "-I", str(CHILD), str(self.memory)],  # -I: no path of ours, no environment
+                # -I: no path of ours, no environment
+                [sys.executable, "-I", str(CHILD), str(self.memory), str(self.cpu)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -2,23 +2,28 @@
 
 One JSON object a line comes on standard input, {"id", "answer", "truth"}; one goes back, {"id", "grade"}: 1 or 0, or
 null with "error" where the truth cannot be read. The first line that goes out is {"ready": true}, or {"error"}. The
-limits stand before any text is read, and there is no way to raise them again. math-verify's own alarm is off: whoever
-started this process kills it when an answer takes too long. Anything that prints to standard output prints to nowhere.
+limits stand before any text is read, and there is no way to raise them again. Answers are judged in a fork of this
+process, which dies where one asks for more processor time than there is, whatever it is doing; another fork is there in
+milliseconds, with everything imported. The reply is then {"id", "exceeded": true}, as it is where the memory does not
+hold an answer. Whoever started this process kills it when the clock says so; where that one has died, the fork ends
+with its answer. Anything that prints to standard output prints to nowhere.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import time
 from typing import Any
 
-TIRED = 240.0  # seconds of processor time after which it asks to be replaced, so that its own limit is never met
+TIRED = 240.0  # seconds of processor time after which a fork makes room for another
+FULL = 3  # the exit code of a fork whose memory did not hold an answer
 
 
 def limit(megabytes: int) -> None:
-    """No files, no core dumps, so much memory, and ten minutes of processor time in all."""
+    """No files, no core dumps, so much memory, and ten minutes of processor time a process."""
     try:
         import resource
     except ImportError:  # not on this system: the wall clock of the parent is what is left
@@ -49,14 +54,83 @@ def grade(answer: str, truth: str, parse: Any, verify: Any) -> dict[str, Any]:
         found = read(answer, parse)
         right = bool(found) and bool(verify(gold, found, timeout_seconds=None))
     except MemoryError:
-        return {"grade": None, "error": "out of memory"}
+        return {"exceeded": True}
     except (Exception, RecursionError) as error:  # an answer that it cannot read or compare is not right
         return {"grade": 0.0, "error": f"{type(error).__name__}"}
     return {"grade": float(right)}
 
 
+def serve(requests: Any, replies: Any, cpu: float, parse: Any, verify: Any) -> None:
+    """Judge what comes, each answer within `cpu` seconds of processor time, or die of SIGPROF."""
+    for line in requests:
+        request = json.loads(line)
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_PROF, cpu)
+        try:
+            reply = grade(request["answer"], request["truth"], parse, verify)
+        except (Exception, RecursionError) as error:
+            reply = {"grade": None, "error": f"{type(error).__name__}: {str(error)[:200]}"}
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_PROF, 0)
+        replies.write(json.dumps({"id": request["id"], **reply}) + "\n")
+        replies.flush()
+        if reply.get("exceeded"):
+            os._exit(FULL)
+        if time.process_time() > TIRED:
+            os._exit(0)
+
+
+class Fork:
+    """A fork of this process that judges. `ask` gives its reply, or what it died of."""
+
+    def __init__(self, ours: tuple[int, ...], cpu: float, parse: Any, verify: Any) -> None:
+        there, back = os.pipe(), os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            for fd in (there[1], back[0], *ours):  # the pipes to whoever started this process end with it alone
+                os.close(fd)
+            signal.signal(signal.SIGPROF, signal.SIG_DFL)
+            try:
+                requests, replies = os.fdopen(there[0], encoding="ascii"), os.fdopen(back[1], "w", encoding="ascii")
+                serve(requests, replies, cpu, parse, verify)
+            finally:
+                os._exit(0)
+        os.close(there[0])
+        os.close(back[1])
+        self.requests, self.replies = os.fdopen(there[1], "w", encoding="ascii"), os.fdopen(back[0], encoding="ascii")
+
+    def ask(self, line: str) -> tuple[dict[str, Any], bool]:
+        """(the reply, whether the fork is still there)."""
+        try:
+            self.requests.write(line)
+            self.requests.flush()
+            told = self.replies.readline()
+        except OSError:
+            told = ""
+        if told.endswith("\n"):
+            reply = json.loads(told)
+            alive = not reply.get("exceeded")
+            if not alive:
+                self.end()
+            return reply, alive
+        status = self.end()
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
+            return {"exceeded": True}, False
+        return {"grade": None, "error": "the judge died", "again": os.WIFEXITED(status)}, False
+
+    def end(self) -> int:
+        """Its exit status, once it is gone."""
+        for pipe in (self.requests, self.replies):
+            try:
+                pipe.close()
+            except OSError:
+                continue
+        return os.waitpid(self.pid, 0)[1]
+
+
 def main() -> None:
-    replies = os.fdopen(os.dup(1), "w", encoding="ascii")
+    out = os.dup(1)
+    replies = os.fdopen(out, "w", encoding="ascii")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
     def say(reply: dict[str, Any]) -> None:
@@ -64,26 +138,30 @@ def main() -> None:
         replies.flush()
 
     limit(int(sys.argv[1]))
+    cpu = float(sys.argv[2])
     try:
         import logging
 
         from math_verify import parse, verify
 
         logging.disable(logging.CRITICAL)
+        grade("$\\frac{1}{2} + x^2$", "$0.5 + x^{2}$", parse, verify)  # its tables are made at the first formula
     except Exception as error:
         say({"error": f"{type(error).__name__}: {error}"})
         return
     say({"ready": True})
+    if not hasattr(os, "fork"):
+        serve(sys.stdin, replies, cpu, parse, verify)
+        return
+    fork: Fork | None = None
     for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            reply = grade(request["answer"], request["truth"], parse, verify)
-        except (Exception, RecursionError) as error:
-            reply = {"grade": None, "error": f"{type(error).__name__}: {str(error)[:200]}"}
-        tired = time.process_time() > TIRED
-        say({"id": request["id"], "last": tired, **reply})
-        if tired:
-            return
+        for _ in range(2):  # one that was tired left between two answers
+            fork = Fork((0, out), cpu, parse, verify) if fork is None else fork
+            reply, alive = fork.ask(line)
+            fork = fork if alive else None
+            if not reply.pop("again", False):
+                break
+        say({**reply, "id": json.loads(line)["id"]})
 
 
 if __name__ == "__main__":
