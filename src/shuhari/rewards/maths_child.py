@@ -154,6 +154,7 @@ def main() -> None:
         serve(sys.stdin, replies, cpu, parse, verify)
         return
     fork: Fork | None = None
+    reply: dict[str, Any] = {}
     for line in sys.stdin:
         for _ in range(2):  # one that was tired left between two answers
             fork = Fork((0, out), cpu, parse, verify) if fork is None else fork
