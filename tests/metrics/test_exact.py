@@ -184,6 +184,11 @@ def test_problems_without_listed_answers_are_left_out(run: Run) -> None:
         Exact()(other.ctx)
 
 
+def test_a_level_that_problems_do_not_have_is_told(run: Run) -> None:
+    with pytest.raises(KeyError, match="'b' has no 'levl' in its info; did you mean 'level'"):
+        Exact(by="levl")(run.ctx)
+
+
 def test_weights_that_moved_are_scored_anew_on_the_same_rows(run: Run) -> None:
     metric = Exact()
     before, rows = metric(run.ctx), metric._rows
@@ -223,8 +228,7 @@ def test_a_bandit_is_that_of_its_table() -> None:
 def test_what_is_within_reach_of_either_role_by_hand() -> None:
     """Probabilities of right answers, floor 0.1: of the two within start's reach one stays, and one of two is new."""
     rows = Rows(
-        task=None,  # type: ignore[arg-type]
-        max_new=1,
+        made_for=None,  # type: ignore[arg-type]
         batch=None,  # type: ignore[arg-type]
         problem=np.array([0, 0, 0, 0, 1]),
         score=np.array([1.0, 1.0, 1.0, 0.0, 1.0]),

@@ -1,8 +1,8 @@
 """Numbers of a policy that are exact, because a task lists its answers: none of them was drawn, so none has noise.
 
 The probability of an answer is that of its decisions, scored in one forward; of texts with the end token, where an
-answer as long as `max_new` needs none. Left out: tasks of several decisions, and what a text may be spelt like in other
-tokens than the model's own encoding of it.
+answer as long as `max_new` needs none. Left out: tasks of several decisions, sampling that cuts off a part of the
+distribution (top-p, stop strings), and what a text may be spelt like in other tokens than the model's own encoding.
 
 Axes: `A` answers of all problems; `N` problems.
 """
@@ -19,10 +19,10 @@ from scipy.special import rel_entr, xlogy
 from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.bounds import Bounds, Count, Length, Positive, check
-from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory, is_tokens
+from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory, is_tokens, nearest
 from shuhari.needs import Need, role_model
 from shuhari.pack import pack
-from shuhari.ports import Ctx, Task
+from shuhari.ports import Ctx, Model, Task
 from shuhari.registry import register
 
 ROUNDING = 1e-6  # what 1 minus a sum of probabilities cannot tell from nothing
@@ -30,11 +30,11 @@ ROUNDING = 1e-6  # what 1 minus a sum of probabilities cannot tell from nothing
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """The answers as rows of a batch. problem [A] of N; score, label [A]; complete: whether these are all answers;
-    groups: of the problems, name -> [N] bool; long [A]: answers that are too long to be said, of probability 0."""
+    """The answers as rows of a batch. made_for: task, model and largest length; problem [A] of N; score, label [A];
+    complete: whether these are all answers; groups: of the problems, name -> [N] bool; long [A]: answers that are too
+    long to be said, of probability 0."""
 
-    task: Task
-    max_new: int
+    made_for: tuple[Task, Model, int]
     batch: Batch
     problem: Array
     score: Array
@@ -83,9 +83,9 @@ class Exact:
 
     def __call__(self, ctx: Ctx) -> Mapping[str, float]:
         """Raises ValueError where the task lists no answers to any problem."""
-        rows = self._rows
-        if rows is None or rows.task is not ctx.task or rows.max_new != ctx.sampling.max_new:
-            rows = self._rows = self._listed(ctx)
+        rows, now = self._rows, (ctx.task, role_model(ctx.models, self.role), ctx.sampling.max_new)
+        if rows is None or any(a is not b for a, b in zip(rows.made_for, now, strict=True)):
+            rows = self._rows = self._listed(ctx, now)
         ctx.charge("scored", len(rows.problem) * len(self.roles))
         chances = {role: _chances(rows, role, ctx) for role in self.roles}
         found = dict(self._numbers(rows, chances))
@@ -133,8 +133,8 @@ class Exact:
                 yield f"kept.{role}", both / total(within[role])
                 yield f"new.{role}", 1.0 - both / mine
 
-    def _listed(self, ctx: Ctx) -> Rows:
-        """The rows of all answers, made once for a task."""
+    def _listed(self, ctx: Ctx, made_for: tuple[Task, Model, int]) -> Rows:
+        """The rows of all answers, made once for a task and a model."""
         source = ctx.task.problems(self.split)
         size = source.size()
         if size is None and not self.n:
@@ -147,11 +147,10 @@ class Exact:
             told = f"the task lists no answers to the first {count} problems of {self.split!r}"
             raise ValueError(f"exact: {told}: expected one that has answers(problem) -> Answers")
         rows = [self._row(p, text, ctx) for p, a in found for text in a.texts]
-        levels = [str(p.info[self.by]) if self.by else p.task for p, _ in found]
+        levels = [self._level(p) for p, _ in found]
         several = self.by or len(set(levels)) > 1
         return Rows(
-            task=ctx.task,
-            max_new=ctx.sampling.max_new,
+            made_for=made_for,
             batch=pack([t for t, _ in rows]),
             problem=np.repeat(np.arange(len(found)), [len(a.texts) for _, a in found]),
             score=np.array([s for _, a in found for s in a.scores], np.float64),
@@ -160,6 +159,12 @@ class Exact:
             groups={x: np.array([y == x for y in levels]) for x in dict.fromkeys(levels)} if several else {},
             long=np.array([long for _, long in rows]),
         )
+
+    def _level(self, problem: Problem) -> str:
+        if self.by and self.by not in problem.info:
+            told = f"problem {problem.id!r} has no {self.by!r} in its info; {nearest(self.by, problem.info)}"
+            raise KeyError(f"exact: by names what problems are told apart by, and {told}")
+        return str(problem.info[self.by]) if self.by else problem.task
 
     def _row(self, problem: Problem, answer: Payload, ctx: Ctx) -> tuple[Trajectory, bool]:
         """(prompt and answer, all decided by nobody we know; whether that is too long to be said)."""
