@@ -52,6 +52,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "decision": None,  # (taken) -> the columns of the decisions that environments got as `taken`
     "module": None,  # what a role that has no weights lacks
     "kind": "",  # see Policy
+    "offers": None,  # the methods of its distribution, where the class that `__call__` is said to return does not tell
     "roles": (),  # those that it is made of: it then has `bind(models)`
     "encode": None,  # see TextModel
     "decode": None,

@@ -45,10 +45,12 @@ KINDS = {
     "world": "worlds",
 }
 _ENTRIES: dict[tuple[str, str], type] = {}
+_PRESETS: dict[tuple[str, str], dict[str, Any]] = {}
 
 
-def register(kind: str, name: str) -> Callable[[C], C]:
-    """Class decorator: make a dataclass known as `name` among the components of a port (`kind`, see KINDS)."""
+def register(kind: str, name: str, **preset: Any) -> Callable[[C], C]:
+    """Class decorator: make a dataclass known as `name` among the components of a port (`kind`, see KINDS). `preset`:
+    fields that have another default under this name, where two names are of one class."""
     if kind not in KINDS:
         raise KeyError(f"no kind of component {kind!r}; {nearest(kind, KINDS)}")
 
@@ -58,7 +60,7 @@ def register(kind: str, name: str) -> Callable[[C], C]:
         known = _ENTRIES.get((kind, name))
         if known is not None and _origin(known) != _origin(cls):
             raise ValueError(f"{kind} {name!r} is taken by {known.__module__}.{known.__qualname__}")
-        _ENTRIES[kind, name] = cls
+        _ENTRIES[kind, name], _PRESETS[kind, name] = cls, preset
         return cls
 
     return enter
@@ -68,6 +70,11 @@ def _origin(cls: type) -> tuple[str | None, str]:
     """The file that a class is written in (tests import `mine`, a recipe names `mine.py:Class`), and its name there."""
     module = sys.modules.get(cls.__module__)
     return getattr(module, "__file__", None) or cls.__module__, cls.__qualname__
+
+
+def preset(kind: str, name: str) -> dict[str, Any]:
+    """The fields that have another default under this name."""
+    return _PRESETS.get((kind, name), {})
 
 
 def find(kind: str, name: str) -> type:

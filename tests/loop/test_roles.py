@@ -13,9 +13,13 @@ from torch import nn
 from shuhari.config.build import stage_components
 from shuhari.config.overlay import RecipeError
 from shuhari.data import EMPTY
+from shuhari.loop.answers import answers, check_answers
 from shuhari.loop.roles import Role, cast_roles, check_roles, in_order
 from shuhari.loop.run import Run, train
+from shuhari.models.gaussian import SquashedPolicy
+from shuhari.models.text.causal import Causal
 from shuhari.needs import Need
+from shuhari.objectives.clip import Clip
 from shuhari.objectives.reparam import Reparam
 
 
@@ -185,3 +189,31 @@ def test_a_frozen_role_takes_no_gradient() -> None:
     assert value(models["base"]) == value(models["policy"]) and models["base"] is not models["policy"]
     assert [p.requires_grad for p in models["base"].module.parameters()] == [False]
     assert [p.requires_grad for p in models["policy"].module.parameters()] == [True]
+
+
+def test_a_method_that_a_distribution_lacks_is_missed_before_the_first_step() -> None:
+    """Also in a later stage, and of a copy."""
+    part = {"policy": {**BANDIT["part"]["policy"], "terms": {"clip": {}, "value": {"role": "judge"}}}}
+    judge = {**BANDIT["models"], "judge": {"init": "policy"}}
+    with pytest.raises(RecipeError, match=r"terms\.value: role 'judge' \(Tabular\) is asked for 'value', which"):
+        run_of({}, {"models": judge, "part": part})
+    near = {"policy": {"terms": {"clip": {"score": "logprob"}}, "optimiser": {"lr": 0.1}}}
+    with pytest.raises(RecipeError, match=r"asked for 'logprob', .* did you mean 'log_prob'"):
+        run_of({"part": near})
+    assert answers(Causal()) is not None and "value" not in answers(Causal())  # type: ignore[operator]
+    assert {"value", "after"} <= set(answers(Causal(value_head=True)) or ())
+    assert "kl" in (answers(SquashedPolicy()) or ()) and "entropy" not in (answers(SquashedPolicy()) or ())
+    assert answers(Net()) is None and answers(SimpleNamespace()) is None  # they do not say
+
+
+def test_a_ratio_of_bounds_is_refused_before_the_first_step() -> None:
+    stage = stage_components({**BANDIT, "name": "main"})
+    policy = stage.models["policy"].model
+    policy.kind = "bound"
+    with pytest.raises(RecipeError, match=r"terms\.clip: role 'policy' .* by a bound alone .* score = "):
+        check_answers([stage])
+    main: Any = stage.learners["main"]
+    terms = main.parts["policy"].terms
+    for fine in (Clip(behaviour="present"), Clip(score="parameters")):
+        main.parts["policy"].terms = {"clip": replace(terms["clip"], objective=fine)}
+        check_answers([stage])

@@ -30,7 +30,7 @@ from shuhari.store import codec
 from shuhari.tasks.arithmetic import Arithmetic
 
 
-def tiny(role: type[Causal] = Causal, **fields: Any) -> Any:
+def tiny(role: Callable[..., Causal] = Causal, **fields: Any) -> Any:
     """A causal model of 2 layers x 32."""
     return role(hidden=32, layers=2, heads=2, intermediate=64, context=64, **fields)
 

@@ -100,6 +100,7 @@ class Settings:
         rest = {k: v for k, v in table.items() if k != "use"}
         if not isinstance(cls, type) and "function" in registry.names(kind):  # which adapts a function to its port
             cls, rest = look_up(kind, "function", where), {"function": name, **rest}
+        given = {**registry.preset(kind, name), **given}
         return self._once(kind, cls, rest, where, f"{kind} {name!r}", given, places)
 
     def task(self, table: Mapping[str, Any], where: str = "task") -> Any:

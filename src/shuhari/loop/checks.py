@@ -15,6 +15,7 @@ from shuhari.columns import DERIVED
 from shuhari.config.overlay import RecipeError, dotted
 from shuhari.data import nearest
 from shuhari.declares import declares
+from shuhari.loop.answers import check_answers
 from shuhari.loop.roles import check_roles
 from shuhari.loop.state import walk
 from shuhari.pack import CORE
@@ -39,6 +40,7 @@ def check_stages(stages: Sequence[Components]) -> None:
     check_columns(stages)
     for stage in stages:
         check_samples(stage)
+    check_answers(stages)
 
 
 def check_columns(stages: Sequence[Components]) -> None:

@@ -194,7 +194,7 @@ def check_roles(stages: Sequence[Components]) -> None:
         except ValueError as error:
             raise RecipeError("models", str(error)) from None
         needs: list[Need] = []
-        for place, roles, wanted in _asked(stage):
+        for place, roles, wanted in asked_in(stage):
             for asked in (*roles, *(r for n in wanted for r in n.roles)):
                 if asked not in alive:
                     raise _missing(place, asked, stage, alive)
@@ -210,7 +210,7 @@ def _missing(place: tuple[str, ...], role: str, stage: Components, alive: Iterab
     return RecipeError(dotted(place), told)
 
 
-def _asked(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[str], Sequence[Need]]]:
+def asked_in(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[str], Sequence[Need]]]:
     """(place in the recipe, roles named there, needs) of all that asks models."""
     tested = stage.evaluate is not None and stage.evaluate.n > 0
     if any(learner.buffer.short() > 0 for learner in stage.learners.values()):

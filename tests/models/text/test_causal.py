@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from shuhari.batch import Batch
+from shuhari.config.build import component
 from shuhari.data import Problem, Ramp, Request, Sampling, Step, Trajectory
 from shuhari.models.text import packing, tokens
 from shuhari.models.text.causal import Causal, CausalValue
@@ -489,8 +490,49 @@ def test_a_value_behind_a_decision_is_the_one_before_the_next() -> None:
     assert moved.sum() == sum(len(a) for _, a in RAGGED)
 
 
+def test_a_critic_answers_before_and_after_and_of_several_outputs() -> None:
+    one, two = (CausalValue(hidden=16, layers=1, heads=2, intermediate=24, outputs=n) for n in (1, 2))
+    late = CausalValue(hidden=16, layers=1, heads=2, intermediate=24, after=True)
+    for model in (one, two, late):
+        torch.manual_seed(0)
+        model.build(TASK)
+        torch.nn.init.normal_(model.module.value.weight[:1], generator=torch.Generator().manual_seed(1))
+    two.module.value.weight.data[1] = 2 * two.module.value.weight.data[0]
+    batch = rows(*RAGGED)
+    torch.testing.assert_close(one(batch).after(), late(batch).value())
+    both = evaluate(batch, [Need(("critic",), "value"), Need(("critic",), "after")], {"critic": two})
+    assert both["critic/value"].shape == (*batch["mask"].shape, 2)
+    torch.testing.assert_close(both["critic/value"], one(batch).value()[..., None] * torch.tensor([1.0, 2.0]))
+    torch.testing.assert_close(both["critic/after"], one(batch).after()[..., None] * torch.tensor([1.0, 2.0]))
+    live = evaluate(batch, [Need(("critic",), "after", live=True)], {"critic": one}, ("critic",))["live/critic/after"]
+    assert torch.autograd.grad(live.sum(), [one.module.value.weight])[0].abs().sum() > 0
+
+    def picked(dists, action, column):
+        return dists[0].after()
+
+    found = evaluate(batch, [Need(("critic",), picked)], {"critic": one})["critic/picked"]
+    torch.testing.assert_close(found, one(batch).after())
+    for wrong in ({"outputs": 0}, {"value_head": False, "after": True}, {"value_head": False, "outputs": 2}):
+        with pytest.raises(ValueError, match=r"expected at least 1|set value_head"):
+            CausalValue(**wrong)
+    with pytest.raises(AttributeError, match="value_head"):
+        made()(batch).after()
+
+
+def test_decisions_beside_their_support() -> None:
+    model = made(spread=0.2)
+    batch = rows(*RAGGED)
+    inside = batch.put({"support": torch.stack([batch["action"], batch["action"] * 0 + 4], -1)})
+    whole, cut = model(batch), model(inside)
+    assert not torch.allclose(cut.log_prob(), whole.log_prob())
+    torch.testing.assert_close(cut.unrestricted().log_prob(), whole.log_prob())
+    torch.testing.assert_close(cut.unrestricted().kl(whole), torch.zeros(batch["mask"].shape), atol=1e-6, rtol=0)
+
+
 def test_registered_under_their_names() -> None:
-    assert find("model", "causal") is Causal and find("model", "causal_value") is CausalValue
+    assert find("model", "causal") is Causal and find("model", "causal_value") is Causal
+    assert component("model", {"use": "causal_value"}) == CausalValue() == Causal(value_head=True)
+    assert not component("model", {"use": "causal_value", "value_head": False}).value_head
     critic = CausalValue(hidden=16, layers=1, heads=2, intermediate=24)
     critic.build(TASK)
     assert critic(rows(*RAGGED)).value().shape == (4, 4)

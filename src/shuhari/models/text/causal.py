@@ -11,6 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +40,7 @@ TRAINED = ("float32", "bfloat16")
 
 
 @register("model", "causal")
+@register("model", "causal_value", value_head=True)
 @dataclass
 class Causal:
     """A causal language model. Its log-probability is exact.
@@ -49,7 +51,10 @@ class Causal:
     configuration; `tokenizer` is `char` (of `alphabet`, else of the task's `alphabet`, else printable ASCII) or `bpe`
     (`vocabulary` tokens, learnt from the task's training problems). `context`: the longest row in tokens; 0: what the
     configuration says. `value_head`: a linear value of the hidden state before each decision, 0 at first, so that one
-    trunk serves policy and critic (`same_as`). `lora`: train low-rank adapters (and the value head) and nothing else;
+    trunk serves policy and critic (`same_as`); of `outputs` numbers (several critics, [B, K, n]). `after`: the value of
+    a decision is that of the state behind it, which has seen the decision (a reward of tokens, a Q-function), and not
+    of the state before (a critic). The model `causal_value` has a value head unless told otherwise.
+    `lora`: train low-rank adapters (and the value head) and nothing else;
     the extra `lm` has what it needs. Checkpoints hold the base beside the adapters.
 
     `gradient_checkpointing`: for the gradient keep only what goes into each layer, and run the layer again: less
@@ -73,11 +78,26 @@ class Causal:
     alphabet: str = ""
     vocabulary: Length = 512
     value_head: bool = False
+    outputs: int = 1
+    after: bool = False
     lora: Lora | None = None
     device: str = "cpu"
     gradient_checkpointing: bool = False
     dtype: str = "float32"
     kind: Literal["exact"] = field(init=False, default="exact")
+
+    def __post_init__(self) -> None:
+        if self.outputs < 1:
+            raise ValueError(f"causal: outputs is {self.outputs}: expected at least 1")
+        if not self.value_head and (self.after or self.outputs > 1):
+            raise ValueError("causal: `after` and `outputs` are of a value head: set value_head = true")
+
+    @property
+    def offers(self) -> frozenset[str]:
+        """The methods of its distribution."""
+        if self.after:
+            return frozenset({"value"})
+        return frozenset(dir(TokenDist)) - (frozenset() if self.value_head else {"value", "after"})
 
     def build(self, task: Any) -> None:
         """Make or load tokenizer and weights. Raises ValueError for an unknown architecture, configuration key or
@@ -88,7 +108,8 @@ class Causal:
         if self.lora is not None:
             adapt(lm, self.lora)
         dtype = pretrained.dtype_of(self.dtype, TRAINED)
-        self.module = Trunk(lm, self.value_head, self.context, self.gradient_checkpointing, dtype).to(self.device)
+        outputs = self.outputs if self.value_head else 0
+        self.module = Trunk(lm, outputs, self.context, self.gradient_checkpointing, dtype).to(self.device)
         if self.module.why:
             told = "it is run by transformers' own forward and sampled a batch at a time: right, but slower"
             warnings.warn(f"{self.path or self.architecture}: {self.module.why}; {told}", stacklevel=2)
@@ -125,8 +146,18 @@ class Causal:
 
     # ---------------------------------------------------------------- decisions
 
-    def __call__(self, batch: Batch) -> TokenDist:
-        """One forward; what is asked of it is computed at the decisions only."""
+    def __call__(self, batch: Batch) -> Any:
+        """One forward, as a TokenDist: what is asked of it is computed at the decisions only. With `after` Values."""
+        return Values(self._behind(batch)) if self.after else self._dist(batch)
+
+    def _behind(self, batch: Batch) -> torch.Tensor:
+        """[B, K] (or [B, K, n]) the value of the state behind each decision."""
+        more = torch.zeros(len(batch), 1, dtype=torch.long)  # before one position more is behind the last
+        action = torch.cat([batch["action"], more.to(batch["action"].dtype)], 1)
+        behind = batch.put({"action": action, "mask": torch.cat([more.bool(), batch["mask"]], 1)})
+        return self._dist(behind.put({"length": batch["length"] + 1})).value()[:, 1:]
+
+    def _dist(self, batch: Batch) -> TokenDist:
         contexts = [step.context for step in batch.steps]
         k = batch["length"].numpy() - np.fromiter(map(len, contexts), np.int64, len(contexts))  # type: ignore[arg-type]
         k = np.where([step.action is None for step in batch.steps], 0, k)  # a closing row takes no token
@@ -155,6 +186,7 @@ class Causal:
             seen=seen.flatten().to(device),
             linear=net.linear,
             stretch=net.stretch,
+            behind=lambda: self._behind(batch),
         )
 
     def sample(self, contexts: Sequence[Array], sampling: Sampling, *, noise: Noise) -> list[Trace]:
@@ -250,21 +282,4 @@ class Causal:
         raise ValueError(f"tokenizer is {self.tokenizer!r}; {nearest(self.tokenizer, ('char', 'bpe'))}")
 
 
-@register("model", "causal_value")
-@dataclass
-class CausalValue(Causal):
-    """The same trunk as a critic: a causal model that has a value head unless told otherwise.
-
-    after: the value of a decision is that of the state behind it, which has seen the decision (a reward of tokens, a
-    Q-function), and not of the state before (a critic)."""
-
-    value_head: bool = True
-    after: bool = False
-
-    def __call__(self, batch: Batch) -> Any:
-        if not self.after:
-            return super().__call__(batch)
-        more = torch.zeros(len(batch), 1, dtype=torch.long)  # before one position more is behind the last
-        action = torch.cat([batch["action"], more.to(batch["action"].dtype)], 1)
-        behind = batch.put({"action": action, "mask": torch.cat([more.bool(), batch["mask"]], 1)})
-        return Values(super().__call__(behind.put({"length": batch["length"] + 1})).value()[:, 1:])
+CausalValue = partial(Causal, value_head=True)  # as `causal_value` makes it

@@ -44,6 +44,7 @@ class TokenDist:
     seen: Tensor | None = None  # [N] bool
     linear: tuple[Tensor, Tensor | None] | None = None
     stretch: float = 1.0
+    behind: Callable[[], Tensor] | None = None  # -> [B, K] or [N], the value behind each decision
 
     def __post_init__(self) -> None:
         self._graded = torch.is_grad_enabled()  # a role that is not trained was run without gradient, and stays so
@@ -79,11 +80,23 @@ class TokenDist:
         return self._each(lambda action, p, q: (p.exp() * (p - q)).sum(-1), other)
 
     def value(self) -> Tensor:
-        """[B, K] the value head before each decision."""
+        """[B, K] the value head before each decision; [B, K, n] of several outputs."""
         if self.scalar is None:
             raise AttributeError("this model has no value head: set value_head = true")
         with torch.set_grad_enabled(self._graded and torch.is_grad_enabled()):
             return self._spread(self.scalar(self.hidden), self.seen)
+
+    def after(self) -> Tensor:
+        """[B, K] the value head behind each decision, of a state that has seen it: a forward of its own."""
+        if self.scalar is None or self.behind is None:
+            raise AttributeError("this model has no value head: set value_head = true")
+        with torch.set_grad_enabled(self._graded and torch.is_grad_enabled()):
+            return self.behind()
+
+    def unrestricted(self) -> TokenDist:
+        """The same decisions without the `support` and the `ban` that they were sampled within."""
+        with torch.set_grad_enabled(self._graded and torch.is_grad_enabled()):
+            return replace(self, support=None, ban=None)
 
     def mode(self) -> Tensor:
         """[B, K] the most probable tokens."""
@@ -116,6 +129,7 @@ class TokenDist:
                 temperature=rows(self.temperature),
                 support=rows(self.support),
                 ban=rows(self.ban),
+                behind=None if self.behind is None else lambda: self.after().flatten(0, 1)[index],
             )
 
     # ---------------------------------------------------------------- how it is computed

@@ -24,7 +24,8 @@ from shuhari.models.text.static import distinct, growing_layer, left_padded, pla
 
 
 class Trunk(nn.Module):
-    """`lm` as a module whose state dict has each tied weight once. `context`: the longest row; 0: what `lm` reads.
+    """`lm` as a module whose state dict has each tied weight once. `outputs`: of the value head; 0: none.
+    `context`: the longest row; 0: what `lm` reads.
     `never` [m]: ids that are no decision, the `suppress_tokens` of its generation configuration; `logits` has them.
     `lean`: the quick forward, or None, and `why` not. `recompute` keeps only the inputs of layers for the gradient, and
     `dtype` is what their linear parts compute in; both need the quick forward.
@@ -36,7 +37,7 @@ class Trunk(nn.Module):
     def __init__(
         self,
         lm: Any,
-        value_head: bool = False,
+        outputs: int = 0,
         context: int = 0,
         recompute: bool = False,
         dtype: torch.dtype = torch.float32,
@@ -50,7 +51,7 @@ class Trunk(nn.Module):
         if not tied:
             self.head = head
         self._hidden = (lm, head)  # a tuple: not registered a second time
-        self.value = nn.Linear(config.hidden_size, 1) if value_head else None
+        self.value = nn.Linear(config.hidden_size, outputs) if outputs else None
         if self.value is not None:
             nn.init.zeros_(self.value.weight)
             nn.init.zeros_(self.value.bias)
@@ -86,7 +87,7 @@ class Trunk(nn.Module):
 
     @property
     def scalar(self) -> Any:
-        """hidden [n, D] -> value [n], or None."""
+        """hidden [n, D] -> value [n], or [n, outputs] of several; None without a head."""
         value = self.value
         return None if value is None else lambda hidden: value(hidden).squeeze(-1)
 

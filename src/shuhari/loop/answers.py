@@ -1,0 +1,51 @@
+"""Whether models can answer what is asked of them, before any is built: from what their `__call__` is said to return.
+
+Left out: functionals, which may ask anything of a distribution, and models that do not say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, get_type_hints
+
+from shuhari.config.overlay import RecipeError, dotted
+from shuhari.data import nearest
+from shuhari.loop.roles import asked_in, in_order
+from shuhari.ports import ability
+
+if TYPE_CHECKING:
+    from shuhari.config.build import Components
+
+
+def check_answers(stages: Sequence[Components]) -> None:
+    """Every method that a need names must be one of the distribution of its role's model, and what an importance ratio
+    reads (`Need.exact`) no bound. RecipeError with the place, and the nearest method."""
+    models: dict[str, Any] = {}
+    for stage in stages:
+        for name in in_order(stage.models):
+            role = stage.models[name]
+            models[name] = models.get(role.same_as or role.init) if role.model is None else role.model
+        for place, _, needs in asked_in(stage):
+            for need in needs:
+                model = models.get(need.roles[0])
+                known = None if model is None else answers(model)
+                whose = f"role {need.roles[0]!r} ({type(model).__name__})"
+                if known is not None and isinstance(need.name, str) and need.name not in known:
+                    told = f"{whose} is asked for {need.name!r}, which its distribution has not"
+                    near = nearest(need.name, (n for n in known if not n.startswith("_")))
+                    raise RecipeError(dotted(place), f"{told}; {near}")
+                if need.exact and need.name == "log_prob" and ability(model, "kind") == "bound":
+                    told = f"{whose} knows its log-probability by a bound alone (kind = 'bound')"
+                    why = "an importance ratio of bounds is none: name what is compared, score = .."
+                    raise RecipeError(dotted(place), f"{told}, and {why}")
+
+
+def answers(model: Any) -> Collection[str] | None:
+    """The names of what the distribution of a model has; None where it does not say."""
+    if (own := ability(model, "offers")) is not None:
+        return frozenset(own)
+    try:
+        made = get_type_hints(type(model).__call__).get("return")
+    except (NameError, TypeError, AttributeError):  # of names that only a type checker imports; nothing to call
+        return None
+    return frozenset(dir(made)) if isinstance(made, type) and made not in (Any, object) else None
