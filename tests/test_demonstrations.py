@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ from shuhari.buffers.preferences import Preferences
 from shuhari.data import Problem, Status, Whole
 from shuhari.demonstrations import shown, solution_of, walked
 from shuhari.tasks.source import Generated, Listed
+from shuhari.testing import context
 
 END = 0
 
@@ -35,19 +35,22 @@ class Pages:
         return Whole(page) if self.whole else page, {}, None if self.left else Status.FINISHED
 
 
-def context(whole: bool = True, **info: Any) -> Any:
+def words(ids: Any) -> str:
+    return "".join(chr(i) for i in ids if i != END)
+
+
+class Chars:
+    """A model of text, a token a character, that only reads."""
+
+    end = END
+    encode, decode = staticmethod(lambda x: np.array([ord(c) for c in x], np.int32)), staticmethod(words)
+
+
+def pages(whole: bool = True, **info: Any) -> Any:
     """Problems `p` with the turns a, b, c."""
-    ids = lambda x, role="policy": np.array([ord(c) for c in x], np.int32) if isinstance(x, str) else x  # noqa: E731
     problems = Generated(lambda i: Problem("pages", str(i), "p", solution=("a", "b", "c"), info=info), None)
     task = SimpleNamespace(environment=lambda problem: Pages(whole), problems=lambda split: problems)
-    return SimpleNamespace(
-        task=task, encode=ids, text=words, wait=asyncio.run, models={"policy": SimpleNamespace(end=END)},
-        charge=lambda what, amount: None,
-    )  # fmt: skip
-
-
-def words(ids: Any, role: str = "policy") -> str:
-    return "".join(chr(i) for i in ids if i != END)
+    return context(task=task, models={"policy": Chars()})
 
 
 async def last(play: Any) -> Any:
@@ -56,14 +59,14 @@ async def last(play: Any) -> Any:
 
 
 def test_a_demonstration_sees_what_the_policy_would_see() -> None:
-    ctx = context()
+    ctx = pages()
     problem = ctx.task.problems("train")[0]
     replaced = shown(problem, problem.solution, ctx, "policy")
     assert [words(s.context) for s in replaced.steps] == ["p", "[a]", "[b]"]
     assert [s.info["observation"] for s in replaced.steps] == ["[a]", "[b]", "[c]"]
-    appended = shown(problem, problem.solution, context(whole=False), "policy")
+    appended = shown(problem, problem.solution, pages(whole=False), "policy")
     assert [words(s.context) for s in appended.steps] == ["p", "pa[a]", "pa[a]b[b]"]
-    windowed = shown(problem, problem.solution, context(whole=False), "policy", last)
+    windowed = shown(problem, problem.solution, pages(whole=False), "policy", last)
     assert [words(s.context) for s in windowed.steps] == ["p", "pa[a]", "pb[b]"]
     assert all(t.status is Status.FINISHED for t in (replaced, appended, windowed))
     assert all(s.mask.all() and s.logp is None for s in replaced.steps)
@@ -71,20 +74,20 @@ def test_a_demonstration_sees_what_the_policy_would_see() -> None:
 
 def test_turns_in_contexts_of_their_own_are_rows_with_ids_of_their_own() -> None:
     buffer = Demos(size=2, draws=2)
-    first, second = buffer.draw(context())
+    first, second = buffer.draw(pages())
     assert len(first) == len(second) == 6  # two problems, three turns
     assert first["parent"].tolist()[0] == -1 and first["episode"].unique().numel() == 2
     assert len(torch.cat([first["id"], second["id"]]).unique()) == 12
     windowed = Demos(size=1, context=last)
-    (batch,) = windowed.draw(context(whole=False))
+    (batch,) = windowed.draw(pages(whole=False))
     assert len(batch) == 2 and batch["mask"].sum(1).tolist() == [4, 2]  # a and b with their end tokens, then c
 
 
 def test_a_preference_is_one_row_an_answer() -> None:
-    ctx = context(chosen=("a", "b", "c"), rejected=("c", "b", "a"))
+    ctx = pages(chosen=("a", "b", "c"), rejected=("c", "b", "a"))
     with pytest.raises(ValueError, match="expected one row an answer"):
         list(Preferences(size=2).draw(ctx))
-    (batch,) = Preferences(size=2).draw(context(whole=False, chosen=("a", "b", "c"), rejected=("c", "b", "a")))
+    (batch,) = Preferences(size=2).draw(pages(whole=False, chosen=("a", "b", "c"), rejected=("c", "b", "a")))
     assert len(batch) == 4 and batch.links["pairs"][0].tolist() == [[0, 1], [2, 3]]
 
 

@@ -113,11 +113,11 @@ async def replayed(play: Playing, turns: Sequence[Payload]) -> Trajectory:
             raise TypeError(f"{whose}: its environment is not text: demonstrations are token ids")
         for turn in turns:
             if play.status is not None:
-                told = f"the environment ends after turn {play.taken} of the {len(turns)} of its solution"
+                told = f"the environment ends after turn {play.moves} of the {len(turns)} of its solution"
                 raise ValueError(f"{whose}: {told}")
             await play.give(turn, decided=True)
     except EnvironmentFailed as error:
-        raise ValueError(f"{whose}: turn {play.taken} of its solution: {error}") from error
+        raise ValueError(f"{whose}: turn {play.moves} of its solution: {error}") from error
     finally:
         ability(play.env, "close")()
     return Trajectory(play.request, tuple(play.steps), play.status or Status.CUT)

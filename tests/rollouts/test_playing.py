@@ -14,6 +14,7 @@ from shuhari.needs import Trace
 from shuhari.pack import pack
 from shuhari.rollouts.episode import Episode
 from shuhari.rollouts.playing import EnvironmentFailed, Playing
+from shuhari.testing import context
 
 
 def ids(text: str) -> Any:
@@ -52,14 +53,19 @@ class World:
         return answer, {}, None if self.answers else Status.FINISHED
 
 
-def context(world: Any) -> Any:
-    encode = lambda p, role="policy": ids(p) if isinstance(p, str) else p  # noqa: E731
+class Chars:
+    """A model of text, a token a character, that only reads."""
+
+    encode, decode = staticmethod(ids), staticmethod(words)
+
+
+def made(world: Any) -> Any:
     task = SimpleNamespace(environment=lambda problem: world)
-    return SimpleNamespace(engine=Letters(), task=task, encode=encode, text=lambda x, role="policy": words(x))
+    return context(engine=Letters(), task=task, models={"policy": Chars(), "loud": Chars()})
 
 
 def play(world: Any, **fields: Any) -> tuple[Any, Any]:
-    ctx = context(world)
+    ctx = made(world)
     [trajectory] = asyncio.run(Episode(**fields).group(Request(Problem("t", "p", None), 1, Sampling(), key="k"), ctx))
     return trajectory, ctx
 
@@ -118,7 +124,7 @@ def test_another_world_than_the_tasks_and_none_at_all() -> None:
         def environment(self, request: Any, ctx: Any) -> Any:
             return World("x", first="there") if request.settings else ctx.task.environment(request.problem)
 
-    ctx = context(World("y", first="here"))
+    ctx = made(World("y", first="here"))
     rollout, request = Episode(environments=Elsewhere()), Request(Problem("t", "p", None), 1, Sampling(), key="k")
     for settings, seen in (({}, "here"), ({"max_steps": 2}, "there")):
         one = Request(request.problem, 1, request.sampling, settings=settings, key="k")
@@ -129,7 +135,7 @@ def test_another_world_than_the_tasks_and_none_at_all() -> None:
 def test_a_rollout_of_ones_own_decides_in_between() -> None:
     async def go() -> Playing:
         world = World("1", "2", "3")
-        own = Playing(world, Request(Problem("t", "p", None), key="k"), context(world))
+        own = Playing(world, Request(Problem("t", "p", None), key="k"), made(world))
         await own.begin()
         await own.decide()
         plan = await own.ask(ids("plan?"))
@@ -138,7 +144,7 @@ def test_a_rollout_of_ones_own_decides_in_between() -> None:
         return own
 
     own = asyncio.run(go())
-    assert own.env.got == ["a", "z", "b"] and own.taken == 3 and own.decided == 3
+    assert own.env.got == ["a", "z", "b"] and own.moves == 3 and own.decided == 3
     assert [words(s.context) for s in own.steps] == ["go", "plan?", "goa1", "goa1z2"]
     assert [bool(s.mask.all()) for s in own.steps] == [True, True, False, True]
     trajectory = own.trajectory()
@@ -147,7 +153,7 @@ def test_a_rollout_of_ones_own_decides_in_between() -> None:
 
 def test_a_failure_is_the_environments_and_names_what_it_was() -> None:
     async def go() -> None:
-        own = Playing(World(), Request(Problem("t", "p", None), key="k"), context(None))
+        own = Playing(World(), Request(Problem("t", "p", None), key="k"), made(None))
         await own.begin()
         with pytest.raises(EnvironmentFailed, match="IndexError: pop from empty list"):
             await own.decide()

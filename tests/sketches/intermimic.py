@@ -40,7 +40,7 @@ class Guided:
         mean = replace(request.sampling, greedy=True)
         await play.begin()
         while play.status is None:
-            key = (request.key, play.taken)
+            key = (request.key, play.moves)
             (mine,), (guide,) = await asyncio.gather(
                 ctx.engine.sample("policy", play.context, request.sampling, key=(*key, "policy")),
                 ctx.engine.sample(teacher, play.context, mean, key=(*key, teacher)),

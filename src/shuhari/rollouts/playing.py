@@ -32,7 +32,7 @@ class Playing:
 
     start: what the context began with: the first observation, or the last `Whole`. turns: (action, observation) of each
     step since then, as token ids, where contexts are text. context: what comes next, if no window changes it. decided:
-    calls of models so far; taken: actions that the environment took.
+    calls of models so far; moves: actions that the environment got.
     """
 
     env: Any
@@ -48,12 +48,12 @@ class Playing:
     steps: list[Step] = field(default_factory=list)
     status: Status | None = None
     decided: int = 0
-    taken: int = 0
+    moves: int = 0
 
     @property
     def role(self) -> str:
         """Whose turn it is."""
-        return self.acts[self.taken % len(self.acts)]
+        return self.acts[self.moves % len(self.acts)]
 
     async def begin(self) -> None:
         """Reset the environment, which may ask models (`bind`) if it wants to."""
@@ -89,9 +89,9 @@ class Playing:
         """Hand an action to the environment; keep the step with its rewards, and move on to the next context. `role`:
         whose it is, where that is not who is at turn. Raises EnvironmentFailed."""
         self._keep(self.context, trace, decided=decided, role=role)
-        self.taken += 1
+        self.moves += 1
         try:
-            answer = self.env.step(self._taken(trace))
+            answer = self.env.step(self._handed(trace))
             if inspect.isawaitable(answer):
                 answer = await asyncio.wait_for(answer, self.timeout or None)
             observation, reward, self.status = answer
@@ -125,7 +125,7 @@ class Playing:
         self.steps.append(step if decided else replace(step, mask=np.zeros_like(step.mask)))
         self.decided += decided
 
-    def _taken(self, trace: Trace) -> Any:
+    def _handed(self, trace: Trace) -> Any:
         """What the environment gets of a decision."""
         if (takes := ability(self.env, "takes")) is not None:
             return takes(trace)
