@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shuhari.events import Committed, Evaluated, InOrder, When
+from shuhari.events import Committed, Evaluated, InOrder, StageStarted, Updated, When
 
 
 def test_events_are_heard_in_the_order_in_which_they_were_told() -> None:
@@ -66,3 +66,11 @@ def test_what_hears_the_same_acts_at_the_same_time_also_after_a_restore() -> Non
         event = Evaluated("test", {"greedy": score})
         acts.append((first.due(event), second.due(event)))
     assert acts == [(i == 5,) * 2 for i in range(9)]
+
+
+def test_several_kinds_count_together() -> None:
+    when = When(on=("stage", "step"), every=2)
+    events = [StageStarted("a"), Updated("main", {}), Committed(1), Committed(2), Evaluated("test", {}), Committed(3)]
+    assert [when.due(e) for e in events] == [False, False, True, False, False, True]
+    with pytest.raises(ValueError, match="on is 'stge'; did you mean 'stage'"):
+        When(on=("step", "stge"))  # type: ignore[arg-type]

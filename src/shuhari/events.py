@@ -6,19 +6,23 @@ Axes: `B` rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import EMPTY, Info, nearest
+from shuhari.data import EMPTY, Info, Trajectory, nearest
 
 
 @dataclass(frozen=True, eq=False)
 class Collected:
+    """Rows that were collected; `groups`: the graded trajectories that they come from, in the order of the rows, with
+    what is no column (texts, what was asked); of lanes of environments there are none."""
+
     batch: Batch
+    groups: Sequence[Sequence[Trajectory]] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,16 +69,26 @@ class Committed:
 Event = Collected | Loaded | Updated | Amended | Evaluated | StageStarted | Committed
 
 EVENTS = {"update": Updated, "step": Committed, "stage": StageStarted, "plateau": Evaluated}
+On = Literal["update", "step", "stage", "plateau"]
+
+
+def heard(on: str | Sequence[str]) -> tuple[type, ...]:
+    """The kinds of events that an `on` names. ValueError for one that is none."""
+    names = (on,) if isinstance(on, str) else tuple(on)
+    for name in names:
+        if name not in EVENTS:
+            raise ValueError(f"on is {name!r}; {nearest(name, EVENTS)}")
+    return tuple(EVENTS[name] for name in names)
 
 
 @dataclass(kw_only=True)
 class When:
-    """Every `every`-th event of one kind: `update` (each of `learner`, or of any), `step`, `stage` (its start), or
-    `plateau`: `patience` evaluations in a row without a new best of `metric`, the name of an evaluation's score, larger
-    is better, on the problems that [evaluate] `watch` sets apart, if it does. The wait then starts again; the best
-    score stays."""
+    """Every `every`-th event of one kind, or of the kinds of a list (`["stage", "step"]`) together: `update` (each of
+    `learner`, or of any), `step`, `stage` (its start), or `plateau`: `patience` evaluations in a row without a new best
+    of `metric`, the name of an evaluation's score, larger is better, on the problems that [evaluate] `watch` sets
+    apart, if it does. The wait then starts again; the best score stays."""
 
-    on: Literal["update", "step", "stage", "plateau"] = "update"
+    on: On | tuple[On, ...] = "update"
     every: int = 1
     learner: str = ""
     metric: str = "greedy"
@@ -82,15 +96,14 @@ class When:
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"heard": 0})
 
     def __post_init__(self) -> None:
-        if self.on not in EVENTS:
-            raise ValueError(f"on is {self.on!r}; {nearest(self.on, EVENTS)}")
+        heard(self.on)
         for name in ("every", "patience"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: expected at least 1")
 
     def due(self, event: Event) -> bool:
         """Count an event; whether it is the time. KeyError for a metric that an evaluation lacks."""
-        if not isinstance(event, EVENTS[self.on]):
+        if not isinstance(event, heard(self.on)):
             return False
         if isinstance(event, Updated) and self.learner not in ("", event.learner):
             return False

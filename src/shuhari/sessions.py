@@ -90,7 +90,7 @@ class Session:
             found = self._next(problems) if isinstance(problems, int) else [problem_of(p) for p in problems]
             asked = [Request(p, n, sampling) if sampling else Request(p, n) for p in found]
             batch = ctx.wait(collect.groups(asked, ctx))
-        self._tell(Collected(batch))
+        self._tell(Collected(batch, tuple(ctx.latest)))
         return streamed(batch, "rl")
 
     def forward_backward(self, batch: Batch, terms: Sequence[Term] | Mapping[str, Term]) -> Info:

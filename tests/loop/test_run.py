@@ -176,3 +176,42 @@ def test_a_run_that_is_stored_nowhere_keeps_the_groups_of_one_step(tmp_path: Pat
     run = open_run(recipe("bandit", tmp_path))
     for _ in loop(run):
         assert len(run.ctx.groups) == 4
+
+
+@dataclass
+class Hears:
+    """A follower that hears a stage's start and each step, and notes them."""
+
+    role: str
+    on: tuple[str, ...] = ("stage", "step")
+
+    def __call__(self, models: Any, event: Any) -> None:
+        HEARD.append(type(event).__name__)
+
+
+@dataclass
+class Reads:
+    """A curriculum that reads what was said in the groups that are collected."""
+
+    async def select(self, n: int, ctx: Any) -> list[Request]:
+        source = ctx.task.problems("train")
+        return [Request(source[i]) for i in range(n)]
+
+    def observe(self, event: Any) -> None:
+        if isinstance(event, Collected):
+            steps = [s for group in event.groups for t in group for s in t.steps]
+            assert [int(s.action) for s in steps] == event.batch["action"].flatten().tolist()
+            assert {t.request.n for group in event.groups for t in group} == {len(group) for group in event.groups}
+            HEARD.append(f"{len(event.groups)} groups")
+
+
+HEARD: list[str] = []
+
+
+def test_a_follower_hears_several_kinds_and_a_curriculum_the_groups_of_the_round(tmp_path: Path) -> None:
+    HEARD.clear()
+    more = f'[models.average]\ninit = "policy"\n[follow.average]\nuse = "{HERE}.Hears"\n'
+    own = made(BANDIT + more + f'[curriculum]\nuse = "{HERE}.Reads"\n', tmp_path, steps=2)
+    list(train(own))
+    groups = own.tree["buffer"]["size"]
+    assert ["StageStarted", f"{groups} groups", "Committed", f"{groups} groups", "Committed"] == HEARD

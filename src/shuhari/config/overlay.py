@@ -23,6 +23,7 @@ Sources: TypeAlias = dict[Path, str]
 BUDGETS = ("steps", "decisions", "tokens", "env_steps", "updates", "seconds")
 SCALARS = ("format", "name", "summary", "seed", "threads", "micro_batch", *BUDGETS)
 SINGLE = ("paper", "study", "task", "engine", "curriculum", "rollout", "buffer", "evaluate", "store", "claim")
+REPEAT = ("repeat", "block")  # of a stage: how often it runs, and together with which others
 NAMED = ("models", "reward", "collect", "transform", "part", "learner", "follow", "stage")  # tables of named tables
 ASKED = ("n", "sampling")  # of [rollout]: what is asked for, whichever rollout does it
 USE = {  # what stands in a section whose table names no component
@@ -221,6 +222,29 @@ def parse_value(text: str) -> Any:
             raise RecipeError("", f"the value {text!r} is not TOML: {error}") from None
         return text.strip()
     return table["value"] if len(table) == 1 else text.strip()
+
+
+def repeated(stages: Mapping[str, Tree]) -> Iterator[tuple[str, Tree]]:
+    """(name, overlay) of the stages as they run: one with `repeat = n` n times; those in a row that have one `block` in
+    turn, n times. From the second time on a stage is called `<name> 2` and so on. RecipeError where the stages of a
+    block do not agree on `repeat`, or where two stages would have one name."""
+    blocks: list[list[tuple[str, Tree]]] = []
+    for name, over in stages.items():
+        follows = blocks and over.get("block") and blocks[-1][0][1].get("block") == over["block"]
+        blocks[-1].append((name, over)) if follows else blocks.append([(name, over)])
+    seen: set[str] = set()
+    for block in blocks:
+        times = {over["repeat"]: name for name, over in block if "repeat" in over} or {1: ""}
+        if len(times) > 1:
+            told = f"{min(times)} and {max(times)} in one block: expected one number, in any of its stages"
+            raise RecipeError(f"stage.{dotted((times[max(times)],))}.repeat", told)
+        for i in range(next(iter(times))):
+            for name, over in block:
+                called = f"{name} {i + 1}" if i else name
+                if called in seen:
+                    raise RecipeError(f"stage.{dotted((name,))}", f"two stages would be called {called!r}")
+                seen.add(called)
+                yield called, {k: v for k, v in over.items() if k not in REPEAT}
 
 
 def nested(path: Path, value: Any) -> Tree:

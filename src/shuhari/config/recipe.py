@@ -20,6 +20,7 @@ from shuhari.config.library import FORMAT, Method, methods, named, names, read
 from shuhari.config.overlay import (
     BUDGETS,
     NAMED,
+    REPEAT,
     SCALARS,
     SINGLE,
     Path,
@@ -31,6 +32,7 @@ from shuhari.config.overlay import (
     lay,
     leaves,
     nested,
+    repeated,
     setting,
     split_path,
 )
@@ -40,7 +42,7 @@ from shuhari.data import EMPTY, nearest
 __all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "apart", "dump", "load", "methods", "names", "spreads"]
 
 OWN = ("name", "paper", "summary", "claim")  # of one file alone: a child does not inherit them
-_TEXT = ("name", "summary")
+_TEXT = ("name", "summary", "block")
 COUNTS = ("seed", "threads", "micro_batch")
 # How the work is spread, not what is done: a run may go on with others. Bits may differ from there on, by rounding.
 SPREAD = ("threads", "micro_batch", "engine.tokens", "engine.slots", "engine.chunk", "rollout.workers", "rollout.ring")
@@ -76,7 +78,7 @@ class Recipe:
         """One whole table a stage, in order, without `stage`, with the stage's `name` (`main` where there are none)."""
         base = {k: v for k, v in self.tree.items() if k not in ("stage", "name")}
         out = []
-        for name, over in (self.tree.get("stage") or {"main": {}}).items():
+        for name, over in repeated(self.tree.get("stage") or {"main": {}}):
             table = deepcopy(base)
             try:
                 lay(table, over, name, {})
@@ -293,11 +295,13 @@ def _check_reaches(path: Path, stages: Mapping[str, Any]) -> None:
 
 def _check(tree: Tree, where: str = "") -> None:
     """The sections of a recipe, or of a stage's overlay: known keys, tables where tables belong, numbers in range."""
-    known = [*SCALARS, *SINGLE, *NAMED] if not where else [*BUDGETS, "micro_batch", *SINGLE[2:-1], *NAMED[:-1]]
+    known = [*SCALARS, *SINGLE, *NAMED] if not where else [*BUDGETS, *REPEAT, "micro_batch", *SINGLE[2:-1], *NAMED[:-1]]
     for key, value in tree.items():
         at = f"{where}{key}"
         if key not in known:
             raise RecipeError(at, f"no such key in a recipe; {nearest(key, known if where else [*known, 'extends'])}")
+        if key == "repeat" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise RecipeError(at, f"{value!r}: expected a whole number, 1 or more")
         if key in _TEXT and not isinstance(value, str):
             raise RecipeError(at, f"{value!r}: expected a text")
         if key in BUDGETS and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf):

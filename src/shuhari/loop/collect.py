@@ -34,7 +34,8 @@ def packed(groups: Sequence[list[Trajectory]], ctx: LoopCtx, *, probe: bool = Fa
     if groups and not any(groups):
         raise RuntimeError(f"every rollout failed; {'; '.join(ctx.problems)}")
     if not probe:
-        ctx.groups.extend(g for g in groups if g)
+        ctx.latest = [g for g in groups if g]
+        ctx.groups.extend(ctx.latest)
     trajectories = [t for g in groups for t in g]
     batch = pack(trajectories, start=ctx.next_row)
     work("sampled", batch)
@@ -46,6 +47,7 @@ def packed(groups: Sequence[list[Trajectory]], ctx: LoopCtx, *, probe: bool = Fa
 def lanes(n: int, ctx: LoopCtx) -> Batch:
     """At least n decisions of the rollout's lanes of environments, which write rows directly."""
     rollout: Any = ctx.rollout
+    ctx.latest = []
     with span("generate"):
         batch = rewarded(rollout.collect(n, ctx), ctx)
     work("sampled", batch)

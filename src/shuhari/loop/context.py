@@ -64,6 +64,7 @@ class Context:
         self.reward_names: set[str] = set()  # all that was ever graded: one of these that is missing is ungraded
         self.n, self.sampling = 1, Sampling()
         self.groups: list[list[Trajectory]] = []  # what this step collected, for those who want to look
+        self.latest: list[list[Trajectory]] = []  # of these, the last round's
         self.problems: list[str] = []  # what went wrong in rollouts and graders of this step, first messages
         self.tell: Callable[[Event], None] = lambda event: None
         self.clock: Callable[[], float] = lambda: self.loop.time()  # virtual where time is

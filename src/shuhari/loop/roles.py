@@ -17,9 +17,10 @@ import torch
 from shuhari.config.overlay import RecipeError, dotted
 from shuhari.data import EMPTY, code, nearest
 from shuhari.declares import declares
+from shuhari.events import Event, heard
 from shuhari.loop.state import walk
 from shuhari.needs import Need, distinct
-from shuhari.ports import Model, Task, ability
+from shuhari.ports import Follow, Model, Task, ability
 from shuhari.profile import spanned
 from shuhari.store import Run as Stored
 from shuhari.store import reference
@@ -176,6 +177,18 @@ def load_weights(models: Mapping[str, Model], saved: Mapping[str, Mapping[str, t
 
 
 # ---------------------------------------------------------------- before step 0
+
+
+def hears(follows: Mapping[str, Follow], kind: type) -> bool:
+    """Whether a follower acts on this kind of event."""
+    return any(kind in heard(follow.on) for follow in follows.values())
+
+
+def move_followers(follows: Mapping[str, Follow], models: Mapping[str, Model], event: Event) -> None:
+    """Have every follower whose `on` names this kind of event move its role."""
+    for follow in follows.values():
+        if isinstance(event, heard(follow.on)):
+            follow(models, event)
 
 
 def check_roles(stages: Sequence[Components]) -> None:

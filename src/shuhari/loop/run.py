@@ -12,7 +12,7 @@ from shuhari.batch import Batch
 from shuhari.config.build import Components, stage_components
 from shuhari.config.recipe import Recipe, RecipeError
 from shuhari.data import EMPTY, Info
-from shuhari.events import EVENTS, Collected, Committed, Evaluated, Event, InOrder, StageStarted, Updated
+from shuhari.events import Collected, Committed, Evaluated, Event, InOrder, StageStarted, Updated
 from shuhari.loop import collect, state
 from shuhari.loop.checks import check_stages
 from shuhari.loop.context import Context
@@ -20,7 +20,7 @@ from shuhari.loop.drift import drift
 from shuhari.loop.evaluation import LastScores, watched
 from shuhari.loop.progress import Progress
 from shuhari.loop.resume import finish, keep, open_store, restore
-from shuhari.loop.roles import cast_roles
+from shuhari.loop.roles import cast_roles, hears, move_followers
 from shuhari.measure import Meter, collected_info
 from shuhari.needs import Need
 from shuhari.ports import Learner, Transform, ability, is_vector
@@ -42,7 +42,8 @@ def loop(run: Run) -> Iterator[Info]:
             run.enter_stage()
             while want := run.short():
                 with run.ctx.phase("collect", run.rounds):
-                    run.tell(Collected(run.apply(run.stage.collect, run.collect(want))))
+                    batch = run.apply(run.stage.collect, run.collect(want))
+                    run.tell(Collected(batch, tuple(run.ctx.latest)))
             for name, learner in run.stage.learners.items():
                 for batch in run.draws(name, learner):
                     batch = run.apply(learner.transforms, batch, learner.needs)
@@ -111,7 +112,7 @@ class Run:
             self.tell(StageStarted(self.stage.name))
             self.ctx.serve()
             moved = any(self.ctx.models[r] is not m for r, m in lived.items())
-            self.before = self._evaluate(again=moved or any(f.on == "stage" for f in self.stage.follows.values()))
+            self.before = self._evaluate(again=moved or hears(self.stage.follows, StageStarted))
         self.ctx.began = self.ctx.clock()
 
     def install(self, stage: Components) -> None:
@@ -166,9 +167,7 @@ class Run:
             self.meter.update(event.info)
         for listener in self.listeners:
             listener.observe(event)
-        for follow in self.stage.follows.values():
-            if isinstance(event, EVENTS[follow.on]):
-                follow(self.ctx.models, event)
+        move_followers(self.stage.follows, self.ctx.models, event)
 
     def commit(self) -> Info:
         """End the step: followers, weights to the engine, evaluation if due, one transaction. Its report."""

@@ -62,6 +62,7 @@ class LoopCtx(Ctx, Protocol):
     rewards: Mapping[str, Any]  # name -> Reward
     reward_names: set[str]  # all that was ever graded
     groups: list[list[Trajectory]]  # what this step collected
+    latest: list[list[Trajectory]]  # of these, the last round's
     problems: list[str]  # what went wrong in this step, first messages
     next_row: int
     muted: bool  # while what was spent already is asked for again

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import Info
-from shuhari.events import Event, Updated
+from shuhari.events import Event, On, Updated
 from shuhari.needs import Need
 from shuhari.ports.context import Ctx
 from shuhari.ports.models import Model
@@ -89,6 +89,6 @@ class Learner(Protocol):
 class Follow(Protocol):
     """Moves the weights of one role after another's."""
 
-    on: Literal["update", "step", "stage", "plateau"]
-
+    @property
+    def on(self) -> On | tuple[On, ...]: ...  # which events it hears
     def __call__(self, models: Mapping[str, Model], event: Event) -> None: ...
