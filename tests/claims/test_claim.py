@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from shuhari.claims.claim import digest, read
+from shuhari.claims.runs import planned
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 
@@ -58,13 +59,72 @@ def test_the_budget_is_that_of_the_last_stage_of_every_arm(tmp_path: Path) -> No
 
 def test_the_warm_start_is_the_baselines_first_stage_without_what_it_does_not_use(tmp_path: Path) -> None:
     claim = read(written(tmp_path))
-    assert claim.warm is not None
-    (stage,) = claim.warm.stages
+    assert len({id(recipe) for recipe in claim.warm.values()}) == 1 and list(claim.warm) == list(claim.arms)
+    (stage,) = claim.warm["method"].stages
     original = load("baselines/grpo").stages[0]
     assert stage["part"] == original["part"] and stage["steps"] == original["steps"] == 300
     assert "evaluate" not in stage and "rollout" not in stage
     other = read(written(tmp_path, RECIPE.replace("{rollout = {n = 4}}", "{rollout = {n = 16}, evaluate = {n = 9}}")))
-    assert other.warm is not None and digest(other.warm) == digest(claim.warm)
+    assert digest(other.warm["method"]) == digest(claim.warm["method"]) == digest(claim.recipes["warm start"])
+
+
+OWN = """extends = "baselines/grpo"
+[[stage]]
+name = "teach"
+steps = 5
+[[stage]]
+name = "explore"
+tokens = 300
+[[stage]]
+name = "rl"
+tokens = 1
+[claim]
+says = "x"
+baseline = "baselines/grpo"
+warm = {method = "teach", baseline = "warm-up", hot = "teach"}
+budget = {tokens = 1000}
+smoke = {budget = {steps = 10}}
+arms.hot.stage.rl.rollout.sampling.temperature = 1.5
+[[claim.check]]
+metric = "evaluate/mean:final"
+direction = "up"
+"""
+
+
+def test_arms_have_preparations_and_stages_of_their_own_under_one_budget(tmp_path: Path) -> None:
+    claim = read(written(tmp_path, OWN))
+    assert [[s["name"] for s in claim.warm[arm].stages] for arm in claim.arms] == [["teach"], ["warm-up"], ["teach"]]
+    assert digest(claim.warm["method"]) == digest(claim.warm["hot"]) != digest(claim.warm["baseline"])
+    assert [[s["tokens"] for s in arm.stages] for arm in claim.arms.values()] == [[300, 700], [1000], [300, 700]]
+    jobs = planned(claim, tmp_path)
+    warm = [j for j in jobs if j.arm == "warm start"]
+    assert len(warm) == 2 * len(claim.seeds) and len({j.path for j in warm}) == len(warm)
+    after = {j.arm: j.after for j in jobs if j.seed == claim.seeds[0] and j.after}
+    assert after["method"] is after["hot"] is not after["baseline"]
+    smoke = read(written(tmp_path, OWN), smoke=True)
+    assert [[s["steps"] for s in arm.stages] for arm in smoke.arms.values()] == [[3, 7], [10], [3, 7]]
+    with pytest.raises(RecipeError, match="1,000 tokens of 'explore' leave nothing of 1,000 for the last stage, 'rl'"):
+        read(written(tmp_path, OWN.replace("tokens = 300", "tokens = 1000")))
+
+
+def test_an_arm_without_a_preparation_starts_anew(tmp_path: Path) -> None:
+    plain = 'baseline = {extends = "baselines/grpo", stage.warm-up = false, stage.rl.tokens = 1}'
+    text = OWN.replace('baseline = "warm-up", ', "").replace('baseline = "baselines/grpo"', plain)
+    claim = read(written(tmp_path, text))
+    assert list(claim.warm) == ["method", "hot"] and [s["tokens"] for s in claim.arms["baseline"].stages] == [1000]
+    assert {j.after for j in planned(claim, tmp_path) if j.arm == "baseline"} == {None}
+    assert set(claim.recipes) == {*claim.arms, "warm start of method", "warm start of hot"}
+
+
+def test_arms_may_train_on_different_tasks_where_one_other_scores_all(tmp_path: Path) -> None:
+    other = RECIPE.replace("[claim.arms.hot]", "[claim.arms.hot]\ntask.digits = 1")
+    with pytest.raises(RecipeError, match="task.digits is 1"):
+        read(written(tmp_path, other))
+    tested = other.replace("{rollout = {n = 4}}", "{evaluate = {task = {name = 'arithmetic', digits = 2}}}")
+    assert read(written(tmp_path, tested)).arms["hot"].stages[-1]["task"]["digits"] == 1
+    apart = tested.replace("task.digits = 1", "task.digits = 1\nevaluate.task.digits = 1")
+    with pytest.raises(RecipeError, match="evaluate.task is .*expected the same of all arms"):
+        read(written(tmp_path, apart))
 
 
 def test_a_smoke_is_small(tmp_path: Path) -> None:
@@ -126,6 +186,9 @@ def test_a_digest_does_not_tell_shares_of_a_stage_from_its_steps() -> None:
         ('"warm-up"\nbudget', '"warmup"\nbudget', "did you mean 'warm-up'"),
         ("{tokens = 1000}", "{seconds = 10}", "no such budget"),
         ("{tokens = 1000}", "{tokens = 1, steps = 1}", "one unit"),
+        ('"warm-up"\nbudget', '{hit = "warm-up"}\nbudget', "did you mean 'hot'"),
+        ('"warm-up"\nbudget', '{hot = "warmup"}\nbudget', "arm 'hot' has no stage 'warmup'.*did you mean 'warm-up'"),
+        ('"warm-up"\nbudget', '""\nbudget', "stage 'warm-up' is given steps: expected tokens alone"),
         ('arm = "hot"', 'arm = "hit"', "did you mean 'hot'"),
         ('direction = "down"', 'direction = "dwon"', "did you mean 'down'"),
         ("rollout.sampling.temperature", "rollut.sampling.temperature", "claim.arms.hot, rollut"),

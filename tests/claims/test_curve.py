@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from shuhari.claims.curve import Reading, crossing
+from shuhari.claims.curve import Reading, crossing, curve
 
 COLUMNS = {
     "evaluate/mean": [None, 0.4, None, 0.8],
@@ -92,3 +92,11 @@ def test_mistakes_are_named(text: str, told: str) -> None:
 def test_a_metric_that_is_not_there_gives_the_nearest() -> None:
     with pytest.raises(KeyError, match="did you mean 'length'"):
         Reading.of("lenght:final")(COLUMNS, SPENT, START, 500.0)
+
+
+def test_a_curve_of_several_stages_has_the_last_ones_start_where_it_began() -> None:
+    columns = {"evaluate/mean": [None, 0.2, None, 0.8]}
+    x, y = curve(columns, "evaluate/mean", [1.0, 2.0, 3.0, 4.0], {"mean": 0.1}, 1.0)
+    assert (x.tolist(), y.tolist()) == ([1.0, 2.0, 4.0], [0.1, 0.2, 0.8])
+    x, y = curve(columns, "evaluate/mean", [1.0, 2.0, 3.0, 4.0], {"mean": 0.1}, 2.0)  # where the stage before ended
+    assert (x.tolist(), y.tolist()) == ([2.0, 4.0], [0.2, 0.8])

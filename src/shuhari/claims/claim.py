@@ -5,8 +5,9 @@
 says = "..."                        # the paper's claim, scaled to what is measured
 baseline = "baselines/grpo_chain"   # the arm `baseline`: a recipe; or a table laid over this one
 seeds = 8
-warm = "warm-up"                    # stages up to this one: made once a seed, shared by the arms, charged to none
-budget = {tokens = 400_000}         # of every arm, in one unit of the ledger
+warm = "warm-up"                    # stages up to this one: made once a seed, shared by the arms, charged to none;
+                                    # or a table, arm -> the last of its own stages that prepare it
+budget = {tokens = 400_000}         # of every arm, in one unit of the ledger; stages before its last are part of it
 settings = {}                       # laid over every arm: task, size, evaluation
 arms = {}                           # further arms, each a table as the baseline's; `extends` names another recipe
 smoke = {}                          # laid over every arm for a minute's version; `budget` and `seeds` too
@@ -36,7 +37,7 @@ FIRST = 1000  # the first seed of every claim: apart from those on which recipes
 SMOKE_SEEDS, SMOKE_WARM = 2, 40  # of a minute's version: how many, and the longest stage of its warm start
 ALIKE = 0.1  # share by which what arms spent may differ: the last step of an arm may be a long one
 SHARES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "pass@", "reward/score", "rollout/alike")
-OFFLINE = ("demos", "preferences")  # buffers that ask nobody for samples
+OFFLINE = ("demos", "preferences", "offline")  # buffers that ask nobody for samples
 ASKING = ("rollout", "curriculum", "engine", "reward", "collect")  # what such a stage does not use
 
 
@@ -48,7 +49,7 @@ class Stated:
     says: str = ""
     baseline: str | Mapping[str, Any] | None = None
     seeds: int = 8
-    warm: str = ""
+    warm: str | Mapping[str, Any] = ""
     budget: Mapping[str, Any] | None = None
     settings: Mapping[str, Any] = field(default=EMPTY)
     arms: Mapping[str, Any] = field(default=EMPTY)
@@ -66,8 +67,9 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class Claim:
-    """A claim, resolved: name -> recipe of every arm, without the stages of `warm`, which all of them start from.
-    `method`: that recipe as it stands; `budget`: (unit, amount), or None where only simulations are checked."""
+    """A claim, resolved: name -> recipe of every arm, without the stages that prepare it; `warm`: those, by arm, one
+    recipe where all share it. `method`: that recipe as it stands; `budget`: (unit, amount), or None where only
+    simulations are checked."""
 
     method: Recipe
     says: str
@@ -75,7 +77,7 @@ class Claim:
     checks: tuple[Check, ...]
     seeds: tuple[int, ...]
     budget: tuple[str, float] | None
-    warm: Recipe | None
+    warm: Mapping[str, Recipe]
     notes: tuple[str, ...]
     smoke: bool = False
 
@@ -85,8 +87,10 @@ class Claim:
 
     @property
     def recipes(self) -> dict[str, Recipe]:
-        """Of the arms, and of what all of them start from."""
-        return {**self.arms, **({WARM: self.warm} if self.warm is not None else {})}
+        """Of the arms, and of what they start from."""
+        shared = len({id(r) for r in self.warm.values()}) == 1 and len(self.warm) == len(self.arms)
+        names = dict.fromkeys(self.warm, WARM) if shared else {arm: f"{WARM} of {arm}" for arm in self.warm}
+        return {**self.arms, **{names[arm]: recipe for arm, recipe in self.warm.items()}}
 
     @property
     def own(self) -> Recipe:
@@ -117,12 +121,12 @@ def read(reference: str, *, smoke: bool = False) -> Claim:
     whole = {name: _arm(method, arm, over, budget, f"claim.arms.{name}") for name, arm in _arms(stated).items()}
     _check_arms(checks, whole)
     warm, arms = _parted(whole, stated.warm)
-    for name, arm in arms.items():
-        if len(left := [s.get("name") for s in arm.stages]) > 1:
-            told = f"arm {name!r} has the stages {', '.join(map(str, left))}, and a budget is of one"
-            raise RecipeError("claim.warm", f"{told}: name the last that is made once, for all arms")
-    if smoke and warm is not None:
-        warm = _short(warm)
+    if budget is not None:
+        all_of_it = _budget(stated.budget) or budget
+        arms = {name: _split(arm, f"claim.arms.{name}", budget, all_of_it) for name, arm in arms.items()}
+    if smoke:
+        short = {id(recipe): _short(recipe) for recipe in warm.values()}
+        warm = {arm: short[id(recipe)] for arm, recipe in warm.items()}
     first = 0 if smoke else FIRST
     return Claim(
         method, stated.says, arms, checks, tuple(range(first, first + number)), budget, warm, stated.notes, smoke
@@ -228,7 +232,8 @@ def _check_arms(checks: tuple[Check, ...], arms: Mapping[str, Recipe]) -> None:
     for name, arm in arms.items():
         if (twin := seen.setdefault(digest(arm), name)) != name:
             raise RecipeError(f"claim.arms.{name}", f"does the same as {twin!r}: expected settings that differ")
-        for section in ("task", "evaluate"):  # what is solved, and how it is scored
+        elsewhere = "task" in arms[METHOD].stages[-1].get("evaluate", EMPTY)  # the same for all, as all of [evaluate]
+        for section in ("evaluate",) if elsewhere else ("task", "evaluate"):  # what is solved, and how it is scored
             theirs, ours = (dict(a.stages[-1].get(section, EMPTY)) for a in (arm, arms[METHOD]))
             for key in dict.fromkeys((*ours, *theirs)):
                 if theirs.get(key) != ours.get(key):
@@ -242,16 +247,47 @@ def _check_arms(checks: tuple[Check, ...], arms: Mapping[str, Recipe]) -> None:
             raise RecipeError(f"claim.check.{i}.against", "missing: the number that a simulation is compared with")
 
 
-def _parted(arms: Mapping[str, Recipe], warm: str) -> tuple[Recipe | None, dict[str, Recipe]]:
-    """The warm start of all arms, as the baseline's recipe has it, and each arm without it."""
+def _parted(arms: Mapping[str, Recipe], warm: str | Mapping[str, Any]) -> tuple[dict[str, Recipe], dict[str, Recipe]]:
+    """(what prepares each arm, each arm without it): the baseline's stages up to `warm` for all of them, or the arms'
+    own, where `warm` names one of each; an arm that it does not name starts from fresh weights."""
     if not warm:
-        return None, dict(arms)
-    names = list(arms[BASELINE].tree.get("stage", ()))
-    if warm not in names[:-1]:
-        raise RecipeError(
-            "claim.warm", f"the baseline has no stage {warm!r} before its last; {nearest(warm, names[:-1])}"
-        )
-    return _warm(arms[BASELINE], names[: names.index(warm) + 1]), {n: _after(r, warm) for n, r in arms.items()}
+        return {}, dict(arms)
+    if isinstance(warm, str):
+        shared = _prepared(arms[BASELINE], warm, "the baseline", "claim.warm")
+        return dict.fromkeys(arms, shared), {name: _after(arm, warm) for name, arm in arms.items()}
+    if lost := next((name for name in warm if name not in arms), ""):
+        raise RecipeError(f"claim.warm.{lost}", f"no such arm; {nearest(lost, arms)}")
+    made = {name: _prepared(arms[name], last, f"arm {name!r}", f"claim.warm.{name}") for name, last in warm.items()}
+    return made, {name: _after(arm, warm.get(name, "")) for name, arm in arms.items()}
+
+
+def _prepared(recipe: Recipe, last: Any, who: str, where: str) -> Recipe:
+    """The stages of a recipe up to `last`, which must be followed by another."""
+    names = list(recipe.tree.get("stage", ()))
+    if last not in names[:-1]:
+        raise RecipeError(where, f"{who} has no stage {last!r} before its last; {nearest(str(last), names[:-1])}")
+    return _warm(recipe, names[: names.index(last) + 1])
+
+
+def _split(arm: Recipe, where: str, budget: tuple[str, float], whole: tuple[str, float]) -> Recipe:
+    """An arm whose last stage gets what the others, each with an amount of its own, leave of the budget; where that is
+    less than the `whole` one of the claim, in which they say theirs, so are theirs."""
+    *first, last = arm.stages
+    if not first:
+        return arm
+    unit, amount = budget
+    parts: dict[str, int] = {}
+    for stage in first:
+        given = budgets(stage)
+        if list(given) != [whole[0]]:
+            told = f"stage {stage['name']!r} is given {', '.join(given)}: expected {whole[0]} alone, as a part of the"
+            raise RecipeError(where, f"{told} budget; or, charged to none, to be named in claim.warm")
+        parts[stage["name"]] = max(1, round(given[whole[0]] * amount / whole[1]))
+    left = int(amount) - sum(parts.values())
+    if left < 1:
+        told = ", ".join(f"{part:,} {unit} of {name!r}" for name, part in parts.items())
+        raise RecipeError(where, f"{told} leave nothing of {amount:,.0f} for the last stage, {last['name']!r}")
+    return arm.changed({"stage": {name: {unit: part} for name, part in {**parts, last["name"]: left}.items()}})
 
 
 def _short(warm: Recipe) -> Recipe:
@@ -268,7 +304,7 @@ def _warm(recipe: Recipe, names: list[str]) -> Recipe:
         offline = table.get("buffer", EMPTY).get("use") in OFFLINE and not table.get("learner")
         drop = ("paper", "summary", "claim", "name", *(("evaluate", *ASKING) if offline else ()))
         kept = {k: deepcopy(v) for k, v in table.items() if k not in drop}
-        if offline:  # elsewhere a copy may be learnt from, and an evaluation be listened to
+        if offline and table["buffer"]["use"] != "offline":  # elsewhere a copy may be learnt from
             kept["models"] = {r: m for r, m in kept["models"].items() if "init" not in m}
         stages[table["name"]] = kept
     base = {k: v for k, v in next(iter(stages.values())).items() if k in ("format", "seed", "threads")}

@@ -67,10 +67,12 @@ class Reading:
         """The metrics that are read."""
         return (self.metric, self.other) if self.other else (self.metric,)
 
-    def __call__(self, columns: Columns, spent: Sequence[float], start: Mapping[str, float], whole: float) -> float:
-        """Of a run's columns, with `spent` [steps] of the budget, the scores before the first step, and the `whole`
-        budget. KeyError where the run has not the metric."""
-        x, y = until(whole, *curve(columns, self.metric, spent, start))
+    def __call__(
+        self, columns: Columns, spent: Sequence[float], start: Mapping[str, float], whole: float, began: float = 0.0
+    ) -> float:
+        """Of a run's columns, with `spent` [steps] of the budget, the scores at the `start` of its last stage, when
+        `began` was spent, and the `whole` budget. KeyError where the run has not the metric."""
+        x, y = until(whole, *curve(columns, self.metric, spent, start, began))
         if self.what in ("final", "last", "mean", "area") and not np.isfinite(y[-1]):
             return math.nan
         x, y = x[np.isfinite(y)], y[np.isfinite(y)]
@@ -83,22 +85,25 @@ class Reading:
         if self.what == "to":
             return crossing(x, y, self.value, whole)
         if self.what == "at":
-            ox, oy = until(whole, *curve(columns, self.other, spent, start))
+            ox, oy = until(whole, *curve(columns, self.other, spent, start, began))
             reached = np.flatnonzero(oy >= self.value if self.sign == ">=" else oy <= self.value)
             return float(np.interp(ox[reached[0]], x, y)) if len(reached) else math.nan
         return float({"final": y[-1], "first": y[0], "best": y.max(), "worst": y.min(), "mean": y.mean()}[self.what])
 
 
-def curve(columns: Columns, metric: str, spent: Sequence[float], start: Mapping[str, float] = {}) -> Curve:
-    """(x, y) of a metric where it was reported; an evaluated one begins with its score before the first step."""
+def curve(
+    columns: Columns, metric: str, spent: Sequence[float], start: Mapping[str, float] = {}, began: float = 0.0
+) -> Curve:
+    """(x, y) of a metric where it was reported; an evaluated one with its score at the `start` of the last stage, at
+    `began`, where the stage before did not end in one."""
     if metric not in columns:
         family = [n for n in columns if n.partition("/")[0] == metric.partition("/")[0]]
         there = f"; there are {', '.join(family[:12])}" if family else ""
         raise KeyError(f"no metric {metric!r} in the run; {nearest(metric, columns)}{there}")
     points = [(s, v) for s, v in zip(spent, columns[metric], strict=True) if isinstance(v, int | float)]
-    began = start.get(metric.removeprefix("evaluate/")) if metric.startswith("evaluate/") else None
-    if began is not None and began == began:
-        points.insert(0, (0.0, began))
+    first = start.get(metric.removeprefix("evaluate/")) if metric.startswith("evaluate/") else None
+    if first is not None and first == first and began not in [x for x, _ in points]:
+        points = sorted([*points, (began, first)], key=lambda p: p[0])
     if not points:
         raise KeyError(f"the run has no value of {metric!r}")
     return np.array([p[0] for p in points], np.float64), np.array([p[1] for p in points], np.float64)

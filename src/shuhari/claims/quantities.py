@@ -22,9 +22,9 @@ from shuhari.registry import register
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """One run of one arm: its metrics, what it had spent of the budget at each step, its scores before the first, and
-    the `whole` budget; `diverged`: its numbers ended in NaN, and no quantity has a value. Without a run (`path` None)
-    only the seed is known."""
+    """One run of one arm: its metrics, what it had spent of the budget at each step, its scores at the `start` of its
+    last stage, which `began` when so much was spent, and the `whole` budget; `diverged`: its numbers ended in NaN, and
+    no quantity has a value. Without a run (`path` None) only the seed is known."""
 
     seed: int
     columns: Columns = EMPTY
@@ -33,6 +33,7 @@ class Evidence:
     whole: float = math.nan
     path: Path | None = None
     diverged: bool = False
+    began: float = 0.0
 
     @property
     def wall(self) -> float:
@@ -41,7 +42,7 @@ class Evidence:
 
     def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
         """([T] spent, [T] value) of a metric, as it was reported."""
-        return curve(self.columns, metric, self.spent, self.start)
+        return curve(self.columns, metric, self.spent, self.start, self.began)
 
     def within(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
         """The curve up to where the budget is spent, without NaN."""
@@ -91,7 +92,7 @@ class Metric(Quantity):
         return self._reading.names
 
     def __call__(self, run: Evidence) -> float:
-        return self._reading(run.columns, run.spent, run.start, run.whole)
+        return self._reading(run.columns, run.spent, run.start, run.whole, run.began)
 
 
 @register("quantity", "gain")

@@ -135,19 +135,21 @@ def planned(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
     """Every run of a claim, warm starts first, seed by seed so that a part of the work has whole pairs."""
     made_with = versions()
     core = _short(version(), *(f"{n} {made_with.get(n)}" for n in PACKAGES))
-    made_of = {name: _own(recipe) for name, recipe in claim.recipes.items()}
+    made_of = {id(recipe): _own(recipe) for recipe in claim.recipes.values()}
 
     def job(arm: str, recipe: Recipe, seed: int, after: Job | None = None) -> Job:
-        seeded, own = _seeded(recipe, seed), made_of.get(arm, made_of[BASELINE])
+        seeded, own = _seeded(recipe, seed), made_of[id(recipe)]
         name = _short(digest(seeded), core, after.path.name if after else "", arm if alone else "", *own)
         return Job(arm, seeded, root / {WARM: "warm", CHANCE: "chance"}.get(arm, "") / f"{name}-s{seed}", own, after)
 
-    warm = {} if claim.warm is None else {seed: job(WARM, claim.warm, seed) for seed in claim.seeds}
+    warm: dict[Path, Job] = {}  # what several arms start from is one job
     jobs: list[Job] = []
-    if claim.warm is not None and not claim.smoke:
+    if claim.warm and not claim.smoke:
         jobs.append(job(CHANCE, claim.arms[BASELINE], claim.seeds[0]))
     for seed in claim.seeds:
-        jobs += [job(name, arm, seed, warm.get(seed)) for name, arm in claim.arms.items()]
+        for name, arm in claim.arms.items():
+            made = job(WARM, claim.warm[name], seed) if name in claim.warm else None
+            jobs.append(job(name, arm, seed, made and warm.setdefault(made.path, made)))
     return [*warm.values(), *jobs]
 
 
@@ -245,7 +247,8 @@ def _share(job: Job) -> float:
     except StoreError:  # it is just being made
         return 0.0
     steps = job.recipe.total
-    unit, whole = ("steps", steps) if steps else next(iter(budgets(job.recipe.stages[-1]).items()))
+    unit = "steps" if steps else next(iter(budgets(job.recipe.stages[-1])))
+    whole = steps or sum(budgets(stage).get(unit, 0) for stage in job.recipe.stages)
     return min(1.0, spent(columns, unit)[-1] / whole) if columns["step"] else 0.0
 
 
@@ -324,7 +327,13 @@ def read(job: Job, claim: Claim) -> Evidence:
     used = spent(columns, unit)
     if "study" in job.recipe.tree:
         amount = used[-1]
-    return Evidence(job.seed, columns, used, before, amount, job.path, job.diverged)
+    return Evidence(job.seed, columns, used, before, amount, job.path, job.diverged, _began(columns, used))
+
+
+def _began(columns: Mapping[str, Sequence[Any]], used: Sequence[float]) -> float:
+    """What was spent when the last stage began, before whose first step a run is measured."""
+    first = columns["stage"].index(columns["stage"][-1]) if used else 0
+    return used[first - 1] if first else 0.0
 
 
 def spent(columns: Mapping[str, Sequence[Any]], unit: str) -> list[float]:
