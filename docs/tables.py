@@ -113,15 +113,21 @@ def scoreboard() -> Iterator[str]:
         runs = "<br>".join(f"{h['date']} {h['verdict']} ({h['core'][:4]})" for h in r["history"])
         held = sum(c["verdict"] == Verdict.HOLDS for c in r["checks"])
         link = f"[`{r['method']}`](#{r['method'].replace('/', '')})"
-        yield row(link, f"**{r['verdict']}**", f"{held} of {len(r['checks'])}", runs, scale(r))
+        yield row(link, f"**{verdict(r)}**", f"{held} of {len(r['checks'])}", runs, scale(r))
     for r in found:
         yield from ("", f"### {r['method']}", "", r["says"].replace("\n", " "), "")
+        yield from [f"- stale: {r['stale']}"] * bool(r.get("stale"))
         yield from (f"- {told(check)}" for check in r["checks"])
         for name, arm in r["arms"].items():
             if name != "method":
                 yield f"- arm `{name}`: {', '.join(f'`{c}`' for c in in_words(arm['changes']))}"
         file, picture = f"../results/claims/{r['method']}.json", f"../results/plots/{r['method']}.png"
         yield f"- [values, curves, notes]({file}), [picture]({picture})"
+
+
+def verdict(result: Mapping[str, Any]) -> str:
+    """The verdict, and whether the result says that what was measured is no longer what the code does."""
+    return f"{result['verdict']}{', stale' if result.get('stale') else ''}"
 
 
 def told(check: Mapping[str, Any]) -> str:
@@ -164,9 +170,10 @@ def papers() -> Iterator[str]:
             continue
         number = paper.get("arxiv")
         title = f"[{paper['title']}](https://arxiv.org/abs/{number}), {number}" if number else paper["title"]
-        verdict = (result(name) or {}).get("verdict", "not measured" if "claim" in tree else "-")
+        kept = result(name)
+        judged = verdict(kept) if kept else "not measured" if "claim" in tree else "-"
         changes = paper.get("changes", tree.get("summary", ""))
-        yield row(f"`{name}`", title, str(paper.get("year", "-")), changes, verdict)
+        yield row(f"`{name}`", title, str(paper.get("year", "-")), changes, judged)
 
 
 TABLES: Mapping[str, Callable[[], Iterator[str]]] = {

@@ -118,12 +118,12 @@ def test_an_arm_without_a_preparation_starts_anew(tmp_path: Path) -> None:
 
 def test_arms_may_train_on_different_tasks_where_one_other_scores_all(tmp_path: Path) -> None:
     other = RECIPE.replace("[claim.arms.hot]", "[claim.arms.hot]\ntask.digits = 1")
-    with pytest.raises(RecipeError, match="task.digits is 1"):
+    with pytest.raises(RecipeError, match=r"task\.digits is 1"):
         read(written(tmp_path, other))
     tested = other.replace("{rollout = {n = 4}}", "{evaluate = {task = {name = 'arithmetic', digits = 2}}}")
     assert read(written(tmp_path, tested)).arms["hot"].stages[-1]["task"]["digits"] == 1
     apart = tested.replace("task.digits = 1", "task.digits = 1\nevaluate.task.digits = 1")
-    with pytest.raises(RecipeError, match="evaluate.task is .*expected the same of all arms"):
+    with pytest.raises(RecipeError, match=r"evaluate\.task is .*expected the same of all arms"):
         read(written(tmp_path, apart))
 
 

@@ -48,10 +48,10 @@ def judged(claim: Claim, quantities: Sequence[Quantity], made: Made) -> list[dic
         theirs = [float(rule.against)] * len(ours) if fixed else values(quantity, str(rule.against), claim, made, i)
         verdict, found, why = rule.judge(ours, theirs)
         entry: dict[str, Any] = {**check.quantity, **_told(rule), "verdict": verdict.value}
-        entry |= {"difference": _rounded(found.value), "low": _rounded(found.low), "high": _rounded(found.high)}
-        entry |= {"n": found.n, "values": {rule.arm: [_rounded(v) for v in ours]}}
+        entry |= {"difference": rounded(found.value), "low": rounded(found.low), "high": rounded(found.high)}
+        entry |= {"n": found.n, "values": {rule.arm: [rounded(v) for v in ours]}}
         if not fixed:
-            entry["values"][str(rule.against)] = [_rounded(v) for v in theirs]
+            entry["values"][str(rule.against)] = [rounded(v) for v in theirs]
         out.append({**entry, **({"why": why} if why else {})})
     return out
 
@@ -97,7 +97,7 @@ def result_of(
         "seeds": list(claim.seeds),
         "checks": checks,
         "start": {arm: _means([dict(e.start) for e in runs]) for arm, runs in made.evidence.items()},
-        "chance": {k: _rounded(v) for k, v in made.chance.items()},
+        "chance": {k: rounded(v) for k, v in made.chance.items()},
         "arms": {arm: _arm(claim, arm, made, metrics) for arm in made.evidence},
         "wall_s": round(sum(run.wall for runs in made.evidence.values() for run in runs)),
         "hashes": told,
@@ -146,6 +146,11 @@ def quantities_of(claim: Claim) -> list[Quantity]:
 
 def stale(claim: Claim, result: Mapping[str, Any]) -> str:
     """Why a result is not of the claim as it stands; "" where it is. Only what it holds can make it stale."""
+    return restated(claim, result) or changed(result["hashes"]["modules"], _used(claim))
+
+
+def restated(claim: Claim, result: Mapping[str, Any]) -> str:
+    """What of the claim's own words, or of its arms' recipes, is not as it was measured; "" where all is."""
     now, then = _stated(claim), result["hashes"]
     for name, said in _plain(now["claim"]).items():
         if said != then["claim"].get(name):
@@ -153,7 +158,7 @@ def stale(claim: Claim, result: Mapping[str, Any]) -> str:
     for name in sorted({*now["recipes"], *then["recipes"]}):
         if now["recipes"].get(name) != then["recipes"].get(name):
             return f"recipe {name!r} has changed"
-    return changed(then["modules"], _used(claim))
+    return ""
 
 
 def model(claim: Claim) -> dict[str, Any]:
@@ -175,11 +180,11 @@ def _arm(claim: Claim, arm: str, made: Made, metrics: Sequence[str]) -> dict[str
     out["spent"] = [round(r.spent[-1]) if r.spent else 0 for r in runs]
     ledgers = [{k: v[-1] for k, v in r.columns.items() if k.startswith("spent/") and v} for r in runs]
     means = {k: mean([x.get(k) or 0.0 for x in ledgers]) for k in ledgers[0]}
-    out["ledger"] = {k.removeprefix("spent/"): _rounded(v or 0.0, 7) for k, v in means.items()}
+    out["ledger"] = {k.removeprefix("spent/"): rounded(v or 0.0, 7) for k, v in means.items()}
     if diverged := [r.seed for r in runs if r.diverged]:
         out["diverged"] = diverged
     there = [m for m in metrics if any(m in r.columns for r in runs)]
-    return {**out, "curves": {m: [_points(r, m) for r in runs] for m in there}}
+    return {**out, "curves": {m: [points(r, m) for r in runs] for m in there}}
 
 
 def differs(claim: Claim, arm: str) -> dict[str, Any]:
@@ -207,13 +212,13 @@ def mean(values: Sequence[float | None]) -> float | None:
     return sum(there) / len(there) if there else None
 
 
-def _points(run: Evidence, metric: str) -> dict[str, list[float | None]]:
+def points(run: Evidence, metric: str) -> dict[str, list[float | None]]:
     """A curve as it is kept: every point, None for NaN; empty where a run ended before its first."""
     try:
         x, y = run.curve(metric)
     except KeyError:
         return {"x": [], "y": []}
-    return {"x": [float(f"{v:.7g}") for v in x], "y": [_rounded(float(v), 6) for v in y]}
+    return {"x": [float(f"{v:.7g}") for v in x], "y": [rounded(float(v), 6) for v in y]}
 
 
 def _told(rule: Any) -> dict[str, Any]:
@@ -234,10 +239,10 @@ def _plain(value: Any) -> Any:
 def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
     found = [f for f in found if f]  # a run that diverged has none
     names = found[0] if found else ()
-    return {n: _rounded(float(np.mean([f[n] for f in found]))) for n in names if all(n in f for f in found)}
+    return {n: rounded(float(np.mean([f[n] for f in found]))) for n in names if all(n in f for f in found)}
 
 
-def _rounded(value: float, digits: int = 5) -> float | None:
+def rounded(value: float, digits: int = 5) -> float | None:
     """To so many digits; None for what is no finite number, which JSON has not."""
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
@@ -246,12 +251,18 @@ def write(result: Mapping[str, Any], at: Path) -> Path:
     """`at`/claims/<family>/<method>.json, and the curves as `at`/plots/<family>/<method>.png."""
     from shuhari.tools.plot import bands
 
-    path = at / "claims" / f"{result['method']}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, [(json.dumps(_plain(result), indent=1, allow_nan=False) + "\n").encode()])
+    path = save(result, at)
     metrics = list(dict.fromkeys(m for arm in result["arms"].values() for m in arm["curves"]))
     if metrics:
         unit = next(iter(result["budget"] or {"steps": 0}))
         curves = {m: {name: arm["curves"].get(m, []) for name, arm in result["arms"].items()} for m in metrics}
         bands(curves, unit, at / "plots" / f"{result['method']}.png", f"{result['method']}: {result['verdict']}")
+    return path
+
+
+def save(result: Mapping[str, Any], at: Path) -> Path:
+    """The file alone."""
+    path = at / "claims" / f"{result['method']}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, [(json.dumps(_plain(result), indent=1, allow_nan=False) + "\n").encode()])
     return path

@@ -10,26 +10,22 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import shutil
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import get_context, parent_process
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from shuhari.claims.claim import ALIKE, BASELINE, METHOD, WARM, Claim, digest
+from shuhari.claims.pool import ClaimError, Progress, changed, drive
 from shuhari.claims.quantities import Evidence, Quantity, value
 from shuhari.claims.sources import modules, version
 from shuhari.config.overlay import budgets
 from shuhari.config.recipe import Recipe
+from shuhari.loop.machine import versions
 from shuhari.loop.progress import counts
-from shuhari.loop.resume import versions
 from shuhari.store.directory import Run
 from shuhari.store.files import LockedError, StoreError, locked, replace_file
 from shuhari.tools.doctor import usable_cores
@@ -37,11 +33,8 @@ from shuhari.tools.doctor import usable_cores
 CHANCE = "chance"  # the arm of one job: how the baseline scores before anything was learnt
 SCORES = "scores.json"  # in the folder of CHANCE: what was measured
 DIVERGED = "diverged.txt"  # in the folder of a run whose numbers ended in NaN: why
-PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "transformers", "tokenizers", "gymnasium", "python", "machine")
-
-
-class ClaimError(RuntimeError):
-    """A claim that could not be measured: a run failed, or the arms did not spend the same."""
+PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "transformers", "tokenizers", "gymnasium", "python", "machine",
+            "processor")  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +53,10 @@ class Job:
         return self.recipe.seed
 
     @property
+    def name(self) -> str:
+        return f"{self.arm} seed {self.seed}"
+
+    @property
     def done(self) -> bool:
         if self.arm == CHANCE:
             return (self.path / SCORES).is_file()
@@ -73,16 +70,48 @@ class Job:
     def diverged(self) -> bool:
         return (self.path / DIVERGED).is_file()
 
+    def share(self) -> float | None:
+        """How much of it is done, by its steps or by what it has spent; None where it has not begun."""
+        if not locked(self.path):
+            return None
+        try:
+            run = Run(self.path)
+            columns = run.metrics(after=run.step - 1)
+        except StoreError:  # it is just being made
+            return 0.0
+        steps = self.recipe.total
+        unit = "steps" if steps else next(iter(budgets(self.recipe.stages[-1])))
+        whole = steps or sum(budgets(stage).get(unit, 0) for stage in self.recipe.stages)
+        return min(1.0, spent(columns, unit)[-1] / whole) if columns["step"] else 0.0
 
-@dataclass(frozen=True)
-class Progress:
-    """How far a claim's runs are: `share` of all in [0, 1], what runs `now`, what was finished last."""
+    def make(self) -> str:
+        """In a worker: make the run, or finish it. What went wrong, "" where nothing did."""
+        from shuhari.api import train
 
-    share: float
-    done: int
-    total: int
-    now: str = ""
-    finished: str = ""
+        try:
+            while not self.done:
+                if changed() or own(self.recipe) != self.own:
+                    return "its source changed while the claim ran: give the command again"
+                try:
+                    if self.arm == CHANCE:
+                        _score(self)
+                    else:
+                        train(self.recipe, self.path, init=str(self.after.path) if self.after else "")
+                except LockedError:  # another claim makes the same run
+                    time.sleep(1.0)
+        except Exception as error:  # whatever it is: the others go on, and all are told of together
+            if self.done:  # another claim has just ended the same run
+                return ""
+            self.path.mkdir(parents=True, exist_ok=True)
+            if isinstance(error, FloatingPointError) and self.arm != WARM:
+                (self.path / DIVERGED).write_text(str(error), encoding="utf-8")
+            else:
+                (self.path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+                return f"{type(error).__name__}: {error} (traceback in error.txt there)"
+        if self.arm != WARM:  # of all others the curves are what a claim reads
+            shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
+        (self.path / "error.txt").unlink(missing_ok=True)
+        return ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,21 +155,20 @@ def make(
                 if quantity.trains and job.arm in (check.rule.arm, check.rule.against):
                     value(quantity, run, job.arm, i)
 
-    _drive(jobs, 1 if alone else workers or usable_cores(), tell, look)
-    evidence = {name: [seen[name, seed] for seed in claim.seeds] for name in claim.arms}
-    return Made(evidence, chance, Run(jobs[-1].path).get("made_with", {}))
+    drive(jobs, 1 if alone else workers or usable_cores(), tell, look)
+    found = {name: [seen[name, seed] for seed in claim.seeds] for name in claim.arms}
+    return Made(found, chance, Run(jobs[-1].path).get("made_with", {}))
 
 
 def planned(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
     """Every run of a claim, warm starts first, seed by seed so that a part of the work has whole pairs."""
-    made_with = versions()
-    core = _short(version(), *(f"{n} {made_with.get(n)}" for n in PACKAGES))
-    made_of = {id(recipe): _own(recipe) for recipe in claim.recipes.values()}
+    core = made_with()
+    made_of = {id(recipe): own(recipe) for recipe in claim.recipes.values()}
 
     def job(arm: str, recipe: Recipe, seed: int, after: Job | None = None) -> Job:
-        seeded, own = _seeded(recipe, seed), made_of[id(recipe)]
-        name = _short(digest(seeded), core, after.path.name if after else "", arm if alone else "", *own)
-        return Job(arm, seeded, root / {WARM: "warm", CHANCE: "chance"}.get(arm, "") / f"{name}-s{seed}", own, after)
+        run, parts = seeded(recipe, seed), made_of[id(recipe)]
+        name = named(digest(run), core, after.path.name if after else "", arm if alone else "", *parts)
+        return Job(arm, run, root / {WARM: "warm", CHANCE: "chance"}.get(arm, "") / f"{name}-s{seed}", parts, after)
 
     warm: dict[Path, Job] = {}  # what several arms start from is one job
     jobs: list[Job] = []
@@ -153,154 +181,24 @@ def planned(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
     return [*warm.values(), *jobs]
 
 
-def _short(*told: str) -> str:
+def made_with() -> str:
+    """A short name of what all runs here are made with: the core's source, packages, and the kind of processor."""
+    found = versions()
+    return named(version(), *(f"{n} {found.get(n)}" for n in PACKAGES))
+
+
+def named(*told: str) -> str:
     return hashlib.blake2b("\n".join(told).encode(), digest_size=8).hexdigest()
 
 
-def _seeded(recipe: Recipe, seed: int) -> Recipe:
+def seeded(recipe: Recipe, seed: int) -> Recipe:
     """A recipe of one run, without what changes nothing that is run."""
     tree = {k: v for k, v in recipe.tree.items() if k not in ("claim", "paper", "summary")}
     return Recipe("claim", tree).changed({"seed": seed, "threads": 1})
 
 
-def _own(recipe: Recipe) -> tuple[str, ...]:
+def own(recipe: Recipe) -> tuple[str, ...]:
     return tuple(" ".join(module) for module in modules([recipe]).items())
-
-
-# ------------------------------------------------------------------------------------------------ driving
-
-
-def _drive(jobs: Sequence[Job], workers: int, tell: Callable[[Progress], None], look: Callable[[Job], None]) -> None:
-    """Make the jobs that are not done; `look` at each that is."""
-    left = [j for j in jobs if not j.done]
-    for job in jobs:
-        if job not in left:
-            look(job)
-    total, failed, alike = len(jobs), dict[Job, str](), False
-    tell(Progress((total - len(left)) / total, total - len(left), total))
-    if not left:
-        return
-    count, spawn = min(workers, len(left)), get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=spawn, initializer=_begin, initargs=(version(),)) as pool:
-        flying: dict[Future[str], Job] = {}
-        try:
-            while flying or (left and not alike):
-                lost = [j for j in left if j.after in failed]
-                failed |= dict.fromkeys(lost, "its warm start failed")
-                left = [j for j in left if j not in lost]
-                for job in () if alike else _ready(left, flying):
-                    if len(flying) < 2 * workers:  # so that no worker waits, and a stop leaves little behind
-                        left.remove(job)
-                        flying[pool.submit(work, job)] = job
-                ended, _ = wait(flying, timeout=1.0, return_when=FIRST_COMPLETED)
-                for future in ended:
-                    job = flying.pop(future)
-                    try:
-                        error = future.result()
-                    except BrokenProcessPool as died:
-                        told = f"a worker died in {job.arm} seed {job.seed} (out of memory?): {died}"
-                        raise ClaimError(told) from died
-                    if error:
-                        alike = alike or error in failed.values()  # no bad luck of one run, so of all
-                        failed[job] = error
-                    else:
-                        look(job)
-                    why = f": failed, {error}" if error else ""
-                    tell(_progress(jobs, left, flying, f"{job.arm} seed {job.seed}{why}"))
-                if not ended:
-                    tell(_progress(jobs, left, flying))
-        except BaseException:
-            processes = list((pool._processes or {}).values())
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in processes:
-                process.terminate()  # a run that is killed goes on from its last checkpoint
-            raise
-    if failed:
-        runs = {e: [f"{j.arm} seed {j.seed} ({j.path})" for j in failed if failed[j] == e] for e in failed.values()}
-        told = "\n".join(f"  {', '.join(names)}: {error}" for error, names in runs.items())
-        stopped = "; two for one reason, so no others were begun" if left else ""
-        raise ClaimError(f"{len(failed)} of {total} runs failed{stopped}:\n{told}")
-
-
-def _ready(left: Sequence[Job], flying: Mapping[Any, Job]) -> list[Job]:
-    """What can be started: its warm start is there, and no other job makes the same run."""
-    taken, out = {job.path for job in flying.values()}, []
-    for job in left:
-        if (job.after is None or job.after.done) and job.path not in taken:
-            taken.add(job.path)
-            out.append(job)
-    return out
-
-
-def _progress(jobs: Sequence[Job], left: Sequence[Job], flying: Mapping[Any, Job], finished: str = "") -> Progress:
-    done = len(jobs) - len(left) - len(flying)
-    running = [(j, _share(j)) for j in flying.values() if locked(j.path)]
-    share = (done + sum(s for _, s in running)) / len(jobs)
-    return Progress(share, done, len(jobs), "; ".join(f"{j.arm} s{j.seed} {s:.0%}" for j, s in running), finished)
-
-
-def _share(job: Job) -> float:
-    """How much of a run is done, by its steps or by what its last stage has spent."""
-    try:
-        run = Run(job.path)
-        columns = run.metrics(after=run.step - 1)
-    except StoreError:  # it is just being made
-        return 0.0
-    steps = job.recipe.total
-    unit = "steps" if steps else next(iter(budgets(job.recipe.stages[-1])))
-    whole = steps or sum(budgets(stage).get(unit, 0) for stage in job.recipe.stages)
-    return min(1.0, spent(columns, unit)[-1] / whole) if columns["step"] else 0.0
-
-
-_CHANGED: list[str] = []  # in a worker: whether it has imported another source than the claim's
-
-
-def _begin(core: str) -> None:
-    """In a worker: import all that a run may need, so that what is edited from now on is not run; and end with the
-    parent, however that ends (a run that is killed goes on from its last checkpoint)."""
-    from shuhari.registry import entries
-
-    Thread(target=_follow, daemon=True).start()
-    entries()
-    if version() != core:
-        _CHANGED.append(core)
-
-
-def _follow() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def work(job: Job) -> str:
-    """In a worker: make one run, or finish it. What went wrong, "" where nothing did."""
-    from shuhari.api import train
-
-    try:
-        while not job.done:
-            if _CHANGED or _own(job.recipe) != job.own:
-                return "its source changed while the claim ran: give the command again"
-            try:
-                if job.arm == CHANCE:
-                    _score(job)
-                else:
-                    train(job.recipe, job.path, init=str(job.after.path) if job.after else "")
-            except LockedError:  # another claim makes the same run
-                time.sleep(1.0)
-    except Exception as error:  # whatever it is: the others go on, and all are told of together
-        if job.done:  # another claim has just ended the same run
-            return ""
-        job.path.mkdir(parents=True, exist_ok=True)
-        if isinstance(error, FloatingPointError) and job.arm != WARM:
-            (job.path / DIVERGED).write_text(str(error), encoding="utf-8")
-        else:
-            (job.path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
-            return f"{type(error).__name__}: {error} (traceback in error.txt there)"
-    if job.arm != WARM:  # of all others the curves are what a claim reads
-        shutil.rmtree(job.path / "checkpoints", ignore_errors=True)
-    (job.path / "error.txt").unlink(missing_ok=True)
-    return ""
 
 
 def _score(job: Job) -> None:
@@ -321,7 +219,11 @@ def _score(job: Job) -> None:
 def read(job: Job, claim: Claim) -> Evidence:
     """The evidence of a run that is done."""
     run = Run(job.path)
-    columns, before = run.metrics(), dict((run.summary or {}).get("before") or {})
+    return evidence(job, claim, run.metrics(), dict((run.summary or {}).get("before") or {}))
+
+
+def evidence(job: Job, claim: Claim, columns: Mapping[str, Sequence[Any]], before: Mapping[str, float]) -> Evidence:
+    """What a run tells, of its metrics so far and its scores when its last stage began."""
     assert claim.budget is not None  # of a claim that trains
     unit, amount = claim.budget
     used = spent(columns, unit)

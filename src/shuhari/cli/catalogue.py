@@ -40,6 +40,8 @@ def _verdict(method: Any) -> str | None:
         return None
     if method.verdict is None:
         return "not measured" if load(method.name).tree.get("claim") else None
+    if method.stale:
+        return f"{method.verdict} (stale)"
     kept = result(method.name)
     return f"{method.verdict} (older core)" if kept is not None and older(kept["hashes"]) else method.verdict
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,7 +17,7 @@ import typer
 from shuhari.cli.text import as_json, note, number, say, table
 
 if TYPE_CHECKING:
-    from shuhari.claims.runs import Progress
+    from shuhari.claims.pool import Progress
 
 QUIET = 15.0  # seconds between two lines where the output is no terminal
 WORDS = {"up": "above", "down": "below", "not lower": "not lower than", "not higher": "not higher than"}
@@ -28,6 +30,8 @@ def claim(
     stale: Annotated[bool, typer.Option("--stale", help="Only those, or of all, whose result is out of date.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Print the results that are kept; run nothing.")] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="Show arms, budget and checks; run nothing.")] = False,
+    prove: Annotated[bool, typer.Option("--prove", help="Try whether results that are out of date stand.")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="With --prove: one seed of every arm to its end.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Processes (0: one a core).")] = 0,
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
     runs: Annotated[Path, typer.Option(help="Where runs are made; what is there is used again.")] = Path("runs/claims"),
@@ -36,21 +40,28 @@ def claim(
     """Measure the claims of recipes: both arms over common seeds, a paired interval, and a verdict.
 
     A claim that was stopped goes on where it stood. Results go to OUT/claims/<family>/<method>.json, curves to
-    OUT/plots/<family>/<method>.png.
+    OUT/plots/<family>/<method>.png. With --prove a part of every arm is made again: where it is the same bit for bit the
+    result stands; where it is not, the result says that it is stale.
 
     Example: shuhari claim rlvr/pacs
     """
     from shuhari.claims.claim import read
+    from shuhari.claims.pool import ClaimError
     from shuhari.claims.result import write
-    from shuhari.claims.runs import ClaimError
     from shuhari.config.overlay import RecipeError
 
-    named = _stale(out, recipes) if stale else list(dict.fromkeys(recipes or []))
+    named = _stale(out, recipes) if stale or (prove and not recipes) else list(dict.fromkeys(recipes or []))
     if not named:
-        if not stale:
+        if not stale and not prove:
             raise typer.BadParameter("which recipe? `shuhari methods` lists them; --stale takes what is out of date")
         say("every result is up to date")
         return
+    if prove:
+        from shuhari.cli.proving import prove as proving
+
+        with _ended_by_sigterm():
+            stand = proving(named, out, runs, whole=whole, workers=workers, json=json, telling=_told)
+        raise typer.Exit(0 if stand else 1)
     if show:
         _kept(named, out, json)
         return
@@ -96,7 +107,7 @@ def _measured(one: Any, workers: int, root: Path, out: Path) -> dict[str, Any]:
 
     quantities, told, before = quantities_of(one), hashes(one), None if one.smoke else kept(one.name, out / "claims")
     try:
-        with _told(one.name) as tell:
+        with _told(one.name) as tell, _ended_by_sigterm():
             made = make(one, quantities, root, workers=workers, tell=tell)
     except KeyboardInterrupt:
         note(f"stopped; the runs that were made are in {root}, and the same command goes on")
@@ -170,12 +181,27 @@ def _stale(out: Path, given: list[str] | None) -> list[str]:
             continue
         if result is None and not given:
             continue
-        reason = "not measured" if result is None else why(read(name), result)
+        reason = "not measured" if result is None else result.get("stale", "") or why(read(name), result)
         reason = reason or ("older core" if result is not None and older(result["hashes"]) else "")
         if reason:
             note(f"{name}: {reason}")
             found.append(name)
     return found
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends what is inside as an interrupt does, so that workers end and nothing is left behind."""
+
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop) if current_thread() is main_thread() else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

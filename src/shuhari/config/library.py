@@ -23,14 +23,15 @@ RESULT = 1  # the format of results of claims
 
 @dataclass(frozen=True)
 class Method:
-    """A recipe that is there. `paper`: its number in the catalogue, several, or None; `verdict`: of its claim;
-    `problem`: why it, or the whole family of another package, cannot be read."""
+    """A recipe that is there. `paper`: its number in the catalogue, several, or None; `verdict`: of its claim,
+    and why that is `stale`, where the result says so; `problem`: why it, or the whole family of another package, cannot be read."""
 
     name: str
     family: str
     paper: int | list[int] | None = None
     summary: str = ""
     verdict: str | None = None
+    stale: str = ""
     problem: str | None = None
 
 
@@ -102,7 +103,7 @@ def _judged(method: Method) -> Method:
         kept = result(method.name)
     except RecipeError as error:
         return replace(method, problem=str(error))
-    return method if kept is None else replace(method, verdict=kept["verdict"])
+    return method if kept is None else replace(method, verdict=kept["verdict"], stale=kept.get("stale", ""))
 
 
 def results() -> File:

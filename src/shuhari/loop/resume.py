@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from torch import get_num_threads
 
 from shuhari.config.recipe import Recipe, RecipeError, apart, dump, spreads
 from shuhari.data import Trajectory
 from shuhari.loop import state
 from shuhari.loop.context import Context
 from shuhari.loop.evaluation import LastScores, basis
+from shuhari.loop.machine import versions
 from shuhari.loop.roles import load_weights, weights
 from shuhari.ports import ability
 from shuhari.profile import spanned
@@ -158,16 +154,6 @@ def open_store(path: Path, recipe: Recipe, *, keep: int, origin: str = "") -> St
         store.note("spread", {key: list(values) for key, values in changed.items()})
         store.write_text("recipe.toml", text)
     return store
-
-
-def versions() -> dict[str, Any]:
-    """What the bits of a run depend on, beside its recipe."""
-    names = ("shuhari", "torch", "numpy", "scipy", "scikit-learn", "transformers", "tokenizers", "gymnasium")
-    found = {}
-    for name in names:
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return {**found, "python": platform.python_version(), "machine": platform.machine(), "threads": get_num_threads()}
 
 
 def shown(ctx: Context, n: int) -> list[dict[str, Any]]:

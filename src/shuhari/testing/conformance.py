@@ -171,6 +171,7 @@ def _draw(self: Any, call: Callable[..., Any], ctx: Any) -> Iterator[Batch]:
 
 # ---------------------------------------------------------------- every call of a run
 
+
 @contextmanager
 def watched(run: Run) -> Iterator[None]:
     """While this holds, every call of a component of the run is looked at."""

@@ -93,4 +93,3 @@ def context(
             raise TypeError(f"a context has no {name!r}: expected one of {', '.join(sorted(vars(ctx)))}")
         setattr(ctx, name, value)
     return ctx
-

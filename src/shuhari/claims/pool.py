@@ -1,0 +1,172 @@
+"""Work of claims in processes, one a core: what waits for other work, what fails, what is told of it.
+
+A worker imports all that a run may need before it begins, so that what is edited meanwhile is not run, and ends with
+the parent, however that ends: work that is killed goes on from where it last saved.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from threading import Thread
+from typing import Any, Protocol, TypeVar
+
+from shuhari.claims.sources import version
+
+
+class ClaimError(RuntimeError):
+    """A claim that could not be measured: a run failed, or the arms did not spend the same."""
+
+
+class Work(Protocol):
+    """One thing to be done, in a folder of its own that says whether it is. `after`: what must be done before."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def after(self) -> Work | None: ...
+
+    @property
+    def done(self) -> bool: ...
+
+    def share(self) -> float | None:
+        """How much of it is done, in [0, 1]; None where it has not begun."""
+
+    def make(self) -> str:
+        """In a worker: do it, or go on with it. What went wrong, "" where nothing did."""
+
+
+W = TypeVar("W", bound=Work)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far the work is: `share` of all in [0, 1], what runs `now`, what was finished last."""
+
+    share: float
+    done: int
+    total: int
+    now: str = ""
+    finished: str = ""
+
+
+def drive(
+    jobs: Sequence[W],
+    workers: int,
+    tell: Callable[[Progress], None] = lambda _: None,
+    look: Callable[[W], None] = lambda _: None,
+    *,
+    patient: bool = False,
+) -> None:
+    """Do what is not done; `look` at each that is. What others wait for is done where one of them is left. ClaimError
+    where something fails, when the others are done, or, if not `patient`, those begun where two fail alike."""
+    left = [j for j in jobs if not j.done]
+    asked = {j.path for job in left for j in _before(job)}
+    ends = {j.path for j in jobs} - {j.path for job in jobs for j in _before(job)}
+    left = [j for j in left if j.path in asked | ends]
+    for job in jobs:
+        if job not in left:
+            look(job)
+    total, failed, alike = len(jobs), dict[W, str](), False
+    tell(Progress((total - len(left)) / max(total, 1), total - len(left), total))
+    if not left:
+        return
+    count, spawn = min(workers, len(left)), get_context("spawn")
+    with ProcessPoolExecutor(count, mp_context=spawn, initializer=_begin, initargs=(version(),)) as pool:
+        flying: dict[Future[str], W] = {}
+        try:
+            while flying or (left and not alike):
+                lost = [j for j in left if any(j.after is f for f in failed)]
+                failed |= dict.fromkeys(lost, "its warm start failed")
+                left = [j for j in left if j not in lost]
+                for job in () if alike else _ready(left, flying):
+                    if len(flying) < 2 * workers:  # so that no worker waits, and a stop leaves little behind
+                        left.remove(job)
+                        flying[pool.submit(_make, job)] = job
+                ended, _ = wait(flying, timeout=1.0, return_when=FIRST_COMPLETED)
+                for future in ended:
+                    job = flying.pop(future)
+                    try:
+                        error = future.result()
+                    except BrokenProcessPool as died:
+                        told = f"a worker died in {job.name} (out of memory?): {died}"
+                        raise ClaimError(told) from died
+                    if error:
+                        alike = not patient and (alike or error in failed.values())  # of all, and no bad luck of one
+                        failed[job] = error
+                    else:
+                        look(job)
+                    why = f": failed, {error}" if error else ""
+                    tell(_progress(jobs, left, flying, f"{job.name}{why}"))
+                if not ended:
+                    tell(_progress(jobs, left, flying))
+        except BaseException:
+            processes = list((pool._processes or {}).values())
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
+                process.terminate()  # a run that is killed goes on from its last checkpoint
+            raise
+    if failed:
+        runs = {e: [f"{j.name} ({j.path})" for j in failed if failed[j] == e] for e in failed.values()}
+        told = "\n".join(f"  {', '.join(names)}: {error}" for error, names in runs.items())
+        stopped = "; two for one reason, so no others were begun" if left else ""
+        raise ClaimError(f"{len(failed)} of {total} runs failed{stopped}:\n{told}")
+
+
+def _before(job: Work) -> list[Work]:
+    """What a job waits for, and what that waits for."""
+    return [] if job.after is None else [job.after, *_before(job.after)]
+
+
+def _ready(left: Sequence[W], flying: Mapping[Any, W]) -> list[W]:
+    """What can be started: what it waits for is done, and no other job does the same."""
+    taken, out = {job.path for job in flying.values()}, []
+    for job in left:
+        if (job.after is None or job.after.done) and job.path not in taken:
+            taken.add(job.path)
+            out.append(job)
+    return out
+
+
+def _progress(jobs: Sequence[W], left: Sequence[W], flying: Mapping[Any, W], finished: str = "") -> Progress:
+    done = len(jobs) - len(left) - len(flying)
+    running = [(j, s) for j in flying.values() if (s := j.share()) is not None]
+    share = (done + sum(s for _, s in running)) / len(jobs)
+    return Progress(share, done, len(jobs), "; ".join(f"{j.name} {s:.0%}" for j, s in running), finished)
+
+
+_CHANGED: list[str] = []  # in a worker: whether it has imported another source than the claim's
+
+
+def changed() -> bool:
+    """In a worker: whether the core is no longer the one that the work was planned with."""
+    return bool(_CHANGED)
+
+
+def _make(job: Work) -> str:
+    return job.make()
+
+
+def _begin(core: str) -> None:
+    from shuhari.registry import entries
+
+    Thread(target=_follow, daemon=True).start()
+    entries()
+    if version() != core:
+        _CHANGED.append(core)
+
+
+def _follow() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

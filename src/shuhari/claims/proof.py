@@ -1,0 +1,268 @@
+"""Proof that a result stands though code has changed: a part of every arm is made again, and is the same bit for bit.
+
+Of one seed: what an arm starts from anew, then the arm until each of its curves has a second point (or to its end).
+Each point must be the stored one, to the last digit that is kept, and each reported number that of the run itself,
+where that is still there. Simulations are computed again for all seeds. What depends on the clock cannot be proved:
+there the modules must be unchanged.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from shuhari.claims.claim import Claim
+from shuhari.claims.pool import ClaimError, Progress, Work, changed, drive
+from shuhari.claims.result import hashes, points, quantities_of, restated, rounded, values
+from shuhari.claims.runs import PACKAGES, Job, Made, evidence, named, own, planned
+from shuhari.claims.sources import changed as changed_modules
+from shuhari.data import EMPTY
+from shuhari.loop.machine import processor, versions
+from shuhari.store.directory import Run
+from shuhari.store.files import StoreError, replace_file
+from shuhari.tools.doctor import usable_cores
+
+FILE = "replay.json"  # in the folder of a replay: what it reported
+POINTS = 2  # of each curve, at least, its start among them
+CLOCK = ("wall", "seconds", "speed/", "engine/seconds")  # what no two runs report alike
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What came of it: whether the result `stands` (None: that cannot be told here), and `why` not; arm -> `steps` that
+    were made again, and how many `points` were compared."""
+
+    stands: bool | None
+    why: str = ""
+    steps: Mapping[str, int] = EMPTY
+    points: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """A part of an arm's run, made again: until each of `wanted` was reported so often; without any, all of it."""
+
+    job: Job
+    path: Path
+    wanted: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def after(self) -> Job | None:
+        return self.job.after
+
+    @property
+    def name(self) -> str:
+        return f"replay of {self.job.name}"
+
+    @property
+    def done(self) -> bool:
+        return (self.path / FILE).is_file()
+
+    def share(self) -> float | None:
+        return 0.0 if self.path.is_dir() else None
+
+    def make(self) -> str:
+        """In a worker: what `Job.make` does, up to where enough was reported."""
+        from shuhari.api import initial
+        from shuhari.loop.study import train
+
+        origin, at = str(self.after.path) if self.after else "", self.path / "run"
+        try:
+            if changed() or own(self.job.recipe) != self.job.own:
+                return "its source changed meanwhile: give the command again"
+            seen: dict[str, int] = {}
+            shutil.rmtree(self.path, ignore_errors=True)
+            reports = train(self.job.recipe, at, init=initial(origin), origin=origin)
+            for report in reports:
+                row = "study" not in self.job.recipe.tree or report["stage"] == "study"
+                for name in report if row else ():
+                    seen[name] = seen.get(name, 0) + 1
+                if self.wanted and all(seen.get(n, 0) >= times for n, times in self.wanted.items()):
+                    break
+            reports.close()  # type: ignore[attr-defined]
+            found = {"columns": Run(at).metrics(), "before": self._before(at)}
+        except FloatingPointError:
+            found = {"columns": Run(at).metrics(), "before": {}}
+        except Exception as error:
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+            return f"{type(error).__name__}: {error} (traceback in error.txt there)"
+        replace_file(self.path / FILE, [json.dumps(found).encode()])
+        shutil.rmtree(at, ignore_errors=True)
+        return ""
+
+    def _before(self, at: Path) -> dict[str, float]:
+        """What the run at `at` scored when its last stage began, if it has."""
+        run, stages = Run(at), self.job.recipe.stages
+        last = "study" not in self.job.recipe.tree and run.metrics()["stage"][-1] == stages[-1]["name"]
+        return dict(run.load()["progress"]["before"]) if last else {}
+
+
+def prove(
+    claims: Sequence[tuple[Claim, Mapping[str, Any]]],
+    root: Path,
+    *,
+    whole: bool = False,
+    workers: int = 0,
+    tell: Callable[[Progress], None] = lambda _: None,
+) -> list[Proof | ClaimError]:
+    """For each claim and its result whether it stands, proved by runs under `root`. whole: one seed of every arm to its
+    end. Runs that results name and that are still there are found again by the claims that stand. In the place of a
+    proof the error, where something could not be run."""
+    replays = [_replays(claim, result, root.resolve(), whole) for claim, result in claims]
+    jobs: dict[Path, Work] = {}
+    for replay in [r for each in replays for r in each.values() if not isinstance(r, str)]:
+        if replay.after is not None:
+            jobs.setdefault(replay.after.path, replay.after)
+        jobs.setdefault(replay.path, replay)
+    with suppress(ClaimError):  # told of by claim, below
+        drive(sorted(jobs.values(), key=lambda j: j.after is not None), workers or usable_cores(), tell, patient=True)
+    out: list[Proof | ClaimError] = []
+    for (claim, result), each in zip(claims, replays, strict=True):
+        if lost := [r for r in each.values() if isinstance(r, Replay) and not r.done]:
+            out.append(ClaimError("; ".join(f"{r.name}: {_error(r)}" for r in lost)))
+            continue
+        proof = _judged(claim, result, each, root.resolve())
+        if proof.stands and result["versions"].get("processor") == processor():
+            _found_again(claim, result, root.resolve())
+        out.append(proof)
+    return out
+
+
+def _error(replay: Replay) -> str:
+    files = [w.path / "error.txt" for w in (replay, replay.after) if w is not None]
+    told = [f.read_text(encoding="utf-8").rstrip().rpartition("\n")[2] for f in files if f.is_file()]
+    return f"{told[0]} ({replay.path})" if told else "it was not made"
+
+
+def _replays(claim: Claim, result: Mapping[str, Any], root: Path, whole: bool) -> dict[str, Replay | str]:
+    """arm -> what is made of it again, or why that is nothing."""
+    if restated(claim, result) or any(q.alone for q in quantities_of(claim)):
+        return {}
+    out: dict[str, Replay | str] = {}
+    there = {(job.arm, job.seed): job for job in planned(claim, root)} if claim.arms else {}
+    for name, arm in result["arms"].items():
+        curves, seeds = arm["curves"], [s for s in result["seeds"] if s not in arm.get("diverged", ())]
+        if _by_clock(claim.arms[name]):
+            out[name] = "its rollouts lag by the real clock"
+        elif not curves or not seeds:
+            out[name] = "it keeps no curve"
+        else:
+            i, job = result["seeds"].index(seeds[0]), there[name, seeds[0]]
+            starts = {m: m.startswith("evaluate/") and c[i]["x"][:1] == [0.0] for m, c in curves.items()}
+            times = {m: min(len(c[i]["x"]), POINTS) - starts[m] for m, c in curves.items()}
+            wanted = {} if whole else times
+            mark = named(job.path.name, *(f"{m} {n}" for m, n in sorted(wanted.items())))
+            out[name] = Replay(job, root / "replays" / f"{mark}-s{job.seed}", wanted)
+    return out
+
+
+def _by_clock(recipe: Any) -> bool:
+    """Whether a run lags behind its learner by the real clock, and so does not repeat itself."""
+    engines = [stage.get("engine", EMPTY) for stage in recipe.stages]
+    return any(e.get("staleness", 0) and not e.get("virtual") for e in engines)
+
+
+def _judged(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Replay | str], root: Path) -> Proof:
+    if why := restated(claim, result):
+        return Proof(False, why)
+    now, clock = hashes(claim), [f"arm {name!r}: {why}" for name, why in replays.items() if isinstance(why, str)]
+    if any(q.alone for q in quantities_of(claim)):
+        clock.append("it compares speeds")
+    if clock:
+        if why := changed_modules(result["hashes"]["modules"], {**now["shared"], **now["modules"]}):
+            return Proof(False, f"{why}, and nothing but measuring can tell what of it: {clock[0]}")
+        return Proof(None, f"{clock[0]}: bits prove nothing here")
+    steps, compared, why = dict[str, int](), 0, _simulated(claim, result)
+    for name, replay in replays.items():
+        assert isinstance(replay, Replay)
+        told = json.loads((replay.path / FILE).read_text())
+        run = evidence(replay.job, claim, told["columns"], told["before"])
+        steps[name] = len(run.spent)
+        i = result["seeds"].index(replay.job.seed)
+        for metric, curves in result["arms"][name]["curves"].items():
+            there = points(run, metric)
+            compared += len(there["x"])
+            why = why or _apart(metric, curves[i], there, whole=not replay.wanted)
+        why = why or _unlike(told["columns"], root / result["arms"][name]["runs"][i])
+        if why and not why.startswith("arm "):
+            why = f"arm {name!r}, seed {replay.job.seed}: {why}"
+    if not why:
+        return Proof(True, "", steps, compared)
+    then, here = result["versions"], versions()
+    other = [f"{p} {then[p]} there, {here.get(p)} here" for p in PACKAGES if p in then and then[p] != here.get(p)]
+    if other:
+        return Proof(None, f"{why}; but it was measured elsewhere ({', '.join(other)})", steps, compared)
+    return Proof(False, why, steps, compared)
+
+
+def _simulated(claim: Claim, result: Mapping[str, Any]) -> str:
+    """Where a simulation no longer gives what is stored."""
+    for i, (check, quantity) in enumerate(zip(claim.checks, quantities_of(claim), strict=True)):
+        if not quantity.trains:
+            now = [rounded(v) for v in values(quantity, check.rule.arm, claim, Made(), i)]
+            then = result["checks"][i]["values"][check.rule.arm]
+            if now != then:
+                at = next(k for k, (a, b) in enumerate(zip(then, now, strict=True)) if a != b)
+                return f"check {i}, seed {claim.seeds[at]}: simulated {then[at]} then, {now[at]} now"
+    return ""
+
+
+def _apart(metric: str, then: Mapping[str, Any], now: Mapping[str, Any], *, whole: bool) -> str:
+    """Where a replayed curve leaves the stored one; "" where it does not, and has as many points as it should."""
+    n = len(then["x"]) if whole else min(POINTS, len(then["x"]))
+    if len(now["x"]) < n or len(now["x"]) > len(then["x"]):
+        return f"{metric} has {len(now['x'])} points now, of {len(then['x'])} then"
+    for x, y, x_now, y_now in zip(then["x"], then["y"], now["x"], now["y"], strict=False):
+        if (x, y) != (x_now, y_now):
+            return f"{metric} at {x:g} was {y}, and is {y_now} at {x_now:g}"
+    return ""
+
+
+def _unlike(columns: Mapping[str, Sequence[Any]], path: Path) -> str:
+    """The first number that a replay reports otherwise than the run at `path`, if that is still there."""
+    try:
+        there = Run(path).metrics()
+    except StoreError:
+        return ""
+    for i, step in enumerate(columns["step"][: len(there["step"])]):
+        for name in columns:
+            if name in there and not name.startswith(CLOCK) and repr(there[name][i]) != repr(columns[name][i]):
+                return f"{name} at step {step} was {there[name][i]}, and is {columns[name][i]}"
+    return ""
+
+
+def _found_again(claim: Claim, result: Mapping[str, Any], root: Path) -> None:
+    """Let the names that runs have now lead to those that a result stands on."""
+    jobs = {(job.arm, job.seed): job.path for job in planned(claim, root)} if claim.arms else {}
+    for arm, kept in result["arms"].items():
+        for seed, name in zip(result["seeds"], kept["runs"], strict=False):
+            old, new = root / name, jobs[arm, seed]
+            if old.is_dir() and old != new and not new.exists():
+                new.unlink(missing_ok=True)
+                new.symlink_to(old.resolve(), target_is_directory=True)
+
+
+def settled(claim: Claim, result: Mapping[str, Any], proof: Proof) -> dict[str, Any]:
+    """The result with what the proof says of it, and nothing else changed: where it stands, what it hangs on now and
+    `proved`; else `stale`, and why."""
+    rest = {k: v for k, v in result.items() if k != "stale"}
+    if proof.stands is None:
+        return dict(result)
+    if not proof.stands:
+        return {**rest, "stale": proof.why}
+    then, now = result["hashes"], hashes(claim)
+    used = {**now["shared"], **now["modules"]}
+    mine = {name: d for name, d in used.items() if name in then["modules"] or name in now["modules"]}
+    shared = {name: d for name, d in used.items() if name not in mine}
+    new = {**then, "modules": mine, "shared": shared, "core": now["core"]}
+    told = {"from": then["core"], "to": now["core"], "date": date.today().isoformat(), "steps": dict(proof.steps)}
+    told |= {"points": proof.points, "processor": processor()}
+    return {**rest, "hashes": new, "proved": told}

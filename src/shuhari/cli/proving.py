@@ -1,0 +1,59 @@
+"""`claim --prove`: whether results stand though code has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from shuhari.cli.text import as_json, note, say
+
+Telling = Callable[[str], AbstractContextManager[Callable[[Any], None]]]
+
+
+def prove(
+    named: Sequence[str], out: Path, runs: Path, *, whole: bool, workers: int, json: bool, telling: Telling
+) -> bool:
+    """Prove the results of recipes under `out`, and write what came of it. Whether all stand."""
+    from shuhari.claims.claim import read
+    from shuhari.claims.pool import ClaimError
+    from shuhari.claims.proof import Proof, prove, settled
+    from shuhari.claims.result import kept, save
+
+    found: list[tuple[Any, Any]] = []
+    for name in named:
+        claim = read(name)
+        result = kept(claim.name, out / "claims")
+        if result is None:
+            note(f"{claim.name}: not measured, so there is nothing to prove")
+            continue
+        found.append((claim, result))
+    runs.mkdir(parents=True, exist_ok=True)
+    with telling("proof") as each:
+        proofs = prove(found, runs, whole=whole, workers=workers, tell=each)
+    told, stand = {}, len(found) == len(named)
+    for (claim, result), proof in zip(found, proofs, strict=True):
+        words = _words(proof)
+        told[claim.name] = words
+        stand &= isinstance(proof, Proof) and proof.stands is True
+        if isinstance(proof, ClaimError):
+            note(f"{claim.name}: {words}")
+            continue
+        save(settled(claim, result, proof), out)
+        if not json:
+            say(f"{claim.name}: {words}")
+    if json:
+        as_json(told)
+    return stand
+
+
+def _words(proof: Any) -> str:
+    if isinstance(proof, Exception):
+        return f"not proved, for it does not run: {proof}"
+    if proof.stands is None:
+        return f"left as it is: {proof.why}"
+    if not proof.stands:
+        return f"stale: {proof.why}"
+    steps = ", ".join(f"{arm} {n}" for arm, n in proof.steps.items())
+    return f"stands: {proof.points} numbers are the same{f' (steps: {steps})' if steps else ''}"

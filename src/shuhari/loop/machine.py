@@ -1,0 +1,41 @@
+"""What the bits of a run depend on beside its recipe: versions of packages, threads, and the kind of processor."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("shuhari", "torch", "numpy", "scipy", "scikit-learn", "transformers", "tokenizers", "gymnasium")
+CHOOSE = ("sse4", "avx", "fma", "amx", "f16c", "bmi", "asimd", "sve")  # instructions by which libraries choose kernels
+
+
+def versions() -> dict[str, Any]:
+    """What a run was made with."""
+    found: dict[str, Any] = {}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    there = {"python": platform.python_version(), "machine": platform.machine(), "processor": processor()}
+    return {**found, **there, "threads": torch.get_num_threads()}
+
+
+@cache
+def processor() -> str:
+    """The kind of processor: maker, family and model, the instructions that torch uses, and a digest of those that
+    decide which kernels libraries run. Where the system does not tell, what Python knows."""
+    facts: dict[str, str] = {}
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines():
+            key, _, value = line.partition(":")
+            facts[key.strip()] = value.strip()
+    kind = " ".join(facts[k] for k in ("vendor_id", "cpu family", "model") if k in facts) or platform.processor()
+    flags = sorted(f for f in facts.get("flags", facts.get("Features", "")).split() if f.startswith(CHOOSE))
+    mark = hashlib.blake2b(" ".join(flags).encode(), digest_size=3).hexdigest()
+    return f"{kind} {torch.backends.cpu.get_cpu_capability()} {mark}".strip()
