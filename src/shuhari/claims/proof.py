@@ -49,6 +49,7 @@ class Proof:
 class Replay:
     """A part of an arm's run, made again: until each of `wanted` was reported so often; without any, all of it."""
 
+    claim: str
     job: Job
     path: Path
     wanted: Mapping[str, int] = field(default_factory=dict)
@@ -59,7 +60,7 @@ class Replay:
 
     @property
     def name(self) -> str:
-        return f"replay of {self.job.name}"
+        return f"{self.claim} {self.job.name}"
 
     @property
     def done(self) -> bool:
@@ -160,7 +161,7 @@ def _replays(claim: Claim, result: Mapping[str, Any], root: Path, whole: bool) -
             times = {m: min(len(c[i]["x"]), POINTS) - starts[m] for m, c in curves.items()}
             wanted = {} if whole else times
             mark = named(job.path.name, *(f"{m} {n}" for m, n in sorted(wanted.items())))
-            out[name] = Replay(job, root / "replays" / f"{mark}-s{job.seed}", wanted)
+            out[name] = Replay(claim.name, job, root / "replays" / f"{mark}-s{job.seed}", wanted)
     return out
 
 
@@ -180,7 +181,8 @@ def _judged(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Repla
         if why := changed_modules(result["hashes"]["modules"], {**now["shared"], **now["modules"]}):
             return Proof(False, f"{why}, and nothing but measuring can tell what of it: {clock[0]}")
         return Proof(None, f"{clock[0]}: bits prove nothing here")
-    steps, compared, why = dict[str, int](), 0, _simulated(claim, result)
+    steps, why = dict[str, int](), _simulated(claim, result)
+    compared = len(claim.seeds) * sum(not q.trains for q in quantities_of(claim))
     for name, replay in replays.items():
         assert isinstance(replay, Replay)
         told = json.loads((replay.path / FILE).read_text())
@@ -191,7 +193,8 @@ def _judged(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Repla
             there = points(run, metric)
             compared += len(there["x"])
             why = why or _apart(metric, curves[i], there, whole=not replay.wanted)
-        why = why or _unlike(told["columns"], root / result["arms"][name]["runs"][i])
+        if runs := result["arms"][name].get("runs"):
+            why = why or _unlike(told["columns"], root / runs[i])
         if why and not why.startswith("arm "):
             why = f"arm {name!r}, seed {replay.job.seed}: {why}"
     if not why:
@@ -243,7 +246,7 @@ def _found_again(claim: Claim, result: Mapping[str, Any], root: Path) -> None:
     """Let the names that runs have now lead to those that a result stands on."""
     jobs = {(job.arm, job.seed): job.path for job in planned(claim, root)} if claim.arms else {}
     for arm, kept in result["arms"].items():
-        for seed, name in zip(result["seeds"], kept["runs"], strict=False):
+        for seed, name in zip(result["seeds"], kept.get("runs", ()), strict=False):
             old, new = root / name, jobs[arm, seed]
             if old.is_dir() and old != new and not new.exists():
                 new.unlink(missing_ok=True)

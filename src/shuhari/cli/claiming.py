@@ -40,8 +40,8 @@ def claim(
     """Measure the claims of recipes: both arms over common seeds, a paired interval, and a verdict.
 
     A claim that was stopped goes on where it stood. Results go to OUT/claims/<family>/<method>.json, curves to
-    OUT/plots/<family>/<method>.png. With --prove a part of every arm is made again: where it is the same bit for bit the
-    result stands; where it is not, the result says that it is stale.
+    OUT/plots/<family>/<method>.png. With --prove a part of every arm is made again: where it is the same bit for bit
+    the result stands; where it is not, the result says that it is stale.
 
     Example: shuhari claim rlvr/pacs
     """

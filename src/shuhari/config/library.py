@@ -23,8 +23,9 @@ RESULT = 1  # the format of results of claims
 
 @dataclass(frozen=True)
 class Method:
-    """A recipe that is there. `paper`: its number in the catalogue, several, or None; `verdict`: of its claim,
-    and why that is `stale`, where the result says so; `problem`: why it, or the whole family of another package, cannot be read."""
+    """A recipe that is there. `paper`: its number in the catalogue, several, or None; `verdict`: of its claim, and why
+    that is `stale`, where the result says so; `problem`: why it, or the whole family of another package, cannot be
+    read."""
 
     name: str
     family: str

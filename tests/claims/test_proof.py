@@ -1,0 +1,193 @@
+"""Proofs: what is the same stands and is found again, what is not says so, and what cannot be told is left as it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shuhari.claims import proof
+from shuhari.claims.claim import Claim, read
+from shuhari.claims.pool import ClaimError
+from shuhari.claims.proof import Proof, prove, settled
+from shuhari.claims.result import hashes, quantities_of, result_of, stale
+from shuhari.claims.runs import make, planned
+from shuhari.claims.sources import older
+from shuhari.config import library
+from shuhari.store.directory import Run
+
+RECIPE = """extends = "baselines/bandit"
+[[stage]]
+name = "warm-up"
+steps = 2
+[[stage]]
+name = "slow"
+steps = 10
+part.policy.optimiser.lr = 0.01
+[[stage]]
+name = "rl"
+part.policy.optimiser.lr = 0.3
+[claim]
+says = "a slow start, and a larger step"
+warm = "warm-up"
+budget = {steps = 40}
+settings = {evaluate = {every = 5, n = 8}}
+smoke = {budget = {steps = 20}}
+baseline = {stage.slow = false, stage.rl.part.policy.optimiser.lr = 0.02}
+check = [
+  {metric = "evaluate/greedy:area", direction = "up"},
+  {metric = "reward/mean:last=5", direction = "up"},
+]
+"""
+Measured = tuple[Claim, dict[str, Any], Path]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plain() -> Iterator[None]:
+    """No processes; and every module is the method's own, so that no baseline is built."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(proof, "drive", drive)
+        patch.setattr("shuhari.claims.result.common", frozenset)
+        yield
+
+
+def drive(jobs: Any, *_: Any, **__: Any) -> None:
+    for job in jobs:
+        if not job.done and job.make():
+            raise ClaimError(job.name)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    root = tmp_path_factory.mktemp("claim").resolve()
+    (root / "own.toml").write_text(RECIPE)
+    claim = read(str(root / "own.toml"), smoke=True)
+    for job in planned(claim, root):
+        assert job.make() == ""
+    quantities = quantities_of(claim)
+    result = result_of(claim, quantities, make(claim, quantities, root), None, hashes(claim))
+    return claim, json.loads(json.dumps(result)), root
+
+
+def test_arms_with_stages_of_their_own_spend_one_budget(measured: Measured) -> None:
+    claim, result, _ = measured
+    assert {name: arm["spent"] for name, arm in result["arms"].items()} == {name: [20, 20] for name in claim.arms}
+    xs = {name: arm["curves"]["evaluate/greedy"][0]["x"] for name, arm in result["arms"].items()}
+    assert xs["baseline"] == [0.0, 5.0, 10.0, 15.0, 20.0]
+    assert xs["method"] == [5.0, 10.0, 15.0, 20.0]  # its last stage began at 5, where the one before had ended
+
+
+def test_what_is_the_same_stands_and_its_runs_are_found_again(measured: Measured, tmp_path: Path) -> None:
+    claim, result, root = measured
+    old = deepcopy(result)
+    old["hashes"] |= {"core": "before", "modules": {"shuhari.tasks.bandit": "before"}}
+    for arm in old["arms"].values():
+        for i, name in enumerate(arm["runs"]):  # as if made under another core's name
+            (root / name).rename(root / f"old-{name}")
+            arm["runs"][i] = f"old-{name}"
+    assert older(old["hashes"]) and stale(claim, old) == "module 'shuhari.tasks.bandit' has changed"
+    (found,) = prove([(claim, old)], root)
+    assert isinstance(found, Proof) and found.stands and dict(found.steps) == {"method": 10, "baseline": 5}
+    assert found.points == (2 + 10) + (2 + 5)
+    new = settled(claim, {**old, "stale": "once"}, found)
+    assert stale(claim, new) == "" and not older(new["hashes"]) and "stale" not in new
+    assert new["proved"]["from"] == "before" and new["proved"]["steps"] == {"method": 10, "baseline": 5}
+    assert {k: v for k, v in new.items() if k not in ("hashes", "proved")} == {
+        k: v for k, v in old.items() if k != "hashes"
+    }
+    assert new["hashes"]["recipes"] == old["hashes"]["recipes"]
+    assert all(job.done for job in planned(claim, root) if job.arm in claim.arms)
+    assert make(claim, quantities_of(claim), root).evidence["method"][0].path in [j.path for j in planned(claim, root)]
+
+
+def test_the_whole_seed(measured: Measured) -> None:
+    claim, result, root = measured
+    (found,) = prove([(claim, result)], root, whole=True)
+    assert isinstance(found, Proof) and found.stands and dict(found.steps) == {"method": 20, "baseline": 20}
+    late = deepcopy(result)
+    late["arms"]["method"]["curves"]["evaluate/greedy"][0]["y"][-1] = 0.123
+    assert [p.stands for p in prove([(claim, late)], root) if isinstance(p, Proof)] == [True]  # the part is the same
+    (found,) = prove([(claim, late)], root, whole=True)
+    assert found == Proof(False, f"arm 'method', seed 0: evaluate/greedy at 20 was 0.123, and is "
+                          f"{result['arms']['method']['curves']['evaluate/greedy'][0]['y'][-1]} at 20",
+                          {"method": 20, "baseline": 20}, 4 + 20 + 5 + 20)  # fmt: skip
+
+
+def test_what_is_not_the_same_says_so_unless_it_was_measured_elsewhere(measured: Measured) -> None:
+    claim, result, root = measured
+    other = deepcopy(result)
+    other["arms"]["baseline"]["curves"]["reward/mean"][0]["y"][1] = 0.123
+    (found,) = prove([(claim, other)], root)
+    assert isinstance(found, Proof) and found.stands is False
+    assert found.why.startswith("arm 'baseline', seed 0: reward/mean at 2 was 0.123, and is ")
+    assert settled(claim, other, found) == {**other, "stale": found.why}
+    other["versions"]["processor"] = "of another make"
+    (found,) = prove([(claim, other)], root)
+    assert isinstance(found, Proof) and found.stands is None and "measured elsewhere (processor of another" in found.why
+    assert settled(claim, other, found) == other
+    restated = deepcopy(result)
+    restated["hashes"]["recipes"]["method"] = "x"
+    assert prove([(claim, restated)], root) == [Proof(False, "recipe 'method' has changed")]
+
+
+def test_runs_that_are_there_are_compared_number_by_number(measured: Measured) -> None:
+    _, result, root = measured
+    there = root / result["arms"]["method"]["runs"][0]
+    columns = {k: v[:3] for k, v in Run(there).metrics().items()}
+    assert proof._unlike(columns, there) == proof._unlike({**columns, "wall": [0.0] * 3}, there) == ""
+    first, *rest = columns["reward/mean"]
+    assert proof._unlike({**columns, "reward/mean": [first, 7.5, *rest[1:]]}, there).startswith(
+        f"reward/mean at step 2 was {rest[0]}, and is 7.5"
+    )
+    assert proof._unlike(columns, root / "gone") == ""
+
+
+def test_what_fails_is_no_proof(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim, result, root = measured
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("the disk is full")
+
+    monkeypatch.setattr(proof, "POINTS", 3)  # other replays than those that are there
+    monkeypatch.setattr("shuhari.loop.study.train", full)
+    (found,) = prove([(claim, result)], root)
+    assert isinstance(found, ClaimError) and "own method seed 0: OSError: the disk is full" in str(found)
+
+
+def test_simulations_are_computed_again(tmp_path: Path) -> None:
+    (tmp_path / "double.py").write_text(DOUBLE)
+    table = (
+        'check = [{use = "simulated", by.use = "double.py:Double", metric = "twice", direction = "up", against = 0}]'
+    )
+    (tmp_path / "sim.toml").write_text(f'extends = "baselines/bandit"\n[claim]\nsays = "x"\nseeds = 5\n{table}\n')
+    claim = read(str(tmp_path / "sim.toml"))
+    quantities = quantities_of(claim)
+    result = result_of(claim, quantities, make(claim, quantities, tmp_path), None, hashes(claim))
+    assert result["checks"][0]["values"]["method"] == [2000.0, 2002.0, 2004.0, 2006.0, 2008.0]
+    assert prove([(claim, result)], tmp_path) == [Proof(True, "", {}, 5)]
+    result["checks"][0]["values"]["method"][1] = 7.0
+    assert prove([(claim, result)], tmp_path)[0] == Proof(
+        False, "check 0, seed 1001: simulated 7.0 then, 2002.0 now", {}, 5
+    )
+
+
+DOUBLE = """from dataclasses import dataclass
+
+@dataclass
+class Double:
+    def __call__(self, seed):
+        return {"twice": 2.0 * seed}
+"""
+
+
+def test_speeds_are_left_as_they_are_unless_their_module_changed(tmp_path: Path) -> None:
+    claim, result = read("engine/srl"), library.result("engine/srl")
+    assert result is not None
+    assert prove([(claim, result)], tmp_path) == [Proof(None, "it compares speeds: bits prove nothing here")]
+    result["hashes"]["modules"] = {"shuhari.rollouts.vector.vector": "other"}
+    (found,) = prove([(claim, result)], tmp_path)
+    assert isinstance(found, Proof) and found.stands is False and "vector.vector' has changed" in found.why
