@@ -281,9 +281,7 @@ def _episodes(
     return advantage.masked_fill(~mask, 0.0), target[:, None].expand(shape).masked_fill(~mask, 0.0)
 
 
-def _stamped(
-    batch: Batch, columns: dict[str, Tensor], ctx: Ctx, reward: str, scale: bool | str, stream: str
-) -> Batch:
+def _stamped(batch: Batch, columns: dict[str, Tensor], ctx: Ctx, reward: str, scale: bool | str, stream: str) -> Batch:
     """With the columns (advantage, then return), 0 where the reward is unknown, the first of them scaled if asked."""
     if bool(batch[reward].isnan().any()):
         bad = batch.outcome(reward).isnan()
