@@ -116,7 +116,8 @@ def scoreboard() -> Iterator[str]:
         yield row(link, f"**{verdict(r)}**", f"{held} of {len(r['checks'])}", runs, scale(r))
     for r in found:
         yield from ("", f"### {r['method']}", "", r["says"].replace("\n", " "), "")
-        yield from [f"- stale: {r['stale']}"] * bool(r.get("stale"))
+        if r.get("stale"):
+            yield f"- stale: {r['stale']}"
         yield from (f"- {told(check)}" for check in r["checks"])
         for name, arm in r["arms"].items():
             if name != "method":

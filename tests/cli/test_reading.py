@@ -129,7 +129,7 @@ def test_compare_mistakes(shuhari, home: Path) -> None:
 def test_methods(shuhari) -> None:
     found = told(shuhari("methods", "--json"))
     assert [m["name"] for m in found] == names()
-    assert all(set(m) == {"name", "family", "paper", "summary", "verdict", "problem"} for m in found)
+    assert all(set(m) == {"name", "family", "paper", "summary", "verdict", "stale", "problem"} for m in found)
     assert "baselines/grpo" in shuhari("methods").out
 
 
