@@ -90,7 +90,7 @@ def _deciders(seen: Any, does: Any) -> str:
         if kind == "model" and hasattr(model, "sample") and "activation" in {f.name for f in fields(model)}:
             try:
                 model().build(SimpleNamespace(spaces=lambda: (seen, does)))
-            except TypeError:
+            except (TypeError, ValueError):  # not of this space, or not without a setting: made of other roles
                 continue
             able.append(f"`{name}`")
     return ", ".join(able)
