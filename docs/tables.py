@@ -82,12 +82,13 @@ def _refused(seen: Any, does: Any) -> str:
 
 
 def _deciders(seen: Any, does: Any) -> str:
-    """The models that decide in an action space."""
+    """The models that decide in an action space by themselves."""
     from shuhari.registry import entries
 
     able = []
     for (kind, name), model in sorted(entries().items()):
-        if kind == "model" and hasattr(model, "sample") and "activation" in {f.name for f in fields(model)}:
+        alone = hasattr(model, "sample") and not hasattr(model, "bind")  # those that are made of others decide as these
+        if kind == "model" and alone and "activation" in {f.name for f in fields(model)}:
             try:
                 model().build(SimpleNamespace(spaces=lambda: (seen, does)))
             except (TypeError, ValueError):  # not of this space, or not without a setting: made of other roles

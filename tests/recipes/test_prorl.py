@@ -8,7 +8,7 @@ import pytest
 from built import answers, built, learnt, padded, same, table
 
 from shuhari.events import Evaluated
-from shuhari.models.follow import Copy
+from shuhari.models.follow import Ema
 from shuhari.objectives.divergence import Divergence
 from shuhari.transforms.advantage import Advantage
 from shuhari.transforms.filters import Mixed
@@ -57,7 +57,8 @@ def test_reference_and_optimiser_are_renewed_at_once_where_problems_set_apart_sa
     """Scores that never beat their first: both rules wait as long, and go off at the same evaluation."""
     stage = built("rlvr/prorl")
     follow, reset = stage.follows["reference"], stage.learners["main"].parts["policy"].optimiser.reset
-    assert isinstance(follow, Copy) and follow.of == "policy" and stage.models["reference"].init == "policy"
+    assert isinstance(follow, Ema) and follow.rate == 1 and follow.of == "policy"
+    assert stage.models["reference"].init == "policy"
     assert stage.evaluate.watch > 0 and stage.evaluate.every > 0 and stage.evaluate.samples > 1
     due = [
         (follow.due(e), reset.due(e)) for e in (Evaluated("test", {"mean": x}) for x in (0.1, 0.2, 0.2, 0.1, 0.2, 0.3))

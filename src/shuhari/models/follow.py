@@ -6,7 +6,9 @@ Leaves out averages that count from a start. Which events a rule hears is in `ev
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,20 +22,27 @@ from shuhari.registry import register
 Pair = tuple[nn.Module, nn.Module, list[Tensor], list[Tensor], int]  # both modules, their tensors, parameters first
 
 
+@register("follow", "copy", rate=1.0)
 @register("follow", "ema")
 @dataclass
-class Ema(When):
-    """role <- role + rate (of - role), on every `every`-th event (Polyak averaging). Buffers, such as the moments by
-    which observations are normalised, are copied.
+class Ema:
+    """role <- role + rate (of - role), on every `every`-th event (Polyak averaging); as `copy`, role <- of. Buffers,
+    such as the moments by which observations are normalised, are copied.
 
-    `rate` in (0, 1]. `on`, `learner`, `metric`, `patience`: which event, see `events.When`."""
+    `rate` in (0, 1]. `on`, `every`, `learner`, `metric`, `patience`: which event, see `events.When`."""
 
     role: str
     of: str = "policy"
     rate: float = 0.005
+    on: Literal["update", "step", "stage", "plateau"] = field(default="update", kw_only=True)
+    every: int = field(default=1, kw_only=True)
+    learner: str = field(default="", kw_only=True)
+    metric: str = field(default="greedy", kw_only=True)
+    patience: int = field(default=3, kw_only=True)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        when = {name: getattr(self, name) for name in ("on", "every", "learner", "metric", "patience")}
+        self._when = When(**when)
         if not 0 < self.rate <= 1:
             raise ValueError(f"follow {self.role!r}: rate is {self.rate}: expected a number in (0, 1]")
         self._pair: Pair | None = None
@@ -42,35 +51,28 @@ class Ema(When):
     def roles(self) -> tuple[str, ...]:
         return self.role, self.of
 
+    @property
+    def state(self) -> dict[str, Any]:
+        return self._when.state
+
+    @state.setter
+    def state(self, tree: dict[str, Any]) -> None:
+        self._when.state = tree
+
+    def due(self, event: Event) -> bool:
+        """Count an event; whether it is the time."""
+        return self._when.due(event)
+
     def __call__(self, models: Mapping[str, Model], event: Event) -> None:
         if self.due(event):
             self._pair = _paired(self, models)
             _move(self._pair, self.rate)
 
 
-@register("follow", "copy")
-@dataclass
-class Copy(When):
-    """role <- of, on every `every`-th event; which, see `events.When`."""
-
-    role: str
-    of: str = "policy"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._pair: Pair | None = None
-
-    @property
-    def roles(self) -> tuple[str, ...]:
-        return self.role, self.of
-
-    def __call__(self, models: Mapping[str, Model], event: Event) -> None:
-        if self.due(event):
-            self._pair = _paired(self, models)
-            _move(self._pair, 1.0)
+Copy = partial(Ema, rate=1.0)  # as `copy` makes it
 
 
-def _paired(rule: Ema | Copy, models: Mapping[str, Model]) -> Pair:
+def _paired(rule: Ema, models: Mapping[str, Model]) -> Pair:
     """The tensors of both roles, matched by name; what only the leader has is left out."""
     mine, theirs = role_model(models, rule.role).module, role_model(models, rule.of).module
     known = rule._pair

@@ -6,14 +6,12 @@ and sparse gradients.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from shuhari.bounds import Bounds
 from shuhari.data import Info, Number, Ramp
 from shuhari.events import Event, When
 from shuhari.ports import Evaluate
@@ -28,50 +26,44 @@ class Piece(NamedTuple):
     kept: list[list[Tensor]]
 
 
-@dataclass
+Move = Callable[[Piece, float, float], None]  # (piece, lr, at): one step of these parameters, in place
+
+
 class FirstOrder:
-    """The frame: a subclass says what it keeps of each parameter (`kept`), and moves a piece of them (`move`).
+    """The frame of a step, held by an optimiser: `names` says what is kept of each parameter. `state`: the count of
+    steps [P] and what is kept of every parameter, in the order of `bind`."""
 
-    `clip`: the largest global gradient norm, 0 is off. `reset`: when the memory is cleared, `{on = "step"}` or, beside
-    a `follow` rule that hears the same, `{on = "plateau", ..}`; schedules go on. `state`: the count of steps [P] and
-    what is kept of every parameter, in the order of `bind`."""
-
-    lr: Annotated[Number, Bounds(0)] = 1e-3
-    clip: Annotated[Number, Bounds(0)] = 0.0
-    reset: When | None = None
-    kept: ClassVar[tuple[str, ...]] = ()
-    _memory: Any = field(init=False, default=None, repr=False, compare=False)
-    _saved: Any = field(init=False, default=None, repr=False, compare=False)
-
-    def move(self, piece: Piece, lr: float, at: float) -> None:
-        """One step of these parameters, in place."""
-        raise NotImplementedError
+    def __init__(self, *names: str) -> None:
+        self._names = names
+        self._memory: Any = None
+        self._saved: Any = None
 
     def bind(self, params: Sequence[nn.Parameter]) -> None:
         """Own these parameters, with a memory of zeros, or that of a `state` set before; one that was owned already
         keeps its own. Raises ValueError for a parameter that does not lie contiguously in memory: a fused kernel would
         read it wrongly."""
-        old, self._memory = self._memory, _Memory(params, self.kept)
+        old, self._memory = self._memory, _Memory(params, self._names)
         if old is not None:
             self._memory.keep(old)
         if self._saved is not None:
             self.state = self._saved
 
-    def step(self, evaluate: Evaluate, at: float) -> Info:
-        """One step at count `at` of the schedules: the infos of the loss, `grad_norm` before the clip, `lr`.
+    def step(self, evaluate: Evaluate, at: float, lr: Number, clip: Number, move: Move) -> Info:
+        """One step at count `at` of the schedules, `clip` the largest global gradient norm (0 is off): the infos of the
+        loss, `grad_norm` before the clip, `lr`.
 
         Raises FloatingPointError, with all parameters as they were, where the gradient is not finite."""
         info = dict(evaluate.backward())
-        lr = now(self.lr, at)
+        rate = now(lr, at)
         with torch.no_grad():
-            live, grads, norm = self._memory.gradients(now(self.clip, at))
+            live, grads, norm = self._memory.gradients(now(clip, at))
             for piece in self._memory.pieces(live, grads):
-                self.move(piece, lr, at)
-        return {**info, "grad_norm": norm, "lr": lr}
+                move(piece, rate, at)
+        return {**info, "grad_norm": norm, "lr": rate}
 
-    def observe(self, event: Event) -> None:
+    def observe(self, reset: When | None, event: Event) -> None:
         """Forget everything, where it is the time."""
-        if self.reset is not None and self.reset.due(event) and self._memory is not None:
+        if reset is not None and reset.due(event) and self._memory is not None:
             self._memory.clear()
 
     @property

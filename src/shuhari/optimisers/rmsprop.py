@@ -2,35 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any
 
 import torch
+from torch import nn
 
 from shuhari.bounds import AtLeast0, Bounds, check
-from shuhari.data import Number
+from shuhari.data import Info, Number
+from shuhari.events import Event, When
 from shuhari.optimisers.memory import FirstOrder, Piece, now
+from shuhari.ports import Evaluate
 from shuhari.registry import register
 
 
 @register("optimiser", "rmsprop")
 @dataclass
-class RMSprop(FirstOrder):
+class RMSprop:
     """s <- alpha s + (1 - alpha) g², p <- p - lr g / (sqrt(s) + eps), s from 0 (Tieleman and Hinton 2012).
 
     `eps_inside`: sqrt(s + eps) instead (Mnih et al. 2016, equations 8 and 9; TensorFlow, whose s begins at 1).
-    `weight_decay`: an L2 penalty, added to the gradient. `clip`: the largest global gradient norm, 0 is off."""
+    `weight_decay`: an L2 penalty, added to the gradient. `clip`: the largest global gradient norm, 0 is off.
+    `reset`: as in `adamw`."""
 
+    lr: Annotated[Number, Bounds(0)] = 1e-3
+    clip: Annotated[Number, Bounds(0)] = 0.0
+    reset: When | None = None
     alpha: Annotated[float, Bounds(0, 1, open="high")] = 0.99
     eps: AtLeast0 = 1e-5
     eps_inside: bool = False
     weight_decay: Annotated[Number, Bounds(0)] = 0.0
-    kept: ClassVar[tuple[str, ...]] = ("square",)
 
     def __post_init__(self) -> None:
         check(self)
+        self._frame = FirstOrder("square")
 
-    def move(self, piece: Piece, lr: float, at: float) -> None:
+    def bind(self, params: Sequence[nn.Parameter]) -> None:
+        """Own these parameters; see `FirstOrder.bind`."""
+        self._frame.bind(params)
+
+    def step(self, evaluate: Evaluate, at: float) -> Info:
+        """One step; see `FirstOrder.step`."""
+        return self._frame.step(evaluate, at, self.lr, self.clip, self._move)
+
+    def observe(self, event: Event) -> None:
+        self._frame.observe(self.reset, event)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        return self._frame.state
+
+    @state.setter
+    def state(self, tree: dict[str, Any]) -> None:
+        self._frame.state = tree
+
+    def _move(self, piece: Piece, lr: float, at: float) -> None:
         params, grads, (square,) = piece.params, piece.grads, piece.kept
         if decay := now(self.weight_decay, at):
             grads = list(torch._foreach_add(grads, params, alpha=decay))
