@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import multiprocessing
 import os
 import signal
@@ -18,7 +19,18 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.store import CheckpointError, LockedError, Ring, Run, Store, StoreError, database, files
+from shuhari.store import (
+    CheckpointError,
+    LockedError,
+    Ring,
+    Run,
+    Store,
+    StoreError,
+    database,
+    files,
+    list_runs,
+    rollouts,
+)
 
 
 @pytest.fixture
@@ -215,13 +227,86 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
         Store.open(tmp_path / "other")
 
 
+OLD = """
+create table meta (key text primary key, value text not null) without rowid;
+create table steps (step integer primary key, stage text not null, wall real not null, metrics text not null);
+create table rollouts (id integer primary key, step integer not null, name text not null, payload blob not null);
+create table events (id integer primary key, step integer not null, kind text not null, data text not null);
+create table checkpoints (name text primary key, step integer not null, pinned integer not null, score real);
+create table cursor (id integer primary key check (id = 1), step integer not null, checkpoint text not null,
+  stage text not null, wall real not null);
+insert into meta values ('format', '1');
+insert into steps values (0, 'main', 1.5, '{"n":7}');
+insert into events values (1, 0, 'problem', '"slow"');
+"""
+
+
+def test_a_run_of_the_first_format_is_read_as_it_is_and_written_in_this_one(tmp_path: Path) -> None:
+    run = tmp_path / "old"
+    run.mkdir()
+    with sqlite3.connect(run / "run.sqlite") as db:
+        db.executescript(OLD)
+        db.execute("insert into rollouts values (1, 0, 'a', ?)", (rollouts.pack({"group": "a", "n": 3}),))
+    db.close()
+    read = Run(run)
+    assert read.metrics() == {"step": [0], "stage": ["main"], "wall": [1.5], "n": [7]}
+    assert read.events() == [{"step": 0, "kind": "problem", "data": "slow"}] and read.problems() == []
+    assert read.rollouts() == [{"group": "a", "n": 3, "step": 0}] and read.get("format") == 1
+    with Store.open(run) as store:
+        assert store.get("format") == 2
+        store.commit(5, metrics={"n": 8}, rollouts=[{"group": "b", "problem": "p"}])
+    assert read.metrics()["n"] == [8]  # what no checkpoint holds is done again
+
+
+@pytest.mark.parametrize(("change", "what"), [
+    ("update steps set metrics = replace(metrics, '1', '2')", "step 0 is damaged"),
+    ("update events set data = '\"slow\"'", "an event of step 0 is damaged"),
+    ("update rollouts set payload = x'00'", "a rollout of step 0 is damaged"),
+    ("update steps set metrics = substr(metrics, 1, 4)", "step 0 is damaged"),
+])  # fmt: skip
+def test_a_damaged_row_is_found_and_does_not_break_the_list(store: Store, change: str, what: str) -> None:
+    store.commit(0, metrics={"n": 1}, events=[("problem", "lost")], rollouts=[{"group": "a"}])
+    store.close()
+    with sqlite3.connect(store.path / "run.sqlite") as db:
+        db.execute(change)
+    db.close()
+    run = Run(store.path)
+    with pytest.raises(StoreError, match=f"run.sqlite: {what}"):
+        run.metrics(), run.events(), run.rollouts()
+    assert [r.name for r in list_runs(store.path.parent)] == [store.path.name]
+
+
+def test_problems_are_counted_for_ever_and_their_rollouts_found(store: Store) -> None:
+    assert math.isnan(store.rate("sums", "1+1"))
+    kept = {"group": "k", "task": "sums", "problem": "1+1", "why": "best", "score": 0.5}
+    store.commit(0, metrics={}, problems=[("sums", "1+1", 8, 2), ("sums", "2+2", 8, 8)], tree={}, rollouts=[kept])
+    store.commit(1, metrics={}, problems=[("sums", "1+1", 8, 6)], rollouts=[{**kept, "group": "l"}])
+    assert store.rate("sums", "1+1") == 0.75
+    run = Run(store.path)
+    assert run.problems() == [
+        {"task": "sums", "problem": "1+1", "asked": 16, "solved": 8, "first": 0, "last": 1},
+        {"task": "sums", "problem": "2+2", "asked": 8, "solved": 8, "first": 0, "last": 0},
+    ]
+    assert [(g["step"], g["group"]) for g in run.rollouts(problem="sums/1+1")] == [(0, "k"), (1, "l")]
+    store.close()
+    with Store.open(store.path):  # what no checkpoint holds is done again, and counted once
+        assert run.problems()[0]["asked"] == 8
+
+
+def test_a_score_of_few_graded_chooses_no_checkpoint(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "r", best="evaluate/greedy") as store:
+        for step, greedy, ungraded in ((0, 0.4, 0.0), (1, 1.0, 0.9), (2, 0.3, 0.05)):
+            store.commit(step, metrics={"evaluate/greedy": greedy, "evaluate/ungraded": ungraded}, tree={})
+        assert Run(store.path).at("best") == 0
+
+
 def test_a_newer_format_is_refused_and_left_alone(store: Store) -> None:
-    store.set(format=2)
+    store.set(format=3)
     store.close()
     for opening in (Store.open, Run):
-        with pytest.raises(StoreError, match="has format 2; this version reads up to 1: upgrade"):
+        with pytest.raises(StoreError, match="has format 3; this version reads up to 2: upgrade"):
             opening(store.path)
-    assert Store.open(store.path, format=2).get("format") == 2
+    assert Store.open(store.path, format=3).get("format") == 3
 
 
 def test_killed_before_the_first_table(tmp_path: Path) -> None:

@@ -25,6 +25,14 @@ def test_few_groups() -> None:
     assert pick([1.0, 1.0], 3) == [(1, "best"), (0, "worst")]
 
 
+def test_the_one_that_changed_and_all() -> None:
+    rules = ("best", "changed", "random")
+    assert pick([0.5, 1.0, 0.0], 2, rules=rules, changes=[0.1, nan, 0.4]) == [(1, "best"), (2, "changed")]
+    assert pick([0.5, 1.0, 0.0], 2, rules=rules, changes=[nan, 0.2, nan])[0] == (1, "best")
+    assert pick([0.5, 1.0], 1, rules=("changed",), changes=[nan, nan]) == []
+    assert pick([0.5, nan], 1, rules=("all",)) == [(0, "all"), (1, "all")]
+
+
 def test_bytes() -> None:
     group = {"group": "a", "text": "x" * 1000, "reasons": (None, "late")}
     data = pack(group)

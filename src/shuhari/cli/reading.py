@@ -148,13 +148,25 @@ def _rollouts(run: Any, path: Path, step: int | None, json: bool) -> None:
         say(f"prompt: {printable(str(problem['prompt']), 2000)}")
         if problem["answer"] is not None:
             say(f"answer: {printable(str(problem['answer']), 500)}")
-        for episode in entry["episodes"]:
+        for episode, times in _alike(entry["episodes"]):
             rewards = " ".join(f"{k}={number(v)}" for k, v in episode["reward"].items())
             why = "; ".join(f"{k}: {printable(str(v), 200)}" for k, v in episode["reasons"].items())
-            say(f"  [{rewards}] {episode['status']}{f' ({why})' if why else ''}")
-            for text in episode["steps"]:
-                say("    " + printable(text, 2000).replace("\n", "\n    "))
+            again = f" ({times} times)" if times > 1 else ""
+            say(f"  [{rewards}] {episode['status']}{f' ({why})' if why else ''}{again}")
+            for text, said in zip(episode["steps"], episode["told"], strict=True):
+                for mark, line in (("    ", text), ("    > ", said)):
+                    if line or mark == "    ":
+                        say(mark + printable(line, 2000).replace("\n", "\n" + mark))
     say()
+
+
+def _alike(episodes: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
+    """Each different episode once, in order, with how many are like it."""
+    found: dict[str, tuple[dict[str, Any], int]] = {}
+    for episode in episodes:
+        first, times = found.get(str(episode), (episode, 0))
+        found[str(episode)] = first, times + 1
+    return list(found.values())
 
 
 def _group(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,9 +189,11 @@ def _episode(trajectory: Any) -> dict[str, Any]:
     for step in trajectory.steps:
         for name, value in step.reward.items():
             reward[name] = reward.get(name, 0.0) + float(value.sum() if hasattr(value, "sum") else value)
-        reasons |= {k: v for k, v in step.info.items() if isinstance(v, str) and k != "text"}
-    steps = [_act(step) for step in trajectory.steps if step.action is not None]
-    return {"status": str(trajectory.status), "reward": reward, "reasons": reasons, "steps": steps}
+        reasons |= {k: v for k, v in step.info.items() if isinstance(v, str) and k not in ("text", "observation")}
+    acts = [step for step in trajectory.steps if step.action is not None]
+    told = [str(step.info.get("observation", "")) for step in acts]  # what the environment or a tool answered
+    common = {"status": str(trajectory.status), "reward": reward, "reasons": reasons}
+    return {**common, "steps": [_act(step) for step in acts], "told": told}
 
 
 def _act(step: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from shuhari.abilities import lacking
 from shuhari.bounds import Count, Length, hints, wrong
@@ -42,11 +42,13 @@ LEARNER = {"buffer": "buffer", "part": "parts", "transform": "transforms"}  # se
 @dataclass(frozen=True)
 class Keeping:
     """A checkpoint every `every` steps (0: as often as costs a twentieth of the time), of them the last `keep` and the
-    best; of rollouts, `rollouts` groups a step."""
+    best; of rollouts, `rollouts` groups a step, by the rules `groups`: the best, the worst, the one whose share of
+    right answers changed most since it was last asked, random ones for what is left; `all` keeps every one."""
 
     every: Count = 0
     keep: Length = 2
     rollouts: Count = 3
+    groups: tuple[Literal["best", "worst", "changed", "random", "all"], ...] = ("best", "worst", "random")
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shuhari.config.recipe import Recipe, RecipeError, apart, dump, spreads
-from shuhari.data import Trajectory
+from shuhari.data import Trajectory, paid
 from shuhari.loop import state
 from shuhari.loop.context import Context
 from shuhari.loop.evaluation import LastScores, basis
@@ -88,7 +88,8 @@ def keep(run: Run, *, checkpoint: bool) -> None:
         wall=run.progress.seconds(),
         metrics=run.info,
         tree=tree_of(run) if checkpoint else None,
-        rollouts=shown(ctx, run.stage.store.rollouts),
+        problems=(counts := asked(run)),
+        rollouts=shown(run, counts),
         events=() if again else [("problem", text) for text in ctx.problems],
     )
     if checkpoint:
@@ -156,16 +157,39 @@ def open_store(path: Path, recipe: Recipe, *, keep: int, origin: str = "") -> St
     return store
 
 
-def shown(ctx: Context, n: int) -> list[dict[str, Any]]:
-    """The best, the worst and random groups of the step, as the store keeps them."""
+def asked(run: Run) -> list[tuple[str, str, int, int]]:
+    """(task, problem, samples graded, how many were right, as evaluation would say) of the step's problems."""
+    evaluation, names = run.stage.evaluate, run.ctx.reward_names
+    given, solved = (evaluation.measure, evaluation.solved) if evaluation else ("", 1.0)
+    name = given or next((n for n in ("score", "task") if n in names), "")
+    counts: dict[tuple[str, str], list[int]] = {}
+    for t in (t for group in run.ctx.groups for t in group):
+        count = counts.setdefault((t.request.problem.task, t.request.problem.id), [0, 0])
+        for path in t.paths():
+            value = paid((t.steps[i] for i in path), name)
+            count[0] += not math.isnan(value)
+            count[1] += value >= solved
+    return [(*key, n, right) for key, (n, right) in counts.items()]
+
+
+def shown(run: Run, counts: Sequence[tuple[str, str, int, int]]) -> list[dict[str, Any]]:
+    """The groups of the step that the store keeps, by the rules of [store]; `counts`: what `asked` says of them."""
+    ctx, keep = run.ctx, run.stage.store
     groups, ctx.groups = ctx.groups, []
-    if not groups or not n:
+    if not groups or not (keep.rollouts or "all" in keep.groups):
         return []
+    problems = [g[0].request.problem for g in groups]
+    changes: list[float] = []
+    if "changed" in keep.groups and run.store is not None:
+        now = {(task, name): right / n if n else math.nan for task, name, n, right in counts}
+        changes = [abs(now[p.task, p.id] - run.store.rate(p.task, p.id)) for p in problems]
     scores = [_score(g, ctx) for g in groups]
+    chosen = pick(scores, keep.rollouts, ctx.key("shown", ctx.step) % 2**32, keep.groups, changes)
     return [
-        {"group": groups[i][0].request.key, "why": why, "score": scores[i], "trajectories": tuple(groups[i])}
-        for i, why in pick(scores, n, seed=ctx.key("shown", ctx.step) % 2**32)
-    ]
+        {"group": groups[i][0].request.key, "task": problems[i].task, "problem": problems[i].id, "why": why,
+         "score": scores[i], "trajectories": tuple(groups[i])}
+        for i, why in chosen
+    ]  # fmt: skip
 
 
 def _score(group: list[Trajectory], ctx: Context) -> float:

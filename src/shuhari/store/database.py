@@ -22,6 +22,8 @@ from shuhari.store import checkpoint, rollouts, schema
 from shuhari.store.files import CheckpointError, Lock, StoreError, guarded, replace_file, sync_directory
 from shuhari.store.ring import RingFiles
 
+UNGRADED = 0.1  # share of an evaluation above which its score chooses no checkpoint
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -95,13 +97,16 @@ class Store:
         tree: Any = None,
         rollouts: Iterable[Mapping[str, Any]] = (),
         events: Iterable[tuple[str, Any]] = (),
+        problems: Iterable[tuple[str, str, int, int]] = (),
         pin: bool = False,
     ) -> None:
         """Store one step, whole or not at all; StoreError where the disk or the database refuses.
 
         tree: the checkpoint, None for a step without one; it moves the cursor. wall: seconds since the run began.
-        rollouts: mappings of a `group` (its key) and anything that the codec takes. events: (kind, JSON). pin: keep
-        this checkpoint for good. Committing the last step again replaces its metrics (a save after the fact).
+        rollouts: mappings of a `group` (its key) and anything that the codec takes; by `task`, `problem`, `why` and
+        `score` they are found again. events: (kind, JSON). problems: (task, id, samples graded, how many of them were
+        right), each problem once. pin: keep this checkpoint for good. Committing the last step again replaces its
+        metrics (a save after the fact).
         """
         if step < self.step:
             raise ValueError(f"step {step} after step {self.step}: steps are committed in order")
@@ -113,7 +118,7 @@ class Store:
                 if tree is not None:
                     new = self._write(step, tree, metrics, pin)
                     kept = self._keep([*self._kept, new])
-                self._transaction(step, stage, wall, metrics, rollouts, events, new, kept)
+                self._transaction(step, stage, wall, metrics, rollouts, events, problems, new, kept)
                 self.step = step
                 if new is not None:
                     self._rings.settle(keep=True)
@@ -141,11 +146,16 @@ class Store:
         row = self._db.execute("select value from meta where key = ?", (key,)).fetchone()
         return default if row is None else json.loads(row[0])
 
+    def rate(self, task: str, problem: str) -> float:
+        """The share of a problem's samples that were right when it was last asked; NaN where it never was."""
+        query = "select asked, solved from problems where task = ? and problem = ? order by step desc limit 1"
+        row = self._db.execute(query, (task, problem)).fetchone()
+        return math.nan if row is None else row[1] / max(row[0], 1)
+
     def note(self, kind: str, data: Any) -> None:
         """An event outside of a step, at the last that is stored."""
         with guarded(f"write to {self.path}"):
-            text = schema.to_text(data, f"the event {kind!r}")
-            self._db.execute("insert into events (step, kind, data) values (?, ?, ?)", (self.step, kind, text))
+            self._db.execute(_EVENT, _fact(self.step, kind, data))
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file of the run (recipe.toml, summary.json) as a whole."""
@@ -174,6 +184,8 @@ class Store:
             name = f"step-{step:08d}.{again}"
         blocks = checkpoint.write(self._checkpoints / name, tree, self._rings)
         score = metrics.get(self.best) if self.best is not None else None
+        if self.best is not None and metrics.get(f"{self.best.rpartition('/')[0]}/ungraded", 0) > UNGRADED:
+            score = None  # it is of those alone that something graded
         return Kept(name, step, pin, None if score is None or score != score else float(score), frozenset(blocks))
 
     def _keep(self, there: list[Kept]) -> list[Kept]:
@@ -190,23 +202,29 @@ class Store:
         metrics: Mapping[str, Any],
         groups: Iterable[Mapping[str, Any]],
         events: Iterable[tuple[str, Any]],
+        problems: Iterable[tuple[str, str, int, int]],
         new: Kept | None,
         kept: list[Kept],
     ) -> None:
         text = schema.to_text(dict(metrics), "metrics")
-        payloads = [(step, str(g["group"]), rollouts.pack(g)) for g in groups]
-        facts = [(step, kind, schema.to_text(data, f"the event {kind!r}")) for kind, data in events]
+        payloads = [_row(step, g) for g in groups]
+        facts = [_fact(step, kind, data) for kind, data in events]
+        counts = [(step, *row) for row in problems]
         db = self._db
         if new is not None:
             db.execute("pragma synchronous = full")
         db.execute("begin immediate")
         if step == self.step and payloads:
             db.execute("delete from rollouts where step = ?", (step,))
-        db.execute("insert or replace into steps values (?, ?, ?, ?)", (step, stage, wall, text))
+        crc = schema.checksum(step, text)
+        db.execute("insert or replace into steps (step, stage, wall, metrics, crc) values (?, ?, ?, ?, ?)",
+                   (step, stage, wall, text, crc))  # fmt: skip
         if payloads:
-            db.executemany("insert into rollouts (step, name, payload) values (?, ?, ?)", payloads)
+            db.executemany(_ROLLOUT, payloads)
         if facts:
-            db.executemany("insert into events (step, kind, data) values (?, ?, ?)", facts)
+            db.executemany(_EVENT, facts)
+        if counts:
+            db.executemany("insert or replace into problems values (?, ?, ?, ?, ?)", counts)
         if new is not None:
             db.execute("insert into checkpoints values (?, ?, ?, ?)", (new.name, step, new.pinned, new.score))
             gone = {k.name for k in self._kept} - {k.name for k in kept}
@@ -243,7 +261,7 @@ class Store:
     def _drop_newer(self) -> None:
         after = -1 if self.cursor is None else self.cursor["step"]
         self._db.execute("begin immediate")
-        for table in ("steps", "rollouts", "events", "checkpoints"):
+        for table in ("steps", "rollouts", "events", "problems", "checkpoints"):
             self._db.execute(f"delete from {table} where step > ?", (after,))
         self._db.execute("commit")
         self.step = self._last_step()
@@ -267,6 +285,23 @@ class Store:
                 shutil.rmtree(entry, ignore_errors=True)
         if not damaged:
             self._rings.sweep({b for k in self._kept for b in k.blocks})
+
+
+_ROLLOUT = """insert into rollouts (step, name, payload, task, problem, why, score, crc)
+  values (?, ?, ?, ?, ?, ?, ?, ?)"""
+_EVENT = "insert into events (step, kind, data, crc) values (?, ?, ?, ?)"
+
+
+def _row(step: int, group: Mapping[str, Any]) -> tuple[Any, ...]:
+    payload, score = rollouts.pack(group), group.get("score")
+    names = (None if group.get(k) is None else str(group[k]) for k in ("task", "problem", "why"))
+    score = None if score is None or score != score else float(score)
+    return (step, str(group["group"]), payload, *names, score, schema.checksum(step, payload))
+
+
+def _fact(step: int, kind: str, data: Any) -> tuple[Any, ...]:
+    text = schema.to_text(data, f"the event {kind!r}")
+    return step, kind, text, schema.checksum(kind, text)
 
 
 def load(run: Path, db: sqlite3.Connection, rings: RingFiles, step: int | None = None) -> Any:

@@ -106,9 +106,10 @@ class Run:
         """Columns of equal length, one entry a committed step later than `after`: `step`, `stage`, `wall` (seconds) and
         every metric; None where a step has not that metric."""
         with self._open() as db:
-            query = "select step, stage, wall, metrics from steps where step > ? order by step"
+            crc = _or_null(db, "steps", "crc")
+            query = f"select step, stage, wall, metrics, {crc} from steps where step > ? order by step"
             rows = db.execute(query, (after,)).fetchall()
-        values = [json.loads(row[3]) for row in rows]
+        values = [self._json(f"step {row[0]}", row[3], row[4], row[0], row[3]) for row in rows]
         columns: dict[str, list[Any]] = {n: [row[i] for row in rows] for i, n in enumerate(("step", "stage", "wall"))}
         for name in dict.fromkeys(n for v in values for n in v):
             if name not in ("step", "stage", "wall"):
@@ -119,17 +120,45 @@ class Run:
         """[{step, kind, data}] in order, of one kind or all."""
         where, args = ("where kind = ?", (kind,)) if kind is not None else ("", ())
         with self._open() as db:
-            rows = db.execute(f"select step, kind, data from events {where} order by id", args).fetchall()
-        return [{"step": step, "kind": k, "data": json.loads(data)} for step, k, data in rows]
+            crc = _or_null(db, "events", "crc")
+            rows = db.execute(f"select step, kind, data, {crc} from events {where} order by id", args).fetchall()
+        return [
+            {"step": step, "kind": k, "data": self._json(f"an event of step {step}", data, crc, k, data)}
+            for step, k, data, crc in rows
+        ]
 
-    def rollouts(self, step: int | None = None) -> list[dict[str, Any]]:
-        """The groups kept of a step, by default of the last that kept any: `step` and what was committed."""
+    def problems(self) -> list[dict[str, Any]]:
+        """[{task, problem, asked, solved, first, last}] of every problem that was ever asked: samples, how many of them
+        were right, the first step and the last; none of a run of format 1."""
+        query = """select task, problem, sum(asked), sum(solved), min(step), max(step) from problems
+                   group by task, problem order by task, problem"""
+        with self._open() as db:
+            rows = db.execute(query).fetchall() if schema.columns_of(db, "problems") else []
+        names = ("task", "problem", "asked", "solved", "first", "last")
+        return [dict(zip(names, row, strict=True)) for row in rows]
+
+    def _json(self, what: str, text: str, crc: int | None, *parts: str | int) -> Any:
+        schema.verified(self.path, what, crc, *parts)
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise StoreError(f"{self.path / schema.FILE}: {what} is damaged ({error})") from error
+
+    def rollouts(self, step: int | None = None, problem: str = "") -> list[dict[str, Any]]:
+        """The groups kept of a step, by default of the last that kept any, or of a problem (its id, or task/id) at all
+        steps: `step` and what was committed. StoreError where a row is damaged."""
         from shuhari.store.rollouts import unpack
 
         with self._open() as db:
-            at = db.execute("select max(step) from rollouts").fetchone()[0] if step is None else step
-            rows = db.execute("select payload from rollouts where step = ? order by id", (at,)).fetchall()
-        return [{**unpack(payload), "step": at} for (payload,) in rows]
+            last = db.execute("select max(step) from rollouts").fetchone()[0] if step is None else step
+            named = problem and "problem" in schema.columns_of(db, "rollouts")
+            where = "problem = ? or task || '/' || problem = ?" if named else "step = ?"
+            crc = _or_null(db, "rollouts", "crc")
+            query = f"select step, payload, {crc} from rollouts where {where} order by id"
+            rows = db.execute(query, (problem, problem) if named else (last,)).fetchall()
+        for at, payload, crc in rows:
+            schema.verified(self.path, f"a rollout of step {at}", crc, at, payload)
+        return [{**unpack(payload), "step": at} for at, payload, _ in rows]
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """[{step, score}] of the checkpoints that are kept, by step; score: the held-out number that decides which is
@@ -207,6 +236,11 @@ def list_runs(root: str | Path = "runs") -> list[Summary]:
     return [_summary(path, str(path.relative_to(root))) for path in sorted(_runs(Path(root)))]
 
 
+def _or_null(db: sqlite3.Connection, table: str, column: str) -> str:
+    """The column, or nothing where the format of the run has none."""
+    return column if column in schema.columns_of(db, table) else "null"
+
+
 def _summary(path: Path, name: str) -> Summary:
     try:
         run = Run(path)
@@ -214,21 +248,26 @@ def _summary(path: Path, name: str) -> Summary:
         if total is None:
             with suppress(StoreError):
                 total = run.recipe.get("steps")
-        score_name, score = _last_score(run)
-        return Summary(name, path, run.status, run.step, total, score, score_name)
-    except StoreError as error:
+        score_name, score, ungraded = _last_score(run)
+        note = f"{ungraded:.0%} of that ungraded" if ungraded else ""
+        return Summary(name, path, run.status, run.step, total, score, score_name, note)
+    except (StoreError, ValueError) as error:
         return Summary(name, path, "unreadable", note=str(error))
 
 
-def _last_score(run: Run) -> tuple[str, float | None]:
+def _last_score(run: Run) -> tuple[str, float | None, float]:
+    """The score that a list shows, its name, and the share of its evaluation that nothing graded."""
     found: dict[str, float] = {}
     with run._open() as db:  # evaluations are rare: look back until one is found, not for ever
-        for (text,) in db.execute("select metrics from steps order by step desc limit 1000"):
-            values = json.loads(text)
-            found = {**{n: values[n] for n in SCORES if n in values}, **found}
+        query = f"select step, metrics, {_or_null(db, 'steps', 'crc')} from steps order by step desc limit 1000"
+        for step, text, crc in db.execute(query):
+            values = run._json(f"step {step}", text, crc, step, text)
+            found = {**{n: values[n] for n in (*SCORES, "evaluate/ungraded") if n in values}, **found}
             if SCORES[0] in found:
                 break
-    return next(((n, found[n]) for n in SCORES if n in found), ("", None))
+    name = next((n for n in SCORES if n in found), "")
+    share = found.get("evaluate/ungraded", 0.0) if name.startswith("evaluate/") else 0.0
+    return name, found.get(name), share
 
 
 def _runs(root: Path) -> list[Path]:

@@ -13,17 +13,33 @@ from shuhari.store import codec
 _LIMIT = 2**30
 
 
-def pick(scores: Sequence[float], n: int = 3, seed: int = 0) -> list[tuple[int, str]]:
-    """Up to `n` groups of a step, (index, why), each once: "best", "worst", then "random" ones, drawn from `seed`.
+RULES = ("best", "worst", "changed", "random", "all")
+
+
+def pick(
+    scores: Sequence[float],
+    n: int = 3,
+    seed: int = 0,
+    rules: Sequence[str] = ("best", "worst", "random"),
+    changes: Sequence[float] = (),
+) -> list[tuple[int, str]]:
+    """Up to `n` groups of a step, (index, why), each once, by `rules` in their order: the "best", the "worst", the one
+    that "changed" most by `changes` (one a group, NaN where it was not asked before), and "random" ones, drawn from
+    `seed`, for what is left. "all" keeps every group, whatever `n`.
 
     scores: one a group; groups without one (NaN) are never best or worst."""
+    if "all" in rules:
+        return [(i, "all") for i in range(len(scores))]
     order = [i for i in np.argsort(np.asarray(scores, np.float64), kind="stable").tolist() if not np.isnan(scores[i])]
-    chosen = [(i, why) for i, why in zip(order[:-2:-1] + order[:1], ("best", "worst"), strict=False)][:n]
-    if len(order) == 1:
-        chosen = chosen[:1]
-    rest = [i for i in range(len(scores)) if i not in {c for c, _ in chosen}]
+    moved = sorted((i for i, x in enumerate(changes) if not np.isnan(x)), key=lambda i: -changes[i])
+    first = {"best": order[::-1], "worst": order, "changed": moved}
+    chosen: dict[int, str] = {}
+    for why in (r for r in rules if r in first):
+        if first[why] and len(chosen) < n:
+            chosen.setdefault(first[why][0], why)
+    rest = [i for i in range(len(scores)) if i not in chosen] if "random" in rules else []
     drawn = np.random.default_rng(seed).permutation(len(rest))[: max(0, n - len(chosen))]
-    return chosen + [(rest[i], "random") for i in drawn.tolist()]
+    return [*chosen.items(), *((rest[i], "random") for i in drawn.tolist())]
 
 
 def pack(group: Mapping[str, Any]) -> bytes:

@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import zlib
 from pathlib import Path
 from typing import Any
 
 from shuhari.store.files import StoreError
 
-FORMAT = 1
+FORMAT = 2  # 1, of 0.1: without checksums, what names and finds rollouts, and the counts of problems
 FILE = "run.sqlite"
 _TABLES = """
 create table if not exists meta (key text primary key, value text not null) without rowid;
 create table if not exists steps (
-  step integer primary key, stage text not null, wall real not null, metrics text not null
+  step integer primary key, stage text not null, wall real not null, metrics text not null, crc integer
 );
 create table if not exists rollouts (
-  id integer primary key, step integer not null, name text not null, payload blob not null
+  id integer primary key, step integer not null, name text not null, payload blob not null,
+  task text, problem text, why text, score real, crc integer
 );
-create index if not exists rollouts_step on rollouts (step);
 create table if not exists events (
-  id integer primary key, step integer not null, kind text not null, data text not null
+  id integer primary key, step integer not null, kind text not null, data text not null, crc integer
 );
+create table if not exists problems (
+  step integer not null, task text not null, problem text not null, asked integer not null, solved integer not null,
+  primary key (step, task, problem)
+) without rowid;
 create table if not exists checkpoints (
   name text primary key, step integer not null, pinned integer not null, score real
 );
@@ -34,6 +39,17 @@ create table if not exists cursor (
   id integer primary key check (id = 1), step integer not null, checkpoint text not null,
   stage text not null, wall real not null
 );
+"""
+_LATER = {  # columns that a run of format 1 lacks; empty where it was made by that
+    "steps": {"crc": "integer"},
+    "events": {"crc": "integer"},
+    "rollouts": {"task": "text", "problem": "text", "why": "text", "score": "real", "crc": "integer"},
+}
+_INDICES = """
+create index if not exists rollouts_step on rollouts (step);
+create index if not exists rollouts_problem on rollouts (task, problem, step);
+create index if not exists events_kind on events (kind, step);
+create index if not exists problems_name on problems (task, problem, step);
 """
 
 
@@ -47,11 +63,44 @@ def create(run: Path, format: int) -> sqlite3.Connection:
             check_format(db, run, format)
         db.execute("pragma journal_mode = wal")
         db.execute("pragma synchronous = normal")
-        db.executescript(f"begin;{_TABLES}insert or ignore into meta values ('format', '{format:d}');commit;")
+        missing = "" if fresh else _missing(db)
+        db.executescript(f"begin;{_TABLES}{missing}{_INDICES}"
+                         f"insert into meta values ('format', '{format:d}') on conflict (key) do update "
+                         f"set value = excluded.value where cast(value as integer) < {format:d};commit;")  # fmt: skip
     except BaseException:
         db.close()
         raise
     return db
+
+
+def _missing(db: sqlite3.Connection) -> str:
+    """What makes the tables of an older format those of this one: the columns that they lack."""
+    out = ""
+    for table, columns in _LATER.items():
+        there = columns_of(db, table)
+        new = {c: kind for c, kind in columns.items() if there and c not in there}
+        out += "".join(f"alter table {table} add column {c} {kind};" for c, kind in new.items())
+    return out
+
+
+def columns_of(db: sqlite3.Connection, table: str) -> set[str]:
+    """The columns of a table, none where there is no such table."""
+    return {row[1] for row in db.execute(f"pragma table_info({table})")}
+
+
+def checksum(*parts: str | bytes | int) -> int:
+    """Of what a row says, so that a damaged one is found when it is read."""
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part if isinstance(part, bytes) else str(part).encode(), crc)
+    return crc
+
+
+def verified(run: Path, what: str, crc: int | None, *parts: str | bytes | int) -> None:
+    """StoreError where a row is not what was written; rows of format 1 have no checksum."""
+    if crc is not None and checksum(*parts) != crc:
+        told = f"take the run from a copy, or start from a checkpoint of it (--init {run}@STEP)"
+        raise StoreError(f"{run / FILE}: {what} is damaged (its checksum is another): {told}")
 
 
 def connect(run: Path, format: int = FORMAT) -> sqlite3.Connection:
@@ -83,6 +132,11 @@ def check_format(db: sqlite3.Connection, run: Path, format: int) -> None:
         if "no such table" in str(error) and not db.execute("select count(*) from sqlite_master").fetchone()[0]:
             return  # killed before its first transaction: still empty
         raise StoreError(f"{run / FILE}: not the database of a run ({error}); move it away to start afresh") from error
+    kind = db.execute("select type from sqlite_master where name = 'steps'").fetchone()
+    if kind is not None and kind[0] != "table":
+        raise StoreError(f"{run / FILE}: not the database of a run (its steps are a {kind[0]}); move it away")
+    if row is not None and not row[0].isdecimal():
+        raise StoreError(f"{run / FILE}: not the database of a run (its format is {row[0]!r:.40}); move it away")
     if row is not None and int(row[0]) > format:
         raise StoreError(f"{run} has format {row[0]}; this version reads up to {format}: upgrade shuhari")
 
