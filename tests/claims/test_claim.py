@@ -8,6 +8,7 @@ import pytest
 
 from shuhari.claims.claim import digest, read
 from shuhari.claims.runs import planned
+from shuhari.config.build import stage_components
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 
@@ -205,3 +206,30 @@ def test_mistakes_are_named(tmp_path: Path, old: str, new: str, told: str) -> No
 def test_a_recipe_without_a_claim_says_so() -> None:
     with pytest.raises(RecipeError, match="states no claim"):
         read("baselines/grpo")
+
+
+RECORDED = """extends = "baselines/dqn_cartpole"
+[[stage]]
+name = "recorded"
+updates = 20
+buffer = {use = "offline", data = {use = "played", policy = "random", episodes = 2}, size = 8, replace = true}
+[[stage]]
+name = "play"
+env_steps = 1
+[claim]
+says = "x"
+warm = {method = "recorded"}
+baseline = "baselines/dqn_cartpole"
+budget = {env_steps = 100}
+settings = {evaluate.n = 2}
+check = [{metric = "evaluate/greedy:final", direction = "up"}]
+"""
+
+
+def test_recorded_data_prepare_an_arm_with_copies_and_without_rollouts(tmp_path: Path) -> None:
+    claim = read(written(tmp_path, RECORDED))
+    assert list(claim.warm) == ["method"]
+    (stage,) = claim.warm["method"].stages
+    assert "target" in stage["models"] and "rollout" not in stage and "evaluate" not in stage
+    assert stage_components(stage).budget == {"updates": 20.0}
+    assert [arm.stages[-1]["env_steps"] for arm in claim.arms.values()] == [100, 100]

@@ -48,18 +48,22 @@ def modules(recipes: Iterable[Recipe], others: Iterable[Any] = ()) -> dict[str, 
     """module -> digest, of all beside the core that the components of the recipes' stages (or `others`) are made of:
     those of shuhari by their name, those of user code by their file's."""
     used: set[Any] = set(map(type, others))
+    ours, out = set[str](), dict[str, str]()
     for recipe in recipes:
         used |= _made_of(recipe)
-    ours, out = set(), {}
+        for file in {Path(text.rpartition(":")[0]) for text in _texts(recipe) if ".py:" in text}:
+            if file.is_file():  # a function of a user, whoever calls it
+                out[file.name], found = _facts(file)
+                ours |= found
     for one in used:
-        file = inspect.getsourcefile(one)
-        if file is None or one.__module__.split(".")[0] in ("builtins", "torch"):
+        source = inspect.getsourcefile(one)
+        if source is None or one.__module__.split(".")[0] in ("builtins", "torch"):
             continue
         if one.__module__.startswith("shuhari."):
             ours.add(one.__module__)
             continue
-        name = Path(file).name if one.__module__.startswith("shuhari_user") else one.__module__
-        out[name], found = _facts(Path(file))
+        name = Path(source).name if one.__module__.startswith("shuhari_user") else one.__module__
+        out[name], found = _facts(Path(source))
         ours |= found
     out |= {name: _digest_of(name) for name in _imported(ours) - core()}
     return dict(sorted(out.items()))
@@ -105,10 +109,14 @@ def _made_of(recipe: Recipe) -> set[Any]:
     for stage in (stage_components(table, shared) for table in recipe.stages):
         used += [part for _, part in state.walk(stage.memories())]
     functions = {f for part in used for f in getattr(part, "__dict__", {}).values() if inspect.isfunction(f)}
-    texts = [text for _, value in leaves(recipe.tree) for text in (value if isinstance(value, list) else [value])]
-    worlds = {name for text in texts if isinstance(text, str) for name in _WORLD.findall(text)}
+    worlds = {name for text in _texts(recipe) for name in _WORLD.findall(text)}
     known = worlds and set(registry.names("world"))
     return {*functions, *map(type, used), *(registry.find("world", name) for name in worlds & known)}
+
+
+def _texts(recipe: Recipe) -> list[str]:
+    found = [one for _, value in leaves(recipe.tree) for one in (value if isinstance(value, list) else [value])]
+    return [one for one in found if isinstance(one, str)]
 
 
 def _imported(roots: Iterable[str]) -> set[str]:
