@@ -10,6 +10,7 @@ Axes: `B` rows, `M` messages (0: nothing was said), `P` pairs.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -45,9 +46,9 @@ class Messages:
 @dataclass
 class Annotations:
     """The buffer of labels: messages not seen before go on a stack; the newest `size` of it are with the annotator for
-    `delay` of the clock, one batch in flight; when they are back, `draws` batches of random pairs of all that is
-    labelled go to the learner, on stream `labels`, and the news to whoever keeps labels (`Amended`). It never asks for
-    rollouts."""
+    `delay` seconds of the clock, one batch in the background; when they are back, `draws` batches of random pairs of all
+    that is labelled go to the learner, on stream `labels`, and the news to whoever keeps labels (`Amended`). It never
+    asks for rollouts."""
 
     labeller: Labeller
     delay: float = 20.0
@@ -56,7 +57,7 @@ class Annotations:
     pairs: int = 256
     limit: int = 25_000
     state: dict[str, Any] = field(
-        init=False, default_factory=lambda: {"seen": [], "stack": [], "job": [], "due": 0.0, "labels": {}}
+        init=False, default_factory=lambda: {"seen": [], "stack": [], "job": [], "labels": {}}
     )
 
     def short(self) -> int:
@@ -70,18 +71,27 @@ class Annotations:
                     self.state["stack"].append(m)
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
-        s, now = self.state, ctx.clock()
-        back = s["job"] if s["job"] and now >= s["due"] else []
-        if not s["job"] or back:
-            s["job"], s["due"] = self.newest(), now + self.delay
+        s, back, found = self.state, [], []
+        if s["job"] and (job := self.restart(ctx)).done:
+            back, found, s["job"] = s["job"], job.result(), []
+        if not s["job"]:
+            s["job"] = self.newest()
+            self.restart(ctx)
         if not back:
             return
-        found = self.labeller(back)
         s["labels"] |= {str(m): x for m, x in zip(back, found, strict=True)}
         ctx.charge("labels", len(back))
         ctx.tell(Amended(torch.tensor(back), {"helpful": torch.tensor(found)}))
         for i in range(self.draws if len(s["labels"]) < self.limit else 0):
             yield paired(s["labels"], self.pairs, ctx.rng("pairs", i))
+
+    def restart(self, ctx: Ctx) -> Any:
+        """The job of the messages that are with the annotator."""
+        return ctx.background("labels", self.label(tuple(self.state["job"]))) if self.state["job"] else None
+
+    async def label(self, messages: Sequence[int]) -> list[float]:
+        await asyncio.sleep(self.delay)
+        return self.labeller(messages)
 
     def newest(self) -> list[int]:
         """The last `size` of the stack, taken off it."""

@@ -16,8 +16,10 @@ from resumed import twice
 
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
+from shuhari.engines.local import Local
 from shuhari.events import Amended, Collected
 from shuhari.learners.gradient import GradientLearner, Term
+from shuhari.loop.clock import Virtual
 from shuhari.models.critics import ValueCritic
 from shuhari.models.tabular import Tabular
 from shuhari.objectives.clip import Clip
@@ -50,7 +52,7 @@ transform: Transform = Intrinsic()
 
 
 def oni(steps: int, kind: str = "retrieval", **fields: Any) -> Any:
-    annotations = {"delay": 20.0, "size": 2, "draws": 8, "pairs": 16, **fields.pop("annotations", {})}
+    annotations = {"delay": 2.5, "size": 2, "draws": 8, "pairs": 16, **fields.pop("annotations", {})}
     parts = {"policy": harness.part(clip=Term(Clip())), "critic": harness.part("critic", value=Term(Value()))}
     main = GradientLearner(Fresh(4), parts, {"intrinsic": Intrinsic(kind, **fields), "gae": Gae()})
     learners = {"main": main}
@@ -62,8 +64,8 @@ def oni(steps: int, kind: str = "retrieval", **fields: Any) -> Any:
     run = harness.make(harness.stage(
         task=Gridworld(CELLS, limit=6), n=1, steps=steps, rollout=Episode(), collect={"message": Messages(SAYS)},
         models={"policy": Tabular(), "critic": ValueCritic((4,)), "helpful": Helpful(5)}, learners=learners,
+        engine=Local(virtual=Virtual(decode=0.02, train=1.0)),
     ))  # fmt: skip
-    run.ctx.clock = lambda: run.ctx.ledger.get("decisions", 0.0)  # a clock that a resumed run reads alike
     return run
 
 
@@ -117,18 +119,18 @@ def test_a_tie_of_equal_scores_costs_log_two() -> None:
 
 
 def test_labels_arrive_by_the_clock_and_nothing_waits_for_them() -> None:
-    run = oni(16, annotations={"delay": 60.0})
+    run = oni(16, annotations={"delay": 3.5})
     steps, labelled = [], []
     queue = run.stage.learners["labels"].buffer
     for report in harness.train(run):
-        steps.append(report["spent/decisions"])
+        steps.append(report["spent/virtual_seconds"])
         labelled.append(report.get("spent/labels", 0.0))
     arrived = [i for i, n in enumerate(labelled) if n > (labelled[i - 1] if i else 0)]
     assert len(arrived) >= 2
     asked = 0  # the first batch leaves with the first step's messages
     for i in arrived:
-        assert steps[i] >= steps[asked] + 60
-        assert all(t < steps[asked] + 60 for t in steps[asked:i])
+        assert steps[i] >= steps[asked] + 3.5
+        assert all(t < steps[asked] + 3.5 for t in steps[asked:i])
         asked = i  # the next one leaves when one is back
     intrinsic = run.stage.learners["main"].transforms["intrinsic"]
     assert intrinsic.state["labels"] == queue.state["labels"]
@@ -136,7 +138,7 @@ def test_labels_arrive_by_the_clock_and_nothing_waits_for_them() -> None:
 
 
 def test_the_ranking_learns_which_messages_help_and_the_policy_trains_on_it() -> None:
-    run = oni(8, "ranking", annotations={"delay": 10.0, "size": 4, "draws": 32})
+    run = oni(8, "ranking", annotations={"delay": 1.5, "size": 4, "draws": 32})
     reports = list(harness.train(run))
     scores = run.ctx.models["helpful"].module.weight[:, 0].detach()
     known = [int(m) for m in run.stage.learners["helpful"].buffer.state["labels"]]
@@ -149,4 +151,4 @@ def test_the_ranking_learns_which_messages_help_and_the_policy_trains_on_it() ->
 
 @pytest.mark.parametrize("kind", ["retrieval", "ranking"])
 def test_a_killed_run_ends_with_the_same_bits(kind: str) -> None:
-    twice(lambda: oni(8, kind, annotations={"delay": 10.0}), 3)
+    twice(lambda: oni(8, kind, annotations={"delay": 1.5}), 3)

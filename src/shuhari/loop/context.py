@@ -23,6 +23,7 @@ from shuhari.events import Event
 from shuhari.loop import collect
 from shuhari.loop.clock import VirtualLoop, new_loop
 from shuhari.loop.flight import PATIENCE, Flight
+from shuhari.loop.jobs import Running
 from shuhari.needs import Need, gather, role_model
 from shuhari.noise import CounterNoise, mix
 from shuhari.ports import (
@@ -196,10 +197,14 @@ class Context:
 
     def breathe(self) -> None:
         """In a long computation, now and then: what is in flight goes on for as long as was computed since."""
-        if self.flight.tickets and self.virtual is None:
+        if (self.flight.tickets or self.flight.jobs.running) and self.virtual is None:
             now = time.monotonic()
             self.wait(self.flight.go(now - self.breath))
             self.breath = time.monotonic()
+
+    def background(self, key: str, coroutine: Coroutine[Any, Any, T]) -> Running:
+        """Begin a job beside training, or the one of that key that is there. See `Ctx`."""
+        return self.flight.jobs.begin(key, coroutine)
 
     def elapse(self) -> None:
         """Let the virtual time of an update pass, if time is virtual, and charge that of the step; evaluation, which is

@@ -22,6 +22,7 @@ from shuhari.batch import Batch
 from shuhari.data import Request, Trajectory
 from shuhari.loop import collect
 from shuhari.loop.clock import VirtualLoop
+from shuhari.loop.jobs import Jobs, Running
 from shuhari.ports import CURRENT_GROUP, REPLAYING, AsyncEngine, LoopCtx, Rollout
 
 PATIENCE = 5.0  # seconds that what was given up may take to end
@@ -45,6 +46,7 @@ class Flight:
     def __init__(self, ctx: LoopCtx) -> None:
         self.ctx = ctx
         self.tickets: list[Ticket] = []
+        self.jobs = Jobs(ctx)
         self.size = 0  # groups of a batch
         self._changed = asyncio.Event()
 
@@ -127,14 +129,14 @@ class Flight:
     def drop(self) -> None:
         """Give up what is in flight, as at the end of a stage; charged as `dropped_groups`."""
         dropped, self.tickets = self.tickets, []
-        if not dropped:
-            return
-        self.ctx.charge("dropped_groups", len(dropped))
+        ending = list(self.jobs.drop())
+        if dropped:
+            self.ctx.charge("dropped_groups", len(dropped))
         for t in dropped:
             self._forget(t)
             if t.task is not None:
                 t.task.cancel()
-        if tasks := [t.task for t in dropped if t.task is not None]:
+        if tasks := [*ending, *(t.task for t in dropped if t.task is not None)]:
             self.ctx.wait(_ended(tasks))
 
     # ---------------------------------------------------------------- resuming
@@ -147,39 +149,49 @@ class Flight:
              "group": None if t.group is None else tuple(t.group)}
             for t in self.tickets
         ]  # fmt: skip
-        calls = self._engine().saved() if saved else {}
-        return {"tickets": saved, "calls": calls, "time": loop.time() if isinstance(loop, VirtualLoop) else 0.0}
+        jobs, engine = self.jobs.tree(), self.ctx.async_engine
+        calls = engine.saved() if engine is not None and (saved or jobs) else {}
+        time = loop.time() if isinstance(loop, VirtualLoop) else 0.0
+        return {"tickets": saved, "jobs": jobs, "calls": calls, "time": time}
 
-    def restore(self, tree: Mapping[str, Any]) -> None:
-        """Ask the unfinished requests again: what the engine had answered is answered again, at its time where time is
-        virtual, and what it had begun goes on. Nothing of that is charged again."""
+    def restore(self, tree: Mapping[str, Any], restart: Callable[[], None] = lambda: None) -> None:
+        """Ask the unfinished requests again, and have `restart` begin the unfinished jobs again: what the engine had
+        answered is answered again, at its time where time is virtual, and what it had begun goes on. Nothing of that is
+        charged again."""
         loop, ctx = self.ctx.loop, self.ctx
         tickets = [Ticket(**{**t, "group": None if t["group"] is None else list(t["group"])}) for t in tree["tickets"]]
         if isinstance(loop, VirtualLoop):
-            loop.at = min([t.at for t in tickets if t.group is None], default=tree["time"])
-        if tickets:
-            engine = self._engine()
-            engine.load(tree["calls"])
+            loop.at = tree["time"]
+        jobs = self.jobs.restore(tree.get("jobs", ()), restart)
+        if isinstance(loop, VirtualLoop):
+            loop.at = min([*(t.at for t in tickets if t.group is None), *(j.at for j in jobs)], default=tree["time"])
+        if tickets or jobs:
+            if (engine := ctx.async_engine) is not None:
+                engine.load(tree["calls"])
             ctx.muted = isinstance(loop, VirtualLoop)
-            ctx.wait(self._again(tickets, tree["time"], engine))
+            ctx.wait(self._again(sorted([*tickets, *jobs], key=lambda x: x.at), tree["time"], engine))
             ctx.muted = False
         ctx.breath = monotonic()
 
-    async def _again(self, tickets: list[Ticket], time: float, engine: AsyncEngine) -> None:
+    async def _again(self, begun: Sequence[Ticket | Running], time: float, engine: AsyncEngine | None) -> None:
         loop = asyncio.get_running_loop()
-        for ticket in tickets:
-            if ticket.group is not None:
-                self.tickets.append(ticket)
+        for one in begun:
+            if isinstance(one, Ticket) and one.group is not None:
+                self.tickets.append(one)
                 continue
-            if isinstance(loop, VirtualLoop) and ticket.at > loop.time():
-                await asyncio.sleep(ticket.at - loop.time())
-            self._launch([ticket], again=not isinstance(loop, VirtualLoop))
+            if isinstance(loop, VirtualLoop) and one.at > loop.time():
+                await asyncio.sleep(one.at - loop.time())
+            if isinstance(one, Ticket):
+                self._launch([one], again=not isinstance(loop, VirtualLoop))
+            else:
+                self.jobs.launch(one)
         if isinstance(loop, VirtualLoop):
             await asyncio.sleep(time - loop.time())
             await loop.settle()
         else:
             await self.go(0.0)
-        engine.loaded()
+        if engine is not None:
+            engine.loaded()
 
 
 async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:

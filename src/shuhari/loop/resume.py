@@ -62,7 +62,12 @@ def restore(run: Run, tree: Mapping[str, Any]) -> None:
     load_weights(ctx.models, tree["models"])
     state.remember(memories(run), tree["components"])
     ctx.serve()
-    ctx.flight.restore(tree["flight"])
+    ctx.flight.restore(tree["flight"], lambda: _restart(run))
+
+
+def _restart(run: Run) -> None:
+    for _, component in state.walk(run.stage.memories()):
+        ability(component, "restart")(run.ctx)
 
 
 def memories(run: Run) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Generator as Generator_
 from contextlib import AbstractContextManager as ContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +19,16 @@ from shuhari.ports.models import Model
 from shuhari.ports.tasks import Task
 
 T = TypeVar("T")
+Answer = TypeVar("Answer", covariant=True)
+
+
+class Job(Protocol[Answer]):
+    """Work in the background. `await` it in a coroutine, or look whether it is `done` and take its `result`, once."""
+
+    @property
+    def done(self) -> bool: ...
+    def result(self) -> Answer: ...
+    def __await__(self) -> Generator_[Any, None, Answer]: ...
 
 
 class Ctx(Protocol):
@@ -44,6 +55,13 @@ class Ctx(Protocol):
     def charge(self, what: str, amount: float) -> None: ...  # to the ledger
     def complain(self, what: str, error: BaseException, whose: str = "") -> None: ...  # count it, and show it
     def clock(self) -> float: ...  # seconds; virtual where the engine's time is
+    def background(self, key: str, coroutine: Coroutine[Any, Any, T]) -> Job[T]:
+        """Begin work that goes on beside training (asking a model or a judge), or give the job of that key that is
+        there: until its result is taken. Its answer is plain data, which is saved. A component has `restart(ctx)` to
+        begin again, in a run that is resumed, what it was waiting for, under the same key: by virtual time it ends
+        when it would have ended. A stage that ends gives up the jobs that are left."""
+        ...
+
     def breathe(self) -> None: ...  # in a long computation: let what is in flight go on
     def score(self, batch: Batch, needs: Sequence[Need]) -> Batch: ...  # one no-grad forward a role
     async def probe(self, requests: Sequence[Request], *, tag: str) -> Batch: ...  # graded, charged, never trained on
