@@ -90,7 +90,7 @@ def test_a_dry_run_of_stages_says_which_stage_a_default_is_of(shuhari, home: Pat
         (["tiny.toml", "--set", "task.name=arithmetik"], "did you mean 'arithmetic'?"),
         (["tiny.toml", "--set", "task.name=file/none.jsonl"], "file/none.jsonl: no such file"),
         (["tiny.toml", "--set", "rollout.n=x"], "rollout.n: 'x': expected a whole number"),
-        (["tiny.toml", "--set", "reward.weights.scor=1"], "no grader gives a reward 'scor' in stage 'main'; did you mean 'score'?"),
+        (["tiny.toml", "--set", "reward.weights.scor=1"], "no grader gives a reward 'scor'"),
         (["tiny.toml", "--set", "models.other.init=polcy"], "did you mean 'policy'?"),
         (["tiny.toml", "--init", "s7"], "no run 's7'"),
         (["tiny.toml", "--init", "s0@99"], "no checkpoint of step 99"),
