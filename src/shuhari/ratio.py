@@ -11,6 +11,7 @@ from shuhari.batch import Batch
 from shuhari.data import nearest
 
 LEVELS = ("decision", "row", "segment", "sequence", "episode")
+SAMPLE_LEVELS = ("row", "sequence", "episode")  # at which a whole sample has one number
 
 
 def log_ratio(new: Tensor, old: Tensor, batch: Batch, level: str = "decision") -> Tensor:

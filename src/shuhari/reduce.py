@@ -13,7 +13,7 @@ from shuhari.batch import Batch
 from shuhari.data import nearest
 
 _ODD = 0x1E3779B97F4A7C15
-LEVELS = ("decision", "row", "turn", "episode", "group", "constant:N")
+REDUCTIONS = ("decision", "row", "turn", "episode", "group", "constant:N")
 
 
 def weights(weight: Tensor, batch: Batch, how: str) -> Tensor:
@@ -49,11 +49,11 @@ def weights(weight: Tensor, batch: Batch, how: str) -> Tensor:
 
 def check_reduction(how: str) -> float:
     """The N of `constant:N`, 0 for the other reductions; ValueError for what is none."""
-    if how in LEVELS[:-1]:
+    if how in REDUCTIONS[:-1]:
         return 0.0
     name, _, text = how.partition(":")
     if name != "constant":
-        raise ValueError(f"no reduction {how!r}; {nearest(how, LEVELS)}")
+        raise ValueError(f"no reduction {how!r}; {nearest(how, REDUCTIONS)}")
     try:
         n = float(text)
     except ValueError:

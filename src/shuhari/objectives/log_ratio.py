@@ -27,13 +27,12 @@ from shuhari.batch import Batch
 from shuhari.data import Info, Number, Ramp, nearest
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.ratio import log_ratio
+from shuhari.ratio import SAMPLE_LEVELS, log_ratio
 from shuhari.reduce import group_mean
 from shuhari.registry import register
 
 LINKS = ("square", "logistic")
 CENTRES = ("none", "mean", "leave-one-out")
-LEVELS = ("row", "sequence", "episode")
 
 
 @register("objective", "log_ratio")
@@ -75,7 +74,7 @@ class LogRatio:
         return 1 if self.centre == "none" else 2
 
     def __post_init__(self) -> None:
-        for name, known in (("link", LINKS), ("centre", CENTRES), ("level", LEVELS)):
+        for name, known in (("link", LINKS), ("centre", CENTRES), ("level", SAMPLE_LEVELS)):
             if getattr(self, name) not in known:
                 raise ValueError(f"log_ratio: no {name} {getattr(self, name)!r}; {nearest(getattr(self, name), known)}")
         if not isinstance(self.beta, Ramp) and not self.beta >= 0:

@@ -32,7 +32,7 @@ from shuhari.batch import Batch
 from shuhari.data import Info, Number, Ramp, nearest
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.ratio import log_ratio
+from shuhari.ratio import SAMPLE_LEVELS, log_ratio
 from shuhari.registry import register
 
 FORMS: dict[str, Callable[[Tensor, float], Tensor]] = {  # (h [P], beta) -> loss [P]
@@ -40,7 +40,6 @@ FORMS: dict[str, Callable[[Tensor, float], Tensor]] = {  # (h [P], beta) -> loss
     "hinge": lambda h, beta: F.relu(1 - h),
     "ipo": lambda h, beta: ((h - 0.5) / beta).square(),  # (s_w - s_l - 1 / (2 beta))^2
 }
-LEVELS = ("row", "sequence", "episode")
 
 
 @register("objective", "preference")
@@ -159,5 +158,5 @@ def _check(name: str, level: str, **positive: Number) -> None:
     for key, value in positive.items():
         if not isinstance(value, Ramp) and not value > 0:
             raise ValueError(f"{name}: {key} is {value}: expected a number > 0")
-    if level not in LEVELS:
-        raise ValueError(f"{name}: no level {level!r}; {nearest(level, LEVELS)}")
+    if level not in SAMPLE_LEVELS:
+        raise ValueError(f"{name}: no level {level!r}; {nearest(level, SAMPLE_LEVELS)}")

@@ -27,7 +27,7 @@ from shuhari.ports import Ctx
 from shuhari.registry import register
 from shuhari.transforms.streams import carried, ungraded, whitened
 
-LEVELS = ("auto", "decision", "row", "segment", "episode")
+CREDIT_LEVELS = ("auto", "decision", "row", "segment", "episode")
 
 
 @register("transform", "gae")
@@ -300,7 +300,7 @@ def _check(level: str, scale: bool | str, **discounts: Number) -> None:
     for name, value in discounts.items():
         if not isinstance(value, Ramp) and not 0 <= value <= 1:
             raise ValueError(f"{name} is {value}: expected a number in [0, 1]")
-    if level not in LEVELS:
-        raise ValueError(f"no level {level!r} of credit; {nearest(level, LEVELS)}")
+    if level not in CREDIT_LEVELS:
+        raise ValueError(f"no level {level!r} of credit; {nearest(level, CREDIT_LEVELS)}")
     if scale not in (True, False, "batch", "none"):
         raise ValueError(f"scale is {scale!r}: expected true, false, 'batch' or 'none'")
