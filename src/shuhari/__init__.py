@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shuhari.api import LoadedPolicy, Trained, load, train
     from shuhari.data import Problem, Sampling
-    from shuhari.learners.gradient import Term
+    from shuhari.learners.parts import Term
     from shuhari.registry import register
     from shuhari.sessions import Session, session
     from shuhari.tools.export import Exported, export
@@ -25,7 +25,7 @@ _HOME = {
     "Problem": "data",
     "Sampling": "data",
     "Session": "sessions",
-    "Term": "learners.gradient",
+    "Term": "learners.parts",
     "Trained": "api",
     "export": "tools.export",
     "load": "api",

@@ -1,4 +1,15 @@
-"""Columns that need no storing: what they are where nobody said otherwise.
+"""Columns that need no storing: what they are where nobody said otherwise; and what the names of columns say.
+
+`reward/<name>`: what a grader gave; `reward` is their weighted sum, which is trained. `weight/<stream>`: which rows,
+and how much, a term of that stream learns from. `context/<key>`: a part of an observation that is a mapping.
+`view/<role>`: what that role saw in the place of the context. `<role>/<name>`: what a model says (`Need.key`), and
+`live/<role>/<name>` the same with a gradient. `length` and `step` are there where actions are text: its tokens are
+counted and found there. `resumes`: rows that a lane's last fragment left open. A leading underscore is of the library
+alone, and travels with rows only while they are learnt from: `_row`, the row's place in the optimiser batch, on which
+its noise hangs; `_used`, its place in the batch that was drawn; `_w/<term>`, the reduction's weights of a term.
+
+`version` is that of the weights that decided, -1 where nobody we know did (a demonstration, a forced beginning), whose
+`logp` is then NaN. Of row indices (`parent`, `child`) -1 is none.
 
 Axes: `B` rows of a view; `parent` and `child` index the whole.
 """
@@ -6,15 +17,27 @@ Axes: `B` rows of a view; `parent` and `child` index the whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from shuhari.data import code
 
-if TYPE_CHECKING:
-    from shuhari.batch import Batch
+
+class Rows(Protocol):
+    """What is read of a batch here."""
+
+    @property
+    def whole(self) -> Mapping[str, Tensor]: ...
+    @property
+    def rows(self) -> Tensor | None: ...
+    @property
+    def width(self) -> int: ...
+    def __len__(self) -> int: ...
+    def __contains__(self, key: str) -> bool: ...
+    def __getitem__(self, key: str) -> Tensor: ...
+
 
 BRANCH = -2  # a child column's mark of several successors
 
@@ -26,7 +49,7 @@ def unknown(name: str, dtype: torch.dtype) -> float:
     return 1 if name == "temperature" else torch.nan if dtype.is_floating_point else -1
 
 
-def of_rows(name: str, batch: Batch) -> bool:
+def of_rows(name: str, batch: Rows) -> bool:
     """Whether a column is of whole rows although its second axis may be as long as the row: what was seen, and an
     action of numbers, or of several choices made at once. Tokens, and choices one after another, are one a position."""
     if name == "action":
@@ -34,8 +57,8 @@ def of_rows(name: str, batch: Batch) -> bool:
     return name == "context" or name.startswith(("context/", "view/"))
 
 
-def _from_whole(make: Callable[[Mapping[str, Tensor]], Tensor]) -> Callable[[Batch], Tensor]:
-    def column(batch: Batch) -> Tensor:
+def _from_whole(make: Callable[[Mapping[str, Tensor]], Tensor]) -> Callable[[Rows], Tensor]:
+    def column(batch: Rows) -> Tensor:
         value = make(batch.whole)
         return value if batch.rows is None else value[batch.rows]
 
@@ -61,11 +84,11 @@ def _child(whole: Mapping[str, Tensor]) -> Tensor:
     return child
 
 
-def _like(fill: float, dtype: torch.dtype, *, wide: bool = False) -> Callable[[Batch], Tensor]:
+def _like(fill: float, dtype: torch.dtype, *, wide: bool = False) -> Callable[[Rows], Tensor]:
     return lambda b: torch.full(tuple(b["mask"].shape) if wide else (len(b),), fill, dtype=dtype)
 
 
-DERIVED: dict[str, Callable[[Batch], Tensor]] = {
+DERIVED: dict[str, Callable[[Rows], Tensor]] = {
     "parent": _from_whole(_parent),
     "child": _from_whole(_child),
     "leaf": lambda b: b["child"] == -1,

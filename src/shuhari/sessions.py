@@ -22,8 +22,9 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import streamed
-from shuhari.config.build import MICRO_BATCH, component
+from shuhari.config.build import component
 from shuhari.config.settings import Settings
+from shuhari.config.stage import MICRO_BATCH, Role
 from shuhari.data import EMPTY, Info, Number, Payload, Problem, Request, Sampling
 from shuhari.events import Collected, Committed, Event
 from shuhari.learners.gradient import Part, Term, trained
@@ -33,7 +34,7 @@ from shuhari.loop.checks import check_weights, graded_columns
 from shuhari.loop.collect import default_weights
 from shuhari.loop.context import Context
 from shuhari.loop.evaluation import Evaluation, evaluate
-from shuhari.loop.roles import Role, cast_roles, load_weights, weights
+from shuhari.loop.roles import cast_roles, load_weights, weights
 from shuhari.measure import Meter
 from shuhari.ports import Transform, is_vector
 from shuhari.rewards.function import Function

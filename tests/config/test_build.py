@@ -11,9 +11,10 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 
-from shuhari.config.build import Components, arithmetic, component, ordered, stage_components
+from shuhari.config.build import arithmetic, component, ordered, stage_components
 from shuhari.config.recipe import RecipeError, load
 from shuhari.config.settings import Settings
+from shuhari.config.stage import Components
 from shuhari.data import EMPTY, Number, Ramp, Sampling
 from shuhari.ports import Buffer, Curriculum, Model, Objective, Optimiser, Reward, Transform
 

@@ -11,13 +11,13 @@ from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.buffers.groups import Groups
 from shuhari.buffers.mixture import Mixture
+from shuhari.config.stage import Role
 from shuhari.curricula.attention import Adapter, Attention
 from shuhari.curricula.sequential import Sequential
 from shuhari.curricula.target import Target, name_of
 from shuhari.data import code
 from shuhari.events import Collected
 from shuhari.learners.gradient import Term
-from shuhari.loop.roles import Role
 from shuhari.objectives.clip import Clip
 from shuhari.ports import Predictor
 from shuhari.transforms.advantage import Advantage

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import shuhari
-from shuhari.config.build import Components, stage_components
+from shuhari.config.build import stage_components
 from shuhari.config.recipe import Recipe, RecipeError, load
+from shuhari.config.stage import Components
 from shuhari.declares import Declares, declares, together
 from shuhari.loop.checks import check_stages
 from shuhari.loop.run import Run

@@ -12,9 +12,10 @@ from torch import nn
 
 from shuhari.config.build import stage_components
 from shuhari.config.overlay import RecipeError
+from shuhari.config.stage import Role
 from shuhari.data import EMPTY
 from shuhari.loop.answers import answers, check_answers
-from shuhari.loop.roles import Role, cast_roles, check_roles, in_order
+from shuhari.loop.roles import cast_roles, check_roles, in_order
 from shuhari.loop.run import Run, train
 from shuhari.models.gaussian import SquashedPolicy
 from shuhari.models.text.causal import Causal

@@ -17,8 +17,9 @@ from torch import Tensor
 from grading import context
 from shuhari import testing
 from shuhari.batch import Batch
-from shuhari.config.build import Components, stage_components
+from shuhari.config.build import stage_components
 from shuhari.config.recipe import load
+from shuhari.config.stage import Components
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.learners.loss import Loss
 from shuhari.loop.collect import graded, rewarded

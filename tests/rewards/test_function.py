@@ -14,9 +14,10 @@ import pytest
 
 from grading import Told, context
 from shuhari import testing
-from shuhari.config.build import Components, stage_components
+from shuhari.config.build import stage_components
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
+from shuhari.config.stage import Components
 from shuhari.data import ContractError, FrozenDict, Problem, Request, Status, Step, Trajectory
 from shuhari.loop.collect import graded, groups
 from shuhari.loop.evaluation import Evaluation, evaluate

@@ -14,13 +14,12 @@ import torch
 
 import shuhari.loop.run
 from shuhari.buffers.fresh import Fresh
-from shuhari.config.build import Components
+from shuhari.config.stage import Components, Role
 from shuhari.curricula.sequential import Sequential
 from shuhari.data import EMPTY, Info, Sampling
 from shuhari.engines.local import Local
 from shuhari.learners.gradient import GradientLearner, Part, Term
 from shuhari.loop.resume import restore, tree_of
-from shuhari.loop.roles import Role
 from shuhari.loop.run import Run
 from shuhari.models.text.causal import Causal
 from shuhari.optimisers.adamw import AdamW

@@ -16,9 +16,9 @@ from shuhari.buffers.mixture import Mixture
 from shuhari.buffers.offline import Offline
 from shuhari.buffers.recordings import Played
 from shuhari.buffers.replay import Replay
+from shuhari.config.stage import Role
 from shuhari.data import Ramp
 from shuhari.learners.gradient import Term
-from shuhari.loop.roles import Role
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.critics import DiscreteQ, ValueCritic
 from shuhari.models.follow import Ema

@@ -14,9 +14,9 @@ from resumed import twice
 from torch import Tensor
 
 from shuhari.buffers.fresh import Fresh
+from shuhari.config.stage import Role
 from shuhari.data import Info
 from shuhari.learners.gradient import Term
-from shuhari.loop.roles import Role
 from shuhari.models.tabular import Tabular
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence

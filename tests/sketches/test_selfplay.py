@@ -15,11 +15,11 @@ from torch import nn
 
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
+from shuhari.config.stage import Role
 from shuhari.curricula.sequential import Sequential
 from shuhari.data import Problem, Request, Step, Trajectory, code
 from shuhari.events import Collected
 from shuhari.learners.gradient import Term
-from shuhari.loop.roles import Role
 from shuhari.models.text.tokenizers import character_tokenizer
 from shuhari.needs import Trace
 from shuhari.objectives.clip import Clip

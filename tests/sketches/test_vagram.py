@@ -14,10 +14,10 @@ from vagram import Branched, Dyna, Prediction, Real, ValueGradient, Vaml, World,
 
 from shuhari.batch import Batch
 from shuhari.buffers.replay import Replay
+from shuhari.config.stage import Role
 from shuhari.curricula.sequential import Sequential
 from shuhari.events import Collected, Event
 from shuhari.learners.gradient import GradientLearner, Term
-from shuhari.loop.roles import Role
 from shuhari.models.critics import ContinuousQ, ScalarModel
 from shuhari.models.follow import Ema
 from shuhari.models.gaussian import SquashedPolicy

@@ -18,8 +18,9 @@ import pytest
 import torch
 
 from shuhari import api
-from shuhari.config.build import Components, stage_components
+from shuhari.config.build import stage_components
 from shuhari.config.recipe import load
+from shuhari.config.stage import Components
 from shuhari.data import Problem, Step
 from shuhari.tasks.reasoning.reasoning import ReasoningGym
 from shuhari.tasks.reasoning.table import GRADING

@@ -6,84 +6,28 @@ The sections of a recipe are named here, and what stands where a section is miss
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from shuhari.abilities import lacking
-from shuhari.bounds import Count, Length, hints, wrong
+from shuhari.bounds import hints, wrong
 from shuhari.config.overlay import USE, RecipeError, budgets, dotted
 from shuhari.config.settings import Settings, plain
+from shuhari.config.stage import MICRO_BATCH, Checkpointing, Components, Role
 from shuhari.data import EMPTY, Number, Sampling, nearest
 from shuhari.loop.collect import default_weights, ungraded
 from shuhari.loop.evaluation import Evaluation
-from shuhari.loop.roles import Role
 from shuhari.ports import (
-    Curriculum,
-    Engine,
-    Follow,
     Learner,
     Reward,
-    Rollout,
     Task,
     Transform,
-    VectorRollout,
     ability,
     is_vector,
 )
 
-__all__ = ["Components", "Keeping", "component", "stage_components"]
-
-MICRO_BATCH = 4_096  # padded decisions of one forward and backward; 0 in a recipe: the whole minibatch at once
 ROLE = ("init", "same_as", "from", "frozen")  # keys of [models.<role>] that are no setting of the model
 LEARNER = {"buffer": "buffer", "part": "parts", "transform": "transforms"}  # section -> field
-
-
-@dataclass(frozen=True)
-class Keeping:
-    """A checkpoint every `every` steps (0: as often as costs a twentieth of the time), of them the last `keep` and the
-    best; of rollouts, `rollouts` groups a step, by the rules `groups`: the best, the worst, the one whose share of
-    right answers changed most since it was last asked, random ones for what is left; `all` keeps every one."""
-
-    every: Count = 0
-    keep: Length = 2
-    rollouts: Count = 3
-    groups: tuple[Literal["best", "worst", "changed", "random", "all"], ...] = ("best", "worst", "random")
-
-
-@dataclass(frozen=True, eq=False)
-class Components:
-    """One stage. `budget`: what it may spend; `n`, `sampling`: of each request; `tokens`: the largest micro-batch, None
-    for no limit; `weights`: reward name -> weight; `evaluation_rollout`: what evaluation uses; `defaults`: dotted key
-    -> value that the recipe left standing."""
-
-    name: str
-    budget: Mapping[str, float]
-    task: Task
-    models: Mapping[str, Role]
-    engine: Engine
-    curriculum: Curriculum
-    rollout: Rollout | VectorRollout
-    learners: Mapping[str, Learner]
-    n: int = 1
-    sampling: Sampling = Sampling()  # noqa: RUF009  (frozen)
-    tokens: int | None = MICRO_BATCH
-    rewards: Mapping[str, Reward] = EMPTY
-    weights: Mapping[str, Number] = EMPTY
-    collect: Mapping[str, Transform] = EMPTY
-    follows: Mapping[str, Follow] = EMPTY
-    evaluate: Evaluation | None = None
-    evaluation_rollout: Any = None
-    store: Keeping = Keeping()
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-
-    def memories(self) -> dict[str, Any]:
-        """place -> component, for what walks over all that remembers or listens."""
-        out: dict[str, Any] = {n: getattr(self, n) for n in ("task", "engine", "curriculum", "rollout")}
-        out["models"] = {r: role.model for r, role in self.models.items() if role.model is not None}
-        out |= {n: dict(getattr(self, n)) for n in ("rewards", "collect", "learners", "follows")}
-        tested = {n: getattr(self.evaluate, n, None) for n in ("task", "more", "metrics")}
-        return {**out, "evaluate": {"rollout": self.evaluation_rollout, **tested}}  # what is above is found there
 
 
 def component(kind: str, table: Mapping[str, Any], where: str = "", default: str | None = None) -> Any:
@@ -144,7 +88,7 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
         },
         evaluate=evaluate,
         evaluation_rollout=evaluation_rollout,
-        store=made.instance(Keeping, table.get("store", EMPTY), "store", "[store]"),
+        store=made.instance(Checkpointing, table.get("store", EMPTY), "store", "[store]"),
         defaults=made.defaults,
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +19,10 @@ from torch import Tensor, nn
 from shuhari.batch import Batch
 from shuhari.columns import unknown
 from shuhari.data import Info, nearest
+from shuhari.learners.parts import Part, Term
 from shuhari.needs import evaluate, packs
 from shuhari.ports import Ctx
 from shuhari.reduce import reduced, weights
-
-if TYPE_CHECKING:
-    from shuhari.learners.gradient import Part, Term
 
 OWN = frozenset({"rows", "grad_norm", "lr"})  # what a part reports of itself
 

@@ -6,8 +6,8 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
-from shuhari.config.build import Components
 from shuhari.config.overlay import BUDGETS, RecipeError
+from shuhari.config.stage import Components
 from shuhari.data import Count
 
 IDLE = 20  # steps of a stage that spends nothing of its budget, before that is an error

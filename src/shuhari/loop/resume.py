@@ -6,25 +6,40 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from shuhari.config.recipe import Recipe, RecipeError, apart, dump, spreads
+from shuhari.config.stage import Components
 from shuhari.data import Trajectory, paid
 from shuhari.loop import state
 from shuhari.loop.context import Context
 from shuhari.loop.evaluation import LastScores, basis
 from shuhari.loop.machine import versions
+from shuhari.loop.progress import Progress
 from shuhari.loop.roles import load_weights, weights
 from shuhari.ports import ability
 from shuhari.profile import spanned
 from shuhari.store import Store, pick
 
-if TYPE_CHECKING:
-    from shuhari.config.build import Components
-    from shuhari.loop.run import Run
+
+class Resumable(Protocol):
+    """What of a run is kept: it is what `loop.run` makes of a recipe."""
+
+    recipe: Recipe
+    ctx: Context
+    progress: Progress
+    store: Store | None
+    saved: bool  # whether the last step is in a checkpoint
+    info: dict[str, Any]  # the last report
+    before: dict[str, Any]  # the held-out scores when the stage began
+    scores: LastScores
+
+    @property
+    def stage(self) -> Components: ...
+    def install(self, stage: Components) -> None: ...
 
 
-def tree_of(run: Run) -> dict[str, Any]:
+def tree_of(run: Resumable) -> dict[str, Any]:
     """Progress, weights by role, and the memory of every component of the stages reached so far."""
     ctx, at = run.ctx, run.progress
     progress = {
@@ -45,7 +60,7 @@ def tree_of(run: Run) -> dict[str, Any]:
     return {"progress": progress, **parts}
 
 
-def restore(run: Run, tree: Mapping[str, Any]) -> None:
+def restore(run: Resumable, tree: Mapping[str, Any]) -> None:
     """Set a freshly made run to where `tree_of` took it."""
     at, ctx = tree["progress"], run.ctx
     ctx.step, ctx.version = at["step"], at["version"]
@@ -65,23 +80,23 @@ def restore(run: Run, tree: Mapping[str, Any]) -> None:
     ctx.flight.restore(tree["flight"], lambda: _restart(run))
 
 
-def _restart(run: Run) -> None:
+def _restart(run: Resumable) -> None:
     for _, component in state.walk(run.stage.memories()):
         ability(component, "restart")(run.ctx)
 
 
-def memories(run: Run) -> dict[str, Any]:
+def memories(run: Resumable) -> dict[str, Any]:
     """Stage name -> its components; one that stages share is found under the first."""
     return {s.name: s.memories() for s in _reached(run)}
 
 
-def _reached(run: Run) -> Sequence[Components]:
+def _reached(run: Resumable) -> Sequence[Components]:
     """The stages up to the one at hand."""
     return run.progress.stages[: run.progress.index + 1]
 
 
 @spanned("store")
-def keep(run: Run, *, checkpoint: bool) -> None:
+def keep(run: Resumable, *, checkpoint: bool) -> None:
     """Store the step in one transaction; with a checkpoint where told so or due."""
     if run.store is None:
         return
@@ -101,7 +116,7 @@ def keep(run: Run, *, checkpoint: bool) -> None:
         _keep_cards(run)
 
 
-def _keep_cards(run: Run) -> None:
+def _keep_cards(run: Resumable) -> None:
     """What is known of the data sets that the run has loaded, in data.json: place -> card."""
     store, stage = run.store, run.stage
     found = {f"{stage.name}/{at}": card for at, c in state.walk(dict(stage.learners)) if (card := ability(c, "card"))}
@@ -113,14 +128,14 @@ def _keep_cards(run: Run) -> None:
         store.write_text("data.json", json.dumps({**known, **found}, indent=2) + "\n")
 
 
-def finish(run: Run) -> None:
+def finish(run: Resumable) -> None:
     """Write the summary of a complete run, once."""
     if run.store is not None and not run.store.get("complete"):
         run.store.write_text("summary.json", json.dumps(summary_of(run), indent=2) + "\n")
         run.store.set(complete=True)
 
 
-def summary_of(run: Run) -> dict[str, Any]:
+def summary_of(run: Resumable) -> dict[str, Any]:
     """What summary.json says of a complete run."""
     engines: list[Any] = [stage.engine for stage in run.progress.stages]
     return {
@@ -162,7 +177,7 @@ def open_store(path: Path, recipe: Recipe, *, keep: int, origin: str = "") -> St
     return store
 
 
-def asked(run: Run) -> list[tuple[str, str, int, int]]:
+def asked(run: Resumable) -> list[tuple[str, str, int, int]]:
     """(task, problem, samples graded, how many were right, as evaluation would say) of the step's problems."""
     evaluation, names = run.stage.evaluate, run.ctx.reward_names
     given, solved = (evaluation.measure, evaluation.solved) if evaluation else ("", 1.0)
@@ -177,7 +192,7 @@ def asked(run: Run) -> list[tuple[str, str, int, int]]:
     return [(*key, n, right) for key, (n, right) in counts.items()]
 
 
-def shown(run: Run, counts: Sequence[tuple[str, str, int, int]]) -> list[dict[str, Any]]:
+def shown(run: Resumable, counts: Sequence[tuple[str, str, int, int]]) -> list[dict[str, Any]]:
     """The groups of the step that the store keeps, by the rules of [store]; `counts`: what `asked` says of them."""
     ctx, keep = run.ctx, run.stage.store
     groups, ctx.groups = ctx.groups, []

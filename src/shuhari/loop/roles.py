@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from shuhari.config.overlay import RecipeError, dotted
+from shuhari.config.stage import Components, Role, asked_of
 from shuhari.data import EMPTY, code, nearest
 from shuhari.declares import declares
 from shuhari.events import Event, heard
@@ -24,32 +24,6 @@ from shuhari.ports import Follow, Model, Task, ability
 from shuhari.profile import spanned
 from shuhari.store import Run as Stored
 from shuhari.store import reference
-
-if TYPE_CHECKING:
-    from shuhari.config.build import Components
-
-
-@dataclass(frozen=True, eq=False)
-class Role:
-    """`model`: to be built (None: like the role it copies); `init`: the role whose weights it starts with; `same_as`:
-    the role whose model, weights and all, plays this one too; `source`: another role, or a run (`RUN`, `RUN@step`,
-    either with `:role`; else the role of the same name) whose weights it has; `frozen`: no gradient moves them."""
-
-    model: Any = None
-    init: str = ""
-    same_as: str = ""
-    source: str = ""
-    frozen: bool = False
-
-    @property
-    def asks(self) -> tuple[str, ...]:
-        """The roles that it hangs on: those that it starts with, and of which its model is made."""
-        return (*(r for r in (self.same_as or self.init,) if r), *asked_of(self.model))
-
-
-def asked_of(model: Any) -> tuple[str, ...]:
-    """The roles of which a model is made (`Model.roles`); of most, none."""
-    return tuple(ability(model, "roles"))
 
 
 @spanned("build")

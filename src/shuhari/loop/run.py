@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.batch import Batch
-from shuhari.config.build import Components, stage_components
+from shuhari.config.build import stage_components
 from shuhari.config.recipe import Recipe, RecipeError
+from shuhari.config.stage import Components
 from shuhari.data import EMPTY, Info
 from shuhari.events import Collected, Committed, Evaluated, Event, InOrder, StageStarted, Updated
 from shuhari.loop import collect, state

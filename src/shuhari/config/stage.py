@@ -1,0 +1,84 @@
+"""One stage of a run as its components: what `build` makes of a recipe, and the loop takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from shuhari.bounds import Count, Length
+from shuhari.data import EMPTY, Number, Sampling
+from shuhari.loop.evaluation import Evaluation
+from shuhari.ports import Curriculum, Engine, Follow, Learner, Reward, Rollout, Task, Transform, VectorRollout, ability
+
+MICRO_BATCH = 4_096  # padded decisions of one forward and backward; 0 in a recipe: the whole minibatch at once
+
+
+@dataclass(frozen=True)
+class Checkpointing:
+    """A checkpoint every `every` steps (0: as often as costs a twentieth of the time), of them the last `keep` and the
+    best; of rollouts, `rollouts` groups a step, by the rules `groups`: the best, the worst, the one whose share of
+    right answers changed most since it was last asked, random ones for what is left; `all` keeps every one."""
+
+    every: Count = 0
+    keep: Length = 2
+    rollouts: Count = 3
+    groups: tuple[Literal["best", "worst", "changed", "random", "all"], ...] = ("best", "worst", "random")
+
+
+@dataclass(frozen=True, eq=False)
+class Role:
+    """`model`: to be built (None: like the role it copies); `init`: the role whose weights it starts with; `same_as`:
+    the role whose model, weights and all, plays this one too; `source`: another role, or a run (`RUN`, `RUN@step`,
+    either with `:role`; else the role of the same name) whose weights it has; `frozen`: no gradient moves them."""
+
+    model: Any = None
+    init: str = ""
+    same_as: str = ""
+    source: str = ""
+    frozen: bool = False
+
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The roles that it hangs on: those that it starts with, and of which its model is made."""
+        return (*(r for r in (self.same_as or self.init,) if r), *asked_of(self.model))
+
+
+def asked_of(model: Any) -> tuple[str, ...]:
+    """The roles of which a model is made (`Model.roles`); of most, none."""
+    return tuple(ability(model, "roles"))
+
+
+@dataclass(frozen=True, eq=False)
+class Components:
+    """One stage. `budget`: what it may spend; `n`, `sampling`: of each request; `tokens`: the largest micro-batch, None
+    for no limit; `weights`: reward name -> weight; `evaluation_rollout`: what evaluation uses; `defaults`: dotted key
+    -> value that the recipe left standing."""
+
+    name: str
+    budget: Mapping[str, float]
+    task: Task
+    models: Mapping[str, Role]
+    engine: Engine
+    curriculum: Curriculum
+    rollout: Rollout | VectorRollout
+    learners: Mapping[str, Learner]
+    n: int = 1
+    sampling: Sampling = Sampling()  # noqa: RUF009  (frozen)
+    tokens: int | None = MICRO_BATCH
+    rewards: Mapping[str, Reward] = EMPTY
+    weights: Mapping[str, Number] = EMPTY
+    collect: Mapping[str, Transform] = EMPTY
+    follows: Mapping[str, Follow] = EMPTY
+    evaluate: Evaluation | None = None
+    evaluation_rollout: Any = None
+    store: Checkpointing = Checkpointing()
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    def memories(self) -> dict[str, Any]:
+        """place -> component, for what walks over all that remembers or listens."""
+        out: dict[str, Any] = {n: getattr(self, n) for n in ("task", "engine", "curriculum", "rollout")}
+        out["models"] = {r: role.model for r, role in self.models.items() if role.model is not None}
+        out |= {n: dict(getattr(self, n)) for n in ("rewards", "collect", "learners", "follows")}
+        tested = {n: getattr(self.evaluate, n, None) for n in ("task", "more", "metrics")}
+        return {**out, "evaluate": {"rollout": self.evaluation_rollout, **tested}}  # what is above is found there

@@ -1,0 +1,75 @@
+"""What a gradient learner is made of: parts, each of which one optimiser owns, of weighted terms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from shuhari.data import Number
+from shuhari.declares import declares
+from shuhari.needs import Need, distinct
+from shuhari.ports import Objective, Optimiser
+from shuhari.reduce import check_reduction
+
+
+@dataclass
+class Term:
+    """One loss of a part: `weight` times the reduction `reduce` of `objective` over the rows of `stream`."""
+
+    objective: Objective
+    stream: str = "rl"
+    weight: Number = 1.0
+    reduce: str = "decision"
+
+    def __post_init__(self) -> None:
+        check_reduction(self.reduce)
+        if (couples := declares(self.objective).couples) not in ("row", "batch"):
+            told = f"couples is {couples!r}: expected 'row', or 'batch' where a row's loss hangs on others"
+            raise ValueError(f"{type(self.objective).__name__}: {told}")
+
+    @cached_property
+    def links(self) -> str:
+        """The links whose loss it is, one number each; empty where it is one of rows."""
+        return declares(self.objective).links
+
+    @cached_property
+    def couples(self) -> bool:
+        """Whether the loss of a row hangs on others; one of links does, for a piece has not all of them."""
+        return declares(self.objective).couples == "batch" or bool(self.links)
+
+
+@dataclass
+class Part:
+    """What one optimiser owns: the roles it trains, its terms, and when it steps.
+
+    `minibatches` per epoch keep a `unit` whole (`row`, `group`, `episode`; auto: `group` where a term couples the
+    batch). The part acts on every `every`-th update, from update `after` on.
+    """
+
+    trains: tuple[str, ...]
+    terms: Mapping[str, Term]
+    optimiser: Optimiser
+    epochs: int = 1
+    minibatches: int = 1
+    unit: str = "auto"
+    every: int = 1
+    after: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 1), ("minibatches", 1), ("every", 1), ("after", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}: expected at least {least}")
+
+    @cached_property
+    def needs(self) -> list[Need]:
+        return distinct(n for t in self.terms.values() for n in declares(t.objective).needs)
+
+    @cached_property
+    def live(self) -> list[Need]:
+        """The needs that are recomputed at each optimiser step."""
+        return [n for n in self.needs if n.live]
+
+    @cached_property
+    def couples(self) -> bool:
+        return any(t.couples for t in self.terms.values())
