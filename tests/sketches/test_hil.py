@@ -11,8 +11,8 @@ from hil import Operator, Taught
 from toys import Watch
 
 from shuhari.buffers.replay import Replay
+from shuhari.config.stage import Role
 from shuhari.learners.gradient import Term
-from shuhari.loop.roles import Role
 from shuhari.models.critics import ContinuousQ, ScalarModel
 from shuhari.models.follow import Ema
 from shuhari.models.gaussian import SquashedPolicy
