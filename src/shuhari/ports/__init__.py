@@ -24,7 +24,7 @@ from shuhari.ports.collecting import (
     Window,
     is_vector,
 )
-from shuhari.ports.context import Ctx, LoopCtx
+from shuhari.ports.context import Ctx, Job, LoopCtx
 from shuhari.ports.engines import CURRENT_GROUP, REPLAYING, AsyncEngine, Durations, Engine
 from shuhari.ports.learning import (
     Buffer,
@@ -58,6 +58,7 @@ __all__ = [
     "Evaluate",
     "Follow",
     "Functional",
+    "Job",
     "Learner",
     "Listing",
     "LoopCtx",
