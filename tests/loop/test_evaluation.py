@@ -279,6 +279,7 @@ def test_learners_of_recorded_problems_say_what_held_out_ones_cost(tmp_path: Pat
     rows = [{"prompt": f"{i}+1=", "answer": str(i + 1), "split": "test" if i % 3 == 0 else "train"} for i in range(9)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     tiny = {"models.policy.hidden": 16, "models.policy.layers": 1, "models.policy.heads": 2, "buffer.size": 4}
+    tiny["buffer.imitate"] = "answer"
     own = {"task": {"name": f"file/{file}"}, "steps": 1, "evaluate": {"every": 1}, "micro_batch": 16}
     run = shuhari.train("baselines/sft_arithmetic", tmp_path / "run", **{**tiny, **own})
     model = run.policy.model
