@@ -140,7 +140,7 @@ def prove(
 def _error(replay: Replay) -> str:
     files = [w.path / "error.txt" for w in (replay, replay.after) if w is not None]
     told = [f.read_text(encoding="utf-8").rstrip().rpartition("\n")[2] for f in files if f.is_file()]
-    return f"{told[0]} ({replay.path})" if told else "it was not made"
+    return f"{told[0]} ({replay.path})" if told else "it was stopped, or its source changed: give the command again"
 
 
 def _replays(claim: Claim, result: Mapping[str, Any], root: Path, whole: bool) -> dict[str, Replay | str]:
