@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+
 from shuhari.config.recipe import Recipe, RecipeError, apart, dump, spreads
 from shuhari.config.stage import Components
-from shuhari.data import Trajectory, paid
+from shuhari.data import Trajectory
 from shuhari.loop import state
 from shuhari.loop.context import Context
 from shuhari.loop.evaluation import LastScores, basis
@@ -180,14 +182,15 @@ def open_store(path: Path, recipe: Recipe, *, keep: int, origin: str = "") -> St
 def asked(run: Resumable) -> list[tuple[str, str, int, int]]:
     """(task, problem, samples graded, how many were right, as evaluation would say) of the step's problems."""
     evaluation, names = run.stage.evaluate, run.ctx.reward_names
-    given, solved = (evaluation.measure, evaluation.solved) if evaluation else ("", 1.0)
-    name = given or next((n for n in ("score", "task") if n in names), "")
+    measure, solved = (evaluation.measure, evaluation.solved) if evaluation else ("", 1.0)
+    name = measure or next((n for n in ("score", "task") if n in names), "")
     counts: dict[tuple[str, str], list[int]] = {}
     for t in (t for group in run.ctx.groups for t in group):
         count = counts.setdefault((t.request.problem.task, t.request.problem.id), [0, 0])
         for path in t.paths():
-            value = paid((t.steps[i] for i in path), name)
-            count[0] += not math.isnan(value)
+            given = [r for i in path if (r := t.steps[i].reward.get(name)) is not None]
+            value = sum(r if type(r) is float else float(np.sum(r)) for r in given) if given else math.nan
+            count[0] += value == value
             count[1] += value >= solved
     return [(*key, n, right) for key, (n, right) in counts.items()]
 
