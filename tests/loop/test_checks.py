@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import shuhari
+from shuhari import registry
 from shuhari.config.build import stage_components
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.config.stage import Components
@@ -170,6 +171,17 @@ def test_a_task_that_does_not_say_what_it_grades_may_grade_anything_but_writes_n
 def test_a_session_misses_the_name_of_a_weight() -> None:
     with pytest.raises(RecipeError, match=r"reward\.weights\.scre: .* did you mean 'score'"):
         shuhari.session({"use": "tabular"}, task={"name": "bandit"}, weights={"scre": 1.0})
+
+
+def test_our_own_components_say_what_they_write() -> None:
+    """But for the buffer whose columns are those of a data set."""
+    silent = set()
+    for kind in ("task", "reward", "curriculum", "rollout", "buffer", "transform", "objective"):
+        for name in registry.names(kind):
+            found = registry.find(kind, name)
+            if found.__module__.startswith("shuhari.") and not hasattr(found, "stamps"):
+                silent.add(name)
+    assert silent == {"offline"}
 
 
 def test_declares_is_what_is_said_and_defaults_for_the_rest() -> None:

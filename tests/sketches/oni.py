@@ -46,9 +46,9 @@ class Messages:
 @dataclass
 class Annotations:
     """The buffer of labels: messages not seen before go on a stack; the newest `size` of it are with the annotator for
-    `delay` seconds of the clock, one batch in the background; when they are back, `draws` batches of random pairs of all
-    that is labelled go to the learner, on stream `labels`, and the news to whoever keeps labels (`Amended`). It never
-    asks for rollouts."""
+    `delay` seconds of the clock, one batch in the background; when they are back, `draws` batches of random pairs of
+    all that is labelled go to the learner, on stream `labels`, and the news to whoever keeps labels (`Amended`). It
+    never asks for rollouts."""
 
     labeller: Labeller
     delay: float = 20.0
