@@ -75,7 +75,7 @@ def our_loss(
     """(loss, parameter name -> gradient, infos) of one optimiser batch as the learner takes it; `tokens`: of a
     micro-batch."""
     policy = models["policy"].module
-    ctx: Any = SimpleNamespace(at=lambda x: x, models=models, salt=(), breathe=lambda: None)
+    ctx: Any = SimpleNamespace(at=lambda x: x, models=models, salt=(), poll_rollouts=lambda: None)
     loss = Loss(batch, Part(("policy",), terms, AdamW()), "policy", ctx, list(policy.parameters()), tokens)
     report = dict(loss.backward())
     total = sum(terms[t].weight * report[f"loss/{t}"] for t in terms)

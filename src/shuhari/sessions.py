@@ -76,7 +76,7 @@ class Session:
         if self._closed:
             raise RuntimeError("the session is closed")
         self._calls["sample"] += 1
-        ctx.claim()
+        ctx.set_threads()
         ctx.within, ctx.groups, ctx.problems = ("sample", self._calls["sample"]), [], []
         ctx.serve()
         if lanes:
@@ -100,7 +100,7 @@ class Session:
         Denominators are those of this batch. A sequence of terms is named after their objectives."""
         named, ctx = _named(terms), self.ctx
         self._calls["update"] += 1
-        ctx.claim()
+        ctx.set_threads()
         ctx.within = ("update", self._calls["update"])
         part = Part(self.trains, named, self.optimiser)
         batch = ctx.score(batch, part.needs)

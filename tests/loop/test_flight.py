@@ -224,7 +224,7 @@ def test_admission(staleness: int, left: int, asked: int, bare: None) -> None:
 
     async def go() -> None:
         own = Asked(staleness)
-        own.ctx.complain = lambda *_: None
+        own.ctx.record_failure = lambda *_: None
         taking = asyncio.ensure_future(own.flight.take(4, own.select, first=True, left=left))
         await turns()
         assert own.asked == asked and not taking.done()
@@ -254,7 +254,7 @@ def test_admission(staleness: int, left: int, asked: int, bare: None) -> None:
 def test_what_is_due_is_waited_for(bare: None) -> None:
     async def go() -> None:
         own = Asked(1)
-        own.ctx.complain = lambda *_: None
+        own.ctx.record_failure = lambda *_: None
         taking = asyncio.ensure_future(own.flight.take(2, own.select, first=True, left=9))
         await turns()
         for key in "123":
@@ -276,7 +276,7 @@ def test_what_is_due_is_waited_for(bare: None) -> None:
 def test_failed_groups_come_along_and_take_nobodys_place(bare: None) -> None:
     async def go() -> None:
         own = Asked(1)
-        own.failing, own.ctx.complain = "123", lambda *_: None
+        own.failing, own.ctx.record_failure = "123", lambda *_: None
         taking = asyncio.ensure_future(own.flight.take(2, own.select, first=True, left=9))
         await turns()
         for key in "123":

@@ -39,7 +39,7 @@ def group(truth: Any, *texts: str) -> list[Trajectory]:
 
 def ask(reward: Maths, samples: Sequence[Trajectory]) -> tuple[list[Any], list[str]]:
     told: list[str] = []
-    ctx = SimpleNamespace(complain=lambda what, error, whose: told.append(f"{what} {whose} {error}"))
+    ctx = SimpleNamespace(record_failure=lambda what, error, whose: told.append(f"{what} {whose} {error}"))
     return asyncio.run(reward.grade(samples, ctx)), told  # type: ignore[arg-type]
 
 

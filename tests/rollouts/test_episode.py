@@ -71,7 +71,7 @@ def context(engine, world=None, task=None):
         encode=encode,
         text=lambda ids, role="policy": "".join(map(chr, ids)),
         charge=lambda what, n: spent.update({what: spent.get(what, 0) + n}),
-        complain=lambda what, error, whose="": spent.update({what: spent.get(what, 0) + 1}),
+        record_failure=lambda what, error, whose="": spent.update({what: spent.get(what, 0) + 1}),
         spent=spent,
     )
 

@@ -58,7 +58,7 @@ class Loss:
         meter, grads = Meters(), [None] * len(self.params)
         upstream = self._upstream(meter) if self.cut and self.part.couples else None
         for piece in self.pieces:
-            self.ctx.breathe()
+            self.ctx.poll_rollouts()
             loss = self._piece(piece, upstream, meter)
             if loss is not None:
                 _accumulate(grads, torch.autograd.grad(loss, self.params, allow_unused=True))

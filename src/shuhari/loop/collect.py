@@ -109,7 +109,7 @@ async def group(request: Request, rollout: Rollout, ctx: LoopCtx) -> list[Trajec
         raise
     except Exception as error:
         REPLAYING.set(False)  # a group that had failed before is not asked for again
-        ctx.complain("failed_rollouts", error)
+        ctx.record_failure("failed_rollouts", error)
         return []
     REPLAYING.set(False)
     return await graded(found, ctx)
@@ -149,7 +149,7 @@ async def _by_reward(group: Sequence[Trajectory], name: str, ctx: LoopCtx) -> li
     except ContractError:
         raise
     except Exception as error:
-        ctx.complain("failed_graders", error, f"reward {name!r}")
+        ctx.record_failure("failed_graders", error, f"reward {name!r}")
         grades = [None] * sum(leaves)
     if len(grades) != sum(leaves):
         raise ValueError(f"{type(reward).__name__} gave {len(grades)} grades for {sum(leaves)} leaves")
@@ -168,5 +168,5 @@ def _task_grade(trajectory: Trajectory, path: tuple[int, ...], ctx: LoopCtx) -> 
     try:
         return ctx.task.grade(trajectory.request.problem, [trajectory.steps[i] for i in path])
     except Exception as error:
-        ctx.complain("failed_graders", error, f"task {trajectory.request.problem.task!r}")
+        ctx.record_failure("failed_graders", error, f"task {trajectory.request.problem.task!r}")
         return None

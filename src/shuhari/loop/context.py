@@ -49,7 +49,7 @@ class Context:
     def __init__(self, seed: int, task: Task, engine: Engine, tokens: int | None = None, threads: int = 0) -> None:
         self._before = torch.get_num_threads()
         self.threads = threads or self._before
-        self.claim()
+        self.set_threads()
         self.seed, self.task, self.engine, self.tokens = seed, task, engine, tokens
         self.models: dict[str, Model] = {}
         self.step, self.version = 0, 0
@@ -76,7 +76,7 @@ class Context:
         self._loop: asyncio.AbstractEventLoop | None = None  # one for the run's life: asyncio.run a step is slow
         self._tag: ContextVar[str] = ContextVar("tag", default="")  # of the coroutine that spends
 
-    def claim(self) -> None:
+    def set_threads(self) -> None:
         """Torch's threads as this run has them: another run in the process may have set its own since."""
         if torch.get_num_threads() != self.threads:
             torch.set_num_threads(self.threads)
@@ -195,7 +195,7 @@ class Context:
         with ThreadPoolExecutor(1) as beside:
             return beside.submit(copy_context().run, self.loop.run_until_complete, coroutine).result()
 
-    def breathe(self) -> None:
+    def poll_rollouts(self) -> None:
         """In a long computation, now and then: what is in flight goes on for as long as was computed since."""
         if (self.flight.tickets or self.flight.jobs.running) and self.virtual is None:
             now = time.monotonic()
@@ -270,7 +270,7 @@ class Context:
         """With schedules over steps resolved; a temperature ramp counts decisions and stays."""
         return replace(sampling, epsilon=self.at(sampling.epsilon)) if isinstance(sampling.epsilon, Ramp) else sampling
 
-    def complain(self, what: str, error: BaseException, whose: str = "") -> None:
+    def record_failure(self, what: str, error: BaseException, whose: str = "") -> None:
         """Count a failure of user code and keep its first messages: it is shown, and never becomes a reward of 0."""
         self.charge(what, 1)
         told = f"{what}{f' ({whose})' if whose else ''}: {type(error).__name__}: {error}"

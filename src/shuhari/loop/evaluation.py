@@ -187,7 +187,7 @@ def recorded(ctx: Context, evaluation: Evaluation, learners: Mapping[str, Learne
             found: Mapping[str, float] = dict(ability(learner, "held_out")(evaluation.split, evaluation.n, beside))
             out |= {f"{name}/{k}" if len(learners) > 1 else k: v for k, v in found.items()}
     except ValueError as error:
-        ctx.complain("unmeasured", error)
+        ctx.record_failure("unmeasured", error)
     return out
 
 

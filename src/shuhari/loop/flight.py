@@ -6,7 +6,7 @@ after it was begun; with s = 0 all that was asked for is waited for. AReaL (arXi
 bound at admission; here, too, what a filter drops leaves room for another.
 
 All of it happens in one thread: while the run waits for a batch, and in the pauses that learners make
-(`Context.breathe`). On one machine the work itself takes no less time side by side, but waiting for tools does.
+(`Context.poll_rollouts`). On one machine the work itself takes no less time side by side, but waiting for tools does.
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ class Run:
 
     def enter_stage(self) -> None:
         """Begin a step; at the first of a stage its roles come to life and its components are told."""
-        self.ctx.claim()
+        self.ctx.set_threads()
         self.meter, self.rounds, self.ctx.problems, self.ctx.groups = Meter(), 0, [], []
         self.ctx.count = self.progress.count()
         if not self.progress.entered:

@@ -53,7 +53,7 @@ class Ctx(Protocol):
     def text(self, ids: Payload, role: str = "policy") -> str: ...
     def tell(self, event: Event) -> None: ...
     def charge(self, what: str, amount: float) -> None: ...  # to the ledger
-    def complain(self, what: str, error: BaseException, whose: str = "") -> None: ...  # count it, and show it
+    def record_failure(self, what: str, error: BaseException, whose: str = "") -> None: ...  # count it, and show it
     def clock(self) -> float: ...  # seconds; virtual where the engine's time is
     def background(self, key: str, coroutine: Coroutine[Any, Any, T]) -> Job[T]:
         """Begin work that goes on beside training (asking a model or a judge), or give the job of that key that is
@@ -62,7 +62,7 @@ class Ctx(Protocol):
         when it would have ended. A stage that ends gives up the jobs that are left."""
         ...
 
-    def breathe(self) -> None: ...  # in a long computation: let what is in flight go on
+    def poll_rollouts(self) -> None: ...  # in a long computation: let what is in flight go on
     def score(self, batch: Batch, needs: Sequence[Need]) -> Batch: ...  # one no-grad forward a role
     async def probe(self, requests: Sequence[Request], *, tag: str) -> Batch: ...  # graded, charged, never trained on
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T: ...  # to its end, from outside of any coroutine

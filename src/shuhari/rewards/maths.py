@@ -80,10 +80,10 @@ class Maths:
                 try:
                     number = await asyncio.to_thread(self.judge, answer_text(steps), str(truth))
                 except Exceeded as error:
-                    ctx.complain("exceeded_graders", error, f"reward {self.name!r}")
+                    ctx.record_failure("exceeded_graders", error, f"reward {self.name!r}")
                     grades.append({self.name: 0.0})
                 except JudgeError as error:
-                    ctx.complain("failed_graders", error, f"reward {self.name!r}")
+                    ctx.record_failure("failed_graders", error, f"reward {self.name!r}")
                     grades.append(None)
                 else:
                     grades.append({self.name: number})

@@ -90,7 +90,7 @@ async def _played(play: Playing, limit: int) -> Trajectory:
             raise
         play.status = Status.TRUNCATED
     except EnvironmentFailed as error:
-        play.ctx.complain("errors", error.__cause__ or error, "environment")
+        play.ctx.record_failure("errors", error.__cause__ or error, "environment")
         return Trajectory(play.request, tuple(play.steps), Status.ERROR, {"error": str(error)})
     finally:
         ability(play.env, "close")()
