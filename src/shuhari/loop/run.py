@@ -43,8 +43,7 @@ def loop(run: Run) -> Iterator[Info]:
             run.enter_stage()
             while want := run.short():
                 with run.ctx.phase("collect", run.rounds):
-                    batch = run.apply(run.stage.collect, run.collect(want))
-                    run.tell(Collected(batch, tuple(run.ctx.latest)))
+                    run.tell(Collected(run.apply(run.stage.collect, run.collect(want)), tuple(run.ctx.latest)))
             for name, learner in run.stage.learners.items():
                 for batch in run.draws(name, learner):
                     batch = run.apply(learner.transforms, batch, learner.needs)
