@@ -1,0 +1,113 @@
+"""The rooms of the source, and what may import what: kernel, then the store, then components, then configuration and
+the loop, then what a person touches. Read from the source, nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "src" / "shuhari"
+ROOMS = (  # from the bottom; a room imports from itself and from those before it
+    frozenset(
+        "answers batch columns data declares events join measure needs noise pack plugins ports profile ramp ratio reduce registry "
+        "stats".split()
+    ),
+    frozenset(["store"]),
+    frozenset(
+        "analysis buffers curricula demonstrations engines learners metrics models objectives optimisers rewards "
+        "rollouts studies tasks transforms worlds".split()
+    ),
+    frozenset(["config", "loop"]),
+    frozenset("__init__ __main__ api claims cli recipes sessions testing tools".split()),
+)
+LAYERS, TOP, LINES = 16, 45, 350
+
+
+def modules() -> dict[str, Path]:
+    """`loop.run` and the like -> its file; a package is its `__init__`."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 1 else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+@cache
+def imports(name: str, *, types: bool = True, later: bool = False) -> frozenset[str]:
+    """The modules that one imports as it is loaded. types: for annotations too; later: inside of functions too."""
+    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
+    found: set[str] = set()
+
+    def visit(nodes: list[ast.stmt]) -> None:
+        for node in nodes:
+            if isinstance(node, ast.If) and not types and "TYPE_CHECKING" in ast.unparse(node.test):
+                continue
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "shuhari":
+                at = (node.module or "").partition(".")[2]
+                inner = {f"{at}.{alias.name}".lstrip(".") for alias in node.names}
+                found.update({i if i in MODULES else at for i in inner} & MODULES.keys())
+            for body in ("body", "orelse", "handlers", "finalbody"):
+                if later or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    visit(getattr(node, body, []))
+
+    visit(tree.body)
+    return frozenset(found - {name})
+
+
+def room(name: str) -> int:
+    top = name.split(".")[0]
+    found = [i for i, names in enumerate(ROOMS) if top in names]
+    assert found, f"{top} is in no room of this test: add it to one"
+    return found[0]
+
+
+@pytest.mark.parametrize("name", [n for n in MODULES if room(n) < len(ROOMS) - 1])
+def test_imports_point_down(name: str) -> None:
+    up = [other for other in imports(name, later=True) if room(other) > room(name)]
+    assert not up, f"{name} imports {', '.join(up)}: that room is above it"
+
+
+def test_nothing_imports_in_a_circle() -> None:
+    """Annotations count too: what two modules say of each other belongs into one below them."""
+    done: set[str] = set()
+
+    def walk(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path[path.index(name) :], name))
+        if name not in done:
+            for other in sorted(imports(name)):
+                walk(other, (*path, name))
+            done.add(name)
+
+    for name in MODULES:
+        walk(name, ())
+
+
+def test_layers_are_few() -> None:
+    @cache
+    def layer(name: str) -> int:
+        return 1 + max((layer(other) for other in imports(name, types=False)), default=0)
+
+    deepest = max(MODULES, key=layer)
+    assert layer(deepest) <= LAYERS, f"{deepest} is on layer {layer(deepest)}"
+
+
+def test_the_top_is_one_screen() -> None:
+    seen = [p for p in ROOT.iterdir() if p.suffix == ".py" or (p.is_dir() and p.name != "__pycache__")]
+    assert len(seen) <= TOP
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_file_is_short(name: str) -> None:
+    lines = len(MODULES[name].read_text(encoding="utf-8").splitlines())
+    assert lines <= (200 if name == "loop.run" else LINES)
+
+
+def test_most_files_are_shorter() -> None:
+    sizes = sorted(len(p.read_text(encoding="utf-8").splitlines()) for p in MODULES.values() if p.name != "__init__.py")
+    assert sizes[len(sizes) // 2] < 150
