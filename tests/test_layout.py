@@ -12,16 +12,16 @@ import pytest
 ROOT = Path(__file__).parents[1] / "src" / "shuhari"
 ROOMS = (  # from the bottom; a room imports from itself and from those before it
     frozenset(
-        "answers batch columns data declares events join measure needs noise pack plugins ports profile ramp ratio reduce registry "
-        "stats".split()
+        "abilities batch bounds columns data events join measure needs noise pack plugins ports profile ramp ratio "
+        "reduce registry stats".split()
     ),
     frozenset(["store"]),
     frozenset(
-        "analysis buffers curricula demonstrations engines learners metrics models objectives optimisers rewards "
+        "analysis buffers curricula engines learners metrics models objectives optimisers rewards "
         "rollouts studies tasks transforms worlds".split()
     ),
     frozenset(["config", "loop"]),
-    frozenset("__init__ __main__ api claims cli recipes sessions testing tools".split()),
+    frozenset("__init__ __main__ api claims cli recipes testing tools".split()),
 )
 LAYERS, TOP, LINES = 16, 45, 350
 

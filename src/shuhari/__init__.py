@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from shuhari.api import LoadedPolicy, Trained, load, train
     from shuhari.data import Problem, Sampling
     from shuhari.learners.parts import Term
+    from shuhari.loop.sessions import Session, session
     from shuhari.registry import register
-    from shuhari.sessions import Session, session
     from shuhari.tools.export import Exported, export
 
 __version__ = "0.1.0"
@@ -24,13 +24,13 @@ _HOME = {
     "LoadedPolicy": "api",
     "Problem": "data",
     "Sampling": "data",
-    "Session": "sessions",
+    "Session": "loop.sessions",
     "Term": "learners.parts",
     "Trained": "api",
     "export": "tools.export",
     "load": "api",
     "register": "registry",
-    "session": "sessions",
+    "session": "loop.sessions",
     "train": "api",
 }
 __all__ = [  # noqa: RUF022  (what most people want comes first)

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from shuhari.config import plugins
+from shuhari import plugins
 from shuhari.data import nearest
 
 C = TypeVar("C", bound=type)

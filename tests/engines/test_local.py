@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from shuhari.data import Problem, Request, Sampling, Step, Trajectory
+from shuhari.engines.clock import Virtual, VirtualLoop
 from shuhari.engines.local import Local
-from shuhari.loop.clock import Virtual, VirtualLoop
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace, Traces

@@ -13,10 +13,10 @@ from shuhari import registry
 from shuhari.config.build import stage_components
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.config.stage import Components
-from shuhari.declares import Declares, declares, together
 from shuhari.loop.checks import check_stages
 from shuhari.loop.run import Run
 from shuhari.needs import Need
+from shuhari.ports.declares import Declares, declares, together
 
 HERE = __name__
 BANDIT = {"task.name": "bandit", "models.policy.use": "tabular", "steps": 1}

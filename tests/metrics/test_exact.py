@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from shuhari.abilities import ability
-from shuhari.answers import Answers
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe
 from shuhari.data import Problem
 from shuhari.loop.run import Run, open_run
 from shuhari.metrics.exact import Exact, Rows
+from shuhari.ports.answers import Answers
 from shuhari.registry import register
 from shuhari.tasks.source import Listed, answer_text
 

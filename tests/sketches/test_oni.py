@@ -16,10 +16,10 @@ from resumed import twice
 
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
+from shuhari.engines.clock import Virtual
 from shuhari.engines.local import Local
 from shuhari.events import Amended, Collected
 from shuhari.learners.gradient import GradientLearner, Term
-from shuhari.loop.clock import Virtual
 from shuhari.models.critics import ValueCritic
 from shuhari.models.tabular import Tabular
 from shuhari.objectives.clip import Clip

@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import streamed
-from shuhari.demonstrations import beside, drawn, shown, solution_of
 from shuhari.pack import pack
 from shuhari.ports import Ctx, Window
 from shuhari.registry import register
+from shuhari.rollouts.demonstrations import beside, drawn, shown, solution_of
 
 
 @register("buffer", "demos")

@@ -13,9 +13,9 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.columns import unknown
-from shuhari.declares import together
 from shuhari.join import cat
 from shuhari.ports import Buffer, Ctx
+from shuhari.ports.declares import together
 from shuhari.registry import register
 
 

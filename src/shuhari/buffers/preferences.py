@@ -14,10 +14,10 @@ import torch
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import streamed
 from shuhari.data import Problem, nearest
-from shuhari.demonstrations import beside, drawn, shown
 from shuhari.pack import pack
 from shuhari.ports import Ctx
 from shuhari.registry import register
+from shuhari.rollouts.demonstrations import beside, drawn, shown
 
 LINKS = ("auto", "pairs", "labels")
 

@@ -26,7 +26,7 @@ from shuhari.config.recipe import Recipe, load
 ROOT = Path(__file__).parents[1]
 LOOP = "shuhari.loop.study"  # where training and evaluation begin
 # no part of what runs: what finds recipes (their resolved text is hashed), what judges runs, shows them, or times them
-OUTSIDE = ("shuhari", "shuhari.config.library", "shuhari.config.plugins", "shuhari.profile")
+OUTSIDE = ("shuhari", "shuhari.config.library", "shuhari.plugins", "shuhari.profile")
 APART = ("shuhari.claims.", "shuhari.cli.", "shuhari.tools.", "shuhari.testing")
 _WORLD = re.compile(r"\bworld/([\w.-]+)")
 

@@ -14,7 +14,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path as File
 from typing import Any
 
-from shuhari.config import plugins
+from shuhari import plugins
 from shuhari.config.overlay import RecipeError, Tree
 
 FORMAT = 1

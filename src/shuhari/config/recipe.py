@@ -36,8 +36,8 @@ from shuhari.config.overlay import (
     setting,
     split_path,
 )
-from shuhari.config.plugins import PluginError
 from shuhari.data import EMPTY, nearest
+from shuhari.plugins import PluginError
 
 __all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "apart", "dump", "load", "methods", "names", "spreads"]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from shuhari.bounds import Count, Length
 from shuhari.data import EMPTY, Number, Sampling
-from shuhari.loop.evaluation import Evaluation
 from shuhari.ports import Curriculum, Engine, Follow, Learner, Reward, Rollout, Task, Transform, VectorRollout, ability
+
+if TYPE_CHECKING:
+    from shuhari.loop.evaluation import Evaluation
 
 MICRO_BATCH = 4_096  # padded decisions of one forward and backward; 0 in a recipe: the whole minibatch at once
 

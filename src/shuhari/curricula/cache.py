@@ -14,9 +14,9 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import Request, code
-from shuhari.declares import together
 from shuhari.events import Collected, Event
 from shuhari.ports import Ctx, Curriculum
+from shuhari.ports.declares import together
 from shuhari.reduce import ends, group_mean, units
 from shuhari.registry import register
 

@@ -19,10 +19,10 @@ from torch import Generator, Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import Array, Info, Number, Problem, Request, code, nearest
-from shuhari.declares import together
 from shuhari.events import Collected, Event
 from shuhari.pack import usable
 from shuhari.ports import Ctx, Curriculum, Predictor
+from shuhari.ports.declares import together
 from shuhari.registry import register
 
 PICKS = ("topk", "threshold", "sample", "failed")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from shuhari.data import code
-from shuhari.loop.clock import VirtualLoop
+from shuhari.engines.clock import VirtualLoop
 from shuhari.needs import Trace
 from shuhari.ports import CURRENT_GROUP, REPLAYING
 from shuhari.store import codec

@@ -15,9 +15,9 @@ from typing import Any
 
 from shuhari.data import EMPTY, Array, Sampling, Step, is_tokens
 from shuhari.engines.batched import Call, Query, alike, asked, fail, sampled, scored, stamped
+from shuhari.engines.clock import Virtual
 from shuhari.engines.copies import Copies
 from shuhari.engines.journal import Journal, plain
-from shuhari.loop.clock import Virtual
 from shuhari.models.text.pretrained import dtype_of
 from shuhari.models.text.rows import NoRoom, Row
 from shuhari.needs import Trace, role_model

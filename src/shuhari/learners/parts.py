@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from shuhari.data import Number
-from shuhari.declares import declares
 from shuhari.needs import Need, distinct
 from shuhari.ports import Objective, Optimiser
+from shuhari.ports.declares import declares
 from shuhari.reduce import check_reduction
 
 

@@ -6,13 +6,15 @@ Left out: functionals, which may ask anything of a distribution, and models that
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from shuhari.config.overlay import RecipeError, dotted
-from shuhari.config.stage import Components
 from shuhari.data import nearest
 from shuhari.loop.roles import asked_in, in_order
 from shuhari.ports import ability
+
+if TYPE_CHECKING:
+    from shuhari.config.stage import Components
 
 
 def check_answers(stages: Sequence[Components]) -> None:

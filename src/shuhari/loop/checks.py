@@ -8,20 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shuhari.abilities import ability
 from shuhari.columns import DERIVED
 from shuhari.config.overlay import RecipeError, dotted
-from shuhari.config.stage import Components
 from shuhari.data import nearest
-from shuhari.declares import declares
 from shuhari.loop.answers import check_answers
-from shuhari.loop.evaluation import Evaluation
 from shuhari.loop.roles import check_roles
 from shuhari.loop.state import walk
 from shuhari.pack import CORE
 from shuhari.ports import Learner, Reward, Task
+from shuhari.ports.declares import declares
+
+if TYPE_CHECKING:
+    from shuhari.config.stage import Components
+    from shuhari.loop.evaluation import Evaluation
 
 Place = tuple[str, ...]
 ALWAYS = frozenset(CORE) | frozenset(DERIVED) | {"reward"}

@@ -19,9 +19,9 @@ import torch
 from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.data import Array, Number, Payload, Ramp, Request, Sampling, Trajectory, code, nearest
+from shuhari.engines.clock import VirtualLoop, new_loop
 from shuhari.events import Event
 from shuhari.loop import collect
-from shuhari.loop.clock import VirtualLoop, new_loop
 from shuhari.loop.flight import PATIENCE, Flight
 from shuhari.loop.jobs import Running
 from shuhari.needs import Need, gather, role_model

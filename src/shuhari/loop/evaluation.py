@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from shuhari.abilities import ability
 from shuhari.bounds import Bounds, Count, Length, check
 from shuhari.data import EMPTY, Ramp, Request, Sampling
-from shuhari.loop.context import Context
 from shuhari.loop.outcomes import Named, Outcomes, graded
 from shuhari.ports import Learner, Metric, Rollout, Task
 from shuhari.profile import spanned
+
+if TYPE_CHECKING:
+    from shuhari.loop.context import Context
 
 PLAYED = ("greedy", "mean", "length", "turns", "distinct", "ungraded", "tokens", "pass", "quantile", "cvar")
 

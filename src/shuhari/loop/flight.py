@@ -20,8 +20,8 @@ from typing import Any
 from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.data import Request, Trajectory
+from shuhari.engines.clock import VirtualLoop
 from shuhari.loop import collect
-from shuhari.loop.clock import VirtualLoop
 from shuhari.loop.jobs import Jobs, Running
 from shuhari.ports import CURRENT_GROUP, REPLAYING, AsyncEngine, LoopCtx, Rollout
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -16,9 +16,11 @@ from torch import Tensor
 from shuhari import reduce
 from shuhari.batch import STATUS, Batch
 from shuhari.data import EMPTY, Array, Request, Status, code, nearest
-from shuhari.loop.context import Context
 from shuhari.measure import turns
 from shuhari.stats import by_problem, cvar, powers, quantile
+
+if TYPE_CHECKING:
+    from shuhari.loop.context import Context
 
 Named = Mapping[str, Array]
 

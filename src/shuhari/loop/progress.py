@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from shuhari.config.overlay import BUDGETS, RecipeError
-from shuhari.config.stage import Components
 from shuhari.data import Count
+
+if TYPE_CHECKING:
+    from shuhari.config.stage import Components
 
 IDLE = 20  # steps of a stage that spends nothing of its budget, before that is an error
 

@@ -16,11 +16,11 @@ import torch
 from shuhari.config.overlay import RecipeError, dotted
 from shuhari.config.stage import Components, Role, asked_of
 from shuhari.data import EMPTY, code, nearest
-from shuhari.declares import declares
 from shuhari.events import Event, heard
 from shuhari.loop.state import walk
 from shuhari.needs import Need, distinct
 from shuhari.ports import Follow, Model, Task, ability
+from shuhari.ports.declares import declares
 from shuhari.profile import spanned
 from shuhari.store import Run as Stored
 from shuhari.store import reference

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Protocol, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeGuard
 
 from torch import Tensor
 
@@ -11,8 +11,10 @@ from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.data import Array, Info, Payload, Problem, Request, Step, Trajectory
 from shuhari.needs import Trace
-from shuhari.ports.context import Ctx
-from shuhari.ports.tasks import Environment, Task
+
+if TYPE_CHECKING:
+    from shuhari.ports.context import Ctx
+    from shuhari.ports.tasks import Environment, Task
 
 
 class Curriculum(Protocol):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from collections.abc import Generator as Generator_
 from contextlib import AbstractContextManager as ContextManager
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from torch import Generator
 
@@ -14,9 +14,11 @@ from shuhari.batch import Batch
 from shuhari.data import Number, Payload, Request, Sampling, Trajectory
 from shuhari.events import Event
 from shuhari.needs import Need, Noise
-from shuhari.ports.engines import AsyncEngine, Durations, Engine
-from shuhari.ports.models import Model
-from shuhari.ports.tasks import Task
+
+if TYPE_CHECKING:
+    from shuhari.ports.engines import AsyncEngine, Durations, Engine
+    from shuhari.ports.models import Model
+    from shuhari.ports.tasks import Task
 
 T = TypeVar("T")
 Answer = TypeVar("Answer", covariant=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shuhari.data import Array, Payload, Sampling
 from shuhari.needs import Trace
-from shuhari.ports.models import Model
+
+if TYPE_CHECKING:
+    from shuhari.ports.models import Model
 
 CURRENT_GROUP: ContextVar[str] = ContextVar("current_group", default="")
 """The key of the request whose group runs now; empty outside of one. Its random streams and its calls go by it."""

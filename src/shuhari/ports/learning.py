@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from torch import Tensor, nn
 
@@ -11,9 +11,11 @@ from shuhari.batch import Batch
 from shuhari.data import Info
 from shuhari.events import Event, On, Updated
 from shuhari.needs import Need
-from shuhari.ports.context import Ctx
-from shuhari.ports.models import Model
-from shuhari.ports.tasks import Task
+
+if TYPE_CHECKING:
+    from shuhari.ports.context import Ctx
+    from shuhari.ports.models import Model
+    from shuhari.ports.tasks import Task
 
 
 class Buffer(Protocol):

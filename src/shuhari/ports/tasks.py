@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from shuhari.answers import Answers
 from shuhari.data import Payload, Problem, Step
+from shuhari.ports.answers import Answers
 
 
 class Source(Protocol):

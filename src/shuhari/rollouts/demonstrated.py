@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shuhari.data import ContractError, Request, Trajectory, altered, paid
-from shuhari.declares import together
-from shuhari.demonstrations import shown
 from shuhari.ports import Ctx, Rollout, ability
+from shuhari.ports.declares import together
 from shuhari.registry import register
+from shuhari.rollouts.demonstrations import shown
 from shuhari.rollouts.single import Single
 
 

@@ -13,9 +13,9 @@ from typing import Any
 
 from shuhari.bounds import Length, check
 from shuhari.data import Request, Status, Trajectory
-from shuhari.declares import together
 from shuhari.models.text.rows import NoRoom
 from shuhari.ports import Ctx, Environments, Window, ability
+from shuhari.ports.declares import together
 from shuhari.registry import register
 from shuhari.rollouts.playing import EnvironmentFailed, Playing
 from shuhari.rollouts.single import Single

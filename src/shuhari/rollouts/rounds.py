@@ -19,8 +19,8 @@ from scipy.optimize import least_squares
 from scipy.special import expit
 
 from shuhari.data import ContractError, Problem, Request, Step, Trajectory, altered, is_tokens, paid
-from shuhari.declares import together
 from shuhari.ports import Ctx, Rollout, ability
+from shuhari.ports.declares import together
 from shuhari.registry import register
 from shuhari.rollouts.single import Single
 

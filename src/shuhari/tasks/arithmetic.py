@@ -16,9 +16,9 @@ from functools import cached_property
 from math import prod
 from typing import Annotated, Any, Literal
 
-from shuhari.answers import Answers
 from shuhari.bounds import Bounds, Share, check
 from shuhari.data import Problem, Step
+from shuhari.ports.answers import Answers
 from shuhari.registry import register
 from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, drawn
 

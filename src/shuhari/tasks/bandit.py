@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from shuhari.answers import Answers
 from shuhari.bounds import AtLeast0, Bounds, check
 from shuhari.data import Array, Problem, Step
+from shuhari.ports.answers import Answers
 from shuhari.registry import register
 from shuhari.tasks.source import Generated, Stream, acted, check_sizes, check_split
 

@@ -11,11 +11,11 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from shuhari.answers import Answers
 from shuhari.data import Problem, Step, nearest
-from shuhari.declares import together
 from shuhari.models.text.tokenizers import PRINTABLE
 from shuhari.ports import Environment, Source, Task, ability
+from shuhari.ports.answers import Answers
+from shuhari.ports.declares import together
 from shuhari.registry import register
 from shuhari.tasks.source import Generated, Stream
 

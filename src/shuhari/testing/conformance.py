@@ -25,8 +25,8 @@ from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.config.recipe import Recipe, load
 from shuhari.data import Info, Request, Trajectory
-from shuhari.declares import declares
 from shuhari.loop.run import Run, loop, open_run
+from shuhari.ports.declares import declares
 from shuhari.testing.compare import contents, differences
 
 

@@ -13,7 +13,7 @@ import torch
 from shuhari.buffers.demos import Demos
 from shuhari.buffers.preferences import Preferences
 from shuhari.data import Problem, Status, Whole
-from shuhari.demonstrations import shown, solution_of, walked
+from shuhari.rollouts.demonstrations import shown, solution_of, walked
 from shuhari.tasks.source import Generated, Listed
 from shuhari.testing import context
 

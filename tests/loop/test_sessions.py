@@ -13,11 +13,11 @@ import shuhari
 from shuhari import Problem, Sampling, Term
 from shuhari.buffers.demos import Demos
 from shuhari.config.overlay import RecipeError
+from shuhari.loop.sessions import Session
 from shuhari.models.text.causal import Causal
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.likelihood import Nll
 from shuhari.optimisers.adamw import AdamW
-from shuhari.sessions import Session
 from shuhari.transforms.advantage import Advantage
 
 TINY = {"use": "causal", "architecture": "gpt2", "hidden": 16, "layers": 1, "heads": 2, "context": 64}

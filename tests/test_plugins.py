@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from shuhari import registry
-from shuhari.config import plugins
+from shuhari import plugins, registry
 from shuhari.config.library import methods, names
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
@@ -123,7 +122,7 @@ def test_nothing_of_another_package_is_looked_for_or_imported_before_it_is_asked
     """In a new interpreter: help, a recipe and a component of ours do not look, and a list of names imports nothing."""
     code = """
 import json, sys
-from shuhari.config import plugins
+from shuhari import plugins
 from shuhari import registry
 from shuhari.cli import main
 from shuhari.config.recipe import load
