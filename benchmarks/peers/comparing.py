@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from shuhari.models.text.causal import Causal
 from shuhari.optimisers.adamw import AdamW
 from shuhari.pack import pack
 from shuhari.tasks.arithmetic import Arithmetic
+from shuhari.testing import context
 
 TOLERANCE = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -75,7 +75,7 @@ def our_loss(
     """(loss, parameter name -> gradient, infos) of one optimiser batch as the learner takes it; `tokens`: of a
     micro-batch."""
     policy = models["policy"].module
-    ctx: Any = SimpleNamespace(at=lambda x: x, models=models, salt=(), poll_rollouts=lambda: None)
+    ctx: Any = context(models=models)
     loss = Loss(batch, Part(("policy",), terms, AdamW()), "policy", ctx, list(policy.parameters()), tokens)
     report = dict(loss.backward())
     total = sum(terms[t].weight * report[f"loss/{t}"] for t in terms)
