@@ -106,12 +106,12 @@ def test_weights_of_streams():
 def test_ahead_finds_successors_from_any_view():
     child = torch.tensor([1, 2, -1, 4, -1])
     batch = Batch({"mask": torch.ones(5, 1, dtype=torch.bool), "child": child, "x": torch.arange(5)})
-    assert batch.ahead()["x"].tolist() == [1, 2, 2, 4, 4]
+    assert batch.successors()["x"].tolist() == [1, 2, 2, 4, 4]
     assert batch.take(torch.tensor([3, 0]))["x"].tolist() == [3, 0]
-    assert batch.take(torch.tensor([3, 0])).ahead()["x"].tolist() == [4, 1]
-    assert batch.put({"y": torch.arange(5) * 2}).ahead()["y"].tolist() == [2, 4, 4, 8, 8]
-    with pytest.raises(ValueError, match="waves"):
-        Batch({"mask": torch.ones(3, 1), "child": torch.tensor([BRANCH, -1, -1])}).ahead()
+    assert batch.take(torch.tensor([3, 0])).successors()["x"].tolist() == [4, 1]
+    assert batch.put({"y": torch.arange(5) * 2}).successors()["y"].tolist() == [2, 4, 4, 8, 8]
+    with pytest.raises(ValueError, match="by_depth"):
+        Batch({"mask": torch.ones(3, 1), "child": torch.tensor([BRANCH, -1, -1])}).successors()
 
 
 def test_links_keep_those_whose_members_are_all_taken():
@@ -131,7 +131,7 @@ def test_links_keep_those_whose_members_are_all_taken():
 def test_waves_yield_every_row_once_children_first(trajectories):
     batch = pack(trajectories)
     seen = []
-    for rows in batch.waves():
+    for rows in batch.by_depth():
         for row in rows.tolist():
             assert all(c in seen for c in range(len(batch)) if int(batch["parent"][c]) == row)
         seen += rows.tolist()
@@ -257,7 +257,7 @@ def test_padding_added_by_cat_is_neutral():
 
 def test_an_empty_batch_is_no_trouble():
     empty = pack([])
-    assert len(empty) == 0 and list(empty.waves()) in ([], [torch.zeros(0)]) and empty.split(5) == [empty]
+    assert len(empty) == 0 and list(empty.by_depth()) in ([], [torch.zeros(0)]) and empty.split(5) == [empty]
     full = Batch({"mask": torch.ones(2, 1, dtype=torch.bool)})
     assert cat([empty, full]) is full
 
@@ -275,15 +275,15 @@ def test_columns_that_differ_behind_the_positions_join_padded() -> None:
 
 def test_a_role_sees_its_own_view_of_dense_rows() -> None:
     batch = Batch({"mask": torch.ones(2, 1, dtype=torch.bool), "context": torch.zeros(2), "view/critic": torch.ones(2)})
-    assert batch.seen_by("critic")["context"].tolist() == [1, 1]
-    assert batch.seen_by("policy") is batch
+    assert batch.for_role("critic")["context"].tolist() == [1, 1]
+    assert batch.for_role("policy") is batch
 
 
 def test_a_role_sees_its_own_view_of_text() -> None:
     ids = [np.array(x, np.int32) for x in ([1, 2], [3], [7, 8, 9])]
     step = Step.of(ids[0], ids[1], np.zeros(1, np.float32), views={"critic": ids[2]})
     batch = pack([Trajectory(Request(Problem("t", "a", None)), (step,))])
-    seen = batch.seen_by("critic")
+    seen = batch.for_role("critic")
     assert seen.steps[0].context.tolist() == [7, 8, 9]
     assert (batch["length"].tolist(), seen["length"].tolist()) == ([3], [4])
     assert batch.steps[0].context.tolist() == [1, 2]
@@ -314,7 +314,7 @@ def test_what_models_were_asked_is_remembered():
     kept = frozenset({"policy/log_prob"})
     view = batch.take(torch.tensor([2, 0]))
     assert batch.scored == view.scored == view.put({"z": torch.zeros(2)}).scored == view.flat().scored == kept
-    assert view.take(torch.tensor([0])).scored == cat([batch, batch]).scored == batch.ahead().scored == kept
+    assert view.take(torch.tensor([0])).scored == cat([batch, batch]).scored == batch.successors().scored == kept
     assert batch.put({"policy/log_prob": torch.ones(3, 1)}).scored == frozenset()  # now somebody's own
     joined = cat([batch, plain])
     assert "policy/log_prob" not in joined and not joined.scored  # to be scored again, on all rows
@@ -326,8 +326,8 @@ def test_a_successor_has_the_place_of_the_row_before():
     whole = Batch({"mask": torch.ones(4, 1, dtype=torch.bool), "child": torch.tensor([1, -1, 3, -1])})
     for batch in (whole, whole.take(torch.tensor([2, 0]))):
         placed = batch.put({"_row": torch.arange(len(batch))})
-        assert placed.ahead()["_row"].tolist() == list(range(len(batch)))
-        assert placed.take(torch.tensor([1])).ahead()["_row"].tolist() == [1]
+        assert placed.successors()["_row"].tolist() == list(range(len(batch)))
+        assert placed.take(torch.tensor([1])).successors()["_row"].tolist() == [1]
 
 
 def test_a_batch_is_full_where_every_position_decides():

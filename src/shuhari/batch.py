@@ -2,7 +2,7 @@
 
 Axes: `B` rows (one context that a policy saw), `K` positions of what it did there (`mask` marks its decisions),
 `N` rows of the whole, `P` links. A batch is a *view*: whole columns plus an optional row index, gathered on first
-read, so taking rows, minibatches and replay draws copy nothing, and `ahead` finds successors from any of them.
+read, so taking rows, minibatches and replay draws copy nothing, and `successors` finds successors from any of them.
 Columns are tensors with leading axis B in one flat dict. Text stays ragged: `step` [B] points into `arena`, where the
 models find the token ids. `parent`, `child` and `last` (of recorded episodes: where they end) [B] index the whole (-1
 none, child -2 several).
@@ -127,8 +127,8 @@ class Batch:
     # ------------------------------------------------------------------ making new batches
 
     def put(self, columns: Mapping[Any, Tensor], *, scored: bool = False) -> Batch:
-        """With more columns (keys: names or needs); each has leading axis B. Successors (`ahead`) see a column only
-        if it was put on a whole batch, before rows were taken. scored: these are what models answered (`scored`)."""
+        """With more columns (keys: names or needs); each has leading axis B. `successors` see a column only if it
+        was put on a whole batch, before rows were taken. scored: these are what models answered (`scored`)."""
         named = {}
         for key, value in columns.items():
             name = key if type(key) is str else key.key
@@ -167,7 +167,7 @@ class Batch:
             new.links[name] = at[index[kept]], {k: v[kept] for k, v in columns.items()}
         return new
 
-    def seen_by(self, role: str) -> Batch:
+    def for_role(self, role: str) -> Batch:
         """With the contexts that `role` sees, where steps have a view of their own for it (`Step.views`)."""
         if f"view/{role}" in self:
             return self.put({"context": self[f"view/{role}"]})
@@ -199,7 +199,7 @@ class Batch:
             raise ValueError(f"the rows of a mixture came with the successors of fewer decisions: set its ahead = {n}")
         return out
 
-    def ahead(self, n: int = 1) -> Batch:
+    def successors(self, n: int = 1) -> Batch:
         """The row n decisions on, or where the chain ends before, for chains; a row without a successor stands for
         itself: test `child >= 0`. Its noise is that of the row before."""
         if n > 1:
@@ -207,10 +207,10 @@ class Batch:
             place = {"_row": self["_row"]} if "_row" in self else None
             steps = torch.stack(self.path(n))
             last = steps.gather(0, ((steps >= 0).sum(0, keepdim=True) - 1))[0]
-            return Batch(whole, last, place, self.arena, None, self.stream, self.scored).ahead()
+            return Batch(whole, last, place, self.arena, None, self.stream, self.scored).successors()
         child = self["child"]
         if self.size and int(child.min()) == BRANCH:
-            raise ValueError("ahead() is for chains: here rows have several successors; use waves()")
+            raise ValueError("successors() is for chains: here rows have several successors; use by_depth()")
         here = torch.arange(self.size) if self.rows is None else self.rows
         whole = {**self.whole, **self.own} if self.rows is None and self.own else self.whole
         place = {"_row": self["_row"]} if "_row" in self else None  # in the optimiser batch, which noise hangs on
@@ -225,7 +225,7 @@ class Batch:
             self._inverse[self.rows] = torch.arange(self.size)
         return torch.where(pointer < 0, pointer, self._inverse[pointer])
 
-    def waves(self) -> Iterator[Tensor]:
+    def by_depth(self) -> Iterator[Tensor]:
         """Positions of rows by depth, deepest first: a backward recursion over trees is one loop over these."""
         parent = self.local(self["parent"])
         depth, up = torch.zeros(len(self), dtype=torch.long), parent
@@ -297,13 +297,13 @@ def _outcome(batch: Batch, own: Tensor) -> Tensor:
     found, inverse = torch.unique(batch["episode"], return_inverse=True)
     if not bool((batch["child"] == BRANCH).any()) and int((parent < 0).sum()) == len(found):
         return own.new_zeros(len(found)).index_add_(0, inverse, own)[inverse]
-    total, waves = own.clone(), list(batch.waves())
-    for rows in reversed(waves):
+    total, levels = own.clone(), list(batch.by_depth())
+    for rows in reversed(levels):
         rows = rows[parent[rows] >= 0]
         total[rows] += total[parent[rows]]
     graded = batch["leaf"] & ~total.isnan()
     mean, count = torch.where(graded, total, 0.0), graded.to(own.dtype)
-    for rows in waves:
+    for rows in levels:
         rows = rows[parent[rows] >= 0]
         mean.index_add_(0, parent[rows], mean[rows])
         count.index_add_(0, parent[rows], count[rows])

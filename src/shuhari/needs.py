@@ -147,7 +147,7 @@ def evaluate(
     trained = _reached(models, trains)
 
     def dist(role: str) -> Any:
-        model, seen = role_model(models, role), batch.seen_by(role)
+        model, seen = role_model(models, role), batch.for_role(role)
         key = id(model), 0 if seen is batch else hash(role)
         if key not in dists:
             with torch.set_grad_enabled(torch.is_grad_enabled() and id(model) in trained):

@@ -54,11 +54,11 @@ def test_successors_of_replayed_rows_come_along():
     other = rows([10, 11], "rl", child=torch.tensor([1, -1]), value=torch.tensor([100.0, 110.0]))
     (batch,) = Mixture({"a": Fixed([drawn]), "b": Fixed([other])}).draw(None)
     assert batch["id"].tolist() == [4, 0, 0, 1, 10, 11] and batch.weight("rl").sum() == 6
-    assert batch.ahead()["id"].tolist() == [5, 1, 1, 2, 11, 11]
-    assert batch.ahead()["value"].tolist() == [50, 10, 10, 20, 110, 110]
+    assert batch.successors()["id"].tolist() == [5, 1, 1, 2, 11, 11]
+    assert batch.successors()["value"].tolist() == [50, 10, 10, 20, 110, 110]
     assert batch["priority"][:4].tolist() == [*drawn["priority"].tolist()]
     assert batch["seen"].tolist() == [4, 0, 0, 1, -1, -1]
-    assert batch.ahead()["seen"][3] == -1  # of a row that was not drawn nothing is known
+    assert batch.successors()["seen"][3] == -1  # of a row that was not drawn nothing is known
     assert (batch["child"] >= 0).tolist() == [True] * 5 + [False]
 
 
@@ -88,8 +88,8 @@ def test_successors_of_several_decisions_come_along_where_they_are_asked_for():
     assert batch["id"].tolist() == [4, 0, 3, 10]
     ids = lambda at: [batch.whole["id"][i].item() if i >= 0 else -1 for i in at]  # noqa: E731
     assert [ids(at) for at in batch.path(3)] == [[4, 0, 3, 10], [5, 1, 4, -1], [-1, 2, 5, -1]]
-    assert batch.ahead(3)["id"].tolist() == [6, 3, 6, 10]
-    assert torch.equal(batch.ahead(2)["id"][:3], drawn.ahead(2)["id"])
+    assert batch.successors(3)["id"].tolist() == [6, 3, 6, 10]
+    assert torch.equal(batch.successors(2)["id"][:3], drawn.successors(2)["id"])
     with pytest.raises(ValueError, match="set its ahead = 3"):
         mixed(1).path(3)
-    assert mixed(1).ahead()["id"].tolist() == [5, 1, 4, 10]
+    assert mixed(1).successors()["id"].tolist() == [5, 1, 4, 10]

@@ -129,7 +129,7 @@ def test_each_transition_once_an_epoch_and_orders_differ() -> None:
 def test_a_draw_is_a_view_with_successors_and_unknown_behaviour() -> None:
     buffer, ctx = Offline(Given(EPISODES), size=6), Context()
     (batch,) = buffer.draw(ctx)
-    ahead = batch.ahead()
+    ahead = batch.successors()
     assert torch.equal(ahead["context"], batch["context"] + 1)
     assert bool(batch["logp"].isnan().all()) and bool((batch["version"] == -1).all())
     ends = batch.whole["context"][batch["last"]][:, 0]
@@ -206,7 +206,7 @@ def test_a_data_set_is_told_once_a_stage() -> None:
 def test_beside_other_rows_pointers_hold() -> None:
     (a,), (b,) = drawn(Offline(Given(EPISODES), size=6)), drawn(Offline(Given(EPISODES[:1]), size=3, name="second"))
     both = mixed([b, a])
-    assert len(both) == 9 and torch.equal(both.ahead()["context"], both["context"] + 1)
+    assert len(both) == 9 and torch.equal(both.successors()["context"], both["context"] + 1)
     whole = cat([Batch(columns_of(EPISODES)), Batch(columns_of(EPISODES))])
     assert whole["last"].tolist()[9:] == [12, 12, 12, 12, 14, 14, 17, 17, 17]
     view = Batch(columns_of(EPISODES)).take(torch.tensor([6, 8]))

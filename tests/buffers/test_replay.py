@@ -72,7 +72,7 @@ class Lanes:
 
 
 def transitions(batch):
-    ahead = batch.ahead()
+    ahead = batch.successors()
     columns = batch["context"][:, 0], batch["reward"][:, 0], ahead["context"][:, 0], ahead["cont"]
     return {tuple(x.item() for x in row) for row in zip(*columns, strict=True)}
 
@@ -184,7 +184,7 @@ def test_episodes_of_a_rollout_and_their_errors():
     assert set(drawn["reward"][:, 0].tolist()) == {1.0, 3.0}
     assert (drawn["status"] != STATUS[Status.ERROR]).all()
     last = drawn["context"][:, 0] == 2
-    ahead = drawn.ahead()
+    ahead = drawn.successors()
     assert (ahead["context"][last] == 9).all()
     assert (ahead["cont"][last] == (drawn["reward"][last, 0] == 3).float()).all()
     view = batch.put({"reward": batch["reward/task"]}).take(torch.arange(4))  # a view is stored as well
@@ -220,7 +220,7 @@ def test_resume_is_bit_equal():
             r.observe(Collected(fragment))
         for a, b in zip(replay.draw(context(step)), other.draw(context(step)), strict=True):
             assert all(torch.equal(a[n], b[n]) for n in a.names()) and torch.equal(a.rows, b.rows)
-            assert torch.equal(a.ahead()["context"], b.ahead()["context"])
+            assert torch.equal(a.successors()["context"], b.successors()["context"])
     assert dumps(replay.state) == dumps(other.state)
 
 

@@ -138,7 +138,7 @@ class Noisy:
     drawn: dict[int, float] = field(default_factory=dict)
 
     def __call__(self, batch: Batch, ctx: Any) -> Any:
-        x = ctx.noise(batch, "x").normal(0) + ctx.noise(batch.ahead(), "ahead").normal(0)
+        x = ctx.noise(batch, "x").normal(0) + ctx.noise(batch.successors(), "ahead").normal(0)
         self.drawn |= dict(zip(batch["id"].tolist(), x.tolist(), strict=True))
         return -x[:, None] * batch[LIVE], {"drawn": x}
 

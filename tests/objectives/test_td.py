@@ -136,7 +136,7 @@ def test_the_models_of_the_library_answer_what_q_learning_asks():
     x, y = batch.whole["context"][:n], batch.whole["context"][n:]
     q = nets["policy"].module(x)[torch.arange(n), batch["action"]]
     bootstrap = nets["target"].module(y)[torch.arange(n), nets["policy"].module(y).argmax(1)]
-    target = batch["reward"][:, 0] + 0.9 * batch.ahead()["cont"] * bootstrap
+    target = batch["reward"][:, 0] + 0.9 * batch.successors()["cont"] * bootstrap
     torch.testing.assert_close(loss, torch.nn.functional.smooth_l1_loss(q, target, reduction="none"))
 
 
@@ -170,7 +170,7 @@ def test_the_soft_target_is_the_least_member_less_the_weighted_log_probability(w
     critics = {"critic": ContinuousQ(2, (8,)), "target": ContinuousQ(2, (8,))}
     roles = built(width, policy=SquashedPolicy((8,)), temperature=ScalarModel(0.3), **critics)
     n, batch = 5, continuous([1.0, 0, 1, 1, 0], width)
-    seen, after = batch["context"], batch.ahead()["context"]
+    seen, after = batch["context"], batch.successors()["context"]
     action, reward = batch["action"], batch["reward"][:, 0]
     ctx = context(**roles)
     objective = SoftTD(gamma=0.9)
@@ -183,7 +183,7 @@ def test_the_soft_target_is_the_least_member_less_the_weighted_log_probability(w
     squashed = torch.distributions.TransformedDistribution(law, [torch.distributions.TanhTransform(cache_size=1)])
     logp = squashed.log_prob(squashed.transforms[0](u)).sum(1)
     q = roles["target"].module(torch.cat([after, u.tanh()], 1))[..., 0]  # [n members, B]
-    y = reward + 0.9 * batch.ahead()["cont"] * (torch.minimum(q[0], q[1]) - 0.3 * logp)
+    y = reward + 0.9 * batch.successors()["cont"] * (torch.minimum(q[0], q[1]) - 0.3 * logp)
     torch.testing.assert_close(info["target"], y.detach(), atol=1e-5, rtol=1e-5)
     mine = roles["critic"].module(torch.cat([seen, action], 1))[..., 0]
     torch.testing.assert_close(loss, ((mine - y.detach()) ** 2).sum(0) / 2, atol=1e-5, rtol=1e-5)
@@ -201,7 +201,7 @@ def test_the_smoothed_target_against_the_papers_algorithm(width):
     ctx, objective = context(**roles), SmoothedTD(gamma=0.9, noise=0.6, clip=0.5)
     loss, info = objective(live(objective, batch, ctx), ctx)
 
-    after, done = batch.ahead()["context"], 1 - batch.ahead()["cont"]
+    after, done = batch.successors()["context"], 1 - batch.successors()["cont"]
     eps = 0.6 * CounterNoise(keys(3, "next", n=n)).normal(0, width)
     mean = roles["target_policy"].module(after).tanh()
     assert bool((eps.abs() > 0.5).any()) and bool(((mean + eps.clamp(-0.5, 0.5)).abs() > 1).any())  # both clips act
@@ -399,17 +399,17 @@ def test_targets_of_n_steps_by_hand():
         3: [1 + 1 + 1 + g**3 * 300, 2 + 2 + 2, 4 + 4, 8, 16 + 16 + g**2 * 700, 32 + g * 700],
         9: [1 + 1 + 1 + 1, 2 + 2 + 2, 4 + 4, 8, 16 + 16 + g**2 * 700, 32 + g * 700],
     }.items():
-        ahead = batch.ahead(n)
+        ahead = batch.successors(n)
         assert target(batch, ahead, value(ahead), g, n).tolist() == pytest.approx(expected), n
         picked = batch.take(torch.tensor([4, 0, 0]))
-        ahead = picked.ahead(n)
+        ahead = picked.successors(n)
         found = target(picked, ahead, value(ahead), g, n).tolist()
         assert found == pytest.approx([expected[4], expected[0], expected[0]]), n
 
 
 def test_targets_of_n_steps_discount_by_durations():
     batch = chains([[1.0, 2.0, 4.0]], [1.0], duration=torch.tensor([2, 1, 3, 1]))
-    ahead = batch.ahead(2)
+    ahead = batch.successors(2)
     found = target(batch, ahead, torch.full((3,), 100.0), 0.5, 2).tolist()
     # two steps of time pass before the second reward, one more before the value
     assert found == pytest.approx([1 + 0.25 * 2 + 0.125 * 100, 2 + 0.5 * 4 + 0.5**4 * 100, 4 + 0.125 * 100])
@@ -434,4 +434,4 @@ def test_rewards_that_only_the_drawn_rows_have_are_refused():
     batch = chains([[1.0, 2.0]], [0.0])
     seen = batch.put({"reward": batch["reward"] * 2})
     with pytest.raises(ValueError, match="put it under"):
-        target(seen, seen.ahead(2), torch.zeros(2), 0.9, 2)
+        target(seen, seen.successors(2), torch.zeros(2), 0.9, 2)

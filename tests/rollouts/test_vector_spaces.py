@@ -177,7 +177,7 @@ def test_resets_are_no_transitions_and_truncation_bootstraps_from_the_final_obse
     assert advantage[2, 1] == 21 - 3  # an end: nothing follows
     assert advantage[1, 1] == (10 + 0.5 * 3 - 2) + 0.25 * (21 - 3)
     assert advantage[5, 0] == 1 + 0.5 * 2 - 1  # the fragment's end: bootstraps from where the lane stands
-    ahead = batch.ahead()
+    ahead = batch.successors()
     y = target(batch, ahead, 1 + ahead["context"][:, 0], 0.5).view(-1, 2)
     assert (y[3, 0], y[2, 1], y[5, 0], y[0, 0]) == (30 + 2.5, 21, 1 + 1, 0 + 1)
 

@@ -87,13 +87,13 @@ class Lpg:
         })  # fmt: skip
 
     def __call__(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        ahead, child, net = batch.ahead(), batch["child"], self._net
+        ahead, child, net = batch.successors(), batch["child"], self._net
         over = (ahead["cont"] == 0) | (child < 0)
         facts = [batch["reward"].sum(1), over.float(), batch["agent/pi"]]
         seen = [net["phi"](b["agent/y"].exp()).squeeze(-1) for b in (batch, ahead)]
         x = torch.stack([*facts, *seen], 1)
         h = [x.new_zeros(self.hidden)] * len(batch)  # one state a row: written once, so that gradients run through
-        for rows in batch.waves():  # latest first
+        for rows in batch.by_depth():  # latest first
             later = torch.stack([h[c] if c >= 0 else x.new_zeros(self.hidden) for c in child[rows].tolist()])
             for row, state in zip(rows.tolist(), net["gru"](x[rows], later), strict=True):
                 h[row] = state

@@ -54,7 +54,7 @@ class Bootstrap:
         return (Need(("critic",), "value", live=True),)
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
-        ahead = batch.ahead()
+        ahead = batch.successors()
         with torch.no_grad():
             y = target(batch, ahead, ctx.models["value"](ahead).value()[:, 0], self.gamma)
         return (batch[self.needs[0]][:, 0] - y).square() / 2, {"target": y}

@@ -39,7 +39,7 @@ class Messages:
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
-        said = torch.tensor(self.says)[batch.ahead()["context"].reshape(-1)]
+        said = torch.tensor(self.says)[batch.successors()["context"].reshape(-1)]
         return batch.put({"message": said * batch.decides})
 
 

@@ -159,9 +159,9 @@ def test_what_is_imagined_is_what_the_world_model_predicts() -> None:
     dream = batch.take(rows)
     with torch.no_grad():
         told = run.ctx.models["world"](dream)
-    torch.testing.assert_close(dream.ahead()["context"], told.state()[:, 0])
+    torch.testing.assert_close(dream.successors()["context"], told.state()[:, 0])
     torch.testing.assert_close(dream["reward"], told.reward())
-    assert bool((dream.ahead()["cont"] == 1).all())  # cut, not over
+    assert bool((dream.successors()["cont"] == 1).all())  # cut, not over
 
 
 def test_a_killed_run_ends_with_the_same_bits() -> None:

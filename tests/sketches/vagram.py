@@ -74,7 +74,7 @@ class ValueGradient:
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
-        ahead = batch.ahead()
+        ahead = batch.successors()
         with torch.enable_grad():
             state = ahead["context"].detach().requires_grad_()
             ahead = ahead.put({"context": state})
@@ -97,7 +97,7 @@ class Vaml:
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         predicted = role_model(ctx.models, self.role)(batch)
-        error = predicted.states - batch.ahead()["context"][:, None]  # [B, n, D]
+        error = predicted.states - batch.successors()["context"][:, None]  # [B, n, D]
         g = batch.get("value_gradient")
         g = torch.ones_like(error[:, :1]) if g is None else g
         state = (g[:, None] * error[:, :, None]).square().sum(-1).mean((1, 2))  # over n and J

@@ -25,8 +25,8 @@ class Mixture:
     """Joins the draws of its `buffers`, first with first; where one has fewer draws the others go on alone.
 
     Rows that a member did not mark for a stream weigh 0 on it, so each term sees its own. Successors of replayed rows
-    come along, and `Batch.ahead` finds them: those of `ahead` decisions, as many as an n-step target needs. The members
-    are told events and saved on their own, like every component.
+    come along, and `Batch.successors` finds them: those of `ahead` decisions, as many as an n-step target needs. The
+    members are told events and saved on their own, like every component.
     """
 
     buffers: Mapping[str, Buffer]

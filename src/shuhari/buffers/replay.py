@@ -1,7 +1,7 @@
 """Replay: a ring of whole columns, from which rows are drawn again and again.
 
-A draw is a view: nothing is copied before it is read, and `ahead` finds the successor of each row. Rows stand in order
-of arrival, parents before children, so the oldest is always overwritten before its successor, and no pointer is ever
+A draw is a view: nothing is copied before it is read, and `successors` finds that of each row. Rows stand in order of
+arrival, parents before children, so the oldest is always overwritten before its successor, and no pointer is ever
 left hanging. The row that a lane's fragment left open (`resumes`) is overwritten where it stands when the lane goes on.
 What is found out later about stored rows (`Amended`, and of its own priority `Updated`) is written where they stand.
 Left out: text (its rows differ in length).

@@ -1,7 +1,7 @@
 """Temporal differences whose targets are computed at each update: deep Q-learning, the critics of SAC and of TD3.
 
 Axes: `B` rows, `K` positions of a decision, `A` discrete actions, `n` members of an ensemble. A row is one transition:
-its rewards are summed over K, its value counts at its first position, its successor is `batch.ahead()`.
+its rewards are summed over K, its value counts at its first position, its successor is `batch.successors()`.
 Left out: distributions over returns, corrections of n-step targets for a policy that has changed since.
 """
 
@@ -57,7 +57,7 @@ class QLearning:
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         value = first(batch[self.needs[0]])
         with torch.no_grad():
-            ahead = batch.ahead(self.n)
+            ahead = batch.successors(self.n)
             q = first(_model(ctx, self.target)(ahead).all())  # [B, A]
             if self.double:
                 best = _model(ctx, self.role)(ahead).all()[:, 0].argmax(1, keepdim=True)
@@ -101,7 +101,7 @@ class SoftTD:
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         value = members(batch[self.needs[0]])
         with torch.no_grad():
-            ahead = batch.ahead(self.n)
+            ahead = batch.successors(self.n)
             action, logp = _model(ctx, self.policy)(ahead).rsample(ctx.noise(batch, "next"))
             q = _least(ctx, self.target, ahead, action)
             alpha = _model(ctx, self.temperature)(ahead).value()
@@ -144,7 +144,7 @@ class SmoothedTD:
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         value = members(batch[self.needs[0]])
         with torch.no_grad():
-            ahead, width = batch.ahead(), ctx.at(self.clip)
+            ahead, width = batch.successors(), ctx.at(self.clip)
             action = _model(ctx, self.policy)(ahead).mode()
             smooth = ctx.at(self.noise) * ctx.noise(batch, "next").normal(0, action.shape[1])
             action = (action + smooth.clamp(-width, width)).clamp(-1, 1)
@@ -155,9 +155,9 @@ class SmoothedTD:
 def target(batch: Batch, ahead: Batch, value: Tensor, gamma: float, n: int = 1) -> Tensor:
     """[B] r + gamma^duration · cont' · value, value [B] of the successors; r alone where there is none.
 
-    n: the rewards of n decisions, discounted, before the value of `batch.ahead(n)`, or of as many as the chain still
-    has (Sutton and Barto 2018, equation 7.1). ValueError where the reward was put on drawn rows: those behind them are
-    without it."""
+    n: the rewards of n decisions, discounted, before the value of `batch.successors(n)`, or of as many as the chain
+    still has (Sutton and Barto 2018, equation 7.1). ValueError where the reward was put on drawn rows: those behind
+    them are without it."""
     if n == 1:
         return _bootstrapped(batch, batch["reward"].sum(1), ahead, value, gamma)
     if batch.rows is not None and "reward" in batch.own:

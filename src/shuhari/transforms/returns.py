@@ -5,8 +5,8 @@ decision in it: rewards of the node gather there and its value is read there. Po
 skipped: a reward on one moves to the decision before it, also across rows; one before any decision is nobody's doing.
 A row that decides nothing and has no successor closes an episode: its value counts times its `cont`; one in the middle
 (a forced prefix, another's move) is passed through. Inside a row the recursion is a scan of affine maps (log2 K
-passes); a row is then one affine map, composed along chains by pointer jumping (log2 of the length) and along trees by
-waves, where a row with several successors takes their mean. Off-policy corrections (V-trace) are left out.
+passes); a row is then one affine map, composed along chains by pointer jumping (log2 of the length) and along trees
+level by level, where a row with several successors takes their mean. Off-policy corrections (V-trace) are left out.
 
 Source: Schulman et al., High-Dimensional Continuous Control Using Generalized Advantage Estimation, equations 11-16.
 """
@@ -188,7 +188,7 @@ class _Graph:
             raise ValueError("credit needs whole chains: this view lacks the successors of some of its rows")
         self.branched = bool((whole == BRANCH).any())
         if self.branched:
-            self.parent, self.waves = batch.local(batch["parent"]), list(batch.waves())
+            self.parent, self.levels = batch.local(batch["parent"]), list(batch.by_depth())
             self.weight = torch.ones(len(batch)) if bad is None else (~bad).float()
             self.count = self._up(torch.arange(len(batch)), self.weight).clamp(min=1)
 
@@ -206,7 +206,7 @@ class _Graph:
         """[B] y = x + c * (mean of y over the successors)."""
         if self.branched:
             y, below = x.clone(), torch.zeros_like(x)
-            for rows in self.waves:
+            for rows in self.levels:
                 y[rows] += c[rows] * below[rows] / self.count[rows]
                 rows = rows[self.parent[rows] >= 0]
                 below.index_add_(0, self.parent[rows], y[rows] * self.weight[rows])

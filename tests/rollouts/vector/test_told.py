@@ -43,7 +43,7 @@ def policy(cls: Any = DeterministicPolicy) -> Any:
 
 def test_costs_facts_and_successes_become_columns() -> None:
     batch, told = collected(Gym(ID, tells=TELLS), policy())
-    ahead, decides = batch.ahead(), batch.decides
+    ahead, decides = batch.successors(), batch.decides
     place = ahead["context"][:, 0]  # where the step led
     assert torch.allclose(batch["reward/cost"][decides, 0], place[decides].abs())
     assert torch.allclose(batch["where"][decides], torch.stack([place, torch.ones_like(place)], 1)[decides])
@@ -68,7 +68,7 @@ def test_an_executed_action_stands_in_the_place_of_the_decision(cls: Any) -> Non
     plain, _ = collected(Gym(ID), policy(cls))
     decides, replaced = batch.decides, batch["replaced"] == 1
     assert torch.equal(replaced, decides & (batch["busy"] % 3 == 0))
-    moved = batch.ahead()["context"] - batch["context"]
+    moved = batch.successors()["context"] - batch["context"]
     assert torch.allclose(2 * batch["action"][decides], moved[decides], atol=1e-5)  # the Box is [-2, 2]
     assert bool(batch["logp"][replaced].isnan().all())
     assert torch.equal(batch["logp"][~replaced], plain["logp"][~replaced])
@@ -108,7 +108,7 @@ def test_sums_of_an_episode_outlive_a_pause() -> None:
 def test_a_vector_reward_becomes_named_ones() -> None:
     batch, told = collected(Gym(ID, {"two": True}, rewards=("place", "time")), policy())
     decides = batch.decides
-    assert torch.allclose(batch["reward/place"][decides, 0], batch.ahead()["context"][decides, 0])
+    assert torch.allclose(batch["reward/place"][decides, 0], batch.successors()["context"][decides, 0])
     assert bool((batch["reward/time"][decides] == -1).all())
     assert torch.allclose(batch["reward/task"], batch["reward/place"] + batch["reward/time"])
     assert told["rollout/time"] == -7
