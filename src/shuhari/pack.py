@@ -108,19 +108,27 @@ def _joined(steps: Sequence[Step]) -> list[tuple[Step, int, Array, list[int]]]:
     one trajectory."""
     if len(steps) == 1:
         return [(steps[0], -1, constant(len(steps[0].mask), 0, np.int64), [steps[0].first])]
+    rows = rows_of(steps)
+    row_of = {i: r for r, row in enumerate(rows) for i in row}
+    ups = [steps[row[0]].parent for row in rows]
+    merged = [(*_merge([steps[i] for i in row]), up) for row, up in zip(rows, ups, strict=True)]
+    return [(step, -1 if up is None else row_of[up], segment, calls) for step, segment, calls, up in merged]
+
+
+def rows_of(steps: Sequence[Step]) -> list[list[int]]:
+    """The steps of a trajectory, by index, that `pack` joins to each of its rows, in the order of the rows."""
     children = np.bincount([s.parent for s in steps if s.parent is not None] or [0], minlength=len(steps))
-    rows: list[tuple[list[Step], int]] = []
+    rows: list[list[int]] = []
     row_of: list[int] = []
-    for step in steps:
+    for i, step in enumerate(steps):
         up = step.parent
         if up is not None and children[up] == 1 and _continues(step, steps[up]):
             row_of.append(row_of[up])
-            rows[row_of[up]][0].append(step)
+            rows[row_of[up]].append(i)
         else:
             row_of.append(len(rows))
-            rows.append(([step], -1 if up is None else row_of[up]))
-    merged = [(*_merge(turns), up) for turns, up in rows]
-    return [(step, up, segment, calls) for step, segment, calls, up in merged]
+            rows.append([i])
+    return rows
 
 
 def _continues(step: Step, parent: Step) -> bool:

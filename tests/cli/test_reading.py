@@ -54,6 +54,9 @@ def test_rollouts_are_the_best_the_worst_and_a_random_group(shuhari, home: Path)
     for g in groups:
         assert g["score"] == pytest.approx(sum(e["reward"]["score"] for e in g["episodes"]) / 4)
     assert groups[0]["score"] == max(g["score"] for g in groups)
+    for e in (e for g in groups for e in g["episodes"]):
+        (numbers,) = e["decisions"]
+        assert len(numbers["logp"]) == len(numbers["advantage"]) and set(map(type, numbers["logp"])) == {float}
     out = shuhari("show", "s0", "--rollouts").out
     assert f"prompt: {groups[0]['problem']['prompt']}" in out and "score=" in out
     none = shuhari("show", "s0", "--rollouts", "--step", 99)

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from shuhari.config.recipe import RecipeError, dump
-from shuhari.data import Info, Problem, Request, Step, Trajectory
-from shuhari.loop.evaluation import Evaluation
-from shuhari.loop.resume import asked
+from shuhari.data import Info
 from shuhari.loop.run import train
 from shuhari.store import Run
 from shuhari.testing.compare import contents, differences
@@ -205,20 +201,3 @@ def test_the_runs_of_two_seeds_differ(reference: References, tmp_path: Path) -> 
     list(train(recipe("gridworld", tmp_path, seed=1), tmp_path / "run"))
     found = differences(contents(reference("gridworld")[0])["checkpoint"], contents(tmp_path / "run")["checkpoint"])
     assert any("logits" in place for place in found)
-
-
-def test_problems_are_counted_as_evaluation_would_say() -> None:
-    def sample(problem: str, **reward: Any) -> Trajectory:
-        act = Step.of(np.ones(1, np.int32), np.ones(2, np.int32), np.zeros(2, np.float32), reward=reward)
-        return Trajectory(Request(Problem("sums", problem, "p")), (act,))
-
-    groups = [
-        [sample("a", score=1.0), sample("a", score=0.4), sample("a", score=float("nan"))],
-        [sample("b", score=np.array([0.5, 0.5]))],  # decision by decision
-        [sample("a", score=1), sample("a")],  # asked twice in a step; nobody graded the last
-    ]
-    ctx = SimpleNamespace(groups=groups, reward_names={"score", "length"})
-    run: Any = SimpleNamespace(ctx=ctx, stage=SimpleNamespace(evaluate=None))
-    assert asked(run) == [("sums", "a", 3, 2), ("sums", "b", 1, 1)]
-    run.stage.evaluate = Evaluation(solved=0.4)
-    assert asked(run) == [("sums", "a", 3, 3), ("sums", "b", 1, 1)]

@@ -164,8 +164,9 @@ def _alike(episodes: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], int
     """Each different episode once, in order, with how many are like it."""
     found: dict[str, tuple[dict[str, Any], int]] = {}
     for episode in episodes:
-        first, times = found.get(str(episode), (episode, 0))
-        found[str(episode)] = first, times + 1
+        said = str({name: x for name, x in episode.items() if name != "decisions"})
+        first, times = found.get(said, (episode, 0))
+        found[said] = first, times + 1
     return list(found.values())
 
 
@@ -173,17 +174,19 @@ def _group(group: Mapping[str, Any]) -> dict[str, Any]:
     """A stored group in plain values."""
     trajectories = group["trajectories"]
     problem = trajectories[0].request.problem
+    decisions = group.get("decisions") or [[{}] * len(t.steps) for t in trajectories]
     return {
         "step": group["step"],
         "why": group.get("why", ""),
         "score": group.get("score"),
         "problem": {"id": problem.id, "prompt": _readable(problem.prompt), "answer": _readable(problem.answer)},
-        "episodes": [_episode(t) for t in trajectories],
+        "episodes": [_episode(t, told) for t, told in zip(trajectories, decisions, strict=True)],
     }
 
 
-def _episode(trajectory: Any) -> dict[str, Any]:
-    """Rewards by name, summed over steps; `reasons`: the text that graders and rollouts left in `info`."""
+def _episode(trajectory: Any, computed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Rewards by name, summed over steps; `reasons`: the text that graders and rollouts left in `info`; `decisions`:
+    of each step its `logp` and what was `computed` of it, one number a position."""
     reward: dict[str, float] = {}
     reasons: dict[str, str] = {k: v for k, v in trajectory.info.items() if isinstance(v, str)}
     for step in trajectory.steps:
@@ -193,7 +196,12 @@ def _episode(trajectory: Any) -> dict[str, Any]:
     acts = [step for step in trajectory.steps if step.action is not None]
     told = [str(step.info.get("observation", "")) for step in acts]  # what the environment or a tool answered
     common = {"status": str(trajectory.status), "reward": reward, "reasons": reasons}
-    return {**common, "steps": [_act(step) for step in acts], "told": told}
+    numbers = [
+        {name: _readable(x) for name, x in {"logp": step.logp, **found}.items() if x is not None}
+        for step, found in zip(trajectory.steps, computed, strict=True)
+        if step.action is not None
+    ]
+    return {**common, "steps": [_act(step) for step in acts], "told": told, "decisions": numbers}
 
 
 def _act(step: Any) -> str:

@@ -66,6 +66,7 @@ class Context:
         self.n, self.sampling = 1, Sampling()
         self.groups: list[list[Trajectory]] = []  # what this step collected, for those who want to look
         self.latest: list[list[Trajectory]] = []  # of these, the last round's
+        self.seen: list[Batch] = []  # the batches of this step, as transforms left them, where groups are collected
         self.problems: list[str] = []  # what went wrong in rollouts and graders of this step, first messages
         self.tell: Callable[[Event], None] = lambda event: None
         self.clock: Callable[[], float] = lambda: self.loop.time()  # virtual where time is
@@ -136,6 +137,12 @@ class Context:
     def score(self, batch: Batch, needs: Sequence[Need]) -> Batch:
         """With the columns of `needs` that are missing: one no-grad forward a role."""
         return gather(batch, needs, self.models, self.tokens)
+
+    def noted(self, batch: Batch) -> Batch:
+        """The batch, remembered to the end of the step for what the store keeps of its groups."""
+        if self.groups:
+            self.seen.append(batch)
+        return batch
 
     @spanned("sync")
     def serve(self) -> None:

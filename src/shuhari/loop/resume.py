@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
-
 from shuhari.config.recipe import Recipe, RecipeError, apart, dump, spreads
 from shuhari.config.stage import Components
-from shuhari.data import Trajectory
 from shuhari.loop import state
 from shuhari.loop.context import Context
 from shuhari.loop.evaluation import LastScores, basis
+from shuhari.loop.kept import asked, shown
 from shuhari.loop.machine import versions
 from shuhari.loop.progress import Progress
 from shuhari.loop.roles import load_weights, weights
 from shuhari.ports import ability
 from shuhari.profile import spanned
-from shuhari.store import Store, pick
+from shuhari.store import Store
 
 
 class Resumable(Protocol):
@@ -110,8 +107,8 @@ def keep(run: Resumable, *, checkpoint: bool) -> None:
         wall=run.progress.seconds(),
         metrics=run.info,
         tree=tree_of(run) if checkpoint else None,
-        problems=(counts := asked(run)),
-        rollouts=shown(run, counts),
+        problems=(counts := asked(run.ctx, run.stage.evaluate)),
+        rollouts=shown(run.ctx, run.stage.store, run.store, counts),
         events=() if again else [("problem", text) for text in ctx.problems],
     )
     if checkpoint:
@@ -177,53 +174,3 @@ def open_store(path: Path, recipe: Recipe, *, keep: int, origin: str = "") -> St
         store.note("spread", {key: list(values) for key, values in changed.items()})
         store.write_text("recipe.toml", text)
     return store
-
-
-def asked(run: Resumable) -> list[tuple[str, str, int, int]]:
-    """(task, problem, samples graded, how many were right, as evaluation would say) of the step's problems."""
-    evaluation, names = run.stage.evaluate, run.ctx.reward_names
-    measure, solved = (evaluation.measure, evaluation.solved) if evaluation else ("", 1.0)
-    name = measure or next((n for n in ("score", "task") if n in names), "")
-    counts: dict[tuple[str, str], list[int]] = {}
-    for t in (t for group in run.ctx.groups for t in group):
-        count = counts.setdefault((t.request.problem.task, t.request.problem.id), [0, 0])
-        for path in t.paths():
-            given = [r for i in path if (r := t.steps[i].reward.get(name)) is not None]
-            value = sum(r if type(r) is float else float(np.sum(r)) for r in given) if given else math.nan
-            count[0] += value == value
-            count[1] += value >= solved
-    return [(*key, n, right) for key, (n, right) in counts.items()]
-
-
-def shown(run: Resumable, counts: Sequence[tuple[str, str, int, int]]) -> list[dict[str, Any]]:
-    """The groups of the step that the store keeps, by the rules of [store]; `counts`: what `asked` says of them."""
-    ctx, keep = run.ctx, run.stage.store
-    groups, ctx.groups = ctx.groups, []
-    if not groups or not (keep.rollouts or "all" in keep.groups):
-        return []
-    problems = [g[0].request.problem for g in groups]
-    changes: list[float] = []
-    if "changed" in keep.groups and run.store is not None:
-        now = {(task, name): right / n if n else math.nan for task, name, n, right in counts}
-        changes = [abs(now[p.task, p.id] - run.store.rate(p.task, p.id)) for p in problems]
-    scores = [_score(g, ctx) for g in groups]
-    chosen = pick(scores, keep.rollouts, ctx.key("shown", ctx.step) % 2**32, keep.groups, changes)
-    return [
-        {"group": groups[i][0].request.key, "task": problems[i].task, "problem": problems[i].id, "why": why,
-         "score": scores[i], "trajectories": tuple(groups[i])}
-        for i, why in chosen
-    ]  # fmt: skip
-
-
-def _score(group: list[Trajectory], ctx: Context) -> float:
-    """The mean trained reward of a group's leaves, NaN where nothing was graded."""
-    graded = []
-    for t in group:
-        total = 0.0
-        for step in t.steps:
-            for name, weight in ctx.weights.items():
-                value = step.reward.get(name, 0.0)
-                total += float(value.sum() if hasattr(value, "sum") else value) * ctx.at(weight)
-        if not math.isnan(total):
-            graded.append(total)
-    return sum(graded) / len(graded) if graded else math.nan

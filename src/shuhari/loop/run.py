@@ -102,7 +102,7 @@ class Run:
     def enter_stage(self) -> None:
         """Begin a step; at the first of a stage its roles come to life and its components are told."""
         self.ctx.set_threads()
-        self.meter, self.rounds, self.ctx.problems, self.ctx.groups = Meter(), 0, [], []
+        self.meter, self.rounds, self.ctx.problems, self.ctx.groups, self.ctx.seen = Meter(), 0, [], [], []
         self.ctx.count = self.progress.count()
         if not self.progress.entered:
             lived = dict(self.ctx.models)
@@ -159,7 +159,7 @@ class Run:
 
     def apply(self, transforms: Mapping[str, Transform], batch: Batch, needs: Sequence[Need] = ()) -> Batch:
         """The batch as a recipe's transforms leave it, with what they and the learner's terms want scored."""
-        return transformed(transforms.values(), batch, self.ctx, needs)
+        return self.ctx.noted(transformed(transforms.values(), batch, self.ctx, needs))
 
     def hear(self, event: Event) -> None:
         """An event that was told, to the active stage's components and to the roles that follow."""

@@ -1,0 +1,115 @@
+"""What the store keeps of a step's groups: how often each problem was solved, and a few groups with their numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import Array, Trajectory, code
+from shuhari.loop.context import Context
+from shuhari.pack import rows_of
+from shuhari.store import Store, pick
+
+if TYPE_CHECKING:
+    from shuhari.config.stage import Checkpointing
+    from shuhari.loop.evaluation import Evaluation
+
+
+def asked(ctx: Context, evaluation: Evaluation | None) -> list[tuple[str, str, int, int]]:
+    """(task, problem, samples graded, how many were right, as evaluation would say) of the step's problems."""
+    measure, solved = (evaluation.measure, evaluation.solved) if evaluation else ("", 1.0)
+    name = measure or next((n for n in ("score", "task") if n in ctx.reward_names), "")
+    counts: dict[tuple[str, str], list[int]] = {}
+    for t in (t for group in ctx.groups for t in group):
+        count = counts.setdefault((t.request.problem.task, t.request.problem.id), [0, 0])
+        for path in t.paths():
+            given = [r for i in path if (r := t.steps[i].reward.get(name)) is not None]
+            value = sum(r if type(r) is float else float(np.sum(r)) for r in given) if given else math.nan
+            count[0] += value == value
+            count[1] += value >= solved
+    return [(*key, n, right) for key, (n, right) in counts.items()]
+
+
+def shown(
+    ctx: Context, keep: Checkpointing, store: Store, counts: Sequence[tuple[str, str, int, int]]
+) -> list[dict[str, Any]]:
+    """The groups of the step that the store keeps, by the rules of [store], with their `decisions`. `counts`: what
+    `asked` says of them."""
+    groups, ctx.groups = ctx.groups, []
+    seen, ctx.seen = ctx.seen, []
+    if not groups or not (keep.rollouts or "all" in keep.groups):
+        return []
+    problems = [g[0].request.problem for g in groups]
+    changes: list[float] = []
+    if "changed" in keep.groups:
+        now = {(task, name): right / n if n else math.nan for task, name, n, right in counts}
+        changes = [abs(now[p.task, p.id] - store.rate(p.task, p.id)) for p in problems]
+    scores = [_score(g, ctx) for g in groups]
+    chosen = pick(scores, keep.rollouts, ctx.key("shown", ctx.step) % 2**32, keep.groups, changes)
+    return [
+        {"group": groups[i][0].request.key, "task": problems[i].task, "problem": problems[i].id, "why": why,
+         "score": scores[i], "trajectories": tuple(groups[i]), "decisions": decisions(groups[i], seen)}
+        for i, why in chosen
+    ]  # fmt: skip
+
+
+def _score(group: list[Trajectory], ctx: Context) -> float:
+    """The mean trained reward of a group's leaves, NaN where nothing was graded."""
+    graded = []
+    for t in group:
+        total = 0.0
+        for step in t.steps:
+            for name, weight in ctx.weights.items():
+                value = step.reward.get(name, 0.0)
+                total += float(value.sum() if hasattr(value, "sum") else value) * ctx.at(weight)
+        if not math.isnan(total):
+            graded.append(total)
+    return sum(graded) / len(graded) if graded else math.nan
+
+
+def decisions(group: Sequence[Trajectory], seen: Sequence[Batch]) -> tuple[tuple[dict[str, Array], ...], ...]:
+    """Of each step of each trajectory: name -> [K] float32, what was computed of its decisions (NaN elsewhere):
+    `advantage`, and what models were asked before the update (`<role>/<name>`: log-probabilities, entropies, values).
+
+    seen: batches of rows, in time; of a number that several have, the last is taken. A batch that has but some of the
+    group's rows says nothing."""
+    rows = [(j, row) for j, t in enumerate(group) for row in rows_of(t.steps)]
+    out: list[list[dict[str, Array]]] = [[{} for _ in t.steps] for t in group]
+    mine = code(group[0].request.key or group[0].request.problem.id)
+    for batch in seen:
+        at = (batch["group"] == mine).nonzero().squeeze(1)
+        if not len(at) or len(at) != len(rows):
+            continue
+        at = at[batch["id"][at].argsort()]
+        mask = batch["mask"][at].numpy()
+        for name, column in _numbers(batch):
+            values = column[at].float().numpy()
+            for i, (j, row) in enumerate(rows):
+                _split(values[i][mask[i]], name, [(group[j].steps[k].mask, out[j][k]) for k in row])
+    return tuple(tuple(steps) for steps in out)
+
+
+def _numbers(batch: Batch) -> Iterator[tuple[str, Tensor]]:
+    """The columns [B, K] of numbers that credit and models gave."""
+    for name in sorted({*batch.scored, *batch.stamps, "advantage"} & batch.names()):
+        column = batch[name]
+        if tuple(column.shape) == (len(batch), batch.width) and column.is_floating_point():
+            yield name, column
+
+
+def _split(values: Array, name: str, steps: Sequence[tuple[Array, dict[str, Array]]]) -> None:
+    """Hand the numbers of a row's decisions, in order, to the steps that it was joined from."""
+    if len(values) != sum(np.count_nonzero(mask) for mask, _ in steps):
+        return  # a transform says otherwise what a decision is
+    first = 0
+    for mask, told in steps:
+        n = int(np.count_nonzero(mask))
+        if n:
+            told[name] = np.full(len(mask), np.nan, np.float32)
+            told[name][mask] = values[first : first + n]
+        first += n

@@ -1,0 +1,80 @@
+"""What is kept of a step's groups: counts of problems, and the numbers of each decision."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shuhari.data import Problem, Request, Step, Trajectory
+from shuhari.loop.evaluation import Evaluation
+from shuhari.loop.kept import asked, decisions
+from shuhari.loop.run import train
+from shuhari.pack import pack
+from shuhari.store import Run
+from small_runs import recipe
+
+
+def test_problems_are_counted_as_evaluation_would_say() -> None:
+    def sample(problem: str, **reward: Any) -> Trajectory:
+        act = Step.of(np.ones(1, np.int32), np.ones(2, np.int32), np.zeros(2, np.float32), reward=reward)
+        return Trajectory(Request(Problem("sums", problem, "p")), (act,))
+
+    groups = [
+        [sample("a", score=1.0), sample("a", score=0.4), sample("a", score=float("nan"))],
+        [sample("b", score=np.array([0.5, 0.5]))],  # decision by decision
+        [sample("a", score=1), sample("a")],  # asked twice in a step; nobody graded the last
+    ]
+    ctx: Any = SimpleNamespace(groups=groups, reward_names={"score", "length"})
+    assert asked(ctx, None) == [("sums", "a", 3, 2), ("sums", "b", 1, 1)]
+    assert asked(ctx, Evaluation(solved=0.4)) == [("sums", "a", 3, 3), ("sums", "b", 1, 1)]
+
+
+def ids(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def two_groups() -> tuple[list[Trajectory], list[Trajectory]]:
+    """One of a row of two turns (the environment says 9 in between) and a row of one; another of one row."""
+
+    def step(context: np.ndarray, action: np.ndarray, **more: Any) -> Step:
+        return Step.of(context, action, np.zeros(len(action), np.float32), **more)
+
+    a, b = (Request(Problem("t", name, "p"), 2, key=f"{name}#0") for name in "ab")
+    turns = step(ids(1, 2), ids(3, 4)), step(ids(1, 2, 3, 4, 9), ids(5), parent=0)
+    return [Trajectory(a, turns), Trajectory(a, (step(ids(1, 2), ids(6, 7, 8)),))], [
+        Trajectory(b, (step(ids(1), ids(2)),))
+    ]
+
+
+def test_numbers_of_rows_are_handed_to_the_steps_they_came_from() -> None:
+    first, second = two_groups()
+    batch = pack([*second, *first], start=7)
+    place = torch.arange(len(batch) * batch.width).view(len(batch), -1).float()  # row b: 0.., turns: 4.., single: 8..
+    batch = batch.put({"advantage": place, "mine": place}).put({"reference/log_prob": -place}, scored=True)
+    shuffled = batch.take(torch.tensor([2, 0, 1]))
+    (one, two), (three,) = decisions(first, [shuffled])
+    assert sorted(one) == ["advantage", "reference/log_prob"]
+    assert one["advantage"].tolist() == [4, 5] and two["advantage"].tolist() == [7]  # position 6 is the environment's
+    assert three["reference/log_prob"].tolist() == [-8, -9, -10]
+    again = shuffled.put({"advantage": shuffled["advantage"] * 2})
+    assert decisions(first, [shuffled, again])[1][0]["advantage"].tolist() == [16, 18, 20]
+    assert decisions(first, [batch.take(torch.tensor([0, 1]))]) == (({}, {}), ({},))  # a row of the group is missing
+    assert decisions(second, [batch])[0][0]["advantage"].tolist() == [0]
+
+
+def test_what_is_stored_agrees_with_what_was_sampled(tmp_path: Path) -> None:
+    """At the first step after the warm-up the reference is the policy that has sampled."""
+    for report in train(recipe("text", tmp_path), tmp_path / "run"):
+        if report["step"] == 13:
+            break
+    (group, *_) = Run(tmp_path / "run").rollouts(13)
+    assert len(group["decisions"]) == len(group["trajectories"]) == 8
+    for t, steps in zip(group["trajectories"], group["decisions"], strict=True):
+        (step,), (told,) = t.steps, steps
+        assert told["reference/log_prob"] == pytest.approx(step.logp, abs=1e-4)
+        assert told["advantage"].shape == step.logp.shape and len(set(told["advantage"].tolist())) == 1
