@@ -1,4 +1,4 @@
-"""From Python: train a recipe, look at its metrics, load a run and act with it."""
+"""The Python interface: train a recipe, read its metrics, load a run and act with its policy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from shuhari.tools.profile_report import profiled
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What `train` gives: the run's folder, one report a step, and the summary."""
+    """The result of `train`: the run's folder, one report a step, and the summary."""
 
     path: Path
     reports: list[Info] = field(repr=False)
@@ -84,7 +84,7 @@ def train(
 
 
 def trained(path: str | Path) -> Trained:
-    """A run on disk, as `train` returns it."""
+    """Read a run on disk, as `train` returns it."""
     from shuhari.store import Run
 
     run = Run(path)
@@ -105,7 +105,7 @@ def initial(of: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class LoadedPolicy:
-    """A trained policy outside of its run. Draws are seeded by `seed` and counted: the same calls, the same answers."""
+    """A trained policy outside of its run. Draws are seeded by `seed` and counted: equal calls give equal answers."""
 
     model: Any
     sampling: Sampling
@@ -127,7 +127,7 @@ class LoadedPolicy:
         return (action[0].item() if action.ndim == 1 else action[0]) if single else action
 
     def generate(self, prompts: str | Sequence[str], *, greedy: bool = True, max_new: int | None = None) -> Any:
-        """The text that the policy answers to a prompt, or a list of them to a list of prompts."""
+        """The policy's completion of a prompt, or a list of them for a list of prompts."""
         if not is_text(self.model):
             raise TypeError("this policy acts on observations: use act(observation)")
         if max_new is not None and max_new < 1:

@@ -1,1 +1,1 @@
-"""What papers show without training a model: exact identities and simulations."""
+"""Results of papers that need no model: exact identities and simulations."""

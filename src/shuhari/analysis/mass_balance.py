@@ -1,4 +1,4 @@
-"""Who gains probability in a step of policy gradient on a softmax: the mass balance of BroRL (arXiv 2510.01180).
+"""How a policy-gradient step on a softmax moves probability: the mass balance of BroRL (arXiv 2510.01180).
 
 Of V actions with probabilities p some are right (reward R_c >= 0), the others wrong (R_w <= 0). N draws sample a set of
 distinct actions, A of them right and B wrong; U are those left out. The one-step analysis ascends the sum of R_i p_i

@@ -1,4 +1,4 @@
-"""A bandit learnt off-policy, by contrasting pairs of samples and by policy gradients that do not weigh them.
+"""An off-policy bandit, trained by contrasting pairs of samples and by unweighted policy gradients.
 
 Pairs come from a fixed distribution mu, not from the policy. The optimum of E[R] - beta KL(pi || ref) is known, pi* in
 proportion to ref e^(R / beta), so how far a method ends from it is exact. Contrastive policy gradient (arXiv

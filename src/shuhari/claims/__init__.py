@@ -1,4 +1,4 @@
-"""Claims: what a recipe's paper says, scaled to what can be measured, against its baseline over common seeds.
+"""Claims: a paper's statement about its method, scaled down and tested against a baseline over common seeds.
 
 `claim` reads the table, `runs` makes the runs, `quantities` are what is compared (`curve` reads curves), `verdict` is
 the rule, `result` what is kept, `sources` what it was measured with.

@@ -1,4 +1,4 @@
-"""The `[claim]` table of a recipe: the arms, their common budget, and what is checked.
+"""The `[claim]` table of a recipe: the arms, their common budget, and the checks.
 
 ```toml
 [claim]
@@ -43,7 +43,7 @@ ASKING = ("rollout", "curriculum", "engine", "reward", "collect")  # what such a
 
 @dataclass(frozen=True)
 class Stated:
-    """The table as it stands in a recipe."""
+    """The table as written in a recipe."""
 
     check: tuple[Mapping[str, Any], ...] = ()
     says: str = ""
@@ -59,7 +59,7 @@ class Stated:
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that is claimed: `quantity` is a table for the quantity that is compared, `rule` says how."""
+    """One check: `quantity` is a table for the quantity that is compared, `rule` says how."""
 
     quantity: Mapping[str, Any]
     rule: Rule
@@ -87,7 +87,7 @@ class Claim:
 
     @property
     def recipes(self) -> dict[str, Recipe]:
-        """Of the arms, and of what they start from."""
+        """The recipes of the arms, and of their warm starts."""
         shared = len({id(r) for r in self.warm.values()}) == 1 and len(self.warm) == len(self.arms)
         names = dict.fromkeys(self.warm, WARM) if shared else {arm: f"{WARM} of {arm}" for arm in self.warm}
         return {**self.arms, **{names[arm]: recipe for arm, recipe in self.warm.items()}}
@@ -145,7 +145,7 @@ def trains(check: Check) -> bool:
 
 
 def digest(recipe: Recipe) -> str:
-    """A short name for what a recipe does: not for its seed, its title or its claim, nor for whether a schedule is
+    """A digest of what a recipe does: not of its seed, its title or its claim, nor of whether a schedule is
     written in steps or in shares of them."""
     tree = {k: v for k, v in recipe.tree.items() if k not in ("paper", "summary", "claim", "seed", "threads")}
     stages = tree.get("stage", {})
@@ -315,7 +315,7 @@ def _warm(recipe: Recipe, names: list[str]) -> Recipe:
 
 
 def _after(recipe: Recipe, warm: str) -> Recipe:
-    """A recipe without its stages up to `warm`; one that has none of that name starts with all of its own."""
+    """A recipe without its stages up to `warm`; one without a stage of that name keeps all of its own."""
     stages = recipe.tree.get("stage", {})
     names = list(stages)
     if warm not in names:

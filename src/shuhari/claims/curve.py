@@ -1,4 +1,4 @@
-"""Curves of runs, and one number out of each: `evaluate/mean:final`, `rollout/length:last=5`, `score:to=0.6`.
+"""Curves of runs, and scalar readings of them: `evaluate/mean:final`, `rollout/length:last=5`, `score:to=0.6`.
 
 Axes: a curve is points (x, y), x what was spent of the claim's budget since the warm start.
 """
@@ -24,7 +24,7 @@ _OTHER = re.compile(r"(?P<name>.+?)(?P<sign>>=|<=)(?P<value>[^=<>]+)")
 
 @dataclass(frozen=True)
 class Reading:
-    """A metric and what of its curve is read.
+    """A metric and a statistic of its curve.
 
     `final`, `first`, `best` (the largest), `worst` (the smallest), `mean` (of all reports), `last=K` (mean of the last
     K), `area` (mean over the budget, by trapezoids), `to=V` (the budget spent until it first reaches V, interpolated;
@@ -41,7 +41,7 @@ class Reading:
 
     @classmethod
     def of(cls, text: str) -> Reading:
-        """Out of `metric:what`; ValueError with the nearest right one."""
+        """Parse `metric:what`; ValueError with the nearest right one."""
         metric, colon, what = text.rpartition(":")
         if not colon:
             metric, what = what, "final"

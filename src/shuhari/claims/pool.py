@@ -1,4 +1,4 @@
-"""Work of claims in processes, one a core: what waits for other work, what fails, what is told of it.
+"""A process pool for the work of claims, one process a core: dependencies, failures and progress.
 
 A worker imports all that a run may need before it begins, so that what is edited meanwhile is not run, and ends with
 the parent, however that ends: work that is killed goes on from where it last saved.
@@ -24,7 +24,7 @@ class ClaimError(RuntimeError):
 
 
 class Work(Protocol):
-    """One thing to be done, in a folder of its own that says whether it is. `after`: what must be done before."""
+    """One unit of work, in a folder of its own that records whether it is done. `after`: what must be done before."""
 
     @property
     def name(self) -> str: ...
@@ -42,7 +42,7 @@ class Work(Protocol):
         """How much of it is done, in [0, 1]; None where it has not begun."""
 
     def make(self) -> str:
-        """In a worker: do it, or go on with it. What went wrong, "" where nothing did."""
+        """In a worker: do it, or continue it. Returns an error message, "" where there is none."""
 
 
 W = TypeVar("W", bound=Work)
@@ -50,7 +50,7 @@ W = TypeVar("W", bound=Work)
 
 @dataclass(frozen=True)
 class Progress:
-    """How far the work is: `share` of all in [0, 1], what runs `now`, what was finished last."""
+    """Progress of the work: `share` of all in [0, 1], what runs `now`, what was finished last."""
 
     share: float
     done: int
@@ -67,7 +67,7 @@ def drive(
     *,
     patient: bool = False,
 ) -> None:
-    """Do what is not done; `look` at each that is. What others wait for is done where one of them is left. ClaimError
+    """Do unfinished jobs; `look` at each finished one. Dependencies are done where a dependent is not. ClaimError
     where something fails, when the others are done, or, if not `patient`, those begun where two fail alike."""
     left = [j for j in jobs if not j.done]
     asked = {j.path for job in left for j in _before(job)}
@@ -123,12 +123,12 @@ def drive(
 
 
 def _before(job: Work) -> list[Work]:
-    """What a job waits for, and what that waits for."""
+    """The dependencies of a job, and theirs."""
     return [] if job.after is None else [job.after, *_before(job.after)]
 
 
 def _ready(left: Sequence[W], flying: Mapping[Any, W]) -> list[W]:
-    """What can be started: what it waits for is done, and no other job does the same."""
+    """The jobs that can start: their dependencies are done, and no other job does the same."""
     taken, out = {job.path for job in flying.values()}, []
     for job in left:
         if (job.after is None or job.after.done) and job.path not in taken:

@@ -1,4 +1,4 @@
-"""Proof that a result stands though code has changed: a part of every arm is made again, and is the same bit for bit.
+"""Prove that a result stands though code has changed: replay a part of every arm and compare it bit for bit.
 
 Of one seed: what an arm starts from anew, then the arm until each of its curves has a second point (or to its end).
 Each point must be the stored one, to the last digit that is kept, and each reported number that of the run itself,
@@ -36,7 +36,7 @@ CLOCK = ("wall", "seconds", "speed/", "engine/seconds")  # what no two runs repo
 
 @dataclass(frozen=True)
 class Proof:
-    """What came of it: whether the result `stands` (None: that cannot be told here), and `why` not; arm -> `steps` that
+    """The outcome: whether the result `stands` (None: cannot be decided here), and `why` not; arm -> `steps` that
     were made again, and how many `points` were compared."""
 
     stands: bool | None
@@ -47,7 +47,7 @@ class Proof:
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """A part of an arm's run, made again: until each of `wanted` was reported so often; without any, all of it."""
+    """A replayed part of an arm's run: until each of `wanted` was reported so often; without any, all of it."""
 
     claim: str
     job: Job
@@ -144,7 +144,7 @@ def _error(replay: Replay) -> str:
 
 
 def _replays(claim: Claim, result: Mapping[str, Any], root: Path, whole: bool) -> dict[str, Replay | str]:
-    """arm -> what is made of it again, or why that is nothing."""
+    """arm -> its replay, or why there is none."""
     if restated(claim, result) or any(q.alone for q in quantities_of(claim)):
         return {}
     out: dict[str, Replay | str] = {}
@@ -166,7 +166,7 @@ def _replays(claim: Claim, result: Mapping[str, Any], root: Path, whole: bool) -
 
 
 def _by_clock(recipe: Any) -> bool:
-    """Whether a run lags behind its learner by the real clock, and so does not repeat itself."""
+    """Whether a run's lag depends on the real clock, so that it does not repeat itself."""
     engines = [stage.get("engine", EMPTY) for stage in recipe.stages]
     return any(e.get("staleness", 0) and not e.get("virtual") for e in engines)
 
@@ -207,7 +207,7 @@ def _judged(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Repla
 
 
 def _simulated(claim: Claim, result: Mapping[str, Any]) -> str:
-    """Where a simulation no longer gives what is stored."""
+    """The first simulation that no longer gives the stored number."""
     for i, (check, quantity) in enumerate(zip(claim.checks, quantities_of(claim), strict=True)):
         if not quantity.trains:
             now = [rounded(v) for v in values(quantity, check.rule.arm, claim, Made(), i)]
@@ -219,7 +219,7 @@ def _simulated(claim: Claim, result: Mapping[str, Any]) -> str:
 
 
 def _apart(metric: str, then: Mapping[str, Any], now: Mapping[str, Any], *, whole: bool) -> str:
-    """Where a replayed curve leaves the stored one; "" where it does not, and has as many points as it should."""
+    """Where a replayed curve differs from the stored one; "" where it does not, and has as many points as it should."""
     n = len(then["x"]) if whole else min(POINTS, len(then["x"]))
     if len(now["x"]) < n or len(now["x"]) > len(then["x"]):
         return f"{metric} has {len(now['x'])} points now, of {len(then['x'])} then"
@@ -230,7 +230,7 @@ def _apart(metric: str, then: Mapping[str, Any], now: Mapping[str, Any], *, whol
 
 
 def _unlike(columns: Mapping[str, Sequence[Any]], path: Path) -> str:
-    """The first number that a replay reports otherwise than the run at `path`, if that is still there."""
+    """The first number of a replay that differs from the run at `path`, if that still exists."""
     try:
         there = Run(path).metrics()
     except StoreError:
@@ -243,7 +243,7 @@ def _unlike(columns: Mapping[str, Sequence[Any]], path: Path) -> str:
 
 
 def _found_again(claim: Claim, result: Mapping[str, Any], root: Path) -> None:
-    """Let the names that runs have now lead to those that a result stands on."""
+    """Link the present names of runs to those that a result was measured with."""
     jobs = {(job.arm, job.seed): job.path for job in planned(claim, root)} if claim.arms else {}
     for arm, kept in result["arms"].items():
         for seed, name in zip(result["seeds"], kept.get("runs", ()), strict=False):
@@ -254,7 +254,7 @@ def _found_again(claim: Claim, result: Mapping[str, Any], root: Path) -> None:
 
 
 def settled(claim: Claim, result: Mapping[str, Any], proof: Proof) -> dict[str, Any]:
-    """The result with what the proof says of it, and nothing else changed: where it stands, what it hangs on now and
+    """The result updated by the proof, and nothing else changed: where it stands, its present hashes and
     `proved`; else `stale`, and why."""
     rest = {k: v for k, v in result.items() if k != "stale"}
     if proof.stands is None:

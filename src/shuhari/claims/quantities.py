@@ -1,4 +1,4 @@
-"""What of a run is compared: one number a seed. Each is a component of kind `quantity`; `use` of a check names it.
+"""The quantities that checks compare: one number a seed. Each is a component of kind `quantity`, named by `use`.
 
 Left out: the rule (`verdict`). Axes: `T` points of a curve.
 """

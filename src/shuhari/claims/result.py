@@ -1,4 +1,4 @@
-"""What is kept of a claim: one JSON file and one picture a method, with everything that the verdict hangs on.
+"""The stored result of a claim: one JSON file and one plot a method, with all data that determine the verdict.
 
 A result goes stale where the arms' recipes, or the modules that were the method's own when it was measured, are no
 longer those of then; where the core has changed, or a module that it shares, it is older, and still counts.
@@ -29,7 +29,7 @@ WHOLE = ("verdict", "says", "checks", "start", "chance", "arms", "hashes", "hist
 
 
 def kept(name: str, at: Path | None = None) -> dict[str, Any] | None:
-    """The result of a claim under `at`, or of those that the library brings; None where it was not measured.
+    """The stored result of a claim under `at`, or of those packaged with the library; None where there is none.
     RecipeError where it is not a whole one."""
     found = library.result(name, at)
     if found is not None and (gone := [key for key in WHOLE if key not in found]):
@@ -107,7 +107,7 @@ def result_of(
 
 
 def hashes(claim: Claim) -> dict[str, Any]:
-    """What the result hangs on: the recipes of the arms and of the warm start, what is checked and said of them, the
+    """What determines the result: the recipes of the arms and of the warm start, what is checked and said of them, the
     method's own modules; and the core and the modules that others share, whose change makes it older, not stale."""
     used = _used(claim)
     return {
@@ -138,19 +138,19 @@ def _used(claim: Claim) -> dict[str, str]:
 
 
 def quantities_of(claim: Claim) -> list[Quantity]:
-    """What each check compares."""
+    """The quantity of each check."""
     from shuhari.config.build import component
 
     return [component("quantity", c.quantity, f"claim.check.{i}", "metric") for i, c in enumerate(claim.checks)]
 
 
 def stale(claim: Claim, result: Mapping[str, Any]) -> str:
-    """Why a result is not of the claim as it stands; "" where it is. Only what it holds can make it stale."""
+    """Why a result is not that of the present claim; "" where it is. Only hashes that it holds can make it stale."""
     return restated(claim, result) or changed(result["hashes"]["modules"], _used(claim))
 
 
 def restated(claim: Claim, result: Mapping[str, Any]) -> str:
-    """What of the claim's own words, or of its arms' recipes, is not as it was measured; "" where all is."""
+    """What of the claim's text, or of its arms' recipes, has changed since it was measured; "" where nothing has."""
     now, then = _stated(claim), result["hashes"]
     for name, said in _plain(now["claim"]).items():
         if said != then["claim"].get(name):
@@ -162,7 +162,7 @@ def restated(claim: Claim, result: Mapping[str, Any]) -> str:
 
 
 def model(claim: Claim) -> dict[str, Any]:
-    """What the method's policy is, and how many parameters it has."""
+    """The kind of the method's policy, and its number of parameters."""
     from shuhari.config.build import stage_components
 
     stage = claim.own.stages[-1]
@@ -188,14 +188,14 @@ def _arm(claim: Claim, arm: str, made: Made, metrics: Sequence[str]) -> dict[str
 
 
 def differs(claim: Claim, arm: str) -> dict[str, Any]:
-    """Dotted key -> setting of an arm that the method has not, or has otherwise; None: not set."""
+    """Dotted key -> setting in which an arm differs from the method; None: not set."""
     ours, theirs = dump(claim.arms[METHOD]), dump(claim.arms[arm])
     skip = ("name", "summary", "claim", "paper", "extends")
     return {k: there for k, (there, _) in apart(theirs, ours).items() if k.split(".")[0] not in skip}
 
 
 def in_words(changes: Mapping[str, Any]) -> list[str]:
-    """What `differs` found, a phrase each; what an arm lacks is told by the table that is gone."""
+    """The differences as phrases; for what an arm lacks, the missing table is named."""
     gone = {k.rpartition(".")[0] for k, v in changes.items() if v is None}
     said = [f"{k} = {v}" if v != "" else f'{k} = ""' for k, v in changes.items() if v is not None and v != {}]
     return [*said, *(f"without {g}" for g in sorted(gone) if not any(s.startswith(f"{g}.") for s in said))]
@@ -207,13 +207,13 @@ def times(factor: float) -> str:
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """Of the values that a result has, None where it has none."""
+    """The mean of the values that a result has, None where it has none."""
     there = [v for v in values if v is not None]
     return sum(there) / len(there) if there else None
 
 
 def points(run: Evidence, metric: str) -> dict[str, list[float | None]]:
-    """A curve as it is kept: every point, None for NaN; empty where a run ended before its first."""
+    """A curve as stored: every point, None for NaN; empty where a run ended before its first."""
     try:
         x, y = run.curve(metric)
     except KeyError:
@@ -227,7 +227,7 @@ def _told(rule: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """What a recipe may say as JSON, which has neither `inf` nor dates."""
+    """A recipe's value as JSON, which has neither `inf` nor dates."""
     if isinstance(value, Mapping):
         return {k: _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
@@ -243,12 +243,12 @@ def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
 
 
 def rounded(value: float, digits: int = 5) -> float | None:
-    """To so many digits; None for what is no finite number, which JSON has not."""
+    """Round to so many digits; None for what is no finite number, which JSON has not."""
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 
 def write(result: Mapping[str, Any], at: Path) -> Path:
-    """`at`/claims/<family>/<method>.json, and the curves as `at`/plots/<family>/<method>.png."""
+    """Write `at`/claims/<family>/<method>.json, and the curves as `at`/plots/<family>/<method>.png."""
     from shuhari.tools.plot import bands
 
     path = save(result, at)
@@ -261,7 +261,7 @@ def write(result: Mapping[str, Any], at: Path) -> Path:
 
 
 def save(result: Mapping[str, Any], at: Path) -> Path:
-    """The file alone."""
+    """Write the JSON file alone."""
     path = at / "claims" / f"{result['method']}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, [(json.dumps(_plain(result), indent=1, allow_nan=False) + "\n").encode()])

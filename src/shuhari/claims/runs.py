@@ -1,4 +1,4 @@
-"""The runs of a claim: arms x seeds in single-threaded processes, resumed where they stand, shared between claims.
+"""The runs of a claim: arms x seeds in single-threaded processes, resumed if interrupted, shared between claims.
 
 A run's folder is named by what it does: its recipe, the weights that it starts from, and the source and the packages
 that it runs on. So a baseline that two claims share is trained once, a claim that was killed goes on, and a change of
@@ -39,7 +39,7 @@ PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "transformers", "tokenize
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """One run to be made: `own`, digests of the modules beside the core that it uses; `after`, the job whose weights
+    """One training run: `own`, digests of the modules beside the core that it uses; `after`, the job whose weights
     it starts from."""
 
     arm: str
@@ -85,7 +85,7 @@ class Job:
         return min(1.0, spent(columns, unit)[-1] / whole) if columns["step"] else 0.0
 
     def make(self) -> str:
-        """In a worker: make the run, or finish it. What went wrong, "" where nothing did."""
+        """In a worker: make the run, or finish it. Returns an error message, "" where there is none."""
         from shuhari.api import train
 
         try:
@@ -132,7 +132,7 @@ def make(
     workers: int = 0,
     tell: Callable[[Progress], None] = lambda _: None,
 ) -> Made:
-    """Make what is missing of a claim's runs under `root` and read them all. workers: processes (0: one a core). Raises
+    """Make the missing runs of a claim under `root` and read them all. workers: processes (0: one a core). Raises
     ClaimError where a run fails, when the others are done, or those begun where two fail alike; and, at the first run
     that shows it, where an arm does not spend its budget, or RecipeError where it lacks what a check is about."""
     for i, quantity in enumerate(quantities):
@@ -182,7 +182,7 @@ def planned(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
 
 
 def made_with() -> str:
-    """A short name of what all runs here are made with: the core's source, packages, and the kind of processor."""
+    """A digest of what all runs here are made with: the core's source, packages, and the kind of processor."""
     found = versions()
     return named(version(), *(f"{n} {found.get(n)}" for n in PACKAGES))
 
@@ -192,7 +192,7 @@ def named(*told: str) -> str:
 
 
 def seeded(recipe: Recipe, seed: int) -> Recipe:
-    """A recipe of one run, without what changes nothing that is run."""
+    """The recipe of one run, without settings that do not affect it."""
     tree = {k: v for k, v in recipe.tree.items() if k not in ("claim", "paper", "summary")}
     return Recipe("claim", tree).changed({"seed": seed, "threads": 1})
 
@@ -202,7 +202,7 @@ def own(recipe: Recipe) -> tuple[str, ...]:
 
 
 def _score(job: Job) -> None:
-    """What an untrained policy scores; it need not learn, which where groups without contrast are sampled again it
+    """The score of an untrained policy; it need not learn, which where groups without contrast are sampled again it
     could not."""
     from shuhari.loop.run import open_run
 
@@ -223,7 +223,7 @@ def read(job: Job, claim: Claim) -> Evidence:
 
 
 def evidence(job: Job, claim: Claim, columns: Mapping[str, Sequence[Any]], before: Mapping[str, float]) -> Evidence:
-    """What a run tells, of its metrics so far and its scores when its last stage began."""
+    """The evidence of a run from its metrics so far and its scores when its last stage began."""
     assert claim.budget is not None  # of a claim that trains
     unit, amount = claim.budget
     used = spent(columns, unit)
@@ -233,13 +233,13 @@ def evidence(job: Job, claim: Claim, columns: Mapping[str, Sequence[Any]], befor
 
 
 def _began(columns: Mapping[str, Sequence[Any]], used: Sequence[float]) -> float:
-    """What was spent when the last stage began, before whose first step a run is measured."""
+    """The spending when the last stage began, before whose first step a run is measured."""
     first = columns["stage"].index(columns["stage"][-1]) if used else 0
     return used[first - 1] if first else 0.0
 
 
 def spent(columns: Mapping[str, Sequence[Any]], unit: str) -> list[float]:
-    """[steps] what a run had spent of a unit, over all tags but evaluation."""
+    """[steps] the amount of a unit that a run had spent, over all tags but evaluation."""
     names = [n for n in columns if n.startswith("spent/") and counts(n, unit)]
     return [sum(float(columns[n][i] or 0) for n in names) for i in range(len(columns["step"]))]
 

@@ -1,4 +1,4 @@
-"""What a result was measured with: a digest of the core's source, and one of each other module that its runs used.
+"""Digests of the source that a result was measured with: of the core, and of each other module that its runs used.
 
 The core is all that the training loop imports. The rest is what components are made of: the module of each class and
 function that the recipes name, and all that it imports of shuhari. Neither depends on which recipes there are, so a new
@@ -33,7 +33,7 @@ _WORLD = re.compile(r"\bworld/([\w.-]+)")
 
 @cache
 def version() -> str:
-    """A short name of the core's source as it was on disk when this process first asked."""
+    """A digest of the core's source as of this process's first call."""
     told = "".join(f"{name} {_digest_of(name)}\n" for name in sorted(core()))
     return hashlib.blake2b(told.encode(), digest_size=6).hexdigest()
 
@@ -82,7 +82,7 @@ def common() -> frozenset[str]:
 
 
 def changed(stored: Mapping[str, str], used: Mapping[str, str]) -> str:
-    """Which of a result's modules does something else than it did; "" where none does. used: those of its claim now;
+    """Which of a result's modules has changed; "" where none has. used: those of its claim now;
     one of shuhari that is used no longer counts as it is on disk."""
     now = digests(stored, used)
     return next((f"module {name!r} has changed" for name, then in stored.items() if now.get(name) != then), "")
@@ -176,7 +176,7 @@ def _digest(tree: ast.Module) -> str:
 
 
 def _told(node: Any) -> Iterator[str]:
-    """What a tree does, line by line: without docstrings, and without what is empty, of which each version of Python
+    """A tree's code, line by line: without docstrings, and without what is empty, of which each version of Python
     has its own."""
     if isinstance(node, ast.Constant):
         yield repr(node.value)

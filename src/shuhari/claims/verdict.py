@@ -24,7 +24,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Rule:
-    """What is claimed of `arm`'s value less `factor` times that of `against` (an arm, or a number).
+    """A rule for the difference of `arm`'s value and `factor` times that of `against` (an arm, or a number).
 
     direction `up` or `down`: holds where the whole 95 % interval lies on that side of 0; otherwise does not hold where
     all of it falls short of `margin` (>= 0), the smallest effect that is worth claiming. `not lower`, `not higher`:
@@ -73,7 +73,7 @@ class Rule:
         return Verdict.HOLDS if holds else Verdict.FAILS if fails else Verdict.OPEN, found, ""
 
     def _stuck(self, x: np.ndarray, y: np.ndarray, high: float) -> str:
-        """Why two arms leave nothing to tell, if they do; `high`: the largest effect that there may be."""
+        """Why two arms cannot differ, if they cannot; `high`: the largest effect that there may be."""
         if not isinstance(self.against, str):
             return ""
         alike = int((x == y).sum())
@@ -91,7 +91,7 @@ class Rule:
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:
-    """Of several checks: all hold, or one does not hold, or it is open."""
+    """The verdict of several checks: all hold, or one does not hold, or it is open."""
     found = set(verdicts)
     if Verdict.FAILS in found:
         return Verdict.FAILS

@@ -1,4 +1,4 @@
-"""`methods`, `tasks`, `doctor`: what there is, and what this machine is."""
+"""`methods`, `tasks`, `doctor`: list recipes and tasks, and describe this machine."""
 
 from __future__ import annotations
 

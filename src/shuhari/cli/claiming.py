@@ -1,4 +1,4 @@
-"""`claim`: what a method's paper says, measured against its baseline."""
+"""`claim`: test a paper's statement about its method against a baseline."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _kept(named: list[str], out: Path, json: bool) -> None:
 
 
 def _plan(one: Any, root: Path) -> None:
-    """What a claim would run, and what of it is there."""
+    """Print the runs of a claim, and which of them exist."""
     from shuhari.claims.result import differs, hashes, in_words, quantities_of, times
     from shuhari.claims.runs import planned
 
@@ -206,7 +206,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 @contextmanager
 def _told(name: str) -> Iterator[Callable[[Progress], None]]:
-    """Shows how far a claim is: a bar on a terminal, a line now and then elsewhere."""
+    """Shows the progress of a claim: a bar on a terminal, a line now and then elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar

@@ -1,4 +1,4 @@
-"""`train --dry-run`: every value of the resolved recipe with its source, and what it amounts to."""
+"""`train --dry-run`: every value of the resolved recipe with its source, and the resulting sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`export`: the model of a run for use outside of it."""
+"""`export`: write the model of a run for use elsewhere."""
 
 from __future__ import annotations
 

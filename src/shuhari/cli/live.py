@@ -1,4 +1,4 @@
-"""What `train` shows while it runs: one panel that is renewed on a terminal, a line now and then elsewhere."""
+"""The progress display of `train`: one panel on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Live:
         self.panel.start()
 
     def cells(self, report: Mapping[str, Any]) -> dict[str, str]:
-        """What is worth a place: label -> text."""
+        """The cells of the panel: label -> text."""
         from shuhari.tools.plot import chosen
 
         self.eta.add(report)
@@ -105,7 +105,7 @@ class Live:
 
 
 class Eta:
-    """How fast a run goes and how long it will take, from its reports since this sitting began.
+    """Estimates a run's speed and remaining time from its reports since this process started.
 
     Each stage counts for its share of the steps, or as much as any other where a budget is in something else.
     """
@@ -129,7 +129,7 @@ class Eta:
         self.points = [*self.points[:1], *self.points[1:][-20:], point]
 
     def done(self, report: Mapping[str, Any]) -> float:
-        """The share of the run that is behind it, in [0, 1]."""
+        """The completed share of the run, in [0, 1]."""
         stage, whole = str(report.get("stage", "")), sum(self.weight.values())
         share = 0.0
         for name, budget in self.budgets.items():

@@ -1,4 +1,4 @@
-"""`eval` and `compare`: what runs are worth, with intervals.
+"""`eval` and `compare`: scores of runs, with intervals.
 
 Over the problems of one run: Wilson's interval where every outcome is 0 or 1, else a bootstrap. Over seeds: a
 bootstrap, paired by seed where both sides have the same ones. Runs are opened read-only; nothing is stored in them.

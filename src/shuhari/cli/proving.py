@@ -15,7 +15,7 @@ Telling = Callable[[str], AbstractContextManager[Callable[[Any], None]]]
 def prove(
     named: Sequence[str], out: Path, runs: Path, *, whole: bool, workers: int, json: bool, telling: Telling
 ) -> bool:
-    """Prove the results of recipes under `out`, and write what came of it. Whether all stand."""
+    """Prove the results of recipes under `out`, and write the outcome. Returns whether all stand."""
     from shuhari.claims.claim import read
     from shuhari.claims.pool import ClaimError
     from shuhari.claims.proof import Proof, prove, settled

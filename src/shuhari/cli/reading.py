@@ -1,4 +1,4 @@
-"""`runs` and `show`: what is on disk. Runs are read while they are written to; nothing here changes one."""
+"""`runs` and `show`: read runs on disk, also while they are being written; nothing here changes one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def show(
     json: Json = False,
     csv: Annotated[bool, typer.Option("--csv", help="Every step's metrics as CSV.")] = False,
 ) -> None:
-    """Metrics of a run, or what its policy did.
+    """Show metrics of a run, or its rollouts.
 
     Example: shuhari show latest --rollouts
     """

@@ -1,4 +1,4 @@
-"""What the commands print with. rich is imported when something is printed; text of models is shown, never obeyed."""
+"""Printing for the commands. rich is imported when something is printed; text of models is shown, never obeyed."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import typer
 
 
 def say(text: str = "") -> None:
-    """A line of output."""
+    """Print a line to stdout."""
     typer.echo(text)
 
 
 def note(text: str) -> None:
-    """A line beside the output."""
+    """Print a line to stderr."""
     typer.echo(text, err=True)
 
 
@@ -73,6 +73,6 @@ def described(card: Mapping[str, Any]) -> str:
 
 
 def printable(text: str, limit: int | None = None) -> str:
-    """Text of unknown origin for a terminal: control characters are spelled out, and it is cut at `limit`."""
+    """Make text of unknown origin safe for a terminal: control characters are spelled out, and it is cut at `limit`."""
     text = text if limit is None or len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)

@@ -1,4 +1,4 @@
-"""`train`: start a run, go on with one, or say that it is complete; `--dry-run` says what it would be.
+"""`train`: start or resume a run, or report that it is complete; `--dry-run` describes it.
 
 A first Ctrl-C or SIGTERM ends the run after the step at hand and saves; a second one stops at once, and what the last
 checkpoint holds is what is left.
@@ -36,7 +36,7 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved recipe and stop.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Say where the time and the memory went.")] = False,
 ) -> None:
-    """Train a recipe. The same command again goes on where the run stopped.
+    """Train a recipe. The same command again resumes the run where it stopped.
 
     Example: shuhari train baselines/grpo --set task.digits=3 --set steps=50 --run runs/three-digits
     """
@@ -156,7 +156,7 @@ def _status(path: Path) -> str:
 
 
 class _Stop:
-    """Whether a signal has asked to stop, and whether a step has been made that can be waited for."""
+    """A signal handler: the first signal requests a stop after the step; a second, or one before a step, interrupts."""
 
     asked = False
     started = False
@@ -170,7 +170,7 @@ class _Stop:
 
 @contextmanager
 def _stop() -> Iterator[_Stop]:
-    """SIGINT and SIGTERM ask, rather than kill, while inside."""
+    """While inside, SIGINT and SIGTERM request a stop instead of killing."""
     stop = _Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -187,7 +187,7 @@ def _stop() -> Iterator[_Stop]:
 
 
 def closing(path: Path) -> None:
-    """Before and after, and where the numbers and the curves are."""
+    """Print the scores before and after training, and where the numbers and curves are."""
     from shuhari.store import Run
     from shuhari.tools.plot import curves
 

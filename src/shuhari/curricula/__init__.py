@@ -1,1 +1,1 @@
-"""What to collect next."""
+"""Curricula: choose the problems to collect next."""

@@ -1,4 +1,4 @@
-"""Success rates inferred from those of a few problems that are probed: attention over embeddings of the prompts.
+"""Predict success rates from those of a few probed problems, by attention over embeddings of the prompts.
 
 Source: "Improving Data Efficiency for LLM Reinforcement Fine-tuning Through Difficulty-targeted Online Data Selection
 and Rollout Replay" (DOTS, arXiv 2506.05316), section 4.1. The paper fits the adapter once, on rollouts of earlier runs;
@@ -129,7 +129,7 @@ class Attention:
         self.state["weights"] = {k: w.detach().clone() for k, w in adapter.state_dict().items()}
 
     def _adapter(self) -> Adapter:
-        """With the weights of the state, or the first ones."""
+        """The adapter with the weights of the state, or with initial ones."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(code(self.seed, "adapter"))
             adapter = Adapter(self.state["x"].shape[1], self.size)

@@ -1,4 +1,4 @@
-"""A Beta posterior of every problem's success rate, from the samples that training takes anyway.
+"""A Beta posterior of every problem's success rate, from the samples taken in training.
 
 Source: "Can Prompt Difficulty be Online Predicted for Accelerating RL Finetuning of Reasoning Models?" (MoPPS, arXiv
 2507.04632), section 3. Left out: what problems have in common; each is known by its own samples alone.
@@ -26,7 +26,7 @@ from shuhari.registry import register
 @register("predictor", "beta")
 @dataclass
 class Beta:
-    """Thompson sampling: what is chosen by is a draw from the posterior Beta(a, b), what is expected its mean.
+    """Thompson sampling: problems are chosen by a draw from the posterior Beta(a, b); the expected rate is its mean.
 
     After a step with n samples of a problem, s of them right: a <- keep a + (1 - keep) prior[0] + s, and b likewise
     with n - s. keep in [0, 1]: how much of the past counts as the policy moves; 1 is exact conjugate counting. A

@@ -1,4 +1,4 @@
-"""A cache of solutions: what was solved once, and seldom, need not be searched again.
+"""A cache of solutions, so that a problem solved once, and seldom, is not searched again.
 
 Left out: which problems come (`inner` chooses), and what is done with a solution (a rollout's, by its setting `known`).
 """

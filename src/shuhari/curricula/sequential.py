@@ -1,4 +1,4 @@
-"""The plainest curriculum: one problem after the other.
+"""The simplest curriculum: problems in order.
 
 Left out: choosing. `n` and `sampling` of a request are the run's to fill in.
 """

@@ -1,4 +1,4 @@
-"""Aim at a success rate: of more candidates than are wanted, those that the policy is predicted to solve about half the
+"""Aim at a success rate: of surplus candidate problems keep those that the policy is predicted to solve about half the
 time, where a group of samples teaches most.
 
 Three parts: where candidates come from, who predicts how often each will be solved, and how those near the target are
@@ -115,7 +115,7 @@ class Target:
             self.state["pairs"] += [[said[int(k)], s.rate] for k, s in found.items()]
 
     def report(self) -> Info:
-        """What was predicted of the problems collected since the last report, and what was observed."""
+        """Predicted and observed success rates of the problems collected since the last report."""
         pairs, self.state["pairs"] = self.state["pairs"], []
         if not pairs:
             return {}
@@ -137,7 +137,7 @@ class Success(NamedTuple):
 
 
 def successes(batch: Batch, reward: str = "reward") -> Mapping[str, Success]:
-    """Problem (its `name_of`) -> how often its graded samples succeeded. What is ungraded or broke does not count.
+    """Problem (its `name_of`) -> how often its graded samples succeeded. Ungraded and failed samples do not count.
     ValueError for an outcome outside of [0, 1], which is no success rate."""
     if not len(batch):
         return {}
@@ -153,7 +153,7 @@ def successes(batch: Batch, reward: str = "reward") -> Mapping[str, Success]:
 
 
 def name_of(problem: Problem) -> str:
-    """What a predictor remembers a problem by: the column `problem` as text, the same in every epoch."""
+    """The key of a problem in a predictor's state: the column `problem` as text, the same in every epoch."""
     return str(code(problem.task, problem.id))
 
 

@@ -1,1 +1,1 @@
-"""What serves policies to rollouts."""
+"""Engines, which serve policies to rollouts."""

@@ -1,4 +1,4 @@
-"""Calls of a moment, answered in one go: one sampling of their model, one forward of a score.
+"""Batch concurrent calls: one sampling call of the model, or one forward pass for scores.
 
 Axes: `K` decisions of a step.
 """
@@ -67,7 +67,7 @@ def sampled(model: Any, calls: Sequence[Call], tokens: int, version: int) -> lis
 
 
 def stamped(trace: Trace, model: Any) -> Trace:
-    """With `info["text"]`, where it is tokens and the model can read them."""
+    """The traces with `info["text"]`, where they are tokens that the model decodes."""
     decode = ability(model, "decode")
     if not is_tokens(trace.action) or decode is None:
         return trace
@@ -88,13 +88,13 @@ def scored(models: Mapping[str, Any], queries: Sequence[Query]) -> list[Mapping[
 
 
 def asked(role: str, name: str) -> Need:
-    """What a name of a score means: `kl:reference` is the `kl` of `role` and of the roles behind the colon."""
+    """Parse the name of a score: `kl:reference` is the `kl` of `role` and of the roles behind the colon."""
     what, _, others = name.partition(":")
     return Need((role, *others.split(",")) if others else (role,), what)
 
 
 def alike(items: Sequence[T], kind: Callable[[T], Hashable]) -> list[list[T]]:
-    """Items of one kind together, in order of appearance."""
+    """Group items by kind, in order of appearance."""
     groups: dict[Hashable, list[T]] = {}
     for item in items:
         groups.setdefault(kind(item), []).append(item)
@@ -102,7 +102,7 @@ def alike(items: Sequence[T], kind: Callable[[T], Hashable]) -> list[list[T]]:
 
 
 def fail(waiting: Sequence[Any], error: Exception) -> None:
-    """Everybody who waits gets the error: nobody is left waiting."""
+    """Fail all waiting calls with the error, so that none is left waiting."""
     # a future refuses StopIteration
     shown = RuntimeError(f"the model raised {error!r}") if isinstance(error, StopIteration) else error
     for item in waiting:
@@ -111,7 +111,7 @@ def fail(waiting: Sequence[Any], error: Exception) -> None:
 
 
 def _parts(contexts: Sequence[Any], sampling: Sampling, tokens: int) -> list[slice]:
-    """Runs of rows within the budget of tokens; a row over it stands alone."""
+    """Consecutive rows within the budget of tokens; a row beyond it forms a part of its own."""
     if not tokens:
         return [slice(0, len(contexts))]
     parts, first, longest = [], 0, 0

@@ -1,4 +1,4 @@
-"""Time that is a number: an event loop which, where nothing is ready, jumps to its next timer instead of sleeping.
+"""Virtual time: an event loop that, where nothing is ready, jumps to its next timer instead of sleeping.
 
 With it an asynchronous run is a function of its seed, so that it can be tested and resumed bit by bit. Threads of an
 executor are waited for, all of them, while time stands still, and answer in the order in which they were asked. What
@@ -30,7 +30,7 @@ class Virtual:
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """Its `time()` begins at 0; `at` may be set while it does not run."""
+    """An event loop whose `time()` begins at 0; `at` may be set while it does not run."""
 
     _scheduled: list[asyncio.TimerHandle]
     _ready: Any
@@ -50,7 +50,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """The answer comes when all threads that were asked have answered."""
+        """Run in a thread; the result arrives when all pending threads have finished."""
         thread, waits = super().run_in_executor(executor, func, *args), self.create_future()
         self.threads.append((thread, waits))
         thread.add_done_callback(self._answered)

@@ -1,4 +1,4 @@
-"""Models as they were at a sync: what an engine answers with while a trainer moves the weights step by step."""
+"""Copies of models at their last sync, which the engine serves while the trainer updates the weights."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from shuhari.ports import ability
 
 
 class Copies:
-    """A copy of every model, taken at each sync. Whether weights have moved cannot be told: fused kernels hide it."""
+    """A copy of every model, taken at each sync, since fused kernels do not show whether weights have changed."""
 
     def __init__(self) -> None:
         self._made: dict[int, tuple[Any, Any]] = {}  # (model, its copy); a model that lives keeps its address
 
     def renew(self, models: Mapping[str, Any]) -> None:
-        """Take the weights as they are now."""
+        """Copy the current weights."""
         made = {}
         for model in {id(m): m for m in models.values() if ability(m, "module") is not None}.values():
             known = self._made.get(id(model))
@@ -32,5 +32,5 @@ class Copies:
                 twin.bind(bound)
 
     def of(self, model: Any) -> Any:
-        """The model as it was at the last sync; what has no weights, as it is."""
+        """The model as of the last sync, or `model` itself where it has no weights."""
         return self._made[id(model)][1] if id(model) in self._made else model

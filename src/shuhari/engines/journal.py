@@ -1,4 +1,4 @@
-"""What an engine has told groups that are still in flight, so that a resumed run need not ask for it again.
+"""A journal of the engine's answers to groups still in flight, so that a resumed run replays them.
 
 A call is named by its key and by what was asked; it is kept under the group that asked (`CURRENT_GROUP`), with the
 loop's time of its answer, until that group has been learnt from. Of calls that run, what they have said so far is kept.
@@ -31,7 +31,7 @@ class Journal:
         self._asked: dict[str, Counter[str]] = {}
 
     def name(self, *asked: Any) -> str:
-        """The name of a call of the group that runs now: what was asked, and how often before. Empty outside of one."""
+        """The name of a call of the current group: its arguments, and how often they came before. Empty outside."""
         if not (asker := CURRENT_GROUP.get()):
             return ""
         what = f"{code(codec.dumps(asked)):x}"
@@ -40,17 +40,17 @@ class Journal:
         return f"{what}#{count[what]}"
 
     def keep(self, asker: str, call: str, answer: Any, at: float) -> None:
-        """Note what is answered at a time of the loop."""
+        """Record an answer and the time of the loop at which it is given."""
         if asker:
             self.told.setdefault(asker, {})[call] = {"at": at, "answer": answer}
 
     def forget(self, asker: str) -> None:
-        """Of a group that has landed nothing is asked again."""
+        """Drop the answers of a group that is complete."""
         for calls in (self.told, self.before, self.begun, self._asked):
             calls.pop(asker, None)
 
     def load(self, told: Calls, begun: Calls) -> None:
-        """Take over what a run knew that now goes on."""
+        """Load the answers of the run that is resumed."""
         self.told = {asker: dict(calls) for asker, calls in told.items()}
         self.before = {asker: dict(calls) for asker, calls in told.items()}
         self.begun = {asker: dict(calls) for asker, calls in begun.items()}
@@ -69,11 +69,11 @@ class Journal:
         return known["answer"]
 
     def half(self, call: str) -> Mapping[str, Any] | None:
-        """What a call had said that was not answered."""
+        """The partial rows of a call that was still running."""
         return self.begun.get(CURRENT_GROUP.get(), {}).pop(call, None)
 
 
 def plain(trace: Trace) -> dict[str, Any]:
-    """A trace as the codec takes it."""
+    """A trace as plain data for the codec."""
     known = {"action": trace.action, "logp": trace.logp, "version": trace.version, "info": dict(trace.info)}
     return known if trace.taken is None else {**known, "taken": trace.taken}

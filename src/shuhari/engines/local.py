@@ -81,11 +81,11 @@ class Local:
         self._timer: asyncio.Handle | None = None  # of the next step of the decoders
 
     def open(self, seed: int, charge: Callable[[str, float], None]) -> None:
-        """Draw by `seed` from now on, and charge what is drawn and read."""
+        """Set the seed of the noise, and the ledger that is charged."""
         self.seed, self.charge = seed, charge
 
     def sync(self, models: Mapping[str, Any], version: int) -> None:
-        """From now on these models answer, as they are now, and what they decide carries this version. Rows that are
+        """Serve the current weights of these models from now on, stamped with this version. Rows that are
         being sampled go on with the new weights."""
         self.models, self.version = models, version
         if self.staleness:
@@ -102,7 +102,7 @@ class Local:
 
     @property
     def busy(self) -> bool:
-        """Whether there is work that does not wait for the world outside."""
+        """Whether the engine has work that does not wait for the outside."""
         return bool(self._calls or self._queries or self._rows)
 
     # ---------------------------------------------------------------- what is asked
@@ -151,7 +151,7 @@ class Local:
         return columns
 
     def _fits(self, role: str, context: Any, more: int) -> None:
-        """Refuse here what would fail the whole forward: a text that with `more` tokens is longer than its model."""
+        """Refuse a call that would fail the whole forward: a text that with `more` tokens is longer than its model."""
         limit = ability(self.models.get(role), "limit") if is_tokens(context) else None
         if limit is not None and not 1 <= len(context) <= limit - more:
             raise NoRoom(len(context), limit, more)
@@ -159,7 +159,7 @@ class Local:
     # ---------------------------------------------------------------- what is in flight, for the store
 
     def saved(self) -> dict[str, Any]:
-        """What groups in flight have been told, and what their calls that run have said so far: plain data."""
+        """The answers given to groups in flight, and the partial rows of running calls: plain data."""
         for _, decoder in self._decoders.values():
             _ = decoder is None or decoder.rows  # which writes down what they have said
         begun = {asker: dict(calls) for asker, calls in self._journal.begun.items()}
@@ -174,12 +174,12 @@ class Local:
         return {**said, "done": id(row) not in self._rows}
 
     def load(self, saved: Mapping[str, Any]) -> None:
-        """Go on from `saved`: calls that were answered are answered again, the others wait for `loaded`."""
+        """Resume from `saved`: answered calls are replayed, the others wait for `loaded`."""
         self._journal.load(saved["told"], saved["begun"])
         self._places, self._due, self._held = saved["places"], saved["due"], True
 
     def loaded(self) -> None:
-        """All who were in flight have asked again: their rows go on together, as they do after a sync."""
+        """Resume the rows of all calls that were in flight together, as after a sync."""
         self._held = False
         if self._due is not None:
             self._timer, self._due = self._here().call_at(self._due, self._step), None
@@ -187,13 +187,13 @@ class Local:
         self.sync(self.models, self.version)
 
     def forget(self, asker: str) -> None:
-        """A group has landed: nobody will ask for its answers again."""
+        """Drop the recorded answers of a group that is complete."""
         self._journal.forget(asker)
 
     # ---------------------------------------------------------------- serving
 
     def _here(self) -> asyncio.AbstractEventLoop:
-        """The loop that runs; what another one was to do is forgotten."""
+        """The running loop; work scheduled on another one is dropped."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._loop, self._woken, self._timer = loop, False, None
@@ -205,7 +205,7 @@ class Local:
             loop.call_soon(loop.call_soon, self._flush)  # after the tasks that are ready now have called too
 
     def _flush(self) -> None:
-        """Answer what waits; what a decoder serves begins to run."""
+        """Answer waiting calls; those that a decoder serves are queued there."""
         self._woken = False
         calls, queries, self._calls, self._queries = self._calls, self._queries, [], []
         for group in alike([c for c in calls if not c.future.done()], self._kind):
@@ -227,7 +227,7 @@ class Local:
 
     @spanned("generate")
     def _answer(self, group: list[Call]) -> None:
-        """Calls of a model without a decoder, at once; by virtual time they take as long as their longest draw."""
+        """Answer calls of a model without a decoder; in virtual time they take as long as their longest draw."""
         for calls in alike(group, lambda c: c.sampling):
             try:
                 answers = sampled(self._synced(calls[0].role), calls, self.tokens, self.version)
@@ -247,12 +247,12 @@ class Local:
             fail(queries, error)
 
     def _synced(self, role: str) -> Any:
-        """The model of a role as it was at the last sync: while a trainer moves the weights, calls may come."""
+        """The model of a role as of the last sync, since calls may come while the trainer updates weights."""
         model = role_model(self.models, role)
         return self._copies.of(model) if self.staleness else model
 
     def _deliver(self, call: Call, traces: list[Trace], tokens: int = 0) -> None:
-        """The answer of a call, `tokens` decodings from now where time is virtual."""
+        """Answer a call, after the time of `tokens` decoding steps where time is virtual."""
         assert self._loop is not None
         wait = tokens * self.virtual.decode if self.virtual else 0.0
         if self.staleness:
@@ -295,14 +295,14 @@ class Local:
                 self._rows |= {id(row): call for row in left}
 
     def _schedule(self) -> None:
-        """The next step of the decoders: after what is ready now, or when its virtual time has come."""
+        """Schedule the next step of the decoders: after what is ready now, or at its virtual time."""
         if self._rows and self._timer is None and self._loop is not None and not self._held:
             wait = self.virtual.decode if self.virtual else 0.0
             self._timer = self._loop.call_later(wait, self._step) if wait else self._loop.call_soon(self._step)
 
     @spanned("generate")
     def _step(self) -> None:
-        """One token for each row that runs."""
+        """Generate one token for each running row."""
         self._timer = None
         for model, decoder in self._decoders.values():
             if decoder is None or not len(decoder):
@@ -325,7 +325,7 @@ class Local:
         self._schedule()
 
     def _give_up(self, call: Call) -> None:
-        """No row of a call runs on for which nobody waits any more."""
+        """Drop the rows of cancelled calls."""
         left = [row for row in call.rows if self._rows.pop(id(row), None) is not None]
         for _, decoder in self._decoders.values() if left else ():
             if decoder is not None:

@@ -1,1 +1,1 @@
-"""Numbers of an evaluation that no play gives: about models, answers and weights."""
+"""Evaluation metrics that need no rollout: of models, answers and weights."""

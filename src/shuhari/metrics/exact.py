@@ -1,4 +1,4 @@
-"""Numbers of a policy that are exact, because a task lists its answers: none of them was drawn, so none has noise.
+"""Exact metrics of a policy on tasks that list all their answers: computed from probabilities, without sampling noise.
 
 The probability of an answer is that of its decisions, scored in one forward; of texts with the end token, where an
 answer as long as `max_new` needs none. Left out: tasks of several decisions, sampling that cuts off a part of the
@@ -167,7 +167,7 @@ class Exact:
         return str(problem.info[self.by]) if self.by else problem.task
 
     def _row(self, problem: Problem, answer: Payload, ctx: Ctx) -> tuple[Trajectory, bool]:
-        """(prompt and answer, all decided by nobody we know; whether that is too long to be said)."""
+        """(prompt and answer, without log-probabilities; whether that is too long to be generated)."""
         context, action, long = ctx.encode(problem.prompt, self.role), ctx.encode(answer, self.role), False
         if is_tokens(action):
             ids: Any = action[:0] if answer == "" else action  # type: ignore[index]
@@ -186,5 +186,5 @@ def _chances(rows: Rows, role: str, ctx: Ctx) -> Array:
 
 
 def _mean(x: Array) -> float:
-    """Over the problems that have the number."""
+    """The mean over the problems that have the number."""
     return float(np.nanmean(x)) if np.isfinite(x).any() else float("nan")

@@ -1,4 +1,4 @@
-"""How far a model's weights have moved from those of another role, such as a copy of what it started from.
+"""The distance of a model's weights from those of another role, such as a copy of its initial weights.
 
 Left out: buffers (statistics of a normaliser), and where in the model the changes lie.
 """

@@ -1,1 +1,1 @@
-"""Policies, critics, and the rules by which one role follows another."""
+"""Policies, critics, and rules that update one role's weights from another's."""

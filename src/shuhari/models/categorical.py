@@ -177,7 +177,7 @@ class CategoricalPolicy:
             return sampled(logits, sampling, noise, self._choices.start, allowed)
 
     def decision(self, taken: Tensor) -> dict[str, Tensor]:
-        """The columns of decisions that the environment got as `taken` [B, ...]."""
+        """Batch columns of the decisions whose environment actions are `taken` [B, ...]."""
         return {"action": taken if self._choices.start is None else taken - self._choices.start}
 
     def observe(self, event: Event) -> None:

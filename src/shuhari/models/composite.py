@@ -1,4 +1,4 @@
-"""Models of models: policies whose decisions are made of those of other roles, which they hold but do not own.
+"""Composite policies, whose action distribution combines models of other roles, referenced but not owned.
 
 A composite names `roles`; the run hands them over (`bind`) once all are cast, and they are saved, copied and trained as
 the roles that they are. Here: `residual` corrects a controller's action, `gated` draws one of several experts; products
@@ -29,7 +29,7 @@ from shuhari.registry import register
 
 
 class Others:
-    """The models that a composite was handed, in the order of its roles. A copy of the composite has the same ones."""
+    """The models that a composite refers to, in the order of its roles. Copies refer to the same ones."""
 
     def __init__(self) -> None:
         self.models: list[Any] = []
@@ -44,7 +44,7 @@ class Others:
 
 
 def unknown_rows(contexts: Seen, does: Any) -> Batch:
-    """Contexts [B, ...] as rows of one decision each, about which nothing is known but what was seen."""
+    """A batch of one-decision rows made of contexts [B, ...] alone, for sampling."""
     seen = {f"context/{k}": v for k, v in contexts.items()} if isinstance(contexts, Mapping) else {"context": contexts}
     B = len(next(iter(seen.values())))
     action = torch.zeros(B, *does.shape, dtype=torch.float32 if does.dtype.kind == "f" else torch.long)
@@ -137,7 +137,7 @@ class Residual:
 
 
 class Mixture:
-    """One of n experts decides: `log_weights` [B, K, n], and the distribution of each, with the action taken. Methods
+    """A mixture of n experts: `log_weights` [B, K, n], and the distribution of each, with the action taken. Methods
     answer [B, K]; after `at`, [N]."""
 
     __slots__ = ("experts", "log_weights")
@@ -169,7 +169,7 @@ def _picked(each: Sequence[Tensor], which: Tensor) -> Tensor:
 @register("model", "gated")
 @dataclass
 class Gated:
-    """A net of observations that draws which of the roles `experts` decides: the mixture's exact density (PMOE: Ren et
+    """A gating network that samples which of the roles `experts` acts: the mixture's exact density (PMOE: Ren et
     al. 2021, arXiv 2104.09122). Honours what they honour; greedy is the mode of the likeliest expert.
 
     `parameters()` are the log-probabilities of the experts [B, 1, n], for what trains the gate by itself. `info`:

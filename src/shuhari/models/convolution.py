@@ -1,4 +1,4 @@
-"""A small convolutional encoder of images, sized to what it sees.
+"""A small convolutional encoder of images, with layers chosen by the image size.
 
 Images of 36 pixels and more a side go through the net of Mnih et al. 2015 ("Human-level control through deep
 reinforcement learning", methods), smaller ones through three layers of 3 x 3. Leaves out residual nets, pooling and

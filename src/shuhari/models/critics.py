@@ -1,4 +1,4 @@
-"""Critics and one-number models: V(s), Q(s, ·) over discrete actions, ensembles of Q(s, a), a positive scalar.
+"""Critics and scalar models: V(s), Q(s, ·) over discrete actions, ensembles of Q(s, a), a positive scalar.
 
 Axes: `B` rows, `K` positions (here 1), `A` discrete actions, `n` members of an ensemble. Leaves out distributions over
 returns and recurrent critics.
@@ -26,7 +26,7 @@ from shuhari.registry import register
 
 
 class Values:
-    """What a critic answers: `value()` [B, K], or [B, K, n] of an ensemble."""
+    """The output of a critic: `value()` [B, K], or [B, K, n] of an ensemble."""
 
     __slots__ = ("_value",)
 
@@ -89,7 +89,7 @@ class Actions:
         return rest.scatter_add(-1, self.mode().unsqueeze(-1), (1 - e).expand(*self.q.shape[:-1], 1))
 
     def log_prob(self) -> Tensor:
-        """-inf for what a greedy policy would never do."""
+        """-inf for an action that the greedy policy never takes."""
         return self.probs().gather(-1, self.action.unsqueeze(-1)).squeeze(-1).log()
 
     def entropy(self) -> Tensor:
@@ -200,7 +200,7 @@ class DiscreteQ:
         return Traces(action, logp, info=info, taken=action + self._start if self._start else None)
 
     def decision(self, taken: Tensor) -> dict[str, Tensor]:
-        """The columns of decisions that the environment got as `taken` [B, ...]."""
+        """Batch columns of the decisions whose environment actions are `taken` [B, ...]."""
         return {"action": taken - self._start}
 
     def observe(self, event: Event) -> None:

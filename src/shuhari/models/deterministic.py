@@ -119,7 +119,7 @@ class DeterministicPolicy:
         return Traces(action, made.log_prob(), info={"epsilon": share}, taken=self._scale(action))
 
     def decision(self, taken: Tensor) -> dict[str, Tensor]:
-        """The columns of decisions that the environment got as `taken` [B, ...]."""
+        """Batch columns of the decisions whose environment actions are `taken` [B, ...]."""
         return {"action": self._scale.inverse(taken)}
 
     def observe(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Followers: the weights of one role move after another's (target nets, references, averages of iterates).
+"""Update the weights of one role from another's: target networks, reference policies, averages of iterates.
 
 Leaves out averages that count from a start. Which events a rule hears is in `events.When`.
 """
@@ -60,7 +60,7 @@ class Ema:
         self._when.state = tree
 
     def due(self, event: Event) -> bool:
-        """Count an event; whether it is the time."""
+        """Count an event; whether an update is due."""
         return self._when.due(event)
 
     def __call__(self, models: Mapping[str, Model], event: Event) -> None:
@@ -73,7 +73,7 @@ Copy = partial(Ema, rate=1.0)  # as `copy` makes it
 
 
 def _paired(rule: Ema, models: Mapping[str, Model]) -> Pair:
-    """The tensors of both roles, matched by name; what only the leader has is left out."""
+    """Pairs of the tensors of both roles, matched by name; those that only the leader has are left out."""
     mine, theirs = role_model(models, rule.role).module, role_model(models, rule.of).module
     known = rule._pair
     if known is not None and known[0] is mine and known[1] is theirs:

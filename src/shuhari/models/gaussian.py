@@ -84,13 +84,13 @@ class Squashed:
         pre: Tensor | None = None,
         epsilon: Tensor | None = None,
     ) -> None:
-        """action: or the batch whose decisions are meant, read once they are asked for."""
+        """action: the actions, or a batch from which they are read lazily."""
         self.mean, self.log_std, self._of = mean, log_std, action
         self._taken = None if isinstance(action, Batch) else (action, pre, epsilon)
 
     @property
     def taken(self) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """What was decided: action, pre, epsilon."""
+        """The columns of the decision: action, pre, epsilon."""
         if self._taken is None:
             of: Any = self._of
             self._taken = of["action"].view_as(self.mean), of.get("pre"), epsilon(of)
@@ -258,7 +258,7 @@ class SquashedPolicy:
         return Traces(action, logp, info=info, taken=self._scale(action))
 
     def decision(self, taken: Tensor) -> dict[str, Tensor]:
-        """The columns of decisions that the environment got as `taken` [B, ...]."""
+        """Batch columns of the decisions whose environment actions are `taken` [B, ...]."""
         return {"action": self._scale.inverse(taken)}
 
     def observe(self, event: Event) -> None:

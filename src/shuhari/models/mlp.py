@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # in place, where the gr
 
 
 def activation_of(name: str) -> Callable[[Tensor], Tensor]:
-    """The function called `name`, which may write into what it gets; ValueError with the nearest name otherwise."""
+    """The function called `name`, which may work in place; ValueError with the nearest name otherwise."""
     try:
         return ACTIVATIONS[name]
     except KeyError:

@@ -1,4 +1,4 @@
-"""Running moments of what a model sees: buffers of its module, so that they are saved, copied and exported with it.
+"""Running mean and variance of a model's inputs, as buffers of its module: they are saved, copied and exported with it.
 
 Leaves out exponential forgetting, and images, which are scaled by a constant. Axes: `n` rows, `D` numbers of a row.
 """
@@ -18,7 +18,7 @@ Parts = tuple[Tensor, Tensor, Tensor]  # rows, mean [D], variance [D] of some ro
 
 
 class Moments(nn.Module):
-    """Count, mean and variance of all rows so far, in double precision; a call normalises with what stands now."""
+    """Count, mean and variance of all rows so far, in double precision; a call normalises by the current ones."""
 
     def __init__(self, *shape: int) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Moments(nn.Module):
 
     @torch.no_grad()
     def take(self, rows: Parts) -> None:
-        """Count these rows in."""
+        """Update the moments with these rows."""
         here = self._all()
         for to, x in zip(here, merged(here, rows), strict=True):
             to.copy_(x)

@@ -1,4 +1,4 @@
-"""Products of experts: the logits of several roles, combined, of texts or of choices.
+"""Products of experts: policies over the weighted sum of the logits of several roles, for text or discrete actions.
 
 Left out: continuous batching (texts are sampled a batch at a time).
 
@@ -29,7 +29,7 @@ from shuhari.registry import register
 
 
 def kept(logits: Tensor, top_p: float, top_k: int, min_p: float) -> Tensor:
-    """[..., V] bool: what sampling from these logits would keep: the `top_k` most probable, of those (renormalised) the
+    """[..., V] bool: what sampling from these logits keeps: the `top_k` most probable, of those (renormalised) the
     smallest set whose probability reaches `top_p`, of those all with at least `min_p` times the highest."""
     best, order = logits.sort(dim=-1, descending=True, stable=True)
     if top_k:
@@ -40,7 +40,7 @@ def kept(logits: Tensor, top_p: float, top_k: int, min_p: float) -> Tensor:
 
 
 class _Caches:
-    """One cache a language model."""
+    """One key-value cache for each language model."""
 
     def __init__(self, parts: list[Any]) -> None:
         self.parts = parts
@@ -51,7 +51,7 @@ class _Caches:
 
 
 class _Joint(nn.Module):
-    """Several language models side by side, as what samples texts asks of one (`static.Cached`); no weights of its own.
+    """Several language models behind the interface that the sampler uses (`static.Cached`); no weights of its own.
     Hidden states stand one behind the other, and `logits` is what `combine` makes of each one's."""
 
     def __init__(self, others: Others, combine: Any) -> None:
@@ -144,7 +144,7 @@ class Product:
         self._start = None if self._does is None else Choices.of(self._does, "product").start
 
     def _combined(self, each: Sequence[Tensor], least: float) -> tuple[Tensor, Tensor | None]:
-        """(logits, what may be done) of the logits of each role; `least` for what may not."""
+        """(logits, mask of allowed actions) from the logits of each role; `least` where an action is not allowed."""
         weights = list(self.of.values())
         total = weights[0] * each[0]
         for c, logits in zip(weights[1:], each[1:], strict=False):
@@ -161,7 +161,7 @@ class Product:
         return scored(logits.squeeze(1), batch, None if allowed is None else allowed.squeeze(1))
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces | list[Trace]:
-        """As the models that it is made of: one trace a text, or [B, ...] decisions."""
+        """Sample as its member models do: one trace for each text, or decisions [B, ...]."""
         joint: Any = self.module
         if self._does is None:
             stopped = stop_strings(sampling.stop, self.text.stops(sampling.stop), self.text.decode)

@@ -1,4 +1,4 @@
-"""Sampling settings as models meet them: refused where they cannot be honoured, read back from rows when scoring.
+"""Sampling settings: refuse those that a model does not support, and read them back from rows when scoring.
 
 Leaves out truncation (top-p, top-k, min-p) and text: those are a language model's own. Axes: `B` rows,
 `K` positions, `A` action dimensions.

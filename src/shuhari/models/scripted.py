@@ -1,4 +1,4 @@
-"""A policy that is a function: a bed's expert, a controller by hand, chance. It has no parameters.
+"""Policies without parameters: a function of the observation, the task's expert, or random actions.
 
 It acts in rollouts and in evaluation like any other policy, so that what is learnt can be compared with it, mixed with
 it, or taken over from it. Left out: probabilities, so nothing scores its actions. Axes: `B` rows, `A` entries of an
@@ -43,7 +43,7 @@ class Scripted:
         raise TypeError(f"the model 'scripted' ({self.policy}) acts, and cannot score what others did")
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
-        """contexts [B, ...] -> action [B, ...], logp [B, 1] NaN. A row's generator is its own noise's alone."""
+        """contexts [B, ...] -> action [B, ...], logp [B, 1] NaN. Each row's generator is seeded by its own noise."""
         seeds = (noise.uniform(0, 2) * 2**31).long().tolist()
         n = len(seeds)
         rows = [_row(contexts, i) for i in range(n)]

@@ -1,4 +1,4 @@
-"""Gymnasium spaces as models of fixed size need them: observations as rows of features, actions as choices or boxes.
+"""Gymnasium spaces for models of fixed size: observations as rows of features, actions as choices or boxes.
 
 A task shows its models a space of one of these kinds, or a flat Dict of them (`context/<key>` columns); in a Dict the
 key `action_mask` says which actions are allowed and is no feature. Leaves out tuples, text, sequences and graphs.
@@ -136,7 +136,7 @@ class Choices:
 
 
 def some_allowed(allowed: Tensor | None) -> None:
-    """ValueError where a mask [B, ..., A] leaves a decision nothing."""
+    """Raise ValueError where a mask [B, ..., A] allows no action."""
     if allowed is not None and not bool((ok := allowed.any(-1)).all()):
         row = int((~ok).nonzero()[0, 0])
         raise ValueError(f"action_mask: row {row} allows no action: expected at least one for every decision")
@@ -202,7 +202,7 @@ class Inputs(nn.Module):
     forward = __call__
 
     def observe(self, event: Event) -> None:
-        """Count the rows that decided something; what was collected holds from the next step on, a data set at once.
+        """Update the running moments with the rows of decisions: collected ones count from the next step, data at once.
         ValueError at the end of a step where there has never been a row to count: what normalises would do nothing."""
         if self.moments is None:
             return
@@ -229,7 +229,7 @@ class Inputs(nn.Module):
 
 
 class Net(nn.Module):
-    """Observations -> what `body` makes of their features. `inputs` and `body` are its parts."""
+    """Encode observations as features and apply `body`. `inputs` and `body` are its parts."""
 
     def __init__(self, inputs: Inputs, body: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A table of logits: the smallest policy, exact in everything, for oracles and first steps.
+"""A table of logits: the smallest policy, whose distribution is exact, for tests and tutorials.
 
 Axes: `B` rows, `S` states, `A` actions.
 """
@@ -30,7 +30,7 @@ class _Table(nn.Module):
 @register("model", "tabular")
 @dataclass
 class Tabular:
-    """Softmax over a table `module.logits` [S, A] of zeros at first, for Discrete observations and actions.
+    """Softmax over a table `module.logits` [S, A], initially zero, for Discrete observations and actions.
 
     Honours temperature, greedy and epsilon."""
 

@@ -1,1 +1,1 @@
-"""How a gradient becomes a step."""
+"""Optimisers."""

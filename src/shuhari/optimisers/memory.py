@@ -1,4 +1,4 @@
-"""What first-order optimisers share: the parameters they own, what they remember of each, and a step's frame.
+"""Shared by first-order optimisers: their parameters, the state kept of each, and the frame of a step.
 
 A step takes the gradients, refuses those that are not finite, and clips their global norm. Leaves out parameter groups
 and sparse gradients.
@@ -18,7 +18,7 @@ from shuhari.ports import Evaluate
 
 
 class Piece(NamedTuple):
-    """Parameters of one device and type that have a gradient, and what is remembered of them, by `kept`."""
+    """Parameters of one device and type that have a gradient, and their optimiser state, by `kept`."""
 
     params: list[Tensor]
     grads: list[Tensor]
@@ -62,7 +62,7 @@ class FirstOrder:
         return {**info, "grad_norm": norm, "lr": rate}
 
     def observe(self, reset: When | None, event: Event) -> None:
-        """Forget everything, where it is the time."""
+        """Reset the state, if it is due."""
         if reset is not None and reset.due(event) and self._memory is not None:
             self._memory.clear()
 
@@ -85,7 +85,7 @@ def now(number: Number, at: float) -> float:
 
 
 class _Memory:
-    """The parameters of one optimiser and what it remembers of them."""
+    """The parameters of one optimiser and the state kept of them."""
 
     def __init__(self, params: Sequence[nn.Parameter], names: Sequence[str]) -> None:
         for i, given in enumerate(params):
@@ -147,7 +147,7 @@ class _Memory:
 
     @torch.no_grad()
     def keep(self, old: _Memory) -> None:
-        """Go on from the memory of another for the parameters that both own."""
+        """Copy the state of another for the parameters that both own."""
         place = {id(p): j for j, p in enumerate(old.params)}
         for i, p in enumerate(self.params):
             j = place.get(id(p))
@@ -158,7 +158,7 @@ class _Memory:
 
     @torch.no_grad()
     def clear(self) -> None:
-        """As it was when it was made."""
+        """Reset to the initial state."""
         for x in (*self.steps, *(x for own in self.kept.values() for x in own)):
             x.zero_()
 

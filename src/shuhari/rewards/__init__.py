@@ -1,1 +1,1 @@
-"""Graders beside the task's own."""
+"""Rewards: graders beside the task's own."""

@@ -49,7 +49,7 @@ class Function:
 
     @classmethod
     def of(cls, call: Callable[..., Any], name: str) -> Function:
-        """Of a function at hand, which no path needs to name."""
+        """Wrap a function object, without a dotted path."""
         made = cls.__new__(cls)
         made.function, made.name = getattr(call, "__qualname__", repr(call)), name
         made._bind(call)

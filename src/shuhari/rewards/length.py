@@ -1,4 +1,4 @@
-"""Shorter is better, among the answers of a group: the length reward of Kimi k1.5."""
+"""A reward for shorter answers within a group: the length reward of Kimi k1.5."""
 
 from __future__ import annotations
 

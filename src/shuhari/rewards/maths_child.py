@@ -23,7 +23,7 @@ FULL = 3  # the exit code of a fork whose memory did not hold an answer
 
 
 def limit(megabytes: int) -> None:
-    """No files, no core dumps, so much memory, and ten minutes of processor time a process."""
+    """Limit the process: no files, no core dumps, so much memory, and ten minutes of processor time."""
     try:
         import resource
     except ImportError:  # not on this system: the wall clock of the parent is what is left
@@ -61,7 +61,7 @@ def grade(answer: str, truth: str, parse: Any, verify: Any) -> dict[str, Any]:
 
 
 def serve(requests: Any, replies: Any, cpu: float, parse: Any, verify: Any) -> None:
-    """Judge what comes, each answer within `cpu` seconds of processor time, or die of SIGPROF."""
+    """Judge answers from the input, each within `cpu` seconds of processor time, or die of SIGPROF."""
     for line in requests:
         request = json.loads(line)
         if hasattr(signal, "setitimer"):
@@ -81,7 +81,7 @@ def serve(requests: Any, replies: Any, cpu: float, parse: Any, verify: Any) -> N
 
 
 class Fork:
-    """A fork of this process that judges. `ask` gives its reply, or what it died of."""
+    """A fork of this process that judges. `ask` gives its reply, or its exit status."""
 
     def __init__(self, ours: tuple[int, ...], cpu: float, parse: Any, verify: Any) -> None:
         there, back = os.pipe(), os.pipe()

@@ -1,4 +1,4 @@
-"""A penalty for answers that say the same again and again."""
+"""A penalty for answers that repeat themselves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNITS = ("word", "character")
 @register("reward", "repetition")
 @dataclass
 class Repetition:
-    """{name: -weight x share}: of the answer's n-grams the share that stood there before; 0 for a shorter answer.
+    """{name: -weight x share}: the share of the answer's n-grams that occurred before in it; 0 for a shorter answer.
 
     unit: what an n-gram is of, `word`s between white space or `character`s. An answer of text; ungraded where nothing
     was decided. Where `[reward.weights]` names rewards, name this one too. (The n-gram penalty of Yeo et al. 2025,

@@ -1,1 +1,1 @@
-"""How a group of episodes comes about."""
+"""Rollouts: how a group of episodes is collected."""

@@ -1,4 +1,4 @@
-"""What is shown and not sampled: a walk over a task's problems, and answers to them as trajectories.
+"""Demonstrations: iterate over a task's problems, and turn given answers into trajectories.
 
 Buffers of recorded answers and rollouts with demonstrations beside use it. Text only; recorded episodes of controllers
 are not read here.
@@ -19,7 +19,7 @@ from shuhari.rollouts.playing import EnvironmentFailed, Playing
 
 
 class Walk(Protocol):
-    """The settings of a walk: `draws` draws of `size` problems of `split`, from index `offset` on, in the order that
+    """Settings of an iteration: `draws` draws of `size` problems of `split`, from index `offset` on, in the order that
     `shuffle` says; for `role`, to be learnt on `stream`. `state`: {"at": problems so far}."""
 
     size: int
@@ -36,7 +36,7 @@ B = TypeVar("B")
 
 
 def beside(buffer: B, split: str, n: int, ctx: Ctx) -> B:
-    """A buffer as it would be over (up to n) problems of another split, from their first on: one batch of them. Where
+    """The same buffer over (up to n) problems of another split, from the first: one batch of them. Where
     the buffer stands in its own walk does not move."""
     size = ctx.task.problems(split).size()
     one: dict[str, Any] = {"split": split, "size": n if size is None else min(n, size), "draws": 1, "offset": 0}
@@ -82,7 +82,7 @@ def solution_of(problem: Problem, imitate: str = "solution") -> Any:
 
 
 def shown(problem: Problem, solution: Any, ctx: Ctx, role: str, window: Window | None = None) -> Trajectory:
-    """The prompt, then `solution` and the end token: one row, all decided by nobody we know. In an environment the
+    """The prompt, then `solution` and the end token: one row, without log-probabilities. In an environment the
     turns of the solution are played, seen through `window`. ValueError where it is None, TypeError where it is not
     text."""
     whose = f"problem {problem.id!r} of {problem.task}"
@@ -134,5 +134,5 @@ def _closed(said: Payload, whose: str, ctx: Ctx, role: str) -> Array:
 
 @lru_cache(maxsize=2)
 def _order(turn: int, n: int) -> Array:
-    """[n] the order of pass `turn`: named, not drawn, so that nothing is to be remembered."""
+    """[n] the order of pass `turn`: a function of its number, so that there is no state to save."""
     return np.random.default_rng(code("demos", turn, n)).permutation(n)

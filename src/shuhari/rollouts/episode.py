@@ -57,7 +57,7 @@ class Episode:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """Who acts, in turn."""
+        """The roles that act, in turn."""
         return self.acts or (self.role,)
 
     @property

@@ -1,4 +1,4 @@
-"""One episode as it grows: what was said and seen so far, what the next decision sees, and the steps that it becomes.
+"""One episode in progress: its decisions and observations so far, the next context, and the resulting steps.
 
 The rollout `episode` plays it to its end; a rollout of one's own may decide in between, and demonstrations are played
 through it too. Left out: when to stop (the rollout's business).
@@ -52,7 +52,7 @@ class Playing:
 
     @property
     def role(self) -> str:
-        """Whose turn it is."""
+        """The role whose turn it is."""
         return self.acts[self.moves % len(self.acts)]
 
     async def begin(self) -> None:
@@ -126,7 +126,7 @@ class Playing:
         self.decided += decided
 
     def _handed(self, trace: Trace) -> Any:
-        """What the environment gets of a decision."""
+        """The part of a decision that is passed to the environment."""
         if (takes := ability(self.env, "takes")) is not None:
             return takes(trace)
         return trace.info.get("text", trace.action) if trace.taken is None else trace.taken

@@ -1,4 +1,4 @@
-"""Groups in rounds: how the samples so far went says how much of a hint is given next.
+"""Groups sampled in rounds, where the results so far set the length of the next hint.
 
 A hint is the beginning of the problem's solution, as forced tokens after the prompt: what the policy says goes on from
 there and is scored in that context; the hint's own tokens carry no loss. What every round draws is charged, also where

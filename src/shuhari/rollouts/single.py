@@ -1,4 +1,4 @@
-"""One call of the policy an episode: answers to prompts, and decisions that end the episode (bandits).
+"""Episodes of one policy call: answers to prompts, and bandits.
 
 Left out: environments, turns, tools; what follows the one action is the grader's.
 """
@@ -52,12 +52,12 @@ class Single:
 
 
 def ended(trace: Trace) -> Status:
-    """How a trace that closes an episode ended it."""
+    """The status of an episode by its last trace: TRUNCATED where that was cut by a limit, else FINISHED."""
     return Status.TRUNCATED if trace.info.get("ended") is False else Status.FINISHED
 
 
 def forced(prefix: tuple[Step, ...], context: Payload, role: str, ctx: Ctx) -> tuple[Step, ...]:
-    """The steps of a prefix in a chain, each decided by nobody: mask False, no log-probability. Texts are encoded."""
+    """The steps of a prefix in a chain, not sampled: mask False, no log-probability. Texts are encoded."""
     steps: list[Step] = []
     for step in prefix:
         action, own = ctx.encode(step.action, role), step.context if is_tokens(step.context) else context

@@ -1,4 +1,4 @@
-"""Search inside one group: an answer grows in chunks, in a tree, where it promises most.
+"""Tree search in one group: answers are generated in chunks, and the most promising nodes are expanded.
 
 Three settings make a search: how a node is expanded (`width`, `depth`), how answers are backed up (`backup`) and which
 node is next (`select`). A finished tree is one trajectory and a node is one step of it, so a chunk that several answers
@@ -58,7 +58,7 @@ class Node:
 
     @property
     def open(self) -> bool:
-        """Whether it can still be grown: it is no answer, and has not been."""
+        """Whether it can be expanded: it is no complete answer, and has no children."""
         return not (self.ended or self.kids)
 
     @property
@@ -74,7 +74,7 @@ class Node:
 
 
 class Tree:
-    """`nodes` in the order of growth, the root first; `prefix`: steps before the root, decided by nobody."""
+    """`nodes` in the order of expansion, the root first; `prefix`: steps before the root, not sampled."""
 
     def __init__(self, request: Request, context: Any, prefix: Sequence[Step] = ()) -> None:
         self.request, self.prefix = request, tuple(prefix)
@@ -94,7 +94,7 @@ class Tree:
         return kids
 
     def steps(self, node: Node) -> list[Step]:
-        """What was said from the beginning to `node`, as a chain."""
+        """The steps from the beginning to `node`, as a chain."""
         said = [*self.prefix, *(n.step for n in node.path if n.step is not None)]
         return [replace(s, parent=i - 1 if i else None) for i, s in enumerate(said)]
 
@@ -182,7 +182,7 @@ def score(node: Node, weights: Sequence[float], depth: int) -> float:
 
 
 def _frontier(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | None:
-    """On from the best of what has just grown, as long as none of it is an answer; then from the best anywhere."""
+    """Expand the best of the newest nodes while none of them is an answer; then the best anywhere."""
     if fresh and not any(n.ended for n in fresh):
         return max(fresh, key=lambda n: uct(n, search.explore))
     free = [n for n in tree.nodes[1:] if n.open]
@@ -190,7 +190,7 @@ def _frontier(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | N
 
 
 def _descend(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | None:
-    """From the root to the best child, again and again, past subtrees in which nothing can be grown."""
+    """Descend from the root to the best child, skipping subtrees that cannot be expanded."""
     live: set[int] = set()
     for n in reversed(tree.nodes):
         if n.open or any(id(k) in live for k in n.kids):
@@ -202,7 +202,7 @@ def _descend(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | No
 
 
 def _breadth(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | None:
-    """The oldest that can be grown: level by level."""
+    """The oldest node that can be expanded: breadth first."""
     return next((n for n in tree.nodes if n.open), None)
 
 

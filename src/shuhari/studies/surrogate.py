@@ -1,4 +1,4 @@
-"""Where to train: contexts chosen by a surrogate of what training there would bring to all of them.
+"""Choose training contexts by a surrogate model of how well training in each one generalises to all of them.
 
 Model-Based Transfer Learning for Contextual Reinforcement Learning (Cho et al. 2024). `J(a, b)` is the return of the
 policy trained in context a and measured in b, scaled to [0, 1]; each context is given to the best policy there is:
@@ -86,7 +86,7 @@ class Mbtl:
         return (score - self.low) / (self.high - self.low)
 
     def settings(self, context: int) -> dict[str, float]:
-        """Those that make a run one of this context."""
+        """The settings of a run in this context."""
         return {key: values[context] for key, values in self.contexts.items()}
 
     def next(self, J: Array, done: list[int], seed: int) -> int:

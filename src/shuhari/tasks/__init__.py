@@ -1,1 +1,1 @@
-"""Where problems, environments and graders live."""
+"""Tasks: problems, environments and graders."""

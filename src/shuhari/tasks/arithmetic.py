@@ -71,7 +71,7 @@ class Arithmetic:
         return {"score": float(answer_text(steps) == problem.answer)}
 
     def answers(self, problem: Problem) -> Answers:
-        """The one text that is right; with a closing line end it is right too, which the alphabet here has not."""
+        """The only right text; the alphabet has no line end, with which it would be right too."""
         return Answers((problem.answer,), (1.0,))
 
     def environment(self, problem: Problem) -> None:

@@ -1,4 +1,4 @@
-"""What there is to solve: the registered tasks and examples of their problems, for listings.
+"""List the registered tasks and examples of their problems.
 
 Nothing heavy is made here: a task that needs a path, a package or a simulator says what its problems look like by a
 classmethod `preview`; any other is made with its defaults. A task that cannot be made is listed with the reason.
@@ -22,7 +22,7 @@ def listing() -> list[dict[str, Any]]:
 
 
 def preview(task: Any, n: int = 3, split: str = "train") -> list[dict[str, Any]]:
-    """The first n problems of a task that was made: `id`, `prompt`, `answer`, `solution`, `info`."""
+    """The first n problems of a task: `id`, `prompt`, `answer`, `solution`, `info`."""
     source = task.problems(split)
     size = source.size()
     problems = (source[i] for i in range(n if size is None else min(n, size)))

@@ -1,7 +1,7 @@
-"""Chains of small sums worked out step by step: `7-5+6=` -> `-5=2+6=8`. What comes after the last `=` is graded.
+"""Chains of small sums worked out step by step: `7-5+6=` -> `-5=2+6=8`. The text after the last `=` is graded.
 
 A step of the work is one small sum, so that an error has a place, a hint is a beginning of the work, and how hard a
-problem is hangs on its number of terms. An answer without work, `8`, is right too: thinking costs tokens and is worth
+problem is depends on its number of terms. An answer without work, `8`, is right too: thinking costs tokens and is worth
 them only where it helps.
 """
 
@@ -57,7 +57,7 @@ class Chain:
         return Splits(self._item, self.test_size)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
-        """{"score": 1.0} where what comes after the last `=` is the answer, else 0.0."""
+        """{"score": 1.0} where the text after the last `=` is the answer, else 0.0."""
         return {"score": float(answer_text(steps).rpartition("=")[2] == problem.answer)}
 
     def environment(self, problem: Problem) -> None:

@@ -1,4 +1,4 @@
-"""Problems from a file of one's own, JSON Lines or Parquet; what a row may be is in `rows.py`.
+"""Problems from a file of yours, JSON Lines or Parquet; what a row may be is in `rows.py`.
 
 Left out: any grading beyond a normalised exact match; rewards of one's own stand beside it (`[reward.<name>]`).
 """
@@ -61,7 +61,7 @@ class File:
 
     @property
     def ungraded(self) -> bool:
-        """Whether no row has an answer, so that the task itself grades nothing."""
+        """Whether no row has an answer, so that the task grades nothing."""
         return all(p.answer is None for rows in self._splits.values() for p in rows)
 
     @property

@@ -116,7 +116,7 @@ class Gym:
         return Generated(lambda i: Problem(f"gym/{self.path}", f"{split}/{i}", None), count)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
-        """Nothing to add to the rewards of the steps."""
+        """No grade beside the rewards of the steps."""
         return EMPTY
 
     def environment(self, problem: Problem) -> Episode:
@@ -134,7 +134,7 @@ class Gym:
 
     @cached_property
     def copies(self) -> bool:
-        """Whether a snapshot is a copy of attributes (else a replay): found out once, by trying."""
+        """Whether a snapshot is a copy of attributes (else a replay): determined once, by trial."""
         if copies(self._bare):
             return True
         if not repeats(self._bare):
@@ -175,7 +175,7 @@ class Gym:
         return wrapped(env, self.wrappers, self.keep, self.stack)
 
     def _guarded(self, make: Callable[[], T]) -> T:
-        """What `make` gives; an error of the environment's own with what mends it."""
+        """The result of `make`; an error of the environment's own is raised with advice."""
         try:
             return make()
         except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
@@ -212,7 +212,7 @@ class Episode:
         return self.last
 
     def step(self, action: Any) -> tuple[Payload, dict[str, float], Status | None]:
-        """(observation, {"task": reward, and those that are told}, how the episode ended if it did). RuntimeError after
+        """(observation, {"task": reward, and those it reports}, how the episode ended if it did). RuntimeError after
         the end."""
         if self.ended:
             raise RuntimeError(f"gym/{self.task.path}: the episode has ended: reset before the next step")

@@ -1,4 +1,4 @@
-"""A stand-in for slow environments: any other one, with a wait before each step. Left out: waits that vary."""
+"""Simulate a slow environment: any other one, with a wait before each step. Left out: waits that vary."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Member:
 @register("task", "mixture")
 @dataclass
 class Mixture:
-    """Several `tasks` by name, each with its settings and its `weight`; reports tell of each, as `<metric>@<name>`.
+    """Several `tasks` by name, each with its settings and its `weight`; reports list each one, as `<metric>@<name>`.
 
     In a recipe: `[task] name = "mixture"`, then `[task.tasks.sums] name = "arithmetic", weight = 2.0` and so on. A
     problem's `task` is the name of its member, which grades it and gives its environment. All read text, or all have
@@ -60,7 +60,7 @@ class Mixture:
 
     @classmethod
     def preview(cls) -> dict[str, Any]:
-        """What listings say of it: without members there are no problems."""
+        """The entry in listings: without members there are no problems."""
         return {"spaces": "those of its tasks"}
 
     @property

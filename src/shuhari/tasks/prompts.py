@@ -1,4 +1,4 @@
-"""Prompts that a person hands over, as problems: the task of a session that names none. Left out: any grade."""
+"""Prompts given by the user, as problems: the default task of a session. Left out: any grade."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Prompts:
 
 
 def problem_of(given: Any) -> Problem:
-    """A problem out of whatever a person calls one: a prompt (text or messages), or a mapping with `prompt`, `answer`
+    """Convert to a problem: a prompt (text or messages), or a mapping with `prompt`, `answer`
     and what else a grader wants. Its id is a hash of its content."""
     if isinstance(given, Problem):
         return given

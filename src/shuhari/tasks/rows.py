@@ -1,4 +1,4 @@
-"""Rows of a file of one's own, JSON Lines or Parquet, in the forms that data sets of the field have.
+"""Read rows of JSON Lines or Parquet files, in the formats that public data sets use.
 
 Left out: other formats, streaming (a file is held in memory), images, tool calls. The forms are those of TRL's
 "Dataset formats and types": a prompt or a conversation, with an answer, a demonstration, or a pair of answers.
@@ -200,7 +200,7 @@ def _pair(row: Mapping[str, Any], prompt: Any) -> tuple[Any, str, str]:
 
 
 def _said(value: Any, name: str) -> str:
-    """What the assistant says: text, or one message."""
+    """The assistant's reply: text, or one message."""
     if isinstance(value, str):
         return _sound(value, name)
     messages = _messages(value, name)
@@ -241,7 +241,7 @@ def frozen(value: Any, name: str) -> Payload:
 
 
 def _sound(text: str, name: str) -> str:
-    """Text that UTF-8 can write: JSON may escape half of a character."""
+    """Check that UTF-8 can encode a text: JSON may escape half of a character."""
     try:
         text.encode()
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""A tool game in text: prices are looked up and added before a question is answered. The whole world is two tools.
+"""A text game with two tools: look prices up and add them, then answer a question about their sum.
 
     pen+cup?          the question: what do they cost together?
     find pen          a turn of the policy
@@ -98,14 +98,14 @@ class Shop:
         return low + stream.below(10**self.digits - low)
 
     def _guessed(self, prices: Mapping[str, int], stream: Stream) -> tuple[str, ...]:
-        """Asks for the first few items only, maybe for none, and says a sum with the other prices made up."""
+        """A poor game: look up the first few items only, maybe none, and sum up with invented prices for the rest."""
         known = dict(list(prices.items())[: stream.below(self.items)])
         said = sum(known.values()) + sum(self._price(stream) for _ in range(self.items - len(known)))
         return (*(f"find {item}" for item in known), f"say {said}")
 
 
 class Counter:
-    """One game: what the shop answers to each line. It ends with `say`, or after `turns` lines."""
+    """One game: replies to each line. It ends with `say`, or after `turns` lines."""
 
     def __init__(self, turns: int) -> None:
         self.turns, self.t, self.ended = turns, 0, True
@@ -113,7 +113,7 @@ class Counter:
         self.told = ""
 
     def reset(self, problem: Problem) -> Payload:
-        """The question; of a problem with a `start`, what was told last there."""
+        """The question; for a problem with a `start`, the last reply before it."""
         if problem.start is not None:
             return self.restore(problem.start)
         self.prices, self.t, self.ended = dict(problem.info["prices"]), 0, False
@@ -121,7 +121,7 @@ class Counter:
         return self.told
 
     def step(self, action: Any) -> tuple[Payload, dict[str, float], Status | None]:
-        """(what the shop answers, {}, how the game ended if it did) to one line; the task's grade is all the reward.
+        """(reply, {}, how the game ended if it did) to one line; the task's grade is all the reward.
         RuntimeError after the end."""
         if self.ended:
             raise RuntimeError("the game has ended: reset before the next line")
@@ -145,7 +145,7 @@ class Counter:
         return {"prices": dict(self.prices), "t": self.t, "ended": self.ended, "told": self.told}
 
     def restore(self, snapshot: Payload) -> Payload:
-        """Back to a snapshot; what was told last there."""
+        """Return to a snapshot; the last reply before it."""
         s: Any = snapshot
         self.prices = {str(k): int(v) for k, v in s["prices"].items()}
         self.t, self.ended, self.told = int(s["t"]), bool(s["ended"]), str(s["told"])
@@ -153,12 +153,12 @@ class Counter:
 
 
 def line_of(action: Any) -> str:
-    """What was said, without the line end that may close it; anything but text is an empty line."""
+    """The text of an action, without its closing line end; anything but text is an empty line."""
     return action.removesuffix("\n") if isinstance(action, str) else ""
 
 
 def _asked(prices: Mapping[str, int]) -> tuple[str, ...]:
-    """The lines of a game played well: every price looked up, added one after the other, and the sum said."""
+    """The lines of a perfect game: look every price up, add one after the other, and give the sum."""
     total, *rest = prices.values()
     lines = [f"find {item}" for item in prices]
     for price in rest:

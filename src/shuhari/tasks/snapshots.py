@@ -1,4 +1,4 @@
-"""Snapshots of Gymnasium environments: plain data from which an episode goes on as if it had never stopped.
+"""Snapshots of Gymnasium environments: plain data from which an episode continues exactly.
 
 Two ways. *Copy*: plain attributes of the environment and of its wrappers, and the state of its generator; enough for
 classic control and other small worlds in Python, and proved by `copies` for the environment at hand. *Replay*: the
@@ -88,7 +88,7 @@ def snapshot(env: Env) -> dict[str, Payload]:
 
 
 def restore(env: Env, state: Mapping[str, Any]) -> None:
-    """Bring `env` to the state of a snapshot; what it does from here on is what the other would have done."""
+    """Set `env` to the state of a snapshot, from which it continues as the original would have."""
     if "replay" in state:
         recorder = next((e for e in _layers(env) if isinstance(e, Recorder)), None)
         if recorder is None:
@@ -105,7 +105,7 @@ def restore(env: Env, state: Mapping[str, Any]) -> None:
 
 
 def copies(make: Callable[[], Env], steps: int = 256) -> bool:
-    """Whether copying is enough: nothing is kept in objects that a copy leaves out, an environment restored in
+    """Whether a copy is enough: nothing is kept in objects that a copy leaves out, an environment restored in
     mid-episode over another one's episode does the same for `steps` random steps, resets among them, and nothing moved
     in a container."""
     try:
@@ -115,7 +115,7 @@ def copies(make: Callable[[], Env], steps: int = 256) -> bool:
 
 
 def repeats(make: Callable[[], Env], steps: int = 256) -> bool:
-    """Whether the environment does the same again from one seed: what a replay rests on."""
+    """Whether the environment repeats itself from one seed, as a replay requires."""
     return _same_after_restore(lambda: Recorder(make()), steps)
 
 
@@ -150,7 +150,7 @@ def _same_after_restore(make: Callable[[], Env], steps: int) -> bool:
 
 
 def _wander(env: Env, seen: Any) -> Any:
-    """Five random steps from `seen`, or a reset where the episode ends before; what is seen then."""
+    """Take five random steps from `seen`, or reset where the episode ends before; returns the last observation."""
     for _ in range(5):
         seen, _, terminated, truncated, _ = env.step(_any_action(env, seen))
         if terminated or truncated:
@@ -159,7 +159,7 @@ def _wander(env: Env, seen: Any) -> Any:
 
 
 def _any_action(env: Env, seen: Any) -> Any:
-    """A random action, of those that an `action_mask` among what is seen allows."""
+    """A random action, of those that an `action_mask` in the observation allows."""
     mask = seen.get(MASK) if isinstance(seen, Mapping) else None
     if mask is None:
         return env.action_space.sample()
@@ -186,7 +186,7 @@ def _layers(env: Env) -> Iterator[Any]:
 
 
 def _containers(env: Env) -> list[str]:
-    """What stands in the containers, which a copy leaves out."""
+    """The objects in containers, which a copy leaves out."""
     return [repr(v) for e in _layers(env) for k, v in sorted(vars(e).items()) if isinstance(v, _CONTAINERS)]
 
 

@@ -1,4 +1,4 @@
-"""What the tasks share: sources of problems, seeded streams, and the split by content.
+"""Shared by the tasks: sources of problems, seeded streams, and the split by content.
 
 Left out: shuffling (a curriculum's) and anything that remembers. A problem is a function of (seed, split, index), so
 nothing here needs saving. Whether a problem is held out is a function of its content alone: no seed, no order and no
@@ -66,7 +66,7 @@ class Generated:
 
 @dataclass(frozen=True, eq=False)
 class Listed:
-    """Problems that are all there already."""
+    """Problems from a list."""
 
     problems: Sequence[Problem]
 
@@ -95,7 +95,7 @@ def check_sizes(task: str, test_fraction: float, test_size: int = 1) -> None:
 
 
 def held_out(content: str, fraction: float) -> bool:
-    """Whether the problem with this content belongs to the test split, of which `fraction` of all contents are."""
+    """Whether the problem with this content belongs to the test split, which holds `fraction` of all contents."""
     return code("held out", content) < fraction * 2.0**63
 
 
@@ -142,7 +142,7 @@ class Splits:
 
 
 def acted(steps: Sequence[Step]) -> Step:
-    """The last step in which something was decided."""
+    """The last step that holds a decision."""
     for step in reversed(steps):
         if step.action is not None:
             return step
@@ -150,7 +150,7 @@ def acted(steps: Sequence[Step]) -> Step:
 
 
 def answer_text(steps: Sequence[Step]) -> str:
-    """What the role that acted last said in these steps, decoded; without the line end that may close it."""
+    """The decoded text of the role that acted last in these steps, without a closing line end."""
     role, parts = acted(steps).role, []
     for step in steps:
         if step.action is None or step.role != role:

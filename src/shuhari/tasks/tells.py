@@ -1,4 +1,4 @@
-"""What a Gymnasium environment tells beside its reward: further rewards, facts, and the action that was executed.
+"""Extra outputs of a Gymnasium environment beside its reward: further rewards, facts, and the executed action.
 
 They stand in the `info` of a step, or in a reward of several entries. A wrapper puts them under one key, as arrays of
 fixed shapes, so that lanes can write them straight into columns, from worker processes too.
@@ -44,12 +44,12 @@ class Teller(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def column_of(name: str, how: str) -> str:
-    """The column that is told under this name."""
+    """The column of the extra output with this name."""
     return EXECUTED if how == "action" else f"reward/{name}" if how in ("reward", "final") else name
 
 
 def layout_of(env: Env, tells: Mapping[str, str], rewards: tuple[str, ...], whose: str) -> dict[str, Array]:
-    """column -> what stands there where nothing is told: 0 of a reward, NaN (-1 of integers) of other numbers; found
+    """column -> its fill value where nothing is reported: 0 of a reward, NaN (-1 of integers) of other numbers; found
     out in an episode of random actions. ValueError for a name that never comes up, and for a reward that has not the
     entries that `rewards` names."""
     for name, how in tells.items():

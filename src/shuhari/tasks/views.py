@@ -1,4 +1,4 @@
-"""What a Gymnasium environment shows its models: the spaces that they read, action masks, entries kept and frames
+"""Observations of a Gymnasium environment as models get them: spaces, action masks, selected entries and frames
 stacked, wrappers of the user's.
 
 A nested Dict becomes a flat one, its keys joined by "/". Where an environment tells the actions that are allowed in
@@ -92,7 +92,7 @@ def _flat(tree: Any, nested: Any, at: str = "") -> Iterable[tuple[str, Any]]:
 
 
 def stored(space: spaces.Space[Any]) -> Any:
-    """The number type in which observations are kept: float32; bytes as they are; int64 for other integers, since
+    """The number type in which observations are stored: float32; bytes as they are; int64 for other integers, since
     one-dimensional int32 arrays are token ids."""
     dtype = np.dtype(space.dtype or np.float32)
     if dtype.itemsize == 1:
@@ -110,7 +110,7 @@ def observed(observation: Any, space: spaces.Space[Any]) -> Any:
 
 
 def acted_as(action: Any, space: spaces.Space[Any]) -> int | Array:
-    """A decision as the environment takes it: a Box's within its bounds. ValueError for another shape, or for a choice
+    """A decision in the environment's format: a Box's within its bounds. ValueError for another shape, or for a choice
     that there is not."""
     if isinstance(space, spaces.Discrete):
         index, start = int(np.asarray(action).item()), int(space.start)
@@ -171,7 +171,7 @@ def wrapped(env: Env, wrappers: Sequence[str | Mapping[str, Any]], keep: Sequenc
 
 
 def check_spaces(path: str, env: Env) -> None:
-    """ValueError for a space that no model here reads or fills, with the wrapper that helps."""
+    """Raise ValueError for a space that no model here supports, naming the wrapper that helps."""
     seen, does = env.observation_space, env.action_space
     for key, part in _flat(seen, lambda s: isinstance(s, spaces.Dict) and len(s)):
         if not isinstance(part, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):

@@ -1,4 +1,4 @@
-"""Whether two runs are the same: all that a run leaves behind, and where two of them differ."""
+"""Compare two runs: everything that a run writes, and where two of them differ."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shuhari.store.rollouts import unpack
 
 
 def contents(path: Path) -> dict[str, Any]:
-    """All that a run leaves behind, but for times: its last checkpoint, the metrics and rollouts of every step, and its
+    """Everything that a run writes, except times: its last checkpoint, the metrics and rollouts of every step, and its
     summary. Two runs are the same if `differences` finds nothing between these."""
     run = Run(path)
     with closing(sqlite3.connect(path / "run.sqlite")) as db:

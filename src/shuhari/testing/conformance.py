@@ -1,4 +1,4 @@
-"""The suite that components pass at their port, on the calls that a run makes of them.
+"""The conformance suite of components: check each call that a run makes of them against its port.
 
 `check_recipe` runs a recipe for a few steps and looks at every call of every transform, objective, reward, rollout,
 curriculum, buffer and metric in it; then it stops a second run half-way, resumes it, and compares the two bit by bit.
@@ -43,7 +43,7 @@ def _require(holds: object, who: object, told: str) -> None:
 
 
 def check_transform(transform: Any, batch: Batch, ctx: Any) -> Batch:
-    """Call a transform and look at what it did; its result.
+    """Call a transform and check its effect; returns its result.
 
     It returns a batch of the same rows in the same order, leaves the batch that it was given as it was, draws from no
     global generator, and does the same again from the same state."""
@@ -51,7 +51,7 @@ def check_transform(transform: Any, batch: Batch, ctx: Any) -> Batch:
 
 
 def check_objective(objective: Any, batch: Batch, ctx: Any) -> tuple[Tensor, Info]:
-    """Call an objective and look at what it did; its (loss, info).
+    """Call an objective and check its effect; returns its (loss, info).
 
     The loss is [B, K], [B] or [P], a number only where the objective says that it couples the batch; it is finite
     where something was decided; a half of the rows has that half of the losses, unless rows are coupled; it draws from
@@ -65,7 +65,7 @@ def check_reward(reward: Any, group: Sequence[Trajectory], ctx: Any) -> list[Map
 
 
 def check_metric(metric: Any, ctx: Any) -> Mapping[str, float]:
-    """Ask a metric and look at what it did; its numbers.
+    """Call a metric and check its effect; returns its numbers.
 
     They are numbers by name, the same when it is asked again; it leaves all models as they were, and draws from no
     global generator."""
@@ -174,7 +174,7 @@ def _draw(self: Any, call: Callable[..., Any], ctx: Any) -> Iterator[Batch]:
 
 @contextmanager
 def watched(run: Run) -> Iterator[None]:
-    """While this holds, every call of a component of the run is looked at."""
+    """A context manager in which every call of a component of the run is checked."""
     with ExitStack() as held:
         for component, name, check in _ports(run):
             held.enter_context(patch.object(component, name, _checked(getattr(component, name), check)))
@@ -234,7 +234,7 @@ def check_recipe(recipe: Recipe | str | Path, path: Path, *, steps: int = 2) -> 
 
 
 def _twice(self: Any, call: Callable[[], Any], ctx: Any) -> tuple[Any, Any]:
-    """What a call gives, and what it gives again from the same state. ConformanceError where it draws from a global
+    """Call twice from the same state; returns both results. ConformanceError where it draws from a global
     generator."""
     before, generators = _memory(self, ctx), _generators()
     found = call()
@@ -247,7 +247,7 @@ def _twice(self: Any, call: Callable[[], Any], ctx: Any) -> tuple[Any, Any]:
 
 
 def _quietly(self: Any, call: Callable[[], Any], ctx: Any) -> Any:
-    """A call that leaves no trace in the run and in the component."""
+    """Call without changing the run or the component."""
     before, problems, tell = _memory(self, ctx), list(ctx.problems), ctx.tell
     ctx.tell = lambda event: None
     try:
@@ -259,7 +259,7 @@ def _quietly(self: Any, call: Callable[[], Any], ctx: Any) -> Any:
 
 
 def _memory(self: Any, ctx: Any) -> dict[str, Any]:
-    """What a call may change: the state of the component, the ledger, and the statistics that models keep."""
+    """The state that a call may change: the state of the component, the ledger, and the statistics that models keep."""
     models = {role: {k: v.clone() for k, v in m.module.state_dict().items()} for role, m in ctx.models.items()}
     return {"state": copy.deepcopy(ability(self, "state")), "ledger": dict(ctx.ledger), "models": models}
 

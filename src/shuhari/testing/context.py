@@ -1,4 +1,4 @@
-"""What a component is given in a test: the context of a run that is not there, and an engine that answers by a script.
+"""Fakes for tests of components: a run's context without a run, and an engine with scripted answers.
 
 The context is the one that runs use, with nothing behind it; so a test sees what a run would do.
 
@@ -50,7 +50,7 @@ class ScriptedEngine:
         return {name: np.atleast_1d(np.asarray(self.scores[name](context, action), np.float32)) for name in names}
 
     def sync(self, models: Mapping[str, Model], version: int) -> None:
-        """Remember that the weights have moved."""
+        """Record that the weights have changed."""
         self.versions.append(version)
 
     def _next(self, role: str, context: Any) -> Trace:

@@ -19,7 +19,7 @@ BUDGETS = ("tokens", "decisions", "env_steps", "updates", "seconds")
 
 def shrink(recipe: Recipe, steps: int = 2, **settings: Any) -> Recipe:
     """The recipe with models of 16 units and one layer, batches of a few, at most four samples a problem, no workers,
-    and `steps` steps a stage, evaluated at the last. What a text is worth also hangs on its length being odd, for
+    and `steps` steps a stage, evaluated at the last. The reward of a text also depends on its length being odd, for
     models as small as these are never right. `settings`: dotted keys that are laid over it, with `__` for a dot."""
     tree: dict[str, Any] = deepcopy(dict(recipe.tree))
     _shrink(tree, steps, top=True)

@@ -1,1 +1,1 @@
-"""What a person asks for beside training: pictures, exports, times and the machine. Nothing that trains imports it."""
+"""Tools beside training: plots, exports, profiles and machine reports. No training code imports them."""

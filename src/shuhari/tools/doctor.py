@@ -1,4 +1,4 @@
-"""What a bug report needs to say about a machine: versions, cores, threads, speed of a matrix product, the sandbox.
+"""Facts about a machine for bug reports: versions, cores, threads, speed of a matrix product, the sandbox.
 
 Nothing is read that names a user or a host. Takes about two seconds, most of them for importing torch.
 """

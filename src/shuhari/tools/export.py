@@ -1,4 +1,4 @@
-"""A trained model out of its run: a Hugging Face directory, LoRA adapters for peft, or a controller's weights.
+"""Export the trained model of a run: a Hugging Face directory, LoRA adapters for peft, or a controller's weights.
 
 A directory is written whole or not at all: it is made beside its place and renamed. Left out: optimisers and all else
 that going on takes (`--init` starts another run from a run's weights).

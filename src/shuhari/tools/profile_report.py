@@ -1,4 +1,4 @@
-"""A run with its profile: what `train --profile` drives, the numbers that it writes, and their table.
+"""Profile a run (`train --profile`): the loop, the numbers that it writes, and their table.
 
 A profile covers the steps that this process made: a resumed run begins another, and says from which step.
 """
@@ -26,7 +26,7 @@ BUDGET = 0.8  # seconds for that
 
 
 def profiled(recipe: Recipe, path: Path, **start: Any) -> Iterator[Info]:
-    """As `run.train`; at its end, however it comes, `profile.json` and `trace.json` are written into `path`."""
+    """Train as `run.train`; at its end, also after an error, write `profile.json` and `trace.json` into `path`."""
     from shuhari.loop.run import loop, open_run
 
     run = open_run(recipe, path, **start)
@@ -163,7 +163,7 @@ def rows(told: Mapping[str, Any]) -> list[tuple[str, Any, Any, Any, Any, Any]]:
 
 
 def lines(told: Mapping[str, Any]) -> list[str]:
-    """What stands around the table, in words."""
+    """The text around the table."""
     first, last = told["first_step"], told["last_step"]
     of = f"steps {first} to {last}" + (" (since the run was resumed)" if told["resumed"] else "")
     out = [f"profile of {of}: {told['seconds']:.4g} s in steps"]
@@ -182,7 +182,7 @@ def lines(told: Mapping[str, Any]) -> list[str]:
 
 
 def _innermost(path: str) -> str:
-    """The phase of RATES that a path is in: what is sampled in the pauses of an update is sampled."""
+    """The innermost phase of RATES that a path is in: sampling in the pauses of an update counts as sampling."""
     return next((part for part in reversed(path.split("/")) if part in RATES.values()), "")
 
 

@@ -94,7 +94,7 @@ class Causal:
 
     @property
     def offers(self) -> frozenset[str]:
-        """The methods of its distribution."""
+        """The names of the methods that its distribution has."""
         if self.after:
             return frozenset({"value"})
         return frozenset(dir(TokenDist)) - (frozenset() if self.value_head else {"value", "after"})
@@ -128,12 +128,12 @@ class Causal:
 
     @property
     def limit(self) -> int:
-        """The longest row that it reads, in tokens."""
+        """The longest row that it can process, in tokens."""
         return self.module.limit
 
     @property
     def packs(self) -> bool:
-        """Whether it runs rows without padding, so that a micro-batch is counted in tokens that there are."""
+        """Whether it runs rows without padding, so that a micro-batch is sized by its real tokens."""
         return self.module.lean is not None
 
     def encode(self, prompt: Payload) -> Array:
@@ -147,11 +147,11 @@ class Causal:
     # ---------------------------------------------------------------- decisions
 
     def __call__(self, batch: Batch) -> Any:
-        """One forward, as a TokenDist: what is asked of it is computed at the decisions only. With `after` Values."""
+        """One forward pass, as a lazy TokenDist, computed at the decisions only. With `after` Values."""
         return Values(self._behind(batch)) if self.after else self._dist(batch)
 
     def _behind(self, batch: Batch) -> torch.Tensor:
-        """[B, K] (or [B, K, n]) the value of the state behind each decision."""
+        """[B, K] (or [B, K, n]) the value of the state after each decision."""
         more = torch.zeros(len(batch), 1, dtype=torch.long)  # before one position more is behind the last
         action = torch.cat([batch["action"], more.to(batch["action"].dtype)], 1)
         behind = batch.put({"action": action, "mask": torch.cat([more.bool(), batch["mask"]], 1)})
@@ -190,7 +190,7 @@ class Causal:
         )
 
     def sample(self, contexts: Sequence[Array], sampling: Sampling, *, noise: Noise) -> list[Trace]:
-        """One trace a context, as it is continued until its end token, a stop string, `max_new` tokens or the longest
+        """Generate one trace for each context, until its end token, a stop string, `max_new` tokens or the longest
         row that the model reads. An end token is a decision, `module.never` none; for `info` see `Row.trace`. Raises
         ValueError for settings that it cannot honour, NoRoom for a context that is empty or fills the model."""
         row_keys = noise.keys
@@ -221,7 +221,7 @@ class Causal:
         return stop_strings(strings, self.text.stops(strings), self.text.decode)
 
     def save(self, directory: str | Path, *, dtype: str = "", shard: str = pretrained.SHARD) -> None:
-        """As a Hugging Face directory: configuration, safetensors, tokenizer; the value head beside them. Adapters are
+        """Save a Hugging Face directory: configuration, safetensors, tokenizer; and the value head. Adapters are
         merged into the weights. `dtype`: float32 (the default), bfloat16 or float16; `shard`: the largest file."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -233,12 +233,12 @@ class Causal:
             save_file({k: v.contiguous() for k, v in self.module.value.state_dict().items()}, str(directory / VALUE))
 
     def save_adapters(self, directory: str | Path, base: str) -> None:
-        """The adapters alone, as peft reads them upon the model of the directory `base`, and the tokenizer."""
+        """Save the adapters alone, in peft's format for the base model in the directory `base`, and the tokenizer."""
         save_adapters(self.module.lm, Path(directory), base)
         self.text.save(str(directory))
 
     def save_base(self, directory: str | Path) -> None:
-        """What lies under the adapters, as `save` writes a model."""
+        """Save the base model without its adapters, in the format of `save`."""
         pretrained.save(merged(self.module.lm, without=True), self.text, directory)
 
     def renamed(self, weights: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:

@@ -1,4 +1,4 @@
-"""One decision of each row from its logits, and the strings that end a text.
+"""Sample one token of each row from its logits, and detect stop strings.
 
 Left out: beams, penalties for repetition. What is drawn is a function of the row's logits and its number u alone.
 

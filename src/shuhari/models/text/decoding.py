@@ -1,4 +1,4 @@
-"""Continuous batching: rows wait, enter a slot as one falls free, say a token at each step, and leave when done.
+"""Continuous batching: queued rows enter free slots, generate one token a step, and leave when finished.
 
 A prompt is read once for all rows that begin with it, a chunk at a time, and kept as long as one of them waits. Rows of
 different settings share a forward. New weights may come at any token: what the rows have said is then read again. Left
@@ -28,7 +28,7 @@ from shuhari.models.text.slots import Prefix, Slots, read, width
 
 @dataclass(frozen=True, eq=False)
 class _Waiting:
-    """A row that waits, the tokens that it begins with, and the names of that prefix and of the one before it."""
+    """A queued row, its initial tokens, and the keys of that prefix and of the one before it."""
 
     row: Row
     ids: Array
@@ -80,12 +80,12 @@ class Decoder:
 
     @property
     def rows(self) -> list[Row]:
-        """All that are in flight, in their order, with what they have said so far."""
+        """All rows in flight, in order, with the tokens generated so far."""
         running = [self._lanes.harvest(lane, self.version) for lane in self._lanes.taken]
         return sorted([*running, *(w.row for w in self._waiting)], key=lambda row: row.order)
 
     def add(self, rows: Iterable[Row]) -> None:
-        """These rows wait for a slot. Raises NoRoom for a context that is empty or fills the model, ValueError for
+        """Queue these rows. Raises NoRoom for a context that is empty or fills the model, ValueError for
         settings that cannot be honoured and for a row that has said all that it may; then none is added."""
         rows = list(rows)
         for row in rows:
@@ -94,7 +94,7 @@ class Decoder:
             self._waiting.append(self._wait(row))
 
     def remove(self, rows: Iterable[Row]) -> None:
-        """Rows in flight are forgotten, with what they have said until now in them."""
+        """Drop rows in flight; they hold the tokens generated so far."""
         gone = {id(row) for row in rows}
         self._leave([lane for lane in self._cache.lanes.tolist() if id(self._lanes.rows[lane]) in gone])
         for w in self._waiting:
@@ -103,13 +103,13 @@ class Decoder:
         self._waiting = deque(w for w in self._waiting if id(w.row) not in gone)
 
     def clear(self) -> None:
-        """All rows in flight are forgotten, also after a step that raised. Weights stay."""
+        """Drop all rows in flight, also after a step that raised. Weights stay."""
         for holder in (self._waiting, self._prefixes, self._wanted, self._cache, self._lanes):
             holder.clear()
 
     @torch.no_grad()
     def refresh(self, version: int) -> None:
-        """From now on with the weights as they are now, named `version`. Rows in flight keep what they have said. All
+        """Use the current weights, named `version`, from now on. Rows in flight keep their tokens. All
         of it is read again, so that what follows is a function of these rows and weights alone."""
         rows = self.rows
         self.clear()
@@ -146,7 +146,7 @@ class Decoder:
                     self._prefixes.pop(name, None)
 
     def _leave(self, lanes: Sequence[int]) -> list[Row]:
-        """The rows of these lanes, which they leave, with what they have said."""
+        """Remove the rows of these lanes and return them, with the tokens generated."""
         rows = [self._lanes.harvest(lane, self.version) for lane in lanes]
         for lane in lanes:
             self._lanes.leave(lane)
@@ -157,7 +157,7 @@ class Decoder:
 
     @torch.no_grad()
     def step(self) -> list[Row]:
-        """One token of every row that runs, and of those that enter now. The rows that it finishes, which leave."""
+        """Admit queued rows and generate one token of every running row; returns the finished rows, which leave."""
         if self._weights is None:
             self.refresh(self.version)
         self._widen()
@@ -182,7 +182,7 @@ class Decoder:
         return self._leave(done.nonzero()[0].tolist())
 
     def _widen(self) -> None:
-        """Make room for a token of each row; where the budget has none, the row that came last waits again."""
+        """Make room for a token of each row; where the budget has none, the latest row is queued again."""
         self._cache.widen()
         while self._used > self.budget and len(running := self._cache.lanes) > 1:
             (row,) = self._leave([self._lanes.latest(running)])
@@ -193,7 +193,7 @@ class Decoder:
         return self._cache.used + sum(len(p.ids) for p in self._prefixes.values())
 
     def _enter(self) -> list[tuple[_Waiting, Prefix]]:
-        """The rows that may enter now, in order, each with its prefix, which has been read."""
+        """The rows that may enter now, in order, each with its prefix, which is prefilled."""
         front = list(islice(self._waiting, len(self._lanes.free)))
         if not front:
             return []
@@ -219,7 +219,7 @@ class Decoder:
         return entering
 
     def _affordable(self, front: list[_Waiting]) -> list[_Waiting]:
-        """As many of them as the budget has room for, and one where nothing runs."""
+        """The first of them that the budget has room for; at least one where nothing runs."""
         kept = {name for w in front for name in (w.name, w.base)}
         if self.budget < 1 << 62:  # other prefixes are read again when it is their turn
             self._prefixes = {name: p for name, p in self._prefixes.items() if name in kept}

@@ -32,7 +32,7 @@ CLOSE = 1e-3  # how far the logits may be from the model's own, as a share of th
 
 
 class Unknown(ValueError):
-    """A model that the lean forward does not know, and why."""
+    """A model that the lean forward does not support, and why."""
 
 
 class Linear(NamedTuple):
@@ -59,7 +59,7 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """All that a forward reads."""
+    """The weights of a whole model."""
 
     tokens: Tensor  # [V, D]
     places: Tensor | None  # [positions, D]
@@ -265,7 +265,7 @@ def close(dtype: torch.dtype) -> float:
 
 
 def shaping(config: Any) -> tuple[float, float | None]:
-    """What a model does with its logits, for `capped`: by how much it multiplies them, and its cap."""
+    """The model's logit scaling and soft cap, as arguments of `capped`."""
     stretch = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
     return stretch, getattr(config, "final_logit_softcapping", None)
 
@@ -336,7 +336,7 @@ def _still(rotary: Any, width: int) -> None:
 
 
 def _activation(module: Any) -> Callable[[Tensor], Tensor]:
-    """The quickest function that is this module; any other is called as it is."""
+    """The fastest equivalent function of an activation module; an unknown module itself."""
     name = type(module).__name__
     if name == "NewGELUActivation":
         return partial(F.gelu, approximate="tanh")

@@ -77,7 +77,7 @@ def merged(lm: Any, *, without: bool = False) -> Any:
 
 
 def save_adapters(lm: Any, directory: Path, base: str) -> None:
-    """Write what `PeftModel.from_pretrained` reads upon the model of the directory `base`."""
+    """Write adapters that `PeftModel.from_pretrained` loads on top of the model in the directory `base`."""
     directory.mkdir(parents=True, exist_ok=True)
     from safetensors.torch import save_file
 

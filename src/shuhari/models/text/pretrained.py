@@ -1,5 +1,5 @@
-"""Hugging Face directories of causal language models: what is read, what is written, and what is refused, before the
-first step and with what to do.
+"""Load and save Hugging Face directories of causal language models, with checks that run before
+the first step, whose errors say what to do.
 
 Left out: quantised weights, pickles, and code that comes with weights, which is never run. Weights are read as float32.
 
@@ -159,7 +159,7 @@ def _check_config(place: Path) -> None:
 
 
 def _instead(place: Path) -> str:
-    """What a directory without config.json seems to be."""
+    """Guess what a directory without config.json is, for an error message."""
     if (place / "run.sqlite").is_file():
         return f" (it is a run: start from it by `--init {place}`, or give what `shuhari export {place} DIR` writes)"
     if any(place.glob("*.gguf")):
@@ -171,7 +171,7 @@ def _instead(place: Path) -> str:
 
 
 def _check_weights(place: Path, name: str) -> None:
-    """That the files `name`.safetensors, whole or in shards, are there."""
+    """Check that the files `name`.safetensors, whole or in shards, exist."""
     index = place / f"{name}.safetensors.index.json"
     if index.is_file():
         files = sorted(set(_json(index).get("weight_map", {}).values()))

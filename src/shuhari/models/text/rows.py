@@ -1,4 +1,4 @@
-"""Rows that are continued, and the arrays in which those that run keep what they have said and draw what follows.
+"""Rows of text being generated, and the arrays that hold the tokens of running rows and sample the next ones.
 
 Left out: who runs when (`decoding.py`), keys and values (`slots.py`).
 
@@ -33,7 +33,7 @@ class NoRoom(ValueError):
 
 
 class Network(Protocol):
-    """What sampling asks of a model. `limit`: the longest row that it reads; `never` [m]: ids that are no decision."""
+    """The sampler's view of a model. `limit`: the longest row that it reads; `never` [m]: ids that are no decision."""
 
     limit: int
     vocabulary: int
@@ -56,7 +56,7 @@ def refuse(sampling: Sampling, vocabulary: int, never: Tensor) -> None:
 
 @dataclass(eq=False)
 class Row:
-    """One text to be continued. `key` (uint64) names its noise: decision i reads number i. `order`: sorts rows where
+    """One text to be generated. `key` (uint64) names its noise: decision i reads number i. `order`: sorts rows where
     they are all read again; unique among rows in flight.
 
     A row may begin with `tokens` that it has said before, with their `logp` and the `version` of the weights of each
@@ -78,7 +78,7 @@ class Row:
     ended: bool = False
 
     def trace(self) -> Trace:
-        """What it said: action, logp, version [K]. info: `ended` (False: cut by a limit, or not done), and, where asked
+        """Its trace: action, logp, version [K]. info: `ended` (False: cut by a limit, or not done), and, where asked
         for, `support`, `ban`, `top`, `top_logp` [K, ...] (what `TokenDist` needs to score it as it was sampled); ids
         beyond what exists are -1."""
         info: dict[str, Any] = {"ended": self.ended}
@@ -94,7 +94,7 @@ class Row:
 
 
 def note(rows: Sequence[Row | None], choice: Choice) -> None:
-    """Write down what was asked for beside a decision of each row; None: of this one it is not wanted."""
+    """Record the extra values requested with a decision of each row; None: not requested for this one."""
     asked: list[tuple[str, Tensor]] = []
     if choice.support is not None:
         asked.append(("support", choice.support.int()))
@@ -115,7 +115,7 @@ def _even(rows: Sequence[Array], fill: float) -> Array:
 
 
 class Lanes:
-    """Lanes 0 to n - 1, in each of which a row may run; `ends` are the end tokens, `never` ids that are no decision,
+    """Lanes 0 to n - 1, each for one running row; `ends` are the end tokens, `never` ids that are no decision,
     `stops` makes the test for stop strings."""
 
     def __init__(
@@ -129,7 +129,7 @@ class Lanes:
         self.clear()
 
     def clear(self) -> None:
-        """All lanes are free."""
+        """Free all lanes."""
         n = len(self._key)
         self.free = list(range(n))[::-1]
         self.rows: list[Any] = [None] * n  # the row of each lane
@@ -142,7 +142,7 @@ class Lanes:
         return [lane for lane, row in enumerate(self.rows) if row is not None]
 
     def seat(self, row: Row, most: int) -> int:
-        """The lane in which a row runs from now on, until it has said `most` tokens."""
+        """Assign a row to a free lane, until it has `most` tokens; returns the lane."""
         lane, k = self.free.pop(), len(row.tokens)
         self.rows[lane], self._key[lane], self._setting[lane] = row, row.key, self.kind(row.sampling)
         self._said[lane], self._limit[lane], self._least[lane] = k, most, row.least
@@ -152,7 +152,7 @@ class Lanes:
         return lane
 
     def harvest(self, lane: int, version: int) -> Row:
-        """The row of a lane, with all that it has said, what is new by weights of this version."""
+        """The row of a lane with all its tokens; the new ones are stamped with this version of the weights."""
         row: Row = self.rows[lane]
         k = int(self._said[lane])
         row.tokens, row.logp = self._tokens[lane, :k].copy(), self._logp[lane, :k].copy()
@@ -160,7 +160,7 @@ class Lanes:
         return row
 
     def leave(self, lane: int) -> None:
-        """A lane is free."""
+        """Free a lane."""
         self.rows[lane] = None
         self.free.append(lane)
 
@@ -180,7 +180,7 @@ class Lanes:
         return kind
 
     def last(self, lanes: Array) -> Tensor:
-        """[b] the token that each row said last."""
+        """[b] the last token of each row."""
         return torch.from_numpy(self._tokens[lanes, self._said[lanes] - 1].astype(np.int64))
 
     def decide(self, lanes: Array, fresh: Array, logits: Tensor) -> Array:
@@ -221,7 +221,7 @@ class Lanes:
             self._tokens, self._logp = np.pad(self._tokens, more), np.pad(self._logp, more)
 
     def _note(self, choice: Choice, lanes: Array, said: Array) -> Array:
-        """Write down what was decided: [b] whether it was an end token."""
+        """Record the sampled tokens; returns [b] whether each was an end token."""
         ids = choice.ids.cpu().numpy()
         self._tokens[lanes, said], self._logp[lanes, said] = ids, choice.logp.cpu().numpy()
         self._said[lanes] += 1
@@ -241,14 +241,14 @@ class Lanes:
         return out
 
     def _last(self, lanes: Array, n: int) -> Array:
-        """[b, n] the last tokens that rows have said; -1 before the first."""
+        """[b, n] the last n tokens of each row; -1 before the first."""
         at = self._said[lanes, None] - n + np.arange(n)
         out: Array = np.where(at < 0, -1, self._tokens[lanes[:, None], at.clip(min=0)])
         return out
 
 
 def _temperature(sampling: Sampling, said: Array, device: torch.device) -> float | Tensor:
-    """The temperature of rows that have said so many tokens [b]: one number, or [b, 1]."""
+    """The temperature of rows with so many generated tokens [b]: one number, or [b, 1]."""
     if isinstance(sampling.temperature, Ramp):
         return torch.from_numpy(np.asarray(sampling.temperature(said), np.float32))[:, None].to(device)
     return float(sampling.temperature)

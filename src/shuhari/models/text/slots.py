@@ -1,4 +1,4 @@
-"""The keys and values of rows that are being continued, each row in a slot of its own; and of prompts being read.
+"""The key-value cache of rows being generated, one slot for each row, and of prompts being prefilled.
 
 Rows of like length lie together in pools of one width, so that a long row does not make short ones attend over
 columns that they lack. A row that outgrows its pool moves to the next, twice as wide; a place that falls empty is
@@ -40,7 +40,7 @@ class Prefix:
     hidden: Tensor | None = None
 
     def unread(self) -> list[Prefix]:
-        """What there is to read for it, in order; empty where it has been read."""
+        """The prefixes still to be prefilled for this one, in order; empty where it is complete."""
         if self.hidden is not None:
             return []
         return [*(self.base.unread() if self.base else ()), self]
@@ -66,7 +66,7 @@ class Memory:
         return torch.empty(room, dtype=self.dtype)[:size].view(shape)
 
     def give(self, x: Tensor) -> None:
-        """`take` gave it, and nothing reads it any more."""
+        """Return a tensor that `take` gave, for reuse."""
         size = x.untyped_storage().nbytes()
         if self.device.type == "cpu" and 0 < size <= KEEP:
             self._spare = sorted([*self._spare, x.as_strided((size // x.element_size(),), (1,))], key=len)
@@ -92,7 +92,7 @@ class Pool:
         return self.kv.shape[4]
 
     def resize(self, room: int, T: int) -> None:
-        """Make place for `room` rows of T tokens; those that are here stay."""
+        """Allocate space for `room` rows of T tokens and keep the present ones."""
         old, n, t = self.kv, self.count, self.columns
         self.kv = kv = self.memory.take((*old.shape[:2], room, old.shape[3], T, old.shape[5]))
         kv[:, :, :n, :, :t] = old[:, :, :n]
@@ -102,7 +102,7 @@ class Pool:
         self.lanes = np.pad(self.lanes[:n], (0, room - n))
 
     def reserve(self, more: int, tokens: int) -> None:
-        """Make sure that there is place for `more` rows, and for so many tokens in each."""
+        """Ensure space for `more` rows, and for so many tokens in each."""
         step = max(STEP, self.width // 8)
         room, T = len(self.lanes), max(self.columns, 2 * STEP, -(-tokens // step) * step)
         if self.count + more > room:
@@ -111,7 +111,7 @@ class Pool:
             self.resize(room, T)
 
     def add(self, lanes: Array, kv: Tensor) -> None:
-        """Rows with keys and values kv [2, L, rows or 1, G, P, d], P < width."""
+        """Add rows with keys and values kv [2, L, rows or 1, G, P, d], P < width."""
         P = kv.shape[4]
         self.reserve(len(lanes), P + 1)
         a, z = self.count, self.count + len(lanes)
@@ -121,7 +121,7 @@ class Pool:
         self.count = z
 
     def drop(self, places: Array) -> None:
-        """Take the rows at `places` out; the last rows fill the gaps."""
+        """Remove the rows at `places`; the last rows fill the gaps."""
         left = self.count - len(places)
         last = np.setdiff1d(np.arange(left, self.count), places)
         for to, at in zip(places[places < left].tolist(), last.tolist(), strict=True):
@@ -134,7 +134,7 @@ class Pool:
             self.resize(2 * left, self.columns)
 
     def clear(self) -> None:
-        """No rows, and no memory."""
+        """Remove all rows and release the memory."""
         self.memory.give(self.kv)
         self.kv = self.kv[:, :, :0, :, :0].clone()  # shares nothing with what was given
         self.count, self.lanes, self.layers = 0, self.lanes[:0], []
@@ -165,7 +165,7 @@ class Slots:
         self.clear()
 
     def clear(self) -> None:
-        """Nothing is read."""
+        """Reset: no lane holds a row."""
         for pool in self.pools:
             pool.clear()
         self.pools = []
@@ -183,13 +183,13 @@ class Slots:
         return sum(p.count * p.width for p in self.pools)
 
     def new(self, ids: Array, base: Prefix | None = None) -> Prefix:
-        """A prefix, of which nothing is read."""
+        """Create a prefix of which nothing is prefilled yet."""
         lean = self.lean
         kv = torch.empty(2, lean.layers, lean.kv_heads, len(ids), lean.width, device=self.device, dtype=self.dtype)
         return Prefix(ids, kv, base)
 
     def enter(self, seats: Mapping[Prefix, Sequence[int]]) -> None:
-        """Lanes go on from prefixes that have been read, each with keys of its own."""
+        """Start lanes from prefilled prefixes, each with a copy of their keys."""
         pools = {prefix: self._pool(width(len(prefix.ids) + 1)) for prefix in seats}
         for pool in self.pools:
             here = {prefix: len(lanes) for prefix, lanes in seats.items() if pools[prefix] is pool}
@@ -200,7 +200,7 @@ class Slots:
             self.length[lanes] = len(prefix.ids)
 
     def leave(self, lanes: Array) -> None:
-        """These lanes are free."""
+        """Free these lanes."""
         for pool in self.pools:
             places = np.isin(pool.lanes[: pool.count], lanes).nonzero()[0]
             if len(places):

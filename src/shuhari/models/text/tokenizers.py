@@ -1,4 +1,4 @@
-"""Text to token ids and back: any Hugging Face fast tokenizer, and two made here, of characters and of byte pairs.
+"""Text to token ids and back: any Hugging Face fast tokenizer, and two built here, over characters and byte pairs.
 
 Left out: byte offsets, truncation, padding (models pad). Characters take a path of their own, a table lookup, since
 small models read and write short texts very often. Token ids are one-dimensional int32 arrays.
@@ -79,7 +79,7 @@ class Tokenizer:
         return str(self.hf.decode(tokens, skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def render(self, messages: Sequence[Mapping[str, Any]]) -> str:
-        """Messages as one string that ends where the assistant speaks: the tokenizer's chat template, else plain lines
+        """Messages as one string that ends where the reply begins: the tokenizer's chat template, else plain lines
         `role: content` and `assistant:`."""
         if getattr(self.hf, "chat_template", None):
             from jinja2 import TemplateError

@@ -1,4 +1,4 @@
-"""The decisions of a batch over a vocabulary: a lazy distribution that never keeps [B, K, V] whole.
+"""The distribution of a batch's tokens over a vocabulary, computed lazily: [B, K, V] is never held whole.
 
 Axes: `B` rows, `K` positions, `N` = B * K flattened, `m` hidden states, `n` decisions of a chunk, `D` hidden, `V`
 vocabulary, `S` kept ids.

@@ -1,1 +1,1 @@
-"""Lanes of environments that are stepped together, here or in worker processes."""
+"""Vectorised environments, stepped together in this process or in workers."""

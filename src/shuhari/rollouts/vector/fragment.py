@@ -1,4 +1,4 @@
-"""What lanes write in while they are stepped, and how the rows of its steps become columns.
+"""The arrays of one rollout fragment, and how their rows become batch columns.
 
 Axes: `N` lanes, `T` steps, `B` = (T + 1) * N rows.
 """
@@ -22,7 +22,7 @@ SENT = "sent"  # beside what is told: the actions that environments got
 
 
 class Fragment(NamedTuple):
-    """[T + 1, N] of each, to write in; longer than what is used."""
+    """Preallocated arrays [T + 1, N], longer than what is used."""
 
     seen: Seen  # [T + 1, N, ...] observations
     reward: Array  # float64: what the returns sum
@@ -73,7 +73,7 @@ def on_last(x: Tensor, K: int) -> Tensor:
 def told_columns(
     told: dict[str, Tensor], columns: Mapping[str, Tensor], traced: Iterable[str], policy: Any
 ) -> dict[str, Tensor]:
-    """The columns of what environments told, [B, ...] each, in place of those of a decision that was not executed.
+    """The extra columns that environments report, [B, ...] each, in place of those of a decision that was not executed.
     `traced`: the columns that the policy's traces gave, which are unknown there unless its `decision` says them."""
     K = columns["mask"].shape[1]
     out = {n: on_last(x, K) if n.startswith("reward/") else x for n, x in told.items() if n not in (EXECUTED, SENT)}

@@ -1,4 +1,4 @@
-"""Where the environments of a vector rollout live: the `Actor` port, `Inline` for this process (the other one is
+"""Hosts of the environments of a vector rollout: the `Actor` port, `Inline` for this process (the other one is
 `workers.Workers`), and how observations are laid out.
 
 A rollout hands an actor the actions of some lanes (`post`) and later waits until they are taken (`poll`), so that lanes
@@ -28,7 +28,7 @@ Seen = Any  # an array of observations [N, ...], or a dict of arrays by key
 
 
 class Actor(Protocol):
-    """Steps lanes of environments. `astray`: it is in mid-step (something was posted that was not polled), or has
+    """Steps environments ("lanes"). `astray`: it is in mid-step (something was posted that was not polled), or has
     ended."""
 
     @property

@@ -1,4 +1,4 @@
-"""Lanes of Gymnasium environments, stepped side by side, here or in worker processes; columns are written directly.
+"""Vectorised Gymnasium environments, stepped in this process or in workers; columns are written directly.
 
 A fragment is a rectangle of T + 1 rows by N lanes. A row either decides (its successor is the row below in its lane)
 or closes: the final observation of an episode, with `cont` 0 after termination and 1 after a time limit, or the last
@@ -54,7 +54,7 @@ BLOCK = 64  # steps whose noise is drawn at once
 @register("rollout", "vector")
 @dataclass
 class VectorRollout:
-    """`collect` steps `lanes` environments until at least n decisions are made; lanes live on across calls.
+    """`collect` steps `lanes` environments until at least n decisions are made; episodes continue across calls.
 
     role: the policy that acts. random: this many decisions at the start are uniform over the action space (`epsilon`
     1 of the sampling settings, which the model must honour). sampling: None takes the run's; a schedule of `epsilon`
@@ -129,7 +129,7 @@ class VectorRollout:
         self._noise = _Noise(keys(seed, "lanes", n=n), self._slots)
 
     def close(self) -> None:
-        """Let go of the environments, and end the workers; `open` starts anew."""
+        """Close the environments and end the workers; `open` starts anew."""
         actor, self._actor = self._actor, None
         if actor is not None:
             actor.close()
@@ -183,7 +183,7 @@ class VectorRollout:
         return batch
 
     def _reset(self) -> None:
-        """Begin anew where an episode has ended; its closing row stands at the end of the fragment before."""
+        """Reset where an episode has ended; its closing row is at the end of the previous fragment."""
         actor: Any = self._actor
         due = [(slot, new) for slot in self._slots if (new := [i for i in _lanes(slot) if self._ended[i]])]
         for slot, new in due:
@@ -193,7 +193,7 @@ class VectorRollout:
             actor.poll(slot, self._now, np.empty(self.lanes), {})
 
     def _post(self, slot: slice, t: int, f: Fragment, taken: Any) -> None:
-        """Row t of a slot as it is decided: its lanes act, but for those whose episode has ended, which reset."""
+        """Submit the actions of row t of a slot; lanes whose episode has ended are reset instead."""
         actor: Any = self._actor
         new = [i for i in _lanes(slot) if self._ended[i]] if any(self._ended) else []
         if new:
@@ -206,7 +206,7 @@ class VectorRollout:
         actor.post(slot, taken, new)
 
     def _arrive(self, slot: slice, t: int, f: Fragment, after: Seen) -> None:
-        """What came of row t of a slot, which is seen in the row after it."""
+        """Receive the results of row t of a slot; its observations go into the next row."""
         actor: Any = self._actor
         earned, reward = self._return, f.reward[t]
         told = {n: x[t] for n, x in f.told.items() if n != SENT}
@@ -286,7 +286,7 @@ class VectorRollout:
 
     @property
     def state(self) -> dict[str, Any]:
-        """Environments, what they show, and every counter; empty before `open`."""
+        """Environments, their observations, and every counter; empty before `open`."""
         if self._actor is None:
             return {}
         return {
@@ -322,7 +322,7 @@ class VectorRollout:
 
 
 class _Noise:
-    """The lanes' noise as a policy sees it, of the slot whose turn it is: index 0 at every step, while the counter
+    """The lanes' noise for the policy, of the current slot: index 0 at every step, while the counter
     below counts up."""
 
     def __init__(self, row_keys: Array, slots: Sequence[slice]) -> None:
@@ -331,7 +331,7 @@ class _Noise:
 
     @property
     def keys(self) -> None:
-        """What a row draws hangs on the counter below too."""
+        """A row's noise also depends on the counter below."""
 
     def uniform(self, index: int, *shape: int) -> Tensor:
         self.used = max(self.used, index + 1)

@@ -56,7 +56,7 @@ def seen_of(found: Mapping[str, Array]) -> Any:
 
 
 def told_of(found: Mapping[str, Array]) -> dict[str, Array]:
-    """What environments tell beside rewards, among the arrays."""
+    """The extra columns that environments report, among the arrays."""
     return {k[5:]: x for k, x in found.items() if k.startswith("told/")}
 
 
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def serve(link: Connection, memory: int) -> None:
-    """Answer messages until there are no more."""
+    """Serve messages until the link is closed."""
     from shuhari.registry import located
     from shuhari.rollouts.vector.lanes import Inline
     from shuhari.store.codec import dumps, loads

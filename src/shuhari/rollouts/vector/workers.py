@@ -45,7 +45,7 @@ ONE_THREAD = (
 
 
 class WorkerError(RuntimeError):
-    """An environment raised in a worker, or the worker died: its lanes, its environment and the cause are told."""
+    """An environment raised in a worker, or the worker died: the message names lanes, environment and cause."""
 
 
 class Workers:
@@ -137,7 +137,7 @@ class Workers:
             self._answer(w)
 
     def close(self) -> None:
-        """End the workers: in peace, or after a few seconds by force."""
+        """End the workers: by request, and after a few seconds by a signal."""
         self._posted.clear()
         self._end()
 
@@ -239,7 +239,7 @@ def _named(space: spaces.Space[Any]) -> dict[str, spaces.Space[Any]]:
 
 
 def _described(task: Any) -> dict[str, Any]:
-    """Where a task's class is, its settings, and what it has found out about its environments."""
+    """A task's class path, its settings, and the cached facts about its environments."""
     cls = type(task)
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None) if cls.__module__.startswith("shuhari_user_") else None

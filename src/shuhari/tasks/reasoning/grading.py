@@ -126,7 +126,7 @@ def complex_result(text: str, entry: Entry, generator: Any) -> float:
 
 
 def rows_asked(text: str, entry: Entry, generator: Any) -> float:
-    """The rows as asked for; a tenth for the same as a list of lists."""
+    """The rows in the requested format; a tenth for the same as a list of lists."""
     if text.strip() == entry["answer"].strip():
         return 1.0
     return 0.1 if _as_rows(text) == entry["answer"] else 0.0
@@ -141,12 +141,12 @@ def queens(text: str, entry: Entry, generator: Any) -> float:
 
 
 def items_asked(text: str, entry: Entry, generator: Any) -> float:
-    """The items as asked for; a tenth for the same as a list."""
+    """The items in the requested format; a tenth for the same as a list."""
     return _flat(text, entry, " ")
 
 
 def characters_asked(text: str, entry: Entry, generator: Any) -> float:
-    """The string as asked for; a tenth for the list of its characters."""
+    """The string in the requested format; a tenth for the list of its characters."""
     return _flat(text, entry, "")
 
 

@@ -27,7 +27,7 @@ from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, drawn
 _OURS = ("seed", "size")  # keys of the generators' own that this task sets
 _ROWS = 1 << 31  # problems of a generator that makes them on demand; one of them wants seeds below 2^32
 _KEPT = 1024  # entries kept, so that grading a group makes its problem once
-_UNSTABLE = {"intermediate_integration", "knight_swap"}  # which right answer an entry shows, hangs on the process
+_UNSTABLE = {"intermediate_integration", "knight_swap"}  # which right answer an entry shows depends on the process
 _EXAMPLES = ("example_answer", "example_correct_answer", "possible_answer")  # where an entry without answer shows one
 PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))
 
@@ -121,7 +121,7 @@ class ReasoningGym:
         return entry
 
     def _solution(self, entry: Mapping[str, Any]) -> str | None:
-        """An answer that is right, where the entry has one."""
+        """A right answer, where the entry has one."""
         told = entry["metadata"]
         if entry["answer"] is not None or self.path in _UNSTABLE:
             return entry["answer"]
@@ -166,7 +166,7 @@ def _package(name: str) -> Any:
 
 
 def _like(value: Any, default: Any, what: str) -> Any:
-    """A value of a recipe as the setting wants it: of the default's type, lists as its tuple or list. TypeError-free:
+    """Convert a recipe's value to the type of the setting's default, lists to its tuple or list. TypeError-free:
     raises ValueError that names the setting."""
     if isinstance(default, list | tuple) and isinstance(value, list | tuple):
         first = default[0] if default else None
@@ -181,7 +181,7 @@ def _like(value: Any, default: Any, what: str) -> Any:
 
 @contextmanager
 def _seeded(row: int) -> Iterator[None]:
-    """The global generators, of Python and of NumPy, begin at `row`, and are afterwards as they were: some problems are
+    """Seed the global generators of Python and NumPy with `row`, and restore them afterwards: some problems are
     drawn from them. What a generator prints is dropped."""
     python, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002
     random.seed(row)
