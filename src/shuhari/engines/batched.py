@@ -67,7 +67,7 @@ def sampled(model: Any, calls: Sequence[Call], tokens: int, version: int) -> lis
 
 
 def stamped(trace: Trace, model: Any) -> Trace:
-    """The traces with `info["text"]`, where they are tokens that the model decodes."""
+    """The trace with `info["text"]`, where it holds tokens that the model decodes."""
     decode = ability(model, "decode")
     if not is_tokens(trace.action) or decode is None:
         return trace
