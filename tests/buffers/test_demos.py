@@ -69,7 +69,7 @@ def test_solutions_may_be_ids_or_pieces_and_an_end_is_not_doubled():
 def test_an_endless_task_is_walked_on_from_the_offset_and_resumed():
     ctx = context(Squares())
     buffer = Demos(size=2, draws=2, offset=100)
-    assert seen(buffer, ctx) == [100, 101, 102, 103] and buffer.state == {"at": 4, "rows": 4} and buffer.short() == 0
+    assert seen(buffer, ctx) == [100, 101, 102, 103] and buffer.state == {"at": 4, "rows": 4} and buffer.wanted() == 0
     again = Demos(size=2, draws=2, offset=100)
     again.state = {"at": 4}
     assert seen(again, ctx) == seen(buffer, ctx) == [104, 105, 106, 107]

@@ -29,16 +29,16 @@ def draw(buffer):
 def test_it_wants_groups_yields_them_once_and_empties():
     buffer = Fresh(size=3)
     buffer.observe(Committed(1))
-    assert buffer.short() == 3 and draw(buffer) == []
+    assert buffer.wanted() == 3 and draw(buffer) == []
     first, second = collected("a", "b"), collected("c", k=3, start=4)
     buffer.observe(Collected(first))
-    assert buffer.short() == 1
+    assert buffer.wanted() == 1
     buffer.observe(Collected(second))
-    assert buffer.short() == 0
+    assert buffer.wanted() == 0
     (batch,) = draw(buffer)
     assert batch["id"].tolist() == [0, 1, 2, 3, 4, 5] and batch.stream == "rl" and "weight/rl" not in batch
     assert batch.weight("rl").tolist() == [[1, 1, 0]] * 4 + [[1, 1, 1]] * 2
-    assert buffer.short() == 3 and draw(buffer) == [] and first.stream is None
+    assert buffer.wanted() == 3 and draw(buffer) == [] and first.stream is None
 
 
 def test_groups_without_weight_do_not_count_and_are_left_out():
@@ -46,12 +46,12 @@ def test_groups_without_weight_do_not_count_and_are_left_out():
     batch = collected("a", "b", "c")
     weight = torch.tensor([1.0, 0, 0, 0, 0, 1])[:, None].expand(6, 2).contiguous()
     buffer.observe(Collected(batch.put({"weight/rl": weight})))
-    assert buffer.short() == 0
+    assert buffer.wanted() == 0
     buffer = Fresh(size=4)
     buffer.observe(Collected(batch.put({"weight/rl": weight})))
-    assert buffer.short() == 2
+    assert buffer.wanted() == 2
     buffer.observe(Collected(collected("d", "e", start=6)))  # no weights there: all of it counts
-    assert buffer.short() == 0
+    assert buffer.wanted() == 0
     (drawn,) = draw(buffer)
     assert drawn["id"].tolist() == [0, 1, 4, 5, 6, 7, 8, 9]
     assert drawn.weight("rl")[:, 0].tolist() == [1, 0, 0, 1, 1, 1, 1, 1]
@@ -63,7 +63,7 @@ def test_what_another_stream_wants_and_what_links_need_stays():
     both = batch.put({"weight/rl": none, "weight/ce": torch.tensor([0.0, 1, 0, 0])[:, None].expand(4, 2)})
     buffer = Fresh(size=1)
     buffer.observe(Collected(both))
-    assert buffer.short() == 1
+    assert buffer.wanted() == 1
     assert draw(buffer)[0]["id"].tolist() == [0, 1]
     buffer.observe(Collected(batch.put({"weight/rl": none}).link("pairs", torch.tensor([[0, 2]]))))
     assert len(draw(buffer)[0]) == 4
@@ -72,26 +72,26 @@ def test_what_another_stream_wants_and_what_links_need_stays():
 def test_errors_weigh_nothing():
     buffer = Fresh(size=2)
     buffer.observe(Collected(collected("a", "b", status=Status.ERROR)))
-    assert buffer.short() == 0
+    assert buffer.wanted() == 0
     (batch,) = draw(buffer)
     assert batch["weight/rl"][:, 0].tolist() == [0, 1, 0, 1]
     buffer.observe(Collected(collected("a", n=1, status=Status.ERROR)))
-    assert buffer.short() == 2
+    assert buffer.wanted() == 2
 
 
 def test_decisions_as_the_unit():
     mask = torch.tensor([[True], [True], [False], [True]])
     buffer = Fresh(size=5, unit="decision")
     buffer.observe(Collected(Batch({"mask": mask, "logp": torch.zeros(4, 1)})))
-    assert buffer.short() == 2
-    assert len(draw(buffer)[0]) == 4 and buffer.short() == 5
+    assert buffer.wanted() == 2
+    assert len(draw(buffer)[0]) == 4 and buffer.wanted() == 5
 
 
 def test_pending_batches_survive_saving():
     buffer, other = Fresh(size=3), Fresh(size=3)
     buffer.observe(Collected(collected("a", "b")))
     other.state = codec.loads(codec.dumps(buffer.state))
-    assert other.short() == 1
+    assert other.wanted() == 1
     for b in (buffer, other):
         b.observe(Collected(collected("c", start=4)))
     (x,), (y,) = draw(buffer), draw(other)

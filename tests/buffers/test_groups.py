@@ -64,7 +64,7 @@ MIXED, RIGHT, WRONG = [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]
 
 def test_groups_of_earlier_steps_come_back_whole_and_mixed_ones_alone() -> None:
     buffer = Groups(size=8)
-    assert buffer.short() == 0
+    assert buffer.wanted() == 0
     assert stepped(buffer, collected(0, {"a": MIXED, "b": RIGHT, "c": WRONG, "d": [0.0, 1.0, 1.0]})) is None
     drawn = stepped(buffer, collected(1, {"e": MIXED}))
     assert names(drawn) == [("a", 0), ("d", 0)]

@@ -20,7 +20,7 @@ class Fixed:
     wants: int = 0
     state: dict = field(init=False, default_factory=dict)
 
-    def short(self):
+    def wanted(self):
         return self.wants
 
     def draw(self, ctx):
@@ -43,7 +43,7 @@ def test_each_stream_weighs_on_its_own_rows_only():
 
 def test_the_longer_member_goes_on_alone():
     buffer = Mixture({"a": Fixed([rows([1], "rl"), rows([2], "rl")], wants=3), "b": Fixed([rows([7], "ce")], wants=5)})
-    assert [b["id"].tolist() for b in buffer.draw(None)] == [[1, 7], [2]] and buffer.short() == 5
+    assert [b["id"].tolist() for b in buffer.draw(None)] == [[1, 7], [2]] and buffer.wanted() == 5
     assert list(Mixture({"a": Fixed([])}).draw(None)) == []
 
 
@@ -69,7 +69,7 @@ def test_members_hear_and_are_saved_on_their_own():
     for component in found.values():
         if hasattr(component, "observe"):
             component.observe(Collected(rows([1], None)))
-    assert buffer.short() == 1 and set(memory(buffer)) == {"buffers/a", "buffers/b"}
+    assert buffer.wanted() == 1 and set(memory(buffer)) == {"buffers/a", "buffers/b"}
     (batch,) = buffer.draw(None)
     assert batch["id"].tolist() == [1, 1] and batch.weight("other")[:, 0].tolist() == [0, 1]
 

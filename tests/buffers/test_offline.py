@@ -139,7 +139,7 @@ def test_a_draw_is_a_view_with_successors_and_unknown_behaviour() -> None:
     by_start = {0: 0.3, 1: 0.3, 2: 0.3, 10: 1.0, 20: 4.1, 21: 4.1}
     for a, r in zip(batch["action"].tolist(), batch["return"].tolist(), strict=True):
         assert r == pytest.approx(by_start[a])
-    assert buffer.short() == 0 and batch.weight("rl").tolist() == [[1.0]] * 6
+    assert buffer.wanted() == 0 and batch.weight("rl").tolist() == [[1.0]] * 6
 
 
 def test_draws_by_a_column_are_as_often_as_it_weighs() -> None:

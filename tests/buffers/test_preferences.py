@@ -77,7 +77,7 @@ def test_it_goes_on_where_it_was_and_ids_differ():
     buffer = Preferences(size=2, draws=3, shuffle=False)
     drawn = list(buffer.draw(ctx))
     assert [said(b, b.links["labels"][0][:, 0])[0][0] for b in drawn] == ["0", "2", "1"]
-    assert buffer.state == {"at": 6} and buffer.short() == 0
+    assert buffer.state == {"at": 6} and buffer.wanted() == 0
     assert len(torch.cat([b["id"] for b in drawn]).unique()) == 12
     four = list(Preferences(size=2, draws=3, links="labels").draw(context(*PAIRS)))  # rows a problem
     assert len(torch.cat([b["id"] for b in four]).unique()) == 24

@@ -143,18 +143,18 @@ def test_draws_are_uniform_over_decisions():
 
 def test_how_much_is_wanted_and_drawn():
     world, replay = Lanes(1), Replay(capacity=500, size=4, collect=10, ratio=0.5, warmup=30)
-    assert replay.short() == 30  # the warm-up at once
+    assert replay.wanted() == 30  # the warm-up at once
     replay.observe(Collected(world.fragment(20)))
     done = replay.state["seen"]
-    assert replay.short() == 30 - done and not list(replay.draw(context()))
-    while replay.short():
+    assert replay.wanted() == 30 - done and not list(replay.draw(context()))
+    while replay.wanted():
         replay.observe(Collected(world.fragment(1)))
     beyond = replay.state["seen"] - 30
     drawn = len(list(replay.draw(context())))
-    assert drawn == int(0.5 * beyond) and replay.short() == 10
+    assert drawn == int(0.5 * beyond) and replay.wanted() == 10
     total = beyond
     for step in range(9):
-        while replay.short():
+        while replay.wanted():
             before = replay.state["seen"]
             replay.observe(Collected(world.fragment(3)))
             total += replay.state["seen"] - before
@@ -163,9 +163,9 @@ def test_how_much_is_wanted_and_drawn():
     assert len(list(Replay(draws=3).draw(context()))) == 0  # nothing there yet
     some = Replay(capacity=50, size=4, draws=3)
     some.observe(Collected(Lanes(1).fragment(3)))
-    assert some.short() == 0
+    assert some.wanted() == 0
     batches = list(some.draw(context()))
-    assert len(batches) == 3 and some.short() == 1 and batches[0].stream == "rl"
+    assert len(batches) == 3 and some.wanted() == 1 and batches[0].stream == "rl"
     assert not torch.equal(batches[0].rows, batches[1].rows)
 
 

@@ -329,6 +329,11 @@ def test_a_schedule_in_steps_and_shares_wants_a_budget_in_steps() -> None:
         stage_components({**ramped, "tokens": 100})
 
 
+def test_an_old_name_of_a_setting_is_refused_with_the_new_one() -> None:
+    with pytest.raises(RecipeError, match=r"here\.apart: no setting of .*; it is called 'exclude' now"):
+        Settings().component("transform", {"use": "advantage", "apart": "demo"}, "here")
+
+
 def test_terms_split_into_their_own_fields_and_the_objectives() -> None:
     part = build().learners["main"].parts["policy"]
     term = part.terms["clip"]

@@ -39,7 +39,7 @@ def checked(name: str, **changes: Any) -> None:
         ("dqn_cartpole", {"buffer.by": "td_eror"}, r"buffer\.by: nothing .* column 'td_eror'.* mean 'td_error'"),
         ("grpo", {"collect.advantage.reward": "rewrd"}, r"collect\.advantage\.reward: .*'rewrd'.* mean 'reward'"),
         ("grpo", {"collect.advantage.column": "retrun"}, r"collect\.advantage\.column: nothing .* column 'retrun'"),
-        ("grpo", {"collect.advantage.apart": "demo"}, r"collect\.advantage\.apart: nothing .* a column 'demo'"),
+        ("grpo", {"collect.advantage.exclude": "demo"}, r"collect\.advantage\.exclude: nothing .* a column 'demo'"),
         ("grpo", {"collect.advantage.stream": "rll"}, r"collect\.advantage\.stream: .* stream 'rll' .* mean 'rl'"),
         ("grpo", {"part.policy.terms.clip.stream": "rll"}, r"policy\.terms\.clip\.stream: .* 'rll' .* mean 'rl'"),
         ("grpo", {"reward.weights.scre": 1.0}, r"reward\.weights\.scre: no grader .* 'scre' .* did you mean 'score'"),

@@ -314,7 +314,7 @@ def test_micro_batches_change_neither_choice_nor_gradient(method):
         run = open_run(load(f"rlvr/{method}", [*small, *more]))
         run.enter_stage()
         part = run.stage.learners["main"].parts["policy"]
-        batch = run.collect(run.short())
+        batch = run.collect(run.wanted())
         reward = torch.arange(len(batch)).remainder(2.0)[:, None] * batch["mask"]
         batch = batch.put({"reward": reward, "weight/rl": batch["mask"].float()})
         batch = gather(apply(run.stage.collect.values(), batch, run.ctx), part.needs, run.ctx.models)

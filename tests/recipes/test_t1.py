@@ -59,13 +59,13 @@ def test_rate_0_is_a_frozen_reference_and_rate_1_takes_the_penalty_away(setting,
     policy, reference = weights(run, "policy"), weights(run, "reference")
     assert not all(torch.equal(policy[k], start[k]) for k in start)
     assert all(torch.equal(reference[k], (start if frozen else policy)[k]) for k in start)
-    penalty = apply([run.stage.collect["kl_in_reward"]], run.collect(run.short()), run.ctx)["reward/kl"].abs().max()
+    penalty = apply([run.stage.collect["kl_in_reward"]], run.collect(run.wanted()), run.ctx)["reward/kl"].abs().max()
     assert penalty > 1e-4 if frozen else penalty < 1e-6
 
 
 def graded(run, reward, beta):
     """Collected rows, regraded, through the recipe's own transforms of credit."""
-    batch = run.collect(run.short())
+    batch = run.collect(run.wanted())
     own = torch.zeros_like(batch["reward"])
     own[:, 0] = reward(batch)
     stage = [t for name, t in run.stage.collect.items() if name in ("kl_in_reward", "advantage")]
@@ -99,7 +99,7 @@ def test_the_entropy_bonus_has_the_gradient_of_minus_the_entropy():
     """On a softmax dH/dz = -pi (log pi + H): of the policy's own logits over 1.2, at the tokens that were decided."""
     run = opened()
     term = run.stage.learners["main"].parts["policy"].terms["entropy"]
-    policy, batch = run.ctx.models["policy"], run.collect(run.short())
+    policy, batch = run.ctx.models["policy"], run.collect(run.wanted())
     with torch.no_grad():  # away from the start, where the distribution is all but uniform
         for p in policy.module.parameters():
             p.add_(0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(1)))

@@ -340,7 +340,7 @@ def test_the_ratio_of_the_first_minibatch_is_one(tmp_path: Path) -> None:
             run.enter_stage()
             model = run.ctx.models["policy"]
             counts.append(float(model.module.inputs.moments.count))
-            batch = run.collect(run.short())
+            batch = run.collect(run.wanted())
             run.tell(Collected(run.apply(run.stage.collect, batch)))
             assert float(model.module.inputs.moments.count) == counts[-1]
             logp = evaluate(batch, [Need(("policy",), "log_prob")], run.ctx.models)["policy/log_prob"]

@@ -105,7 +105,7 @@ def test_one_lane_is_sequential_ppo(workers: int) -> None:
             run.enter_stage()
             model: Any = run.ctx.models["policy"]
             weights.append(torch.cat([p.detach().flatten() for p in model.module.parameters()]))
-            batch = run.collect(run.short())
+            batch = run.collect(run.wanted())
             for i in range(len(batch) - 1):  # the last row only closes
                 row, trace = (
                     batch.take(torch.tensor([i])),

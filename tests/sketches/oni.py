@@ -60,7 +60,7 @@ class Annotations:
         init=False, default_factory=lambda: {"seen": [], "stack": [], "job": [], "labels": {}}
     )
 
-    def short(self) -> int:
+    def wanted(self) -> int:
         return 0
 
     def observe(self, event: Event) -> None:

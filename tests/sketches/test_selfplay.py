@@ -162,7 +162,7 @@ def test_a_short_step_is_filled_from_the_pool() -> None:
     run = run_of(SelfPlay(Scripted("proposer", ["a"]), Scripted("solver", "xyyyy"), reader="reader"))
     run.enter_stage()
     learner, sizes = run.stage.learners["main"], []
-    while want := run.short():  # asked about x and y in turn, `a` stands for half of the requests
+    while want := run.wanted():  # asked about x and y in turn, `a` stands for half of the requests
         batch = run.apply(run.stage.collect, run.collect(want))
         run.tell(Collected(batch))
         played = [int((batch["role"] == code(role)).sum()) for role in ("proposer", "solver")]

@@ -146,7 +146,7 @@ def test_rows_apart_are_compared_with_the_others_and_are_nobodys_baseline():
     own = torch.tensor([1.0, 0.0, 0.0])
 
     def made(**settings):
-        return Advantage(apart="demo", **settings)(batch, context())["advantage"][:, 0].tolist()
+        return Advantage(exclude="demo", **settings)(batch, context())["advantage"][:, 0].tolist()
 
     assert made(scale="none") == pytest.approx([2 / 3, -1 / 3, -1 / 3, 2 / 3, 0, 0, 0, 0])
     spread = float(own.std()) + 1e-4

@@ -47,7 +47,7 @@ class Demos:
     def stamps(self) -> tuple[str, ...]:
         return (f"weight/{self.stream}",)
 
-    def short(self) -> int:
+    def wanted(self) -> int:
         return 0
 
     def held_out(self, split: str, n: int, ctx: Ctx) -> Iterator[Batch]:

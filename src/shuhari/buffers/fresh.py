@@ -43,7 +43,7 @@ class Fresh:
     def __post_init__(self) -> None:
         check(self)
 
-    def short(self) -> int:
+    def wanted(self) -> int:
         """How many units are still wanted."""
         return max(0, self.size - int(self.state["have"]))
 

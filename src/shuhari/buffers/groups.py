@@ -58,7 +58,7 @@ class Groups:
             if getattr(self, name) < least:
                 raise ValueError(f"groups: {name} is {getattr(self, name)}: expected at least {least}")
 
-    def short(self) -> int:
+    def wanted(self) -> int:
         return 0
 
     def observe(self, event: Event) -> None:

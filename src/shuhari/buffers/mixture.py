@@ -40,8 +40,8 @@ class Mixture:
     def stamps(self) -> tuple[str, ...] | None:
         return together((), *self.buffers.values())
 
-    def short(self) -> int:
-        return max((b.short() for b in self.buffers.values()), default=0)
+    def wanted(self) -> int:
+        return max((b.wanted() for b in self.buffers.values()), default=0)
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         for drawn in zip_longest(*(b.draw(ctx) for b in self.buffers.values())):

@@ -77,7 +77,7 @@ class Offline:
         self._whole: dict[str, dict[str, Tensor]] = {}  # split -> columns
         self._walk: tuple[int, Tensor] | None = None  # the order of this epoch, and its seed
 
-    def short(self) -> int:
+    def wanted(self) -> int:
         return 0
 
     def observe(self, event: Event) -> None:

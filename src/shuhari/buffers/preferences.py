@@ -55,7 +55,7 @@ class Preferences:
         if self.size < 1:
             raise ValueError(f"preferences: size is {self.size}: expected at least 1 problem")
 
-    def short(self) -> int:
+    def wanted(self) -> int:
         return 0
 
     def held_out(self, split: str, n: int, ctx: Ctx) -> Iterator[Batch]:

@@ -82,7 +82,7 @@ class Replay:
         self._of: Ring | None = None
         self._places: dict[int, int] | None = None  # id -> slot, once it is asked for
 
-    def short(self) -> int:
+    def wanted(self) -> int:
         """Decisions still wanted: the rest of the warm-up at first, then `collect` a step."""
         missing: int = max(self.collect - self.state["new"], self.warmup - self.state["seen"])
         return max(0, missing)

@@ -22,7 +22,7 @@ from shuhari.claims.sources import changed, common, modules, version
 from shuhari.claims.verdict import Verdict, overall
 from shuhari.config import library
 from shuhari.config.overlay import RecipeError
-from shuhari.config.recipe import apart, dump
+from shuhari.config.recipe import differences, dump
 from shuhari.store.files import replace_file
 
 WHOLE = ("verdict", "says", "checks", "start", "chance", "arms", "hashes", "history")
@@ -191,7 +191,7 @@ def differs(claim: Claim, arm: str) -> dict[str, Any]:
     """Dotted key -> setting in which an arm differs from the method; None: not set."""
     ours, theirs = dump(claim.arms[METHOD]), dump(claim.arms[arm])
     skip = ("name", "summary", "claim", "paper", "extends")
-    return {k: there for k, (there, _) in apart(theirs, ours).items() if k.split(".")[0] not in skip}
+    return {k: there for k, (there, _) in differences(theirs, ours).items() if k.split(".")[0] not in skip}
 
 
 def in_words(changes: Mapping[str, Any]) -> list[str]:

@@ -96,7 +96,7 @@ def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = N
 def _check_graded(stage: str, learners: Mapping[str, Learner], collect: Mapping[str, Transform]) -> None:
     """RecipeError where rollouts of a task that grades nothing go through transforms, which is what reads rewards;
     what needs none (distillation) may do without."""
-    if any(x.buffer.short() > 0 and {**collect, **x.transforms} for x in learners.values()):
+    if any(x.buffer.wanted() > 0 and {**collect, **x.transforms} for x in learners.values()):
         told = "name a grader ([reward.<name>] use = 'rewards.py:function'), give the task answers, or learn from the"
         raise RecipeError(f"stage {stage!r}", f"the task grades nothing: {told} data (buffer.use = 'demos' or "
                           "'preferences')")  # fmt: skip

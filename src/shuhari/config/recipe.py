@@ -39,7 +39,7 @@ from shuhari.config.overlay import (
 from shuhari.data import EMPTY, nearest
 from shuhari.plugins import PluginError
 
-__all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "apart", "dump", "load", "methods", "names", "spreads"]
+__all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "differences", "dump", "load", "methods", "names", "spreads"]
 
 OWN = ("name", "paper", "summary", "claim")  # of one file alone: a child does not inherit them
 _TEXT = ("name", "summary", "block")
@@ -152,7 +152,7 @@ def dump(recipe: Recipe) -> str:
     return tomli_w.dumps(tree)
 
 
-def apart(there: str, here: str) -> dict[str, tuple[Any, Any]]:
+def differences(there: str, here: str) -> dict[str, tuple[Any, Any]]:
     """Dotted key -> (value there, value here) of the settings in which two dumps differ; None: not set."""
     theirs, ours = (_settings(text) for text in (there, here))
     keys = [k for k in dict.fromkeys([*ours, *theirs]) if ours.get(k) != theirs.get(k)]

@@ -13,7 +13,7 @@ import re
 import traceback
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
 from math import isnan
@@ -26,6 +26,8 @@ from pydantic_core import SchemaError
 from shuhari import bounds, ports, registry
 from shuhari.config.overlay import USE, RecipeError, dotted
 from shuhari.data import EMPTY, Ramp, Sampling, nearest
+
+RENAMED = {("transform 'advantage'", "apart"): "exclude"}  # a setting as it was called before
 
 KINDS: dict[Any, str] = {  # what an annotation asks for
     ports.Task: "task",
@@ -159,7 +161,7 @@ class Settings:
         hints = bounds.hints(cls, bare=True)
         for key in table:
             if key not in own:
-                raise RecipeError(_at(where, key), f"no setting of {what}; {nearest(key, own)}")
+                raise RecipeError(_at(where, key), f"no setting of {what}; {_instead(what, key, own)}")
         values = {k: v for k, v in given.items() if k in own and k not in table}
         for key, raw in table.items():
             per = "decision" if cls is Sampling and key == "temperature" else "step"
@@ -323,6 +325,11 @@ def _choices(hint: Any) -> tuple[Any, ...]:
 
 def _structured(hint: Any) -> bool:
     return hint in KINDS or (is_dataclass(hint) and isinstance(hint, type))
+
+
+def _instead(what: str, key: str, own: Collection[str]) -> str:
+    """What to write in the place of a setting that there is not."""
+    return f"it is called {RENAMED[what, key]!r} now" if (what, key) in RENAMED else nearest(key, own)
 
 
 def _at(where: str, key: str) -> str:

@@ -73,7 +73,7 @@ def check_samples(stage: Components) -> None:
         return  # who else may say how many there are
     compares: list[tuple[Place, Any]] = [(("rollout",), stage.rollout)]
     for place, learner in learners_of(stage):
-        if learner.buffer.short() > 0:  # the others learn from what is recorded
+        if learner.buffer.wanted() > 0:  # the others learn from what is recorded
             compares += [*((("collect", k), x) for k, x in stage.collect.items()), *_within(learner, place)]
     for place, component in compares:
         least = declares(component).least_n

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from shuhari.config.recipe import Recipe, RecipeError, apart, dump, spreads
+from shuhari.config.recipe import Recipe, RecipeError, differences, dump, spreads
 from shuhari.config.stage import Components
 from shuhari.loop import state
 from shuhari.loop.context import Context
@@ -165,7 +165,7 @@ def open_store(path: Path, recipe: Recipe, *, keep: int, origin: str = "") -> St
         store.close()
         told = f"started from the weights of {began}" if began else "started from fresh weights"
         raise RecipeError("", f"{path} holds a run that {told}, not of {origin}: choose another folder with --run")
-    elif changed := apart(file.read_text(), text):
+    elif changed := differences(file.read_text(), text):
         if other := next((key for key in changed if not spreads(key)), ""):
             store.close()
             theirs, ours = ("not set" if value is None else value for value in changed[other])

@@ -200,7 +200,7 @@ def _missing(place: tuple[str, ...], role: str, stage: Components, alive: Iterab
 def asked_in(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[str], Sequence[Need]]]:
     """(place in the recipe, roles named there, needs) of all that asks models."""
     tested = stage.evaluate is not None and stage.evaluate.n > 0
-    if any(learner.buffer.short() > 0 for learner in stage.learners.values()):
+    if any(learner.buffer.wanted() > 0 for learner in stage.learners.values()):
         yield from _acting(stage.rollout, ("rollout",))
     if tested and stage.evaluation_rollout is not stage.rollout:
         yield from _acting(stage.evaluation_rollout, ("evaluate", "rollout"))

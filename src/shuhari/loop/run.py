@@ -41,7 +41,7 @@ def loop(run: Run) -> Iterator[Info]:
     with run:
         while not run.done():
             run.enter_stage()
-            while want := run.short():
+            while want := run.wanted():
                 with run.ctx.phase("collect", run.rounds):
                     run.tell(Collected(run.apply(run.stage.collect, run.collect(want)), tuple(run.ctx.latest)))
             for name, learner in run.stage.learners.items():
@@ -127,9 +127,9 @@ class Run:
         alive = {r: ctx.models[r] for r, role in stage.models.items() if role.model is not None}  # copies hear nothing
         self.listeners = state.listeners({**stage.memories(), "models": alive})
 
-    def short(self) -> int:
+    def wanted(self) -> int:
         """What the buffers lack after their filters; a filter that rejects everything ends in an error."""
-        want = max((learner.buffer.short() for learner in self.stage.learners.values()), default=0)
+        want = max((learner.buffer.wanted() for learner in self.stage.learners.values()), default=0)
         if want and self.rounds >= ROUNDS:
             why = "; ".join(self.ctx.problems) or self.meter.why()
             raise RuntimeError(f"step {self.ctx.step}: {want} still wanted after {ROUNDS} rounds of collection: {why}")

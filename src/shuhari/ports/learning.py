@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class Buffer(Protocol):
-    """Fills by `observe(Collected)`; `short` is what it still wants (groups; decisions where a VectorRollout feeds
+    """Fills by `observe(Collected)`; `wanted` is what it still wants (groups; decisions where a VectorRollout feeds
     it); `draw` yields the batches to learn from and stamps `weight/<its stream>`."""
 
-    def short(self) -> int: ...
+    def wanted(self) -> int: ...
     def draw(self, ctx: Ctx) -> Iterator[Batch]: ...
 
 

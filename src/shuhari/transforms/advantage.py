@@ -40,8 +40,8 @@ class Advantage:
     is 0 unless centre is `none`. With equal outcomes all centred advantages are 0 as well (the filter `mixed` drops
     such groups).
 
-    apart: the name of a column; rows where it is not 0 (demonstrations) get an advantage by the same centre and scale,
-    and do not count in either.
+    exclude: the name of a column; rows where it is not 0 (demonstrations) get an advantage by the same centre and
+    scale, and do not count in either.
 
     column: the name of a column [B] or [B, K], to be taken in the place of the outcome: the `return`, say, of rows that
     are turns of an episode. Every row that decides then counts in the statistics, inner ones of chains and trees too.
@@ -62,7 +62,7 @@ class Advantage:
     ddof: Count = 1
     reward: str = "reward"
     stream: str = "rl"
-    apart: str = ""
+    exclude: str = ""
     column: str = ""
     virtual: Count = 0
     best: float = 1.0
@@ -83,7 +83,7 @@ class Advantage:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        return (self.column or self.reward, f"weight/{self.stream}", *((self.apart,) if self.apart else ()))
+        return (self.column or self.reward, f"weight/{self.stream}", *((self.exclude,) if self.exclude else ()))
 
     @property
     def least_n(self) -> int:
@@ -93,8 +93,8 @@ class Advantage:
         outcome = self._column(batch) if self.column else batch.outcome(self.reward)
         missing = outcome.isnan() & usable(batch)
         r = outcome.masked_fill(~usable(batch), torch.nan)  # what a broken episode earned says nothing
-        apart = batch[self.apart] > 0 if self.apart else torch.zeros_like(missing)
-        counted = r.masked_fill(apart, torch.nan)
+        excluded = batch[self.exclude] > 0 if self.exclude else torch.zeros_like(missing)
+        counted = r.masked_fill(excluded, torch.nan)
         if self.unit == "batch":
             counted = counted.masked_fill(~carried(batch, self.stream), torch.nan)
         mean, n = self._with_virtual(*self._mean(batch, counted, self.unit), self.best)
@@ -106,9 +106,9 @@ class Advantage:
             )
         a = r if self.centre == "none" else torch.where(n > 1, r - mean, 0.0 * r)
         if self.centre == "leave-one-out":
-            a = torch.where(apart, a, a * (n / (n - 1).clamp(min=1)))
+            a = torch.where(excluded, a, a * (n / (n - 1).clamp(min=1)))
         if self.scale != "none":
-            spread = (a if self.scale == "batch" else r).masked_fill(apart, torch.nan)
+            spread = (a if self.scale == "batch" else r).masked_fill(excluded, torch.nan)
             a = a / (self._deviation(batch, spread) + self.eps)
         batch = ungraded(batch, missing, ctx, self.stream)
         return batch.put({self.into: a.nan_to_num(0.0)[:, None] * batch["mask"]})
