@@ -38,11 +38,14 @@ RUNS: dict[str, tuple[str, dict[str, Any]]] = {
     "areal": ("engine/areal", {**SMALL, "stage.rl.steps": 4}),
     "ghpo": ("curriculum/ghpo", {**SMALL, "task.terms": 3}),
     "tools": ("baselines/grpo_tools", {**SMALL, **RATE}),
-    "cartpole": ("baselines/ppo_cartpole", {"steps": 3}),
+    "cartpole": ("baselines/ppo_cartpole", {
+        "steps": 3, "part.policy.optimiser.lr": {"from": 2e-3, "to": 0, "over": 97}}),
     "pendulum": ("baselines/ppo_pendulum", {"steps": 3}),
     "sac": ("baselines/sac_pendulum", {"env_steps": 1500}),
     "td3": ("baselines/td3_pendulum", {"env_steps": 1500}),
-    "dqn": ("baselines/dqn_cartpole", {"env_steps": 1500}),
+    "dqn": ("baselines/dqn_cartpole", {
+        "env_steps": 1500, "rollout.sampling.epsilon": {"from": 1.0, "to": 0.04, "over": 500},
+        "part.policy.optimiser.lr": {"from": 1e-3, "to": 0, "over": 3688}}),
     "gridworld": ("baselines/gridworld", {"steps": 5}),
 }  # fmt: skip
 GIT = ("git", "-C", str(ROOT), "worktree")
