@@ -44,6 +44,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "told": EMPTY,  # column -> what stands there where nothing is told, of what its environments tell lanes
     "expert": None,  # (observation, generator) -> an action as its environments take it
     # environments of an episode
+    "facts": EMPTY,  # column -> number or array, beside the rewards of its last step
     "bind": _nothing,  # (ctx, key): before `reset`; whom to ask for models and noise, and what to name these by
     "takes": None,  # (trace) -> what `step` is to get of a decision
     # rewards

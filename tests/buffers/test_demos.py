@@ -86,6 +86,37 @@ def test_a_finite_split_is_walked_round_and_round_each_pass_in_its_own_order():
     assert seen(Demos(size=5, offset=0, draws=4), ctx) == walk
 
 
+class Kinds(Squares):
+    """Of every three problems the second is `hard`."""
+
+    def __getitem__(self, i):
+        return Problem("squares", str(i), str(i), solution="1", info={"kind": "hard" if i % 3 == 1 else "easy"})
+
+
+def test_problems_are_chosen_by_what_they_are():
+    ctx = context(Kinds())
+    buffer = Demos(size=2, draws=2, offset=100, where={"kind": "hard"})
+    assert seen(buffer, ctx) == [100, 103, 106, 109]
+    again = Demos(size=2, draws=2, offset=100, where={"kind": "hard"})
+    again.state = {"at": 4}
+    assert seen(again, ctx) == seen(buffer, ctx) == [112, 115, 118, 121]
+    assert seen(Demos(size=3, offset=100, where={"kind": ["hard", "easy"]}), ctx) == [100, 101, 102]
+    few = context(Kinds(count=8))  # 1, 4 and 7
+    assert seen(Demos(size=4, offset=0, shuffle=False, where={"kind": "hard"}), few) == [1, 4, 7, 1]
+    walk = seen(Demos(size=3, draws=3, offset=0, where={"kind": "hard"}), few)
+    assert [sorted(walk[i : i + 3]) for i in (0, 3, 6)] == [[1, 4, 7]] * 3
+    (held,) = Demos(size=4, where={"kind": "hard"}).held_out("test", 5, few)
+    assert len(held) == 3
+
+
+@pytest.mark.parametrize("count", [None, 8])
+def test_a_choice_that_no_problem_meets_says_what_there_is(count):
+    with pytest.raises(ValueError, match=r"none of \d+ problems is so; their 'kind' are easy, hard"):
+        list(Demos(size=1, where={"kind": "hrad"}).draw(context(Kinds(count))))
+    with pytest.raises(ValueError, match="'knid': did you mean 'kind'"):
+        list(Demos(size=1, where={"knid": "hard"}).draw(context(Kinds(count))))
+
+
 def test_ids_are_unique_over_draws_and_apart_from_the_runs():
     ctx = context(Squares())
     buffer = Demos(size=4, draws=3)

@@ -212,3 +212,44 @@ def test_a_reset_is_a_fresh_optimiser_at_the_same_weights(make: Any) -> None:
 
 def _leaves(x: Any) -> list[float]:
     return [x] if isinstance(x, float | int) else [y for each in x for y in _leaves(each)]
+
+
+def test_weights_are_rounded_and_steps_too_small_to_be_seen_add_up() -> None:
+    """The exact weights are those of torch's own; what stands in the model is them, rounded."""
+    mine, plain = parameters(), parameters()
+    ours, theirs = AdamW(lr=1e-4, weight_decay=0.1, store="bfloat16"), torch.optim.AdamW(plain, 1e-4, weight_decay=0.1)
+    ours.bind(mine)
+    still = moved = 0
+    for k in range(40):
+        before = [p.detach().clone() for p in mine]
+        stepped(ours, mine, range(k, k + 1), lambda k: set())
+        for p, g in zip(plain, gradients(k), strict=True):
+            p.grad = g
+        theirs.step()
+        for a, b, c in zip(mine, plain, before, strict=True):
+            assert torch.equal(a, a.bfloat16().float())
+            torch.testing.assert_close(a, b, rtol=2**-8, atol=1e-6)
+            still += int((a == c).sum()) if k else 0
+            moved += int((a != c).sum())
+    assert still > 20 * moved > 0
+
+
+def test_weights_that_somebody_else_sets_are_taken() -> None:
+    mine, plain = parameters(), parameters()
+    ours, other = AdamW(lr=1e-2, store="bfloat16"), AdamW(lr=1e-2)
+    ours.bind(mine), other.bind(plain)
+    stepped(ours, mine, range(1), lambda k: set())
+    stepped(other, plain, range(1), lambda k: set())
+    with torch.no_grad():
+        for a, b in zip(mine, plain, strict=True):
+            a.fill_(3.0), b.fill_(3.0)
+    stepped(ours, mine, range(1, 2), lambda k: set())
+    stepped(other, plain, range(1, 2), lambda k: set())
+    assert all(torch.equal(a, b.bfloat16().float()) for a, b in zip(mine, plain, strict=True))
+    again = AdamW(lr=1e-2, store="bfloat16")
+    again.state = _saved(ours.state)
+    twin = [nn.Parameter(p.detach().clone()) for p in mine]
+    again.bind(twin)
+    stepped(ours, mine, range(2, 9), lambda k: set())
+    stepped(again, twin, range(2, 9), lambda k: set())
+    assert all(torch.equal(a, b) for a, b in zip(mine, twin, strict=True))

@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
@@ -27,6 +25,7 @@ from shuhari.ports import Buffer, Learner, Optimiser, Task, Transform
 from shuhari.rollouts.single import Single
 from shuhari.store import codec
 from shuhari.tasks.arithmetic import Arithmetic
+from shuhari.testing import run_of
 
 
 def tiny(role: Callable[..., Causal] = Causal, **fields: Any) -> Any:
@@ -71,9 +70,7 @@ def stage(
 def make(*stages: Components, seed: int = 0) -> Run:
     """The run of stages made by hand."""
     torch.set_num_threads(1)
-    recipe: Any = SimpleNamespace(seed=seed, stages=list(stages), name="sketch", tree={}, threads=0)
-    with patch.object(shuhari.loop.run, "stage_components", lambda table, shared: table):
-        return Run(recipe, {})
+    return run_of(*stages, seed=seed)
 
 
 def train(run: Run) -> Iterator[Info]:

@@ -5,14 +5,15 @@ Text only; recorded episodes of controllers are not read here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import streamed
+from shuhari.data import EMPTY
 from shuhari.pack import pack
-from shuhari.ports import Ctx, Window
+from shuhari.ports import Ctx, Source, Window
 from shuhari.registry import register
 from shuhari.rollouts.demonstrations import beside, drawn, shown, solution_of
 
@@ -24,12 +25,13 @@ class Demos:
 
     It walks the problems of `split` from index `offset` on, so that an endless task gives other problems than the
     curriculum takes (which counts from 0). A finite split is walked round and round, each pass in an order of its own
-    (`shuffle`). A solution is text, a tuple of texts (joined as they are), or token ids; where there is none,
-    `imitate = "answer"` shows the answer. Where the task gives the problem an environment, a solution is its turns:
-    they are played there, each with an end token, and what the environment says in between is no decision; `context`
-    is the window through which they are seen, as of the rollout `episode`. `logp` is unknown (NaN), so that
-    ratios refuse these rows. Charged: `decisions`, those of the rows, as of samples. Raises ValueError for a problem
-    without, and for turns that the environment does not take.
+    (`shuffle`). `where`: of those problems alone whose `info` has these values (of a list, any of them). A solution is
+    text, a tuple of texts (joined as they are), or token ids; where there is none, `imitate = "answer"` shows the
+    answer. Where the task gives the problem an environment, a solution is its turns: they are played there, each with
+    an end token, and what the environment says in between is no decision; `context` is the window through which they
+    are seen, as of the rollout `episode`. `logp` is unknown (NaN), so that ratios refuse these rows. Charged:
+    `decisions`, those of the rows, as of samples. Raises ValueError for a problem without, and for turns that the
+    environment does not take.
     """
 
     size: int = 64
@@ -41,7 +43,9 @@ class Demos:
     stream: str = "ce"
     context: Window | None = None
     imitate: Literal["solution", "answer"] = "solution"
+    where: Mapping[str, Any] = EMPTY
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"at": 0})
+    chosen: dict[str, Source] = field(init=False, repr=False, default_factory=dict)
 
     @property
     def stamps(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ The walk over problems and the making of rows are those of `demonstrations`. Axe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,9 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import streamed
-from shuhari.data import Problem, nearest
+from shuhari.data import EMPTY, Problem, nearest
 from shuhari.pack import pack
-from shuhari.ports import Ctx
+from shuhari.ports import Ctx, Source
 from shuhari.registry import register
 from shuhari.rollouts.demonstrations import beside, drawn, shown
 
@@ -25,8 +25,8 @@ LINKS = ("auto", "pairs", "labels")
 @register("buffer", "preferences")
 @dataclass
 class Preferences:
-    """Each draw yields `draws` batches of `size` problems on `stream`, walked as by `demos`; answers are shown after
-    their prompt, and `logp` is unknown (NaN).
+    """Each draw yields `draws` batches of `size` problems on `stream`, walked and chosen (`where`) as by `demos`;
+    answers are shown after their prompt, and `logp` is unknown (NaN).
 
     A problem has `info["chosen"]` and `info["rejected"]`, or a `solution` with the truth value `info["label"]`. links:
     `pairs` [P, 2] of (chosen, rejected) rows; `labels` [P, 1] with a column `label` (a pair is then a good and a bad
@@ -43,7 +43,9 @@ class Preferences:
     links: str = "auto"
     role: str = "policy"
     stream: str = "rl"
+    where: Mapping[str, Any] = EMPTY
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"at": 0})
+    chosen: dict[str, Source] = field(init=False, repr=False, default_factory=dict)
 
     @property
     def stamps(self) -> tuple[str, ...]:

@@ -35,9 +35,12 @@ def component(kind: str, table: Mapping[str, Any], where: str = "", default: str
     return Settings().component(kind, table, where or kind, default)
 
 
-def stage_components(table: Mapping[str, Any], shared: dict[str, Any] | None = None) -> Components:
-    """The components of one stage (an entry of `Recipe.stages`). Pass the same `shared` dict for every stage of a run:
-    what says the same is the same object. Raises RecipeError with the dotted key of the mistake."""
+def stage_components(table: Mapping[str, Any] | Components, shared: dict[str, Any] | None = None) -> Components:
+    """The components of one stage (an entry of `Recipe.stages`); `Components` made by hand are returned as they are.
+    Pass the same `shared` dict for every stage of a run: what says the same is the same object. Raises RecipeError with
+    the dotted key of the mistake."""
+    if isinstance(table, Components):
+        return table
     seed = {"seed": int(table.get("seed", 0))}  # tasks and curricula draw from the run's seed unless they set their own
     spend = budgets(table)
     made = Settings(shared, {"task": seed, "curriculum": seed}, in_steps="steps" in spend or not spend)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from shuhari.bounds import AtLeast0, Bounds, check
 from shuhari.data import Info, Number
@@ -31,7 +31,10 @@ class AdamW:
     that is added to the gradient: `decoupled` false.
 
     `clip`: the largest global gradient norm, 0 is off. `reset`: when the memory is cleared, `{on = "step"}` or, beside
-    a `follow` rule that hears the same, `{on = "plateau", ..}`; schedules go on."""
+    a `follow` rule that hears the same, `{on = "plateau", ..}`; schedules go on. `store` = "bfloat16": after each step
+    the parameters are rounded to numbers of that type, as a model that is served in it has them, while the optimiser
+    goes on from exact ones, so that steps too small to be seen add up (Micikevicius et al. 2018, section 3.1); weights
+    that anybody else moved are taken as they are."""
 
     lr: Annotated[Number, Bounds(0)] = 1e-3
     clip: Annotated[Number, Bounds(0)] = 0.0
@@ -40,10 +43,11 @@ class AdamW:
     eps: AtLeast0 = 1e-8
     weight_decay: Annotated[Number, Bounds(0)] = 0.0
     decoupled: bool = True
+    store: Literal["", "bfloat16"] = ""
 
     def __post_init__(self) -> None:
         check(self)
-        self._frame = FirstOrder("mean", "square")
+        self._frame = FirstOrder("mean", "square", *(["weights"] if self.store else []))
 
     def bind(self, params: Sequence[nn.Parameter]) -> None:
         """Own these parameters; see `FirstOrder.bind`."""
@@ -68,7 +72,18 @@ class AdamW:
         settings = {"lr": lr, "beta1": self.betas[0], "beta2": self.betas[1], "eps": self.eps}
         settings |= {"weight_decay": now(self.weight_decay, at), "amsgrad": False, "maximize": False}
         kernel: Any = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
-        kernel(piece.params, piece.grads, *piece.kept, [], piece.steps, **settings)
+        mean, square, *weights = piece.kept
+        exact = _exact(piece.params, *weights) if weights else piece.params
+        kernel(exact, piece.grads, mean, square, [], piece.steps, **settings)
+        if weights:
+            torch._foreach_copy_(piece.params, [x.bfloat16() for x in exact])
+
+
+def _exact(params: list[Tensor], kept: list[Tensor]) -> list[Tensor]:
+    """The weights before they were rounded; where one is not what they round to, somebody set it: that one."""
+    for mine, p in zip(kept, params, strict=True):
+        torch.where(mine.bfloat16() == p, mine, p, out=mine)
+    return kept
 
 
 Adam = partial(AdamW, decoupled=False)  # as `adam` makes it

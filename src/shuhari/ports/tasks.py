@@ -40,7 +40,8 @@ class Environment(Protocol):
     back. An observation that is a `Whole` takes the place of a context of text.
 
     Optional: `bind(ctx, key)`, before `reset`: whom to ask for models and noise, and what to name these by (`key` is
-    this episode's own); `takes(trace)`: what `step` is to get of a decision; `close()`, when the episode is over."""
+    this episode's own); `takes(trace)`: what `step` is to get of a decision; `facts`: column -> number or array, of
+    the last step, with `executed` where that is not what it was sent; `close()`, when the episode is over."""
 
     def reset(self, problem: Problem) -> Any: ...  # the first observation
     def step(self, action: Any) -> Any: ...  # (observation, rewards by name, Status | None)

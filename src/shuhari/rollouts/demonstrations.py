@@ -6,21 +6,22 @@ are not read here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from shuhari.data import Array, Payload, Problem, Request, Status, Step, Trajectory, code, is_tokens
+from shuhari.data import Array, Payload, Problem, Request, Status, Step, Trajectory, code, is_tokens, nearest
 from shuhari.ports import Ctx, Source, Window, ability
 from shuhari.rollouts.playing import EnvironmentFailed, Playing
 
 
 class Walk(Protocol):
     """Settings of an iteration: `draws` draws of `size` problems of `split`, from index `offset` on, in the order that
-    `shuffle` says; for `role`, to be learnt on `stream`. `state`: {"at": problems so far}."""
+    `shuffle` says, of those alone whose `info` says `where`; for `role`, to be learnt on `stream`. `state`: {"at":
+    problems so far}; `chosen`: what was found of each split."""
 
     size: int
     draws: int
@@ -29,16 +30,75 @@ class Walk(Protocol):
     shuffle: bool
     role: str
     stream: str
+    where: Mapping[str, Any]
     state: dict[str, Any]
+    chosen: dict[str, Source]
 
 
-B = TypeVar("B")
+class Chosen:
+    """The problems of a source whose `info` has every value of `where` (of a list, any of them), from index `first` on,
+    under indices of their own that begin there too. ValueError where `PATIENCE` in a row have not."""
+
+    def __init__(self, source: Source, where: Mapping[str, Any], first: int = 0) -> None:
+        self._source, self._where, self._first, self._next = source, where, first, first
+        self._found: list[int] = []
+        self._seen: dict[str, set[Any]] = {}
+
+    def size(self) -> int | None:
+        """How many there are; None without end."""
+        n = self._source.size()
+        while n is not None and self._next < n:
+            self._look()
+        if n is not None and not self._found:
+            raise self._none()
+        return None if n is None else len(self._found)
+
+    def __getitem__(self, i: int) -> Problem:
+        while len(self._found) <= i - self._first:
+            if self._next - (self._found or [self._first])[-1] > PATIENCE:
+                raise self._none()
+            self._look()
+        return self._source[self._found[i - self._first]]
+
+    def _look(self) -> None:
+        info, says = self._source[self._next].info, self._where.items()
+        if all(name in info and _is(info[name], value) for name, value in says):
+            self._found.append(self._next)
+        elif not self._found:
+            for name in info:
+                self._seen.setdefault(name, set()).add(str(info[name])[:40])
+        self._next += 1
+
+    def _none(self) -> ValueError:
+        told = f"where is {dict(self._where)}: none of {self._next - self._first} problems is so"
+        for name in self._where:
+            told += f"; {name!r}: {nearest(name, self._seen)}" if name not in self._seen else (
+                f"; their {name!r} are {', '.join(sorted(self._seen[name])[:5])}")  # fmt: skip
+        return ValueError(told)
+
+
+def _is(found: Any, value: Any) -> bool:
+    return any(bool(np.array_equal(found, v)) for v in (value if isinstance(value, list | tuple) else (value,)))
+
+
+def chosen(walk: Walk, split: str, ctx: Ctx) -> Source:
+    """The problems of a split that a walk takes."""
+    source = ctx.task.problems(split)
+    if not walk.where:
+        return source
+    if split not in walk.chosen:
+        walk.chosen[split] = Chosen(source, walk.where, walk.offset if source.size() is None else 0)
+    return walk.chosen[split]
+
+
+B = TypeVar("B", bound=Walk)
+PATIENCE = 10_000  # problems in a row that are not wanted, before there are taken to be none
 
 
 def beside(buffer: B, split: str, n: int, ctx: Ctx) -> B:
     """The same buffer over (up to n) problems of another split, from the first: one batch of them. Where
     the buffer stands in its own walk does not move."""
-    size = ctx.task.problems(split).size()
+    size = chosen(buffer, split, ctx).size()
     one: dict[str, Any] = {"split": split, "size": n if size is None else min(n, size), "draws": 1, "offset": 0}
     return replace(buffer, **one)  # type: ignore[type-var]
 
@@ -47,7 +107,7 @@ def drawn(walk: Walk, kind: str, ctx: Ctx) -> Iterator[tuple[list[Problem], int,
     """(problems, place of the first of them in the walk, a number from which on row ids are this walk's own) of each
     draw. An endless source gives what lies behind `offset`, so other problems than a curriculum, which counts from 0; a
     finite one is walked round and round. ValueError for a split without problems."""
-    source, base = ctx.task.problems(walk.split), code(kind, walk.role, walk.split, walk.offset, walk.stream) >> 8
+    source, base = chosen(walk, walk.split, ctx), code(kind, walk.role, walk.split, walk.offset, walk.stream) >> 8
     for _ in range(walk.draws):
         at = walk.state["at"]
         walk.state["at"] = at + walk.size

@@ -12,10 +12,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 
 from shuhari.data import Array, Payload, Request, Status, Step, Trajectory, Whole, is_tokens
-from shuhari.needs import Trace
+from shuhari.needs import Trace, decisions, role_model
 from shuhari.ports import Ctx, Window, ability
+from shuhari.tasks.tells import EXECUTED
 
 
 class EnvironmentFailed(Exception):
@@ -86,7 +88,8 @@ class Playing:
         return trace
 
     async def act(self, trace: Trace, *, decided: bool = True, role: str = "") -> None:
-        """Hand an action to the environment; keep the step with its rewards, and move on to the next context. `role`:
+        """Hand an action to the environment; keep the step with its rewards and what else the environment tells of it
+        (`facts`: a number is a column [B], an array one [B, K, ...]), and move on to the next context. `role`:
         whose it is, where that is not who is at turn. Raises EnvironmentFailed."""
         self._keep(self.context, trace, decided=decided, role=role)
         self.moves += 1
@@ -103,7 +106,7 @@ class Playing:
             raise EnvironmentFailed(f"{type(error).__name__}: {error}") from error
         step = self.steps[-1]
         info = {**step.info, "observation": said} if said else step.info
-        self.steps[-1] = replace(step, reward=dict(reward), info=info)
+        self.steps[-1] = self._told(replace(step, reward=dict(reward), info=info))
 
     def trajectory(self) -> Trajectory:
         """The episode, closed by a step that holds the last context: `cont` 0 after FINISHED, else 1. CUT if it has not
@@ -118,6 +121,23 @@ class Playing:
         key = (self.request.key, self.role, self.number, self.decided)
         (trace,) = await self.ctx.engine.sample(self.role, context, self.request.sampling, 1, key=key)
         return trace
+
+    def _told(self, step: Step) -> Step:
+        """The step with what the environment told of it, one value a position; where another action was executed, with
+        that one in place of the decision, of unknown log-probability (NaN), and without what its trace knew."""
+        told = dict(ability(self.env, "facts"))
+        if not told:
+            return step
+        executed, k = told.pop(EXECUTED, None), len(step.mask)
+        facts = {n: np.broadcast_to(x, (k, *np.shape(x))) if np.ndim(x) else float(x) for n, x in told.items()}
+        if executed is None:
+            return replace(step, info={**step.info, **facts})
+        taken = torch.as_tensor(np.asarray(executed))[None]
+        taken = taken.float() if taken.is_floating_point() else taken.long()
+        columns = decisions(role_model(self.ctx.models, step.role), taken)
+        decided = {n: x[0].numpy() for n, x in columns.items()}
+        unknown = np.full(k, np.nan, np.float32)
+        return replace(step, action=decided.pop("action"), logp=unknown, info={**decided, **facts})
 
     def _keep(self, context: Payload, trace: Trace, *, decided: bool = True, role: str = "") -> None:
         fields: dict[str, Any] = {"parent": len(self.steps) - 1 if self.steps else None, "role": role or self.role}

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import gymnasium
+import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
@@ -201,6 +202,7 @@ class Episode:
         self.observation, self.action = task.spaces()
         self.last: Payload = None
         self.ended = True
+        self.facts: dict[str, Any] = {}
 
     def reset(self, problem: Problem) -> Payload:
         """The first observation of the episode that the problem's hash seeds, or of its `start` snapshot."""
@@ -213,7 +215,8 @@ class Episode:
 
     def step(self, action: Any) -> tuple[Payload, dict[str, float], Status | None]:
         """(observation, {"task": reward, and those it reports}, how the episode ended if it did). RuntimeError after
-        the end."""
+        the end. What else it reports stands in `facts`: column -> array; EXECUTED alone where that is not what it was
+        sent."""
         if self.ended:
             raise RuntimeError(f"gym/{self.task.path}: the episode has ended: reset before the next step")
         taken = acted_as(action, self.action)
@@ -221,6 +224,10 @@ class Episode:
         told = info[TOLD] if self.task.told else EMPTY
         self.last, self.ended = observed(observation, self.observation), bool(terminated or truncated)
         status = Status.FINISHED if terminated else Status.TRUNCATED if truncated else None
+        self.facts = {n: x for n, x in told.items() if not n.startswith("reward/") and n != EXECUTED}
+        if EXECUTED in told:
+            replaced = not np.array_equal(told[EXECUTED], taken)
+            self.facts |= {"replaced": float(replaced)} | ({EXECUTED: told[EXECUTED]} if replaced else {})
         named = {n.removeprefix("reward/"): float(x) for n, x in told.items() if n.startswith("reward/")}
         return self.last, {"task": float(reward), **named}, status
 

@@ -24,9 +24,10 @@ from shuhari.testing.conformance import (
     watched,
 )
 from shuhari.testing.context import ScriptedEngine, context
+from shuhari.testing.made import run_of
 from shuhari.testing.small import shrink
 
 __all__ = [
     "ScriptedEngine", "check_metric", "check_objective", "check_recipe", "check_reward", "check_transform", "context",
-    "groups", "shrink", "transitions", "watched",
+    "groups", "run_of", "shrink", "transitions", "watched",
 ]  # fmt: skip

@@ -12,12 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.data import Problem, Sampling
+from shuhari.data import Problem, Request, Sampling
+from shuhari.engines.local import Local
 from shuhari.models.deterministic import DeterministicPolicy
 from shuhari.models.gaussian import SquashedPolicy
+from shuhari.pack import pack
+from shuhari.rollouts.episode import Episode
 from shuhari.rollouts.vector.vector import VectorRollout
 from shuhari.store.codec import dumps, loads
 from shuhari.tasks.gym import Gym
+from shuhari.testing import context as whole
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 ID = "worker_worlds:Telling-v7"
@@ -122,6 +126,30 @@ def test_whole_episodes_name_them_too() -> None:
     assert [set(r) for r in rewards] == [{"task", "cost", "success"}] * 7
     assert rewards[0]["cost"] == pytest.approx(abs(rewards[0]["task"]))
     assert [r["success"] for r in rewards] == [0.0] * 6 + [float(rewards[-1]["task"] > 0)]
+
+
+@pytest.mark.parametrize("cls", [DeterministicPolicy, SquashedPolicy])
+def test_whole_episodes_tell_what_lanes_do(cls: Any) -> None:
+    """By an environment that does another thing each third step, as it says: see `worker_worlds`."""
+    task, model = Gym(ID, tells=TELLS), policy(cls)
+    model.build(task)
+    ctx = whole(7, task=task, engine=Local(), models={"policy": model})
+    ctx.engine.sync(ctx.models, 0)
+    (played,) = ctx.wait(Episode().group(Request(task.problems("train")[0], 1, Sampling(), key="a#0"), ctx))
+    batch = pack([played])
+    decides = batch.decides
+    assert int(decides.sum()) == 7
+    assert batch["busy"][decides].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    replaced = batch["replaced"][decides] == 1
+    assert torch.equal(replaced, batch["busy"][decides] % 3 == 0)
+    place = batch.successors()["context"][decides][:, 0]
+    assert torch.allclose(batch["where"][decides][:, 0], torch.stack([place, torch.ones_like(place)], 1))
+    moved = (batch.successors()["context"] - batch["context"])[decides]
+    assert torch.allclose(2 * batch["action"][decides], moved, atol=1e-5)
+    assert torch.equal(batch["logp"][decides][:, 0].isnan(), replaced)
+    if cls is SquashedPolicy:
+        assert torch.equal(batch["pre"][decides].isnan().flatten(1).any(1), replaced)
+    assert torch.equal(batch["reward/cost"][decides][:, 0], place.abs())
 
 
 def test_what_cannot_be_told_is_refused() -> None:
