@@ -11,7 +11,7 @@ from pathlib import Path
 
 import shuhari
 from shuhari.data import Problem, Status, Step
-from shuhari.tasks.source import Listed, acted, held_out
+from shuhari.tasks.source import Listed, held_out, last_decision
 
 
 @dataclass
@@ -26,7 +26,7 @@ class Safe:
         return Listed([Problem("safe", c, "?\n", c, solution=("a", "b", f"={c}")) for c in codes])
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, float]:
-        return {"score": float(acted(steps).info["text"] == f"={problem.answer}")}
+        return {"score": float(last_decision(steps).info["text"] == f"={problem.answer}")}
 
     def environment(self, problem: Problem) -> "Game":
         return Game(self.turns)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import shuhari
 from shuhari.data import Problem, Step
-from shuhari.tasks.source import Generated, Listed, Stream, answer_text, distinct, drawn
+from shuhari.tasks.source import Generated, Listed, Stream, answer_text, distinct, draw_item
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Sort:
 
     def _item(self, split: str, index: int) -> tuple[str, Problem]:
         stream, top = Stream("sort", self.seed, split, index), 10**self.digits
-        text, _ = drawn(split, 0.1, lambda: (f"{stream.below(top):0{self.digits}d}", None), "sort")
+        text, _ = draw_item(split, 0.1, lambda: (f"{stream.below(top):0{self.digits}d}", None), "sort")
         answer = "".join(sorted(text))
         return text, Problem("sort", text, f"{text}:", answer, solution=answer)
 

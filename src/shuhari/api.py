@@ -21,7 +21,7 @@ from shuhari.needs import role_model
 from shuhari.noise import CounterNoise, keys
 from shuhari.pack import dense
 from shuhari.ports import ability, is_text
-from shuhari.tools.profile_report import profiled
+from shuhari.tools.profile_report import train_profiled
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ def train(
     changes = {**settings, **({} if seed is None else {"seed": seed})}
     found = found.changed(changes) if changes else found
     where = Path(path) if path is not None else default_path(found, init=init)
-    for report in (profiled if profile else steps)(found, where, init=initial(init), origin=init):
+    for report in (train_profiled if profile else steps)(found, where, init=initial(init), origin=init):
         if progress is not None:
             progress(report)
     return trained(where)

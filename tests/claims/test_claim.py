@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shuhari.claims.claim import digest, read
-from shuhari.claims.runs import planned
+from shuhari.claims.runs import plan_runs
 from shuhari.config.build import stage_components
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
@@ -97,7 +97,7 @@ def test_arms_have_preparations_and_stages_of_their_own_under_one_budget(tmp_pat
     assert [[s["name"] for s in claim.warm[arm].stages] for arm in claim.arms] == [["teach"], ["warm-up"], ["teach"]]
     assert digest(claim.warm["method"]) == digest(claim.warm["hot"]) != digest(claim.warm["baseline"])
     assert [[s["tokens"] for s in arm.stages] for arm in claim.arms.values()] == [[300, 700], [1000], [300, 700]]
-    jobs = planned(claim, tmp_path)
+    jobs = plan_runs(claim, tmp_path)
     warm = [j for j in jobs if j.arm == "warm start"]
     assert len(warm) == 2 * len(claim.seeds) and len({j.path for j in warm}) == len(warm)
     after = {j.arm: j.after for j in jobs if j.seed == claim.seeds[0] and j.after}
@@ -113,7 +113,7 @@ def test_an_arm_without_a_preparation_starts_anew(tmp_path: Path) -> None:
     text = OWN.replace('baseline = "warm-up", ', "").replace('baseline = "baselines/grpo"', plain)
     claim = read(written(tmp_path, text))
     assert list(claim.warm) == ["method", "hot"] and [s["tokens"] for s in claim.arms["baseline"].stages] == [1000]
-    assert {j.after for j in planned(claim, tmp_path) if j.arm == "baseline"} == {None}
+    assert {j.after for j in plan_runs(claim, tmp_path) if j.arm == "baseline"} == {None}
     assert set(claim.recipes) == {*claim.arms, "warm start of method", "warm start of hot"}
 
 

@@ -13,9 +13,9 @@ import pytest
 from shuhari.claims import proof
 from shuhari.claims.claim import Claim, read
 from shuhari.claims.pool import ClaimError
-from shuhari.claims.proof import Proof, prove, settled
+from shuhari.claims.proof import Proof, prove, settle
 from shuhari.claims.result import hashes, quantities_of, result_of, stale
-from shuhari.claims.runs import make, planned
+from shuhari.claims.runs import make, plan_runs
 from shuhari.claims.sources import older
 from shuhari.config import library
 from shuhari.store.directory import Run
@@ -66,7 +66,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     root = tmp_path_factory.mktemp("claim").resolve()
     (root / "own.toml").write_text(RECIPE)
     claim = read(str(root / "own.toml"), smoke=True)
-    for job in planned(claim, root):
+    for job in plan_runs(claim, root):
         assert job.make() == ""
     quantities = quantities_of(claim)
     result = result_of(claim, quantities, make(claim, quantities, root), None, hashes(claim))
@@ -93,15 +93,17 @@ def test_what_is_the_same_stands_and_its_runs_are_found_again(measured: Measured
     (found,) = prove([(claim, old)], root)
     assert isinstance(found, Proof) and found.stands and dict(found.steps) == {"method": 10, "baseline": 5}
     assert found.points == (2 + 10) + (2 + 5)
-    new = settled(claim, {**old, "stale": "once"}, found)
+    new = settle(claim, {**old, "stale": "once"}, found)
     assert stale(claim, new) == "" and not older(new["hashes"]) and "stale" not in new
     assert new["proved"]["from"] == "before" and new["proved"]["steps"] == {"method": 10, "baseline": 5}
     assert {k: v for k, v in new.items() if k not in ("hashes", "proved")} == {
         k: v for k, v in old.items() if k != "hashes"
     }
     assert new["hashes"]["recipes"] == old["hashes"]["recipes"]
-    assert all(job.done for job in planned(claim, root) if job.arm in claim.arms)
-    assert make(claim, quantities_of(claim), root).evidence["method"][0].path in [j.path for j in planned(claim, root)]
+    assert all(job.done for job in plan_runs(claim, root) if job.arm in claim.arms)
+    assert make(claim, quantities_of(claim), root).evidence["method"][0].path in [
+        j.path for j in plan_runs(claim, root)
+    ]
 
 
 def test_the_whole_seed(measured: Measured) -> None:
@@ -124,11 +126,11 @@ def test_what_is_not_the_same_says_so_unless_it_was_measured_elsewhere(measured:
     (found,) = prove([(claim, other)], root)
     assert isinstance(found, Proof) and found.stands is False
     assert found.why.startswith("arm 'baseline', seed 0: reward/mean at 2 was 0.123, and is ")
-    assert settled(claim, other, found) == {**other, "stale": found.why}
+    assert settle(claim, other, found) == {**other, "stale": found.why}
     other["versions"]["processor"] = "of another make"
     (found,) = prove([(claim, other)], root)
     assert isinstance(found, Proof) and found.stands is None and "measured elsewhere (processor of another" in found.why
-    assert settled(claim, other, found) == other
+    assert settle(claim, other, found) == other
     restated = deepcopy(result)
     restated["hashes"]["recipes"]["method"] = "x"
     assert prove([(claim, restated)], root) == [Proof(False, "recipe 'method' has changed")]

@@ -14,7 +14,7 @@ import pytest
 from shuhari.claims import sources
 from shuhari.claims.claim import read
 from shuhari.claims.result import hashes, stale
-from shuhari.claims.runs import ClaimError, Job, make, planned, spent
+from shuhari.claims.runs import ClaimError, Job, make, plan_runs, spent
 from shuhari.cli import main
 from shuhari.config.recipe import load
 from shuhari.config.settings import Settings
@@ -94,7 +94,7 @@ def test_a_claim_killed_and_gone_on_with_is_the_claim_that_was_not(recipe: str, 
 
 def test_jobs_pair_by_seed_share_a_warm_start_and_what_is_alike(recipe: str, tmp_path: Path) -> None:
     claim = read(recipe, smoke=True)
-    jobs = planned(claim, tmp_path)
+    jobs = plan_runs(claim, tmp_path)
     assert [(j.arm, j.seed) for j in jobs] == [
         ("warm start", 0), ("warm start", 1),
         ("method", 0), ("baseline", 0), ("method", 1), ("baseline", 1)
@@ -102,18 +102,18 @@ def test_jobs_pair_by_seed_share_a_warm_start_and_what_is_alike(recipe: str, tmp
     assert jobs[2].after is jobs[3].after is jobs[0] and jobs[4].after is jobs[1]
     other = Path(recipe).with_name("other.toml")
     other.write_text(Path(recipe).read_text().replace("rl.part.policy.optimiser.lr = 0.3", "rl.part.policy.epochs = 2"))
-    shared = {j.path for j in planned(read(str(other), smoke=True), tmp_path)} & {j.path for j in jobs}
+    shared = {j.path for j in plan_runs(read(str(other), smoke=True), tmp_path)} & {j.path for j in jobs}
     assert {j.path for j in jobs if j.arm == "warm start"} <= shared
 
 
 def test_runs_that_fail_are_told_of_together(recipe: str, tmp_path: Path) -> None:
     claim = read(recipe, smoke=True)
     quantities = [Settings().component("quantity", c.quantity, "x", "metric") for c in claim.checks]
-    bad = [j for j in planned(claim, tmp_path) if j.arm == "method" and j.seed == 1]
+    bad = [j for j in plan_runs(claim, tmp_path) if j.arm == "method" and j.seed == 1]
     (bad[0].path / "checkpoints" / "step-1").mkdir(parents=True)  # of a run whose database is lost
     with pytest.raises(ClaimError, match="1 of 6 runs failed"):
         make(claim, quantities, tmp_path)
-    left: list[Job] = [j for j in planned(claim, tmp_path) if j not in bad and j.arm != "method"]
+    left: list[Job] = [j for j in plan_runs(claim, tmp_path) if j not in bad and j.arm != "method"]
     assert all(Run(j.path).status == "complete" for j in left)
 
 
@@ -168,7 +168,7 @@ class Blow:
 
 
 def test_a_run_killed_before_its_first_transaction_is_not_done(recipe: str, tmp_path: Path) -> None:
-    job = planned(read(recipe, smoke=True), tmp_path)[0]
+    job = plan_runs(read(recipe, smoke=True), tmp_path)[0]
     job.path.mkdir(parents=True)
     (job.path / "run.sqlite").touch()
     assert not job.done
@@ -191,11 +191,11 @@ def test_a_method_in_a_file_of_its_own_is_run_anew_when_it_is_edited(recipe: str
     stage = 'collect.sign.use = "own_steps.py:Sign"\npart.policy.optimiser.lr = 0.3'
     own.write_text(own.read_text().replace("part.policy.optimiser.lr = 0.3", stage))
     claim = read(recipe, smoke=True)
-    before, paths = hashes(claim)["modules"], {j.path for j in planned(claim, tmp_path) if j.arm == "method"}
+    before, paths = hashes(claim)["modules"], {j.path for j in plan_runs(claim, tmp_path) if j.arm == "method"}
     assert "own_steps.py" in before
     file.write_text(text.replace("return batch", "return batch.put({'advantage': -batch['advantage']})"))
     assert hashes(claim)["modules"] != before
-    assert not {j.path for j in planned(claim, tmp_path) if j.arm == "method"} & paths
+    assert not {j.path for j in plan_runs(claim, tmp_path) if j.arm == "method"} & paths
 
 
 def test_a_function_of_a_user_is_one_of_the_modules(recipe: str, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from shuhari import registry
 from shuhari.claims import sources
 from shuhari.claims.claim import read
 from shuhari.claims.result import hashes, stale
-from shuhari.claims.runs import planned
+from shuhari.claims.runs import plan_runs
 from shuhari.config import library
 from shuhari.config.build import component
 from shuhari.config.recipe import load
@@ -26,7 +26,7 @@ def test_a_new_baseline_makes_nothing_stale(monkeypatch: pytest.MonkeyPatch, tmp
     measured = ("curriculum/dots", "engine/areal", "rlvr/lp_reg")
     stored = {name: library.result(name) for name in measured}
     why = {name: stale(read(name), result) for name, result in stored.items() if result is not None}
-    before = sources.version(), [j.path for name in measured for j in planned(read(name), tmp_path)]
+    before = sources.version(), [j.path for name in measured for j in plan_runs(read(name), tmp_path)]
     baselines = {f"baselines/{name}": name for name in measured}
     monkeypatch.setattr(sources, "names", lambda: list(baselines))
     monkeypatch.setattr(sources, "load", lambda name: load(baselines[name]))
@@ -38,7 +38,7 @@ def test_a_new_baseline_makes_nothing_stale(monkeypatch: pytest.MonkeyPatch, tmp
             assert hashes(read(name))["modules"] == {}
     finally:
         sources.common.cache_clear()
-    now = sources.version.__wrapped__(), [j.path for name in measured for j in planned(read(name), tmp_path)]
+    now = sources.version.__wrapped__(), [j.path for name in measured for j in plan_runs(read(name), tmp_path)]
     assert now == before
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shuhari.cli.text import printable
+from shuhari.cli.text import make_printable
 from shuhari.config.recipe import names
 from shuhari.store import Run, Store
 
@@ -64,8 +64,8 @@ def test_rollouts_are_the_best_the_worst_and_a_random_group(shuhari, home: Path)
 
 
 def test_text_of_a_model_cannot_steer_the_terminal() -> None:
-    assert printable("a\x1b[2Jb\x07\u202ec") == "a\\x1b[2Jb\\x07\\u202ec"
-    assert printable("two\nlines") == "two\nlines" and printable("x" * 10, 4) == "xxxx… (10 characters)"
+    assert make_printable("a\x1b[2Jb\x07\u202ec") == "a\\x1b[2Jb\\x07\\u202ec"
+    assert make_printable("two\nlines") == "two\nlines" and make_printable("x" * 10, 4) == "xxxx… (10 characters)"
 
 
 # ---------------------------------------------------------------- eval and compare

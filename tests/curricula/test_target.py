@@ -17,7 +17,7 @@ from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.curricula.beta import Beta
 from shuhari.curricula.sequential import Sequential
-from shuhari.curricula.target import Target, drawn, name_of, spearman, successes
+from shuhari.curricula.target import Target, draw_weighted, name_of, spearman, successes
 from shuhari.data import Problem, Request, Status, code
 from shuhari.events import Collected
 from shuhari.learners.gradient import Term
@@ -123,7 +123,7 @@ def test_sampling_is_proportional_to_the_distance_in_tau() -> None:
 def test_draws_without_replacement_are_those_of_an_urn() -> None:
     """Against enumeration: the first goes out with its share, the second with its share of what is left."""
     w = torch.tensor([0.6, 0.3, 0.1], dtype=torch.float64)
-    seen = Counter(tuple(drawn(w.log(), 2, ctx(s).rng("x")).tolist()) for s in range(4000))
+    seen = Counter(tuple(draw_weighted(w.log(), 2, ctx(s).rng("x")).tolist()) for s in range(4000))
     for (i, j), k in seen.items():
         p = float(w[i] * w[j] / (1 - w[i]))
         assert k / 4000 == pytest.approx(p, abs=4 * (p * (1 - p) / 4000) ** 0.5)

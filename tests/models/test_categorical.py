@@ -12,7 +12,7 @@ from scipy import stats
 
 from shuhari.batch import Batch
 from shuhari.data import Sampling
-from shuhari.models.categorical import Categorical, CategoricalPolicy, sampled
+from shuhari.models.categorical import Categorical, CategoricalPolicy, sample_rows
 from shuhari.models.tabular import Tabular
 from shuhari.noise import CounterNoise, keys
 
@@ -45,7 +45,7 @@ def test_by_enumeration(t: float, e: float) -> None:
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.5), Sampling(epsilon=0.4)])
 def test_frequencies_are_those_of_the_distribution_named(sampling: Sampling) -> None:
     n = 50_000
-    traces = sampled(LOGITS.expand(n, 3), sampling, CounterNoise(keys(3, n=n)))
+    traces = sample_rows(LOGITS.expand(n, 3), sampling, CounterNoise(keys(3, n=n)))
     p = probabilities(float(sampling.temperature), float(sampling.epsilon))
     counts = np.bincount(traces.action.numpy(), minlength=3)
     assert stats.chisquare(counts, n * p).pvalue > 1e-3
@@ -53,7 +53,7 @@ def test_frequencies_are_those_of_the_distribution_named(sampling: Sampling) -> 
 
 
 def test_greedy_takes_the_mode_at_the_probability_it_has() -> None:
-    traces = sampled(LOGITS, Sampling(greedy=True, temperature=0.5), CounterNoise(keys(0, n=1)))
+    traces = sample_rows(LOGITS, Sampling(greedy=True, temperature=0.5), CounterNoise(keys(0, n=1)))
     assert traces.action.tolist() == [1]
     assert traces.logp.item() == pytest.approx(np.log(probabilities(0.5)[1]), abs=1e-6)
 

@@ -18,7 +18,7 @@ from shuhari.data import Sampling
 from shuhari.models.composite import Gated, Residual
 from shuhari.models.deterministic import DeterministicPolicy
 from shuhari.models.gaussian import SquashedPolicy
-from shuhari.models.product import Product, kept
+from shuhari.models.product import Product, mark_kept
 from shuhari.models.tabular import Tabular
 from shuhari.models.text.causal import Causal
 from shuhari.needs import Need, evaluate
@@ -77,10 +77,10 @@ def test_decisions_keep_to_the_support_of_another_role() -> None:
     drawn = model.sample(torch.zeros(500, dtype=torch.long), Sampling(), noise=CounterNoise(keys(0, n=500)))
     assert set(drawn.action.tolist()) == {0, 1, 2}
     logits = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.05, 0.15, 0.3, 0.5]]).log()
-    assert kept(logits, 1.0, 2, 0.0).tolist() == [[True, True, False, False], [False, False, True, True]]
-    assert kept(logits, 0.6, 2, 0.0).tolist() == [[True, False, False, False], [False, False, False, True]]  # .625
-    assert kept(logits, 1.0, 0, 0.29).tolist() == [[True, True, True, False], [False, True, True, True]]
-    assert kept(logits, 0.9, 0, 0.0)[0].tolist() == [True, True, True, False]
+    assert mark_kept(logits, 1.0, 2, 0.0).tolist() == [[True, True, False, False], [False, False, True, True]]
+    assert mark_kept(logits, 0.6, 2, 0.0).tolist() == [[True, False, False, False], [False, False, False, True]]  # .625
+    assert mark_kept(logits, 1.0, 0, 0.29).tolist() == [[True, True, True, False], [False, True, True, True]]
+    assert mark_kept(logits, 0.9, 0, 0.0)[0].tolist() == [True, True, True, False]
 
 
 def test_gradients_run_into_the_roles_that_a_part_trains() -> None:

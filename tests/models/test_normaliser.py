@@ -16,7 +16,7 @@ from shuhari.batch import Batch
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.convolution import Convolution, is_image
 from shuhari.models.critics import ValueCritic
-from shuhari.models.normaliser import Moments, merged, moments
+from shuhari.models.normaliser import Moments, merge_moments, moments
 from shuhari.models.spaces import Inputs
 
 
@@ -34,7 +34,7 @@ def test_moments_are_those_of_gymnasium_and_of_all_rows() -> None:
     np.testing.assert_allclose(mine.var, theirs.var, rtol=1e-12)
     assert float(mine.count) == pytest.approx(theirs.count)
     together = torch.cat(pieces).double()
-    _, mean, var = merged(moments(pieces[0]), moments(torch.cat(pieces[1:])))
+    _, mean, var = merge_moments(moments(pieces[0]), moments(torch.cat(pieces[1:])))
     torch.testing.assert_close(mean, together.mean(0))
     torch.testing.assert_close(var, together.var(0, correction=0))
 

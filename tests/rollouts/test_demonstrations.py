@@ -13,7 +13,7 @@ import torch
 from shuhari.buffers.demos import Demos
 from shuhari.buffers.preferences import Preferences
 from shuhari.data import Problem, Status, Whole
-from shuhari.rollouts.demonstrations import shown, solution_of, walked
+from shuhari.rollouts.demonstrations import show_solution, solution_of, walk_problems
 from shuhari.tasks.source import Generated, Listed
 from shuhari.testing import context
 
@@ -61,12 +61,12 @@ async def last(play: Any) -> Any:
 def test_a_demonstration_sees_what_the_policy_would_see() -> None:
     ctx = pages()
     problem = ctx.task.problems("train")[0]
-    replaced = shown(problem, problem.solution, ctx, "policy")
+    replaced = show_solution(problem, problem.solution, ctx, "policy")
     assert [words(s.context) for s in replaced.steps] == ["p", "[a]", "[b]"]
     assert [s.info["observation"] for s in replaced.steps] == ["[a]", "[b]", "[c]"]
-    appended = shown(problem, problem.solution, pages(whole=False), "policy")
+    appended = show_solution(problem, problem.solution, pages(whole=False), "policy")
     assert [words(s.context) for s in appended.steps] == ["p", "pa[a]", "pa[a]b[b]"]
-    windowed = shown(problem, problem.solution, pages(whole=False), "policy", last)
+    windowed = show_solution(problem, problem.solution, pages(whole=False), "policy", last)
     assert [words(s.context) for s in windowed.steps] == ["p", "pa[a]", "pb[b]"]
     assert all(t.status is Status.FINISHED for t in (replaced, appended, windowed))
     assert all(s.mask.all() and s.logp is None for s in replaced.steps)
@@ -93,9 +93,9 @@ def test_a_preference_is_one_row_an_answer() -> None:
 
 def test_a_walk_begins_at_its_offset_and_goes_round() -> None:
     source = Listed([Problem("t", str(i), "", i) for i in range(3)])
-    ids = [p.id for p in walked(source, "train", 1, 4, 1, shuffle=False)]
+    ids = [p.id for p in walk_problems(source, "train", 1, 4, 1, shuffle=False)]
     assert ids == ["2", "0", "1", "2"]
-    assert sorted(p.id for p in walked(source, "train", 3, 3, 0, shuffle=True)) == ["0", "1", "2"]
+    assert sorted(p.id for p in walk_problems(source, "train", 3, 3, 0, shuffle=True)) == ["0", "1", "2"]
 
 
 def test_what_is_shown_where_there_is_no_solution() -> None:

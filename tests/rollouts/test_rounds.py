@@ -12,7 +12,7 @@ from shuhari.data import ContractError, Problem, Step
 from shuhari.models.text.causal import Causal
 from shuhari.needs import Need, gather
 from shuhari.pack import pack
-from shuhari.rollouts.rounds import HintCurve, HintLadder, curve, fitted, hinted, inverse
+from shuhari.rollouts.rounds import HintCurve, HintLadder, curve, fit_curve, inverse, make_hint
 from shuhari.rollouts.single import Single
 
 # ---------------------------------------------------------------- the ladder
@@ -113,9 +113,9 @@ def test_a_hint_is_the_rounded_share_of_the_solution_whatever_it_is_written_as()
     for solution in (SOLUTION, ("abc", "defgh"), ctx.encode(SOLUTION, "policy")):
         problem = Problem("t", "p", "ab", "y", solution)
         for share, text in ((0.3, "ab"), (0.32, "abc"), (1.0, SOLUTION)):
-            (step,), shown = hinted(problem, share, ctx)
+            (step,), shown = make_hint(problem, share, ctx)
             assert step.info["text"] == text and shown == len(text) / 8
-        assert hinted(problem, 0.05, ctx) == ((), 0.0) == hinted(problem, 0.0, ctx)
+        assert make_hint(problem, 0.05, ctx) == ((), 0.0) == make_hint(problem, 0.0, ctx)
 
 
 def test_hinted_samples_are_scored_in_the_context_that_they_were_drawn_in():
@@ -155,7 +155,7 @@ def test_many_samples_give_the_curve_of_an_independent_fit():
     h = np.linspace(0, 1, 9)
     accuracy = np.clip(curve(h, 13.0, 0.55, 0.12) + 0.03 * np.sin(9 * h), 0, 1)
     theirs, _ = curve_fit(curve, h, accuracy, p0=(10.0, 0.5, 0.05))
-    ours = fitted(tuple((x, y, 10_000) for x, y in zip(h.tolist(), accuracy.tolist(), strict=True)))
+    ours = fit_curve(tuple((x, y, 10_000) for x, y in zip(h.tolist(), accuracy.tolist(), strict=True)))
     assert ours == pytest.approx(theirs, rel=1e-2)
 
 
@@ -165,12 +165,12 @@ def test_a_pupil_without_noise_is_understood_by_the_third_round(a, b):
     share, told = 0.5, []
     for _ in range(3):
         told.append((share, float(curve(share, a, b, 0.0)), 4))
-        share = inverse(0.5, *fitted(tuple(told)))
+        share = inverse(0.5, *fit_curve(tuple(told)))
     assert told[-1][1] == pytest.approx(0.5, abs=0.05)
 
 
 def test_who_can_do_it_alone_is_shown_nothing():
-    assert inverse(0.5, *fitted(((0.5, 1.0, 4), (0.1, 1.0, 4), (0.0, 0.75, 4)))) == 0.0
+    assert inverse(0.5, *fit_curve(((0.5, 1.0, 4), (0.1, 1.0, 4), (0.0, 0.75, 4)))) == 0.0
     ctx = context(model := Pupil(lambda hint, u: True))
     group = collected(HintCurve(), ctx, request(16))
     assert [t.info["hint"] for t in group][-4:] == [0.0] * 4 and model.seen[:4] == ["abcd"] * 4
@@ -211,7 +211,7 @@ def by_hand(told, target):
 @pytest.mark.parametrize("target", [0.3, 0.7])
 def test_few_samples_are_read_with_the_documented_priors(target):
     for told in (((0.8, 0.5, 1),), ((0.2, 0.25, 1),), ((0.2, 0.0, 1), (0.6, 0.75, 1))):
-        assert inverse(target, *fitted(told)) == pytest.approx(by_hand(told, target), abs=2e-4)
+        assert inverse(target, *fit_curve(told)) == pytest.approx(by_hand(told, target), abs=2e-4)
 
 
 LONG = "abcdefgh" * 12 + "a"  # 97 tokens: a share that is a little off is another hint

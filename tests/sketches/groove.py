@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Info, Request, Trajectory, code
 from shuhari.events import Collected, Event, Updated
-from shuhari.models.categorical import Categorical, sampled, scored
+from shuhari.models.categorical import Categorical, sample_rows, score_rows
 from shuhari.needs import Need, Noise, Traces
 from shuhari.ports import Buffer, Ctx, Model, Optimiser, Task, Transform
 from shuhari.rollouts.episode import Episode
@@ -48,12 +48,12 @@ class Agent:
 
     def __call__(self, batch: Batch) -> Predicting:
         states = batch["context"].reshape(-1)
-        decided = scored(self._table.logits[states], batch)
+        decided = score_rows(self._table.logits[states], batch)
         return Predicting(decided.logits, decided.action, self._table.y[states].log_softmax(-1))
 
     def sample(self, contexts: Any, sampling: Any, *, noise: Noise) -> Traces:
         with torch.no_grad():
-            return sampled(self._table.logits[contexts.reshape(-1)], sampling, noise)
+            return sample_rows(self._table.logits[contexts.reshape(-1)], sampling, noise)
 
 
 class _Table(nn.Module):

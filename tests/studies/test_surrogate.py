@@ -10,7 +10,7 @@ import pytest
 
 from shuhari.config.build import component
 from shuhari.config.overlay import RecipeError
-from shuhari.studies.surrogate import BETA, Mbtl, acquisition, fitted, surrogate
+from shuhari.studies.surrogate import BETA, Mbtl, acquisition, fit_loss, surrogate
 
 V = np.array([0.6, 0.7, 0.8, 0.7, 0.6])
 
@@ -75,9 +75,9 @@ def test_the_slope_is_that_of_the_losses() -> None:
     J = np.zeros((6, 6))
     for a, own in ((1, 0.9), (4, 0.7)):
         J[a] = own - 0.05 * np.abs(at - a)
-    assert fitted(J, [1, 4]) == pytest.approx(0.05)
+    assert fit_loss(J, [1, 4]) == pytest.approx(0.05)
     J[2] = 0.5 + 0.1 * np.abs(at - 2)  # better elsewhere than at home
-    assert fitted(J, [2]) == 0
+    assert fit_loss(J, [2]) == 0
 
 
 def test_the_surrogate_is_the_posterior_of_its_kernel() -> None:

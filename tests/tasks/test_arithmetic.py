@@ -15,7 +15,7 @@ import pytest
 
 from shuhari.data import Problem, Step
 from shuhari.tasks.arithmetic import KINDS, Arithmetic, without_carries
-from shuhari.tasks.source import Listed, answer_text, distinct, drawn, held_out
+from shuhari.tasks.source import Listed, answer_text, distinct, draw_item, held_out
 
 TERM = re.compile(r"[+-]?\d+")
 
@@ -220,4 +220,4 @@ def test_sources_that_run_dry() -> None:
     assert isinstance(found, Listed)
     only = next(f"c{i}" for i in range(100) if not held_out(f"c{i}", 0.5))
     with pytest.raises(ValueError, match="split 'test'"):
-        drawn("test", 0.5, lambda: (only, None), "a task of one problem")
+        draw_item("test", 0.5, lambda: (only, None), "a task of one problem")

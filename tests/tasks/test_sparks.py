@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shuhari.data import Step
-from shuhari.tasks.sparks import Sparks, worked
+from shuhari.tasks.sparks import Sparks, work_out
 
 
 def problems(n=400, **settings):
@@ -32,9 +32,9 @@ def test_shares_of_errors_and_of_sparks_do_not_hang_on_what_is_needed():
 
 
 def test_work_goes_on_from_what_it_says_and_errors_add_up():
-    assert worked([7, -5, 6], [False] * 3) == [2, 8]
-    assert worked([7, -5, 6], [True, True, True]) == [1, 6]  # the first term is read, not worked out
-    assert worked([1, -1, 2], [False, True, False]) == [9, 1]
+    assert work_out([7, -5, 6], [False] * 3) == [2, 8]
+    assert work_out([7, -5, 6], [True, True, True]) == [1, 6]  # the first term is read, not worked out
+    assert work_out([1, -1, 2], [False, True, False]) == [9, 1]
 
 
 def test_grades():

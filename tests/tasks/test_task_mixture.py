@@ -16,7 +16,7 @@ from shuhari.config.recipe import load
 from shuhari.data import Problem, Step
 from shuhari.tasks.arithmetic import Arithmetic
 from shuhari.tasks.bandit import Bandit
-from shuhari.tasks.mixture import Member, Mixture, interleaved
+from shuhari.tasks.mixture import Member, Mixture, interleave
 from shuhari.tasks.shop import Counter as Game
 from shuhari.tasks.shop import Shop
 
@@ -64,13 +64,13 @@ def test_held_out_problems_are_those_of_each_member_in_turn() -> None:
 
 
 def test_lists_read_in_turn_by_hand() -> None:
-    assert [interleaved([2, None, 3], i) for i in range(9)] == [
+    assert [interleave([2, None, 3], i) for i in range(9)] == [
         *((0, 0), (1, 0), (2, 0)),
         *((0, 1), (1, 1), (2, 1)),
         *((1, 2), (2, 2)),
         (1, 3),
     ]
-    assert [interleaved([0, 1], i) for i in range(1)] == [(1, 0)]
+    assert [interleave([0, 1], i) for i in range(1)] == [(1, 0)]
 
 
 def test_a_finite_member_gives_all_of_its_problems(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shuhari.tools.plot import chosen, comparison, curves, series
+from shuhari.tools.plot import choose_curves, comparison, curves, series
 
 COLUMNS = {
     "step": [1, 2, 3],
@@ -29,20 +29,22 @@ def size(path: Path) -> tuple[int, int]:
 
 
 def test_the_curves_that_a_run_has() -> None:
-    assert chosen(COLUMNS) == {
+    assert choose_curves(COLUMNS) == {
         "reward": "reward/mean",
         "held-out": "evaluate/greedy",
         "entropy": "policy/entropy",
         "KL": "policy/approx_kl",
     }
-    assert chosen(["rollout/return", "policy/kl", "policy/approx_kl"]) == {
+    assert choose_curves(["rollout/return", "policy/kl", "policy/approx_kl"]) == {
         "reward": "rollout/return",
         "KL": "policy/kl",
     }
-    assert chosen(["policy/loss/entropy"]) == {"loss": "policy/loss/entropy"}  # of a term, not what it is named after
-    assert chosen(["reward/mean", "policy/loss/clip"]) == {"reward": "reward/mean"}
-    assert chosen(["policy/loss/entropy", "policy/entropy"]) == {"entropy": "policy/entropy"}
-    assert chosen([]) == {}
+    assert choose_curves(["policy/loss/entropy"]) == {
+        "loss": "policy/loss/entropy"
+    }  # of a term, not what it is named after
+    assert choose_curves(["reward/mean", "policy/loss/clip"]) == {"reward": "reward/mean"}
+    assert choose_curves(["policy/loss/entropy", "policy/entropy"]) == {"entropy": "policy/entropy"}
+    assert choose_curves([]) == {}
 
 
 def test_a_series_leaves_gaps_out() -> None:

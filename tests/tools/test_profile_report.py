@@ -16,7 +16,7 @@ from shuhari import profile
 from shuhari.loop.run import train
 from shuhari.profile import Work
 from shuhari.testing.compare import contents, differences
-from shuhari.tools.profile_report import Cost, matmul_peak, profiled, read
+from shuhari.tools.profile_report import Cost, matmul_peak, read, train_profiled
 from small_runs import recipe
 
 
@@ -27,7 +27,7 @@ def _made(name: str, folder: Path) -> Any:
 @pytest.mark.parametrize("name", ["text", "dqn"])
 def test_a_profiled_run_is_the_same_run_bit_by_bit(name: str, tmp_path: Path) -> None:
     made, plain, other = _made(name, tmp_path), tmp_path / "plain", tmp_path / "profiled"
-    first, second = list(train(made, plain)), list(profiled(made, other))
+    first, second = list(train(made, plain)), list(train_profiled(made, other))
     timeless = [[{k: v for k, v in r.items() if k != "seconds"} for r in reports] for reports in (first, second)]
     assert not differences(*timeless) and not differences(contents(plain), contents(other))
     told = read(other)
@@ -45,24 +45,26 @@ def test_a_profiled_run_is_the_same_run_bit_by_bit(name: str, tmp_path: Path) ->
 
 def test_a_resumed_run_says_which_steps_its_profile_covers(tmp_path: Path) -> None:
     made, whole, there = _made("bandit", tmp_path), tmp_path / "whole", tmp_path / "parts"
-    list(profiled(made, whole))
-    reports = profiled(made, there)
+    list(train_profiled(made, whole))
+    reports = train_profiled(made, there)
     for _ in range(4):
         next(reports)
     reports.close()  # type: ignore[attr-defined]
     told = read(there)
     assert (told["first_step"], told["last_step"], told["resumed"]) == (1, 4, False)
-    list(profiled(made, there))
+    list(train_profiled(made, there))
     told = read(there)
     assert (told["first_step"], told["last_step"], told["resumed"]) == (5, 12, True)
     assert told["phases"]["update"]["spans"] == 8
     assert not differences(contents(whole), contents(there))
-    assert list(profiled(made, there)) == [] and read(there) == told  # complete: nothing was made, nothing is written
+    assert (
+        list(train_profiled(made, there)) == [] and read(there) == told
+    )  # complete: nothing was made, nothing is written
 
 
 def test_a_run_that_fails_leaves_the_profile_of_what_it_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = _made("bandit", tmp_path)
-    reports = profiled(made, tmp_path / "run")
+    reports = train_profiled(made, tmp_path / "run")
     next(reports)
     monkeypatch.setattr("shuhari.loop.collect.pack", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):

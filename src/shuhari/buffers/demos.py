@@ -15,7 +15,7 @@ from shuhari.data import EMPTY
 from shuhari.pack import pack
 from shuhari.ports import Ctx, Source, Window
 from shuhari.registry import register
-from shuhari.rollouts.demonstrations import beside, drawn, shown, solution_of
+from shuhari.rollouts.demonstrations import draw_problems, for_split, show_solution, solution_of
 
 
 @register("buffer", "demos")
@@ -56,13 +56,13 @@ class Demos:
 
     def held_out(self, split: str, n: int, ctx: Ctx) -> Iterator[Batch]:
         """Up to n problems of `split`, in one batch."""
-        return beside(self, split, n, ctx).draw(ctx)
+        return for_split(self, split, n, ctx).draw(ctx)
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
-        for problems, at, base in drawn(self, "demos", ctx):
+        for problems, at, base in draw_problems(self, "demos", ctx):
             start = base + self.state.get("rows", at)
             said = [(p, solution_of(p, self.imitate)) for p in problems]
-            batch = pack([shown(p, what, ctx, self.role, self.context) for p, what in said], start=start)
+            batch = pack([show_solution(p, what, ctx, self.role, self.context) for p, what in said], start=start)
             self.state["rows"] = start - base + len(batch)
             ctx.charge("decisions", int(batch["mask"].sum()))
             yield streamed(batch, self.stream)

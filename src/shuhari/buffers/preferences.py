@@ -17,7 +17,7 @@ from shuhari.data import EMPTY, Problem, nearest
 from shuhari.pack import pack
 from shuhari.ports import Ctx, Source
 from shuhari.registry import register
-from shuhari.rollouts.demonstrations import beside, drawn, shown
+from shuhari.rollouts.demonstrations import draw_problems, for_split, show_solution
 
 LINKS = ("auto", "pairs", "labels")
 
@@ -62,10 +62,10 @@ class Preferences:
 
     def held_out(self, split: str, n: int, ctx: Ctx) -> Iterator[Batch]:
         """Up to n problems of `split`, in one batch."""
-        return beside(self, split, n, ctx).draw(ctx)
+        return for_split(self, split, n, ctx).draw(ctx)
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
-        for problems, at, base in drawn(self, "preferences", ctx):
+        for problems, at, base in draw_problems(self, "preferences", ctx):
             yield streamed(self._linked(problems, ctx, base + 4 * at), self.stream)  # at most four rows a problem
 
     def _linked(self, problems: Sequence[Problem], ctx: Ctx, start: int) -> Batch:
@@ -86,7 +86,7 @@ class Preferences:
         return batch.link("mismatched", index[:, None] + len(index))
 
     def _packed(self, answers: Sequence[tuple[Problem, Any]], ctx: Ctx, start: int) -> Batch:
-        batch = pack([shown(problem, answer, ctx, self.role) for problem, answer in answers], start=start)
+        batch = pack([show_solution(problem, answer, ctx, self.role) for problem, answer in answers], start=start)
         if len(batch) != len(answers):
             raise ValueError("preferences: an answer is played in several contexts: expected one row an answer")
         return batch

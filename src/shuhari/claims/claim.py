@@ -120,7 +120,7 @@ def read(reference: str, *, smoke: bool = False) -> Claim:
     over = [stated.settings, {k: v for k, v in small.items() if k not in ("budget", "seeds")}]
     whole = {name: _arm(method, arm, over, budget, f"claim.arms.{name}") for name, arm in _arms(stated).items()}
     _check_arms(checks, whole)
-    warm, arms = _parted(whole, stated.warm)
+    warm, arms = _part(whole, stated.warm)
     if budget is not None:
         all_of_it = _budget(stated.budget) or budget
         arms = {name: _split(arm, f"claim.arms.{name}", budget, all_of_it) for name, arm in arms.items()}
@@ -247,21 +247,21 @@ def _check_arms(checks: tuple[Check, ...], arms: Mapping[str, Recipe]) -> None:
             raise RecipeError(f"claim.check.{i}.against", "missing: the number that a simulation is compared with")
 
 
-def _parted(arms: Mapping[str, Recipe], warm: str | Mapping[str, Any]) -> tuple[dict[str, Recipe], dict[str, Recipe]]:
+def _part(arms: Mapping[str, Recipe], warm: str | Mapping[str, Any]) -> tuple[dict[str, Recipe], dict[str, Recipe]]:
     """(what prepares each arm, each arm without it): the baseline's stages up to `warm` for all of them, or the arms'
     own, where `warm` names one of each; an arm that it does not name starts from fresh weights."""
     if not warm:
         return {}, dict(arms)
     if isinstance(warm, str):
-        shared = _prepared(arms[BASELINE], warm, "the baseline", "claim.warm")
+        shared = _prepare(arms[BASELINE], warm, "the baseline", "claim.warm")
         return dict.fromkeys(arms, shared), {name: _after(arm, warm) for name, arm in arms.items()}
     if lost := next((name for name in warm if name not in arms), ""):
         raise RecipeError(f"claim.warm.{lost}", f"no such arm; {nearest(lost, arms)}")
-    made = {name: _prepared(arms[name], last, f"arm {name!r}", f"claim.warm.{name}") for name, last in warm.items()}
+    made = {name: _prepare(arms[name], last, f"arm {name!r}", f"claim.warm.{name}") for name, last in warm.items()}
     return made, {name: _after(arm, warm.get(name, "")) for name, arm in arms.items()}
 
 
-def _prepared(recipe: Recipe, last: Any, who: str, where: str) -> Recipe:
+def _prepare(recipe: Recipe, last: Any, who: str, where: str) -> Recipe:
     """The stages of a recipe up to `last`, which must be followed by another."""
     names = list(recipe.tree.get("stage", ()))
     if last not in names[:-1]:

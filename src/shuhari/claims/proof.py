@@ -20,8 +20,8 @@ from typing import Any
 
 from shuhari.claims.claim import Claim
 from shuhari.claims.pool import ClaimError, Progress, Work, changed, drive
-from shuhari.claims.result import hashes, points, quantities_of, restated, rounded, values
-from shuhari.claims.runs import PACKAGES, Job, Made, evidence, named, own, planned
+from shuhari.claims.result import find_restated, hashes, points, quantities_of, round_to, values
+from shuhari.claims.runs import PACKAGES, Job, Made, evidence, named, own, plan_runs
 from shuhari.claims.sources import changed as changed_modules
 from shuhari.data import EMPTY
 from shuhari.loop.machine import processor, versions
@@ -132,7 +132,7 @@ def prove(
             continue
         proof = _judged(claim, result, each, root.resolve())
         if proof.stands and result["versions"].get("processor") == processor():
-            _found_again(claim, result, root.resolve())
+            _link_runs(claim, result, root.resolve())
         out.append(proof)
     return out
 
@@ -145,10 +145,10 @@ def _error(replay: Replay) -> str:
 
 def _replays(claim: Claim, result: Mapping[str, Any], root: Path, whole: bool) -> dict[str, Replay | str]:
     """arm -> its replay, or why there is none."""
-    if restated(claim, result) or any(q.alone for q in quantities_of(claim)):
+    if find_restated(claim, result) or any(q.alone for q in quantities_of(claim)):
         return {}
     out: dict[str, Replay | str] = {}
-    there = {(job.arm, job.seed): job for job in planned(claim, root)} if claim.arms else {}
+    there = {(job.arm, job.seed): job for job in plan_runs(claim, root)} if claim.arms else {}
     for name, arm in result["arms"].items():
         curves, seeds = arm["curves"], [s for s in result["seeds"] if s not in arm.get("diverged", ())]
         if _by_clock(claim.arms[name]):
@@ -172,7 +172,7 @@ def _by_clock(recipe: Any) -> bool:
 
 
 def _judged(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Replay | str], root: Path) -> Proof:
-    if why := restated(claim, result):
+    if why := find_restated(claim, result):
         return Proof(False, why)
     now, clock = hashes(claim), [f"arm {name!r}: {why}" for name, why in replays.items() if isinstance(why, str)]
     if any(q.alone for q in quantities_of(claim)):
@@ -210,7 +210,7 @@ def _simulated(claim: Claim, result: Mapping[str, Any]) -> str:
     """The first simulation that no longer gives the stored number."""
     for i, (check, quantity) in enumerate(zip(claim.checks, quantities_of(claim), strict=True)):
         if not quantity.trains:
-            now = [rounded(v) for v in values(quantity, check.rule.arm, claim, Made(), i)]
+            now = [round_to(v) for v in values(quantity, check.rule.arm, claim, Made(), i)]
             then = result["checks"][i]["values"][check.rule.arm]
             if now != then:
                 at = next(k for k, (a, b) in enumerate(zip(then, now, strict=True)) if a != b)
@@ -242,9 +242,9 @@ def _unlike(columns: Mapping[str, Sequence[Any]], path: Path) -> str:
     return ""
 
 
-def _found_again(claim: Claim, result: Mapping[str, Any], root: Path) -> None:
+def _link_runs(claim: Claim, result: Mapping[str, Any], root: Path) -> None:
     """Link the present names of runs to those that a result was measured with."""
-    jobs = {(job.arm, job.seed): job.path for job in planned(claim, root)} if claim.arms else {}
+    jobs = {(job.arm, job.seed): job.path for job in plan_runs(claim, root)} if claim.arms else {}
     for arm, kept in result["arms"].items():
         for seed, name in zip(result["seeds"], kept.get("runs", ()), strict=False):
             old, new = root / name, jobs[arm, seed]
@@ -253,7 +253,7 @@ def _found_again(claim: Claim, result: Mapping[str, Any], root: Path) -> None:
                 new.symlink_to(old.resolve(), target_is_directory=True)
 
 
-def settled(claim: Claim, result: Mapping[str, Any], proof: Proof) -> dict[str, Any]:
+def settle(claim: Claim, result: Mapping[str, Any], proof: Proof) -> dict[str, Any]:
     """The result updated by the proof, and nothing else changed: where it stands, its present hashes and
     `proved`; else `stale`, and why."""
     rest = {k: v for k, v in result.items() if k != "stale"}

@@ -38,7 +38,7 @@ def kept(name: str, at: Path | None = None) -> dict[str, Any] | None:
     return found
 
 
-def judged(claim: Claim, quantities: Sequence[Quantity], made: Made) -> list[dict[str, Any]]:
+def judge(claim: Claim, quantities: Sequence[Quantity], made: Made) -> list[dict[str, Any]]:
     """One entry a check: the values of both sides by seed, the difference with its interval, and the verdict."""
     out = []
     for i, (check, quantity) in enumerate(zip(claim.checks, quantities, strict=True)):
@@ -48,10 +48,10 @@ def judged(claim: Claim, quantities: Sequence[Quantity], made: Made) -> list[dic
         theirs = [float(rule.against)] * len(ours) if fixed else values(quantity, str(rule.against), claim, made, i)
         verdict, found, why = rule.judge(ours, theirs)
         entry: dict[str, Any] = {**check.quantity, **_told(rule), "verdict": verdict.value}
-        entry |= {"difference": rounded(found.value), "low": rounded(found.low), "high": rounded(found.high)}
-        entry |= {"n": found.n, "values": {rule.arm: [rounded(v) for v in ours]}}
+        entry |= {"difference": round_to(found.value), "low": round_to(found.low), "high": round_to(found.high)}
+        entry |= {"n": found.n, "values": {rule.arm: [round_to(v) for v in ours]}}
         if not fixed:
-            entry["values"][str(rule.against)] = [rounded(v) for v in theirs]
+            entry["values"][str(rule.against)] = [round_to(v) for v in theirs]
         out.append({**entry, **({"why": why} if why else {})})
     return out
 
@@ -67,7 +67,7 @@ def result_of(
 ) -> dict[str, Any]:
     """The whole result. `before` is the one that stood there, whose place in `history` it takes; `told`: the `hashes`
     of the claim when its runs began."""
-    checks = judged(claim, quantities, made)
+    checks = judge(claim, quantities, made)
     metrics = list(dict.fromkeys(n for q in quantities for n in q.names))
     verdict = overall(Verdict(c["verdict"]) for c in checks)
     now = {
@@ -97,7 +97,7 @@ def result_of(
         "seeds": list(claim.seeds),
         "checks": checks,
         "start": {arm: _means([dict(e.start) for e in runs]) for arm, runs in made.evidence.items()},
-        "chance": {k: rounded(v) for k, v in made.chance.items()},
+        "chance": {k: round_to(v) for k, v in made.chance.items()},
         "arms": {arm: _arm(claim, arm, made, metrics) for arm in made.evidence},
         "wall_s": round(sum(run.wall for runs in made.evidence.values() for run in runs)),
         "hashes": told,
@@ -146,10 +146,10 @@ def quantities_of(claim: Claim) -> list[Quantity]:
 
 def stale(claim: Claim, result: Mapping[str, Any]) -> str:
     """Why a result is not that of the present claim; "" where it is. Only hashes that it holds can make it stale."""
-    return restated(claim, result) or changed(result["hashes"]["modules"], _used(claim))
+    return find_restated(claim, result) or changed(result["hashes"]["modules"], _used(claim))
 
 
-def restated(claim: Claim, result: Mapping[str, Any]) -> str:
+def find_restated(claim: Claim, result: Mapping[str, Any]) -> str:
     """What of the claim's text, or of its arms' recipes, has changed since it was measured; "" where nothing has."""
     now, then = _stated(claim), result["hashes"]
     for name, said in _plain(now["claim"]).items():
@@ -180,7 +180,7 @@ def _arm(claim: Claim, arm: str, made: Made, metrics: Sequence[str]) -> dict[str
     out["spent"] = [round(r.spent[-1]) if r.spent else 0 for r in runs]
     ledgers = [{k: v[-1] for k, v in r.columns.items() if k.startswith("spent/") and v} for r in runs]
     means = {k: mean([x.get(k) or 0.0 for x in ledgers]) for k in ledgers[0]}
-    out["ledger"] = {k.removeprefix("spent/"): rounded(v or 0.0, 7) for k, v in means.items()}
+    out["ledger"] = {k.removeprefix("spent/"): round_to(v or 0.0, 7) for k, v in means.items()}
     if diverged := [r.seed for r in runs if r.diverged]:
         out["diverged"] = diverged
     there = [m for m in metrics if any(m in r.columns for r in runs)]
@@ -218,7 +218,7 @@ def points(run: Evidence, metric: str) -> dict[str, list[float | None]]:
         x, y = run.curve(metric)
     except KeyError:
         return {"x": [], "y": []}
-    return {"x": [float(f"{v:.7g}") for v in x], "y": [rounded(float(v), 6) for v in y]}
+    return {"x": [float(f"{v:.7g}") for v in x], "y": [round_to(float(v), 6) for v in y]}
 
 
 def _told(rule: Any) -> dict[str, Any]:
@@ -239,10 +239,10 @@ def _plain(value: Any) -> Any:
 def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
     found = [f for f in found if f]  # a run that diverged has none
     names = found[0] if found else ()
-    return {n: rounded(float(np.mean([f[n] for f in found]))) for n in names if all(n in f for f in found)}
+    return {n: round_to(float(np.mean([f[n] for f in found]))) for n in names if all(n in f for f in found)}
 
 
-def rounded(value: float, digits: int = 5) -> float | None:
+def round_to(value: float, digits: int = 5) -> float | None:
     """Round to so many digits; None for what is no finite number, which JSON has not."""
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 

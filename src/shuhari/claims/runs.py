@@ -141,7 +141,7 @@ def make(
     if not any(q.trains for q in quantities):
         return Made()
     alone = any(q.alone for q in quantities)
-    jobs = planned(claim, root.resolve(), alone)
+    jobs = plan_runs(claim, root.resolve(), alone)
     seen: dict[tuple[str, int], Evidence] = {}
     chance: dict[str, float] = {}
 
@@ -160,13 +160,13 @@ def make(
     return Made(found, chance, Run(jobs[-1].path).get("made_with", {}))
 
 
-def planned(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
+def plan_runs(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
     """Every run of a claim, warm starts first, seed by seed so that a part of the work has whole pairs."""
     core = made_with()
     made_of = {id(recipe): own(recipe) for recipe in claim.recipes.values()}
 
     def job(arm: str, recipe: Recipe, seed: int, after: Job | None = None) -> Job:
-        run, parts = seeded(recipe, seed), made_of[id(recipe)]
+        run, parts = with_seed(recipe, seed), made_of[id(recipe)]
         name = named(digest(run), core, after.path.name if after else "", arm if alone else "", *parts)
         return Job(arm, run, root / {WARM: "warm", CHANCE: "chance"}.get(arm, "") / f"{name}-s{seed}", parts, after)
 
@@ -191,7 +191,7 @@ def named(*told: str) -> str:
     return hashlib.blake2b("\n".join(told).encode(), digest_size=8).hexdigest()
 
 
-def seeded(recipe: Recipe, seed: int) -> Recipe:
+def with_seed(recipe: Recipe, seed: int) -> Recipe:
     """The recipe of one run, without settings that do not affect it."""
     tree = {k: v for k, v in recipe.tree.items() if k not in ("claim", "paper", "summary")}
     return Recipe("claim", tree).changed({"seed": seed, "threads": 1})

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shuhari.cli.text import as_json, note, printable, say, table
+from shuhari.cli.text import as_json, make_printable, note, say, table
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -102,7 +102,7 @@ def _example(entry: dict[str, Any]) -> str:
 
 
 def _short(value: Any) -> str:
-    return "-" if value is None else printable(str(value), 120).replace("\n", "⏎")
+    return "-" if value is None else make_printable(str(value), 120).replace("\n", "⏎")
 
 
 def doctor(json: Json = False) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from shuhari.cli.text import as_json, described, say
+from shuhari.cli.text import as_json, describe, say
 
 
 def export(
@@ -40,7 +40,7 @@ def export(
             if json:
                 as_json(card)
             else:
-                say(f"{directory}: {described(card)}")
+                say(f"{directory}: {describe(card)}")
                 say(f'load: buffer = {{use = "offline", data = {{use = "file", path = "{directory}"}}}}')
             return
         done = exported(run, directory, role=role, dtype=dtype, shard=shard, adapter=adapter, force=force)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shuhari.cli.text import note, number, printable, say
+from shuhari.cli.text import make_printable, note, number, say
 
 if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe
@@ -52,7 +52,7 @@ class Live:
         for problem in report.get("problems", ()):
             if problem not in self.told and len(self.told) < 20:
                 self.told.add(problem)
-                note(f"step {report['step']}: {printable(problem, 500)}")
+                note(f"step {report['step']}: {make_printable(problem, 500)}")
         cells = self.cells(report)
         if self.panel is not None:
             self.panel.update(self._table(cells))
@@ -72,7 +72,7 @@ class Live:
 
     def cells(self, report: Mapping[str, Any]) -> dict[str, str]:
         """The cells of the panel: label -> text."""
-        from shuhari.tools.plot import chosen
+        from shuhari.tools.plot import choose_curves
 
         self.eta.add(report)
         total = f"/{self.total}" if self.total else ""
@@ -80,7 +80,7 @@ class Live:
         if out["stage"] != self.stage:  # a stage may report other things
             self.seen = {k: v for k, v in self.seen.items() if k == "held-out"}
         self.stage = out["stage"]
-        for label, name in chosen(report).items():
+        for label, name in choose_curves(report).items():
             self.seen[label] = report[name]
         out |= {label: number(value) for label, value in self.seen.items() if value == value}  # NaN: nothing graded
         if share := report.get("rollout/ungraded"):

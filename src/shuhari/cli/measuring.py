@@ -41,7 +41,7 @@ def evaluate(
     if k and max(k) > samples:
         raise typer.BadParameter(f"pass@{max(k)} needs at least {max(k)} samples, and --samples is {samples}")
     settings = {"n": n, "samples": samples, "split": split, "k": tuple(k or ())}
-    outcomes, used, at = measured(path, step, {key: v for key, v in settings.items() if v is not None})
+    outcomes, used, at = measure(path, step, {key: v for key, v in settings.items() if v is not None})
     if not any(x == x for x in outcomes.greedy):
         raise ValueError(f"{path}: none of {len(outcomes.ids)} held-out problems could be graded: expected a task with "
                          "answers, or a [reward.<name>]")  # fmt: skip
@@ -73,7 +73,7 @@ def evaluate(
         note(f"{ungraded} of {len(outcomes.ids)} problems could not be graded and are left out")
 
 
-def measured(
+def measure(
     path: Path, step: int | None, settings: Mapping[str, Any], tasks: dict[str, Any] | None = None
 ) -> tuple[Outcomes, Evaluation, int]:
     """(outcomes, the settings used, the step) of a run's checkpoint on held-out problems. `tasks` is filled: runs of
@@ -181,7 +181,7 @@ def _by_problem(sides: Mapping[str, Sequence[Path]], n: int | None) -> dict[str,
     """Each single run evaluated greedily; differences over problems, paired where they are the same problems."""
     settings = {"samples": 1, **({} if n is None else {"n": n})}
     tasks: dict[str, Any] = {}
-    outcomes = {name: measured(paths[0], None, settings, tasks)[0] for name, paths in sides.items()}
+    outcomes = {name: measure(paths[0], None, settings, tasks)[0] for name, paths in sides.items()}
     return _against_first({name: (o.greedy.tolist(), o.ids) for name, o in outcomes.items()})
 
 

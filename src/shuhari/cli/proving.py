@@ -18,7 +18,7 @@ def prove(
     """Prove the results of recipes under `out`, and write the outcome. Returns whether all stand."""
     from shuhari.claims.claim import read
     from shuhari.claims.pool import ClaimError
-    from shuhari.claims.proof import Proof, prove, settled
+    from shuhari.claims.proof import Proof, prove, settle
     from shuhari.claims.result import kept, save
 
     found: list[tuple[Any, Any]] = []
@@ -40,7 +40,7 @@ def prove(
         if isinstance(proof, ClaimError):
             note(f"{claim.name}: {words}")
             continue
-        save(settled(claim, result, proof), out)
+        save(settle(claim, result, proof), out)
         if not json:
             say(f"{claim.name}: {words}")
     if json:

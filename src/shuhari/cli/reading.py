@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shuhari.cli.text import as_json, described, note, number, printable, say, table
+from shuhari.cli.text import as_json, describe, make_printable, note, number, say, table
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LINES = 12  # of a table of steps on a screen
@@ -102,7 +102,7 @@ def _csv(columns: Mapping[str, Sequence[Any]]) -> None:
 
 
 def _overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
-    from shuhari.tools.plot import chosen
+    from shuhari.tools.plot import choose_curves
 
     recipe, summary = run.recipe, run.summary or {}
     say(f"{path}: {recipe.get('name', '')}, seed {recipe.get('seed', 0)}, {run.status}, step {run.step}")
@@ -110,8 +110,8 @@ def _overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -> Non
         if summary.get(when):
             say(f"{when}: " + ", ".join(f"{k} {number(v)}" for k, v in summary[when].items()))
     for place, card in run.get("data", {}).items():
-        say(f"data {place}: {described(card)}")
-    shown = chosen(columns)
+        say(f"data {place}: {describe(card)}")
+    shown = choose_curves(columns)
     if not columns["step"]:
         note("no step is stored yet")
         return
@@ -124,7 +124,7 @@ def _overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -> Non
     table(("step", "stage", *shown), rows)
     problems = {e["data"]: e["step"] for e in run.events("problem")}  # text -> its last step
     for text, step in list(problems.items())[-PROBLEMS:]:
-        note(f"problem, last at step {step}: {printable(str(text), 500)}")
+        note(f"problem, last at step {step}: {make_printable(str(text), 500)}")
     hidden = [n for n in columns if n not in ("step", "stage", "wall", *shown.values())]
     say("also stored: " + ", ".join(hidden) + " (--json, --csv)")
 
@@ -144,19 +144,19 @@ def _rollouts(run: Any, path: Path, step: int | None, json: bool) -> None:
     for entry in map(_group, groups):
         problem = entry["problem"]
         reward = number(entry["score"])
-        say(f"--- {entry['why']} group of step {entry['step']}: {printable(problem['id'])}, reward {reward}")
-        say(f"prompt: {printable(str(problem['prompt']), 2000)}")
+        say(f"--- {entry['why']} group of step {entry['step']}: {make_printable(problem['id'])}, reward {reward}")
+        say(f"prompt: {make_printable(str(problem['prompt']), 2000)}")
         if problem["answer"] is not None:
-            say(f"answer: {printable(str(problem['answer']), 500)}")
+            say(f"answer: {make_printable(str(problem['answer']), 500)}")
         for episode, times in _alike(entry["episodes"]):
             rewards = " ".join(f"{k}={number(v)}" for k, v in episode["reward"].items())
-            why = "; ".join(f"{k}: {printable(str(v), 200)}" for k, v in episode["reasons"].items())
+            why = "; ".join(f"{k}: {make_printable(str(v), 200)}" for k, v in episode["reasons"].items())
             again = f" ({times} times)" if times > 1 else ""
             say(f"  [{rewards}] {episode['status']}{f' ({why})' if why else ''}{again}")
             for text, said in zip(episode["steps"], episode["told"], strict=True):
                 for mark, line in (("    ", text), ("    > ", said)):
                     if line or mark == "    ":
-                        say(mark + printable(line, 2000).replace("\n", "\n" + mark))
+                        say(mark + make_printable(line, 2000).replace("\n", "\n" + mark))
     say()
 
 

@@ -48,7 +48,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
     for name in columns:
         shown.add_column(name, overflow="fold")
     for row in rows:
-        shown.add_row(*(Text(printable(number(cell))) for cell in row))
+        shown.add_row(*(Text(make_printable(number(cell))) for cell in row))
     console.print(shown)
 
 
@@ -61,7 +61,7 @@ def number(value: object) -> str:
     return str(value)
 
 
-def described(card: Mapping[str, Any]) -> str:
+def describe(card: Mapping[str, Any]) -> str:
     """The card of a data set in a line."""
     of, length = card["return"], card["length"]
     low, _, middle, _, high = of["quantiles"]
@@ -72,7 +72,7 @@ def described(card: Mapping[str, Any]) -> str:
     )
 
 
-def printable(text: str, limit: int | None = None) -> str:
+def make_printable(text: str, limit: int | None = None) -> str:
     """Make text of unknown origin safe for a terminal: control characters are spelled out, and it is cut at `limit`."""
     text = text if limit is None or len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)

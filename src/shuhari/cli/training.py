@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shuhari.cli.reading import show_profile
-from shuhari.cli.text import note, number, printable, say, table
+from shuhari.cli.text import make_printable, note, number, say, table
 
 if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe
@@ -100,7 +100,7 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool) -
     from shuhari.config.overlay import RecipeError
     from shuhari.loop.study import train as unprofiled
     from shuhari.store import CheckpointError, StoreError
-    from shuhari.tools.profile_report import profiled
+    from shuhari.tools.profile_report import train_profiled
 
     try:
         weights = initial(init)
@@ -109,7 +109,7 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool) -
     except (StoreError, ValueError) as error:
         raise typer.BadParameter(f"{init}: {error}", param_hint="--init") from None
     step: int | None = None
-    reports = (profiled if profile else unprofiled)(recipe, path, init=weights, origin=init)
+    reports = (train_profiled if profile else unprofiled)(recipe, path, init=weights, origin=init)
     with _stop() as stop, Live(recipe, path) as live:
         try:
             for report in reports:
@@ -199,7 +199,7 @@ def closing(path: Path) -> None:
         rows = [(n, before.get(n), after.get(n), _change(before.get(n), after.get(n))) for n in names]
         table(("held-out", "before", "after", "change"), rows)
     elif (score := _last(run.metrics())) is not None:
-        say(f"last {printable(score[0])}: {number(score[1])}")
+        say(f"last {make_printable(score[0])}: {number(score[1])}")
     picture = path / "curves.png"
     try:
         curves(run.metrics(), picture, title=str(summary.get("recipe", path.name)))
@@ -216,9 +216,9 @@ def _change(before: Any, after: Any) -> str:
 
 
 def _last(columns: dict[str, list[Any]]) -> tuple[str, float] | None:
-    from shuhari.tools.plot import chosen
+    from shuhari.tools.plot import choose_curves
 
-    for name in chosen(columns).values():
+    for name in choose_curves(columns).values():
         values = [v for v in columns[name] if v is not None]
         if values:
             return name, values[-1]

@@ -102,10 +102,10 @@ class Target:
             away = (self.low - p).clamp(min=0) + (p - self.high).clamp(min=0)
             return shuffled[away[shuffled].argsort(stable=True)][:n]
         if self.pick == "failed":
-            return drawn((1 - p.double()).clamp(min=1e-6).log(), n, rng)
+            return draw_weighted((1 - p.double()).clamp(min=1e-6).log(), n, rng)
         away = (p.double() - ctx.at(self.target)).abs()
         if self.pick == "sample":
-            return drawn(-away / ctx.at(self.tau), n, rng)
+            return draw_weighted(-away / ctx.at(self.tau), n, rng)
         return away.argsort(stable=True)[:n]
 
     def observe(self, event: Event) -> None:
@@ -157,7 +157,7 @@ def name_of(problem: Problem) -> str:
     return str(code(problem.task, problem.id))
 
 
-def drawn(log_weights: Tensor, n: int, rng: Generator) -> Tensor:
+def draw_weighted(log_weights: Tensor, n: int, rng: Generator) -> Tensor:
     """n positions without replacement, proportional to exp(log_weights) [Q] (Gumbel top-k; Kool et al. 2019)."""
     u = torch.rand(len(log_weights), generator=rng, dtype=torch.float64)
     return (log_weights - (-u.log()).log()).argsort(descending=True, stable=True)[:n]

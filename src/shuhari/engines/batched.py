@@ -51,22 +51,22 @@ class Query:
     future: asyncio.Future[Mapping[str, Array]]
 
 
-def sampled(model: Any, calls: Sequence[Call], tokens: int, version: int) -> list[list[Trace]]:
+def answer_calls(model: Any, calls: Sequence[Call], tokens: int, version: int) -> list[list[Trace]]:
     """The draws of calls with one sampling, in parts of at most `tokens` (0: in one)."""
     contexts, sampling = [c.context for c in calls for _ in range(len(c.keys))], calls[0].sampling
     noise = np.concatenate([c.keys for c in calls])
     text = is_tokens(contexts[0])
     traces: list[Trace] = []
     for part in _parts(contexts, sampling, tokens) if text else [slice(0, len(contexts))]:
-        rows = contexts[part] if text else _stacked(contexts[part])
+        rows = contexts[part] if text else _stack(contexts[part])
         block = min(BLOCK, sampling.max_new) if text else 1
         with torch.no_grad():
             traces += model.sample(rows, sampling, noise=CounterNoise(noise[part], block))
-    done = iter([stamped(replace(t, version=version), model) for t in traces])
+    done = iter([add_text(replace(t, version=version), model) for t in traces])
     return [[next(done) for _ in range(len(c.keys))] for c in calls]
 
 
-def stamped(trace: Trace, model: Any) -> Trace:
+def add_text(trace: Trace, model: Any) -> Trace:
     """The trace with `info["text"]`, where it holds tokens that the model decodes."""
     decode = ability(model, "decode")
     if not is_tokens(trace.action) or decode is None:
@@ -74,11 +74,11 @@ def stamped(trace: Trace, model: Any) -> Trace:
     return replace(trace, info={**trace.info, "text": decode(trace.action)})
 
 
-def scored(models: Mapping[str, Any], queries: Sequence[Query]) -> list[Mapping[str, Array]]:
+def answer_queries(models: Mapping[str, Any], queries: Sequence[Query]) -> list[Mapping[str, Array]]:
     """The columns of queries with one role and the same names."""
     request = Request(Problem("score", "", None))
     batch = pack([Trajectory(request, (q.step,)) for q in queries])
-    needs = [asked(queries[0].role, name) for name in queries[0].names]
+    needs = [parse_need(queries[0].role, name) for name in queries[0].names]
     with torch.no_grad():
         columns = evaluate(batch, needs, models)
     return [
@@ -87,13 +87,13 @@ def scored(models: Mapping[str, Any], queries: Sequence[Query]) -> list[Mapping[
     ]
 
 
-def asked(role: str, name: str) -> Need:
+def parse_need(role: str, name: str) -> Need:
     """Parse the name of a score: `kl:reference` is the `kl` of `role` and of the roles behind the colon."""
     what, _, others = name.partition(":")
     return Need((role, *others.split(",")) if others else (role,), what)
 
 
-def alike(items: Sequence[T], kind: Callable[[T], Hashable]) -> list[list[T]]:
+def group_by(items: Sequence[T], kind: Callable[[T], Hashable]) -> list[list[T]]:
     """Group items by kind, in order of appearance."""
     groups: dict[Hashable, list[T]] = {}
     for item in items:
@@ -123,9 +123,9 @@ def _parts(contexts: Sequence[Any], sampling: Sampling, tokens: int) -> list[sli
     return [*parts, slice(first, len(contexts))]
 
 
-def _stacked(contexts: Sequence[Payload]) -> Any:
+def _stack(contexts: Sequence[Payload]) -> Any:
     """[B, ...] tensor of dense contexts, or a mapping of tensors."""
     first = contexts[0]
     if isinstance(first, Mapping):
-        return {k: _stacked([c[k] for c in contexts]) for k in first}  # type: ignore[index, call-overload]
+        return {k: _stack([c[k] for c in contexts]) for k in first}  # type: ignore[index, call-overload]
     return dense([np.asarray(c) for c in contexts])

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 from shuhari.data import EMPTY, Array, Sampling, Step, is_tokens
-from shuhari.engines.batched import Call, Query, alike, asked, fail, sampled, scored, stamped
+from shuhari.engines.batched import Call, Query, add_text, answer_calls, answer_queries, fail, group_by, parse_need
 from shuhari.engines.clock import Virtual
 from shuhari.engines.copies import Copies
 from shuhari.engines.journal import Journal, plain
@@ -208,7 +208,7 @@ class Local:
         """Answer waiting calls; those that a decoder serves are queued there."""
         self._woken = False
         calls, queries, self._calls, self._queries = self._calls, self._queries, [], []
-        for group in alike([c for c in calls if not c.future.done()], self._kind):
+        for group in group_by([c for c in calls if not c.future.done()], self._kind):
             try:
                 decoder = self._decoder(group[0].role) if is_tokens(group[0].context) else None
             except Exception as error:
@@ -218,7 +218,7 @@ class Local:
                 self._admit(group, decoder)
             else:
                 self._answer(group)
-        for query in alike([q for q in queries if not q.future.done()], lambda q: (q.role, q.names)):
+        for query in group_by([q for q in queries if not q.future.done()], lambda q: (q.role, q.names)):
             self._score(query)
         self._schedule()
 
@@ -228,9 +228,9 @@ class Local:
     @spanned("generate")
     def _answer(self, group: list[Call]) -> None:
         """Answer calls of a model without a decoder; in virtual time they take as long as their longest draw."""
-        for calls in alike(group, lambda c: c.sampling):
+        for calls in group_by(group, lambda c: c.sampling):
             try:
-                answers = sampled(self._synced(calls[0].role), calls, self.tokens, self.version)
+                answers = answer_calls(self._synced(calls[0].role), calls, self.tokens, self.version)
             except Exception as error:
                 fail(calls, error)
                 continue
@@ -241,7 +241,7 @@ class Local:
     def _score(self, queries: list[Query]) -> None:
         try:
             models = {role: self._synced(role) for role in _readers(queries[0].role, queries[0].names)}
-            for query, columns in zip(queries, scored(models, queries), strict=True):
+            for query, columns in zip(queries, answer_queries(models, queries), strict=True):
                 query.future.set_result(columns)
         except Exception as error:
             fail(queries, error)
@@ -319,7 +319,7 @@ class Local:
                 call = self._rows.pop(id(row))
                 if not any(id(r) in self._rows for r in call.rows):
                     try:
-                        self._deliver(call, [stamped(r.trace(), model) for r in call.rows])
+                        self._deliver(call, [add_text(r.trace(), model) for r in call.rows])
                     except Exception as error:
                         fail([call], error)
         self._schedule()
@@ -336,7 +336,7 @@ class Local:
 
 def _readers(role: str, names: Sequence[str]) -> list[str]:
     """The roles whose models a score asks, each once."""
-    return list(dict.fromkeys((role, *(r for name in names for r in asked(role, name).roles))))
+    return list(dict.fromkeys((role, *(r for name in names for r in parse_need(role, name).roles))))
 
 
 def _set(future: asyncio.Future[Any], answer: Any) -> None:

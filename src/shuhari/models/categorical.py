@@ -18,7 +18,7 @@ from shuhari.data import Sampling
 from shuhari.events import Event
 from shuhari.models.mlp import Mlp
 from shuhari.models.sampling import epsilon, first_temperature, honour, temperature, uniform_share
-from shuhari.models.spaces import FORBIDDEN, Choices, Inputs, Net, Seen, some_allowed, spaces_of
+from shuhari.models.spaces import FORBIDDEN, Choices, Inputs, Net, Seen, check_allowed, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
 from shuhari.registry import register
@@ -53,7 +53,7 @@ class Categorical:
         if self._logs is None:
             t, e = (x if x is None or not self.joint else x.unsqueeze(-1) for x in (self.temperature, self.epsilon))
             logs = (self.logits if t is None else self.logits / t.unsqueeze(-1)).log_softmax(-1)
-            self._logs = logs if e is None else _mixed(logs, e.unsqueeze(-1), self.allowed)
+            self._logs = logs if e is None else _mix(logs, e.unsqueeze(-1), self.allowed)
         return self._logs
 
     def log_prob(self) -> Tensor:
@@ -91,7 +91,7 @@ class Categorical:
         return x.sum(-1) if self.joint else x
 
 
-def _mixed(logs: Tensor, e: Tensor, allowed: Tensor | None) -> Tensor:
+def _mix(logs: Tensor, e: Tensor, allowed: Tensor | None) -> Tensor:
     """Log-probabilities of the mixture (1 - e) p + e / (number of alternatives that are allowed)."""
     if allowed is None:
         return torch.logaddexp((-e).log1p() + logs, (e / logs.shape[-1]).log())
@@ -99,7 +99,7 @@ def _mixed(logs: Tensor, e: Tensor, allowed: Tensor | None) -> Tensor:
     return torch.logaddexp((-e).log1p() + logs, uniform).where(allowed, FORBIDDEN)
 
 
-def scored(logits: Tensor, batch: Batch, allowed: Tensor | None = None) -> Categorical:
+def score_rows(logits: Tensor, batch: Batch, allowed: Tensor | None = None) -> Categorical:
     """The decisions of a batch of one decision a row, from logits [B, A], or [B, M, A] of joint choices."""
     joint = logits.dim() == 3
     action = batch["action"].long().view(len(logits), 1, *logits.shape[1:-1])
@@ -107,7 +107,7 @@ def scored(logits: Tensor, batch: Batch, allowed: Tensor | None = None) -> Categ
     return Categorical(logits.unsqueeze(1), action, temperature(batch), epsilon(batch), allowed, joint)
 
 
-def sampled(
+def sample_rows(
     logits: Tensor,
     sampling: Sampling,
     noise: Noise,
@@ -123,7 +123,7 @@ def sampled(
     logs = (logits if t == 1.0 else logits / t).log_softmax(-1)
     info: dict[str, Tensor] = {}
     if e:
-        logs = _mixed(logs, logs.new_full((1,) * logs.dim(), e), allowed)
+        logs = _mix(logs, logs.new_full((1,) * logs.dim(), e), allowed)
         info["epsilon"] = logs.new_full((len(logs), 1), e)
     if sampling.greedy:
         action = logits.argmax(-1)
@@ -165,7 +165,7 @@ class CategoricalPolicy:
 
     def __call__(self, batch: Batch) -> Categorical:
         logits, allowed = self._logits(self._inputs.of(batch))
-        return scored(logits, batch, allowed)
+        return score_rows(logits, batch, allowed)
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
         """contexts [B, ...] -> action [B] in 0..A-1, or [B, M] of joint choices; logp [B, 1]. ValueError for a mask
@@ -173,8 +173,8 @@ class CategoricalPolicy:
         honour(sampling, SUPPORTED, "categorical")
         with torch.no_grad():
             logits, allowed = self._logits(contexts)
-            some_allowed(allowed)
-            return sampled(logits, sampling, noise, self._choices.start, allowed)
+            check_allowed(allowed)
+            return sample_rows(logits, sampling, noise, self._choices.start, allowed)
 
     def decision(self, taken: Tensor) -> dict[str, Tensor]:
         """Batch columns of the decisions whose environment actions are `taken` [B, ...]."""

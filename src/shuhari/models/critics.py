@@ -19,7 +19,7 @@ from shuhari.events import Event
 from shuhari.models.mlp import Ensemble, Mlp
 from shuhari.models.normaliser import Moments
 from shuhari.models.sampling import epsilon, honour, uniform_share
-from shuhari.models.spaces import FORBIDDEN, Inputs, Net, box, discrete, some_allowed, spaces_of
+from shuhari.models.spaces import FORBIDDEN, Inputs, Net, box, check_allowed, discrete, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
 from shuhari.registry import register
@@ -184,7 +184,7 @@ class DiscreteQ:
         e = uniform_share(sampling)
         with torch.no_grad():
             q, allowed = self.module(contexts), self._inputs.mask(contexts)
-            some_allowed(allowed)
+            check_allowed(allowed)
             action = best = (q if allowed is None else q.masked_fill(~allowed, FORBIDDEN)).argmax(-1)
             n: Any = self._n if allowed is None else allowed.sum(-1)
             p = 1 - e + e / n

@@ -18,7 +18,7 @@ from shuhari.data import Sampling
 from shuhari.events import Event
 from shuhari.models.gaussian import normal_log_prob
 from shuhari.models.mlp import Mlp
-from shuhari.models.sampling import epsilon, honour, mixed, uniform_rows, uniform_share
+from shuhari.models.sampling import epsilon, honour, mix_log_density, uniform_rows, uniform_share
 from shuhari.models.spaces import Inputs, Net, Scale, Seen, box, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
@@ -44,7 +44,7 @@ class Clipped:
         logp = torch.where(bound, beyond, inside).sum(-1)
         if self.epsilon is None:
             return logp
-        either = mixed(logp, self.epsilon, bound.shape[-1])
+        either = mix_log_density(logp, self.epsilon, bound.shape[-1])
         return torch.where(bound.any(-1), (-self.epsilon).log1p() + logp, either)  # what is uniform hits no bound
 
     def mode(self) -> Tensor:

@@ -65,14 +65,14 @@ class Ema:
 
     def __call__(self, models: Mapping[str, Model], event: Event) -> None:
         if self.due(event):
-            self._pair = _paired(self, models)
+            self._pair = _pair(self, models)
             _move(self._pair, self.rate)
 
 
 Copy = partial(Ema, rate=1.0)  # as `copy` makes it
 
 
-def _paired(rule: Ema, models: Mapping[str, Model]) -> Pair:
+def _pair(rule: Ema, models: Mapping[str, Model]) -> Pair:
     """Pairs of the tensors of both roles, matched by name; those that only the leader has are left out."""
     mine, theirs = role_model(models, rule.role).module, role_model(models, rule.of).module
     known = rule._pair

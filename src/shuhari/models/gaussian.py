@@ -18,7 +18,7 @@ from shuhari.batch import Batch
 from shuhari.data import Sampling
 from shuhari.events import Event
 from shuhari.models.mlp import Mlp
-from shuhari.models.sampling import EDGE, epsilon, honour, mixed, uniform_rows, uniform_share
+from shuhari.models.sampling import EDGE, epsilon, honour, mix_log_density, uniform_rows, uniform_share
 from shuhari.models.spaces import Inputs, Net, Scale, Seen, bounds, box, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
@@ -101,7 +101,7 @@ class Squashed:
         u = action.clamp(-EDGE, EDGE).atanh()
         u = u if pre is None else pre.where(~pre.isnan(), u)
         logp = normal_log_prob(u, self.mean, self.log_std) - _log_slope(u)
-        return logp if e is None else mixed(logp, e, u.shape[-1])
+        return logp if e is None else mix_log_density(logp, e, u.shape[-1])
 
     def kl(self, other: Squashed) -> Tensor:
         """KL(self || other), exact: tanh is one to one, so it is that of u. Not of the mixtures with `epsilon`."""
@@ -254,7 +254,7 @@ class SquashedPolicy:
             share = logp.new_full((len(logp), 1), e)
             info = {"pre": u.unsqueeze(1), "epsilon": share}
             if e:
-                logp = mixed(logp, share, u.shape[1])
+                logp = mix_log_density(logp, share, u.shape[1])
         return Traces(action, logp, info=info, taken=self._scale(action))
 
     def decision(self, taken: Tensor) -> dict[str, Tensor]:

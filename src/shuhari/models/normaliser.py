@@ -48,7 +48,7 @@ class Moments(nn.Module):
     def take(self, rows: Parts) -> None:
         """Update the moments with these rows."""
         here = self._all()
-        for to, x in zip(here, merged(here, rows), strict=True):
+        for to, x in zip(here, merge_moments(here, rows), strict=True):
             to.copy_(x)
 
     def _all(self) -> Parts:
@@ -62,7 +62,7 @@ def moments(x: Tensor) -> Parts:
     return torch.tensor(float(len(x)), dtype=torch.float64), x.mean(0), x.var(0, correction=0)
 
 
-def merged(a: Parts, b: Parts) -> Parts:
+def merge_moments(a: Parts, b: Parts) -> Parts:
     """The moments of the rows of both (Chan et al. 1979, "Updating formulae and a pairwise algorithm for computing
     sample variances", equations 2.1)."""
     (n, mean, var), (m, other, wide) = a, b

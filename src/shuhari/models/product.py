@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Sampling
-from shuhari.models.categorical import SUPPORTED, Categorical, sampled, scored
+from shuhari.models.categorical import SUPPORTED, Categorical, sample_rows, score_rows
 from shuhari.models.composite import Others, unknown_rows
 from shuhari.models.sampling import honour
-from shuhari.models.spaces import FORBIDDEN, Choices, some_allowed, spaces_of
+from shuhari.models.spaces import FORBIDDEN, Choices, check_allowed, spaces_of
 from shuhari.models.text.choice import stop_strings
 from shuhari.models.text.static import generate
 from shuhari.models.text.tokens import NEVER, TokenDist
@@ -28,7 +28,7 @@ from shuhari.ports import Model, Task
 from shuhari.registry import register
 
 
-def kept(logits: Tensor, top_p: float, top_k: int, min_p: float) -> Tensor:
+def mark_kept(logits: Tensor, top_p: float, top_k: int, min_p: float) -> Tensor:
     """[..., V] bool: what sampling from these logits keeps: the `top_k` most probable, of those (renormalised) the
     smallest set whose probability reaches `top_p`, of those all with at least `min_p` times the highest."""
     best, order = logits.sort(dim=-1, descending=True, stable=True)
@@ -150,7 +150,7 @@ class Product:
         for c, logits in zip(weights[1:], each[1:], strict=False):
             total = total + c * logits
         never = each[0] <= least / 10
-        keep = ~never if not self.within else ~never & kept(each[-1].detach(), self.top_p, self.top_k, self.min_p)
+        keep = ~never if not self.within else ~never & mark_kept(each[-1].detach(), self.top_p, self.top_k, self.min_p)
         return total.masked_fill(~keep, least), keep if self.within or bool(never.any()) else None
 
     def __call__(self, batch: Batch) -> Any:
@@ -158,7 +158,7 @@ class Product:
         if self._does is None:
             return self._of_text(batch, dists)
         logits, allowed = self._combined([d.parameters() for d in dists], FORBIDDEN)
-        return scored(logits.squeeze(1), batch, None if allowed is None else allowed.squeeze(1))
+        return score_rows(logits.squeeze(1), batch, None if allowed is None else allowed.squeeze(1))
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces | list[Trace]:
         """Sample as its member models do: one trace for each text, or decisions [B, ...]."""
@@ -170,8 +170,8 @@ class Product:
         with torch.no_grad():
             made: Categorical = self(unknown_rows(contexts, self._does))
             allowed = None if made.allowed is None else made.allowed.squeeze(1)
-            some_allowed(allowed)
-            return sampled(made.logits.squeeze(1), sampling, noise, self._start, allowed)
+            check_allowed(allowed)
+            return sample_rows(made.logits.squeeze(1), sampling, noise, self._start, allowed)
 
     def _of_text(self, batch: Batch, dists: Sequence[TokenDist]) -> TokenDist:
         mask = batch["mask"].flatten()

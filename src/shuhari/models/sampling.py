@@ -53,7 +53,7 @@ def uniform_rows(noise: Noise, dimensions: int, e: float) -> tuple[Tensor, Tenso
     return v[:, :1] < e, (2 * v[:, 1:] - 1).clamp(-EDGE, EDGE)
 
 
-def mixed(logp: Tensor, e: Tensor, dimensions: int) -> Tensor:
+def mix_log_density(logp: Tensor, e: Tensor, dimensions: int) -> Tensor:
     """The log-density of (1 - e) p + e U, U uniform on (-1, 1) in every dimension."""
     return torch.logaddexp((-e).log1p() + logp, e.log() - dimensions * math.log(2))
 

@@ -21,7 +21,7 @@ from shuhari.batch import Batch
 from shuhari.data import nearest
 from shuhari.events import Collected, Committed, Event, Loaded
 from shuhari.models.convolution import Convolution, is_image
-from shuhari.models.normaliser import Moments, Parts, merged, moments
+from shuhari.models.normaliser import Moments, Parts, merge_moments, moments
 from shuhari.ports import Task
 
 MASK = "action_mask"  # PettingZoo's name for it
@@ -135,7 +135,7 @@ class Choices:
         return (logits, None) if mask is None else (logits.masked_fill(~mask, FORBIDDEN), mask)
 
 
-def some_allowed(allowed: Tensor | None) -> None:
+def check_allowed(allowed: Tensor | None) -> None:
     """Raise ValueError where a mask [B, ..., A] allows no action."""
     if allowed is not None and not bool((ok := allowed.any(-1)).all()):
         row = int((~ok).nonzero()[0, 0])
@@ -212,7 +212,7 @@ class Inputs(nn.Module):
             if isinstance(event, Loaded):
                 self.moments.take(rows)
                 return
-            self._pending = rows if self._pending is None else merged(self._pending, rows)
+            self._pending = rows if self._pending is None else merge_moments(self._pending, rows)
         elif isinstance(event, Committed):
             if self._pending is not None:
                 self.moments.take(self._pending)

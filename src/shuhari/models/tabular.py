@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import Sampling
-from shuhari.models.categorical import SUPPORTED, Categorical, sampled, scored
+from shuhari.models.categorical import SUPPORTED, Categorical, sample_rows, score_rows
 from shuhari.models.sampling import honour
 from shuhari.models.spaces import discrete, spaces_of
 from shuhari.needs import Noise, Traces
@@ -44,13 +44,13 @@ class Tabular:
         self.module = self._table = _Table(int(states.n), int(actions.n))
 
     def __call__(self, batch: Batch) -> Categorical:
-        return scored(self._rows(batch["context"]), batch)
+        return score_rows(self._rows(batch["context"]), batch)
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
         """contexts: states [B] -> action [B] in 0..A-1, logp [B, 1]."""
         honour(sampling, SUPPORTED, "tabular")
         with torch.no_grad():
-            return sampled(self._rows(contexts), sampling, noise, self._start)
+            return sample_rows(self._rows(contexts), sampling, noise, self._start)
 
     def _rows(self, states: Tensor) -> Tensor:
         return self._table.logits[states.reshape(-1) - self._first]

@@ -13,7 +13,7 @@ from shuhari.data import ContractError, Request, Trajectory, altered, paid
 from shuhari.ports import Ctx, Rollout, ability
 from shuhari.ports.declares import together
 from shuhari.registry import register
-from shuhari.rollouts.demonstrations import shown
+from shuhari.rollouts.demonstrations import show_solution
 from shuhari.rollouts.single import Single
 
 
@@ -51,7 +51,7 @@ class Demonstrated:
         if request.n < 2:
             raise ContractError(f"{whose}: no sample is left beside the demonstration: set rollout.n to 2 or more")
         role = ability(self.of, "role")
-        (step,) = shown(problem, problem.solution, ctx, role).steps
+        (step,) = show_solution(problem, problem.solution, ctx, role).steps
         step = replace(step, info={"text": ctx.text(step.action, role)})
         (demo,) = await ctx.grade([Trajectory(request, (step,), info={"demo": 1.0})], until=self.measure)
         own = await self.of.group(replace(request, n=request.n - 1), ctx)

@@ -95,7 +95,7 @@ B = TypeVar("B", bound=Walk)
 PATIENCE = 10_000  # problems in a row that are not wanted, before there are taken to be none
 
 
-def beside(buffer: B, split: str, n: int, ctx: Ctx) -> B:
+def for_split(buffer: B, split: str, n: int, ctx: Ctx) -> B:
     """The same buffer over (up to n) problems of another split, from the first: one batch of them. Where
     the buffer stands in its own walk does not move."""
     size = chosen(buffer, split, ctx).size()
@@ -103,7 +103,7 @@ def beside(buffer: B, split: str, n: int, ctx: Ctx) -> B:
     return replace(buffer, **one)  # type: ignore[type-var]
 
 
-def drawn(walk: Walk, kind: str, ctx: Ctx) -> Iterator[tuple[list[Problem], int, int]]:
+def draw_problems(walk: Walk, kind: str, ctx: Ctx) -> Iterator[tuple[list[Problem], int, int]]:
     """(problems, place of the first of them in the walk, a number from which on row ids are this walk's own) of each
     draw. An endless source gives what lies behind `offset`, so other problems than a curriculum, which counts from 0; a
     finite one is walked round and round. ValueError for a split without problems."""
@@ -111,10 +111,10 @@ def drawn(walk: Walk, kind: str, ctx: Ctx) -> Iterator[tuple[list[Problem], int,
     for _ in range(walk.draws):
         at = walk.state["at"]
         walk.state["at"] = at + walk.size
-        yield walked(source, walk.split, at, walk.size, walk.offset, walk.shuffle), at, base
+        yield walk_problems(source, walk.split, at, walk.size, walk.offset, walk.shuffle), at, base
 
 
-def walked(source: Source, split: str, at: int, count: int, offset: int, shuffle: bool) -> list[Problem]:
+def walk_problems(source: Source, split: str, at: int, count: int, offset: int, shuffle: bool) -> list[Problem]:
     """The `count` problems from place `at` of a walk that begins at index `offset`; a finite source is walked round and
     round, each pass in an order of its own (`shuffle`). ValueError where there are none."""
     n = source.size()
@@ -141,7 +141,7 @@ def solution_of(problem: Problem, imitate: str = "solution") -> Any:
     return str(problem.answer) if number else problem.answer
 
 
-def shown(problem: Problem, solution: Any, ctx: Ctx, role: str, window: Window | None = None) -> Trajectory:
+def show_solution(problem: Problem, solution: Any, ctx: Ctx, role: str, window: Window | None = None) -> Trajectory:
     """The prompt, then `solution` and the end token: one row, without log-probabilities. In an environment the
     turns of the solution are played, seen through `window`. ValueError where it is None, TypeError where it is not
     text."""
@@ -152,16 +152,16 @@ def shown(problem: Problem, solution: Any, ctx: Ctx, role: str, window: Window |
         turns = solution if isinstance(solution, tuple) else (solution,)
         if not turns:
             raise ValueError(f"{whose} has a solution without a turn: nothing to show")
-        said = [_closed(turn, whose, ctx, role) for turn in turns]
-        return ctx.wait(replayed(Playing(env, Request(problem), ctx, (role,), window), said))
-    action = _closed("".join(solution) if isinstance(solution, tuple) else solution, whose, ctx, role)
+        said = [_close(turn, whose, ctx, role) for turn in turns]
+        return ctx.wait(replay_turns(Playing(env, Request(problem), ctx, (role,), window), said))
+    action = _close("".join(solution) if isinstance(solution, tuple) else solution, whose, ctx, role)
     context = ctx.encode(problem.prompt, role)
     if not is_tokens(context):
         raise TypeError(f"{whose} is not text: demonstrations are token ids")
     return Trajectory(Request(problem), (Step.of(context, action, version=-1, role=role),))
 
 
-async def replayed(play: Playing, turns: Sequence[Payload]) -> Trajectory:
+async def replay_turns(play: Playing, turns: Sequence[Payload]) -> Trajectory:
     """A text episode of turns that are given, as token ids: all decided, with unknown log-probability, by version -1.
     It has no closing step: a demonstration is one row, unless its context is rebuilt on the way. Raises ValueError
     where the environment ends before the last turn or raises, TypeError for one whose observations are not text."""
@@ -183,7 +183,7 @@ async def replayed(play: Playing, turns: Sequence[Payload]) -> Trajectory:
     return Trajectory(play.request, tuple(play.steps), play.status or Status.CUT)
 
 
-def _closed(said: Payload, whose: str, ctx: Ctx, role: str) -> Array:
+def _close(said: Payload, whose: str, ctx: Ctx, role: str) -> Array:
     """Text or token ids as token ids with the end token last."""
     ids: Any = said if is_tokens(said) else ctx.encode(said, role)
     if not is_tokens(ids):

@@ -71,14 +71,14 @@ class Episode:
         if envs and envs[0] is None:
             return await Single(self.roles[0]).group(request, ctx)
         told = request, ctx, self.roles, self.context, self.timeout
-        return list(await asyncio.gather(*(_played(Playing(env, *told, j), limit) for j, env in enumerate(envs))))
+        return list(await asyncio.gather(*(_play(Playing(env, *told, j), limit) for j, env in enumerate(envs))))
 
     def _environment(self, request: Request, ctx: Ctx) -> Any:
         own = self.environments
         return ctx.task.environment(request.problem) if own is None else own.environment(request, ctx)
 
 
-async def _played(play: Playing, limit: int) -> Trajectory:
+async def _play(play: Playing, limit: int) -> Trajectory:
     await play.begin()
     try:
         for step in play.request.prefix:

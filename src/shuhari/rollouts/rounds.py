@@ -63,7 +63,7 @@ class HintLadder:
     async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
         group: list[Trajectory] = []
         for j, level in enumerate(self.levels):
-            group, graded, _ = await asked(request, j, level, self, ctx)
+            group, graded, _ = await sample_round(request, j, level, self, ctx)
             if not graded or max(graded) > 0:
                 break
         return group
@@ -115,20 +115,20 @@ class HintCurve:
         told: tuple[tuple[float, float, int], ...] = ()
         for j in range(self.rounds):
             n = request.n * (j + 1) // self.rounds - request.n * j // self.rounds
-            found, graded, shown = await asked(replace(request, n=n), j, share, self, ctx)
+            found, graded, shown = await sample_round(replace(request, n=n), j, share, self, ctx)
             group += [altered(t, request=request) for t in found]
             if graded:
                 told += ((shown, sum(graded) / len(graded), len(graded)),)
-                share = inverse(self.target, *fitted(told))
+                share = inverse(self.target, *fit_curve(told))
         return group
 
 
-async def asked(
+async def sample_round(
     request: Request, j: int, share: float, by: HintLadder | HintCurve, ctx: Ctx
 ) -> tuple[list[Trajectory], list[float], float]:
     """(samples, graded by as many as the measure needs; the grades that there are; share shown) of round `j`, after a
     hint of about `share`. Round 0 without a hint draws what the request alone would have drawn."""
-    steps, shown = hinted(request.problem, share, ctx, ability(by.of, "role"))
+    steps, shown = make_hint(request.problem, share, ctx, ability(by.of, "role"))
     settings = {k: v for k, v in request.settings.items() if k != "hint"}
     ctx.charge("rounds", 1)
     key = f"{request.key}/{j}" if j else request.key
@@ -139,7 +139,7 @@ async def asked(
     return group, [s for s in scores if s == s], shown
 
 
-def hinted(problem: Problem, share: float, ctx: Ctx, role: str = "policy") -> tuple[tuple[Step, ...], float]:
+def make_hint(problem: Problem, share: float, ctx: Ctx, role: str = "policy") -> tuple[tuple[Step, ...], float]:
     """The first round(share x length) tokens of the solution as a forced step (none where that is 0), and the share of
     it that they are. ContractError where there is no solution to hint with."""
     if not share:
@@ -164,7 +164,7 @@ def inverse(target: float, a: float, b: float, c: float) -> float:
 
 
 @lru_cache(1 << 14)  # few samples a round give few outcomes, so the same curves are asked for again and again
-def fitted(told: Sequence[tuple[float, float, int]]) -> tuple[float, float, float]:
+def fit_curve(told: Sequence[tuple[float, float, int]]) -> tuple[float, float, float]:
     """(a, b, c) of least squares over (share, accuracy, samples) of each round, samples as weights. Weak priors hold
     what a round or two leave open: a about 10, b about the first share, c about 0."""
     h, accuracy, n = np.array(told, np.float64).T

@@ -40,23 +40,23 @@ class Single:
             whose = f"problem {request.problem.id!r} of {request.problem.task}"
             raise ContractError(f"the rollout 'single' asks once, and {whose} is played: set rollout.use = 'episode'")
         context = ctx.encode(request.problem.prompt, self.role)
-        prefix = forced(request.prefix, context, self.role, ctx)
+        prefix = force_steps(request.prefix, context, self.role, ctx)
         if prefix:
             context = np.concatenate([prefix[-1].context, prefix[-1].action])
         traces = await ctx.engine.sample(self.role, context, request.sampling, request.n, key=(request.key, self.role))
         parent = len(prefix) - 1 if prefix else None
-        return [Trajectory(request, (*prefix, self._step(context, t, parent)), ended(t)) for t in traces]
+        return [Trajectory(request, (*prefix, self._step(context, t, parent)), status_of(t)) for t in traces]
 
     def _step(self, context: Payload, trace: Trace, parent: int | None) -> Step:
         return Step.of(context, trace.action, trace.logp, trace.version, parent=parent, role=self.role, info=trace.info)
 
 
-def ended(trace: Trace) -> Status:
+def status_of(trace: Trace) -> Status:
     """The status of an episode by its last trace: TRUNCATED where that was cut by a limit, else FINISHED."""
     return Status.TRUNCATED if trace.info.get("ended") is False else Status.FINISHED
 
 
-def forced(prefix: tuple[Step, ...], context: Payload, role: str, ctx: Ctx) -> tuple[Step, ...]:
+def force_steps(prefix: tuple[Step, ...], context: Payload, role: str, ctx: Ctx) -> tuple[Step, ...]:
     """The steps of a prefix in a chain, not sampled: mask False, no log-probability. Texts are encoded."""
     steps: list[Step] = []
     for step in prefix:

@@ -22,7 +22,7 @@ from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
 from shuhari.registry import register
-from shuhari.rollouts.single import Single, forced
+from shuhari.rollouts.single import Single, force_steps
 
 # ---------------------------------------------------------------- a tree under construction
 
@@ -275,7 +275,7 @@ class TreeSearch:
             told = f"max_new is {request.sampling.max_new}: expected a multiple of depth, which is {self.depth}"
             raise ContractError(f"the rollout 'tree': {told}")
         context = ctx.encode(request.problem.prompt, self.role)
-        prefix = forced(request.prefix, context, self.role, ctx)
+        prefix = force_steps(request.prefix, context, self.role, ctx)
         tree = Tree(request, np.concatenate([prefix[-1].context, prefix[-1].action]) if prefix else context, prefix)
         born, back, q = BACKUPS[self.backup]
         node: Node | None = tree.nodes[0]

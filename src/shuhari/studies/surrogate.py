@@ -101,7 +101,7 @@ class Mbtl:
         if not done:
             return self.n // 2
         mean, deviation = surrogate(done, J[done, done], self.n, self.noise, self.restarts, code(seed, "surrogate", k))
-        c = fitted(J, done) if self.slope == "fitted" else self.slope
+        c = fit_loss(J, done) if self.slope == "fitted" else self.slope
         worth = acquisition(mean, deviation, J.max(0), BETA[self.beta](k), c)
         worth[done] = -np.inf
         return int(worth.argmax())
@@ -122,7 +122,7 @@ def acquisition(mean: Array, deviation: Array, V: Array, beta: float, c: float) 
     return np.maximum(promised - V, 0).mean(1)
 
 
-def fitted(J: Array, done: list[int]) -> float:
+def fit_loss(J: Array, done: list[int]) -> float:
     """The loss a step of the index: least squares of J(a, a) - J(a, b) on |a - b|, through the origin, at least 0."""
     distance = np.abs(np.arange(len(J)) - np.array(done)[:, None])
     loss = J[done, done][:, None] - J[done]

@@ -20,7 +20,7 @@ from shuhari.bounds import Bounds, Share, check
 from shuhari.data import Problem, Step
 from shuhari.ports.answers import Answers
 from shuhari.registry import register
-from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, drawn
+from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, draw_item
 
 KINDS = {
     "carry": "0123456789+=",
@@ -82,7 +82,7 @@ class Arithmetic:
 
     def _item(self, split: str, index: int) -> tuple[str, Problem]:
         stream = Stream("arithmetic", self.seed, split, index)
-        content, terms = drawn(split, self.test_fraction, lambda: self._draw(stream), f"arithmetic {self.kind}")
+        content, terms = draw_item(split, self.test_fraction, lambda: self._draw(stream), f"arithmetic {self.kind}")
         return content, self._problem(terms, forgets=stream.uniform() < self.forget)
 
     def _draw(self, stream: Stream) -> tuple[str, list[int]]:

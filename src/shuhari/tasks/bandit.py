@@ -18,7 +18,7 @@ from shuhari.bounds import AtLeast0, Bounds, check
 from shuhari.data import Array, Problem, Step
 from shuhari.ports.answers import Answers
 from shuhari.registry import register
-from shuhari.tasks.source import Generated, Stream, acted, check_sizes, check_split
+from shuhari.tasks.source import Generated, Stream, check_sizes, check_split, last_decision
 
 
 @register("task", "bandit")
@@ -56,7 +56,7 @@ class Bandit:
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
         """`task`: the reward drawn for this problem and arm. `score`: where the arm's mean lies between the worst
         (0) and the best (1), without noise."""
-        arm = int(np.asarray(acted(steps).action).item())
+        arm = int(np.asarray(last_decision(steps).action).item())
         if not 0 <= arm < self.arms:
             raise ValueError(f"bandit: the action is {arm}: expected an arm in 0..{self.arms - 1}")
         u, mean = Stream("bandit", self.seed, "reward", problem.id, arm).uniform(), self.means[arm]

@@ -15,7 +15,7 @@ from typing import Any
 
 from shuhari.data import Problem, Step
 from shuhari.registry import register
-from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, drawn
+from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, draw_item
 
 
 @register("task", "chain")
@@ -68,7 +68,7 @@ class Chain:
 
     def _item(self, split: str, index: int) -> tuple[str, Problem]:
         stream = Stream("chain", self.seed, split, index)
-        content, terms = drawn(split, self.test_fraction, lambda: self._draw(stream), "chain")
+        content, terms = draw_item(split, self.test_fraction, lambda: self._draw(stream), "chain")
         shown = sums(terms, [stream.uniform() < self.slip for _ in terms])
         worked = "".join(f"{t:+d}={s}" for t, s in zip(terms[1:], shown, strict=True))
         solution = str(shown[-1]) if stream.uniform() < self.bare else worked

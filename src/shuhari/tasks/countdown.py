@@ -15,7 +15,7 @@ from typing import Any
 from shuhari.data import Problem, Step
 from shuhari.registry import register
 from shuhari.tasks.expressions import ExpressionError, Limits, parse
-from shuhari.tasks.source import TRIES, Splits, Stream, answer_text, check_sizes, drawn
+from shuhari.tasks.source import TRIES, Splits, Stream, answer_text, check_sizes, draw_item
 
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
 Term = tuple[int, str, int]  # value, text, precedence
@@ -85,7 +85,9 @@ class Countdown:
 
     def _item(self, split: str, index: int) -> tuple[str, Problem]:
         stream = Stream("countdown", self.seed, split, index)
-        content, (numbers, target, solution) = drawn(split, self.test_fraction, lambda: self._draw(stream), "countdown")
+        content, (numbers, target, solution) = draw_item(
+            split, self.test_fraction, lambda: self._draw(stream), "countdown"
+        )
         listed = ",".join(map(str, numbers))
         prompt = self.prompt.replace("{numbers}", listed).replace("{target}", str(target))
         info = {"numbers": numbers, "target": target}

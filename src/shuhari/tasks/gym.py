@@ -24,10 +24,10 @@ from shuhari.abilities import ability
 from shuhari.data import EMPTY, Array, Payload, Problem, Status, Step, code, nearest
 from shuhari.models.spaces import MASK
 from shuhari.registry import find, register
-from shuhari.tasks.snapshots import Env, Recorder, copies, repeats, restore, snapshot, thawed
+from shuhari.tasks.snapshots import Env, Recorder, copies, repeats, restore, snapshot, thaw
 from shuhari.tasks.source import Generated, check_sizes, check_split
 from shuhari.tasks.tells import EXECUTED, TOLD, Teller, layout_of
-from shuhari.tasks.views import View, acted_as, check_spaces, observed, wrapped
+from shuhari.tasks.views import View, check_spaces, to_action, to_context, wrap
 
 __all__ = ["Episode", "Gym", "restore", "snapshot"]
 T = TypeVar("T")
@@ -173,7 +173,7 @@ class Gym:
             if not hasattr(env.unwrapped, name):
                 raise ValueError(f"gym/{self.path}: attributes.{name}: {nearest(name, vars(env.unwrapped))}")
             setattr(env.unwrapped, name, value)
-        return wrapped(env, self.wrappers, self.keep, self.stack)
+        return wrap(env, self.wrappers, self.keep, self.stack)
 
     def _guarded(self, make: Callable[[], T]) -> T:
         """The result of `make`; an error of the environment's own is raised with advice."""
@@ -210,7 +210,7 @@ class Episode:
             return self.restore(problem.start)
         held = problem.id.startswith("test/")
         seed = code(problem.task, problem.id, 0 if held else self.task.seed) % 2**30 * 2 + held
-        self.last, self.ended = observed(self.env.reset(seed=seed)[0], self.observation), False
+        self.last, self.ended = to_context(self.env.reset(seed=seed)[0], self.observation), False
         return self.last
 
     def step(self, action: Any) -> tuple[Payload, dict[str, float], Status | None]:
@@ -219,10 +219,10 @@ class Episode:
         sent."""
         if self.ended:
             raise RuntimeError(f"gym/{self.task.path}: the episode has ended: reset before the next step")
-        taken = acted_as(action, self.action)
+        taken = to_action(action, self.action)
         observation, reward, terminated, truncated, info = self.env.step(taken)
         told = info[TOLD] if self.task.told else EMPTY
-        self.last, self.ended = observed(observation, self.observation), bool(terminated or truncated)
+        self.last, self.ended = to_context(observation, self.observation), bool(terminated or truncated)
         status = Status.FINISHED if terminated else Status.TRUNCATED if truncated else None
         self.facts = {n: x for n, x in told.items() if not n.startswith("reward/") and n != EXECUTED}
         if EXECUTED in told:
@@ -238,7 +238,7 @@ class Episode:
         """Back to a snapshot; the observation there."""
         s: Any = snapshot
         restore(self.env, s["env"])
-        self.last, self.ended = thawed(s["last"]), bool(s["ended"])
+        self.last, self.ended = thaw(s["last"]), bool(s["ended"])
         return self.last
 
 

@@ -84,7 +84,7 @@ class Mixture:
         names = list(sources)
 
         def make(index: int) -> Problem:
-            at, place = interleaved(sizes, index)
+            at, place = interleave(sizes, index)
             return self._own(names[at], sources[names[at]][place])
 
         return Generated(make, None if None in sizes else sum(n or 0 for n in sizes))
@@ -141,7 +141,7 @@ def _shown(spaces: tuple[Any, Any] | None) -> str:
     return "text" if spaces is None else f"{spaces[0]} -> {spaces[1]}"
 
 
-def interleaved(sizes: Sequence[int | None], index: int) -> tuple[int, int]:
+def interleave(sizes: Sequence[int | None], index: int) -> tuple[int, int]:
     """(list, place in it) of the element at `index` when lists of these sizes (None: without end) are read in turn, one
     element each a round, those that are through left out."""
     left, through = list(range(len(sizes))), 0  # the lists that still go, and the rounds that are done

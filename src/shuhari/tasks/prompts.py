@@ -33,15 +33,15 @@ def problem_of(given: Any) -> Problem:
     and what else a grader wants. Its id is a hash of its content."""
     if isinstance(given, Problem):
         return given
-    row = frozen(given) if isinstance(given, Mapping) else {"prompt": frozen(given)}
+    row = freeze(given) if isinstance(given, Mapping) else {"prompt": freeze(given)}
     if "prompt" not in row:
         raise ValueError(f"a problem has no 'prompt'; {nearest('prompt', row)}")
     info = FrozenDict((k, v) for k, v in row.items() if k not in ("prompt", "answer"))
     return Problem("session", f"{code('session', str(row)):016x}", row["prompt"], row.get("answer"), info=info)
 
 
-def frozen(value: Any) -> Any:
+def freeze(value: Any) -> Any:
     """Messages and columns as wire data: lists as tuples, mappings that refuse change, anything else as it is."""
     if isinstance(value, list | tuple):
-        return tuple(map(frozen, value))
-    return FrozenDict((k, frozen(v)) for k, v in value.items()) if isinstance(value, Mapping) else value
+        return tuple(map(freeze, value))
+    return FrozenDict((k, freeze(v)) for k, v in value.items()) if isinstance(value, Mapping) else value

@@ -125,7 +125,7 @@ def _row(place: str, raw: Any) -> Row:
     if not isinstance(raw, dict):
         raise ValueError(f"expected a JSON object, found {type(raw).__name__}")
     row = {k: v for k, v in raw.items() if v is not None and not (isinstance(v, float) and math.isnan(v))}
-    info = {k: frozen(v, k) for k, v in raw.items() if k not in _OWN}
+    info = {k: freeze_value(v, k) for k, v in raw.items() if k not in _OWN}
     said, prompt = _demonstration(row, info), row.get("prompt")
     if "messages" in row:
         if "prompt" in row:
@@ -157,8 +157,9 @@ def _row(place: str, raw: Any) -> Row:
     if "split" in row and not isinstance(row["split"], str):
         raise ValueError(f"`split` is {row['split']!r}: expected text")
     return Row(
-        place, prompt, "\x1e".join(_sound(t, "prompt") for t in texts(prompt)), frozen(answer, "answer"), said,
-        _sound(str(row.get("id", "")), "id"), _sound(row.get("split", ""), "split"), FrozenDict(info),
+        place, prompt, "\x1e".join(_check_unicode(t, "prompt") for t in texts(prompt)),
+        freeze_value(answer, "answer"), said,
+        _check_unicode(str(row.get("id", "")), "id"), _check_unicode(row.get("split", ""), "split"), FrozenDict(info),
     )  # fmt: skip
 
 
@@ -167,9 +168,9 @@ def _demonstration(row: Mapping[str, Any], info: dict[str, Any]) -> str | None:
     if "completion" not in row:
         if not isinstance(row.get("solution", ""), str):
             raise ValueError(f"`solution` is {_short(row['solution'])}: expected text")
-        return _sound(row["solution"], "solution") if "solution" in row else None
+        return _check_unicode(row["solution"], "solution") if "solution" in row else None
     if "solution" in row:
-        info["solution"] = frozen(row["solution"], "solution")
+        info["solution"] = freeze_value(row["solution"], "solution")
     return _said(row["completion"], "completion")
 
 
@@ -181,7 +182,7 @@ def _pair(row: Mapping[str, Any], prompt: Any) -> tuple[Any, str, str]:
         raise ValueError(f"no {missing!r}, and `chosen` and `rejected` make a pair; {_near(missing, row)}")
     both = row["chosen"], row["rejected"]
     if all(isinstance(x, str) for x in both):
-        good, bad = (_sound(x, k) for x, k in zip(both, ("chosen", "rejected"), strict=True))
+        good, bad = (_check_unicode(x, k) for x, k in zip(both, ("chosen", "rejected"), strict=True))
         if prompt is not None:
             return prompt, good, bad
         at = next((i for i, (x, y) in enumerate(zip(good, bad, strict=False)) if x != y), min(map(len, both)))
@@ -202,7 +203,7 @@ def _pair(row: Mapping[str, Any], prompt: Any) -> tuple[Any, str, str]:
 def _said(value: Any, name: str) -> str:
     """The assistant's reply: text, or one message."""
     if isinstance(value, str):
-        return _sound(value, name)
+        return _check_unicode(value, name)
     messages = _messages(value, name)
     if len(messages) != 1 or messages[0]["role"] != "assistant":
         roles = ", ".join(m["role"] for m in messages)
@@ -217,18 +218,18 @@ def _messages(value: Any, name: str) -> tuple[FrozenDict, ...]:
     for m in value:
         if not (isinstance(m, Mapping) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)):
             raise ValueError(f"`{name}` has {_short(m)}: expected messages with `role` and `content` as text")
-        out.append(FrozenDict((k, frozen(v, name)) for k, v in m.items() if v is not None))
+        out.append(FrozenDict((k, freeze_value(v, name)) for k, v in m.items() if v is not None))
     return tuple(out)
 
 
-def frozen(value: Any, name: str) -> Payload:
+def freeze_value(value: Any, name: str) -> Payload:
     """A value of a column as wire data; NaN is None. ValueError for an infinite number and for a type that has none."""
     if isinstance(value, list | tuple):
-        return tuple(frozen(v, name) for v in value)
+        return tuple(freeze_value(v, name) for v in value)
     if isinstance(value, Mapping):
-        return FrozenDict((k, frozen(v, name)) for k, v in value.items())
+        return FrozenDict((k, freeze_value(v, name)) for k, v in value.items())
     if isinstance(value, str):
-        return _sound(value, name)
+        return _check_unicode(value, name)
     if isinstance(value, float) and not math.isfinite(value):
         if math.isnan(value):
             return None
@@ -240,7 +241,7 @@ def frozen(value: Any, name: str) -> Payload:
     raise ValueError(f"`{name}` is of type {type(value).__name__}: expected numbers, text, lists or objects")
 
 
-def _sound(text: str, name: str) -> str:
+def _check_unicode(text: str, name: str) -> str:
     """Check that UTF-8 can encode a text: JSON may escape half of a character."""
     try:
         text.encode()

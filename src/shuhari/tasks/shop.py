@@ -27,7 +27,7 @@ from typing import Annotated, Any
 from shuhari.bounds import Bounds, Length, Share, check
 from shuhari.data import Payload, Problem, Status, Step
 from shuhari.registry import register
-from shuhari.tasks.source import Splits, Stream, acted, check_sizes, drawn
+from shuhari.tasks.source import Splits, Stream, check_sizes, draw_item, last_decision
 
 ITEMS = tuple("pen cup hat bag box jar tin key map fan rug net bow lid pan mug".split())
 LINE = re.compile(r"find (?P<item>[a-z]{1,9})|add (?P<a>[0-9]{1,9}) (?P<b>[0-9]{1,9})|say (?P<n>[0-9]{1,9})", re.ASCII)
@@ -69,7 +69,7 @@ class Shop:
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
         """{"score": 1.0} where the last line says the right sum (leading zeros are allowed), else 0.0."""
-        said = LINE.fullmatch(line_of(acted(steps).info.get("text", "")))
+        said = LINE.fullmatch(line_of(last_decision(steps).info.get("text", "")))
         n = said["n"] if said else None
         return {"score": float(n is not None and int(n) == int(str(problem.answer)))}
 
@@ -81,7 +81,7 @@ class Shop:
 
     def _item(self, split: str, index: int) -> tuple[str, Problem]:
         stream = Stream("shop", self.seed, split, index)
-        content, prices = drawn(split, self.test_fraction, lambda: self._draw(stream), "shop")
+        content, prices = draw_item(split, self.test_fraction, lambda: self._draw(stream), "shop")
         total, ids = str(sum(prices.values())), ",".join(f"{k}={v}" for k, v in prices.items())
         solution = self._guessed(prices, stream) if stream.uniform() < self.guess else _asked(prices)
         return content, Problem("shop", ids, f"{'+'.join(prices)}?\n", total, solution, {"prices": prices})

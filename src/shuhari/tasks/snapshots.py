@@ -99,7 +99,7 @@ def restore(env: Env, state: Mapping[str, Any]) -> None:
     if len(layers) != len(state["layers"]):
         raise ValueError(f"{env}: a snapshot of {len(state['layers'])} layers: expected {len(layers)}, one a wrapper")
     for layer, values in zip(layers, state["layers"], strict=True):
-        vars(layer).update({k: thawed(v) for k, v in values.items()})
+        vars(layer).update({k: thaw(v) for k, v in values.items()})
     if state["generator"]:
         env.unwrapped.np_random.bit_generator.state = json.loads(state["generator"])
 
@@ -214,12 +214,12 @@ def _plain(value: Any) -> Any:
     return _NO
 
 
-def thawed(value: Any) -> Any:
+def thaw(value: Any) -> Any:
     """An attribute as it was, from a payload that may have been stored as tensors and JSON (which has no tuples)."""
     if hasattr(value, "numpy"):
         value = value.numpy()
     if isinstance(value, np.ndarray):
         return value.copy() if value.ndim else value[()]
     if isinstance(value, Mapping):
-        return {k: thawed(v) for k, v in value.items()}
-    return tuple(map(thawed, value)) if isinstance(value, tuple | list) else value
+        return {k: thaw(v) for k, v in value.items()}
+    return tuple(map(thaw, value)) if isinstance(value, tuple | list) else value

@@ -99,7 +99,7 @@ def held_out(content: str, fraction: float) -> bool:
     return code("held out", content) < fraction * 2.0**63
 
 
-def drawn(split: str, fraction: float, draw: Callable[[], tuple[str, T]], what: str) -> tuple[str, T]:
+def draw_item(split: str, fraction: float, draw: Callable[[], tuple[str, T]], what: str) -> tuple[str, T]:
     """The first draw (content, item) whose content belongs to `split`; ValueError if there seems to be none."""
     test = split == "test"
     for _ in range(TRIES):
@@ -141,7 +141,7 @@ class Splits:
         return distinct(lambda i: self.item("test", i), self.test_size)
 
 
-def acted(steps: Sequence[Step]) -> Step:
+def last_decision(steps: Sequence[Step]) -> Step:
     """The last step that holds a decision."""
     for step in reversed(steps):
         if step.action is not None:
@@ -151,7 +151,7 @@ def acted(steps: Sequence[Step]) -> Step:
 
 def answer_text(steps: Sequence[Step]) -> str:
     """The decoded text of the role that acted last in these steps, without a closing line end."""
-    role, parts = acted(steps).role, []
+    role, parts = last_decision(steps).role, []
     for step in steps:
         if step.action is None or step.role != role:
             continue

@@ -14,7 +14,7 @@ from typing import Any
 
 from shuhari.data import Problem, Step
 from shuhari.registry import register
-from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, drawn
+from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, draw_item
 
 SPARK = "!"
 
@@ -72,9 +72,9 @@ class Sparks:
 
     def _item(self, split: str, index: int) -> tuple[str, Problem]:
         stream = Stream("sparks", self.seed, self.minus, split, index)
-        content, terms = drawn(split, self.test_fraction, lambda: self._draw(stream), "sparks")
+        content, terms = draw_item(split, self.test_fraction, lambda: self._draw(stream), "sparks")
         spark = SPARK if stream.uniform() < self.rare else ""
-        shown = worked(terms, [stream.uniform() < self.slip for _ in terms])
+        shown = work_out(terms, [stream.uniform() < self.slip for _ in terms])
         solution = spark + "".join(f"{t:+d}={s}" for t, s in zip(terms[1:], shown, strict=True))
         return content, Problem("sparks", content, f"{content}=", str(sum(terms)), solution, {"terms": len(terms)})
 
@@ -88,7 +88,7 @@ class Sparks:
         return f"{terms[0]}{''.join(f'{t:+d}' for t in terms[1:])}", terms
 
 
-def worked(terms: Sequence[int], wrong: Sequence[bool]) -> list[int]:
+def work_out(terms: Sequence[int], wrong: Sequence[bool]) -> list[int]:
     """The running sums after each term but the first, modulo 10; where `wrong`, one too little. The work goes on from
     what it says."""
     total, out = terms[0], []

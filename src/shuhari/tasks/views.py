@@ -100,16 +100,16 @@ def stored(space: spaces.Space[Any]) -> Any:
     return np.float32 if dtype.kind == "f" else np.int64
 
 
-def observed(observation: Any, space: spaces.Space[Any]) -> Any:
+def to_context(observation: Any, space: spaces.Space[Any]) -> Any:
     """An observation as a context: an int, an array, or a mapping of these."""
     if isinstance(space, spaces.Dict):
-        return {k: observed(observation[k], s) for k, s in space.items()}
+        return {k: to_context(observation[k], s) for k, s in space.items()}
     if isinstance(space, spaces.Discrete):
         return int(observation)
     return np.array(observation, stored(space))  # a copy: some environments hand out their own state
 
 
-def acted_as(action: Any, space: spaces.Space[Any]) -> int | Array:
+def to_action(action: Any, space: spaces.Space[Any]) -> int | Array:
     """A decision in the environment's format: a Box's within its bounds. ValueError for another shape, or for a choice
     that there is not."""
     if isinstance(space, spaces.Discrete):
@@ -120,13 +120,13 @@ def acted_as(action: Any, space: spaces.Space[Any]) -> int | Array:
     taken = np.asarray(action)
     if taken.shape != space.shape:
         raise ValueError(f"the action has shape {taken.shape}: expected {space.shape}")
-    taken = held(taken, space)
+    taken = clip_box(taken, space)
     if not isinstance(space, spaces.Box) and not space.contains(taken):
         raise ValueError(f"the action is {taken.tolist()}: expected one of {space}")
     return taken
 
 
-def held(action: Array, space: spaces.Space[Any]) -> Array:
+def clip_box(action: Array, space: spaces.Space[Any]) -> Array:
     """[..., A] a copy of actions, in the space's number type, of a Box within its bounds."""
     taken = action.astype(space.dtype)
     return taken.clip(space.low, space.high) if isinstance(space, spaces.Box) else taken
@@ -135,7 +135,7 @@ def held(action: Array, space: spaces.Space[Any]) -> Array:
 # ---------------------------------------------------------------- what a recipe may ask for
 
 
-def wrapped(env: Env, wrappers: Sequence[str | Mapping[str, Any]], keep: Sequence[int], stack: int) -> Env:
+def wrap(env: Env, wrappers: Sequence[str | Mapping[str, Any]], keep: Sequence[int], stack: int) -> Env:
     """`env` in the wrappers named, then with some entries kept, then with frames stacked. Raises LookupError for a
     wrapper that is not there, ValueError for settings that it has not and for what does not fit the observations."""
     for wrapper in wrappers:

@@ -21,7 +21,7 @@ CURVES = {
 }
 
 
-def chosen(names: Iterable[str]) -> dict[str, str]:
+def choose_curves(names: Iterable[str]) -> dict[str, str]:
     """label -> metric, of those in CURVES that are among `names`."""
     names = list(names)
     known = [n for n in names if "/loss/" not in n]
@@ -50,7 +50,7 @@ def series(columns: Mapping[str, Sequence[Any]], metric: str) -> tuple[Array, Ar
 def curves(columns: Mapping[str, Sequence[Any]], path: str | Path, title: str = "") -> Path:
     """One panel a curve of CURVES that a run has, over steps; stages are set apart by lines. Raises ValueError where
     there is nothing to draw."""
-    shown = chosen(columns)
+    shown = choose_curves(columns)
     if not shown or not columns.get("step"):
         raise ValueError(
             "the run has no step with a reward, a score, a length, an entropy or a KL yet: nothing to draw"

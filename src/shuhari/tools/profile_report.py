@@ -25,7 +25,7 @@ SIZES = (1024, 2048, 4096)  # of the square products that measure the peak
 BUDGET = 0.8  # seconds for that
 
 
-def profiled(recipe: Recipe, path: Path, **start: Any) -> Iterator[Info]:
+def train_profiled(recipe: Recipe, path: Path, **start: Any) -> Iterator[Info]:
     """Train as `run.train`; at its end, also after an error, write `profile.json` and `trace.json` into `path`."""
     from shuhari.loop.run import loop, open_run
 

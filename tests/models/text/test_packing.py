@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from shuhari.models.text import packing
-from shuhari.models.text.packing import packed
+from shuhari.models.text.packing import pack_rows
 
 H, G, D, SCALE = 4, 2, 3, 0.4
 
@@ -27,7 +27,7 @@ def rows(seed: int) -> tuple[list[np.ndarray], np.ndarray, np.ndarray, np.ndarra
 def test_every_token_sees_what_came_before_it_in_its_row(share, seed, monkeypatch) -> None:
     monkeypatch.setattr(packing, "SHARE", share)
     unique, index, action, fed, seen = rows(seed)
-    p = packed(unique, index, action, fed, seen, torch.device("cpu"))
+    p = pack_rows(unique, index, action, fed, seen, torch.device("cpu"))
     whole = [np.concatenate((unique[u], a[:k])) for u, a, k in zip(index, action, fed, strict=True)]
     if share == 0:
         assert len(p.ids) == sum(map(len, whole))
@@ -58,5 +58,5 @@ def test_every_token_sees_what_came_before_it_in_its_row(share, seed, monkeypatc
 def test_rows_of_one_length_are_not_copied() -> None:
     unique = [np.full(4, i, np.int32) for i in range(3)]
     action, fed = np.zeros((3, 6), np.int32), np.full(3, 5)
-    p = packed(unique, np.arange(3), action, fed, np.ones((3, 6), bool), torch.device("cpu"))
+    p = pack_rows(unique, np.arange(3), action, fed, np.ones((3, 6), bool), torch.device("cpu"))
     assert [(b.n, b.size, b.keys) for b in p.blocks] == [(27, 3, None)]

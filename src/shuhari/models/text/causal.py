@@ -26,7 +26,7 @@ from shuhari.models.critics import Values
 from shuhari.models.text import pretrained
 from shuhari.models.text.choice import Stops, stop_strings
 from shuhari.models.text.decoding import Decoder
-from shuhari.models.text.lora import Lora, adapt, merged, save_adapters, under_adapters
+from shuhari.models.text.lora import Lora, adapt, merge_adapters, save_adapters, under_adapters
 from shuhari.models.text.rows import Row
 from shuhari.models.text.static import generate
 from shuhari.models.text.tokenizers import Tokenizer, bpe_tokenizer, character_tokenizer, task_texts
@@ -225,7 +225,7 @@ class Causal:
         merged into the weights. `dtype`: float32 (the default), bfloat16 or float16; `shard`: the largest file."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
-        lm = self.module.lm if self.lora is None else merged(self.module.lm)
+        lm = self.module.lm if self.lora is None else merge_adapters(self.module.lm)
         pretrained.save(lm, self.text, directory, dtype=dtype, shard=shard)
         if self.module.value is not None:
             from safetensors.torch import save_file
@@ -239,7 +239,7 @@ class Causal:
 
     def save_base(self, directory: str | Path) -> None:
         """Save the base model without its adapters, in the format of `save`."""
-        pretrained.save(merged(self.module.lm, without=True), self.text, directory)
+        pretrained.save(merge_adapters(self.module.lm, without=True), self.text, directory)
 
     def renamed(self, weights: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """The weights of a model without adapters by the names that they have under this one's, which stay as they are;

@@ -45,7 +45,7 @@ def choose(
         logits = logits.index_fill(1, ban, -torch.inf)
     support = None
     if sampling.truncates:
-        logits, support = _truncated(logits, sampling)
+        logits, support = _truncate(logits, sampling)
     highest, mode = logits.max(-1, keepdim=True)
     mass = (logits - highest).exp_()
     if sampling.greedy:
@@ -79,7 +79,7 @@ def _inverse(mass: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     return (block * BLOCK + at).clamp_(max=V - 1), whole
 
 
-def _truncated(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
+def _truncate(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     """([b, S] logits of the kept ids, most probable first, -inf beyond; [b, S] the ids, -1 beyond)."""
     if 0 < sampling.top_k < logits.shape[1]:
         logits, ids = logits.topk(sampling.top_k)

@@ -203,7 +203,7 @@ class Lean:
 
     def logits(self, w: Weights, hidden: Tensor) -> Tensor:
         """[n, D] -> [n, V] float32."""
-        return capped(_apply(w.head, hidden).float(), self.stretch, self.cap)
+        return cap_logits(_apply(w.head, hidden).float(), self.stretch, self.cap)
 
     def _layer(
         self, i: int, w: Layer, x: Tensor, turn: tuple[Tensor, ...] | None, attend: Attend, keep: Tensor | None
@@ -265,12 +265,12 @@ def close(dtype: torch.dtype) -> float:
 
 
 def shaping(config: Any) -> tuple[float, float | None]:
-    """The model's logit scaling and soft cap, as arguments of `capped`."""
+    """The model's logit scaling and soft cap, as arguments of `cap_logits`."""
     stretch = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
     return stretch, getattr(config, "final_logit_softcapping", None)
 
 
-def capped(x: Tensor, stretch: float, cap: float | None) -> Tensor:
+def cap_logits(x: Tensor, stretch: float, cap: float | None) -> Tensor:
     """Logits [n, V] times `stretch`, softly kept within +- `cap`."""
     x = x if stretch == 1 else x * stretch
     return x if cap is None else cap * torch.tanh(x / cap)

@@ -61,7 +61,7 @@ def adapt(lm: Any, lora: Lora) -> None:
         parameter.requires_grad_(".lora_" in name)
 
 
-def merged(lm: Any, *, without: bool = False) -> Any:
+def merge_adapters(lm: Any, *, without: bool = False) -> Any:
     """A copy without adapters: what they add stands in the weights, up to rounding; `without` it, the base as it
     was."""
     from peft.tuners.tuners_utils import BaseTunerLayer

@@ -64,8 +64,8 @@ class _Attention:
         for block in self.blocks:
             here = slice(first, first + block.n)
             first += block.n
-            a = _placed(q, here, block.queries, block.size)
-            b, c = (_placed(x, here, block.keys, block.size) for x in (k, v))
+            a = _place(q, here, block.queries, block.size)
+            b, c = (_place(x, here, block.keys, block.size) for x in (k, v))
             mask = None if block.mask is None else block.mask.to(q.dtype)
             y = F.scaled_dot_product_attention(
                 a, b, c, attn_mask=mask, is_causal=mask is None, scale=self.scale, enable_gqa=q.shape[1] != k.shape[1]
@@ -75,20 +75,20 @@ class _Attention:
         return out[0] if len(out) == 1 else torch.cat(out)
 
 
-def _placed(x: Tensor, here: slice, index: Tensor | None, size: int) -> Tensor:
+def _place(x: Tensor, here: slice, index: Tensor | None, size: int) -> Tensor:
     """[N, h, d] -> [b, h, tokens, d]."""
     if index is None:
         return x[here].unflatten(0, (size, -1)).transpose(1, 2)
     return x.flatten(1).index_select(0, index).view(size, -1, *x.shape[1:]).transpose(1, 2)
 
 
-def shared(unique: Sequence[Array], index: Array, fed: Array) -> bool:
+def pays_to_share(unique: Sequence[Array], index: Array, fed: Array) -> bool:
     """Whether it pays to run each of the `unique` contexts once for all rows that have it (`index`, `fed` [B])."""
     lengths = np.fromiter(map(len, unique), np.int64, len(unique))
     return bool(lengths.sum() + fed.sum() < SHARE * (lengths[index] + fed).sum())
 
 
-def packed(
+def pack_rows(
     unique: Sequence[Array], index: Array, action: Array, fed: Array, seen: Array, device: torch.device
 ) -> Packed:
     """Row r has context unique[index[r]] and the first fed[r] tokens of action [B, K]; asked about is the token before
@@ -96,7 +96,7 @@ def packed(
     lengths = np.fromiter(map(len, unique), np.int64, len(unique))
     count = np.bincount(index, minlength=len(unique))
     alone = count[index] == 1
-    joined = not shared(unique, index, fed)
+    joined = not pays_to_share(unique, index, fed)
     if joined:
         alone[:] = True
     tails = action[np.arange(action.shape[1]) < fed[:, None]].astype(np.int64)

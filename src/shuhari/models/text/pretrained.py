@@ -36,7 +36,7 @@ def load(path: str) -> tuple[Any, Tokenizer]:
     if not place.is_dir():
         return _from_hub(path, place)
     if (place / "adapter_config.json").is_file() and not (place / "config.json").is_file():
-        return _adapted(place)
+        return _merge_adapters(place)
     _check_config(place)
     _check_weights(place, "model")
     if not _has_tokenizer(place):
@@ -98,7 +98,7 @@ def _tokenizer(hf: Any, lm: Any, place: str) -> Tokenizer:
         raise ValueError(f"{place}: {error}") from None
 
 
-def _adapted(place: Path) -> tuple[Any, Tokenizer]:
+def _merge_adapters(place: Path) -> tuple[Any, Tokenizer]:
     """A base with the adapters of a directory merged into it."""
     told = _json(place / "adapter_config.json").get("base_model_name_or_path") or ""
     _check_weights(place, "adapter_model")
@@ -145,7 +145,7 @@ def _check_config(place: Path) -> None:
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KNOWN
 
     if not (place / "config.json").is_file():
-        raise ValueError(f"{place} is no model: it has no config.json{_instead(place)}")
+        raise ValueError(f"{place} is no model: it has no config.json{_guess_kind(place)}")
     config = _json(place / "config.json")
     name = str(config.get("model_type", ""))
     if name not in KNOWN:
@@ -158,7 +158,7 @@ def _check_config(place: Path) -> None:
                          "bfloat16 or float16")  # fmt: skip
 
 
-def _instead(place: Path) -> str:
+def _guess_kind(place: Path) -> str:
     """Guess what a directory without config.json is, for an error message."""
     if (place / "run.sqlite").is_file():
         return f" (it is a run: start from it by `--init {place}`, or give what `shuhari export {place} DIR` writes)"

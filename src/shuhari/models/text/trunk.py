@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.data import Array
-from shuhari.models.text.layouts import Lean, Unknown, capped, close, shaping
-from shuhari.models.text.packing import packed, shared
+from shuhari.models.text.layouts import Lean, Unknown, cap_logits, close, shaping
+from shuhari.models.text.packing import pack_rows, pays_to_share
 from shuhari.models.text.rows import WIDER
 from shuhari.models.text.static import distinct, growing_layer, left_padded, places, upto
 
@@ -93,7 +93,7 @@ class Trunk(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., D] -> [..., V] float32."""
-        return capped(self._hidden[1](hidden).float(), self.stretch, self.cap)
+        return cap_logits(self._hidden[1](hidden).float(), self.stretch, self.cap)
 
     @property
     def linear(self) -> tuple[Tensor, Tensor | None] | None:
@@ -142,11 +142,11 @@ class Trunk(nn.Module):
         action, seen = action[:, : int(last.max()) + 1], seen[:, : int(last.max()) + 1]
         unique, index = distinct(contexts)
         if self.lean is not None:
-            p = packed(unique, index.numpy(), action.numpy(), last.numpy(), seen.numpy(), self.device)
+            p = pack_rows(unique, index.numpy(), action.numpy(), last.numpy(), seen.numpy(), self.device)
             attend = p.attention(self.lean.scale)
             return self.lean.hidden(self.lean.live(self.dtype), p.ids, p.positions, attend, p.keep, self.recompute)
         action = action.to(self.device)
-        if shared(unique, index.numpy(), last.numpy()) and self._sharable():
+        if pays_to_share(unique, index.numpy(), last.numpy()) and self._sharable():
             hidden = self._shared(unique, index.to(self.device), action, pad)
         else:
             hidden = self._plain(contexts, lengths, action, int((lengths + last.numpy()).max()), pad)

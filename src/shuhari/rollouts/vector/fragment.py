@@ -54,7 +54,7 @@ class Fragment(NamedTuple):
         return [flat[0], flat[1].float(), *flat[2:]]
 
 
-def closed(pieces: list[Tensor | None], n: int) -> Tensor:
+def join_rows(pieces: list[Tensor | None], n: int) -> Tensor:
     """[T * ring][n / ring, ...] -> [(T + 1) * n, ...]: rows of steps that do not say are NaN (-1 of integers), closing
     rows are 0."""
     told = [p for p in pieces if p is not None]

@@ -28,7 +28,7 @@ from shuhari.needs import Traces, role_model
 from shuhari.noise import CounterNoise, keys
 from shuhari.ports import Ctx, Task, ability
 from shuhari.registry import register
-from shuhari.rollouts.vector.fragment import SENT, Fragment, closed, on_last, told_columns
+from shuhari.rollouts.vector.fragment import SENT, Fragment, join_rows, on_last, told_columns
 from shuhari.rollouts.vector.lanes import (
     RUNNING,
     TERMINATED,
@@ -43,9 +43,9 @@ from shuhari.rollouts.vector.lanes import (
     write,
 )  # fmt: skip
 from shuhari.rollouts.vector.workers import Workers
-from shuhari.tasks.snapshots import thawed
+from shuhari.tasks.snapshots import thaw
 from shuhari.tasks.tells import EXECUTED
-from shuhari.tasks.views import held
+from shuhari.tasks.views import clip_box
 
 WINDOW = 100  # finished episodes that the report averages
 BLOCK = 64  # steps whose noise is drawn at once
@@ -247,21 +247,23 @@ class VectorRollout:
     def _taken(self, trace: Traces) -> Any:
         """The actions as the environments take them: copies, since some environments change what they get."""
         taken = trace.action if trace.taken is None else trace.taken
-        return taken.tolist() if isinstance(self._action, spaces.Discrete) else held(taken.numpy(), self._action)
+        return (
+            taken.tolist() if isinstance(self._action, spaces.Discrete) else clip_box(taken.numpy(), self._action)
+        )
 
     # ---------------------------------------------------------------- columns
 
     def _batch(self, rows: int, f: Fragment, traces: list[Traces], sampling: Sampling, ctx: Ctx) -> Batch:
         N, B = self.lanes, rows * self.lanes
         context, r, decides, worth, episodes, told = f.tensors(rows)
-        logp = closed([t.logp for t in traces], N)
+        logp = join_rows([t.logp for t in traces], N)
         K = logp.shape[1]
         open_rows = torch.zeros(B, dtype=torch.bool)
         open_rows[:N] = torch.from_numpy(self._open)
         spread = decides[:, None].expand(B, K)
         columns = {
             **({f"context/{k}": x for k, x in context.items()} if isinstance(context, dict) else {"context": context}),
-            "action": closed([t.action for t in traces], N),
+            "action": join_rows([t.action for t in traces], N),
             "logp": torch.where(spread, logp, 0.0),
             "mask": spread,
             "version": torch.full((B, K), ctx.version),
@@ -275,7 +277,7 @@ class VectorRollout:
         }
         self._row += B
         names = {n: None for t in traces for n in t.info}
-        columns |= {n: closed([t.info.get(n) for t in traces], N) for n in names}
+        columns |= {n: join_rows([t.info.get(n) for t in traces], N) for n in names}
         if told:
             columns |= told_columns(told, columns, names, role_model(ctx.models, self.role))
         if sampling.temperature != 1.0:
@@ -311,7 +313,7 @@ class VectorRollout:
         if len(saved["envs"]) != here or self._actor is None:
             raise ValueError(f"the state of {len(saved['envs'])} lanes for a rollout of {here} open ones")
         self._actor.restore(saved["envs"])
-        self._now = each(lambda x: np.array(thawed(x)), saved["now"])
+        self._now = each(lambda x: np.array(thaw(x)), saved["now"])
         self._ended, self._open = list(saved["ended"]), np.array(saved["open"], bool)
         self._episode = np.array(saved["episode"], np.int64)
         self._return, self._began, self._rows = list(saved["return"]), list(saved["began"]), saved["rows"]

@@ -33,7 +33,7 @@ ALIGNED = 64  # bytes
 Layout = Sequence[tuple[str, str, Sequence[int]]]  # (name, number type, shape) of each array in shared memory
 
 
-def placed(layout: Layout) -> tuple[list[int], int]:
+def lay_out(layout: Layout) -> tuple[list[int], int]:
     """Where each array begins, and how many bytes they are together."""
     begins, end = [], 0
     for _, dtype, shape in layout:
@@ -46,7 +46,7 @@ def arrays(memory: mmap.mmap, layout: Layout) -> dict[str, Array]:
     """name -> the array, over shared memory."""
     return {
         name: np.frombuffer(memory, dtype, int(np.prod(shape, dtype=int)), begin).reshape(shape)
-        for (name, dtype, shape), begin in zip(layout, placed(layout)[0], strict=True)
+        for (name, dtype, shape), begin in zip(layout, lay_out(layout)[0], strict=True)
     }
 
 
@@ -85,7 +85,7 @@ def serve(link: Connection, memory: int) -> None:
     told = loads(link.recv_bytes())
     task = located("task", told["task"])(**told["fields"])
     vars(task).update(told["known"])
-    found = arrays(mmap.mmap(memory, placed(told["layout"])[1]), told["layout"])
+    found = arrays(mmap.mmap(memory, lay_out(told["layout"])[1]), told["layout"])
     seen, action, reward, end, fresh = seen_of(found), *(found[k] for k in ("action", "reward", "end", "fresh"))
     lanes, says = Inline(task.make, told["lanes"]), told_of(found)
     single_thread()

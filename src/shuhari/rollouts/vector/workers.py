@@ -58,13 +58,13 @@ class Workers:
     def __init__(self, task: Any, lanes: int, workers: int, ring: int) -> None:
         self.name = str(ability(task, "path") or type(task).__name__)
         seen, action = task.spaces()
-        told = {**_described(task), "plain": isinstance(action, spaces.Discrete)}
+        told = {**_describe(task), "plain": isinstance(action, spaces.Discrete)}
         size = lanes // ring
         layout = [(k, np.dtype(stored(s)).str, (lanes, *(s.shape or ()))) for k, s in _named(seen).items()]
         layout += [("action", np.dtype(action.dtype).str, (lanes, *(action.shape or ())))]
         layout += [("reward", "<f8", (lanes,)), ("end", "|u1", (lanes,)), ("fresh", "|u1", (lanes,))]
         layout += [(f"told/{n}", x.dtype.str, (lanes, *x.shape)) for n, x in told_by(task).items()]
-        bytes_ = worker.placed(layout)[1]
+        bytes_ = worker.lay_out(layout)[1]
         memory = _memory(bytes_)
         self._bounds = [size * w // workers for w in range(workers + 1)]  # of each worker's share, within a slot
         self.workers: list[_Process] = []
@@ -238,7 +238,7 @@ def _named(space: spaces.Space[Any]) -> dict[str, spaces.Space[Any]]:
     return {f"seen/{k}": s for k, s in of.items()} if isinstance(of, dict) else {"seen": of}
 
 
-def _described(task: Any) -> dict[str, Any]:
+def _describe(task: Any) -> dict[str, Any]:
     """A task's class path, its settings, and the cached facts about its environments."""
     cls = type(task)
     module = sys.modules.get(cls.__module__)

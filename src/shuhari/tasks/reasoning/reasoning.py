@@ -22,7 +22,7 @@ import numpy as np
 from shuhari.data import EMPTY, Problem, Step, nearest
 from shuhari.registry import register
 from shuhari.tasks.reasoning.table import GRADING, score
-from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, drawn
+from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, draw_item
 
 _OURS = ("seed", "size")  # keys of the generators' own that this task sets
 _ROWS = 1 << 31  # problems of a generator that makes them on demand; one of them wants seeds below 2^32
@@ -105,13 +105,13 @@ class ReasoningGym:
                 return draw()
             return entry["question"], Problem(name, str(row), entry["question"], entry["answer"], solution)
 
-        return drawn(split, self.test_fraction, draw, name)
+        return draw_item(split, self.test_fraction, draw, name)
 
     def _entry(self, row: int) -> Mapping[str, Any]:
         """{"question", "answer", "metadata"} of a row, which alone decides it (with `config`)."""
         entry = self._entries.get(row)
         if entry is None:
-            with _seeded(row):
+            with _seed(row):
                 entry = self._generator[row]
             if self.path in _UNSTABLE:
                 entry = entry | {"answer": None}
@@ -149,7 +149,7 @@ class ReasoningGym:
             generator = factory.create_dataset(self.path, seed=0, size=GRADING[self.path].rows or _ROWS, **config)
         except (AssertionError, ValueError, TypeError) as error:
             raise ValueError(f"{name}: config {dict(self.config)}: {error}") from None
-        return _tamed(self.path, generator)
+        return _tame(self.path, generator)
 
 
 def _package(name: str) -> Any:
@@ -180,7 +180,7 @@ def _like(value: Any, default: Any, what: str) -> Any:
 
 
 @contextmanager
-def _seeded(row: int) -> Iterator[None]:
+def _seed(row: int) -> Iterator[None]:
     """Seed the global generators of Python and NumPy with `row`, and restore them afterwards: some problems are
     drawn from them. What a generator prints is dropped."""
     python, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002
@@ -201,7 +201,7 @@ class _Letters(tuple[str, ...]):
         return _Letters(x for x in self if x not in other)
 
 
-def _tamed(path: str, generator: Any) -> Any:
+def _tame(path: str, generator: Any) -> Any:
     """The generator, and where it draws from a set with that set in order, so that a row is one problem in all runs."""
     if path in ("isomorphic_strings", "ransom_note"):
         generator.letters = _Letters(sorted(generator.letters))
