@@ -247,9 +247,7 @@ class VectorRollout:
     def _taken(self, trace: Traces) -> Any:
         """The actions as the environments take them: copies, since some environments change what they get."""
         taken = trace.action if trace.taken is None else trace.taken
-        return (
-            taken.tolist() if isinstance(self._action, spaces.Discrete) else clip_box(taken.numpy(), self._action)
-        )
+        return taken.tolist() if isinstance(self._action, spaces.Discrete) else clip_box(taken.numpy(), self._action)
 
     # ---------------------------------------------------------------- columns
 
