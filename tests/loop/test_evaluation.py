@@ -288,7 +288,7 @@ def test_learners_of_recorded_problems_say_what_held_out_ones_cost(tmp_path: Pat
         prompt, said = model.encode(row["prompt"]), [*model.encode(row["answer"]), model.end]
         ids = torch.tensor([[*prompt.tolist(), *map(int, said)]])
         logits = model.module.lm(input_ids=ids).logits[0].float()
-        logits[:, model.module.never] = -torch.inf
+        logits[:, model.module.suppressed] = -torch.inf
         logs = logits.log_softmax(-1).detach()
         total -= sum(float(logs[len(prompt) - 1 + j, t]) for j, t in enumerate(map(int, said)))
         count += len(said)

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from shuhari.batch import Batch
 from shuhari.config.recipe import Recipe, load
 from shuhari.data import ContractError, Problem, Request
-from shuhari.loop.flight import Flight
+from shuhari.loop.flight import InFlight
 from shuhari.loop.run import loop, open_run, train
 from shuhari.store import Run
 from shuhari.tasks.gridworld import Gridworld
@@ -189,7 +189,7 @@ class Asked:
             weights={}, reward_names=set(), charge=lambda *_: None, stamped=lambda r, tag: r, accepts={},
         )  # fmt: skip
         self.accepts: dict[str, Any] = {}
-        self.flight = Flight(self.ctx)
+        self.in_flight = InFlight(self.ctx)
 
     async def select(self, n: int, ctx: Any) -> list[Request]:
         self.asked += n
@@ -225,7 +225,7 @@ def test_admission(staleness: int, left: int, asked: int, bare: None) -> None:
     async def go() -> None:
         own = Asked(staleness)
         own.ctx.record_failure = lambda *_: None
-        taking = asyncio.ensure_future(own.flight.take(4, own.select, first=True, left=left))
+        taking = asyncio.ensure_future(own.in_flight.take(4, own.select, first=True, left=left))
         await turns()
         assert own.asked == asked and not taking.done()
         for key in "0124":
@@ -237,7 +237,7 @@ def test_admission(staleness: int, left: int, asked: int, bare: None) -> None:
         assert [r.key for r in requests] == (["0", "1", "2", "4"] if asked > 4 else ["0", "1", "2", "3"])
         if asked > 4:  # of the next batch 3 is there, and no more is asked than what was taken
             own.ctx.version = 1
-            taking = asyncio.ensure_future(own.flight.take(4, own.select, first=True, left=left))
+            taking = asyncio.ensure_future(own.in_flight.take(4, own.select, first=True, left=left))
             await turns()
             assert own.asked == asked + 4
             own.ctx.version = 0  # nothing is due yet, so whoever is ready goes
@@ -255,13 +255,13 @@ def test_what_is_due_is_waited_for(bare: None) -> None:
     async def go() -> None:
         own = Asked(1)
         own.ctx.record_failure = lambda *_: None
-        taking = asyncio.ensure_future(own.flight.take(2, own.select, first=True, left=9))
+        taking = asyncio.ensure_future(own.in_flight.take(2, own.select, first=True, left=9))
         await turns()
         for key in "123":
             own.gates[key].set()
         assert [r.key for r in (await taking)[1]] == ["1", "2"]
         own.ctx.version = 1  # group 0 was asked for one version ago
-        taking = asyncio.ensure_future(own.flight.take(2, own.select, first=True, left=9))
+        taking = asyncio.ensure_future(own.in_flight.take(2, own.select, first=True, left=9))
         await turns()
         for key in "45":
             own.gates[key].set()
@@ -277,7 +277,7 @@ def test_failed_groups_come_along_and_take_nobodys_place(bare: None) -> None:
     async def go() -> None:
         own = Asked(1)
         own.failing, own.ctx.record_failure = "123", lambda *_: None
-        taking = asyncio.ensure_future(own.flight.take(2, own.select, first=True, left=9))
+        taking = asyncio.ensure_future(own.in_flight.take(2, own.select, first=True, left=9))
         await turns()
         for key in "123":
             own.gates[key].set()

@@ -107,10 +107,10 @@ def test_a_job_is_awaited_and_raises_what_it_raised(ctx: Any) -> None:
         return await ctx.background("c", slow([1, 2]))
 
     assert ctx.wait(both()) == [1, 2]
-    assert not ctx.flight.jobs.jobs
+    assert not ctx.in_flight.jobs.jobs
 
 
 def test_a_stage_that_ends_gives_its_jobs_up(ctx: Any) -> None:
     job = ctx.background("d", slow(1))
-    ctx.flight.drop()
-    assert not ctx.flight.jobs.jobs and job.task.cancelled()
+    ctx.in_flight.drop()
+    assert not ctx.in_flight.jobs.jobs and job.task.cancelled()

@@ -97,7 +97,7 @@ def said(run: Run, role: str, prompt: str) -> dict[str, float]:
 
     def step(ids: list[int]) -> torch.Tensor:
         logits = model.module.lm(input_ids=torch.tensor([ids])).logits[0, -1].double()
-        logits[model.module.never] = -torch.inf
+        logits[model.module.suppressed] = -torch.inf
         return logits.softmax(-1).detach()
 
     out = {}
@@ -168,7 +168,7 @@ def test_answers_that_are_too_long_are_never_said() -> None:
         for prompt in ("b", "a", "aa"):
             model: Any = run.ctx.models["policy"]
             logits = model.module.lm(input_ids=torch.tensor([model.encode(prompt).tolist()])).logits[0, -1].double()
-            logits[model.module.never] = -torch.inf
+            logits[model.module.suppressed] = -torch.inf
             p = logits.softmax(-1).detach()
             tokens = {"": model.end, "a": int(model.encode("a")[0]), "b": int(model.encode("b")[0])}
             problem = Problem("words", prompt, prompt)

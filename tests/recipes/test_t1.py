@@ -108,7 +108,7 @@ def test_the_entropy_bonus_has_the_gradient_of_minus_the_entropy():
     loss, info = term.objective(batch.put(scored), None)
     dist, decided = policy(batch), batch["mask"].flatten()
     z = dist.head(dist.hidden) / 1.2
-    z = z if dist.never is None else z.index_fill(1, dist.never, -1e30)
+    z = z if dist.suppressed is None else z.index_fill(1, dist.suppressed, -1e30)
     z = z[decided if dist.seen is None else decided[dist.seen]]
     log_pi = z.detach().log_softmax(1)
     h = -(log_pi.exp() * log_pi).sum(1, keepdim=True)

@@ -88,10 +88,10 @@ class GradientLearner:
             for epoch in range(part.epochs):
                 for i, mini in enumerate(_minibatches(used, part, ctx, self.name, name, k, epoch)):
                     work("trained", mini, part.trains)
-                    told = self.state.setdefault("infos", {}).setdefault(name, {})
+                    info_terms = self.state.setdefault("infos", {}).setdefault(name, {})
                     try:
                         with ctx.phase(self.name, k, name, epoch, i, root=True):
-                            loss = Loss(mini, part, name, ctx, self._params[name], self.tokens, told)
+                            loss = Loss(mini, part, name, ctx, self._params[name], self.tokens, info_terms)
                             meter.update(part.optimiser.step(loss, ctx.count), name)
                     except FloatingPointError as error:
                         raise FloatingPointError(f"step {ctx.step}, part {name!r}: {error}") from error

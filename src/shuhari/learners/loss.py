@@ -38,11 +38,11 @@ class Loss:
         ctx: Ctx,
         params: list[nn.Parameter],
         tokens: int | None,
-        told: dict[str, list[str]] | None = None,
+        info_terms: dict[str, list[str]] | None = None,
     ) -> None:
-        """`told`: info -> the terms that ever gave it, kept by the learner, so that names do not come and go."""
+        """`info_terms`: info -> the terms that ever gave it, kept by the learner, so that names do not come and go."""
         self.part, self.name, self.ctx, self.params = part, name, ctx, params
-        self.told = {} if told is None else told
+        self.info_terms = {} if info_terms is None else info_terms
         self.scale = {t: ctx.at(term.weight) for t, term in part.terms.items()}
         packed = packs(self.part.live, ctx.models)
         self.cut = tokens is not None and batch.tokens(packed) > tokens
@@ -67,7 +67,7 @@ class Loss:
             raise ValueError(f"part {self.name!r}: {told}")
         for p, g in zip(self.params, grads, strict=True):
             p.grad = g
-        return meter.report(self.told)
+        return meter.report(self.info_terms)
 
     def gradients(self) -> dict[str, Tensor]:
         """term -> its flat gradient over the part's parameters, terms apart."""
@@ -92,7 +92,7 @@ class Loss:
             seen = self.batch.put(self._columns())
             for term in self.part.terms:
                 self._term(term, seen, meter)
-        return meter.report(self.told)
+        return meter.report(self.info_terms)
 
     # ---------------------------------------------------------------- how it is computed
 
@@ -212,15 +212,15 @@ class Meters:
             found, known = _summed(x, batch), self.infos.get((term, key))
             self.infos[term, key] = found if known is None else (known[0] + found[0], known[1] + found[1])
 
-    def report(self, told: dict[str, list[str]]) -> Info:
+    def report(self, info_terms: dict[str, list[str]]) -> Info:
         for term, key in self.infos:
-            if term not in (of := told.setdefault(key, [])):
+            if term not in (of := info_terms.setdefault(key, [])):
                 of.append(term)
         numbers = _floats([*self.losses.values(), *chain(*self.infos.values())])
         out = {f"loss/{t}": next(numbers) for t in self.losses}
         for term, key in self.infos:
             total, n = next(numbers), next(numbers)
-            alone = len(told[key]) == 1 and key not in OWN
+            alone = len(info_terms[key]) == 1 and key not in OWN
             out[key if alone else f"{term}/{key}"] = total / n if n else float("nan")
         return out
 

@@ -22,7 +22,7 @@ from shuhari.data import Array, Number, Payload, Ramp, Request, Sampling, Trajec
 from shuhari.engines.clock import VirtualLoop, new_loop
 from shuhari.events import Event
 from shuhari.loop import collect
-from shuhari.loop.flight import PATIENCE, Flight
+from shuhari.loop.flight import PATIENCE, InFlight
 from shuhari.loop.jobs import Running
 from shuhari.needs import Need, gather, role_model
 from shuhari.noise import CounterNoise, mix
@@ -70,7 +70,7 @@ class Context:
         self.problems: list[str] = []  # what went wrong in rollouts and graders of this step, first messages
         self.tell: Callable[[Event], None] = lambda event: None
         self.clock: Callable[[], float] = lambda: self.loop.time()  # virtual where time is
-        self.flight = Flight(self)
+        self.in_flight = InFlight(self)
         self.muted = False  # while what was spent already is asked for again
         self.began = 0.0  # the time at which the step did
         self.breath = time.monotonic()  # when what is in flight last had its turn
@@ -204,20 +204,20 @@ class Context:
 
     def poll_rollouts(self) -> None:
         """In a long computation, now and then: what is in flight goes on for as long as was computed since."""
-        if (self.flight.tickets or self.flight.jobs.running) and self.virtual is None:
+        if (self.in_flight.groups or self.in_flight.jobs.running) and self.virtual is None:
             now = time.monotonic()
-            self.wait(self.flight.go(now - self.breath))
+            self.wait(self.in_flight.go(now - self.breath))
             self.breath = time.monotonic()
 
     def background(self, key: str, coroutine: Coroutine[Any, Any, T]) -> Running:
         """Begin a job beside training, or the one of that key that is there. See `Ctx`."""
-        return self.flight.jobs.begin(key, coroutine)
+        return self.in_flight.jobs.begin(key, coroutine)
 
     def elapse(self) -> None:
         """Let the virtual time of an update pass, if time is virtual, and charge that of the step; evaluation, which is
         no part of a method, lies between two steps."""
         if self.virtual is not None:
-            self.wait(self.flight.elapse(self.virtual.train))
+            self.wait(self.in_flight.elapse(self.virtual.train))
             self.charge("virtual_seconds", self.clock() - self.began)
 
     def open(self, rollout: Any, task: Task, name: str) -> None:
@@ -228,7 +228,7 @@ class Context:
 
     def close(self) -> None:
         """Let go of what a run holds, and leave torch's threads as they were."""
-        self.flight.drop()
+        self.in_flight.drop()
         for held in (*self.opened, *self.rewards.values()):
             ability(held, "close")()
         if self._loop is not None:

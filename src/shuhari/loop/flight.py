@@ -30,7 +30,7 @@ Select = Callable[[int, Any], Awaitable[Sequence[Request]]]
 
 
 @dataclass(eq=False)
-class Ticket:
+class PendingGroup:
     """One group: what was asked, under which `version` of the weights, and `at` what time of the loop."""
 
     request: Request
@@ -40,12 +40,12 @@ class Ticket:
     task: asyncio.Task[None] | None = None
 
 
-class Flight:
+class InFlight:
     """The groups in flight of one run, in the order they were asked for."""
 
     def __init__(self, ctx: LoopCtx) -> None:
         self.ctx = ctx
-        self.tickets: list[Ticket] = []
+        self.groups: list[PendingGroup] = []
         self.jobs = Jobs(ctx)
         self.size = 0  # groups of a batch
         self._changed = asyncio.Event()
@@ -57,54 +57,54 @@ class Flight:
         flight: there are more than `want` where more are due, and fewer where `select` gives fewer. `first`: nothing of
         this step's batch is there yet; `left`: steps that may come after this one."""
         self.size = want if first else self.size
-        lack = want + int(max(0, min(self.ctx.staleness, left))) * self.size - len(self.tickets)
+        lack = want + int(max(0, min(self.ctx.staleness, left))) * self.size - len(self.groups)
         if lack > 0:
             now = asyncio.get_running_loop().time()
             asked = [self.ctx.stamped(r, "") for r in await select(lack, self.ctx)]
-            self._launch([Ticket(r, self.ctx.version, now) for r in asked])
+            self._launch([PendingGroup(r, self.ctx.version, now) for r in asked])
         while True:
             self._raise()
-            due = [t for t in self.tickets if t.version + self.ctx.staleness <= self.ctx.version]
-            good = [t for t in self.tickets if t.group]
-            if all(t.group is not None for t in (due if len(good) >= want else self.tickets)):
+            due = [t for t in self.groups if t.version + self.ctx.staleness <= self.ctx.version]
+            good = [t for t in self.groups if t.group]
+            if all(t.group is not None for t in (due if len(good) >= want else self.groups)):
                 break
             self._changed = asyncio.Event()
             await self._changed.wait()
         free = [t for t in good if t not in due][: max(0, want - sum(bool(t.group) for t in due))]
-        failed = [t for t in self.tickets if t.group == []]  # they come along, and make no batch smaller
-        chosen = [t for t in self.tickets if t in due or t in free or t in failed]
-        self.tickets = [t for t in self.tickets if t not in chosen]
+        failed = [t for t in self.groups if t.group == []]  # they come along, and make no batch smaller
+        chosen = [t for t in self.groups if t in due or t in free or t in failed]
+        self.groups = [t for t in self.groups if t not in chosen]
         for t in chosen:
             self._forget(t)
         groups = [t.group for t in chosen if t.group is not None]
         self.ctx.breath = monotonic()
         return collect.packed(groups, self.ctx), [t.request for t in chosen]
 
-    def _launch(self, tickets: Sequence[Ticket], *, again: bool = False) -> None:
-        self.tickets += tickets
+    def _launch(self, groups: Sequence[PendingGroup], *, again: bool = False) -> None:
+        self.groups += groups
         rollout = self.ctx.rollout  # evaluation sets another for its own
         assert rollout is not None
-        for ticket in tickets:
-            ticket.task = asyncio.ensure_future(self._fly(ticket, rollout, again))
-            ticket.task.add_done_callback(lambda _: self._changed.set())
+        for pending in groups:
+            pending.task = asyncio.ensure_future(self._fly(pending, rollout, again))
+            pending.task.add_done_callback(lambda _: self._changed.set())
 
     def _engine(self) -> AsyncEngine:
         engine = self.ctx.async_engine
         assert engine is not None  # nothing else stays in flight over steps
         return engine
 
-    def _forget(self, ticket: Ticket) -> None:
+    def _forget(self, pending: PendingGroup) -> None:
         if (engine := self.ctx.async_engine) is not None:
-            engine.forget(ticket.request.key)
+            engine.forget(pending.request.key)
 
-    async def _fly(self, ticket: Ticket, rollout: Rollout, again: bool) -> None:
-        CURRENT_GROUP.set(ticket.request.key)
+    async def _fly(self, pending: PendingGroup, rollout: Rollout, again: bool) -> None:
+        CURRENT_GROUP.set(pending.request.key)
         REPLAYING.set(again)
-        ticket.group = await collect.group(ticket.request, rollout, self.ctx)
+        pending.group = await collect.group(pending.request, rollout, self.ctx)
 
     def _raise(self) -> None:
         """What ended a group's task ends the run."""
-        for t in self.tickets:
+        for t in self.groups:
             if t.task is not None and t.task.cancelled():
                 raise RuntimeError(f"the rollout of problem {t.request.problem.id!r} was cancelled")
             if t.task is not None and t.task.done() and (error := t.task.exception()) is not None:
@@ -128,7 +128,7 @@ class Flight:
 
     def drop(self) -> None:
         """Give up what is in flight, as at the end of a stage; charged as `dropped_groups`."""
-        dropped, self.tickets = self.tickets, []
+        dropped, self.groups = self.groups, []
         ending = list(self.jobs.drop())
         if dropped:
             self.ctx.charge("dropped_groups", len(dropped))
@@ -147,7 +147,7 @@ class Flight:
         saved = [
             {"request": t.request, "version": t.version, "at": t.at,
              "group": None if t.group is None else tuple(t.group)}
-            for t in self.tickets
+            for t in self.groups
         ]  # fmt: skip
         jobs, engine = self.jobs.tree(), self.ctx.async_engine
         calls = engine.saved() if engine is not None and (saved or jobs) else {}
@@ -159,29 +159,31 @@ class Flight:
         answered is answered again, at its time where time is virtual, and what it had begun goes on. Nothing of that is
         charged again."""
         loop, ctx = self.ctx.loop, self.ctx
-        tickets = [Ticket(**{**t, "group": None if t["group"] is None else list(t["group"])}) for t in tree["tickets"]]
+        groups = [
+            PendingGroup(**{**t, "group": None if t["group"] is None else list(t["group"])}) for t in tree["tickets"]
+        ]
         if isinstance(loop, VirtualLoop):
             loop.at = tree["time"]
         jobs = self.jobs.restore(tree.get("jobs", ()), restart)
         if isinstance(loop, VirtualLoop):
-            loop.at = min([*(t.at for t in tickets if t.group is None), *(j.at for j in jobs)], default=tree["time"])
-        if tickets or jobs:
+            loop.at = min([*(t.at for t in groups if t.group is None), *(j.at for j in jobs)], default=tree["time"])
+        if groups or jobs:
             if (engine := ctx.async_engine) is not None:
                 engine.load(tree["calls"])
             ctx.muted = isinstance(loop, VirtualLoop)
-            ctx.wait(self._again(sorted([*tickets, *jobs], key=lambda x: x.at), tree["time"], engine))
+            ctx.wait(self._again(sorted([*groups, *jobs], key=lambda x: x.at), tree["time"], engine))
             ctx.muted = False
         ctx.breath = monotonic()
 
-    async def _again(self, begun: Sequence[Ticket | Running], time: float, engine: AsyncEngine | None) -> None:
+    async def _again(self, begun: Sequence[PendingGroup | Running], time: float, engine: AsyncEngine | None) -> None:
         loop = asyncio.get_running_loop()
         for one in begun:
-            if isinstance(one, Ticket) and one.group is not None:
-                self.tickets.append(one)
+            if isinstance(one, PendingGroup) and one.group is not None:
+                self.groups.append(one)
                 continue
             if isinstance(loop, VirtualLoop) and one.at > loop.time():
                 await asyncio.sleep(one.at - loop.time())
-            if isinstance(one, Ticket):
+            if isinstance(one, PendingGroup):
                 self._launch([one], again=not isinstance(loop, VirtualLoop))
             else:
                 self.jobs.launch(one)

@@ -55,7 +55,7 @@ def tree_of(run: Resumable) -> dict[str, Any]:
         "rewards": sorted(ctx.reward_names),
         "seconds": at.seconds(),
     }
-    parts = {"models": weights(ctx.models), "components": state.memory(memories(run)), "flight": ctx.flight.tree()}
+    parts = {"models": weights(ctx.models), "components": state.memory(memories(run)), "flight": ctx.in_flight.tree()}
     return {"progress": progress, **parts}
 
 
@@ -76,7 +76,7 @@ def restore(run: Resumable, tree: Mapping[str, Any]) -> None:
     load_weights(ctx.models, tree["models"])
     state.remember(memories(run), tree["components"])
     ctx.serve()
-    ctx.flight.restore(tree["flight"], lambda: _restart(run))
+    ctx.in_flight.restore(tree["flight"], lambda: _restart(run))
 
 
 def _restart(run: Resumable) -> None:
@@ -95,7 +95,7 @@ def _reached(run: Resumable) -> Sequence[Components]:
 
 
 @spanned("store")
-def keep(run: Resumable, *, checkpoint: bool) -> None:
+def commit_step(run: Resumable, *, checkpoint: bool) -> None:
     """Store the step in one transaction; with a checkpoint where told so or due."""
     if run.store is None:
         return

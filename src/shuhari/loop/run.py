@@ -20,7 +20,7 @@ from shuhari.loop.context import Context
 from shuhari.loop.drift import drift
 from shuhari.loop.evaluation import LastScores, watched
 from shuhari.loop.progress import Progress
-from shuhari.loop.resume import finish, keep, open_store, restore
+from shuhari.loop.resume import commit_step, finish, open_store, restore
 from shuhari.loop.roles import cast_roles, hears, move_followers
 from shuhari.measure import Meter, collected_info
 from shuhari.needs import Need
@@ -91,7 +91,7 @@ class Run:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self.store is not None:
             if kind in (None, GeneratorExit) and not self.saved:  # stopped between two steps: nothing is lost
-                keep(self, checkpoint=True)
+                commit_step(self, checkpoint=True)
             self.store.close()
         self.ctx.close()
 
@@ -106,7 +106,7 @@ class Run:
         self.ctx.count = self.progress.count()
         if not self.progress.entered:
             lived = dict(self.ctx.models)
-            self.ctx.flight.drop()  # where a budget in seconds ran out between two steps
+            self.ctx.in_flight.drop()  # where a budget in seconds ran out between two steps
             self.install(self.stage)
             self.progress.entered = True
             self.tell(StageStarted(self.stage.name))
@@ -143,7 +143,7 @@ class Run:
             return collect.lanes(want, ctx)
         first, left = self.rounds == 1, self.progress.left()
         self.meter.add("rollout/rounds", 1, first)  # how many there are in the step
-        batch, requests = ctx.wait(ctx.flight.take(want, stage.curriculum.select, first=first, left=left))
+        batch, requests = ctx.wait(ctx.in_flight.take(want, stage.curriculum.select, first=first, left=left))
         self.meter.update(collected_info(batch, stage.weights, (r.problem.task for r in requests)) | drift(batch, ctx))
         return batch
 
@@ -179,14 +179,14 @@ class Run:
         ctx.serve()
         over, every = self.progress.over(), stage.evaluate.every if stage.evaluate else 0
         if over:
-            ctx.flight.drop()  # nobody will learn from it
+            ctx.in_flight.drop()  # nobody will learn from it
         if over or (every and self.progress.steps % every == 0):
             self._evaluate()
         told: Info = {**ability(stage.curriculum, "report")(), **ability(stage.rollout, "report")()}
         evaluated = {f"evaluate/{k}": v for k, v in self.scores.values.items()} if self.scores.step == ctx.step else {}
         spent = {f"spent/{k}": v for k, v in ctx.ledger.items()}
         self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **told, **evaluated, **spent}
-        keep(self, checkpoint=over or bool(evaluated))
+        commit_step(self, checkpoint=over or bool(evaluated))
         return {**self.info, "seconds": self.progress.seconds(), "problems": tuple(ctx.problems)}
 
     def _evaluate(self, *, again: bool = True) -> Info:
@@ -195,6 +195,6 @@ class Run:
             return {}
         scores = self.scores.measure(self.ctx, evaluation, rollout, self.stage.learners, again=again)
         self.tell(Evaluated(evaluation.split, watched(self.ctx, evaluation, rollout) if evaluation.watch else scores))
-        if self.ctx.flight.tickets:
+        if self.ctx.in_flight.groups:
             self.ctx.serve()  # they went on: their caches are made anew, as a resumed run makes them
         return dict(scores)

@@ -71,9 +71,9 @@ class _Joint(nn.Module):
         return min(int(part.vocabulary) for part in self._parts)
 
     @property
-    def never(self) -> Tensor:
-        never: Tensor = self._parts[0].never
-        return never
+    def suppressed(self) -> Tensor:
+        suppressed: Tensor = self._parts[0].suppressed
+        return suppressed
 
     @property
     def device(self) -> torch.device:
@@ -189,7 +189,7 @@ class Product:
             temperature=first.temperature,
             support=first.support,
             ban=first.ban,
-            never=first.never,
+            suppressed=first.suppressed,
             seen=first.mask,
         )
 

@@ -571,7 +571,7 @@ def test_a_decoder_that_there_is_not_has_no_settings() -> None:
 @pytest.mark.parametrize("architecture", ["llama", "gpt_neox"])
 def test_a_ban_of_all_that_may_be_said_is_refused(architecture) -> None:
     model = made(architecture=architecture)
-    left = [i for i in range(model.module.vocabulary) if i not in model.module.never.tolist()]
+    left = [i for i in range(model.module.vocabulary) if i not in model.module.suppressed.tolist()]
     ids = np.array([2, 3], np.int32)
     with pytest.raises(ValueError, match=f"ban names {len(left)} tokens: expected one"):
         model.sample([ids], Sampling(ban=tuple(left)), noise=CounterNoise([1]))

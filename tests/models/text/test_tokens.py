@@ -141,7 +141,7 @@ RESTRICTED = {
     "temperature": torch.linspace(0.5, 2, B * K),
     "support": torch.full((B * K, 3), -1).index_put((torch.tensor([0, 5]),), torch.tensor([[4, 1, 6], [2, -1, -1]])),
     "ban": torch.full((B * K, 2), -1).index_put((torch.tensor([1]),), torch.tensor([0, 3])),
-    "never": torch.tensor([5]),
+    "suppressed": torch.tensor([5]),
     "mask": torch.arange(B * K) != 7,
 }
 

@@ -181,7 +181,7 @@ class Causal:
             temperature=None if temperature is None else temperature.nan_to_num(1.0),  # NaN: not sampled by us
             support=support,
             ban=ban,
-            never=net.never.to(device) if len(net.never) else None,
+            suppressed=net.suppressed.to(device) if len(net.suppressed) else None,
             scalar=net.scalar,
             seen=seen.flatten().to(device),
             linear=net.linear,
@@ -191,8 +191,8 @@ class Causal:
 
     def sample(self, contexts: Sequence[Array], sampling: Sampling, *, noise: Noise) -> list[Trace]:
         """Generate one trace for each context, until its end token, a stop string, `max_new` tokens or the longest
-        row that the model reads. An end token is a decision, `module.never` none; for `info` see `Row.trace`. Raises
-        ValueError for settings that it cannot honour, NoRoom for a context that is empty or fills the model."""
+        row that the model reads. An end token is a decision, `module.suppressed` none; for `info` see `Row.trace`.
+        Raises ValueError for settings that it cannot honour, NoRoom for a context that is empty or fills the model."""
         row_keys = noise.keys
         decoder = None if row_keys is None else self.decoder(copy=False)  # no weight moves before it returns
         if decoder is None or row_keys is None:

@@ -67,7 +67,7 @@ class Decoder:
         self.dtype = dtype_of(dtype) if isinstance(dtype, str) else dtype
         self._weights: Any = None
         self._take = lean.frozen if copy else lean.live
-        self._lanes = Lanes(slots, ends, network.never.to(network.device), stops)
+        self._lanes = Lanes(slots, ends, network.suppressed.to(network.device), stops)
         self._cache = Slots(lean, slots, network.device, self.dtype or lean.lm.dtype)
         self._waiting: deque[_Waiting] = deque()
         self._prefixes: dict[bytes, Prefix] = {}
@@ -81,7 +81,7 @@ class Decoder:
     @property
     def rows(self) -> list[Row]:
         """All rows in flight, in order, with the tokens generated so far."""
-        running = [self._lanes.harvest(lane, self.version) for lane in self._lanes.taken]
+        running = [self._lanes.collect(lane, self.version) for lane in self._lanes.taken]
         return sorted([*running, *(w.row for w in self._waiting)], key=lambda row: row.order)
 
     def add(self, rows: Iterable[Row]) -> None:
@@ -120,7 +120,7 @@ class Decoder:
         limit, sampling = self.network.limit, row.sampling
         if not 1 <= len(row.context) < limit:
             raise NoRoom(len(row.context), limit)
-        refuse(sampling, self.network.vocabulary, self.network.never)
+        refuse(sampling, self.network.vocabulary, self.network.suppressed)
         if row.ended or len(row.tokens) >= self._most(row):
             raise ValueError(f"a row that has said {len(row.tokens)} tokens and may say {self._most(row)} is done")
         self._lanes.kind(sampling)
@@ -147,7 +147,7 @@ class Decoder:
 
     def _leave(self, lanes: Sequence[int]) -> list[Row]:
         """Remove the rows of these lanes and return them, with the tokens generated."""
-        rows = [self._lanes.harvest(lane, self.version) for lane in lanes]
+        rows = [self._lanes.collect(lane, self.version) for lane in lanes]
         for lane in lanes:
             self._lanes.leave(lane)
         self._cache.leave(np.array(lanes, np.int64))
@@ -162,7 +162,7 @@ class Decoder:
             self.refresh(self.version)
         self._widen()
         entering = self._enter()
-        fresh = np.array([self._lanes.seat(w.row, self._most(w.row)) for w, _ in entering], np.int64)
+        fresh = np.array([self._lanes.admit(w.row, self._most(w.row)) for w, _ in entering], np.int64)
         running, hidden = self._cache.lanes, []
         if len(running):
             ids, positions = self._lanes.last(running).to(self._cache.device), self._cache.begin()

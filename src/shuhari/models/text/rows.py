@@ -33,24 +33,24 @@ class NoRoom(ValueError):
 
 
 class Network(Protocol):
-    """The sampler's view of a model. `limit`: the longest row that it reads; `never` [m]: ids that are no decision."""
+    """The sampler's view of a model. `limit`: the longest row that it reads; `suppressed` [m]: ids never said."""
 
     limit: int
     vocabulary: int
-    never: Tensor
+    suppressed: Tensor
 
     @property
     def device(self) -> torch.device: ...
 
 
-def refuse(sampling: Sampling, vocabulary: int, never: Tensor) -> None:
-    """Raises ValueError for settings that a language model cannot honour. `never` [m]: ids that are no decision."""
+def refuse(sampling: Sampling, vocabulary: int, suppressed: Tensor) -> None:
+    """Raises ValueError for settings that a language model cannot honour. `suppressed` [m]: ids never said."""
     if sampling.epsilon != 0:
         raise ValueError(f"sampling.epsilon is {sampling.epsilon}: a language model samples without; expected 0")
     for i in sampling.ban:
         if not 0 <= i < vocabulary:
             raise ValueError(f"sampling.ban names token {i}: expected 0 to {vocabulary - 1}")
-    if len(sampling.ban) + len(never) >= vocabulary and len({*sampling.ban, *never.tolist()}) == vocabulary:
+    if len(sampling.ban) + len(suppressed) >= vocabulary and len({*sampling.ban, *suppressed.tolist()}) == vocabulary:
         raise ValueError(f"sampling.ban names {len(sampling.ban)} tokens: expected one at least that may be said")
 
 
@@ -115,13 +115,13 @@ def _even(rows: Sequence[Array], fill: float) -> Array:
 
 
 class Lanes:
-    """Lanes 0 to n - 1, each for one running row; `ends` are the end tokens, `never` ids that are no decision,
-    `stops` makes the test for stop strings."""
+    """Lanes 0 to n - 1, each for one running row; `ends` are the end tokens, `suppressed` ids that are never
+    said, `stops` makes the test for stop strings."""
 
     def __init__(
-        self, n: int, ends: Sequence[int], never: Tensor, stops: Callable[[tuple[str, ...]], Stops | None]
+        self, n: int, ends: Sequence[int], suppressed: Tensor, stops: Callable[[tuple[str, ...]], Stops | None]
     ) -> None:
-        self.ends, self.never, self._stops = np.asarray(ends, np.int64), never, stops
+        self.ends, self.suppressed, self._stops = np.asarray(ends, np.int64), suppressed, stops
         self._key = np.zeros(n, np.uint64)
         self._said, self._limit, self._least, self._setting, self._entered = np.zeros((5, n), np.int64)
         self._tokens, self._logp = np.zeros((n, 64), np.int32), np.zeros((n, 64), np.float32)
@@ -141,7 +141,7 @@ class Lanes:
         """The lanes in which a row runs."""
         return [lane for lane, row in enumerate(self.rows) if row is not None]
 
-    def seat(self, row: Row, most: int) -> int:
+    def admit(self, row: Row, most: int) -> int:
         """Assign a row to a free lane, until it has `most` tokens; returns the lane."""
         lane, k = self.free.pop(), len(row.tokens)
         self.rows[lane], self._key[lane], self._setting[lane] = row, row.key, self.kind(row.sampling)
@@ -151,7 +151,7 @@ class Lanes:
         self._tokens[lane, :k], self._logp[lane, :k] = row.tokens, row.logp
         return lane
 
-    def harvest(self, lane: int, version: int) -> Row:
+    def collect(self, lane: int, version: int) -> Row:
         """The row of a lane with all its tokens; the new ones are stamped with this version of the weights."""
         row: Row = self.rows[lane]
         k = int(self._said[lane])
@@ -188,8 +188,8 @@ class Lanes:
         [n] bool, which lanes are done with it."""
         said = self._said[lanes]
         self._room(int(said.max()))
-        if len(self.never):
-            logits.index_fill_(1, self.never, -torch.inf)
+        if len(self.suppressed):
+            logits.index_fill_(1, self.suppressed, -torch.inf)
         for i, lane in enumerate(fresh.tolist(), len(lanes) - len(fresh)):
             ban = self.rows[lane].sampling.ban
             if ban and not self._said[lane]:

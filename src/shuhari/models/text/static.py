@@ -47,11 +47,11 @@ def generate(
     stopped: Callable[[Array], Array] | None = None,
 ) -> list[Trace]:
     """Continue each context until one of `ends`, a stop (`stopped`: tokens [b, so far] -> [b] bool), `max_new` tokens
-    or the model's limit for that row. An end token is a decision, `network.never` none. info: as of `Row.trace`.
+    or the model's limit for that row. An end token is a decision, `network.suppressed` none. info: as of `Row.trace`.
 
     Raises ValueError for settings that it cannot honour, NoRoom where a context is empty or fills the model.
     """
-    refuse(sampling, network.vocabulary, network.never)
+    refuse(sampling, network.vocabulary, network.suppressed)
     if not len(contexts):
         return []
     unique, index = distinct(contexts)
@@ -70,15 +70,15 @@ def generate(
         logits = logits[index.to(device)]
         memory.batch_select_indices(index.to(device))
         seen, place = _rows(seen, index), _rows(place, index)
-    never = network.never.to(device) if len(network.never) else None
-    banned = torch.cat([network.never, torch.tensor(sampling.ban)]).to(device) if sampling.ban else never
+    suppressed = network.suppressed.to(device) if len(network.suppressed) else None
+    banned = torch.cat([network.suppressed, torch.tensor(sampling.ban)]).to(device) if sampling.ban else suppressed
     tokens, logp = np.full((B, limit), -1, np.int32), np.zeros((B, limit), np.float32)
     said = [Row(c, sampling, 0) for c in contexts]
     running = torch.arange(B)  # the rows in the cache
     alive = np.ones(B, bool)  # which of those still run
     finished = np.zeros(B, bool)
     for i in range(limit):
-        choice = choose(logits, sampling, temperatures[i], noise.uniform(i)[running], never if i else banned)
+        choice = choose(logits, sampling, temperatures[i], noise.uniform(i)[running], suppressed if i else banned)
         rows, ids = running.numpy(), choice.ids
         drawn, there = ids.cpu().numpy(), rows[alive]
         tokens[there, i], logp[there, i] = drawn[alive], choice.logp.cpu().numpy()[alive]

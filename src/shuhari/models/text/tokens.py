@@ -27,7 +27,8 @@ class TokenDist:
     times `stretch`. `seen` [N]: the positions that have a hidden state, in their order (None: all); decisions do.
     `mask` [N]: where something was decided; elsewhere the answers are 0. `temperature` [N]. `support` [N, S] kept ids
     and `ban` [N, S] forbidden ids, -1 padded, restrict the distribution as it was when it was sampled; a position whose
-    `support` is all -1 is unrestricted. `never` [m] ids have probability 0 at every decision. Answers lie on the CPU.
+    `support` is all -1 is unrestricted. `suppressed` [m] ids have probability 0 at every decision. Answers lie on
+    the CPU.
     """
 
     hidden: Tensor  # [m, D]
@@ -39,7 +40,7 @@ class TokenDist:
     temperature: Tensor | None = None
     support: Tensor | None = None
     ban: Tensor | None = None
-    never: Tensor | None = None
+    suppressed: Tensor | None = None
     scalar: Callable[[Tensor], Tensor] | None = None  # hidden [n, D] -> value [n]
     seen: Tensor | None = None  # [N] bool
     linear: tuple[Tensor, Tensor | None] | None = None
@@ -191,7 +192,7 @@ class TokenDist:
             logits.masked_fill_(~(_member(support, logits) | (support < 0).all(1, keepdim=True)), NEVER)
         if self.ban is not None:
             logits.masked_fill_(_member(self._rows(self.ban, i), logits), NEVER)
-        return logits if self.never is None else logits.index_fill_(-1, self.never, NEVER)
+        return logits if self.suppressed is None else logits.index_fill_(-1, self.suppressed, NEVER)
 
     def _states(self, i: Tensor | None) -> Tensor:
         """[n, D] the hidden states of the positions i; None: of all, which are then the decisions."""

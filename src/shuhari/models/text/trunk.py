@@ -26,7 +26,8 @@ from shuhari.models.text.static import distinct, growing_layer, left_padded, pla
 class Trunk(nn.Module):
     """`lm` as a module whose state dict has each tied weight once. `outputs`: of the value head; 0: none.
     `context`: the longest row; 0: what `lm` reads.
-    `never` [m]: ids that are no decision, the `suppress_tokens` of its generation configuration; `logits` has them.
+    `suppressed` [m]: ids that are no decision, the `suppress_tokens` of its generation configuration; `logits` has
+    them.
     `lean`: the quick forward, or None, and `why` not. `recompute` keeps only the inputs of layers for the gradient, and
     `dtype` is what their linear parts compute in; both need the quick forward.
 
@@ -58,7 +59,7 @@ class Trunk(nn.Module):
         self.stretch, self.cap = shaping(config)
         self.vocabulary = int(head.weight.shape[0])
         self.limit = int(context or getattr(config, "max_position_embeddings", None) or 1 << 30)
-        self.never = torch.tensor(getattr(lm.generation_config, "suppress_tokens", None) or [], dtype=torch.long)
+        self.suppressed = torch.tensor(getattr(lm.generation_config, "suppress_tokens", None) or [], dtype=torch.long)
         # Rows padded on the right need no mask: no warning, nor a look at the ids for each forward.
         self.base.warn_if_padding_and_no_attention_mask = lm.warn_if_padding_and_no_attention_mask = _silent
         self.eval()
