@@ -55,7 +55,7 @@ def test_a_grader_that_fails_on_a_whole_batch_leaves_it_ungraded(broken: Any) ->
 @pytest.mark.parametrize("broken", [ZeroDivisionError("x"), None])
 def test_a_task_that_cannot_grade_leaves_ungraded_whatever_the_tag(broken: Any, tag: str) -> None:
     ctx = context(lambda p, j: broken)
-    with ctx.tagged(tag or "x"):
+    with ctx.charging_to(tag or "x"):
         assert bool(collected(ctx, tag)["reward"].isnan().all())
 
 
@@ -116,7 +116,7 @@ def test_lanes_are_told_of_a_misspelling_too() -> None:
 
     columns = {"mask": torch.ones(2, 1, dtype=torch.bool), "reward/task": torch.ones(2, 1)}
     ctx = context(right, weights={"task": 2.0})
-    assert collect.rewarded(Batch(columns), ctx)["reward"].tolist() == [[2.0], [2.0]]
+    assert collect.add_reward(Batch(columns), ctx)["reward"].tolist() == [[2.0], [2.0]]
     ctx = context(right, weights={"tsak": 2.0})
     with pytest.raises(KeyError, match="did you mean 'task'"):
-        collect.rewarded(Batch(columns), ctx)
+        collect.add_reward(Batch(columns), ctx)

@@ -54,26 +54,26 @@ def test_a_stream_of_one_name_is_another_one_in_another_draw() -> None:
 def test_a_request_that_leaves_n_and_sampling_open_gets_the_runs() -> None:
     ctx = context(graded, n=16)
     for tag in ("", "probe"):
-        open_ = ctx.stamped(Request(Problem("t", "p", "")), tag)
+        open_ = ctx.stamp_request(Request(Problem("t", "p", "")), tag)
         assert (open_.n, open_.sampling) == (16, Sampling(temperature=0.7))
-        told = ctx.stamped(Request(Problem("t", "p", ""), 1, Sampling()), tag)
+        told = ctx.stamp_request(Request(Problem("t", "p", ""), 1, Sampling()), tag)
         assert (told.n, told.sampling) == (1, Sampling())
-    assert len({ctx.stamped(Request(Problem("t", "p", "")), "").key for _ in range(3)}) == 3
+    assert len({ctx.stamp_request(Request(Problem("t", "p", "")), "").key for _ in range(3)}) == 3
     ctx.count, ctx.sampling = 5.0, Sampling(epsilon=Ramp(1.0, 0.0, 10))
-    assert ctx.stamped(Request(Problem("t", "p", "")), "").sampling.epsilon == 0.5
+    assert ctx.stamp_request(Request(Problem("t", "p", "")), "").sampling.epsilon == 0.5
     part = Request(Problem("t", "p", ""), 1, {"temperature": 1.2, "max_new": 5})  # type: ignore[arg-type]
     ctx.count = 10.0
-    assert ctx.stamped(part, "").sampling == Sampling(temperature=1.2, max_new=5)  # epsilon: the run's, which is 0 now
+    assert ctx.stamp_request(part, "").sampling == Sampling(temperature=1.2, max_new=5)  # epsilon: the run's, 0 now
     with pytest.raises(ValueError, match="no field 'temprature'; did you mean 'temperature'"):
-        ctx.stamped(Request(Problem("t", "p", ""), 1, {"temprature": 1.0}), "")  # type: ignore[arg-type]
+        ctx.stamp_request(Request(Problem("t", "p", ""), 1, {"temprature": 1.0}), "")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="n is -1"):
         Request(Problem("t", "p", ""), -1)
 
 
 def test_a_tag_stands_within_the_one_around_it() -> None:
     ctx = context(graded)
-    with ctx.tagged("evaluate"):
-        with ctx.tagged("judge"):
+    with ctx.charging_to("evaluate"):
+        with ctx.charging_to("judge"):
             ctx.charge("tokens", 2)
         ctx.charge("tokens", 3)
     ctx.charge("tokens", 5)

@@ -1,4 +1,4 @@
-"""LastScores-out scores by hand: what is ungraded counts nowhere, and what is asked for is what is sampled, once."""
+"""Held-out scores by hand: what is ungraded counts nowhere, and what is asked for is what is sampled, once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 import shuhari
 from grading import Judge, Samples, Told, context
 from shuhari.data import Problem, Ramp, Request, Sampling, Status
-from shuhari.loop.evaluation import Evaluation, Further, LastScores, basis, evaluate, recorded, watched
+from shuhari.loop.evaluation import Evaluation, Further, LastScores, basis, evaluate, score_recorded, watch
 from shuhari.loop.evaluation import scores as scores_of
 from shuhari.tasks.source import Listed
 
@@ -126,9 +126,9 @@ def test_problems_behind_the_first_few() -> None:
     """Problem i is solved greedily where i > 1: of problems 1 to 3, two; behind the last there is nothing."""
     ctx = context(lambda p, j: {"score": float(int(p.id) > 1)})
     assert evaluate(ctx, Evaluation(n=8), ctx.rollout, 1).scores(Evaluation())["greedy"] == pytest.approx(2 / 3)
-    assert watched(ctx, Evaluation(n=2, watch=1), ctx.rollout)["greedy"] == 1.0  # problem 2 alone
+    assert watch(ctx, Evaluation(n=2, watch=1), ctx.rollout)["greedy"] == 1.0  # problem 2 alone
     with pytest.raises(ValueError, match=r"behind the first 4, and \[evaluate\] watch asks for some"):
-        watched(ctx, Evaluation(n=4, watch=1), ctx.rollout)
+        watch(ctx, Evaluation(n=4, watch=1), ctx.rollout)
 
 
 def test_of_several_tasks_each_has_its_scores(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,6 +302,6 @@ def test_held_out_problems_that_show_nothing_are_told_and_stop_nothing() -> None
             raise ValueError("problem '0' has no solution")
 
     ctx = context(lambda p, j: {"score": 1.0})
-    assert recorded(ctx, Evaluation(), {"main": Empty()}) == {}
+    assert score_recorded(ctx, Evaluation(), {"main": Empty()}) == {}
     assert ctx.problems == ["unmeasured: ValueError: problem '0' has no solution"]
     assert ctx.within == ()

@@ -214,8 +214,8 @@ async def ungraded(group: Any, ctx: Any) -> Any:
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     """Groups that nothing grades or packs."""
-    monkeypatch.setattr("shuhari.loop.collect.packed", lambda groups, ctx: groups)
-    monkeypatch.setattr("shuhari.loop.collect.graded", ungraded)
+    monkeypatch.setattr("shuhari.loop.collect.pack_groups", lambda groups, ctx: groups)
+    monkeypatch.setattr("shuhari.loop.collect.grade_group", ungraded)
 
 
 @pytest.mark.parametrize(("staleness", "left", "asked"), [(0, 9, 4), (1, 9, 8), (4, 9, 20), (4, 1, 8), (4, 0, 4)])

@@ -12,7 +12,7 @@ import torch
 
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.loop.evaluation import Evaluation
-from shuhari.loop.kept import asked, decisions
+from shuhari.loop.kept import count_problems, decisions
 from shuhari.loop.run import train
 from shuhari.pack import pack
 from shuhari.store import Run
@@ -30,8 +30,8 @@ def test_problems_are_counted_as_evaluation_would_say() -> None:
         [sample("a", score=1), sample("a")],  # asked twice in a step; nobody graded the last
     ]
     ctx: Any = SimpleNamespace(groups=groups, reward_names={"score", "length"})
-    assert asked(ctx, None) == [("sums", "a", 3, 2), ("sums", "b", 1, 1)]
-    assert asked(ctx, Evaluation(solved=0.4)) == [("sums", "a", 3, 3), ("sums", "b", 1, 1)]
+    assert count_problems(ctx, None) == [("sums", "a", 3, 2), ("sums", "b", 1, 1)]
+    assert count_problems(ctx, Evaluation(solved=0.4)) == [("sums", "a", 3, 3), ("sums", "b", 1, 1)]
 
 
 def ids(*values: int) -> np.ndarray:

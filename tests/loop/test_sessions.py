@@ -209,7 +209,7 @@ def test_a_session_works_where_an_event_loop_runs_already():
     async def cell() -> float:
         with open_session() as s:
             norm = float(one_step(s)["grad_norm"])
-            with s.ctx.tagged("probe"):  # what goes on here is known in the other thread too
+            with s.ctx.charging_to("probe"):  # what goes on here is known in the other thread too
                 s.sample(1)
             assert s.ctx.ledger["probe/decisions"] > 0
             return norm

@@ -22,7 +22,7 @@ from shuhari.config.recipe import load
 from shuhari.config.stage import Components
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.learners.loss import Loss
-from shuhari.loop.collect import graded, rewarded
+from shuhari.loop.collect import add_reward, grade_group
 from shuhari.needs import gather
 from shuhari.pack import pack
 from shuhari.transforms import apply
@@ -45,7 +45,7 @@ def answers(stage: Components, said: Sequence[str], score: Sequence[float], **to
         step = Step.of(np.ones(1, np.int32), np.zeros(len(text), np.int32), np.zeros(len(text), np.float32), info=info)
         group.append(Trajectory(request, (step,), info={name: x[i] for name, x in told.items()}))
     ctx = context(lambda problem, i: {"score": score[i]}, weights=stage.weights, **stage.rewards)
-    batch = rewarded(pack(asyncio.run(graded(group, ctx))), ctx)
+    batch = add_reward(pack(asyncio.run(grade_group(group, ctx))), ctx)
     batch.stream = "rl"
     return batch
 

@@ -137,7 +137,7 @@ def played(proposal: str, answers: str, **fields: Any) -> tuple[list[Any], Scrip
     solver = Scripted("solver", answers)
     run = run_of(SelfPlay(Scripted("proposer", [proposal]), solver, reader="reader", **fields))
     run.enter_stage()
-    request = run.ctx.stamped(Request(Problem("facts", "x", "?x>", "x")), "")
+    request = run.ctx.stamp_request(Request(Problem("facts", "x", "?x>", "x")), "")
     return run.ctx.wait(run.ctx.rollout.group(request, run.ctx)), solver
 
 

@@ -53,7 +53,7 @@ def played(rollout: Episode, **fields: Any) -> tuple[Any, Any]:
     """One episode of the first problem, `aaaa=`, and its run."""
     run = run_of(rollout, **fields)
     run.enter_stage()
-    request = run.ctx.stamped(Request(run.ctx.task.problems("train")[0]), "")
+    request = run.ctx.stamp_request(Request(run.ctx.task.problems("train")[0]), "")
     [trajectory, *_] = run.ctx.wait(rollout.group(request, run.ctx))
     return trajectory, run
 

@@ -49,24 +49,24 @@ def stage_components(table: Mapping[str, Any] | Components, shared: dict[str, An
         raise RecipeError("task", "missing: a recipe needs [task] with a name")
     task = made.task(table["task"])
     rollout, n, sampling = _rollout(made, table.get("rollout", EMPTY))
-    lanes = is_vector(rollout)
+    vector = is_vector(rollout)
     engine = _section(made, "engine", table)
     stale: int = ability(engine, "staleness")
-    if lanes and stale:
+    if vector and stale:
         told = "lanes of environments are learnt from as they are stepped: leave it at 0, or play whole episodes"
         raise RecipeError("engine.staleness", f"{stale}: {told}")
     graders = table.get("reward", EMPTY)
     rewards = {
         k: made.component("reward", v, _at("reward", k), k, {"name": k}) for k, v in graders.items() if k != "weights"
     }
-    evaluate, evaluation_rollout = _evaluate(made, table, rollout, lanes, task)
+    evaluate, evaluation_rollout = _evaluate(made, table, rollout, vector, task)
     weights = _weights(made, graders.get("weights"), task, rewards)
     if "weights" not in graders:
         made.defaults["reward.weights"] = weights
     cut = table.get("micro_batch", MICRO_BATCH) or None
     if "micro_batch" not in table:
         made.defaults["micro_batch"] = MICRO_BATCH
-    learners = _learners(made, table, cut, lanes)
+    learners = _learners(made, table, cut, vector)
     collect = {k: made.component("transform", v, _at("collect", k), k) for k, v in ordered(table, "collect")}
     if ungraded(task, rewards):
         _check_graded(name, learners, collect)
@@ -191,14 +191,14 @@ def _number(made: Settings, raw: Any, where: str) -> Number:
 
 
 def _evaluate(
-    made: Settings, stage: Mapping[str, Any], rollout: Any, lanes: bool, task: Task
+    made: Settings, stage: Mapping[str, Any], rollout: Any, vector: bool, task: Task
 ) -> tuple[Evaluation | None, Any]:
     """[evaluate], and its `rollout`: the stage's own, or an episode at a time where that one has lanes. The sampling of
     a further way lies over that of evaluation, or of the stage."""
     table = stage.get("evaluate")
     rest = {} if table is None else {k: v for k, v in table.items() if k != "rollout"}
     other = (table or EMPTY).get("rollout")
-    alone = other is not None or lanes
+    alone = other is not None or vector
     used = made.component("rollout", other or EMPTY, "evaluate.rollout", "episode") if alone else rollout
     if table is None:
         return None, used
@@ -216,7 +216,7 @@ def _evaluate(
     return evaluation, used
 
 
-def _learners(made: Settings, table: Mapping[str, Any], cut: int | None, lanes: bool) -> dict[str, Learner]:
+def _learners(made: Settings, table: Mapping[str, Any], cut: int | None, vector: bool) -> dict[str, Learner]:
     tables = {name: ("learner." + dotted((name,)), dict(entry)) for name, entry in table.get("learner", EMPTY).items()}
     top = {s: table[s] for s in LEARNER if s in table}
     if "main" in tables:
@@ -225,10 +225,10 @@ def _learners(made: Settings, table: Mapping[str, Any], cut: int | None, lanes: 
         tables = {"main": ("", top), **tables}
     if not tables:
         raise RecipeError("part", "missing: nothing learns; give [part.<name>] or [learner.<name>]")
-    return {name: _learner(made, name, where, entry, cut, lanes) for name, (where, entry) in tables.items()}
+    return {name: _learner(made, name, where, entry, cut, vector) for name, (where, entry) in tables.items()}
 
 
-def _learner(made: Settings, name: str, where: str, entry: dict[str, Any], cut: int | None, lanes: bool) -> Learner:
+def _learner(made: Settings, name: str, where: str, entry: dict[str, Any], cut: int | None, vector: bool) -> Learner:
     at = {s: s if name == "main" and s in entry else f"{where}.{s}".lstrip(".") for s in LEARNER}
     for section in ("part", "transform"):
         if section in entry and not isinstance(entry[section], Mapping):
@@ -237,7 +237,7 @@ def _learner(made: Settings, name: str, where: str, entry: dict[str, Any], cut: 
         entry["transform"] = dict(ordered(entry, "transform"))
     buffer = dict(entry.get("buffer", EMPTY))
     buffer.setdefault("use", USE["buffer"])
-    if lanes and buffer["use"] == "fresh":
+    if vector and buffer["use"] == "fresh":
         buffer.setdefault("unit", "decision")
     table = {LEARNER.get(k, k): v for k, v in {**entry, "buffer": buffer}.items()}
     places = {LEARNER[s]: place for s, place in at.items()}

@@ -21,14 +21,14 @@ _UNGRADED = "neither the task (has a file answers?) nor a [reward.<name>] does, 
 async def groups(requests: Sequence[Request], ctx: LoopCtx, *, tag: str = "") -> Batch:
     """Roll out and grade each request, side by side; rows in request order. A rollout that raises is counted, shown,
     and leaves its group out."""
-    stamped = [ctx.stamped(r, tag) for r in requests]
+    asked = [ctx.stamp_request(r, tag) for r in requests]
     assert ctx.rollout is not None
-    finished = await asyncio.gather(*(group(r, ctx.rollout, ctx) for r in stamped))
-    return packed(finished, ctx, probe=bool(tag))
+    finished = await asyncio.gather(*(group(r, ctx.rollout, ctx) for r in asked))
+    return pack_groups(finished, ctx, probe=bool(tag))
 
 
 @spanned("pack")
-def packed(groups: Sequence[list[Trajectory]], ctx: LoopCtx, *, probe: bool = False) -> Batch:
+def pack_groups(groups: Sequence[list[Trajectory]], ctx: LoopCtx, *, probe: bool = False) -> Batch:
     """Graded groups as the rows of a batch, in their order; an empty group is one whose rollout failed. Raises
     RuntimeError where all have failed."""
     if groups and not any(groups):
@@ -41,21 +41,21 @@ def packed(groups: Sequence[list[Trajectory]], ctx: LoopCtx, *, probe: bool = Fa
     work("sampled", batch)
     ctx.next_row += len(batch)
     ctx.charge("decisions", int(batch["mask"].sum()))
-    return rewarded(batch, ctx, silent=any_silent(trajectories), probe=probe)
+    return add_reward(batch, ctx, silent=any_silent(trajectories), probe=probe)
 
 
-def lanes(n: int, ctx: LoopCtx) -> Batch:
+def collect_decisions(n: int, ctx: LoopCtx) -> Batch:
     """At least n decisions of the rollout's lanes of environments, which write rows directly."""
     rollout: Any = ctx.rollout
     ctx.latest = []
     with span("generate"):
-        batch = rewarded(rollout.collect(n, ctx), ctx)
+        batch = add_reward(rollout.collect(n, ctx), ctx)
     work("sampled", batch)
     ctx.charge("decisions", int(batch["mask"].sum()))
     return batch
 
 
-def rewarded(batch: Batch, ctx: LoopCtx, *, silent: bool = False, probe: bool = False) -> Batch:
+def add_reward(batch: Batch, ctx: LoopCtx, *, silent: bool = False, probe: bool = False) -> Batch:
     """With the column `reward`: the sum of `reward/<name>`, weighted (by schedules, too); NaN (ungraded) where a name
     is missing.
 
@@ -112,10 +112,10 @@ async def group(request: Request, rollout: Rollout, ctx: LoopCtx) -> list[Trajec
         ctx.record_failure("failed_rollouts", error)
         return []
     REPLAYING.set(False)
-    return await graded(found, ctx)
+    return await grade_group(found, ctx)
 
 
-async def graded(group: Sequence[Trajectory], ctx: LoopCtx, until: str = "") -> list[Trajectory]:
+async def grade_group(group: Sequence[Trajectory], ctx: LoopCtx, until: str = "") -> list[Trajectory]:
     """By the task, then by the rewards of the run in their order, each asked of what it was not asked before; a grader
     that raises gives None, is counted and shown.
 

@@ -159,7 +159,7 @@ class Context:
             self.ledger[what] = self.ledger.get(what, 0) + amount
 
     @contextmanager
-    def tagged(self, tag: str) -> Iterator[None]:
+    def charging_to(self, tag: str) -> Iterator[None]:
         """Charge everything inside under `<tag>/`, within the tag that stands already."""
         before = self._tag.set(f"{self._tag.get()}{tag}/")
         try:
@@ -253,14 +253,14 @@ class Context:
 
     async def probe(self, requests: Sequence[Request], *, tag: str) -> Batch:
         """Roll out and grade beside the training data; charged under `tag`, never trained on."""
-        with self.tagged(tag):
+        with self.charging_to(tag):
             return await collect.groups(requests, self, tag=tag)
 
     async def grade(self, trajectories: Sequence[Trajectory], until: str = "") -> list[Trajectory]:
-        """By the run's own task and rewards, each asked once; see `collect.graded`."""
-        return await collect.graded(trajectories, self, until)
+        """By the run's own task and rewards, each asked once; see `collect.grade_group`."""
+        return await collect.grade_group(trajectories, self, until)
 
-    def stamped(self, request: Request, tag: str) -> Request:
+    def stamp_request(self, request: Request, tag: str) -> Request:
         """With its key, and with the run's n and sampling where the request leaves them open. A mapping in place of
         its sampling is laid over the run's; ValueError for a field that sampling has not."""
         ticket, self.next_ticket = self.next_ticket, self.next_ticket + 1

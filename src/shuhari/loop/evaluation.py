@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from shuhari.abilities import ability
 from shuhari.bounds import Bounds, Count, Length, check
 from shuhari.data import EMPTY, Ramp, Request, Sampling
-from shuhari.loop.outcomes import Named, Outcomes, graded
+from shuhari.loop.outcomes import Named, Outcomes, grade
 from shuhari.ports import Learner, Metric, Rollout, Task
 from shuhari.profile import spanned
 
@@ -108,12 +108,12 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
     once = [Request(p, 1, mode, settings=evaluation.settings) for p in problems]
     several = [Request(p, samples, sampling, settings=evaluation.settings) for p in problems]
     spent, count = _drawn(ctx), n
-    greedy, rewards, told = graded(once, ctx, evaluation.measure, evaluation.solved)
+    greedy, rewards, told = grade(once, ctx, evaluation.measure, evaluation.solved)
     sampled_rewards: Named = EMPTY
     sampled = None
     if samples > 1:
         spent, count = _drawn(ctx), n * samples
-        sampled, sampled_rewards, facts = graded(several, ctx, evaluation.measure, evaluation.solved)
+        sampled, sampled_rewards, facts = grade(several, ctx, evaluation.measure, evaluation.solved)
         told = {**told, **{name: facts[name] for name in ("distinct",) if name in facts}}
     return Outcomes(
         ids=[p.id for p in problems],
@@ -152,7 +152,7 @@ class LastScores:
         if again or not on or (self.step, self.basis) != (ctx.step, on):
             self.values, self.step, self.basis = scores(ctx, evaluation, rollout), ctx.step, on
         played = {k: v for k, v in self.values.items() if "/" not in k.partition("@")[0]}
-        self.values = {**played, **recorded(ctx, evaluation, learners)}
+        self.values = {**played, **score_recorded(ctx, evaluation, learners)}
         return self.values
 
 
@@ -168,18 +168,18 @@ def scores(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> dict[str, 
         out |= {f"{name}.{k}": v for k, v in {**found.scores(used), "tokens": found.tokens}.items()}
     for name, metric in evaluation.metrics.items():
         beside = ctx.fork("evaluate", "metrics", name, rollout=rollout, task=evaluation.task)
-        with beside.tagged("evaluate"):
+        with beside.charging_to("evaluate"):
             out |= {f"{name}.{k}": float(v) for k, v in metric(beside).items()}
     return out
 
 
 @spanned("evaluate")
-def watched(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> dict[str, float]:
+def watch(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> dict[str, float]:
     """The scores of the `watch` problems behind those that are reported."""
     return evaluate(ctx, replace(evaluation, n=evaluation.watch), rollout, evaluation.n).scores(evaluation)
 
 
-def recorded(ctx: Context, evaluation: Evaluation, learners: Mapping[str, Learner]) -> dict[str, float]:
+def score_recorded(ctx: Context, evaluation: Evaluation, learners: Mapping[str, Learner]) -> dict[str, float]:
     """What learners that learn from recorded problems say of held-out ones: `<part>/loss/<term>`, `<part>/<info>`. What
     cannot be said, because these have nothing to show, is counted and shown."""
     out: dict[str, float] = {}

@@ -60,7 +60,7 @@ class InFlight:
         lack = want + int(max(0, min(self.ctx.staleness, left))) * self.size - len(self.groups)
         if lack > 0:
             now = asyncio.get_running_loop().time()
-            asked = [self.ctx.stamped(r, "") for r in await select(lack, self.ctx)]
+            asked = [self.ctx.stamp_request(r, "") for r in await select(lack, self.ctx)]
             self._launch([PendingGroup(r, self.ctx.version, now) for r in asked])
         while True:
             self._raise()
@@ -78,7 +78,7 @@ class InFlight:
             self._forget(t)
         groups = [t.group for t in chosen if t.group is not None]
         self.ctx.breath = monotonic()
-        return collect.packed(groups, self.ctx), [t.request for t in chosen]
+        return collect.pack_groups(groups, self.ctx), [t.request for t in chosen]
 
     def _launch(self, groups: Sequence[PendingGroup], *, again: bool = False) -> None:
         self.groups += groups

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from shuhari.loop.evaluation import Evaluation
 
 
-def asked(ctx: Context, evaluation: Evaluation | None) -> list[tuple[str, str, int, int]]:
+def count_problems(ctx: Context, evaluation: Evaluation | None) -> list[tuple[str, str, int, int]]:
     """(task, problem, samples graded, how many were right, as evaluation would say) of the step's problems."""
     measure, solved = (evaluation.measure, evaluation.solved) if evaluation else ("", 1.0)
     name = measure or next((n for n in ("score", "task") if n in ctx.reward_names), "")
@@ -35,11 +35,11 @@ def asked(ctx: Context, evaluation: Evaluation | None) -> list[tuple[str, str, i
     return [(*key, n, right) for key, (n, right) in counts.items()]
 
 
-def shown(
+def choose_rollouts(
     ctx: Context, keep: Checkpointing, store: Store, counts: Sequence[tuple[str, str, int, int]]
 ) -> list[dict[str, Any]]:
     """The groups of the step that the store keeps, by the rules of [store], with their `decisions`. `counts`: what
-    `asked` says of them."""
+    `count_problems` says of them."""
     groups, ctx.groups = ctx.groups, []
     seen, ctx.seen = ctx.seen, []
     if not groups or not (keep.rollouts or "all" in keep.groups):

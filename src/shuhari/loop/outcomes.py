@@ -91,7 +91,7 @@ class Outcomes:
         return out
 
 
-def graded(requests: list[Request], ctx: Context, measure: str, solved: float) -> tuple[Array, Named, Named]:
+def grade(requests: list[Request], ctx: Context, measure: str, solved: float) -> tuple[Array, Named, Named]:
     """Roll out and grade: [problems, n] of the reward `measure` in order, the same of every graded name where there are
     several, and facts [problems]; a group that failed is NaN."""
     batch = ctx.wait(ctx.probe(requests, tag="evaluate"))

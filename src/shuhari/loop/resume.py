@@ -12,7 +12,7 @@ from shuhari.config.stage import Components
 from shuhari.loop import state
 from shuhari.loop.context import Context
 from shuhari.loop.evaluation import LastScores, basis
-from shuhari.loop.kept import asked, shown
+from shuhari.loop.kept import choose_rollouts, count_problems
 from shuhari.loop.machine import versions
 from shuhari.loop.progress import Progress
 from shuhari.loop.roles import load_weights, weights
@@ -69,7 +69,7 @@ def restore(run: Resumable, tree: Mapping[str, Any]) -> None:
     progress.index, progress.started, progress.wall = at["stage"], dict(at["started"]), at["seconds"]
     run.before, run.scores = dict(at["before"]), LastScores(dict(at["scores"]), at["measured"])
     ctx.reward_names = set(at["rewards"])
-    for stage in _reached(run):  # roles come to life, and optimisers bind, in the order they first did
+    for stage in _stages_begun(run):  # roles come to life, and optimisers bind, in the order they first did
         run.install(stage)
     progress.entered = True
     run.scores.basis = basis(ctx, run.stage.evaluate, run.stage.evaluation_rollout)
@@ -86,10 +86,10 @@ def _restart(run: Resumable) -> None:
 
 def memories(run: Resumable) -> dict[str, Any]:
     """Stage name -> its components; one that stages share is found under the first."""
-    return {s.name: s.memories() for s in _reached(run)}
+    return {s.name: s.memories() for s in _stages_begun(run)}
 
 
-def _reached(run: Resumable) -> Sequence[Components]:
+def _stages_begun(run: Resumable) -> Sequence[Components]:
     """The stages up to the one at hand."""
     return run.progress.stages[: run.progress.index + 1]
 
@@ -107,8 +107,8 @@ def commit_step(run: Resumable, *, checkpoint: bool) -> None:
         wall=run.progress.seconds(),
         metrics=run.info,
         tree=tree_of(run) if checkpoint else None,
-        problems=(counts := asked(run.ctx, run.stage.evaluate)),
-        rollouts=shown(run.ctx, run.stage.store, run.store, counts),
+        problems=(counts := count_problems(run.ctx, run.stage.evaluate)),
+        rollouts=choose_rollouts(run.ctx, run.stage.store, run.store, counts),
         events=() if again else [("problem", text) for text in ctx.problems],
     )
     if checkpoint:

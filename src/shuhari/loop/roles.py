@@ -50,7 +50,7 @@ def cast_roles(
             shared.add(name)
         elif name not in models or name in shared:
             shared.discard(name)
-            models[name] = _born(name, role, models, task, seed)
+            models[name] = _make_model(name, role, models, task, seed)
             if name in init:
                 _load(models[name], init[name], f"the weights given for role {name!r}")
             if role.frozen:
@@ -84,7 +84,7 @@ def bind_models(models: Mapping[str, Model]) -> None:
             bound.bind(models)
 
 
-def _born(name: str, role: Role, models: Mapping[str, Model], task: Task, seed: int) -> Model:
+def _make_model(name: str, role: Role, models: Mapping[str, Model], task: Task, seed: int) -> Model:
     if role.model is None:
         return copy.deepcopy(models[role.init])
     model: Model = role.model
@@ -94,11 +94,11 @@ def _born(name: str, role: Role, models: Mapping[str, Model], task: Task, seed: 
     if role.init:
         _load(model, models[role.init].module.state_dict(), f"the weights of role {role.init!r} for role {name!r}")
     if role.source:
-        _load(model, _sourced(role.source, name, models), f"the weights of {role.source!r} for role {name!r}")
+        _load(model, _weights_from(role.source, name, models), f"the weights of {role.source!r} for role {name!r}")
     return model
 
 
-def _sourced(source: str, name: str, models: Mapping[str, Model]) -> Mapping[str, Any]:
+def _weights_from(source: str, name: str, models: Mapping[str, Model]) -> Mapping[str, Any]:
     """The weights of a role that lives, or of one of a stored run."""
     if source in models:
         return models[source].module.state_dict()

@@ -18,7 +18,7 @@ from shuhari.loop import collect, state
 from shuhari.loop.checks import check_stages
 from shuhari.loop.context import Context
 from shuhari.loop.drift import drift
-from shuhari.loop.evaluation import LastScores, watched
+from shuhari.loop.evaluation import LastScores, watch
 from shuhari.loop.progress import Progress
 from shuhari.loop.resume import commit_step, finish, open_store, restore
 from shuhari.loop.roles import cast_roles, hears, move_followers
@@ -26,7 +26,7 @@ from shuhari.measure import Meter, collected_info
 from shuhari.needs import Need
 from shuhari.ports import Learner, Transform, ability, is_vector
 from shuhari.store import Store
-from shuhari.transforms import apply as transformed
+from shuhari.transforms import apply
 
 ROUNDS = 20  # of collection in one step, before a filter that rejects nearly everything is an error
 
@@ -140,7 +140,7 @@ class Run:
         """Curriculum -> rollouts -> rewards -> rows, in request order; lanes of environments write rows directly."""
         ctx, stage = self.ctx, self.stage
         if is_vector(stage.rollout):
-            return collect.lanes(want, ctx)
+            return collect.collect_decisions(want, ctx)
         first, left = self.rounds == 1, self.progress.left()
         self.meter.add("rollout/rounds", 1, first)  # how many there are in the step
         batch, requests = ctx.wait(ctx.in_flight.take(want, stage.curriculum.select, first=first, left=left))
@@ -159,7 +159,7 @@ class Run:
 
     def apply(self, transforms: Mapping[str, Transform], batch: Batch, needs: Sequence[Need] = ()) -> Batch:
         """The batch as a recipe's transforms leave it, with what they and the learner's terms want scored."""
-        return self.ctx.noted(transformed(transforms.values(), batch, self.ctx, needs))
+        return self.ctx.noted(apply(transforms.values(), batch, self.ctx, needs))
 
     def hear(self, event: Event) -> None:
         """An event that was told, to the active stage's components and to the roles that follow."""
@@ -194,7 +194,7 @@ class Run:
         if evaluation is None or not (evaluation.n or evaluation.more or evaluation.metrics):
             return {}
         scores = self.scores.measure(self.ctx, evaluation, rollout, self.stage.learners, again=again)
-        self.tell(Evaluated(evaluation.split, watched(self.ctx, evaluation, rollout) if evaluation.watch else scores))
+        self.tell(Evaluated(evaluation.split, watch(self.ctx, evaluation, rollout) if evaluation.watch else scores))
         if self.ctx.in_flight.groups:
             self.ctx.serve()  # they went on: their caches are made anew, as a resumed run makes them
         return dict(scores)

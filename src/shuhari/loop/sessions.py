@@ -69,7 +69,7 @@ class Session:
 
         problems: `Problem`s, prompts, mappings with `prompt` and whatever a grader wants, or a number: that many of the
         task's next training problems (for lanes of environments: at least so many decisions)."""
-        ctx, lanes, count = self.ctx, is_vector(self.ctx.rollout), isinstance(problems, int)
+        ctx, vector, count = self.ctx, is_vector(self.ctx.rollout), isinstance(problems, int)
         if not (count or isinstance(problems, list | tuple)) or (problems < 1 if count else not problems) or n < 1:  # type: ignore[operator]
             told = "a number of problems or a list of them, and n, of at least 1"
             raise ValueError(f"sample was given {problems!r:.60} and n = {n}: expected {told}")
@@ -79,12 +79,12 @@ class Session:
         ctx.set_threads()
         ctx.within, ctx.groups, ctx.problems = ("sample", self._calls["sample"]), [], []
         ctx.serve()
-        if lanes:
+        if vector:
             if not isinstance(problems, int):
                 raise TypeError("lanes of environments take the number of decisions that you want, not problems")
             kept, ctx.sampling = ctx.sampling, sampling or ctx.sampling
             try:
-                batch = collect.lanes(problems, ctx)
+                batch = collect.collect_decisions(problems, ctx)
             finally:
                 ctx.sampling = kept
         else:

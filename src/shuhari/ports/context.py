@@ -96,4 +96,4 @@ class LoopCtx(Ctx, Protocol):
     def staleness(self) -> int: ...
     @property
     def async_engine(self) -> AsyncEngine | None: ...  # the engine, where groups stay in flight over steps
-    def stamped(self, request: Request, tag: str) -> Request: ...  # with its key, n and sampling
+    def stamp_request(self, request: Request, tag: str) -> Request: ...  # with its key, n and sampling
