@@ -186,7 +186,7 @@ class Asked:
         self.ctx: Any = SimpleNamespace(
             version=0, engine=engine, staleness=staleness, async_engine=engine, rollout=self,
             problems=[], groups=[], next_row=0,
-            weights={}, reward_names=set(), charge=lambda *_: None, stamped=lambda r, tag: r, accepts={},
+            weights={}, reward_names=set(), charge=lambda *_: None, stamp_request=lambda r, tag: r, accepts={},
         )  # fmt: skip
         self.accepts: dict[str, Any] = {}
         self.in_flight = InFlight(self.ctx)
