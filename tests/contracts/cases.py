@@ -6,8 +6,6 @@ Axes: `B` rows.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,6 +24,7 @@ from shuhari.models.product import Product
 from shuhari.models.tabular import Tabular
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.lora import Lora
+from shuhari.testing import ModelCase as Case
 
 
 class Composed:
@@ -54,24 +53,6 @@ class Composed:
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Any) -> Any:
         return self.made.sample(contexts, sampling, noise=noise)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A policy and how to ask it. `contexts(n)`: n contexts as its `sample` takes them; `settings`: sampling settings
-    under which everything it may do has a probability; `shake`: by how much random weights move off the initial ones,
-    and `nudge`: how far a second policy is from the first; `rows`: how many samples a statistical check may draw;
-    `crowd`: how many dense rows are decided side by side, to compare with each alone."""
-
-    name: str
-    make: Callable[[], Any]
-    task: Any
-    contexts: Callable[[int], Any]
-    settings: tuple[Sampling, ...] = (Sampling(),)
-    shake: float = 0.3
-    nudge: float = 0.1
-    rows: int = 3_000
-    crowd: int = 100_000
 
 
 def task(seen: Any, does: Any) -> Any:
@@ -177,6 +158,7 @@ CASES = [
         task(OBSERVED, BOUNDED),
         observations,
         (Sampling(), Sampling(epsilon=0.2), Sampling(epsilon=1.0)),
+        mixture_kl=False,
     ),
     Case(
         "deterministic",

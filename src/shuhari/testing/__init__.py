@@ -11,7 +11,7 @@ every component of this library passes.
     def test_my_transform_in_a_run(tmp_path):
         check_recipe("my_recipe.toml", tmp_path)          # a few steps, with every call of every component looked at
 
-Left out: the suite of models, which is `tests/contracts/test_models.py` of the source.
+`check_model` is the suite of models.
 """
 
 from shuhari.testing.batches import groups, transitions
@@ -25,9 +25,10 @@ from shuhari.testing.conformance import (
 )
 from shuhari.testing.context import ScriptedEngine, context
 from shuhari.testing.made import run_of
+from shuhari.testing.models import ModelCase, check_model
 from shuhari.testing.small import shrink
 
 __all__ = [
-    "ScriptedEngine", "check_metric", "check_objective", "check_recipe", "check_reward", "check_transform", "context",
-    "groups", "run_of", "shrink", "transitions", "watched",
+    "ModelCase", "ScriptedEngine", "check_metric", "check_model", "check_objective", "check_recipe", "check_reward",
+    "check_transform", "context", "groups", "run_of", "shrink", "transitions", "watched",
 ]  # fmt: skip

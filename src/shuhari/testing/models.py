@@ -1,0 +1,278 @@
+"""The suite that a model passes: what it samples is what it scores, row by row, and its closed forms are exact.
+
+    from shuhari.testing import ModelCase, check_model
+
+    def test_my_model():
+        check_model(ModelCase("mine", MyModel, MyTask(), lambda n: torch.randn(n, 3)))
+
+A check fails by an AssertionError. Of a model whose `kind` is "bound" the expected ratio is not looked at.
+
+Axes: `B` rows.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from shuhari.abilities import ability
+from shuhari.batch import Batch
+from shuhari.data import Problem, Request, Sampling, Step, Trajectory
+from shuhari.needs import Need, Traces, evaluate, gather
+from shuhari.noise import CounterNoise, keys
+from shuhari.pack import pack
+
+SCORE = Need(("policy",), "log_prob")
+
+
+@dataclass(frozen=True)
+class ModelCase:
+    """A policy and how to ask it. `contexts(n)`: n contexts as its `sample` takes them; `settings`: sampling settings
+    under which everything it may do has a probability; `shake`: by how much random weights move off the initial ones,
+    and `nudge`: how far a second policy is from the first; `rows`: how many samples a statistical check may draw;
+    `crowd`: how many dense rows are decided side by side, to compare with each alone; `mixture_kl`: whether its KL is
+    exact under `epsilon`, too."""
+
+    name: str
+    make: Callable[[], Any]
+    task: Any
+    contexts: Callable[[int], Any]
+    settings: tuple[Sampling, ...] = (Sampling(),)
+    shake: float = 0.3
+    nudge: float = 0.1
+    rows: int = 3_000
+    crowd: int = 100_000
+    mixture_kl: bool = True
+
+
+def built(case: ModelCase, seed: int = 0) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = case.make()
+        model.build(case.task)
+        return moved(model, case.shake)
+
+
+def moved(model: Any, scale: float, seed: int = 1) -> Any:
+    """The model, every weight moved by noise of this scale."""
+    g = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for p in model.module.parameters():
+            p += scale * torch.randn(p.shape, generator=g)
+    return model
+
+
+def nudged(case: ModelCase, model: Any) -> Any:
+    return moved(copy.deepcopy(model), case.nudge, seed=2)
+
+
+def picked_rows(contexts: Any, rows: Any) -> Any:
+    """Some contexts, in the container that they came in; one as it would be stored."""
+    if isinstance(contexts, dict):
+        return {k: picked_rows(v, rows) for k, v in contexts.items()}
+    if isinstance(contexts, list):
+        return contexts[rows] if isinstance(rows, int) else [contexts[i] for i in rows]
+    return contexts[rows].numpy() if isinstance(rows, int) else contexts[rows]
+
+
+def rows_of(contexts: Any, traces: Any, sampling: Sampling) -> Batch:
+    """The batch that a run would learn from: one row a trace."""
+    trajectories = []
+    for i, trace in enumerate(traces):
+        known: Any = {"info": trace.info, "sampling": sampling}
+        step = Step.of(picked_rows(contexts, i), trace.action, trace.logp, trace.version, **known)
+        trajectories.append(Trajectory(Request(Problem("t", str(i), None), 1, sampling), (step,)))
+    return pack(trajectories)
+
+
+def drawn(case: ModelCase, model: Any, n: int, sampling: Sampling, *key: object) -> Batch:
+    contexts = case.contexts(n)
+    return rows_of(contexts, model.sample(contexts, sampling, noise=CounterNoise(keys(0, *key, n=n))), sampling)
+
+
+def scores(model: Any, batch: Batch, tokens: int = 40_000) -> Tensor:
+    return gather(batch, [SCORE], {"policy": model}, tokens)[SCORE]
+
+
+def within(x: Tensor, mean: float, sigmas: float = 4.5) -> bool:
+    """Whether the mean of independent rows x [B] is where it should be, to its own standard error."""
+    return abs(float(x.mean()) - mean) <= sigmas * float(x.std()) / len(x) ** 0.5 + 1e-5
+
+
+def same(action: Any, logp: Any, other: Any, other_logp: Any) -> None:
+    """Equal decisions (continuous ones to 1e-5), log-probabilities to 1e-5."""
+    np.testing.assert_allclose(action, other, atol=1e-5 * (np.asarray(action).dtype.kind == "f"), rtol=0)
+    np.testing.assert_allclose(logp, other_logp, atol=1e-5, rtol=0)
+
+
+def rescoring_a_fresh_sample_reproduces_its_log_probability(case: ModelCase, sampling: Sampling) -> None:
+    for greedy in (False, True):
+        _rescored(case, replace(sampling, greedy=greedy))
+
+
+def _rescored(case: ModelCase, sampling: Sampling) -> None:
+    model = built(case)
+    batch = drawn(case, model, 257, sampling)
+    decided = batch["mask"]
+    assert bool(decided.any(1).all()) and bool(batch["logp"][decided].isfinite().all())
+    torch.testing.assert_close(scores(model, batch), torch.where(decided, batch["logp"], 0.0), atol=1e-4, rtol=0)
+
+
+def the_expected_ratio_is_one(case: ModelCase, sampling: Sampling) -> None:
+    model = built(case)
+    if model_kind(model) == "bound":  # the ratio of two bounds is no ratio of probabilities
+        return
+    batch = drawn(case, model, case.rows, sampling)
+    ratio = ((scores(nudged(case, model), batch) - batch["logp"]) * batch["mask"]).sum(1).exp()
+    if sampling.epsilon != 1.0:
+        assert float(ratio.std()) > 1e-3, "the second policy is the same as the first: the check would be empty"
+    assert within(ratio, 1.0)
+
+
+def sampling_and_scoring_leave_global_generators_alone(case: ModelCase) -> None:
+    model = built(case)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # noqa: NPY002
+    scores(model, drawn(case, model, 5, case.settings[0]))
+    assert torch.equal(before[0], torch.get_rng_state())
+    assert np.array_equal(before[1], np.random.get_state()[1])  # noqa: NPY002
+    assert before[2] == random.getstate()
+
+
+def a_row_ignores_its_neighbours(case: ModelCase, sampling: Sampling) -> None:
+    """Alone, in a crowd, or in another order, a row decides the same."""
+    model = built(case)
+    dense = isinstance(model.sample(case.contexts(2), sampling, noise=CounterNoise([1, 2])), Traces)
+    n = case.crowd if dense else case.rows
+    contexts, row_keys = case.contexts(n), keys(0, "neighbours", n=n)
+    crowd = model.sample(contexts, sampling, noise=CounterNoise(row_keys))
+    order = np.random.default_rng(0).permutation(n)
+    pieces = [order[:1], order[1:3], order[3:64], order[64 : n // 3], order[n // 3 :]]
+    for piece in pieces:
+        some = model.sample(picked_rows(contexts, piece), sampling, noise=CounterNoise(row_keys[piece]))
+        if isinstance(crowd, Traces):
+            same(some.action, some.logp, crowd.action[piece], crowd.logp[piece])
+            continue
+        for j, i in enumerate(piece.tolist()):
+            same(some[j].action, some[j].logp, crowd[i].action, crowd[i].logp)
+
+
+def a_rows_score_ignores_its_neighbours(case: ModelCase) -> None:
+    model = built(case)
+    batch = drawn(case, model, 64, case.settings[0])
+    whole = scores(model, batch)
+    for piece in (torch.tensor([3]), torch.arange(63, -1, -2)):
+        torch.testing.assert_close(scores(model, batch.take(piece)), whole[piece], atol=1e-5, rtol=0)
+
+
+def closed_forms_equal_monte_carlo(case: ModelCase, sampling: Sampling) -> None:
+    """Over own samples, KL minus log p/q, and entropy plus log p, are 0 on average, summed over a row's decisions."""
+    model = built(case)
+    other = nudged(case, model)
+    batch = drawn(case, model, case.rows, sampling, "closed forms")
+    roles, pair = {"policy": model, "other": other}, Need(("policy", "other"), "kl")
+    ratio = ((batch["logp"] - scores(other, batch)) * batch["mask"]).sum(1)
+    with torch.no_grad():
+        have = dir(model(batch.take(torch.arange(1))))
+    if "kl" in have and not (sampling.epsilon and not case.mixture_kl):  # no closed form for that mixture
+        kl = gather(batch, [pair], roles, 40_000)[pair]
+        assert bool((kl >= -1e-6).all())
+        assert within(kl.sum(1) - ratio, 0.0)
+    if "entropy" in have:
+        need = Need(("policy",), "entropy")
+        entropy = gather(batch, [need], roles, 40_000)[need]
+        assert within((entropy + batch["logp"] * batch["mask"]).sum(1), 0.0)
+
+
+def save_load_score_is_bit_equal(case: ModelCase) -> None:
+    model = built(case)
+    batch = drawn(case, model, 33, case.settings[-1])
+    tensors = {k: v.clone().contiguous() for k, v in model.module.state_dict().items()}
+    saved = save(tensors)
+    other = built(case, seed=9)
+    moved(other, case.nudge, seed=3)
+    assert not torch.equal(scores(other, batch), scores(model, batch)) or case.settings[-1].epsilon == 1.0
+    other.module.load_state_dict(load(saved))
+    assert torch.equal(scores(other, batch), scores(model, batch))
+
+
+def a_copy_has_weights_of_its_own(case: ModelCase) -> None:
+    model = built(case)
+    batch = drawn(case, model, 65, case.settings[0])
+    before = scores(model, batch)
+    twin = copy.deepcopy(model)
+    assert torch.equal(scores(twin, batch), before)
+    moved(twin, 1.0)
+    assert torch.equal(scores(model, batch), before)
+    assert not torch.equal(scores(twin, batch), before)
+    again = twin.sample(case.contexts(65), case.settings[0], noise=CounterNoise(keys(0, n=65)))
+    mine = torch.cat([torch.as_tensor(t.logp).flatten() for t in again])
+    assert mine.shape != batch["logp"][batch["mask"]].shape or not torch.equal(mine, batch["logp"][batch["mask"]])
+
+
+def gradients_reach_the_weights_where_they_are_trained_and_only_there(case: ModelCase) -> None:
+    model = built(case)
+    batch = drawn(case, model, 9, case.settings[0])
+    live = Need(("policy",), "log_prob", live=True)
+    column = evaluate(batch, [live], {"policy": model}, trains=())[live.key]
+    assert not column.requires_grad
+    column = evaluate(batch, [live], {"policy": model}, trains=("policy",))[live.key]
+    if not column.requires_grad:
+        # a greedy action has no slope; its value has
+        need = Need(("policy",), "value", live=True)
+        column = evaluate(batch, [need], {"policy": model}, trains=("policy",))[need.key]
+    params = [p for p in model.module.parameters() if p.requires_grad]
+    grads = torch.autograd.grad(column.sum(), params, allow_unused=True)
+    assert any(g is not None and bool(g.abs().sum() > 0) for g in grads)
+    assert all(g is None or bool(g.isfinite().all()) for g in grads)
+
+
+def picked_decisions_score_as_the_whole_does(case: ModelCase) -> None:
+    """What a functional sees through `at`, chunk by chunk, is what the whole batch gives."""
+    model = built(case)
+    batch = drawn(case, model, 21, case.settings[-1])
+
+    def picked(dists: tuple[Any, ...], action: Tensor, column: Any) -> Tensor:
+        assert len(action) == int(batch["mask"].sum()) == len(column("logp"))
+        return dists[0].log_prob()
+
+    need = Need(("policy",), picked)
+    found = gather(batch, [need], {"policy": model})[need]
+    torch.testing.assert_close(found, scores(model, batch), atol=1e-5, rtol=0)
+
+
+BY_SETTING = (
+    rescoring_a_fresh_sample_reproduces_its_log_probability,
+    the_expected_ratio_is_one,
+    a_row_ignores_its_neighbours,
+    closed_forms_equal_monte_carlo,
+)
+BY_MODEL = (
+    sampling_and_scoring_leave_global_generators_alone,
+    a_rows_score_ignores_its_neighbours,
+    save_load_score_is_bit_equal,
+    a_copy_has_weights_of_its_own,
+    gradients_reach_the_weights_where_they_are_trained_and_only_there,
+    picked_decisions_score_as_the_whole_does,
+)
+
+
+def check_model(case: ModelCase) -> None:
+    """Every check of the suite, under each of the case's sampling settings. AssertionError for what does not hold."""
+    for check in BY_MODEL:
+        check(case)
+    for check in BY_SETTING:
+        for sampling in case.settings:
+            check(case, sampling)
+
+
+def model_kind(model: Any) -> str:
+    """`exact`, `chain` or `bound`."""
+    return str(ability(model, "kind"))
