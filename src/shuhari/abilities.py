@@ -37,6 +37,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "spaces": _nothing,  # a must in a run; a model of text is also built without a task
     "make": None,  # () -> a Gymnasium environment, for lanes
     "alphabet": "",  # the characters of all its texts, for tokenizers of characters
+    "columns": EMPTY,  # field of a problem -> the column of the data that it is read from
     "ungraded": False,  # whether it grades nothing
     "answers": _nothing,  # (problem) -> Answers | None, see Listing
     "preview": None,  # () -> {"spaces", "prompt", "answer"}: what listings show of a task that is dear to make
@@ -70,6 +71,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "virtual": None,
     "busy": False,
     # learners and buffers
+    "imitates": None,  # of a buffer: (task) -> what it imitates of its problems, in words, see `Demos`
     "card": EMPTY,  # of a buffer: what is known of the data set that it has loaded
     "recorded": None,  # of a buffer: () -> what it holds, as the columns of a data set
     "parts": EMPTY,  # name -> what each of its optimisers owns

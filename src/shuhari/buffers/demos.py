@@ -13,9 +13,9 @@ from shuhari.batch import Batch
 from shuhari.buffers.fresh import streamed
 from shuhari.data import EMPTY
 from shuhari.pack import pack
-from shuhari.ports import Ctx, Source, Window
+from shuhari.ports import Ctx, Source, Task, Window
 from shuhari.registry import register
-from shuhari.rollouts.demonstrations import draw_problems, for_split, show_solution, solution_of
+from shuhari.rollouts.demonstrations import check_solutions, draw_problems, for_split, show_solution, solution_of
 
 
 @register("buffer", "demos")
@@ -53,6 +53,10 @@ class Demos:
 
     def wanted(self) -> int:
         return 0
+
+    def imitates(self, task: Task) -> str:
+        """What is imitated of a task's problems, in words. ValueError where one lacks it."""
+        return check_solutions(self, self.imitate, task)
 
     def held_out(self, split: str, n: int, ctx: Ctx) -> Iterator[Batch]:
         """Up to n problems of `split`, in one batch."""

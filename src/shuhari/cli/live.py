@@ -49,6 +49,8 @@ class Live:
         """One step's report."""
         if not self.started:
             self._start()
+        if report.get("imitates") and report.get("stage") != self.stage:
+            note(f"stage {report['stage']}: imitates {report['imitates']}")
         for problem in report.get("problems", ()):
             if problem not in self.told and len(self.told) < 20:
                 self.told.add(problem)

@@ -11,6 +11,7 @@ from typing import Any
 
 from shuhari.abilities import lacking
 from shuhari.bounds import hints, wrong
+from shuhari.config.imitation import imitated
 from shuhari.config.overlay import USE, RecipeError, budgets, dotted
 from shuhari.config.settings import Settings, plain
 from shuhari.config.stage import MICRO_BATCH, Checkpointing, Components, Role
@@ -72,6 +73,7 @@ def stage_components(table: Mapping[str, Any] | Components, shared: dict[str, An
         _check_graded(name, learners, collect)
     return Components(
         name=name,
+        imitates=imitated(name, learners, task, alone=name == "main"),
         budget={unit: float(amount) for unit, amount in spend.items()},
         task=task,
         models=_models(made, table.get("models", EMPTY), name),
@@ -263,6 +265,8 @@ def arithmetic(stage: Components) -> str:
             m, e = part.minibatches, part.epochs
             steps = f"{_count(m, 'minibatch', 'es')} x {_count(e, 'epoch')} = {_count(m * e, 'optimiser step')}"
             out.append(f"{part_name} {steps}" if len(parts) > 1 else steps)
+    if stage.imitates:
+        out.append(f"imitates {stage.imitates}")
     out.append("micro-batch = minibatch" if stage.tokens is None else f"micro-batch <= {_short(stage.tokens)} tokens")
     return ", ".join(out)
 

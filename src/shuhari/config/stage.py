@@ -55,7 +55,7 @@ def asked_of(model: Any) -> tuple[str, ...]:
 class Components:
     """One stage. `budget`: what it may spend; `n`, `sampling`: of each request; `tokens`: the largest micro-batch, None
     for no limit; `weights`: reward name -> weight; `evaluation_rollout`: what evaluation uses; `defaults`: dotted key
-    -> value that the recipe left standing."""
+    -> value that the recipe left standing; `imitates`: what it shows as demonstrations, in words."""
 
     name: str
     budget: Mapping[str, float]
@@ -76,6 +76,12 @@ class Components:
     evaluation_rollout: Any = None
     store: Checkpointing = Checkpointing()
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    imitates: str = ""
+
+    @property
+    def told(self) -> dict[str, str]:
+        """What the reports of its steps say beside what is stored."""
+        return {"imitates": self.imitates} if self.imitates else {}
 
     def memories(self) -> dict[str, Any]:
         """place -> component, for what walks over all that remembers or listens."""

@@ -184,10 +184,10 @@ class Run:
             self._evaluate()
         told: Info = {**ability(stage.curriculum, "report")(), **ability(stage.rollout, "report")()}
         evaluated = {f"evaluate/{k}": v for k, v in self.scores.values.items()} if self.scores.step == ctx.step else {}
-        spent = {f"spent/{k}": v for k, v in ctx.ledger.items()}
-        self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **told, **evaluated, **spent}
+        told |= evaluated | {f"spent/{k}": v for k, v in ctx.ledger.items()}
+        self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **told}
         commit_step(self, checkpoint=over or bool(evaluated))
-        return {**self.info, "seconds": self.progress.seconds(), "problems": tuple(ctx.problems)}
+        return {**self.info, "seconds": self.progress.seconds(), **stage.told, "problems": tuple(ctx.problems)}
 
     def _evaluate(self, *, again: bool = True) -> Info:
         evaluation, rollout = self.stage.evaluate, self.stage.evaluation_rollout

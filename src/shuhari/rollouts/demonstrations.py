@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from shuhari.data import Array, Payload, Problem, Request, Status, Step, Trajectory, code, is_tokens, nearest
-from shuhari.ports import Ctx, Source, Window, ability
+from shuhari.ports import Ctx, Source, Task, Window, ability
 from shuhari.rollouts.playing import EnvironmentFailed, Playing
 
 
@@ -81,9 +81,9 @@ def _is(found: Any, value: Any) -> bool:
     return any(bool(np.array_equal(found, v)) for v in (value if isinstance(value, list | tuple) else (value,)))
 
 
-def chosen(walk: Walk, split: str, ctx: Ctx) -> Source:
+def chosen(walk: Walk, split: str, task: Task) -> Source:
     """The problems of a split that a walk takes."""
-    source = ctx.task.problems(split)
+    source = task.problems(split)
     if not walk.where:
         return source
     if split not in walk.chosen:
@@ -98,7 +98,7 @@ PATIENCE = 10_000  # problems in a row that are not wanted, before there are tak
 def for_split(buffer: B, split: str, n: int, ctx: Ctx) -> B:
     """The same buffer over (up to n) problems of another split, from the first: one batch of them. Where
     the buffer stands in its own walk does not move."""
-    size = chosen(buffer, split, ctx).size()
+    size = chosen(buffer, split, ctx.task).size()
     one: dict[str, Any] = {"split": split, "size": n if size is None else min(n, size), "draws": 1, "offset": 0}
     return replace(buffer, **one)  # type: ignore[type-var]
 
@@ -107,7 +107,7 @@ def draw_problems(walk: Walk, kind: str, ctx: Ctx) -> Iterator[tuple[list[Proble
     """(problems, place of the first of them in the walk, a number from which on row ids are this walk's own) of each
     draw. An endless source gives what lies behind `offset`, so other problems than a curriculum, which counts from 0; a
     finite one is walked round and round. ValueError for a split without problems."""
-    source, base = chosen(walk, walk.split, ctx), code(kind, walk.role, walk.split, walk.offset, walk.stream) >> 8
+    source, base = chosen(walk, walk.split, ctx.task), code(kind, walk.role, walk.split, walk.offset, walk.stream) >> 8
     for _ in range(walk.draws):
         at = walk.state["at"]
         walk.state["at"] = at + walk.size
@@ -139,6 +139,24 @@ def solution_of(problem: Problem, imitate: str = "solution") -> Any:
         )
     number = isinstance(problem.answer, int | float) and not isinstance(problem.answer, bool)
     return str(problem.answer) if number else problem.answer
+
+
+def check_solutions(walk: Walk, imitate: str, task: Task) -> str:
+    """What is imitated of the problems of a walk, in words, with the columns of a file. A task that is read from
+    columns is asked for all of its problems, another one for the first that is walked. ValueError for a problem that
+    lacks it."""
+    source, columns = chosen(walk, walk.split, task), ability(task, "columns")
+    n = source.size()
+    fields: dict[str, None] = {}
+    for i in range(n or 0) if columns else (walk.offset if n is None else walk.offset % max(n, 1),):
+        problem = source[i]
+        if problem.solution is None and (problem.answer is None or imitate != "answer"):
+            has = "no demonstration and no answer" if problem.answer is None else "an answer and no demonstration"
+            column = f" (column `{columns['solution']}`)" if columns else ""
+            raise ValueError(f"problem {problem.id!r} of {problem.task} has {has}{column} to imitate")
+        fields["answer" if problem.solution is None else "solution"] = None
+    words = {"solution": "demonstrations", "answer": "answers"}
+    return " and ".join(f"column `{columns[f]}`" if columns else words[f] for f in fields)
 
 
 def show_solution(problem: Problem, solution: Any, ctx: Ctx, role: str, window: Window | None = None) -> Trajectory:

@@ -53,6 +53,11 @@ class File:
         return {"prompt": "What is 6 times 7?", "answer": "42", "name": "file/<path>"}
 
     @property
+    def columns(self) -> Mapping[str, str]:
+        """Field of a problem -> the column that it is read from."""
+        return {"prompt": "prompt", "answer": "answer", "solution": "completion"}
+
+    @property
     def alphabet(self) -> str:
         """The characters of prompts, answers, demonstrations and pairs; where prompts are messages, also those that
         a tokenizer without a template writes around them."""

@@ -1,0 +1,30 @@
+"""What a stage imitates of its task's problems, and whether they have it: found before a run starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from shuhari.abilities import ability
+from shuhari.config.overlay import RecipeError, dotted
+from shuhari.loop.state import walk
+from shuhari.ports import Learner, Task
+
+
+def imitated(stage: str, learners: Mapping[str, Learner], task: Task, *, alone: bool = False) -> str:
+    """What the buffers of a stage show as demonstrations, in words; "" where none of them shows any. RecipeError, with
+    the ways on, where a problem lacks it. `alone`: the recipe has no other stage."""
+    told: dict[str, None] = {}
+    at = "" if alone else f"{dotted(('stage', stage))}."
+    for name, learner in learners.items():
+        place = "buffer" if name == "main" else f"{dotted(('learner', name))}.buffer"
+        for path, buffer in walk(learner.buffer):
+            if (show := ability(buffer, "imitates")) is None:
+                continue
+            where = f"{at}{place}{path and '.' + path.replace('/', '.')}"
+            try:
+                told[show(task)] = None
+            except ValueError as error:
+                ways = [] if alone else [f"leave the stage out: --set {at[:-1]}=false"]
+                ways += [f"imitate answers: --set {where}.imitate=answer"] if "an answer and" in str(error) else []
+                raise RecipeError(where, "; ".join([f"{error}", *ways])) from None
+    return ", ".join(told)
