@@ -29,7 +29,6 @@ FOREIGN = {  # where objects are those of other libraries, or whatever a user ha
     "cli/dry.py": "values of settings",
     "cli/reading.py": "numbers of numpy and torch",
     "cli/training.py": "signals that a system has",
-    "loop/kept.py": "numbers of numpy and torch",
     "loop/sessions.py": "functions of users",
     "loop/study.py": "numbers of numpy and torch",
     "models/spaces.py": "spaces of Gymnasium",

@@ -66,7 +66,7 @@ def _score(group: list[Trajectory], ctx: Context) -> float:
         for step in t.steps:
             for name, weight in ctx.weights.items():
                 value = step.reward.get(name, 0.0)
-                total += float(value.sum() if hasattr(value, "sum") else value) * ctx.at(weight)
+                total += float(np.sum(value)) * ctx.at(weight)
         if not math.isnan(total):
             graded.append(total)
     return sum(graded) / len(graded) if graded else math.nan
