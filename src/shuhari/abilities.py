@@ -25,7 +25,7 @@ def _none(*_: Any, **__: Any) -> tuple[()]:
 OPTIONAL: Mapping[str, Any] = MappingProxyType({
     # any component
     "observe": None,  # (event): hears what the run tells, in commit order
-    "restart": _nothing,  # (ctx): begins again, in a run that is resumed, what it had in the background
+    "restart": _nothing,  # (ctx): in a run that is resumed: begins or tells again what `state` does not hold
     "state": None,  # its memory: a plain tree of tensors and JSON, saved and set again
     "close": _nothing,  # (): lets go of what it holds; of environments, rollouts and rewards
     # curricula and rollouts

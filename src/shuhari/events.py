@@ -27,9 +27,11 @@ class Collected:
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A data set was loaded, whole: the rows that will be learnt from, once, before the first of them is."""
+    """A data set was loaded, whole: the rows that will be learnt from, once a stage, before the first of them is; and
+    `again` as the run is resumed, for what is made of it and kept in no `state`. Who counts it counts it once."""
 
     batch: Batch
+    again: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from shuhari.config.recipe import load
 from shuhari.data import code
 from shuhari.events import Loaded, StageStarted
 from shuhari.join import cat
+from shuhari.loop.run import Run as Loop
 from shuhari.loop.run import loop, open_run, train
 from shuhari.store import Run, codec
 from shuhari.tasks.gridworld import Gridworld
@@ -161,7 +163,10 @@ def test_weights_that_are_none_are_refused() -> None:
     with pytest.raises(ValueError, match="set a temperature"):
         drawn(Offline(Given([below]), by="return"))
     with pytest.raises(ValueError, match="did you mean 'return'"):
-        drawn(Offline(Given(EPISODES), by="retrun"))
+        drawn(buffer := Offline(Given(EPISODES), by="retrun"))
+    with pytest.raises(ValueError, match=r"buffer\.by = 'retrun'"):  # who asks next is told too
+        drawn(buffer)
+    assert not buffer.card
     with pytest.raises(ValueError, match="every weight is 0"):
         drawn(Offline(Given([episode(0, 1, True)]), by="return"))
     with pytest.raises(ValueError, match="name it with `by`"):
@@ -460,3 +465,21 @@ def test_a_run_without_rollouts_learns_and_resumes_bit_by_bit(tmp_path: Any) -> 
     with open_run(recipe, tmp_path / "a") as a, open_run(recipe, tmp_path / "b") as b:
         for x, y in zip(*(r.ctx.models["policy"].module.state_dict().values() for r in (a, b)), strict=True):
             assert torch.equal(x, y)
+
+
+def test_a_resumed_run_is_told_the_data_set_again_and_counts_it_once(tmp_path: Any) -> None:
+    recipe, events = run_of(tmp_path), list[Any]()
+    reports = train(recipe, tmp_path / "run")
+    next(reports), next(reports)
+    reports.close()
+
+    def heard(self: Any, event: Any) -> None:
+        events.append(event)
+        hear(self, event)
+
+    hear, moments = Loop.hear, dict[str, Any]()
+    with patch.object(Loop, "hear", heard), open_run(recipe, tmp_path / "run") as run:
+        moments = {k: v.clone() for k, v in run.ctx.models["policy"].module.state_dict().items() if "count" in k}
+    (event,) = (e for e in events if isinstance(e, Loaded))
+    assert event.again and len(event.batch) == 82  # two episodes of 40 decisions, each with a closing row
+    assert [round(float(x)) for x in moments.values()] == [80]

@@ -45,7 +45,8 @@ class Offline:
 
     Columns: those of the data set; `reward`, by the run's weights; `action`; `logp`, which is unknown (NaN), but for
     the rows of a replay; `version` -1; `last` [N], the row where the episode ends; `return`. As the first batch of a
-    stage is drawn, `Loaded` tells the whole data set, from which normalisers take their statistics. ValueError where
+    stage is drawn, `Loaded` tells the whole data set, from which normalisers take their statistics; a run that is
+    resumed tells it `again`. ValueError where
     the data set is not the task's, or is another one than when the run began.
     """
 
@@ -83,6 +84,11 @@ class Offline:
     def observe(self, event: Event) -> None:
         if isinstance(event, StageStarted):
             self.state["told"] = False  # models that are new in the stage have not heard of it
+
+    def restart(self, ctx: Ctx) -> None:
+        """Tell the data set again, in a run that goes on, to those that keep no memory of it."""
+        if self.state["told"]:
+            ctx.tell(Loaded(Batch(self._loaded("train", ctx)), again=True))
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         whole = self._loaded("train", ctx)
@@ -130,19 +136,20 @@ class Offline:
     def _weights(self, whole: dict[str, Tensor]) -> Array:
         """[n] how likely each row that decides is to be drawn."""
         if self.by not in whole:
-            raise ValueError(f"offline: by = {self.by!r}: the data set has no such column; {nearest(self.by, whole)}")
+            told = f"the data set has no such column; {nearest(self.by, whole)}"
+            raise ValueError(f"offline: buffer.by = {self.by!r}: {told}")
         x = whole[self.by][self._rows].double().reshape(len(self._rows), -1).sum(1).numpy()
         if self.temperature:
             low, high = np.nanmin(x), np.nanmax(x)
             w = np.exp((x - high) / max(high - low, 1e-12) / self.temperature)
         elif np.nanmin(x) < 0:
-            raise ValueError(f"offline: by = {self.by!r}: its smallest value is {np.nanmin(x):g}, and a weight is not "
-                             "negative: set a temperature")  # fmt: skip
+            raise ValueError(f"offline: buffer.by = {self.by!r}: its smallest value is {np.nanmin(x):g}, and a weight "
+                             "is not negative: set a temperature")  # fmt: skip
         else:
             w = x**self.power
         w = np.where(np.isfinite(w), w, 0.0)  # what is unknown is not drawn
         if not w.any():
-            raise ValueError(f"offline: by = {self.by!r}: every weight is 0: nothing can be drawn")
+            raise ValueError(f"offline: buffer.by = {self.by!r}: every weight is 0: nothing can be drawn")
         return w
 
     # ---------------------------------------------------------------- the data set
@@ -160,15 +167,16 @@ class Offline:
                                  f"{max(self.episodes, 1)} to learn from")  # fmt: skip
             kept = order[held:][: self.episodes or n]
             train = columns if len(kept) == n else some_episodes(columns, kept)
-            self._whole = {"train": self._finished(train, ctx)}
-            self._whole["test"] = self._finished(some_episodes(columns, order[:held]), ctx) if held else {}
-            self._rows = self._whole["train"]["mask"].any(1).nonzero().squeeze(1)
-            self.card = {**card_of(self._whole["train"], "reward"), "digest": digest(train)}
-            if self.state["digest"] not in ("", self.card["digest"]):
+            whole = {"train": self._finished(train, ctx)}
+            whole["test"] = self._finished(some_episodes(columns, order[:held]), ctx) if held else {}
+            card = {**card_of(whole["train"], "reward"), "digest": digest(train)}
+            if self.state["digest"] not in ("", card["digest"]):
                 raise ValueError(f"offline: the data set is not the one that the run began with: its digest is "
-                                 f"{self.card['digest']}, and was {self.state['digest']}")  # fmt: skip
+                                 f"{card['digest']}, and was {self.state['digest']}")  # fmt: skip
+            self._rows = whole["train"]["mask"].any(1).nonzero().squeeze(1)
             if self.by:
-                self._weight = self._weights(self._whole["train"])
+                self._weight = self._weights(whole["train"])
+            self.card, self._whole = card, whole  # loaded once all of it is well: else the next who asks is told too
         return self._whole[split]
 
     def _finished(self, columns: dict[str, Tensor], ctx: Ctx) -> dict[str, Tensor]:
