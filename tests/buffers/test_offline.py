@@ -340,6 +340,22 @@ def test_arrays_as_others_publish_them(tmp_path: Any) -> None:
         Stored(str(tmp_path / "f.npz")).read(None, 0)
 
 
+def test_terminals_of_ogbench_mark_where_a_recording_was_cut(tmp_path: Any) -> None:
+    # two recordings of three observations each: the action beside the last observation leads nowhere
+    arrays = {
+        "observations": np.array([[0.0], [1], [2], [10], [11], [12]]),
+        "actions": np.arange(6.0)[:, None],
+        "terminals": np.array([0, 0, 1, 0, 0, 1]),
+    }
+    np.savez(tmp_path / "d.npz", **arrays)
+    c = Stored(str(tmp_path / "d.npz"), layout="ogbench").read(None, 0)
+    assert c["context"][:, 0].tolist() == [0, 1, 2, 10, 11, 12]
+    assert c["mask"][:, 0].tolist() == [True, True, False] * 2 and c["cont"].tolist() == [1.0] * 6
+    assert c["taken"][c["mask"][:, 0], 0].tolist() == [0, 1, 3, 4]
+    with pytest.raises(ValueError, match="layout is 'minari'"):
+        Stored(layout="minari")  # type: ignore[arg-type]
+
+
 @pytest.fixture
 def recorded(tmp_path: Any, monkeypatch: Any) -> Any:
     minari = pytest.importorskip("minari")

@@ -293,6 +293,14 @@ class Named(Lanes):
         return batch.put({"id": torch.arange(first, first + len(batch))}).flat()
 
 
+class Lone(Named):
+    """One lane whose fragment is of one open episode."""
+
+    def __init__(self):
+        super().__init__(1)
+        self.rng = SimpleNamespace(normal=lambda: 0.0, choice=lambda *_, **__: 0)
+
+
 def filled(world=None, T=30, **fields):
     replay, world = Replay(**{"capacity": 200, "size": 64, "by": "td_error", **fields}), world or Named(2)
     replay.observe(Collected(world.fragment(T)))
@@ -343,14 +351,28 @@ def test_new_rows_count_as_the_largest_and_rows_that_are_gone_as_none():
 
 
 def test_nothing_left_to_learn_is_drawn_alike_and_beta_0_corrects_nothing():
-    replay = filled(size=3000)
-    ids = next(replay.draw(by_context()))["id"].unique()
-    told(replay, ids, torch.zeros(len(ids)))
-    (batch,) = replay.draw(by_context(1))
-    assert len(batch["id"].unique()) == len(ids) and bool((batch.weight("rl") == 1).all())
+    for least in (1e-6, 0.0):
+        replay = filled(size=3000, least=least)
+        ids = next(replay.draw(by_context()))["id"].unique()
+        told(replay, ids, torch.zeros(len(ids)))
+        (batch,) = replay.draw(by_context(1))
+        assert len(batch["id"].unique()) == len(ids) and bool((batch.weight("rl") == 1).all())
     told(replay, ids, torch.rand(len(ids)))
     (batch,) = replay.draw(by_context(2, 0.0))
     assert f"weight/{batch.stream}" not in batch
+
+
+def test_rows_without_an_error_are_drawn_now_and_then():
+    """One row of ten has error 1, nine have none: at `least` 0.01 each of these has a share of 0.01 / 1.1."""
+    replay = filled(Lone(), 10, size=20_000, least=0.01)
+    (batch,) = replay.draw(by_context())
+    ids = batch["id"].unique()
+    told(replay, ids, (ids == ids[4]).float())
+    (batch,) = replay.draw(by_context(1))
+    share = torch.tensor([float((batch["id"] == i).float().mean()) for i in ids])
+    expected = torch.full((10,), 0.01 / 1.1)
+    expected[4] = 1.01 / 1.1
+    assert bool(((share - expected).abs() < 5 * (expected * (1 - expected) / 20_000).sqrt()).all())
 
 
 def test_late_news_is_written_where_the_rows_stand_and_survives_a_restore():

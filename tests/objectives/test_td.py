@@ -430,6 +430,27 @@ def test_objectives_look_n_steps_ahead_and_say_how_far_off_they_are():
         SoftTD(n=0)
 
 
+@pytest.mark.parametrize("n", [1, 2, 3, 9])
+def test_every_objective_bootstraps_from_the_row_n_decisions_ahead(n):
+    """Rewards 1, 2, 4, 8 of a chain that is cut, discount 1/2; V'(row i) is 100 i, whatever the action."""
+    batch = chains([[1.0, 2.0, 4.0, 8.0]], [1.0])
+    batch = batch.put({"action": torch.zeros(len(batch), 1), "live/critic/value": torch.zeros(len(batch), 1)})
+    value = lambda rows: 100.0 * rows["context"].float()[:, None]  # noqa: E731
+    worth = lambda rows: SimpleNamespace(value=lambda: value(rows), all=lambda: value(rows)[:, :, None])  # noqa: E731
+    fresh = lambda noise: (torch.zeros(4, 1), torch.zeros(4, 1))  # noqa: E731
+    acts = lambda rows: SimpleNamespace(mode=lambda: torch.zeros(4, 1), rsample=fresh)  # noqa: E731
+    ctx = context(critic=worth, target=worth, policy=acts, target_policy=acts, temperature=scalar(0.2))
+    expected = {
+        1: [1 + 50, 2 + 100, 4 + 150, 8 + 200],
+        2: [1 + 1 + 50, 2 + 2 + 75, 4 + 4 + 100, 8 + 200],
+        3: [1 + 1 + 1 + 37.5, 2 + 2 + 2 + 50, 4 + 4 + 100, 8 + 200],
+        9: [1 + 1 + 1 + 1 + 25, 2 + 2 + 2 + 50, 4 + 4 + 100, 8 + 200],
+    }[n]
+    for objective in (QLearning(0.5, role="critic", n=n), SoftTD(0.5, n=n), SmoothedTD(0.5, n=n)):
+        _, info = objective(batch, ctx)
+        assert info["target"].tolist() == pytest.approx(expected), type(objective).__name__
+
+
 def test_rewards_that_only_the_drawn_rows_have_are_refused():
     batch = chains([[1.0, 2.0]], [0.0])
     seen = batch.put({"reward": batch["reward"] * 2})

@@ -10,13 +10,14 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from shuhari.abilities import ability
+from shuhari.bounds import check
 from shuhari.buffers.recording import RecordedEpisode, card_of, columns_of, joined, some_episodes
 from shuhari.data import Array, Status, code, nearest
 from shuhari.ports import Recording, Task
@@ -140,10 +141,16 @@ class Stored:
     `timeouts` and `next_observations`; others of the same length become columns.
 
     Where an episode of an `.npz` file has no final observation (no `next_observations`), the last transition has none
-    either, and is left out unless the episode ended there. reward: the name of what `rewards` says."""
+    either, and is left out unless the episode ended there. layout: what `terminals` mark in an `.npz` file: `d4rl`
+    that the episode ended by itself, `ogbench` the last observation of a recording, which was cut there (its action
+    is left out; Park et al. 2025, "OGBench"). reward: the name of what `rewards` says."""
 
     path: str = ""
     reward: str = "task"
+    layout: Literal["d4rl", "ogbench"] = "d4rl"
+
+    def __post_init__(self) -> None:
+        check(self)
 
     def read(self, task: Task, seed: int) -> dict[str, Tensor]:
         path = Path(self.path).expanduser()
@@ -157,6 +164,9 @@ class Stored:
         for name in ("observations", "actions", "terminals"):
             if name not in arrays:
                 raise ValueError(f"{self.path}: no array {name!r}; {nearest(name, arrays)}")
+        if self.layout == "ogbench":
+            arrays["timeouts"] = arrays["terminals"]
+            arrays["terminals"] = np.zeros_like(arrays["terminals"])
         return columns_of(_episodes(arrays, self.reward))
 
 

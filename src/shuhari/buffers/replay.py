@@ -45,10 +45,11 @@ class Replay:
     every draw.
 
     by: a column that says how much there is to learn from a row; a row is drawn with a probability in proportion to its
-    size to the `power`, and weighs (n p)^-`beta`, divided by the largest such weight of the draw (Schaul et al. 2016,
-    "Prioritized Experience Replay", section 3.4; a schedule may take `beta` to 1). It is news by row: what a loss
-    stamps (`td_error` of temporal differences), what is amended, or a column that is collected. A row of which it is
-    not known yet counts as the largest that is. "": uniformly.
+    size plus `least`, without which a row of error 0 is never drawn again, to the `power`, and weighs (n p)^-`beta`,
+    divided by the largest such weight of the draw (Schaul et al. 2016, "Prioritized Experience Replay", sections 3.3
+    and 3.4; a schedule may take `beta` to 1). It is news by row: what a loss stamps (`td_error` of temporal
+    differences), what is amended, or a column that is collected. A row of which it is not known yet counts as the
+    largest that is. "": uniformly.
 
     capacity: rows kept; a closing row takes one too. name: draws hang on it, so two replays of a run have two. Raises
     TypeError for text, ValueError for more rows at once than the ring holds.
@@ -62,6 +63,7 @@ class Replay:
     warmup: Count = 0
     by: str = ""
     power: AtLeast0 = 1.0
+    least: AtLeast0 = 1e-6
     beta: Number = 1.0
     stream: str = "rl"
     name: str = "replay"
@@ -261,11 +263,12 @@ class Replay:
         return batch.put({f"weight/{self.stream}": batch.weight(self.stream) * weight[:, None]})
 
     def _priority(self, ring: Ring) -> Array:
-        """[size] the size of the column in each row, of several numbers the sum; the largest where it is unknown."""
+        """[size] the size of the column in each row plus `least`, of several numbers the sum; the largest where it is
+        unknown."""
         if self.by not in ring.columns:
             return np.ones(ring.size)
         x = np.abs(ring.arrays[self.by][: ring.size].astype(np.float64).reshape(ring.size, -1))
-        x = np.where(np.isnan(x).all(1), np.nan, np.nansum(x, 1))
+        x = np.where(np.isnan(x).all(1), np.nan, np.nansum(x, 1) + self.least)
         known = x[self._eligible[: ring.size] & ~np.isnan(x)]
         return np.where(np.isnan(x), known.max() if len(known) else 1.0, x)
 

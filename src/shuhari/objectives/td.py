@@ -144,7 +144,7 @@ class SmoothedTD:
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         value = members(batch[self.needs[0]])
         with torch.no_grad():
-            ahead, width = batch.successors(), ctx.at(self.clip)
+            ahead, width = batch.successors(self.n), ctx.at(self.clip)
             action = _model(ctx, self.policy)(ahead).mode()
             smooth = ctx.at(self.noise) * ctx.noise(batch, "next").normal(0, action.shape[1])
             action = (action + smooth.clamp(-width, width)).clamp(-1, 1)
