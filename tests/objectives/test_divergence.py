@@ -237,11 +237,49 @@ def test_a_tempered_reference_is_between_itself_and_uniform():
 @pytest.mark.parametrize(
     "wrong",
     [{"form": "k1", "rows": "to"}, {"form": "exact", "to": "behaviour"}, {"to": "behaviour", "temper": "x"},
-     {"form": "exact", "temper": "x"}, {"form": "alpha", "alpha": 1.0}, {"rows": "both"}],
+     {"form": "exact", "temper": "x"}, {"temper": "x", "score": "entropy"}, {"form": "alpha", "alpha": 1.0},
+     {"rows": "both"}],
 )  # fmt: skip
 def test_what_does_not_go_together_is_told(wrong):
     with pytest.raises(ValueError, match="divergence: "):
         Divergence(**wrong)
+
+
+FS = {
+    ("forward", 0.5): (lambda u: u - 1 - u.log()),
+    ("js", 0.5): (lambda u: u * u.log() - (u + 1) * ((u + 1) / 2).log()),
+    ("alpha", 0.9): (lambda u: (u**0.1 - 0.1 * u - 0.9) / (0.9 * -0.1)),
+    ("alpha", 1.5): (lambda u: (u**-0.5 + 0.5 * u - 1.5) / (1.5 * 0.5)),
+    ("alpha", -1.0): (lambda u: (u**2 - 2 * u + 1) / 2),
+}
+
+
+@pytest.mark.parametrize("kind", FS)
+def test_f_divergences_keep_their_gradient_where_the_policy_has_lost_the_decision(kind):
+    """On samples of the reference the gradient in log u is u f'(u), on own samples f'(u); by autograd of the formula in
+    double precision."""
+    form, alpha = kind
+    d = torch.tensor([-38.0, -25.0, -5.0, -0.5, 0.7, 3.0], dtype=torch.float64, requires_grad=True)
+    (expected,) = torch.autograd.grad(FS[kind](d.exp()).sum(), d)
+    u = d.detach().exp()
+    batch = lambda rows: Batch(  # noqa: E731
+        {"mask": torch.ones(6, 1, dtype=torch.bool), "logp": torch.zeros(6, 1), LIVE.key: d[:, None],
+         REF.key: torch.zeros(6, 1, dtype=torch.float64)})  # fmt: skip
+    for rows, slope in (("to", expected), ("role", expected / u)):
+        loss, _ = Divergence(form, rows=rows, alpha=alpha)(batch(rows), CTX)
+        (found,) = torch.autograd.grad(loss.sum(), d)
+        keep = ((-alpha * d < 20) & ((1 - alpha) * d < 20)) if form == "alpha" else (d > -20) | (rows == "to")
+        keep = keep | torch.tensor(form == "js")
+        torch.testing.assert_close(found[keep], slope[keep], rtol=1e-6, atol=0)
+        assert bool((found.sign() == d.detach().sign()).all())  # towards the reference, also past the bound
+
+
+@pytest.mark.parametrize("kind", FS)
+def test_f_divergences_never_overflow_and_always_lead_back(kind):
+    d = torch.tensor([-900.0, -50.0, 50.0, 900.0], requires_grad=True)
+    f = generator(kind[0], d, kind[1])
+    (g,) = torch.autograd.grad(f.sum(), d)
+    assert bool(f.isfinite().all()) and bool(g.isfinite().all()) and g[1] <= 0 <= g[2]
 
 
 def test_unknown_behaviour_is_no_reference():

@@ -38,7 +38,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import log
+from math import exp, log
 from typing import Any, Literal
 
 import torch
@@ -57,7 +57,7 @@ GENERATORS = ("forward", "js", "alpha")
 FORMS = ("exact", *SAMPLED, *GENERATORS)
 ROWS = ("role", "to")
 GRADIENTS = ("auto", "own", "kl")
-LIMIT = 20.0  # of -d before exp in k3; of |log u| before exp
+LIMIT = 20.0  # of what goes through exp: in k3 -d stops there; f(u) goes on straight, f'(u) and 1 / u stay as they are
 RESTRICTED = -1e29  # a logit below is of what could not be taken, at any temper
 
 
@@ -75,12 +75,30 @@ def estimate(form: str, new: Tensor, reference: Tensor) -> Tensor:
 
 def generator(form: str, d: Tensor, alpha: float = 0.5) -> Tensor:
     """f(u) of an f-divergence `form`, d = log u of any shape; `alpha` is that of the alpha-divergence."""
-    d = d.clamp(-LIMIT, LIMIT)
     if form == "forward":
-        return torch.expm1(d) - d
+        return torch.expm1(d.clamp(max=LIMIT)) + _beyond(d) - d
     if form == "js":
-        return d.exp() * d - (d.exp() + 1) * (F.softplus(d) - log(2))
-    return (((1 - alpha) * d).exp() - (1 - alpha) * d.exp() - alpha) / (alpha * (alpha - 1))
+        return _exp(d) * (F.logsigmoid(d) + log(2)) - (F.softplus(d) - log(2))
+    return (_exp((1 - alpha) * d) - (1 - alpha) * _exp(d) - alpha) / (alpha * (alpha - 1))
+
+
+def slope(form: str, d: Tensor, alpha: float = 0.5) -> Tensor:
+    """f'(u) of an f-divergence `form`, d = log u of any shape."""
+    if form == "forward":
+        return -torch.expm1((-d).clamp(max=LIMIT))
+    if form == "js":
+        return F.logsigmoid(d) + log(2)
+    return -torch.expm1((-alpha * d).clamp(max=LIMIT)) / alpha
+
+
+def _exp(x: Tensor) -> Tensor:
+    """exp(x), above LIMIT its tangent there, so that nothing overflows and no gradient is lost or turns its sign."""
+    return x.clamp(max=LIMIT).exp() + _beyond(x)
+
+
+def _beyond(x: Tensor) -> Tensor:
+    """By how much that tangent rises above exp(LIMIT)."""
+    return (x - LIMIT).clamp(min=0) * exp(LIMIT)
 
 
 @dataclass(frozen=True)
@@ -138,6 +156,8 @@ class Divergence:
             raise ValueError("divergence: form = 'exact' compares two models: expected `to` a role, and no `temper`")
         if self.to == "behaviour" and self.temper:
             raise ValueError("divergence: temper needs the whole reference: expected `to` a role, not 'behaviour'")
+        if self.temper and self.score != "log_prob":
+            raise ValueError(f"divergence: score is {self.score!r}: with temper the reference's is log_prob")
         if self.alpha in (0.0, 1.0):
             raise ValueError(f"divergence: alpha is {self.alpha}: expected another number (1 is form = 'forward')")
 
@@ -173,9 +193,7 @@ class Divergence:
         f = generator(self.form, d, self.alpha)
         if self.rows == "to":
             return f, {"kl": f.detach()}
-        u = d.clamp(-LIMIT, LIMIT).exp()
-        value = f / u
+        value = f / d.clamp(-LIMIT, LIMIT).exp()
         if self.gradient != "own":
-            own = f / u.detach()  # whose gradient is f'(u) grad log pi
-            value = value.detach() + own - own.detach()
+            value = value.detach() + slope(self.form, d, self.alpha).detach() * (d - d.detach())
         return value, {"kl": value.detach()}
