@@ -18,6 +18,7 @@ from shuhari.claims.result import hashes, quantities_of, result_of, stale
 from shuhari.claims.runs import make, plan_runs
 from shuhari.claims.sources import older
 from shuhari.config import library
+from shuhari.objectives.clip import Clip
 from shuhari.store.directory import Run
 
 RECIPE = """extends = "baselines/bandit"
@@ -91,11 +92,12 @@ def test_what_is_the_same_stands_and_its_runs_are_found_again(measured: Measured
             arm["runs"][i] = f"old-{name}"
     assert older(old["hashes"]) and stale(claim, old) == "module 'shuhari.tasks.bandit' has changed"
     (found,) = prove([(claim, old)], root)
-    assert isinstance(found, Proof) and found.stands and dict(found.steps) == {"method": 10, "baseline": 5}
-    assert found.points == (2 + 10) + (2 + 5)
+    assert isinstance(found, Proof) and found.stands and dict(found.steps) == {"method": 20, "baseline": 10}
+    assert found.points == (4 + 20) + (3 + 10) and found.whole == ("method",) and found.compared == "columns"
     new = settle(claim, {**old, "stale": "once"}, found)
     assert stale(claim, new) == "" and not older(new["hashes"]) and "stale" not in new
-    assert new["proved"]["from"] == "before" and new["proved"]["steps"] == {"method": 10, "baseline": 5}
+    assert new["proved"]["from"] == "before" and new["proved"]["steps"] == {"method": 20, "baseline": 10}
+    assert new["proved"]["compared"] == "columns" and new["proved"]["whole"] == ["method"]
     assert {k: v for k, v in new.items() if k not in ("hashes", "proved")} == {
         k: v for k, v in old.items() if k != "hashes"
     }
@@ -106,17 +108,60 @@ def test_what_is_the_same_stands_and_its_runs_are_found_again(measured: Measured
     ]
 
 
-def test_the_whole_seed(measured: Measured) -> None:
+def test_how_far_each_arm_is_made_again(measured: Measured) -> None:
     claim, result, root = measured
-    (found,) = prove([(claim, result)], root, whole=True)
-    assert isinstance(found, Proof) and found.stands and dict(found.steps) == {"method": 20, "baseline": 20}
-    late = deepcopy(result)
-    late["arms"]["method"]["curves"]["evaluate/greedy"][0]["y"][-1] = 0.123
-    assert [p.stands for p in prove([(claim, late)], root) if isinstance(p, Proof)] == [True]  # the part is the same
-    (found,) = prove([(claim, late)], root, whole=True)
-    assert found == Proof(False, f"arm 'method', seed 0: evaluate/greedy at 20 was 0.123, and is "
-                          f"{result['arms']['method']['curves']['evaluate/greedy'][0]['y'][-1]} at 20",
-                          {"method": 20, "baseline": 20}, 4 + 20 + 5 + 20)  # fmt: skip
+    steps = {"quick": (10, 10), "spot": (20, 10), "whole": (20, 20)}  # the baseline's first two scores are equal
+    for depth, (method, baseline) in steps.items():
+        (found,) = prove([(claim, result)], root, depth=depth)
+        assert isinstance(found, Proof) and found.stands
+        assert dict(found.steps) == {"method": method, "baseline": baseline}
+    for arm, stands in {"method": (True, False, False), "baseline": (True, True, False)}.items():
+        late = deepcopy(result)
+        late["arms"][arm]["curves"]["evaluate/greedy"][0]["y"][-1] = 0.123
+        proofs = [prove([(claim, late)], root, depth=depth)[0] for depth in steps]
+        assert [p.stands for p in proofs if isinstance(p, Proof)] == list(stands)
+        assert isinstance(proofs[-1], Proof) and proofs[-1] == Proof(
+            False,
+            f"arm {arm!r}, seed 0: evaluate/greedy at 20 was 0.123, and is "
+            f"{result['arms'][arm]['curves']['evaluate/greedy'][0]['y'][-1]} at 20",
+            {"method": 20, "baseline": 20},
+            4 + 20 + 5 + 20,
+            "columns",
+            ("method", "baseline"),
+        )
+    with pytest.raises(ValueError, match=r"depth is 'hole'.*whole"):
+        prove([], root, depth="hole")
+
+
+def test_code_that_changes_what_happens_late_is_seen(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim, result, root = measured
+    plain = Clip.__call__
+
+    def changed(self: Clip, batch: Any, ctx: Any) -> Any:
+        loss, info = plain(self, batch, ctx)
+        return (-loss if ctx.step > 14 else loss), info
+
+    monkeypatch.setattr(Clip, "__call__", changed)
+    monkeypatch.setattr(proof, "FILE", "late.json")  # other replays than those that are there
+    (found,) = prove([(claim, result)], root)
+    assert isinstance(found, Proof) and found.stands is False and found.why.startswith("arm 'method', seed 0: ")
+
+
+def test_points_that_stay_where_they_were_are_no_evidence() -> None:
+    curves = [0.0, 0.0, 0.0, 0.4, 0.7], [0.1, 0.2, 0.2], [0.0] * 4, [0.5], []
+    assert [proof._enough(y) for y in curves] == [4, 2, 4, 1, 0]
+    then = {"x": [0.0, 100.0, 200.0, 300.0], "y": [0.0, 0.0, 0.41, 0.77]}
+    now = {name: values[:2] for name, values in then.items()}
+    assert proof._apart("evaluate/greedy", then, now, whole=False) == "evaluate/greedy has 2 points now, of 4 then"
+    assert proof._apart("evaluate/greedy", then, {n: v[:3] for n, v in then.items()}, whole=False) == ""
+
+
+def test_without_the_runs_only_points_are_compared(measured: Measured) -> None:
+    claim, result, root = measured
+    lost = deepcopy(result)
+    lost["arms"]["baseline"]["runs"] = ["gone", "gone"]
+    (found,) = prove([(claim, lost)], root)
+    assert isinstance(found, Proof) and found.stands and found.compared == "points"
 
 
 def test_what_is_not_the_same_says_so_unless_it_was_measured_elsewhere(measured: Measured) -> None:
@@ -145,7 +190,9 @@ def test_runs_that_are_there_are_compared_number_by_number(measured: Measured) -
     assert proof._unlike({**columns, "reward/mean": [first, 7.5, *rest[1:]]}, there).startswith(
         f"reward/mean at step 2 was {rest[0]}, and is 7.5"
     )
-    assert proof._unlike(columns, root / "gone") == ""
+    assert proof._unlike(columns, root / "gone") is None
+    longer = {k: [*Run(there).metrics()[k], 99] for k in columns}
+    assert proof._unlike(longer, there) is None
 
 
 def test_what_fails_is_no_proof(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,7 +201,7 @@ def test_what_fails_is_no_proof(measured: Measured, monkeypatch: pytest.MonkeyPa
     def full(*_: Any, **__: Any) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(proof, "POINTS", 3)  # other replays than those that are there
+    monkeypatch.setattr(proof, "FILE", "full.json")  # other replays than those that are there
     monkeypatch.setattr("shuhari.loop.study.train", full)
     (found,) = prove([(claim, result)], root)
     assert isinstance(found, ClaimError) and "own method seed 0: OSError: the disk is full" in str(found)

@@ -1,9 +1,9 @@
 """Prove that a result stands though code has changed: replay a part of every arm and compare it bit for bit.
 
-Of one seed: what an arm starts from anew, then the arm until each of its curves has a second point (or to its end).
-Each point must be the stored one, to the last digit that is kept, and each reported number that of the run itself,
-where that is still there. Simulations are computed again for all seeds. What depends on the clock cannot be proved:
-there the modules must be unchanged.
+Of one seed: what an arm starts from anew, then the arm until each of its curves has two points that differ, and one arm
+to its end (by default the method's). Each point must be the stored one, to the last digit that is kept, and each
+reported number that of the run itself, where that is still there. Simulations are computed again for all seeds.
+What depends on the clock cannot be proved: there the modules must be unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from shuhari.claims.pool import ClaimError, Progress, Work, changed, drive
 from shuhari.claims.result import find_restated, hashes, points, quantities_of, round_to, values
 from shuhari.claims.runs import PACKAGES, Job, Made, evidence, named, own, plan_runs
 from shuhari.claims.sources import changed as changed_modules
-from shuhari.data import EMPTY
+from shuhari.data import EMPTY, nearest
 from shuhari.loop.machine import processor, versions
 from shuhari.store.directory import Run
 from shuhari.store.files import StoreError, replace_file
@@ -31,18 +31,23 @@ from shuhari.tools.doctor import usable_cores
 
 FILE = "replay.json"  # in the folder of a replay: what it reported
 POINTS = 2  # of each curve, at least, its start among them
+DEPTHS = ("quick", "spot", "whole")  # which arms are made again to their end: none, one, all
 CLOCK = ("wall", "seconds", "speed/", "engine/seconds")  # what no two runs report alike
 
 
 @dataclass(frozen=True)
 class Proof:
     """The outcome: whether the result `stands` (None: cannot be decided here), and `why` not; arm -> `steps` that
-    were made again, and how many `points` were compared."""
+    were made again, and how many `points` were compared; `whole`: the arms that were made again to their end.
+    compared: "columns" where each number that a replay reported was compared with its run's, "points" where only the
+    curves were, as some run is gone."""
 
     stands: bool | None
     why: str = ""
     steps: Mapping[str, int] = EMPTY
     points: int = 0
+    compared: str = "points"
+    whole: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,21 +115,25 @@ def prove(
     claims: Sequence[tuple[Claim, Mapping[str, Any]]],
     root: Path,
     *,
-    whole: bool = False,
+    depth: str = "spot",
     workers: int = 0,
     tell: Callable[[Progress], None] = lambda _: None,
 ) -> list[Proof | ClaimError]:
-    """For each claim and its result whether it stands, proved by runs under `root`. whole: one seed of every arm to its
-    end. Runs that results name and that are still there are found again by the claims that stand. In the place of a
-    proof the error, where something could not be run."""
-    replays = [_replays(claim, result, root.resolve(), whole) for claim, result in claims]
+    """For each claim and its result whether it stands, proved by runs under `root`. depth: of one seed, "spot" makes
+    the first arm that can be replayed to its end, the method's where it can; "whole" all arms; "quick" none. Runs that
+    results name and that are still there are found again by the claims that stand. In the place of a proof the error,
+    where something could not be run."""
+    if depth not in DEPTHS:
+        raise ValueError(f"depth is {depth!r}: {nearest(depth, DEPTHS)}")
+    replays = [_replays(claim, result, root.resolve(), depth) for claim, result in claims]
     jobs: dict[Path, Work] = {}
     for replay in [r for each in replays for r in each.values() if not isinstance(r, str)]:
         if replay.after is not None:
             jobs.setdefault(replay.after.path, replay.after)
         jobs.setdefault(replay.path, replay)
     with suppress(ClaimError):  # told of by claim, below
-        drive(sorted(jobs.values(), key=lambda j: j.after is not None), workers or usable_cores(), tell, patient=True)
+        order = sorted(jobs.values(), key=lambda j: (j.after is not None, isinstance(j, Replay) and bool(j.wanted)))
+        drive(order, workers or usable_cores(), tell, patient=True)
     out: list[Proof | ClaimError] = []
     for (claim, result), each in zip(claims, replays, strict=True):
         if lost := [r for r in each.values() if isinstance(r, Replay) and not r.done]:
@@ -143,7 +152,7 @@ def _error(replay: Replay) -> str:
     return f"{told[0]} ({replay.path})" if told else "it was stopped, or its source changed: give the command again"
 
 
-def _replays(claim: Claim, result: Mapping[str, Any], root: Path, whole: bool) -> dict[str, Replay | str]:
+def _replays(claim: Claim, result: Mapping[str, Any], root: Path, depth: str) -> dict[str, Replay | str]:
     """arm -> its replay, or why there is none."""
     if find_restated(claim, result) or any(q.alone for q in quantities_of(claim)):
         return {}
@@ -158,11 +167,19 @@ def _replays(claim: Claim, result: Mapping[str, Any], root: Path, whole: bool) -
         else:
             i, job = result["seeds"].index(seeds[0]), there[name, seeds[0]]
             starts = {m: m.startswith("evaluate/") and c[i]["x"][:1] == [0.0] for m, c in curves.items()}
-            times = {m: min(len(c[i]["x"]), POINTS) - starts[m] for m, c in curves.items()}
-            wanted = {} if whole else times
+            times = {m: _enough(c[i]["y"]) - starts[m] for m, c in curves.items()}
+            first = not any(isinstance(r, Replay) for r in out.values())
+            wanted = {} if depth == "whole" or (depth == "spot" and first) else times
             mark = named(job.path.name, *(f"{m} {n}" for m, n in sorted(wanted.items())))
             out[name] = Replay(claim.name, job, root / "replays" / f"{mark}-s{job.seed}", wanted)
     return out
+
+
+def _enough(y: Sequence[float | None]) -> int:
+    """How many points of a curve are compared: at least POINTS, up to the first that differs from the one before, for
+    what stays where it was (two scores of 0) says nothing of the code. All where none differs."""
+    change = next((i + 1 for i in range(1, len(y)) if y[i] != y[i - 1]), len(y))
+    return min(max(change, POINTS), len(y))
 
 
 def _by_clock(recipe: Any) -> bool:
@@ -181,7 +198,7 @@ def _judged(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Repla
         if why := changed_modules(result["hashes"]["modules"], {**now["shared"], **now["modules"]}):
             return Proof(False, f"{why}, and nothing but measuring can tell what of it: {clock[0]}")
         return Proof(None, f"{clock[0]}: bits prove nothing here")
-    steps, why = dict[str, int](), _simulated(claim, result)
+    steps, why, gone = dict[str, int](), _simulated(claim, result), False
     compared = len(claim.seeds) * sum(not q.trains for q in quantities_of(claim))
     for name, replay in replays.items():
         assert isinstance(replay, Replay)
@@ -193,17 +210,20 @@ def _judged(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Repla
             there = points(run, metric)
             compared += len(there["x"])
             why = why or _apart(metric, curves[i], there, whole=not replay.wanted)
-        if runs := result["arms"][name].get("runs"):
-            why = why or _unlike(told["columns"], root / runs[i])
+        runs = result["arms"][name].get("runs")
+        unlike = _unlike(told["columns"], root / runs[i]) if runs else None
+        gone, why = gone or unlike is None, why or unlike or ""
         if why and not why.startswith("arm "):
             why = f"arm {name!r}, seed {replay.job.seed}: {why}"
+    at_end = tuple(name for name, r in replays.items() if isinstance(r, Replay) and not r.wanted)
+    how = "columns" if steps and not gone else "points"
     if not why:
-        return Proof(True, "", steps, compared)
+        return Proof(True, "", steps, compared, how, at_end)
     then, here = result["versions"], versions()
     other = [f"{p} {then[p]} there, {here.get(p)} here" for p in PACKAGES if p in then and then[p] != here.get(p)]
     if other:
-        return Proof(None, f"{why}; but it was measured elsewhere ({', '.join(other)})", steps, compared)
-    return Proof(False, why, steps, compared)
+        return Proof(None, f"{why}; but it was measured elsewhere ({', '.join(other)})", steps, compared, how, at_end)
+    return Proof(False, why, steps, compared, how, at_end)
 
 
 def _simulated(claim: Claim, result: Mapping[str, Any]) -> str:
@@ -220,7 +240,7 @@ def _simulated(claim: Claim, result: Mapping[str, Any]) -> str:
 
 def _apart(metric: str, then: Mapping[str, Any], now: Mapping[str, Any], *, whole: bool) -> str:
     """Where a replayed curve differs from the stored one; "" where it does not, and has as many points as it should."""
-    n = len(then["x"]) if whole else min(POINTS, len(then["x"]))
+    n = len(then["x"]) if whole else _enough(then["y"])
     if len(now["x"]) < n or len(now["x"]) > len(then["x"]):
         return f"{metric} has {len(now['x'])} points now, of {len(then['x'])} then"
     for x, y, x_now, y_now in zip(then["x"], then["y"], now["x"], now["y"], strict=False):
@@ -229,17 +249,18 @@ def _apart(metric: str, then: Mapping[str, Any], now: Mapping[str, Any], *, whol
     return ""
 
 
-def _unlike(columns: Mapping[str, Sequence[Any]], path: Path) -> str:
-    """The first number of a replay that differs from the run at `path`, if that still exists."""
+def _unlike(columns: Mapping[str, Sequence[Any]], path: Path) -> str | None:
+    """The first number of a replay that differs from the run at `path`, "" where none does; None where the run is gone,
+    or ends before the replay does."""
     try:
         there = Run(path).metrics()
     except StoreError:
-        return ""
+        return None
     for i, step in enumerate(columns["step"][: len(there["step"])]):
         for name in columns:
             if name in there and not name.startswith(CLOCK) and repr(there[name][i]) != repr(columns[name][i]):
                 return f"{name} at step {step} was {there[name][i]}, and is {columns[name][i]}"
-    return ""
+    return "" if len(columns["step"]) <= len(there["step"]) else None
 
 
 def _link_runs(claim: Claim, result: Mapping[str, Any], root: Path) -> None:
@@ -267,5 +288,5 @@ def settle(claim: Claim, result: Mapping[str, Any], proof: Proof) -> dict[str, A
     shared = {name: d for name, d in used.items() if name not in mine}
     new = {**then, "modules": mine, "shared": shared, "core": now["core"]}
     told = {"from": then["core"], "to": now["core"], "date": date.today().isoformat(), "steps": dict(proof.steps)}
-    told |= {"points": proof.points, "processor": processor()}
+    told |= {"points": proof.points, "compared": proof.compared, "whole": list(proof.whole), "processor": processor()}
     return {**rest, "hashes": new, "proved": told}

@@ -32,6 +32,7 @@ def claim(
     dry: Annotated[bool, typer.Option("--dry-run", help="Show arms, budget and checks; run nothing.")] = False,
     prove: Annotated[bool, typer.Option("--prove", help="Try whether results that are out of date stand.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="With --prove: one seed of every arm to its end.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="With --prove: of no arm to its end.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Processes (0: one a core).")] = 0,
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
     runs: Annotated[Path, typer.Option(help="Where runs are made; what is there is used again.")] = Path("runs/claims"),
@@ -59,8 +60,11 @@ def claim(
     if prove:
         from shuhari.cli.proving import prove as proving
 
+        if whole and quick:
+            raise typer.BadParameter("--whole and --quick are opposites: give one")
+        depth = "whole" if whole else "quick" if quick else "spot"
         with _ended_by_sigterm():
-            stand = proving(named, out, runs, whole=whole, workers=workers, json=json, telling=_told)
+            stand = proving(named, out, runs, depth=depth, workers=workers, json=json, telling=_told)
         raise typer.Exit(0 if stand else 1)
     if show:
         _kept(named, out, json)

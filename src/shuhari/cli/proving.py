@@ -13,7 +13,7 @@ Telling = Callable[[str], AbstractContextManager[Callable[[Any], None]]]
 
 
 def prove(
-    named: Sequence[str], out: Path, runs: Path, *, whole: bool, workers: int, json: bool, telling: Telling
+    named: Sequence[str], out: Path, runs: Path, *, depth: str, workers: int, json: bool, telling: Telling
 ) -> bool:
     """Prove the results of recipes under `out`, and write the outcome. Returns whether all stand."""
     from shuhari.claims.claim import read
@@ -31,7 +31,7 @@ def prove(
         found.append((claim, result))
     runs.mkdir(parents=True, exist_ok=True)
     with telling("proof") as each:
-        proofs = prove(found, runs, whole=whole, workers=workers, tell=each)
+        proofs = prove(found, runs, depth=depth, workers=workers, tell=each)
     told, stand = {}, len(found) == len(named)
     for (claim, result), proof in zip(found, proofs, strict=True):
         words = _words(proof)
@@ -56,4 +56,5 @@ def _words(proof: Any) -> str:
     if not proof.stands:
         return f"stale: {proof.why}"
     steps = ", ".join(f"{arm} {n}" for arm, n in proof.steps.items())
-    return f"stands: {proof.points} numbers are the same{f' (steps: {steps})' if steps else ''}"
+    whole = f"; to its end: {', '.join(proof.whole)}" if proof.whole else ""
+    return f"stands: {proof.points} numbers are the same{f' (steps: {steps}{whole})' if steps else ''}"
