@@ -226,6 +226,22 @@ def test_the_reward_is_the_runs_and_a_name_that_is_missing_is_told() -> None:
         next(Offline(Given(two)).draw(Context(weights={"tsk": 1.0})))
 
 
+def test_weights_of_rewards_follow_their_schedules_and_a_resume_goes_on_with_them() -> None:
+    def draw(buffer: Offline, step: int) -> Batch:
+        return next(buffer.draw(Context(step, weights={"task": 1.0 + step})))
+
+    whole, part = (Offline(Given(EPISODES), size=6, by="return") for _ in range(2))
+    first, later = draw(whole, 0), draw(whole, 4)
+    for batch, weight in ((first, 1.0), (later, 5.0)):
+        assert torch.equal(batch["reward"], weight * batch["reward/task"])
+    assert later.whole["return"].unique().tolist() == pytest.approx([5 * 0.3, 5 * 1.0, 5 * 4.1])
+    part.state.update(whole.state)
+    resumed = draw(part, 4)
+    assert resumed.names() == later.names() and all(
+        torch.equal(resumed[n].nan_to_num(), later[n].nan_to_num()) for n in later.names()
+    )
+
+
 def test_data_of_another_task_is_refused() -> None:
     from gymnasium import spaces
 

@@ -43,11 +43,11 @@ class Offline:
     part of a larger one. test: the share of episodes that is held out, for evaluation alone. role: whose decisions the
     actions are, as it would have made them. name: draws hang on it.
 
-    Columns: those of the data set; `reward`, by the run's weights; `action`; `logp`, which is unknown (NaN), but for
-    the rows of a replay; `version` -1; `last` [N], the row where the episode ends; `return`. As the first batch of a
-    stage is drawn, `Loaded` tells the whole data set, from which normalisers take their statistics; a run that is
-    resumed tells it `again`. ValueError where
-    the data set is not the task's, or is another one than when the run began.
+    Columns: those of the data set; `reward`, by the run's weights at the step; `action`; `logp`, which is unknown
+    (NaN), but for the rows of a replay; `version` -1; `last` [N], the row where the episode ends; `return`. As the
+    first batch of a stage is drawn, `Loaded` tells the whole data set, from which normalisers take their statistics; a
+    run that is resumed tells it `again`. ValueError where the data set is not the task's, or is another one than when
+    the run began.
     """
 
     data: Recording
@@ -76,6 +76,7 @@ class Offline:
             raise ValueError("offline: power and temperature weigh a column: name it with `by`")
         self.card: dict[str, Any] = {}  # of what is learnt from, once it is loaded
         self._whole: dict[str, dict[str, Tensor]] = {}  # split -> columns
+        self._priced: tuple[tuple[str, float], ...] = ()  # by which weights the rewards were worked out
         self._walk: tuple[int, Tensor] | None = None  # the order of this epoch, and its seed
 
     def wanted(self) -> int:
@@ -155,7 +156,8 @@ class Offline:
     # ---------------------------------------------------------------- the data set
 
     def _loaded(self, split: str, ctx: Ctx) -> dict[str, Tensor]:
-        """The columns of a split (empty where nothing is held out), read once."""
+        """The columns of a split (empty where nothing is held out), read once; the reward is worked out again where its
+        weights have changed."""
         if not self._whole:
             columns = dict(self.data.read(ctx.task, self.seed))
             check_columns(columns, ctx.task.spaces(), "offline")
@@ -177,6 +179,12 @@ class Offline:
             if self.by:
                 self._weight = self._weights(whole["train"])
             self.card, self._whole = card, whole  # loaded once all of it is well: else the next who asks is told too
+            self._priced = _prices(ctx)
+        elif self._priced != (now := _prices(ctx)):  # a schedule has gone on
+            self._whole = {k: self._paid(x, ctx) if x else x for k, x in self._whole.items()}
+            if self.by:
+                self._weight = self._weights(self._whole["train"])
+            self._priced = now
         return self._whole[split]
 
     def _finished(self, columns: dict[str, Tensor], ctx: Ctx) -> dict[str, Tensor]:
@@ -184,17 +192,26 @@ class Offline:
         out, mask = dict(columns), columns["mask"]
         if "taken" in out:
             out |= decisions(role_model(ctx.models, self.role), out.pop("taken"))
-        out["reward"] = torch.zeros(mask.shape)
-        for name, weight in ctx.weights.items():
-            if f"reward/{name}" not in out:
-                known = [n.removeprefix("reward/") for n in out if n.startswith("reward/")]
-                raise ValueError(f"offline: [reward.weights] names {name!r}, which the data set has not; "
-                                 f"{nearest(name, known)}")  # fmt: skip
-            out["reward"] += ctx.at(weight) * out[f"reward/{name}"]
-        total = torch.zeros(int(out["episode"].max()) + 1).index_add_(0, out["episode"], out["reward"].sum(1))
-        out["return"] = total[out["episode"]]
         out.setdefault("logp", torch.where(mask, torch.nan, 0.0))
         out.setdefault("version", torch.full(mask.shape, -1))
         out["id"] = (code(self.name) >> 8) + torch.arange(len(mask))
         out["episode"] = (code(self.name, "episode") >> 8) + out["episode"]
-        return out
+        return self._paid(out, ctx)
+
+    def _paid(self, columns: dict[str, Tensor], ctx: Ctx) -> dict[str, Tensor]:
+        """With the reward by the run's weights as they are at this step, and its sum over each episode."""
+        reward = torch.zeros(columns["mask"].shape)
+        for name, weight in _prices(ctx):
+            if f"reward/{name}" not in columns:
+                known = [n.removeprefix("reward/") for n in columns if n.startswith("reward/")]
+                raise ValueError(f"offline: [reward.weights] names {name!r}, which the data set has not; "
+                                 f"{nearest(name, known)}")  # fmt: skip
+            reward += weight * columns[f"reward/{name}"]
+        at = torch.unique(columns["episode"], return_inverse=True)[1]
+        total = torch.zeros(int(at.max()) + 1).index_add_(0, at, reward.sum(1))
+        return {**columns, "reward": reward, "return": total[at]}
+
+
+def _prices(ctx: Ctx) -> tuple[tuple[str, float], ...]:
+    """The weights of rewards at this step."""
+    return tuple((name, ctx.at(weight)) for name, weight in ctx.weights.items())
