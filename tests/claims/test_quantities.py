@@ -30,6 +30,14 @@ def test_a_gain_is_of_two_readings_of_one_run() -> None:
         Gain("vote:final", "plain:fnal")
 
 
+def test_a_gain_starts_where_the_last_stage_began() -> None:
+    columns = {"evaluate/mean": [None, None, 0.5, 0.6], "evaluate/vote.mean": [None, None, 0.5, 0.6]}
+    columns |= {"step": [1, 2, 3, 4], "stage": ["a", "a", "b", "b"]}
+    run = Evidence(0, columns, [25.0, 50.0, 75.0, 100.0], {"mean": 0.1, "vote.mean": 0.3}, 100.0, began=50.0)
+    # the curves differ by 0.2 at 50, by nothing from 75 on: over [50, 100] their mean difference is 0.2 / 4
+    assert Gain("evaluate/vote.mean:area", "evaluate/mean:area")(run) == pytest.approx(0.05)
+
+
 def test_correlation_and_separation_are_scipys() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=30).round(1)

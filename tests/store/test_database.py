@@ -252,6 +252,8 @@ def test_a_run_of_the_first_format_is_read_as_it_is_and_written_in_this_one(tmp_
     assert read.metrics() == {"step": [0], "stage": ["main"], "wall": [1.5], "n": [7]}
     assert read.events() == [{"step": 0, "kind": "problem", "data": "slow"}] and read.problems() == []
     assert read.rollouts() == [{"group": "a", "n": 3, "step": 0}] and read.get("format") == 1
+    with pytest.raises(StoreError, match="does not say whose a group is"):
+        read.rollouts(problem="b")
     with Store.open(run) as store:
         assert store.get("format") == 2
         store.commit(5, metrics={"n": 8}, rollouts=[{"group": "b", "problem": "p"}])
@@ -288,6 +290,13 @@ def test_problems_are_counted_for_ever_and_their_rollouts_found(store: Store) ->
         {"task": "sums", "problem": "2+2", "asked": 8, "solved": 8, "first": 0, "last": 0},
     ]
     assert [(g["step"], g["group"]) for g in run.rollouts(problem="sums/1+1")] == [(0, "k"), (1, "l")]
+    assert [g["group"] for g in run.rollouts(problem="1+1", step=1)] == ["l"]
+    assert run.rollouts(problem="sums/2+2") == run.rollouts(problem="1+1", step=2) == []
+    with sqlite3.connect(store.path / "run.sqlite") as db:
+        where, args = Run._where(None, "a/sums/1+1")
+        (*plan,) = db.execute(f"explain query plan select id from rollouts where {where}", args)
+    db.close()
+    assert len(args) == 5 and not [told for *_, told in plan if told.startswith("SCAN")]
     store.close()
     with Store.open(store.path):  # what no checkpoint holds is done again, and counted once
         assert run.problems()[0]["asked"] == 8

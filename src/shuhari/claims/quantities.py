@@ -113,7 +113,7 @@ class Gain(Quantity):
         return tuple(dict.fromkeys(n for reading in self._readings for n in reading.names))
 
     def __call__(self, run: Evidence) -> float:
-        a, b = (reading(run.columns, run.spent, run.start, run.whole) for reading in self._readings)
+        a, b = (reading(run.columns, run.spent, run.start, run.whole, run.began) for reading in self._readings)
         return a - self.factor * b
 
 

@@ -145,20 +145,33 @@ class Run:
             raise StoreError(f"{self.path / schema.FILE}: {what} is damaged ({error})") from error
 
     def rollouts(self, step: int | None = None, problem: str = "") -> list[dict[str, Any]]:
-        """The groups kept of a step, by default of the last that kept any, or of a problem (its id, or task/id) at all
-        steps: `step` and what was committed. StoreError where a row is damaged."""
+        """The groups kept of a step, by default of the last that kept any; or of a problem (its id, task/id), of that
+        step or of all: `step` and what was committed. StoreError where a row is damaged, or a problem is asked for of a
+        run of format 1, which does not say whose a group is."""
         from shuhari.store.rollouts import unpack
 
         with self._open() as db:
-            last = db.execute("select max(step) from rollouts").fetchone()[0] if step is None else step
-            named = problem and "problem" in schema.columns_of(db, "rollouts")
-            where = "problem = ? or task || '/' || problem = ?" if named else "step = ?"
-            crc = _or_null(db, "rollouts", "crc")
-            query = f"select step, payload, {crc} from rollouts where {where} order by id"
-            rows = db.execute(query, (problem, problem) if named else (last,)).fetchall()
+            if problem and "problem" not in schema.columns_of(db, "rollouts"):
+                told = "ask for a step, or resume it, and later groups are found"
+                raise StoreError(f"{self.path} does not say whose a group is (it is of format 1): {told}")
+            if step is None and not problem:
+                step = db.execute("select max(step) from rollouts").fetchone()[0]
+            where, args = self._where(step, problem)
+            query = f"select step, payload, {_or_null(db, 'rollouts', 'crc')} from rollouts where {where} order by id"
+            rows = db.execute(query, args).fetchall()
         for at, payload, crc in rows:
             schema.verified(self.path, f"a rollout of step {at}", crc, at, payload)
         return [{**unpack(payload), "step": at} for at, payload, _ in rows]
+
+    @staticmethod
+    def _where(step: int | None, problem: str) -> tuple[str, list[Any]]:
+        """The condition on rollouts, and its values; each way to read "task/id" is one that an index finds."""
+        if not problem:
+            return "step = ?", [step]
+        cuts = [i for i, c in enumerate(problem) if c == "/"]
+        named = " or ".join(["problem = ?", *["problem = ? and task = ?"] * len(cuts)])
+        args: list[Any] = [problem, *(text for i in cuts for text in (problem[i + 1 :], problem[:i]))]
+        return (f"({named})", args) if step is None else (f"({named}) and step = ?", [*args, step])
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """[{step, score}] of the checkpoints that are kept, by step; score: the held-out number that decides which is

@@ -47,7 +47,8 @@ _LATER = {  # columns that a run of format 1 lacks; empty where it was made by t
 }
 _INDICES = """
 create index if not exists rollouts_step on rollouts (step);
-create index if not exists rollouts_problem on rollouts (task, problem, step);
+drop index if exists rollouts_problem;
+create index if not exists rollouts_named on rollouts (problem, task, step);
 create index if not exists events_kind on events (kind, step);
 create index if not exists problems_name on problems (task, problem, step);
 """
