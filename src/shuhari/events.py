@@ -27,8 +27,9 @@ class Collected:
 
 @dataclass(frozen=True, eq=False)
 class Loaded:
-    """A data set was loaded, whole: the rows that will be learnt from, once a stage, before the first of them is; and
-    `again` as the run is resumed, for what is made of it and kept in no `state`. Who counts it counts it once."""
+    """A data set was loaded, whole: the rows that will be learnt from, once a stage, before the first of them is;
+    `again` in a later stage, for those who are new there, and as the run is resumed, for what is made of it and kept in
+    no `state`. Who counts it counts it once."""
 
     batch: Batch
     again: bool = False

@@ -205,7 +205,7 @@ def test_a_data_set_is_told_once_a_stage() -> None:
     assert [type(e) for e in ctx.told] == [Loaded] and len(ctx.told[0].batch) == 9
     buffer.observe(StageStarted("later"))
     list(buffer.draw(ctx))
-    assert len(ctx.told) == 2
+    assert [e.again for e in ctx.told] == [False, True]
 
 
 def test_beside_other_rows_pointers_hold() -> None:

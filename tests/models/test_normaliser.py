@@ -13,6 +13,7 @@ from gymnasium import spaces
 from gymnasium.wrappers.utils import RunningMeanStd
 
 from shuhari.batch import Batch
+from shuhari.events import Loaded
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.convolution import Convolution, is_image
 from shuhari.models.critics import ValueCritic
@@ -150,3 +151,13 @@ def test_a_role_may_see_a_part_of_what_there_is_to_see():
     batch = batch.put({"action": torch.zeros(4, dtype=torch.long)})
     assert torch.equal(policy(batch).parameters(), policy(changed).parameters())
     assert not torch.equal(critic(batch).value(), critic(changed).value())
+
+
+def test_a_data_set_that_is_told_again_is_counted_by_those_who_are_new_alone() -> None:
+    batch = Batch({"mask": torch.ones(50, 1, dtype=torch.bool), "context": rows(50)})
+    old, new = (Inputs(spaces.Box(-99, 99, (4,)), name, normalise=True) for name in ("old", "new"))
+    old.observe(Loaded(batch))
+    for inputs in (old, new, new):
+        inputs.observe(Loaded(batch, again=True))
+    for inputs in (old, new):
+        assert inputs.moments is not None and round(float(inputs.moments.count)) == 50

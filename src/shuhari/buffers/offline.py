@@ -46,8 +46,8 @@ class Offline:
     Columns: those of the data set; `reward`, by the run's weights at the step; `action`; `logp`, which is unknown
     (NaN), but for the rows of a replay; `version` -1; `last` [N], the row where the episode ends; `return`. As the
     first batch of a stage is drawn, `Loaded` tells the whole data set, from which normalisers take their statistics; a
-    run that is resumed tells it `again`. ValueError where the data set is not the task's, or is another one than when
-    the run began.
+    run that is resumed, and each later stage, tells it `again`. ValueError where the data set is not the task's,
+    or is another one than when the run began.
     """
 
     data: Recording
@@ -94,8 +94,9 @@ class Offline:
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         whole = self._loaded("train", ctx)
         if not self.state["told"]:
+            again = self.state["digest"] != ""  # in an earlier stage
             self.state |= {"told": True, "digest": self.card["digest"]}
-            ctx.tell(Loaded(Batch(whole)))
+            ctx.tell(Loaded(Batch(whole), again))
         for i in range(self.draws):
             if self.by:
                 rows = self._rows[proportional(self._weight, self.size, ctx.rng(self.name, i))]

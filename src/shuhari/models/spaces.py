@@ -204,7 +204,7 @@ class Inputs(nn.Module):
     def observe(self, event: Event) -> None:
         """Update the running moments with the rows of decisions: collected ones count from the next step, data at once.
         ValueError at the end of a step where there has never been a row to count: what normalises would do nothing."""
-        if self.moments is None or (isinstance(event, Loaded) and event.again):  # restored with what they counted
+        if self.moments is None or (isinstance(event, Loaded) and event.again and not self.moments.empty):  # counted
             return
         if isinstance(event, Collected | Loaded) and bool((decides := event.batch.decides).any()):
             seen: Any = self.of(event.batch.take(decides))
