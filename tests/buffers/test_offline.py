@@ -242,6 +242,12 @@ def test_weights_of_rewards_follow_their_schedules_and_a_resume_goes_on_with_the
     )
 
 
+@pytest.mark.parametrize(("name", "value"), [("temperature", float("nan")), ("size", 0), ("test", 1.0)])
+def test_settings_out_of_their_bounds_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"{name} is {value}: expected a number"):
+        Offline(Given(EPISODES), **{"by": "return", name: value})
+
+
 def test_data_of_another_task_is_refused() -> None:
     from gymnasium import spaces
 

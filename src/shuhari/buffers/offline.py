@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
+from shuhari.bounds import AtLeast0, Bounds, Count, Length, check
 from shuhari.buffers.drawing import proportional
 from shuhari.buffers.recording import card_of, check_columns, digest, some_episodes
 from shuhari.data import Array, code, nearest
@@ -51,13 +52,13 @@ class Offline:
     """
 
     data: Recording
-    size: int = 256
-    draws: int = 1
+    size: Length = 256
+    draws: Count = 1
     by: str = ""
     power: float = 1.0
-    temperature: float = 0.0
-    episodes: int = 0
-    test: float = 0.0
+    temperature: AtLeast0 = 0.0
+    episodes: Count = 0
+    test: Annotated[float, Bounds(0, 1, open="high")] = 0.0
     role: str = "policy"
     stream: str = "rl"
     seed: int = 0
@@ -67,11 +68,7 @@ class Offline:
     )
 
     def __post_init__(self) -> None:
-        for name, least in (("size", 1), ("draws", 0), ("temperature", 0), ("episodes", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"offline: {name} is {getattr(self, name)}: expected at least {least}")
-        if not 0 <= self.test < 1:
-            raise ValueError(f"offline: test is {self.test}: expected a share of the episodes, in [0, 1)")
+        check(self)
         if self.by == "" and (self.power != 1.0 or self.temperature):
             raise ValueError("offline: power and temperature weigh a column: name it with `by`")
         self.card: dict[str, Any] = {}  # of what is learnt from, once it is loaded
