@@ -54,6 +54,7 @@ def test_ramps_that_step_fall_by_factors_and_begin_again():
     for wrong, told in (
         ({"steps": ((3, 1.0), (3, 2.0))}, "ascending"),
         ({"steps": ((3, 1.0),), "over": 2.0}, "in place of"),
+        ({"steps": ((3, 1.0),), "warm": 0.1}, "`warm` is 0.1: expected counts from 1 on"),
         ({"to": -1.0, "over": 2.0, "shape": "exponential"}, "one sign"),
         ({"to": 1.0, "over": 2.0, "period": -1.0}, "period"),
         ({"to": 1.0, "period": 2.0}, "with `over` in counts"),

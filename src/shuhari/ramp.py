@@ -64,6 +64,8 @@ class Ramp:
                 raise ValueError(f"a ramp's `steps` are at {counts}: expected ascending counts")
             if (self.to, self.over, self.after, self.shape) != (None, None, 0.0, "linear"):
                 raise ValueError("a ramp's `steps` stand in place of `to`, `over`, `after` and `shape`: not both")
+            if 0 < self.warm < 1:
+                raise ValueError(f"a ramp's `warm` is {self.warm}: expected counts from 1 on, as `steps` are counts")
         numbers = [self.start, *(v for pair in self.steps for v in pair), *(() if self.steps else (self.to,))]
         if any(x is None or not isfinite(x) for x in numbers):
             raise ValueError(f"a ramp goes from {self.start} to {self.steps or self.to}: expected finite numbers")

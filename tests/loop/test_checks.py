@@ -54,6 +54,8 @@ def checked(name: str, **changes: Any) -> None:
         ("grpo", {"curriculum": {"use": "target", "predictor": {"use": "beta", "reward": "reward/scre"},
                                  "candidates": {}}}, r"curriculum\.predictor\.reward: .* mean 'score'"),
         ("grpo", {"rollout": {"use": "hint_ladder", "measure": "socre", "n": 8}}, r"rollout\.measure: .* mean 'score'"),
+        ("grpo", {"evaluate.more.ladder": {"rollout": {"use": "hint_ladder", "measure": "socre"}}},
+         r"evaluate\.more\.ladder\.rollout\.measure: .* mean 'score'"),
         ("grpo", {"evaluate.measure": "scre"}, r"evaluate\.measure: no grader .* 'scre' .* mean 'score'"),
         ("ppo_cartpole", {"reward.weights.tsak": 1.0}, r"reward\.weights\.tsak: .* mean 'task'"),
     ],

@@ -110,7 +110,37 @@ def test_a_job_is_awaited_and_raises_what_it_raised(ctx: Any) -> None:
     assert not ctx.in_flight.jobs.jobs
 
 
-def test_a_stage_that_ends_gives_its_jobs_up(ctx: Any) -> None:
+def test_a_stage_that_ends_gives_its_jobs_up(ctx: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[str] = []
+    monkeypatch.setattr(ctx.async_engine, "forget", forgotten.append)
     job = ctx.background("d", slow(1))
     ctx.in_flight.drop()
     assert not ctx.in_flight.jobs.jobs and job.task.cancelled()
+    assert forgotten == [job.asker]  # the engine keeps no answers for it
+
+
+def test_jobs_of_one_key_in_one_step_have_streams_of_their_own(ctx: Any) -> None:
+    async def drawn() -> int:
+        return int(ctx.rng("x").initial_seed())
+
+    def one() -> tuple[str, int]:
+        job = ctx.background("a", drawn())
+        ctx.wait(asyncio.sleep(0.1))
+        return job.asker, job.result()
+
+    first, second = one(), one()
+    assert first[0] == f"job/a/{ctx.step}" and first[0] != second[0] and first[1] != second[1]
+    ctx.in_flight.restore(ctx.in_flight.tree())  # the count goes on
+    third = one()
+    assert third[0] not in (first[0], second[0]) and third[1] not in (first[1], second[1])
+    ctx.step += 1
+    assert one()[0] == f"job/a/{ctx.step}"
+
+
+def test_a_job_that_nobody_begins_again_is_told(ctx: Any) -> None:
+    ctx.background("e", slow(1))
+    ctx.background("f", slow(2))
+    tree = ctx.in_flight.tree()
+    ctx.in_flight.drop()
+    with pytest.raises(RuntimeError, match=r"the jobs 'f' had begun .* restart\(ctx\) calls ctx.background"):
+        ctx.in_flight.restore(tree, lambda: ctx.background("e", slow(1)))

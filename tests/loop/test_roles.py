@@ -133,6 +133,12 @@ def test_a_learner_follows_its_role_to_other_weights(monkeypatch: pytest.MonkeyP
          r"rollout\.of\.role: role 'pupil'"),
         ({"evaluate": {"n": 4, "rollout": {"use": "episode", "role": "polcy"}}},
          r"evaluate\.rollout\.role: role 'polcy'"),
+        ({"evaluate": {"n": 4, "more": {"vote": {"rollout": {"use": "episode", "role": "polcy"}}}}},
+         r"evaluate\.more\.vote\.rollout\.role: role 'polcy' .* did you mean 'policy'"),
+        ({"evaluate": {"n": 0, "more": {"vote": {"n": 4, "rollout": {"use": "episode", "role": "polcy"}}}}},
+         r"evaluate\.more\.vote\.rollout\.role: role 'polcy'"),
+        ({"evaluate": {"n": 0, "more": {"few": {"n": 2}}, "rollout": {"use": "episode", "role": "polcy"}}},
+         r"evaluate\.rollout\.role: role 'polcy'"),
     ],
 )  # fmt: skip
 def test_a_role_that_nobody_plays_is_missed_before_the_first_step(change: dict[str, Any], told: str) -> None:

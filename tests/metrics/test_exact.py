@@ -18,7 +18,7 @@ from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe
 from shuhari.data import Problem
 from shuhari.loop.run import Run, open_run
-from shuhari.metrics.exact import Exact, Rows
+from shuhari.metrics.exact import Exact, Rows, _mean
 from shuhari.ports.answers import Answers
 from shuhari.registry import register
 from shuhari.tasks.source import Listed, answer_text
@@ -280,3 +280,14 @@ def test_lists_must_be_as_long_as_their_scores() -> None:
     with pytest.raises(ValueError, match="2 answers, 1 scores and 0 labels"):
         Answers(("a", "b"), (1.0,))
     assert ability(Words(only="a"), "answers")(Problem("words", "b", "b")) is None
+
+
+def test_a_divergence_without_end_is_infinite_and_rows_of_an_equal_length_are_kept(run: Run) -> None:
+    inf = math.inf
+    assert _mean(np.array([inf, inf])) == inf and _mean(np.array([inf, math.nan])) == inf
+    assert _mean(np.array([1.0, math.nan, 3.0])) == 2.0 and math.isnan(_mean(np.array([math.nan])))
+    metric = Exact()
+    rows = metric._listed(run.ctx, (run.ctx.task, run.ctx.models["policy"], int("1000")))
+    task, model, _ = rows.made_for
+    assert rows.serve(task, model, int("1000"))
+    assert not rows.serve(task, model, 999) and not rows.serve(task, run.ctx.models["other"], 1000)

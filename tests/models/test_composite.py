@@ -162,6 +162,28 @@ def test_a_residual_begins_as_its_base() -> None:
         assert torch.autograd.grad(model(batch).mode().sum(), [p], allow_unused=True) == (None,)
 
 
+def test_a_residual_behind_a_bound_is_pulled_back() -> None:
+    """A base at its bound 1 and f > 0: the mean of 1 + 0.1 tanh 0.3, of which 0.9 lies 0.129 below."""
+    unit = task(spaces.Box(-1, 1, (2,)), spaces.Box(-1, 1, (1,)))
+    base = DeterministicPolicy((4,))
+    base.build(unit)
+    model = made(Residual("base", (4,), noise=0.5), unit, base=base)
+    with torch.no_grad():
+        base.module.body.layers[-1].bias.fill_(50.0)
+        model.module.body.layers[-1].bias.fill_(0.3)
+    x = torch.ones(1, 2)
+    batch = Batch({"mask": torch.ones(1, 1, dtype=torch.bool), "context": x, "action": torch.full((1, 1), 0.9)})
+    mean, slope = 1 + 0.1 * np.tanh(0.3), 0.1 * (1 - np.tanh(0.3) ** 2)
+    dist = model(batch)
+    (found,) = torch.autograd.grad(dist.log_prob().sum(), [model.module.body.layers[-1].bias])
+    assert found.item() == pytest.approx((0.9 - mean) / 0.5**2 * slope, rel=1e-4)
+    assert dist.mode().item() == 1.0 and dist.parameters().item() == pytest.approx(mean)
+    assert model.sample(x, Sampling(greedy=True), noise=CounterNoise(keys(0, n=1))).action.item() == 1.0
+    many = model.sample(x.expand(4_000, 2), Sampling(), noise=CounterNoise(keys(0, n=4_000)))
+    inside = 1 - float(torch.special.ndtr(torch.tensor((mean - 1) / 0.5)))  # of the normal at that mean
+    assert float((many.action < 1).float().mean()) == pytest.approx(inside, abs=0.03)
+
+
 def test_the_density_of_a_mixture() -> None:
     """Weights (.7, .3): log p = logsumexp(log w + log p of each)."""
     a, b = SquashedPolicy((8,)), SquashedPolicy((8,))

@@ -151,10 +151,13 @@ def learners_of(stage: Components) -> Iterator[tuple[Place, Learner]]:
 
 
 def _check_evaluation(stage: Components, evaluation: Evaluation) -> None:
-    tested = graded_columns(evaluation.task or stage.task, stage.evaluation_rollout, stage.rewards)
-    tested.check(stage.evaluation_rollout, ("evaluate", "rollout"), stage.name)
-    if evaluation.measure not in ("", "reward") and not tested.has(name := f"reward/{evaluation.measure}"):
-        raise tested.missing(name, ("evaluate", "measure"), stage.name)
+    further = [(("more", name, "rollout"), way.rollout) for name, way in evaluation.more.items() if way.rollout]
+    plays: list[tuple[Place, Any]] = [(("rollout",), stage.evaluation_rollout), *further]
+    for place, rollout in plays:
+        tested = graded_columns(evaluation.task or stage.task, rollout, stage.rewards)
+        tested.check(rollout, ("evaluate", *place), stage.name)
+        if evaluation.measure not in ("", "reward") and not tested.has(name := f"reward/{evaluation.measure}"):
+            raise tested.missing(name, ("evaluate", "measure"), stage.name)
 
 
 def _streams(there: Columns, stage: Components) -> None:

@@ -29,7 +29,7 @@ PLAYED = ("greedy", "mean", "length", "turns", "distinct", "ungraded", "tokens",
 class Further:
     """A further way to roll out or decode at evaluation, of the same problems under the same noise. `rollout`,
     `sampling` (None), `n` and `samples` (0) are those of [evaluate] where left out; `settings` lie over its own, or
-    with a rollout stand alone."""
+    with a rollout stand alone. Of `k`, those up to the samples are reported: where none is, 1, 2, 4, ... of them."""
 
     rollout: Rollout | None = None
     settings: Mapping[str, Any] = EMPTY

@@ -19,7 +19,7 @@ from typing import Any
 
 from shuhari.abilities import ability
 from shuhari.batch import Batch
-from shuhari.data import Request, Trajectory
+from shuhari.data import EMPTY, Request, Trajectory
 from shuhari.engines.clock import VirtualLoop
 from shuhari.loop import collect
 from shuhari.loop.jobs import Jobs, Running
@@ -152,7 +152,7 @@ class InFlight:
         jobs, engine = self.jobs.tree(), self.ctx.async_engine
         calls = engine.saved() if engine is not None and (saved or jobs) else {}
         time = loop.time() if isinstance(loop, VirtualLoop) else 0.0
-        return {"tickets": saved, "jobs": jobs, "calls": calls, "time": time}
+        return {"tickets": saved, "jobs": jobs, "numbers": self.jobs.numbers(), "calls": calls, "time": time}
 
     def restore(self, tree: Mapping[str, Any], restart: Callable[[], None] = lambda: None) -> None:
         """Ask the unfinished requests again, and have `restart` begin the unfinished jobs again: what the engine had
@@ -164,7 +164,7 @@ class InFlight:
         ]
         if isinstance(loop, VirtualLoop):
             loop.at = tree["time"]
-        jobs = self.jobs.restore(tree.get("jobs", ()), restart)
+        jobs = self.jobs.restore(tree.get("jobs", ()), tree.get("numbers", EMPTY), restart)
         if isinstance(loop, VirtualLoop):
             loop.at = min([*(t.at for t in groups if t.group is None), *(j.at for j in jobs)], default=tree["time"])
         if groups or jobs:

@@ -16,10 +16,10 @@ from shuhari.ports import CURRENT_GROUP, REPLAYING, LoopCtx
 
 
 class Running:
-    """One job (the port `Job`), begun `at` a time of the loop, in `step`."""
+    """One job (the port `Job`), begun `at` a time of the loop, in `step`, `before` it so many of its key."""
 
-    def __init__(self, key: str, at: float, step: int, taken: Callable[[Running], None]) -> None:
-        self.key, self.at, self.step, self._taken = key, at, step, taken
+    def __init__(self, key: str, at: float, step: int, before: int, taken: Callable[[Running], None]) -> None:
+        self.key, self.at, self.step, self.before, self._taken = key, at, step, before, taken
         self.done, self.answer = False, None
         self.coroutine: Coroutine[Any, Any, Any] | None = None
         self.task: asyncio.Task[None] | None = None
@@ -27,7 +27,7 @@ class Running:
     @property
     def asker(self) -> str:
         """What its calls and its random streams are named by; those of a later job of its key are others."""
-        return f"job/{self.key}/{self.step}"
+        return f"job/{self.key}/{self.step}" + (f"/{self.before}" if self.before else "")
 
     def ended(self, task: asyncio.Task[None]) -> None:
         """Close what was given up before it began, and look at an error, which `result` raises."""
@@ -60,7 +60,8 @@ class Jobs:
     def __init__(self, ctx: LoopCtx) -> None:
         self.ctx = ctx
         self.jobs: dict[str, Running] = {}
-        self._began: dict[str, tuple[float, int]] = {}  # while a run is restored: when those began that were not done
+        self._last: dict[str, tuple[int, int]] = {}  # key -> step of the last job of that key, and how many in it
+        self._began: dict[str, tuple[float, int, int]] = {}  # while a run is restored: of those that were not done
 
     @property
     def running(self) -> bool:
@@ -71,11 +72,16 @@ class Jobs:
         if (known := self.jobs.get(key)) is not None:
             coroutine.close()
             return known
-        at, step = self._began.get(key, (self.ctx.loop.time(), self.ctx.step))
-        job = self.jobs[key] = Running(key, at, step, self._forget)
+        if key in self._began:  # it is launched in its turn
+            job = self.jobs[key] = Running(key, *self._began[key], self._forget)
+            job.coroutine = coroutine
+            return job
+        step, before = self._last.get(key, (-1, 0))
+        before = before if step == self.ctx.step else 0
+        self._last[key] = self.ctx.step, before + 1
+        job = self.jobs[key] = Running(key, self.ctx.loop.time(), self.ctx.step, before, self._forget)
         job.coroutine = coroutine
-        if key not in self._began:  # else it is launched in its turn
-            self.launch(job)
+        self.launch(job)
         return job
 
     def launch(self, job: Running) -> None:
@@ -108,6 +114,8 @@ class Jobs:
         tasks = [job.task for job in dropped if job.task is not None and not job.task.done()]
         for task in tasks:
             task.cancel()
+        for job in dropped:
+            self._forget(job)
         return tasks
 
     # ---------------------------------------------------------------- resuming
@@ -118,18 +126,35 @@ class Jobs:
         for job in self.jobs.values():
             failed = job.done and job.task is not None and job.task.exception() is not None
             done = job.done and not failed
-            told.append({"key": job.key, "at": job.at, "step": job.step, "done": done, "answer": job.answer})
+            began = {"key": job.key, "at": job.at, "step": job.step, "before": job.before}
+            told.append({**began, "done": done, "answer": job.answer})
         return told
 
-    def restore(self, saved: Sequence[Mapping[str, Any]], restart: Callable[[], None]) -> list[Running]:
-        """Take over what was saved. The jobs that `restart` began again, which are to be launched at their times."""
+    def numbers(self) -> dict[str, list[int]]:
+        """Key -> [step, jobs of that key begun in it], of this step: the next one of it has streams of its own."""
+        return {key: [*last] for key, last in self._last.items() if last[0] == self.ctx.step}
+
+    def restore(
+        self, saved: Sequence[Mapping[str, Any]], numbers: Mapping[str, Sequence[int]], restart: Callable[[], None]
+    ) -> list[Running]:
+        """Take over what was saved (`tree`, `numbers`). The jobs that `restart` began again, which are to be launched
+        at their times. Raises RuntimeError where it began one of them not again: nobody would see its answer."""
+        self._last = {key: (step, count) for key, (step, count) in numbers.items()}
         for entry in saved:
+            began = entry["at"], entry["step"], entry.get("before", 0)  # which older runs have not stored
             if entry["done"]:
-                key = entry["key"]
-                job = self.jobs[key] = Running(key, entry["at"], entry["step"], self._forget)
+                job = self.jobs[entry["key"]] = Running(entry["key"], *began, self._forget)
                 job.done, job.answer = True, entry["answer"]
-        self._began = {e["key"]: (e["at"], e["step"]) for e in saved if not e["done"]}
+            else:
+                self._began[entry["key"]] = began
         restart()
-        again = [job for key, job in self.jobs.items() if key in self._began]
+        began_again = [job for key, job in self.jobs.items() if key in self._began]
+        lost = [key for key in self._began if key not in self.jobs]
         self._began = {}
-        return again
+        if lost:
+            for job in began_again:
+                assert job.coroutine is not None
+                job.coroutine.close()
+            told = f"the jobs {', '.join(map(repr, lost))} had begun when the run was saved, and nobody begins them"
+            raise RuntimeError(f"{told} again: expected a component whose restart(ctx) calls ctx.background with these keys")
+        return began_again

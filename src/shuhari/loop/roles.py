@@ -199,16 +199,21 @@ def _missing(place: tuple[str, ...], role: str, stage: Components, alive: Iterab
 
 def asked_in(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[str], Sequence[Need]]]:
     """(place in the recipe, roles named there, needs) of all that asks models."""
-    tested = stage.evaluate is not None and stage.evaluate.n > 0
+    tested = stage.evaluate
+    ways: Mapping[str, Any] = tested.more if tested else EMPTY
     if any(learner.buffer.wanted() > 0 for learner in stage.learners.values()):
         yield from _acting(stage.rollout, ("rollout",))
-    if tested and stage.evaluation_rollout is not stage.rollout:
+    plays = tested is not None and (tested.n or tested.watch or any(way.rollout is None for way in ways.values()))
+    if plays and stage.evaluation_rollout is not stage.rollout:
         yield from _acting(stage.evaluation_rollout, ("evaluate", "rollout"))
+    for name, way in ways.items():
+        if way.rollout is not None:
+            yield from _acting(way.rollout, ("evaluate", "more", name, "rollout"))
     for name, transform in stage.collect.items():
         yield ("collect", name), declares(transform).roles, declares(transform).needs
     for name, follow in stage.follows.items():
         yield ("follow", name), declares(follow).roles, ()
-    for name, metric in (stage.evaluate.metrics if stage.evaluate else EMPTY).items():
+    for name, metric in (tested.metrics if tested else EMPTY).items():
         yield ("evaluate", "metrics", name), declares(metric).roles, declares(metric).needs
     for name, learner in stage.learners.items():
         at = () if name == "main" else ("learner", name)

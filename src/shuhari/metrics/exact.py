@@ -43,6 +43,10 @@ class Rows:
     groups: Mapping[str, Array]
     long: Array
 
+    def serve(self, task: Task, model: Model, longest: int) -> bool:
+        """Whether they were made for these."""
+        return self.made_for[0] is task and self.made_for[1] is model and self.made_for[2] == longest
+
 
 @register("metric", "exact")
 @dataclass
@@ -84,7 +88,7 @@ class Exact:
     def __call__(self, ctx: Ctx) -> Mapping[str, float]:
         """Raises ValueError where the task lists no answers to any problem."""
         rows, now = self._rows, (ctx.task, role_model(ctx.models, self.role), ctx.sampling.max_new)
-        if rows is None or any(a is not b for a, b in zip(rows.made_for, now, strict=True)):
+        if rows is None or not rows.serve(*now):
             rows = self._rows = self._listed(ctx, now)
         ctx.charge("scored", len(rows.problem) * len(self.roles))
         chances = {role: _chances(rows, role, ctx) for role in self.roles}
@@ -187,4 +191,4 @@ def _chances(rows: Rows, role: str, ctx: Ctx) -> Array:
 
 def _mean(x: Array) -> float:
     """The mean over the problems that have the number."""
-    return float(np.nanmean(x)) if np.isfinite(x).any() else float("nan")
+    return float("nan") if np.isnan(x).all() else float(np.nanmean(x))

@@ -111,9 +111,10 @@ class Residual:
             mean, log_std, base = self._law(unknown_rows(contexts, self._does))
             action, std = mean[:, 0], log_std[:, 0].exp()
             if not sampling.greedy:
-                action = (action + std * noise.normal(0, action.shape[1])).clamp(-1, 1)
-                if e:
-                    action = torch.where(*uniform_rows(noise, action.shape[1], e), action)
+                action = action + std * noise.normal(0, action.shape[1])
+            action = action.clamp(-1, 1)
+            if e and not sampling.greedy:
+                action = torch.where(*uniform_rows(noise, action.shape[1], e), action)
             share = action.new_full((len(action), 1), e)
             made = Clipped(mean, log_std, action[:, None], share if e else None)
             info = {"epsilon": share, "base": base[:, None]}
@@ -123,11 +124,11 @@ class Residual:
         self._inputs.observe(event)
 
     def _law(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Mean and log standard deviation [B, 1, A], the base's action [B, A]."""
+        """Mean, which may lie beyond the bounds, and log standard deviation [B, 1, A]; the base's action [B, A]."""
         with torch.no_grad():
             base = self.others.models[0](batch).mode()
         moved = self._body(torch.cat([self._inputs(self._inputs.of(batch)), base], 1)).tanh()
-        mean = (base + self.scale * moved).clamp(-1, 1)[:, None]
+        mean = (base + self.scale * moved)[:, None]
         log_std: Tensor = self.module._parameters["log_std"]  # type: ignore[assignment]
         log_std = log_std if torch.is_grad_enabled() else log_std.detach()  # a view of a parameter asks for a gradient
         return mean, log_std.expand_as(mean), base

@@ -26,7 +26,7 @@ from shuhari.registry import register
 
 
 class Clipped:
-    """a = mean + std · normal, clipped to [-1, 1]: mean, log_std, action [B, K, A]. Methods answer [B, K].
+    """a = mean + std · normal, clipped to [-1, 1]: mean (any), log_std, action [B, K, A]. Methods answer [B, K].
 
     The law has a density inside and a mass at either bound (a censored normal), so that the log-probability of a
     clipped action is exact. `epsilon`: the share of a uniform a in the behaviour's mixture. Left out: entropy and KL,
@@ -48,8 +48,8 @@ class Clipped:
         return torch.where(bound.any(-1), (-self.epsilon).log1p() + logp, either)  # what is uniform hits no bound
 
     def mode(self) -> Tensor:
-        """[B, A] the action without noise, as the column `action` holds actions; differentiable."""
-        return self.mean.flatten(0, -2)
+        """[B, A] the action without noise, as the column `action` holds actions; differentiable within the bounds."""
+        return self.mean.flatten(0, -2).clamp(-1, 1)
 
     def rsample(self, noise: Noise) -> tuple[Tensor, Tensor]:
         """Reparameterised actions [B, A] with the exploration's noise and without `epsilon`, and their log_prob
@@ -59,7 +59,7 @@ class Clipped:
         return action.flatten(0, -2), Clipped(self.mean, self.log_std, action).log_prob()
 
     def parameters(self) -> Tensor:
-        """[B, K, A] the actions without noise."""
+        """[B, K, A] the actions without noise, before they are clipped."""
         return self.mean
 
     def at(self, index: Tensor) -> Clipped:

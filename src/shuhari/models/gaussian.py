@@ -240,8 +240,7 @@ class SquashedPolicy:
         return Squashed(mean, log_std, batch)
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
-        """contexts [B, ...] -> action [B, A], logp [B, 1]; `info`: `environment` [B, A], `pre` [B, 1, A],
-        `epsilon` [B, 1]."""
+        """contexts [B, ...] -> action [B, A], logp [B, 1]; taken [B, A]; `info`: `pre` [B, 1, A], `epsilon` [B, 1]."""
         honour(sampling, ("greedy", "epsilon"), "squashed")
         e = uniform_share(sampling)
         with torch.no_grad():

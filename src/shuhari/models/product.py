@@ -111,8 +111,9 @@ class Product:
     al. 2025, "RAST: Reasoning Activation in LLMs via Small-model Transfer"; proxy tuning: Liu et al. 2024, arXiv
     2401.08565); {base = 1 - w, tuned = w} is guidance by w. Coefficients come before the temperature. within: a role to
     whose support at `top_p`, `top_k`, `min_p` (as in sampling, at its temperature 1) decisions keep, renormalised
-    (NLPO: Ramamurthy et al. 2023, arXiv 2210.01241); that role is asked again where a row is scored. Vocabularies are
-    cut to the smallest. Gradients run into the roles that a part trains. ValueError where nothing is combined.
+    (NLPO: Ramamurthy et al. 2023, arXiv 2210.01241); that role is asked again where a row is scored, by its
+    weights then: where it has moved since, what was drawn may be outside, of probability 0. Vocabularies are cut to the
+    smallest. Gradients run into the roles that a part trains. ValueError where nothing is combined.
     """
 
     of: Mapping[str, float] = EMPTY
