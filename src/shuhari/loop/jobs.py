@@ -155,6 +155,6 @@ class Jobs:
             for job in began_again:
                 assert job.coroutine is not None
                 job.coroutine.close()
-            told = f"the jobs {', '.join(map(repr, lost))} had begun when the run was saved, and nobody begins them"
-            raise RuntimeError(f"{told} again: expected a component whose restart(ctx) calls ctx.background with these keys")
+            told = f"the jobs {', '.join(map(repr, lost))} had begun when the run was saved, and nobody begins"
+            raise RuntimeError(f"{told} them again: expected one whose restart(ctx) calls ctx.background with them")
         return began_again
