@@ -34,6 +34,20 @@ def test_problems_are_counted_as_evaluation_would_say() -> None:
     assert count_problems(ctx, Evaluation(solved=0.4)) == [("sums", "a", 3, 3), ("sums", "b", 1, 1)]
 
 
+def test_problems_are_counted_by_the_weighted_sum_where_evaluation_reads_that() -> None:
+    def sample(**reward: Any) -> Trajectory:
+        act = Step.of(np.ones(1, np.int32), np.ones(1, np.int32), np.zeros(1, np.float32), reward=reward)
+        return Trajectory(Request(Problem("sums", "a", "p")), (act,))
+
+    groups = [[sample(odd=1.0, brief=0.0), sample(odd=1.0, brief=-0.5), sample(odd=1.0), sample(odd=0.0, brief=2.0)]]
+    weights = {"odd": 1.0, "brief": 0.5}  # sums 1, 0.75, not graded (a name is missing), 1
+    ctx: Any = SimpleNamespace(groups=groups, reward_names={"odd", "brief"}, weights=weights, at=float)
+    assert count_problems(ctx, None) == count_problems(ctx, Evaluation(measure="reward")) == [("sums", "a", 3, 2)]
+    assert count_problems(ctx, Evaluation(measure="odd")) == [("sums", "a", 4, 3)]
+    ctx.weights = {}
+    assert count_problems(ctx, None) == [("sums", "a", 0, 0)]
+
+
 def ids(*values: int) -> np.ndarray:
     return np.array(values, np.int32)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.data import Array, Trajectory, code
 from shuhari.loop.context import Context
+from shuhari.loop.outcomes import name_measure
 from shuhari.pack import rows_of
 from shuhari.store import Store, pick
 
@@ -23,16 +24,24 @@ if TYPE_CHECKING:
 def count_problems(ctx: Context, evaluation: Evaluation | None) -> list[tuple[str, str, int, int]]:
     """(task, problem, samples graded, how many were right, as evaluation would say) of the step's problems."""
     measure, solved = (evaluation.measure, evaluation.solved) if evaluation else ("", 1.0)
-    name = measure or next((n for n in ("score", "task") if n in ctx.reward_names), "")
+    name = name_measure(measure, ctx)
+    summed = name == "reward" and name not in ctx.reward_names
+    weights = {n: ctx.at(weight) for n, weight in ctx.weights.items()} if summed else {name: 1.0}
     counts: dict[tuple[str, str], list[int]] = {}
     for t in (t for group in ctx.groups for t in group):
         count = counts.setdefault((t.request.problem.task, t.request.problem.id), [0, 0])
         for path in t.paths():
-            given = [r for i in path if (r := t.steps[i].reward.get(name)) is not None]
-            value = sum(r if type(r) is float else float(np.sum(r)) for r in given) if given else math.nan
+            steps = [t.steps[i].reward for i in path]
+            value = sum(weight * _total(steps, n) for n, weight in weights.items()) if weights else math.nan
             count[0] += value == value
             count[1] += value >= solved
     return [(*key, n, right) for key, (n, right) in counts.items()]
+
+
+def _total(steps: Sequence[Mapping[str, Any]], name: str) -> float:
+    """The sum of a reward along a path; NaN where none of its steps has that."""
+    given = [r for step in steps if (r := step.get(name)) is not None]
+    return sum(r if type(r) is float else float(np.sum(r)) for r in given) if given else math.nan
 
 
 def choose_rollouts(

@@ -98,7 +98,7 @@ def grade(requests: list[Request], ctx: Context, measure: str, solved: float) ->
     n = requests[0].n
     if not len(batch):
         return np.full((len(requests), n), np.nan), {}, {"length": np.full(len(requests), np.nan)}
-    measure = measure or next((n for n in ("score", "task") if n in ctx.reward_names), "reward")
+    measure = name_measure(measure, ctx)
     names = sorted(c.removeprefix("reward/") for c in batch.names() if c.startswith("reward/"))
     outcome = _outcome(batch, measure, ctx)
     others = {name: outcome if name == measure else _outcome(batch, name, ctx) for name in names if len(names) > 1}
@@ -120,6 +120,12 @@ def grade(requests: list[Request], ctx: Context, measure: str, solved: float) ->
         count = np.bincount([i for i, _ in right], minlength=len(requests))
         facts["distinct"] = np.where(np.isnan(out).all(1), np.nan, count)
     return out, rewards, facts
+
+
+def name_measure(measure: str, ctx: Context) -> str:
+    """The reward that is read: `measure`, or the first of `score`, `task` that is graded, or "reward", the weighted
+    sum."""
+    return measure or next((n for n in ("score", "task") if n in ctx.reward_names), "reward")
 
 
 def _sorted(batch: Batch, place: Mapping[int, int], problems: int, n: int) -> tuple[Any, list[int]]:
