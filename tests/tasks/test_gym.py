@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -328,3 +329,13 @@ def test_attributes_are_the_physics_of_every_environment_that_is_made() -> None:
     assert Gym("CartPole-v1", attributes={"gravity": 1.6}).copies
     with pytest.raises(ValueError, match=r"attributes\.lenght.*'length'"):
         Gym("CartPole-v1", attributes={"lenght": 1.0})
+
+
+def test_a_module_that_is_not_there_is_told_with_the_nearest_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "world.py").write_text("")
+    with pytest.raises(ModuleNotFoundError, match=r"no module 'wrld' \(looked in .*\); did you mean 'world'") as told:
+        Gym("wrld:Corridor-v0").spaces()
+    assert "pip" not in str(told.value)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 import gymnasium
@@ -257,5 +258,9 @@ def _missing(path: str, error: Exception) -> str:
     name = lost[1] if lost else ""
     if command is None or name in ("cv2", "PIL"):
         told = re.search(r"pip install [^`]+", str(error))
-        command = _INSTALL.get(name) or (told[0].strip() if told else f"pip install {name}" if name else command)
+        command = _INSTALL.get(name) or (told[0].strip() if told else command)
+    module = path.rpartition(":")[0]
+    if command is None and name and name == module.partition(".")[0]:
+        near = get_close_matches(name, [f.stem for f in Path.cwd().glob("*.py")], 1)
+        return f"no module {name!r} (looked in {Path.cwd()})" + (f"; did you mean {near[0]!r}?" if near else "")
     return f"{command} (a library is missing: {error})" if command else str(error)
