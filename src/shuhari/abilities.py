@@ -6,6 +6,7 @@ looks whether an attribute is there.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
@@ -78,6 +79,42 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "held_out": _none,  # (split, n, ctx): of a learner -> losses and infos; of a buffer -> batches, see Recorded
     "size": None,  # of a buffer: how much a draw has
 })  # fmt: skip
+
+MUSTS: Mapping[str, Mapping[str, str]] = MappingProxyType({  # kind -> method -> what it is called with
+    "reward": {"grade": "group, ctx"},
+    "curriculum": {"select": "n, ctx"},
+    "predictor": {"predict": "problems, ctx"},
+    "environments": {"environment": "request, ctx"},
+    "window": {"__call__": "play"},
+    "model": {"build": "task"},
+    "buffer": {"wanted": "", "draw": "ctx"},
+    "recording": {"read": "task, seed"},
+    "transform": {"__call__": "batch, ctx"},
+    "objective": {"__call__": "batch, ctx"},
+    "optimiser": {"bind": "params", "step": "evaluate, at"},
+    "learner": {"bind": "models", "update": "batch, ctx"},
+    "follow": {"__call__": "models, event"},
+    "metric": {"__call__": "ctx"},
+    "study": {"__call__": "runs"},
+    "analysis": {"__call__": "seed"},
+})  # fmt: skip
+
+
+def unfit(kind: str, component: Any) -> str:
+    """What a component lacks to be one of `kind`, in words; empty where it has all that its port must have."""
+    for name, called in MUSTS.get(kind, EMPTY).items():
+        method = getattr(component, name, None)
+        wanted = f"{name}({called})"
+        if not callable(method):
+            return f"is no {kind}: it has no {wanted}"
+        given = [part for part in called.split(", ") if part]
+        try:
+            inspect.signature(method).bind(*given)
+        except TypeError as error:
+            return f"is no {kind}: its {name}{inspect.signature(method)} is not {wanted}: {error}"
+        except ValueError:  # it is not known how it is called
+            continue
+    return ""
 
 
 def lacking(component: Any, *names: str) -> list[str]:

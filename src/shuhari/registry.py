@@ -108,6 +108,12 @@ def names(kind: str) -> list[str]:
     return sorted({*(n for k, n in _ENTRIES if k == kind), *plugins.offered(kind)})
 
 
+def other(kind: str, cls: type) -> str:
+    """"is registered as ..." where a class is that of other kinds and not of this one; empty else."""
+    kinds = {k for (k, _), known in _ENTRIES.items() if _origin(known) == _origin(cls)}
+    return "" if not kinds or kind in kinds else f"is registered as {' and '.join(sorted(kinds))}: expected a {kind}"
+
+
 def entries() -> dict[tuple[str, str], type]:
     """Every registered component: (kind, name) -> class. Of installed packages those that were asked for."""
     for kind in KINDS:

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from shuhari.config.build import arithmetic, component, ordered, stage_components
-from shuhari.config.recipe import RecipeError, load
+from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.config.settings import Settings
 from shuhari.config.stage import Components
 from shuhari.data import EMPTY, Number, Ramp, Sampling
+from shuhari.loop.run import train
 from shuhari.ports import Buffer, Curriculum, Model, Objective, Optimiser, Reward, Transform
 
 HERE = __name__  # what `use = "<module>.<class>"` says for the classes below
@@ -158,7 +159,7 @@ def test_values_take_the_type_of_their_field() -> None:
         ("whole", True, r"here\.whole: True"),
         ("real", "1", r"here\.real: '1': expected a number"),
         ("real", float("inf"), r"here\.real: inf: expected a number that is finite"),
-        ("real", float("nan"), r"here\.real: nan: expected a number"),
+        ("real", float("nan"), r"here\.real: nan: expected a finite number"),
         ("flag", 1, r"here\.flag: 1: expected true or false"),
         ("text", 1, r"here\.text: 1: expected a text"),
         ("pair", [1], r"here\.pair: \[1\]: expected tuple\[int, float\]"),
@@ -611,3 +612,73 @@ def test_every_recipe_of_the_package_builds_and_passes_its_checks() -> None:
         assert all(map(arithmetic, built))
         assert all("." in key or key == "micro_batch" for stage in built for key in stage.defaults)
         check_stages(built)
+
+
+OWN = '''
+from dataclasses import dataclass
+from shuhari import register
+
+@dataclass
+class Twice:  # names no needs: it has none
+    def __call__(self, batch, ctx):
+        return batch.put({"advantage": batch["advantage"] * 2})
+
+@register("metric", "own_metric")
+@dataclass
+class Said:
+    def __call__(self, ctx):
+        return {}
+
+@register("objective", "own_objective")
+@dataclass
+class Loss:
+    def __call__(self, batch, ctx):
+        return batch["logp"], {}
+
+@dataclass
+class Nothing:
+    pass
+'''
+OWN_RECIPE = """
+steps = 1
+task.name = "bandit"
+models.policy.use = "tabular"
+rollout.n = 4
+buffer.size = 2
+collect.advantage = {}
+[part.policy]
+terms.clip = {}
+optimiser.lr = 0.1
+"""
+
+
+def own(tmp_path: Path, *settings: str) -> Recipe:
+    (tmp_path / "own.py").write_text(OWN, encoding="utf-8")
+    (tmp_path / "own.toml").write_text(OWN_RECIPE, encoding="utf-8")
+    return load(tmp_path / "own.toml", list(settings))
+
+
+def test_who_names_no_needs_has_none(tmp_path: Path) -> None:
+    use = f"{{use = '{tmp_path}/own.py:Twice'}}"
+    (report,) = train(own(tmp_path, f"collect.mine={use}", f"transform.again={use}"))
+    assert report["step"] == 1
+
+
+@pytest.mark.parametrize(
+    ("place", "name", "told"),
+    [
+        ("collect.mine", "Said", r"Said is no transform: its __call__\(ctx\) is not __call__\(batch, ctx\)"),
+        ("transform.mine", "Nothing", r"Nothing is no transform: it has no __call__\(batch, ctx\)"),
+        ("collect.mine", "Loss", "Loss is registered as objective: expected a transform"),
+        ("part.policy.terms.mine", "Said", "Said is no objective"),
+        ("curriculum", "Nothing", r"Nothing is no curriculum: it has no select\(n, ctx\)"),
+        ("buffer", "Nothing", r"Nothing is no buffer: it has no wanted\(\)"),
+        ("part.policy.optimiser", "Nothing", r"Nothing is no optimiser: it has no bind\(params\)"),
+    ],
+)
+def test_a_component_that_lacks_what_its_port_must_have_is_refused(
+    tmp_path: Path, place: str, name: str, told: str
+) -> None:
+    whole = f"{place}={{replace = true, use = '{tmp_path}/own.py:{name}'}}"
+    with pytest.raises(RecipeError, match=rf"{place}.*{told}"):
+        list(train(own(tmp_path, whole)))

@@ -44,7 +44,7 @@ def stage_components(table: Mapping[str, Any] | Components, shared: dict[str, An
         return table
     seed = {"seed": int(table.get("seed", 0))}  # tasks and curricula draw from the run's seed unless they set their own
     spend = budgets(table)
-    made = Settings(shared, {"task": seed, "curriculum": seed}, in_steps="steps" in spend or not spend)
+    made = Settings(shared, {"task": seed, "curriculum": seed}, in_steps="steps" in spend or not spend, whole=True)
     name = str(table.get("name", "main"))
     if "task" not in table:
         raise RecipeError("task", "missing: a recipe needs [task] with a name")

@@ -24,6 +24,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 from pydantic_core import SchemaError
 
 from shuhari import bounds, ports, registry
+from shuhari.abilities import unfit
 from shuhari.config.overlay import USE, RecipeError, dotted
 from shuhari.data import EMPTY, Ramp, Sampling, nearest
 
@@ -60,7 +61,7 @@ class Settings:
 
     `shared` keeps what was made, by place and settings: a later stage that says the same gets the same object.
     `given`: kind -> plain values that fill fields of all its components, where the class has them and the table not.
-    `in_steps`: whether the stage's budget is, which schedules may lean on.
+    `in_steps`: whether the stage's budget is, which schedules may lean on. `whole`: for a run, with all of their port.
     """
 
     def __init__(
@@ -69,9 +70,10 @@ class Settings:
         given: Mapping[str, Mapping[str, Any]] = EMPTY,
         *,
         in_steps: bool = True,
+        whole: bool = False,
     ) -> None:
         self.shared: dict[str, Any] = {} if shared is None else shared
-        self.given, self.in_steps = given, in_steps
+        self.given, self.in_steps, self.whole = given, in_steps, whole
         self.defaults: dict[str, Any] = {}
 
     # ---------------------------------------------------------------- components
@@ -131,14 +133,20 @@ class Settings:
     ) -> Any:
         given = {**self.given.get(kind, EMPTY), **given}
         if kind == "optimiser":  # its memory belongs to the parameters of one learner
-            return self.instance(cls, table, where, what, given, places)
+            return self._fitting(kind, cls, table, where, what, given, places)
         key = json.dumps([where, f"{cls.__module__}.{cls.__qualname__}", list(table.items()), given], default=str)
         if key not in self.shared:
             before, self.defaults = self.defaults, {}
-            self.shared[key] = self.instance(cls, table, where, what, given, places), self.defaults
+            self.shared[key] = self._fitting(kind, cls, table, where, what, given, places), self.defaults
             self.defaults = before
         made, defaults = self.shared[key]
         self.defaults.update(defaults)
+        return made
+
+    def _fitting(self, kind: str, cls: type, table: Mapping[str, Any], where: str, *rest: Any) -> Any:
+        made = self.instance(cls, table, where, *rest)
+        if self.whole and (told := unfit(kind, made) or registry.other(kind, cls)):
+            raise RecipeError(where, f"{cls.__name__} {told}")
         return made
 
     # ---------------------------------------------------------------- dataclasses
@@ -277,11 +285,11 @@ def ramp(table: Mapping[str, Any], where: str, per: str = "step", *, in_steps: b
 def plain(choices: list[Any], raw: Any, where: str) -> Any:
     """A number, truth value, text, tuple or mapping of those, checked strictly: "8" is no number, 8.5 no integer."""
     if isinstance(raw, float) and isnan(raw):
-        raise RecipeError(where, "nan: expected a number that is one")
+        raise RecipeError(where, "nan: expected a finite number")
     if int in choices and float not in choices and isinstance(raw, float) and raw.is_integer():
         raw = int(raw)
     try:
-        return _adapter(Union[tuple(choices)]).validate_json(json.dumps(raw))  # noqa: UP007  (choices are known at run time)
+        return _adapter(Union[tuple(choices)]).validate_json(json.dumps(raw))  # noqa: UP007
     except ValidationError as error:
         raise RecipeError(where, f"{raw!r}: expected {_expected(choices, error, raw)}") from None
     except (PydanticSchemaGenerationError, SchemaError):  # of components, by name
@@ -308,7 +316,9 @@ def _said(hint: Any) -> str:
 def _expected(choices: list[Any], error: ValidationError, raw: Any) -> str:
     for choice in choices:
         if typing.get_origin(choice) is Literal:
-            return f"one of its names; {nearest(str(raw), map(str, typing.get_args(choice)))}"
+            known = [str(x) for x in typing.get_args(choice)]
+            near = nearest(str(raw), known)
+            return f"one of {', '.join(map(repr, known))}" + (f"; {near}" if near.startswith("did you") else "")
     first, told = error.errors()[0], " or ".join(map(_said, choices))
     place = ".".join(str(x) for x in first["loc"] if isinstance(x, int))
     return f"{told} (entry {place}: {first['msg']})" if place else told

@@ -125,8 +125,10 @@ class Columns:
             told, near = SPACES[space].format(rest), nearest(rest, names)
         else:
             told, near = f"nothing before it writes a column {name!r}", nearest(name, self.known)
-        own = f"a component of your own that writes it says so: stamps = ({name!r},)"
-        return RecipeError(dotted(place), f"{told} in stage {stage!r}; {near}; {own}")
+        own = f"; a component of your own that writes it says so: stamps = ({name!r},)"
+        return RecipeError(
+            dotted(place), f"{told} in stage {stage!r}; {near}{'' if near.startswith('did you') else own}"
+        )
 
 
 def graded_columns(task: Task, rollout: Any, rewards: Mapping[str, Reward]) -> Columns:
@@ -184,7 +186,7 @@ def _check_learner(learner: Learner, place: Place, there: Columns, stage: str) -
         for t, term in part.terms.items():
             if not there.has(f"weight/{term.stream}"):
                 raise there.missing(f"weight/{term.stream}", (*place, "part", key, "terms", t, "stream"), stage)
-    there.known |= {need.key for need in learner.needs}
+    there.known |= {need.key for need in declares(learner).needs}
     for at, component in _within(learner, place):
         there.step(component, at, stage)
     for path, buffer in walk(learner.buffer):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
@@ -23,8 +23,8 @@ from shuhari.loop.progress import Progress
 from shuhari.loop.resume import commit_step, finish, open_store, restore
 from shuhari.loop.roles import cast_roles, hears, move_followers
 from shuhari.measure import Meter, collected_info
-from shuhari.needs import Need
 from shuhari.ports import Learner, Transform, ability, is_vector
+from shuhari.ports.declares import declares
 from shuhari.store import Store
 from shuhari.transforms import apply
 
@@ -46,7 +46,7 @@ def loop(run: Run) -> Iterator[Info]:
                     run.tell(Collected(run.apply(run.stage.collect, run.collect(want)), tuple(run.ctx.latest)))
             for name, learner in run.stage.learners.items():
                 for batch in run.draws(name, learner):
-                    batch = run.apply(learner.transforms, batch, learner.needs)
+                    batch = run.apply(learner.transforms, batch, learner)
                     run.tell(learner.update(batch, run.ctx))
             yield run.commit()
         finish(run)
@@ -157,9 +157,9 @@ class Run:
                     return
                 yield batch
 
-    def apply(self, transforms: Mapping[str, Transform], batch: Batch, needs: Sequence[Need] = ()) -> Batch:
+    def apply(self, transforms: Mapping[str, Transform], batch: Batch, learner: Learner | None = None) -> Batch:
         """The batch as a recipe's transforms leave it, with what they and the learner's terms want scored."""
-        return self.ctx.noted(apply(transforms.values(), batch, self.ctx, needs))
+        return self.ctx.noted(apply(transforms.values(), batch, self.ctx, declares(learner).needs))
 
     def hear(self, event: Event) -> None:
         """An event that was told, to the active stage's components and to the roles that follow."""
