@@ -63,15 +63,22 @@ class Scaled:
         if self.scale <= 0:
             raise ValueError(f"scale is {self.scale}: expected > 0")
 
+    def __call__(self, batch: Any, ctx: Any) -> Any: ...
+
 
 @dataclass
 class Net:
     width: int = 8
 
+    def build(self, task: Any) -> None: ...
+
 
 @dataclass
 class Sgd:
     lr: Number = 0.1
+
+    def bind(self, params: Any) -> None: ...
+    def step(self, evaluate: Any, at: float) -> Any: ...
 
 
 @dataclass
@@ -80,17 +87,29 @@ class Loss:
     needs: tuple[Any, ...] = field(init=False, default=())
     couples: str = field(init=False, default="row")
 
+    def __call__(self, batch: Any, ctx: Any) -> Any: ...
+
 
 @dataclass
 class Store:
     size: int = 4
     unit: str = "group"
 
+    def wanted(self) -> int:
+        return 1
+
+    def draw(self, ctx: Any) -> Any: ...
+
 
 @dataclass
 class Mix:
     buffers: tuple[Buffer, ...]
     first: Buffer | None = None
+
+    def wanted(self) -> int:
+        return 1
+
+    def draw(self, ctx: Any) -> Any: ...
 
 
 @dataclass
@@ -105,11 +124,15 @@ class Lanes:
 class Single:
     turns: int = 1
 
+    def select(self, n: int, ctx: Any) -> Any: ...
+
 
 @dataclass
 class Follower:
     of: str = "policy"
     role: str = ""
+
+    def __call__(self, models: Any, event: Any) -> None: ...
 
 
 class NoDataclass:
