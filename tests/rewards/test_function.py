@@ -19,7 +19,7 @@ from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 from shuhari.config.stage import Components
 from shuhari.data import ContractError, FrozenDict, Problem, Request, Status, Step, Trajectory
-from shuhari.loop.collect import graded, groups
+from shuhari.loop.collect import grade_group, groups
 from shuhari.loop.evaluation import Evaluation, evaluate
 from shuhari.rewards.function import Function
 
@@ -147,13 +147,13 @@ def test_numbers_of_many_kinds(make: Make, returned: str, numbers: list[Any]) ->
 def test_what_is_no_list_of_numbers_ends_the_run(make: Make, returned: str, message: str) -> None:
     reward = make(f"import numpy as np\ndef f(completions): return {returned}\n")
     with pytest.raises(ContractError, match=rf"reward 'mine' \(.*rewards\.py:f\) {message}"):
-        asyncio.run(graded(group("a", "b"), context(lambda p, j: None, mine=reward)))
+        asyncio.run(grade_group(group("a", "b"), context(lambda p, j: None, mine=reward)))
 
 
 def test_one_that_raises_leaves_its_samples_ungraded_counted_and_shown(make: Make) -> None:
     ctx = context(lambda p, j: {"score": 1.0}, mine=make("def f(completions): return [lne(c) for c in completions]\n"))
     ctx.task.grade = lambda problem, steps: {"score": 1.0}
-    out = asyncio.run(graded(group("a", "b"), ctx))
+    out = asyncio.run(grade_group(group("a", "b"), ctx))
     assert [t.steps[0].reward for t in out] == [{"score": 1.0}] * 2
     assert ctx.ledger["failed_graders"] == 1
     assert ctx.problems == ["failed_graders (reward 'mine'): NameError: name 'lne' is not defined"]
