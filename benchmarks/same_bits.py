@@ -92,14 +92,11 @@ def one(name: str) -> dict[str, Any]:
                             if not k.startswith("spent/")}}  # fmt: skip
 
 
-def measured(tree: Path, names: list[str]) -> dict[str, Any]:
-    """run -> digests, each in a process of its own with the source of `tree`."""
-    out = {}
-    for name in names:
-        env = {**os.environ, "PYTHONPATH": str(tree / "src"), "CUDA_VISIBLE_DEVICES": ""}
-        done = subprocess.run([sys.executable, __file__, "--one", name], capture_output=True, text=True, env=env)
-        out[name] = json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr[-500:]}
-    return out
+def measured(tree: Path, name: str) -> dict[str, Any]:
+    """The digests of one run, in a process of its own with the source of `tree`."""
+    env = {**os.environ, "PYTHONPATH": str(tree / "src"), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run([sys.executable, __file__, "--one", name], capture_output=True, text=True, env=env)
+    return json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr[-500:]}
 
 
 def compare(old: dict[str, Any], new: dict[str, Any]) -> str:
@@ -139,7 +136,7 @@ def main() -> None:
         try:
             differ = 0
             for name in names:
-                old, new = (measured(tree, [name])[name] for tree in trees)
+                old, new = (measured(tree, name) for tree in trees)
                 said = compare(old, new)
                 differ += not said.startswith("same")
                 print(f"{name:12} {said}", flush=True)

@@ -203,18 +203,19 @@ class Batch:
         """The row n decisions on, or where the chain ends before, for chains; a row without a successor stands for
         itself: test `child >= 0`. Its noise is that of the row before."""
         if n > 1:
-            whole = {**self.whole, **self.own} if self.rows is None and self.own else self.whole
-            place = {"_row": self["_row"]} if "_row" in self else None
             steps = torch.stack(self.path(n))
-            last = steps.gather(0, ((steps >= 0).sum(0, keepdim=True) - 1))[0]
-            return Batch(whole, last, place, self.arena, None, self.stream, self.scored).successors()
+            return self._at(steps.gather(0, ((steps >= 0).sum(0, keepdim=True) - 1))[0]).successors()
         child = self["child"]
         if self.size and int(child.min()) == BRANCH:
             raise ValueError("successors() is for chains: here rows have several successors; use by_depth()")
         here = torch.arange(self.size) if self.rows is None else self.rows
+        return self._at(torch.where(child < 0, here, child))
+
+    def _at(self, rows: Tensor) -> Batch:
+        """These rows of the whole, with the noise of the rows here."""
         whole = {**self.whole, **self.own} if self.rows is None and self.own else self.whole
         place = {"_row": self["_row"]} if "_row" in self else None  # in the optimiser batch, which noise hangs on
-        return Batch(whole, torch.where(child < 0, here, child), place, self.arena, None, self.stream, self.scored)
+        return Batch(whole, rows, place, self.arena, None, self.stream, self.scored)
 
     def local(self, pointer: Tensor) -> Tensor:
         """Indices of the whole as positions in this view; -1 where there is none here."""

@@ -120,14 +120,9 @@ def _none_fits(choices: tuple[Any, ...], value: Any) -> str:
             if fits and not (new := wrong(hint, value)):
                 return ""
             told = told or (new if fits else "")
-        elif isinstance(base, type) and (is_protocol(base) or isinstance(value, base)):  # None is of its type too
-            return ""
+        elif isinstance(base, type) and (getattr(base, "_is_protocol", False) or isinstance(value, base)):
+            return ""  # of a port nothing can be asked but its name; None is of its type too
     return told
-
-
-def is_protocol(hint: Any) -> bool:
-    """Whether an annotation is of a port, of which nothing can be asked but by its name."""
-    return bool(getattr(hint, "_is_protocol", False))
 
 
 def hints(cls: Any, *, bare: bool = False) -> dict[str, Any]:

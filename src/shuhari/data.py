@@ -45,6 +45,14 @@ class FrozenDict(dict[str, Any]):
 EMPTY = FrozenDict()
 
 
+class UnshownError(ValueError):
+    """A problem has nothing to imitate, as it is to be imitated; `answer`: it has an answer that could be."""
+
+    def __init__(self, told: str, *, answer: bool) -> None:
+        super().__init__(told)
+        self.answer = answer
+
+
 class ContractError(ValueError):
     """User code broke the contract of its port: the run ends, where a failure of it would be counted."""
 
@@ -316,5 +324,5 @@ class Trajectory:
 
 def paid(steps: Iterable[Step], name: str) -> float:
     """The sum of a reward along steps; NaN where it was given to none of them."""
-    given = [float(np.sum(s.reward[name])) for s in steps if name in s.reward]
-    return sum(given) if given else float("nan")
+    given = [r for s in steps if (r := s.reward.get(name)) is not None]
+    return sum(r if type(r) is float else float(np.sum(r)) for r in given) if given else float("nan")

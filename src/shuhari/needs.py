@@ -188,6 +188,13 @@ def _reached(models: Mapping[str, Any], trains: Collection[str]) -> set[int]:
     return reached
 
 
+def bind_models(models: Mapping[str, Any]) -> None:
+    """Hand each model of models, by role, those that it is made of (`Model.roles`)."""
+    for model in {id(m): m for m in models.values()}.values():
+        if ability(model, "roles"):
+            model.bind(models)
+
+
 def packs(needs: Iterable[Need], models: Mapping[str, Any]) -> bool:
     """Whether all models that `needs` ask run rows without padding (`Model.packs`)."""
     return all(ability(role_model(models, r), "packs") for n in needs for r in n.roles)

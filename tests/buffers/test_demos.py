@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from shuhari import testing
 from shuhari.batch import STATUS
 from shuhari.buffers.demos import Demos
 from shuhari.data import Problem, Status
@@ -226,10 +227,7 @@ def test_a_model_scores_the_turns_of_the_tool_game_and_nothing_between():
     task, model = Shop(), component("model", {"use": "causal", "hidden": 16, "layers": 1, "heads": 2})
     torch.manual_seed(0)
     model.build(task)
-    ctx = SimpleNamespace(task=task, models={"policy": model}, wait=asyncio.run, charge=lambda what, amount: None)
-    ctx.encode = lambda payload, role: model.encode(payload) if isinstance(payload, str) else payload
-    ctx.text = lambda ids, role: model.decode(ids)
-    (batch,) = Demos(size=3).draw(ctx)
+    (batch,) = Demos(size=3).draw(testing.context(models={"policy": model}, task=task))
     for i, (step, mask) in enumerate(zip(batch.steps, batch["mask"].numpy(), strict=True)):
         said = model.decode(step.action[mask[: len(step.action)]])
         assert said == "<end>".join(task.problems("train")[1_000_000 + i].solution)

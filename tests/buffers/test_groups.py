@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from shuhari.events import Collected, Event
 from shuhari.learners.gradient import Term
 from shuhari.objectives.clip import Clip
 from shuhari.ports import Buffer
+from shuhari.testing import context
 from shuhari.transforms.advantage import Advantage
 from sketches import harness
 from sketches.toys import Echo, Watch
@@ -39,15 +39,11 @@ def collected(step: int, samples: dict[str, list[float]], **columns: Any) -> Bat
     return Batch(whole | columns)
 
 
-def ctx(seed: int = 0) -> Any:
-    return SimpleNamespace(rng=lambda *key: torch.Generator().manual_seed(code(seed, *key)))
-
-
 def stepped(buffer: Groups, *batches: Batch, seed: int = 0) -> Batch | None:
     """One step: what was collected, and what is drawn."""
     for batch in batches:
         buffer.observe(Collected(batch))
-    return next(iter(buffer.draw(ctx(seed))), None)
+    return next(iter(buffer.draw(context(seed))), None)
 
 
 def names(batch: Batch | None) -> list[tuple[str, int]]:

@@ -11,14 +11,11 @@ from hypothesis import strategies as st
 
 from shuhari.batch import STATUS, Batch
 from shuhari.buffers.replay import Replay
-from shuhari.data import Problem, Request, Status, Step, Trajectory, code
+from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.events import Amended, Collected, Updated
 from shuhari.pack import pack
 from shuhari.store.codec import dumps, loads
-
-
-def context(step=0):
-    return SimpleNamespace(rng=lambda *key: torch.Generator().manual_seed(code(step, *key)))
+from shuhari.testing import context
 
 
 class Lanes:
@@ -312,7 +309,7 @@ def told(replay, ids, value):
 
 
 def by_context(step=0, beta=1.0):
-    return SimpleNamespace(**vars(context(step)), at=lambda x: beta if x == 1.0 else x)
+    return context(step, at=lambda x: beta if x == 1.0 else x)
 
 
 def test_rows_are_drawn_as_often_as_their_priority_says_and_weigh_the_inverse():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +31,11 @@ def test_a_new_baseline_makes_nothing_stale(monkeypatch: pytest.MonkeyPatch, tmp
     baselines = {f"baselines/{name}": name for name in measured}
     monkeypatch.setattr(sources, "names", lambda: list(baselines))
     monkeypatch.setattr(sources, "load", lambda name: load(baselines[name]))
-    sources.common.cache_clear()
-    try:
-        for name in measured:
-            found = stored[name]
-            assert found is not None and stale(read(name), found) == why[name]
-            assert hashes(read(name))["modules"] == {}
-    finally:
-        sources.common.cache_clear()
+    monkeypatch.setattr("shuhari.claims.result.common", cache(sources.common.__wrapped__))
+    for name in measured:
+        found = stored[name]
+        assert found is not None and stale(read(name), found) == why[name]
+        assert hashes(read(name))["modules"] == {}
     now = sources.version.__wrapped__(), [j.path for name in measured for j in plan_runs(read(name), tmp_path)]
     assert now == before
 

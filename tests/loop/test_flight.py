@@ -58,25 +58,24 @@ class Unwanted:
 
 
 @dataclass
-class SlowWorld(Gridworld):
-    """Each move takes a while: log-normal, with a long tail."""
+class Slow:
+    """A task whose environments take a while at each move: log-normal, with a long tail."""
 
     mean: float = 0.2
     sigma: float = 1.5
 
     def environment(self, problem: Problem) -> Any:
-        return Slowed(super().environment(problem), self.mean, self.sigma)
+        return Slowed(super().environment(problem), self.mean, self.sigma)  # type: ignore[misc]
 
 
 @dataclass
-class SlowShop(Shop):
-    """A shop that takes a while to answer."""
+class SlowWorld(Slow, Gridworld):
+    """A gridworld that takes a while."""
 
-    mean: float = 0.2
-    sigma: float = 1.5
 
-    def environment(self, problem: Problem) -> Any:
-        return Slowed(super().environment(problem), self.mean, self.sigma)
+@dataclass
+class SlowShop(Slow, Shop):
+    """A shop that takes a while."""
 
 
 class Slowed:

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from shuhari import testing
 from shuhari.data import ContractError, Problem, Request, Sampling, Status, Step
 from shuhari.engines.local import Local
+from shuhari.loop.context import Context
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.rows import NoRoom
 from shuhari.models.text.tokenizers import character_tokenizer
@@ -39,13 +41,12 @@ class Arms:
         return Traces(contexts + 10, torch.full((len(contexts), 1), -1.5))
 
 
-def context(model: object, seed: int = 0, version: int = 4) -> SimpleNamespace:
+def context(model: object, seed: int = 0, version: int = 4) -> Context:
     engine = Local()
     engine.seed = seed
     engine.sync({"policy": model, "solver": model}, version)
-    encode = getattr(model, "encode", None)
     task = SimpleNamespace(environment=lambda problem: None)
-    return SimpleNamespace(engine=engine, task=task, encode=lambda x, role: encode(x) if isinstance(x, str) else x)
+    return testing.context(models={"policy": model, "solver": model}, task=task, engine=engine)
 
 
 def collected(request: Request, model: object, rollout: Single | None = None, **fields):

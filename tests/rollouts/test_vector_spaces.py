@@ -15,6 +15,7 @@ import torch
 from gymnasium import spaces
 
 import shuhari
+from shuhari import testing
 from shuhari.config.recipe import load
 from shuhari.data import Sampling
 from shuhari.events import Collected
@@ -142,8 +143,7 @@ class Scripted:
 
 
 def context(model: Any, **fields: Any) -> Any:
-    known = {"at": lambda x: x, "charge": lambda *_: None, "sampling": Sampling(), **fields}
-    return SimpleNamespace(models={"policy": model}, version=0, **known)
+    return testing.context(models={"policy": model}, **fields)
 
 
 def opened(task: Any, lanes: int) -> VectorRollout:

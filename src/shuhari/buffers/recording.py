@@ -47,8 +47,8 @@ def columns_of(episodes: Iterable[RecordedEpisode]) -> dict[str, Tensor]:
     some = [e for e in episodes if len(e)]
     if not some:
         raise ValueError("a data set without a decision: nothing to learn from")
-    for i, e in enumerate(some):
-        seen = _parts(e.observations)
+    parts = [_parts(e.observations) for e in some]
+    for i, (e, seen) in enumerate(zip(some, parts, strict=True)):
         found = {**{f"observations {k}".strip(): len(x) - 1 for k, x in seen.items()},
                  **{f"reward {k!r}": len(x) for k, x in {**e.rewards, **e.columns}.items()}}  # fmt: skip
         if wrong := next((k for k, n in found.items() if n != len(e)), ""):
@@ -61,7 +61,6 @@ def columns_of(episodes: Iterable[RecordedEpisode]) -> dict[str, Tensor]:
     cont = np.ones(N, np.float32)
     cont[end] = [0.0 if e.finished else 1.0 for e in some]
     out: dict[str, Tensor] = {}
-    parts = [_parts(e.observations) for e in some]
     for key in parts[0]:
         out[f"context/{key}" if key else "context"] = dense([np.concatenate([p[key] for p in parts])])[0]
     out["taken"] = _spread([e.actions for e in some], decides, 0)
@@ -156,7 +155,7 @@ def check_columns(columns: Mapping[str, Tensor], spaces: tuple[Any, Any] | None,
 
 def card_of(columns: Mapping[str, Tensor], reward: str) -> dict[str, Any]:
     """What there is to know of a data set: counts, the returns (sums of `reward`) and lengths of its episodes, the
-    share that ended by itself, coverage, and a digest of all columns.
+    share that ended by itself, and coverage.
 
     coverage: how many cells of a grid over observations and actions (10 bins an axis between the extremes; integers
     stand for themselves) are visited, as a share of the transitions; 1: no two are alike."""
@@ -173,7 +172,6 @@ def card_of(columns: Mapping[str, Tensor], reward: str) -> dict[str, Any]:
         "length": {"mean": round(float(length.mean()), 6), "quantiles": _quantiles(length)},
         "finished": round(float((columns["cont"][ends] == 0).double().mean()), 6),
         "coverage": round(_cells(columns, decides) / count, 6),
-        "digest": digest(columns),
     }
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from shuhari.abilities import ability
 from shuhari.bounds import check
-from shuhari.buffers.recording import RecordedEpisode, card_of, columns_of, joined, some_episodes
+from shuhari.buffers.recording import RecordedEpisode, card_of, columns_of, digest, joined, some_episodes
 from shuhari.data import Array, Status, code, nearest
 from shuhari.ports import Recording, Task
 from shuhari.registry import located, register
@@ -174,7 +174,7 @@ def save(columns: Mapping[str, Tensor], directory: Path, reward: str = "reward/t
     """Write a data set and its card, for the recording `file`."""
     directory.mkdir(parents=True, exist_ok=True)
     write_file(directory / COLUMNS, tensors.pack(dict(columns)))
-    card = {"format": 1, "source": source, **card_of(columns, reward)}
+    card = {"format": 1, "source": source, **card_of(columns, reward), "digest": digest(columns)}
     (directory / CARD).write_text(json.dumps(card, indent=2) + "\n")
     return directory
 

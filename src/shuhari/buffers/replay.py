@@ -147,7 +147,8 @@ class Replay:
             known = ~np.isnan(value) if value.dtype.kind == "f" else np.ones(value.shape, bool)
             ring.arrays[name][slots] = np.where(known, value, ring.arrays[name][slots])
         ring.touch(slots)
-        self._of = None  # which rows may be drawn may hang on it
+        if not news.keys().isdisjoint(("mask", "status", f"weight/{self.stream}")):
+            self._of = None  # which rows may be drawn depends on these
 
     def _weight(self, batch: Batch, eligible: Tensor) -> Array | None:
         """[B, K] the weight of the stream, where it is not that of the mask on all rows that were ever stored."""

@@ -85,7 +85,7 @@ def drive(
         flying: dict[Future[str], W] = {}
         try:
             while flying or (left and not alike):
-                lost = [j for j in left if any(j.after is f for f in failed)]
+                lost = [j for j in left if j.after in failed]
                 failed |= dict.fromkeys(lost, "its warm start failed")
                 left = [j for j in left if j not in lost]
                 for job in () if alike else _ready(left, flying):

@@ -20,9 +20,8 @@ from typing import Any
 
 from shuhari.claims.claim import Claim
 from shuhari.claims.pool import ClaimError, Progress, Work, changed, drive
-from shuhari.claims.result import find_restated, hashes, points, quantities_of, round_to, values
+from shuhari.claims.result import find_restated, hashes, points, quantities_of, round_to, stale, values
 from shuhari.claims.runs import PACKAGES, Job, Made, evidence, named, own, plan_runs
-from shuhari.claims.sources import changed as changed_modules
 from shuhari.data import EMPTY, nearest
 from shuhari.loop.machine import processor, versions
 from shuhari.store.directory import Run
@@ -93,7 +92,8 @@ class Replay:
                 if self.wanted and all(seen.get(n, 0) >= times for n, times in self.wanted.items()):
                     break
             reports.close()  # type: ignore[attr-defined]
-            found = {"columns": Run(at).metrics(), "before": self._before(at)}
+            columns = Run(at).metrics()
+            found = {"columns": columns, "before": self._before(at, columns["stage"][-1])}
         except FloatingPointError:
             found = {"columns": Run(at).metrics(), "before": {}}
         except Exception as error:
@@ -104,11 +104,10 @@ class Replay:
         shutil.rmtree(at, ignore_errors=True)
         return ""
 
-    def _before(self, at: Path) -> dict[str, float]:
-        """What the run at `at` scored when its last stage began, if it has."""
-        run, stages = Run(at), self.job.recipe.stages
-        last = "study" not in self.job.recipe.tree and run.metrics()["stage"][-1] == stages[-1]["name"]
-        return dict(run.load()["progress"]["before"]) if last else {}
+    def _before(self, at: Path, stage: str) -> dict[str, float]:
+        """What the run at `at`, which has come to `stage`, scored when its last stage began; nothing before that."""
+        last = "study" not in self.job.recipe.tree and stage == self.job.recipe.stages[-1]["name"]
+        return dict(Run(at).load()["progress"]["before"]) if last else {}
 
 
 def prove(
@@ -125,7 +124,8 @@ def prove(
     where something could not be run."""
     if depth not in DEPTHS:
         raise ValueError(f"depth is {depth!r}: {nearest(depth, DEPTHS)}")
-    replays = [_replays(claim, result, root.resolve(), depth) for claim, result in claims]
+    root = root.resolve()
+    replays = [_replays(claim, result, root, depth) for claim, result in claims]
     jobs: dict[Path, Work] = {}
     for replay in [r for each in replays for r in each.values() if not isinstance(r, str)]:
         if replay.after is not None:
@@ -139,9 +139,9 @@ def prove(
         if lost := [r for r in each.values() if isinstance(r, Replay) and not r.done]:
             out.append(ClaimError("; ".join(f"{r.name}: {_error(r)}" for r in lost)))
             continue
-        proof = _judged(claim, result, each, root.resolve())
+        proof = _judged(claim, result, each, root)
         if proof.stands and result["versions"].get("processor") == processor():
-            _link_runs(claim, result, root.resolve())
+            _link_runs(claim, result, root)
         out.append(proof)
     return out
 
@@ -191,11 +191,11 @@ def _by_clock(recipe: Any) -> bool:
 def _judged(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Replay | str], root: Path) -> Proof:
     if why := find_restated(claim, result):
         return Proof(False, why)
-    now, clock = hashes(claim), [f"arm {name!r}: {why}" for name, why in replays.items() if isinstance(why, str)]
+    clock = [f"arm {name!r}: {why}" for name, why in replays.items() if isinstance(why, str)]
     if any(q.alone for q in quantities_of(claim)):
         clock.append("it compares speeds")
     if clock:
-        if why := changed_modules(result["hashes"]["modules"], {**now["shared"], **now["modules"]}):
+        if why := stale(claim, result):
             return Proof(False, f"{why}, and nothing but measuring can tell what of it: {clock[0]}")
         return Proof(None, f"{clock[0]}: bits prove nothing here")
     steps, why, gone = dict[str, int](), _simulated(claim, result), False
@@ -217,13 +217,12 @@ def _judged(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Repla
             why = f"arm {name!r}, seed {replay.job.seed}: {why}"
     at_end = tuple(name for name, r in replays.items() if isinstance(r, Replay) and not r.wanted)
     how = "columns" if steps and not gone else "points"
-    if not why:
-        return Proof(True, "", steps, compared, how, at_end)
+    stands: bool | None = not why
     then, here = result["versions"], versions()
     other = [f"{p} {then[p]} there, {here.get(p)} here" for p in PACKAGES if p in then and then[p] != here.get(p)]
-    if other:
-        return Proof(None, f"{why}; but it was measured elsewhere ({', '.join(other)})", steps, compared, how, at_end)
-    return Proof(False, why, steps, compared, how, at_end)
+    if why and other:
+        stands, why = None, f"{why}; but it was measured elsewhere ({', '.join(other)})"
+    return Proof(stands, why, steps, compared, how, at_end)
 
 
 def _simulated(claim: Claim, result: Mapping[str, Any]) -> str:

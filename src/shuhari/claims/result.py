@@ -109,11 +109,11 @@ def result_of(
 def hashes(claim: Claim) -> dict[str, Any]:
     """What determines the result: the recipes of the arms and of the warm start, what is checked and said of them, the
     method's own modules; and the core and the modules that others share, whose change makes it older, not stale."""
-    used = _used(claim)
+    found = used(claim)
     return {
         **_stated(claim),
-        "modules": {name: digest for name, digest in used.items() if name not in common()},
-        "shared": {name: digest for name, digest in used.items() if name in common()},
+        "modules": {name: digest for name, digest in found.items() if name not in common()},
+        "shared": {name: digest for name, digest in found.items() if name in common()},
         "core": version(),
     }
 
@@ -126,7 +126,7 @@ def _stated(claim: Claim) -> dict[str, Any]:
     }
 
 
-def _used(claim: Claim) -> dict[str, str]:
+def used(claim: Claim) -> dict[str, str]:
     """module -> digest, of all beside the core that the claim's runs and simulations use."""
     found = modules([], [q.by for q in quantities_of(claim) if isinstance(q, Simulated)])
     for name, recipe in (claim.recipes or {METHOD: claim.own}).items():
@@ -146,7 +146,7 @@ def quantities_of(claim: Claim) -> list[Quantity]:
 
 def stale(claim: Claim, result: Mapping[str, Any]) -> str:
     """Why a result is not that of the present claim; "" where it is. Only hashes that it holds can make it stale."""
-    return find_restated(claim, result) or changed(result["hashes"]["modules"], _used(claim))
+    return find_restated(claim, result) or changed(result["hashes"]["modules"], used(claim))
 
 
 def find_restated(claim: Claim, result: Mapping[str, Any]) -> str:

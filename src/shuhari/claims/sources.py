@@ -84,19 +84,13 @@ def common() -> frozenset[str]:
 def changed(stored: Mapping[str, str], used: Mapping[str, str]) -> str:
     """Which of a result's modules has changed; "" where none has. used: those of its claim now;
     one of shuhari that is used no longer counts as it is on disk."""
-    now = digests(stored, used)
-    return next((f"module {name!r} has changed" for name, then in stored.items() if now.get(name) != then), "")
+    now = ((name, used.get(name) or (_digest_of(name) if _file(name) else "")) for name in stored)
+    return next((f"module {name!r} has changed" for name, digest in now if digest != stored[name]), "")
 
 
 def older(hashes: Mapping[str, Any]) -> bool:
     """Whether the core, or a module that a result shares with others, has changed since it was measured or proved."""
     return bool(hashes["core"] != version() or changed(hashes.get("shared", {}), {}))
-
-
-def digests(stored: Iterable[str], used: Mapping[str, str]) -> dict[str, str]:
-    """module -> digest now, of those of a result, without those that are gone."""
-    out = {name: used.get(name) or (_digest_of(name) if _file(name) else "") for name in stored}
-    return {name: digest for name, digest in out.items() if digest}
 
 
 def _made_of(recipe: Recipe) -> set[Any]:

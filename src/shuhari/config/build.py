@@ -18,14 +18,7 @@ from shuhari.config.stage import MICRO_BATCH, Checkpointing, Components, Role
 from shuhari.data import EMPTY, Number, Sampling, nearest
 from shuhari.loop.collect import default_weights, ungraded
 from shuhari.loop.evaluation import Evaluation
-from shuhari.ports import (
-    Learner,
-    Reward,
-    Task,
-    Transform,
-    ability,
-    is_vector,
-)
+from shuhari.ports import Learner, Reward, Task, Transform, ability, is_vector
 
 ROLE = ("init", "same_as", "from", "frozen")  # keys of [models.<role>] that are no setting of the model
 LEARNER = {"buffer": "buffer", "part": "parts", "transform": "transforms"}  # section -> field
@@ -182,14 +175,7 @@ def _weights(made: Settings, table: Any, task: Any, rewards: Mapping[str, Reward
         return {**default_weights(task, rewards)}
     if not isinstance(table, Mapping) or not table:
         raise RecipeError("reward.weights", f"{table!r}: expected a table of reward names and their weights")
-    return {k: _number(made, v, f"reward.{dotted(('weights', k))}") for k, v in table.items()}
-
-
-def _number(made: Settings, raw: Any, where: str) -> Number:
-    value: Number = made.value(Number, raw, where)
-    if told := wrong(Number, value):
-        raise RecipeError(where, f"{raw!r}: {told}")
-    return value
+    return {k: made.checked(Number, v, f"reward.{dotted(('weights', k))}") for k, v in table.items()}
 
 
 def _evaluate(

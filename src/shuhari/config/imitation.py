@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from shuhari.abilities import ability
 from shuhari.config.overlay import RecipeError, dotted
+from shuhari.config.stage import placed_learners
+from shuhari.data import UnshownError
 from shuhari.loop.state import walk
 from shuhari.ports import Learner, Task
 
@@ -15,8 +17,8 @@ def imitated(stage: str, learners: Mapping[str, Learner], task: Task, *, alone: 
     the ways on, where a problem lacks it. `alone`: the recipe has no other stage."""
     told: dict[str, None] = {}
     at = "" if alone else f"{dotted(('stage', stage))}."
-    for name, learner in learners.items():
-        place = "buffer" if name == "main" else f"{dotted(('learner', name))}.buffer"
+    for above, learner in placed_learners(learners):
+        place = dotted((*above, "buffer"))
         for path, buffer in walk(learner.buffer):
             if (show := ability(buffer, "imitates")) is None:
                 continue
@@ -25,6 +27,7 @@ def imitated(stage: str, learners: Mapping[str, Learner], task: Task, *, alone: 
                 told[show(task)] = None
             except ValueError as error:
                 ways = [] if alone else [f"leave the stage out: --set {at[:-1]}=false"]
-                ways += [f"imitate answers: --set {where}.imitate=answer"] if "an answer and" in str(error) else []
+                if isinstance(error, UnshownError) and error.answer:
+                    ways.append(f"imitate answers: --set {where}.imitate=answer")
                 raise RecipeError(where, "; ".join([f"{error}", *ways])) from None
     return ", ".join(told)

@@ -122,22 +122,15 @@ class Settings:
         return self._once("task", cls, rest, where, f"task {name!r}")
 
     def _once(
-        self,
-        kind: str,
-        cls: type,
-        table: Mapping[str, Any],
-        where: str,
-        what: str,
-        given: Mapping[str, Any] = EMPTY,
-        places: Mapping[str, str] = EMPTY,
+        self, kind: str, cls: type, table: Mapping[str, Any], where: str, what: str, given: Any = EMPTY, *places: Any
     ) -> Any:
         given = {**self.given.get(kind, EMPTY), **given}
         if kind == "optimiser":  # its memory belongs to the parameters of one learner
-            return self._fitting(kind, cls, table, where, what, given, places)
+            return self._fitting(kind, cls, table, where, what, given, *places)
         key = json.dumps([where, f"{cls.__module__}.{cls.__qualname__}", list(table.items()), given], default=str)
         if key not in self.shared:
             before, self.defaults = self.defaults, {}
-            self.shared[key] = self._fitting(kind, cls, table, where, what, given, places), self.defaults
+            self.shared[key] = self._fitting(kind, cls, table, where, what, given, *places), self.defaults
             self.defaults = before
         made, defaults = self.shared[key]
         self.defaults.update(defaults)
@@ -185,6 +178,13 @@ class Settings:
         except (ValueError, TypeError, LookupError, OSError) as error:
             message = error.args[0] if isinstance(error, LookupError) and error.args else error
             raise RecipeError(where, str(message)) from error
+
+    def checked(self, hint: Any, raw: Any, where: str) -> Any:
+        """What a setting is as `hint` has it; RecipeError where it is not within the bounds of that."""
+        value = self.value(hint, raw, where)
+        if told := bounds.wrong(hint, value):
+            raise RecipeError(where, f"{raw!r}: {told}")
+        return value
 
     def _plain(self, cls: type, table: Mapping[str, Any], where: str, given: Mapping[str, Any] = EMPTY) -> Any:
         """A dataclass that is no component of its own; flat where all it requires is one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -44,6 +44,12 @@ class Role:
     def asks(self) -> tuple[str, ...]:
         """The roles that it hangs on: those that it starts with, and of which its model is made."""
         return (*(r for r in (self.same_as or self.init,) if r), *asked_of(self.model))
+
+
+def placed_learners(learners: Mapping[str, Learner]) -> Iterator[tuple[tuple[str, ...], Learner]]:
+    """(place in the recipe, learner): `main` stands at the top, the others below `learner`."""
+    for name, learner in learners.items():
+        yield () if name == "main" else ("learner", name), learner
 
 
 def asked_of(model: Any) -> tuple[str, ...]:

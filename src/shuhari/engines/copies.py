@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from shuhari.needs import bind_models
 from shuhari.ports import ability
 
 
@@ -26,10 +27,7 @@ class Copies:
                 known[1].module.load_state_dict(model.module.state_dict())
                 made[id(model)] = known
         self._made = made
-        bound = {role: self.of(model) for role, model in models.items()}
-        for twin in {id(m): m for m in bound.values()}.values():
-            if ability(twin, "roles"):  # a copy is made of copies
-                twin.bind(bound)
+        bind_models({role: self.of(model) for role, model in models.items()})  # a copy is made of copies
 
     def of(self, model: Any) -> Any:
         """The model as of the last sync, or `model` itself where it has no weights."""

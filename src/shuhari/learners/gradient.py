@@ -85,10 +85,10 @@ class GradientLearner:
             if rows < len(batch) or part.minibatches > 1:
                 used = batch.put({"_used": torch.arange(len(batch))})
                 used = used if carried is None or rows == len(batch) else used.take(carried)
+            info_terms = self.state.setdefault("infos", {}).setdefault(name, {})
             for epoch in range(part.epochs):
                 for i, mini in enumerate(_minibatches(used, part, ctx, self.name, name, k, epoch)):
                     work("trained", mini, part.trains)
-                    info_terms = self.state.setdefault("infos", {}).setdefault(name, {})
                     try:
                         with ctx.phase(self.name, k, name, epoch, i, root=True):
                             loss = Loss(mini, part, name, ctx, self._params[name], self.tokens, info_terms)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 from shuhari.abilities import ability
 from shuhari.columns import DERIVED
 from shuhari.config.overlay import RecipeError, dotted
+from shuhari.config.stage import placed_learners
 from shuhari.data import nearest
 from shuhari.loop.answers import check_answers
 from shuhari.loop.roles import check_roles
-from shuhari.loop.state import walk
+from shuhari.loop.state import placed
 from shuhari.pack import CORE
 from shuhari.ports import Learner, Reward, Task
 from shuhari.ports.declares import declares
@@ -47,7 +48,7 @@ def check_columns(stages: Sequence[Components]) -> None:
     """Every column, stream, reward and link that a component reads must be there where it reads it, in its stage."""
     for stage in stages:
         graded = graded_columns(stage.task, stage.rollout, stage.rewards)
-        for _, learner in learners_of(stage):
+        for _, learner in placed_learners(stage.learners):
             graded.add(learner.buffer, "reward")  # a data set brings its own
         check_weights(stage.weights, graded, stage.name)
         for name, reward in stage.rewards.items():
@@ -62,7 +63,7 @@ def check_columns(stages: Sequence[Components]) -> None:
         for name, transform in stage.collect.items():
             there.step(transform, ("collect", name), stage.name)
         there.check(stage.curriculum, ("curriculum",), stage.name)
-        for place, learner in learners_of(stage):
+        for place, learner in placed_learners(stage.learners):
             _check_learner(learner, place, Columns(there.known, there.free), stage.name)
 
 
@@ -72,7 +73,7 @@ def check_samples(stage: Components) -> None:
     if not (plain and rollout.least_n and rollout.stamps is not None):
         return  # who else may say how many there are
     compares: list[tuple[Place, Any]] = [(("rollout",), stage.rollout)]
-    for place, learner in learners_of(stage):
+    for place, learner in placed_learners(stage.learners):
         if learner.buffer.wanted() > 0:  # the others learn from what is recorded
             compares += [*((("collect", k), x) for k, x in stage.collect.items()), *_within(learner, place)]
     for place, component in compares:
@@ -97,11 +98,10 @@ class Columns:
 
     def check(self, component: Any, place: Place, stage: str) -> None:
         """What a component, and those in its fields, read. RecipeError with the setting that names what is missing."""
-        for path, part in walk(component):
+        for at, part in placed(component, place):
             told = declares(part)
             for name in (*told.reads, *((f"links/{told.links}",) if told.links and told.couples == "batch" else ())):
                 if not self.has(name):
-                    at = (*place, *(path.split("/") if path else ()))
                     raise self.missing(name, (*at, *_setting(part, name)), stage)
 
     def step(self, component: Any, place: Place, stage: str) -> None:
@@ -146,12 +146,6 @@ def check_weights(weights: Iterable[str], graded: Columns, stage: str) -> None:
             raise graded.missing(f"reward/{name}", ("reward", "weights", name), stage)
 
 
-def learners_of(stage: Components) -> Iterator[tuple[Place, Learner]]:
-    """(place in the recipe, learner) of a stage."""
-    for name, learner in stage.learners.items():
-        yield () if name == "main" else ("learner", name), learner
-
-
 def _check_evaluation(stage: Components, evaluation: Evaluation) -> None:
     further = [(("more", name, "rollout"), way.rollout) for name, way in evaluation.more.items() if way.rollout]
     plays: list[tuple[Place, Any]] = [(("rollout",), stage.evaluation_rollout), *further]
@@ -164,7 +158,7 @@ def _check_evaluation(stage: Components, evaluation: Evaluation) -> None:
 
 def _streams(there: Columns, stage: Components) -> None:
     """Streams are known wherever they are named: a filter may come before the buffer that its stream is of."""
-    for _, learner in learners_of(stage):
+    for _, learner in placed_learners(stage.learners):
         for x in (learner.buffer, *stage.collect.values(), *learner.transforms.values()):
             stamps = declares(x).stamps
             there.known |= {name for name in stamps or () if name.startswith("weight/")}
@@ -189,11 +183,10 @@ def _check_learner(learner: Learner, place: Place, there: Columns, stage: str) -
     there.known |= {need.key for need in declares(learner).needs}
     for at, component in _within(learner, place):
         there.step(component, at, stage)
-    for path, buffer in walk(learner.buffer):
+    for at, buffer in placed(learner.buffer, (*place, "buffer")):
         for name in declares(buffer).hears:
             if not there.has(name):
-                at = (*place, "buffer", *(path.split("/") if path else ()), *_setting(buffer, name))
-                raise there.missing(name, at, stage)
+                raise there.missing(name, (*at, *_setting(buffer, name)), stage)
 
 
 def _parts(learner: Any) -> Mapping[str, Any]:

@@ -106,13 +106,13 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
     sampling = evaluation.sampling or ctx.now(ctx.sampling)
     mode = replace(sampling, greedy=True, epsilon=0.0)
     once = [Request(p, 1, mode, settings=evaluation.settings) for p in problems]
-    several = [Request(p, samples, sampling, settings=evaluation.settings) for p in problems]
     spent, count = _drawn(ctx), n
     greedy, rewards, told = grade(once, ctx, evaluation.measure, evaluation.solved)
     sampled_rewards: Named = EMPTY
     sampled = None
     if samples > 1:
         spent, count = _drawn(ctx), n * samples
+        several = [Request(p, samples, sampling, settings=evaluation.settings) for p in problems]
         sampled, sampled_rewards, facts = grade(several, ctx, evaluation.measure, evaluation.solved)
         told = {**told, **{name: facts[name] for name in ("distinct",) if name in facts}}
     return Outcomes(

@@ -88,11 +88,6 @@ class InFlight:
             pending.task = asyncio.ensure_future(self._fly(pending, rollout, again))
             pending.task.add_done_callback(lambda _: self._changed.set())
 
-    def _engine(self) -> AsyncEngine:
-        engine = self.ctx.async_engine
-        assert engine is not None  # nothing else stays in flight over steps
-        return engine
-
     def _forget(self, pending: PendingGroup) -> None:
         if (engine := self.ctx.async_engine) is not None:
             engine.forget(pending.request.key)

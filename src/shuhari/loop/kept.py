@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import Array, Trajectory, code
+from shuhari.data import Array, Trajectory, code, paid
 from shuhari.loop.context import Context
 from shuhari.loop.outcomes import name_measure
 from shuhari.pack import rows_of
@@ -31,17 +31,11 @@ def count_problems(ctx: Context, evaluation: Evaluation | None) -> list[tuple[st
     for t in (t for group in ctx.groups for t in group):
         count = counts.setdefault((t.request.problem.task, t.request.problem.id), [0, 0])
         for path in t.paths():
-            steps = [t.steps[i].reward for i in path]
-            value = sum(weight * _total(steps, n) for n, weight in weights.items()) if weights else math.nan
+            steps = [t.steps[i] for i in path]
+            value = sum(weight * paid(steps, n) for n, weight in weights.items()) if weights else math.nan
             count[0] += value == value
             count[1] += value >= solved
     return [(*key, n, right) for key, (n, right) in counts.items()]
-
-
-def _total(steps: Sequence[Mapping[str, Any]], name: str) -> float:
-    """The sum of a reward along a path; NaN where none of its steps has that."""
-    given = [r for step in steps if (r := step.get(name)) is not None]
-    return sum(r if type(r) is float else float(np.sum(r)) for r in given) if given else math.nan
 
 
 def choose_rollouts(
@@ -58,7 +52,8 @@ def choose_rollouts(
     if "changed" in keep.groups:
         now = {(task, name): right / n if n else math.nan for task, name, n, right in counts}
         changes = [abs(now[p.task, p.id] - store.rate(p.task, p.id)) for p in problems]
-    scores = [_score(g, ctx) for g in groups]
+    weights = {name: ctx.at(weight) for name, weight in ctx.weights.items()}
+    scores = [_score(g, weights) for g in groups]
     chosen = pick(scores, keep.rollouts, ctx.key("shown", ctx.step) % 2**32, keep.groups, changes)
     return [
         {"group": groups[i][0].request.key, "task": problems[i].task, "problem": problems[i].id, "why": why,
@@ -67,15 +62,15 @@ def choose_rollouts(
     ]  # fmt: skip
 
 
-def _score(group: list[Trajectory], ctx: Context) -> float:
+def _score(group: list[Trajectory], weights: Mapping[str, float]) -> float:
     """The mean trained reward of a group's leaves, NaN where nothing was graded."""
     graded = []
     for t in group:
         total = 0.0
         for step in t.steps:
-            for name, weight in ctx.weights.items():
+            for name, weight in weights.items():
                 value = step.reward.get(name, 0.0)
-                total += float(np.sum(value)) * ctx.at(weight)
+                total += (value if type(value) is float else float(np.sum(value))) * weight
         if not math.isnan(total):
             graded.append(total)
     return sum(graded) / len(graded) if graded else math.nan

@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from shuhari.config.overlay import RecipeError, dotted
-from shuhari.config.stage import Components, Role, asked_of
+from shuhari.config.stage import Components, Role, placed_learners
 from shuhari.data import EMPTY, code, nearest
 from shuhari.events import Event, heard
-from shuhari.loop.state import walk
-from shuhari.needs import Need, distinct
+from shuhari.loop.state import placed
+from shuhari.needs import Need, bind_models, distinct
 from shuhari.ports import Follow, Model, Task, ability
 from shuhari.ports.declares import declares
 from shuhari.profile import spanned
@@ -74,14 +74,6 @@ def in_order(roles: Mapping[str, Role]) -> list[str]:
     for name in roles:
         visit(name, ())
     return list(done)
-
-
-def bind_models(models: Mapping[str, Model]) -> None:
-    """Hand each model of models the roles that it is made of."""
-    for model in {id(m): m for m in models.values()}.values():
-        if asked_of(model):
-            bound: Any = model
-            bound.bind(models)
 
 
 def _make_model(name: str, role: Role, models: Mapping[str, Model], task: Task, seed: int) -> Model:
@@ -215,8 +207,7 @@ def asked_in(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[str]
         yield ("follow", name), declares(follow).roles, ()
     for name, metric in (tested.metrics if tested else EMPTY).items():
         yield ("evaluate", "metrics", name), declares(metric).roles, declares(metric).needs
-    for name, learner in stage.learners.items():
-        at = () if name == "main" else ("learner", name)
+    for at, learner in placed_learners(stage.learners):
         for key, transform in learner.transforms.items():
             yield (*at, "transform", key), declares(transform).roles, declares(transform).needs
         parts = ability(learner, "parts")
@@ -226,12 +217,11 @@ def asked_in(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[str]
                 place = (*at, "part", key, "terms", t)
                 yield place, declares(term.objective).roles, declares(term.objective).needs
         if not parts:
-            yield at or ("learner", name), declares(learner).roles, declares(learner).needs
+            yield at or ("learner", "main"), declares(learner).roles, declares(learner).needs
 
 
 def _acting(rollout: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Sequence[str], Sequence[Need]]]:
     """The roles that act in a rollout, and in those that it is made of."""
-    for path, part in walk(rollout):
-        at = (*place, *(path.split("/") if path else ()))
+    for at, part in placed(rollout, place):
         for role in declares(part).roles:
             yield (*at, "role" if role == ability(part, "role") else "acts"), (role,), ()

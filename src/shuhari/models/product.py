@@ -144,22 +144,22 @@ class Product:
         self._does = None if task.spaces() is None else spaces_of(task, "product")[1]
         self._start = None if self._does is None else Choices.of(self._does, "product").start
 
-    def _combined(self, each: Sequence[Tensor], least: float) -> tuple[Tensor, Tensor | None]:
-        """(logits, mask of allowed actions) from the logits of each role; `least` where an action is not allowed."""
+    def _combined(self, each: Sequence[Tensor], least: float) -> tuple[Tensor, Tensor]:
+        """(logits, which are allowed) from the logits of each role; `least` where an action is not allowed."""
         weights = list(self.of.values())
         total = weights[0] * each[0]
         for c, logits in zip(weights[1:], each[1:], strict=False):
             total = total + c * logits
         never = each[0] <= least / 10
         keep = ~never if not self.within else ~never & mark_kept(each[-1].detach(), self.top_p, self.top_k, self.min_p)
-        return total.masked_fill(~keep, least), keep if self.within or bool(never.any()) else None
+        return total.masked_fill(~keep, least), keep
 
     def __call__(self, batch: Batch) -> Any:
         dists = [model(batch) for model in self.others.models]
         if self._does is None:
             return self._of_text(batch, dists)
-        logits, allowed = self._combined([d.parameters() for d in dists], FORBIDDEN)
-        return score_rows(logits.squeeze(1), batch, None if allowed is None else allowed.squeeze(1))
+        logits, keep = self._combined([d.parameters() for d in dists], FORBIDDEN)
+        return score_rows(logits.squeeze(1), batch, keep.squeeze(1) if self.within or not bool(keep.all()) else None)
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces | list[Trace]:
         """Sample as its member models do: one trace for each text, or decisions [B, ...]."""

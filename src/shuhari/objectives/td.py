@@ -63,7 +63,7 @@ class QLearning:
                 best = _model(ctx, self.role)(ahead).all()[:, 0].argmax(1, keepdim=True)
                 q = q.gather(1, best)
             y = target(batch, ahead, q.amax(1), ctx.at(self.gamma), self.n)
-        batch.stamp("td_error", (value - y).abs())
+        batch.stamp("td_error", (value.detach() - y).abs())
         loss = F.huber_loss(value, y, reduction="none") if self.loss == "huber" else (value - y).square() / 2
         return loss, {"value": value.detach(), "target": y}
 
@@ -203,7 +203,7 @@ def _least(ctx: Ctx, role: str, batch: Batch, action: Tensor) -> Tensor:
 
 def _squared(batch: Batch, value: Tensor, y: Tensor) -> tuple[Tensor, Info]:
     """The loss of the members [B, n] against y [B], and its info; their mean distance is stamped."""
-    batch.stamp("td_error", (value - y[:, None]).abs().mean(1))
+    batch.stamp("td_error", (value.detach() - y[:, None]).abs().mean(1))
     loss = F.mse_loss(value, y[:, None].expand_as(value), reduction="none").sum(1) / 2
     return loss, {"value": value.detach().mean(1), "target": y}
 

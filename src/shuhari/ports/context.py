@@ -16,7 +16,7 @@ from shuhari.events import Event
 from shuhari.needs import Need, Noise
 
 if TYPE_CHECKING:
-    from shuhari.ports.engines import AsyncEngine, Durations, Engine
+    from shuhari.ports.engines import AsyncEngine, Engine
     from shuhari.ports.models import Model
     from shuhari.ports.tasks import Task
 
@@ -77,7 +77,6 @@ class Ctx(Protocol):
 class LoopCtx(Ctx, Protocol):
     """What collection and the groups in flight ask of the run beside that; no business of components."""
 
-    seed: int
     rollout: Any  # a Rollout or a VectorRollout
     rewards: Mapping[str, Any]  # name -> Reward
     reward_names: set[str]  # all that was ever graded
@@ -90,8 +89,6 @@ class LoopCtx(Ctx, Protocol):
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop: ...
-    @property
-    def virtual(self) -> Durations | None: ...
     @property
     def staleness(self) -> int: ...
     @property

@@ -13,7 +13,19 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from shuhari.data import Array, Payload, Problem, Request, Status, Step, Trajectory, code, is_tokens, nearest
+from shuhari.data import (
+    Array,
+    Payload,
+    Problem,
+    Request,
+    Status,
+    Step,
+    Trajectory,
+    UnshownError,
+    code,
+    is_tokens,
+    nearest,
+)
 from shuhari.ports import Ctx, Source, Task, Window, ability
 from shuhari.rollouts.playing import EnvironmentFailed, Playing
 
@@ -143,7 +155,7 @@ def solution_of(problem: Problem, imitate: str = "solution") -> Any:
 
 def check_solutions(walk: Walk, imitate: str, task: Task) -> str:
     """What is imitated of the problems of a walk, in words, with the columns of a file. A task that is read from
-    columns is asked for all of its problems, another one for the first that is walked. ValueError for a problem that
+    columns is asked for all of its problems, another one for the first that is walked. UnshownError for a problem that
     lacks it."""
     source, columns = chosen(walk, walk.split, task), ability(task, "columns")
     n = source.size()
@@ -153,7 +165,8 @@ def check_solutions(walk: Walk, imitate: str, task: Task) -> str:
         if problem.solution is None and (problem.answer is None or imitate != "answer"):
             has = "no demonstration and no answer" if problem.answer is None else "an answer and no demonstration"
             column = f" (column `{columns['solution']}`)" if columns else ""
-            raise ValueError(f"problem {problem.id!r} of {problem.task} has {has}{column} to imitate")
+            told = f"problem {problem.id!r} of {problem.task} has {has}{column} to imitate"
+            raise UnshownError(told, answer=problem.answer is not None)
         fields["answer" if problem.solution is None else "solution"] = None
     words = {"solution": "demonstrations", "answer": "answers"}
     return " and ".join(f"column `{columns[f]}`" if columns else words[f] for f in fields)

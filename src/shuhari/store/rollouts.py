@@ -13,9 +13,6 @@ from shuhari.store import codec
 _LIMIT = 2**30
 
 
-RULES = ("best", "worst", "changed", "random", "all")
-
-
 def pick(
     scores: Sequence[float],
     n: int = 3,

@@ -47,7 +47,6 @@ _LATER = {  # columns that a run of format 1 lacks; empty where it was made by t
 }
 _INDICES = """
 create index if not exists rollouts_step on rollouts (step);
-drop index if exists rollouts_problem;
 create index if not exists rollouts_named on rollouts (problem, task, step);
 create index if not exists events_kind on events (kind, step);
 create index if not exists problems_name on problems (task, problem, step);

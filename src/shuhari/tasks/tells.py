@@ -26,15 +26,16 @@ class Teller(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: Env, tells: Mapping[str, str], rewards: tuple[str, ...], like: Mapping[str, Array]) -> None:
         super().__init__(env)
-        self.tells, self.rewards, self.like = dict(tells), rewards, like
+        self.tells = [(name, how, column_of(name, how)) for name, how in tells.items()]
+        self.rewards, self.like = rewards, like
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        sent = np.array(action)  # some environments change what they get
+        sent = np.array(action) if EXECUTED in self.like else None  # some environments change what they get
         observation, given, terminated, truncated, info = self.env.step(action)
         reward: Any = given
         told = {f"reward/{name}": np.asarray(r) for name, r in zip(self.rewards, np.ravel(reward), strict=False)}
-        for name, how in self.tells.items():
-            value, column = info.get(name), column_of(name, how)
+        for name, how, column in self.tells:
+            value = info.get(name)
             if how == "action":
                 value = sent if value is None else value
             elif value is None or (how == "final" and not (terminated or truncated)):

@@ -108,7 +108,8 @@ def _objective(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> t
     _unchanged(self, batch, before)
     if couples == "row" and not links and len(batch) > 1 and shape:
         half = torch.arange(len(batch))[::2]
-        piece, _ = _quietly(self, lambda: call(batch.take(half), ctx), ctx)
+        with _untouched(self, ctx):
+            piece, _ = call(batch.take(half), ctx)
         close = torch.allclose(piece.detach(), loss.detach()[half], atol=1e-5, rtol=1e-4, equal_nan=True)
         _require(close, self, "gave some rows alone another loss than beside the others: say couples = 'batch', and "
                  "read columns only")  # fmt: skip
@@ -208,10 +209,10 @@ def _checked(method: Callable[..., Any], check: Callable[..., Any]) -> Callable[
     return call
 
 
-def check_recipe(recipe: Recipe | str | Path, path: Path, *, steps: int = 2) -> None:
-    """Train a recipe for `steps` steps a stage below `path`, every call of its components looked at; then train it
-    again, stopped half-way and resumed, and compare the two runs bit by bit. Give it a small recipe (`shrink` makes
-    one). Raises ConformanceError, and what training raises."""
+def check_recipe(recipe: Recipe | str | Path, path: Path) -> None:
+    """Train a recipe below `path`, every call of its components looked at; then train it again, stopped half-way and
+    resumed, and compare the two runs bit by bit. Give it a small recipe (`shrink` makes one). Raises ConformanceError,
+    and what training raises."""
     found = recipe if isinstance(recipe, Recipe) else load(recipe)
     found = found.changed({"store.every": 1})
     run = open_run(found, path / "whole")
@@ -236,22 +237,23 @@ def check_recipe(recipe: Recipe | str | Path, path: Path, *, steps: int = 2) -> 
 def _twice(self: Any, call: Callable[[], Any], ctx: Any) -> tuple[Any, Any]:
     """Call twice from the same state; returns both results. ConformanceError where it draws from a global
     generator."""
-    before, generators = _memory(self, ctx), _generators()
+    before, generators = _memory(self, ctx), global_generators()
     found = call()
-    _require(_generators() == generators, self, "drew from a global generator: draw from ctx.rng(name) or ctx.noise")
-    after = _memory(self, ctx)
-    _restore(self, ctx, before)
-    again = _quietly(self, call, ctx)
-    _restore(self, ctx, after)
+    told = "drew from a global generator: draw from ctx.rng(name) or ctx.noise"
+    _require(global_generators() == generators, self, told)
+    with _untouched(self, ctx):
+        _restore(self, ctx, before)
+        again = call()
     return found, again
 
 
-def _quietly(self: Any, call: Callable[[], Any], ctx: Any) -> Any:
-    """Call without changing the run or the component."""
+@contextmanager
+def _untouched(self: Any, ctx: Any) -> Iterator[None]:
+    """What is done inside leaves the run and the component as they were."""
     before, problems, tell = _memory(self, ctx), list(ctx.problems), ctx.tell
     ctx.tell = lambda event: None
     try:
-        return call()
+        yield
     finally:
         ctx.tell = tell
         ctx.problems[:] = problems
@@ -277,7 +279,8 @@ def _restore(self: Any, ctx: Any, kept: Mapping[str, Any]) -> None:
                     now[name].copy_(value)
 
 
-def _generators() -> tuple[Any, ...]:
+def global_generators() -> tuple[Any, ...]:
+    """The states of the generators that a whole process shares: torch's, numpy's and Python's."""
     numbers: Any = np.random.get_state()  # noqa: NPY002
     return torch.get_rng_state().numpy().tobytes(), numbers[1].tobytes(), numbers[2], random.getstate()
 

@@ -13,7 +13,6 @@ Axes: `B` rows.
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,6 +28,7 @@ from shuhari.data import Problem, Request, Sampling, Step, Trajectory
 from shuhari.needs import Need, Traces, evaluate, gather
 from shuhari.noise import CounterNoise, keys
 from shuhari.pack import pack
+from shuhari.testing.conformance import global_generators
 
 SCORE = Need(("policy",), "log_prob")
 
@@ -137,16 +137,11 @@ def the_expected_ratio_is_one(case: ModelCase, sampling: Sampling) -> None:
     assert within(ratio, 1.0)
 
 
-def _generators() -> tuple[Any, ...]:
-    numbers: Any = np.random.get_state()  # noqa: NPY002
-    return torch.get_rng_state().numpy().tobytes(), numbers[1].tobytes(), numbers[2], random.getstate()
-
-
 def sampling_and_scoring_leave_global_generators_alone(case: ModelCase) -> None:
     model = built(case)
-    before = _generators()
+    before = global_generators()
     scores(model, drawn(case, model, 5, case.settings[0]))
-    assert before == _generators()
+    assert before == global_generators()
 
 
 def a_row_ignores_its_neighbours(case: ModelCase, sampling: Sampling) -> None:

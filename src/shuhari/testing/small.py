@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
+from shuhari.config.overlay import BUDGETS
 from shuhari.config.recipe import Recipe
 
 # a number of a recipe that is larger than this is made so
@@ -14,7 +15,6 @@ LEAST: dict[tuple[str, ...], int] = {
     ("models", "*", "intermediate"): 16, ("rollout", "n"): 4, ("rollout", "lanes"): 2, ("rollout", "random"): 8,
     ("rollout", "sampling", "max_new"): 32, ("evaluate", "n"): 4, ("evaluate", "samples"): 2, ("evaluate", "watch"): 4,
 }  # fmt: skip
-BUDGETS = ("tokens", "decisions", "env_steps", "updates", "seconds")
 
 
 def shrink(recipe: Recipe, steps: int = 2, **settings: Any) -> Recipe:
@@ -41,7 +41,8 @@ def oddness(completions: list[str]) -> list[float]:
 
 def _shrink(table: dict[str, Any], steps: int, *, top: bool) -> None:
     for unit in BUDGETS:
-        table.pop(unit, None)
+        if unit != "steps":
+            table.pop(unit, None)
     if top or "steps" in table:
         table["steps"] = steps
     for place, least in LEAST.items():
@@ -55,8 +56,9 @@ def _shrink(table: dict[str, Any], steps: int, *, top: bool) -> None:
 
 
 def _small_buffer(table: dict[str, Any], *, lanes: bool) -> None:
-    for name, inner in table.get("buffers", {}).items():
-        _small_buffer(table["buffers"][name] if isinstance(inner, dict) else {}, lanes=lanes)
+    for inner in table.get("buffers", {}).values():
+        if isinstance(inner, dict):
+            _small_buffer(inner, lanes=lanes)
     for key, least in (("size", 4), ("capacity", 64), ("warmup", 8), ("collect", 4)):
         if isinstance(table.get(key), int) and table[key] > least:
             table[key] = least * (4 if lanes and key == "size" else 1)

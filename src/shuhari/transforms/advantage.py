@@ -22,9 +22,6 @@ from shuhari.reduce import group_mean
 from shuhari.registry import register
 from shuhari.transforms.streams import carried, ungraded
 
-CENTRES = ("mean", "leave-one-out", "none")
-SCALES = ("group", "batch", "raw", "none")
-
 
 @register("transform", "advantage")
 @dataclass

@@ -16,7 +16,7 @@ from shuhari.pack import usable
 from shuhari.ports import Ctx
 from shuhari.reduce import ends, units
 from shuhari.registry import register
-from shuhari.transforms.streams import carried, ungraded, without
+from shuhari.transforms.streams import carried, ungraded, weights_on, without
 
 
 @register("transform", "mixed")
@@ -122,7 +122,5 @@ class Only:
         if isinstance(self.equals, str) and x.dtype != torch.long:
             raise ValueError(f"only: equals is the text {self.equals!r}, and the column {self.column!r} is of numbers")
         same = x == wanted
-        of = self.of or self.stream
-        weight = batch.weight(of) if f"weight/{of}" in batch else carried(batch, of)[:, None] * batch["mask"]
         same = same if same.dim() == 2 else same[:, None]
-        return batch.put({f"weight/{self.stream}": weight.float() * same})
+        return batch.put({f"weight/{self.stream}": weights_on(batch, self.of or self.stream) * same})

@@ -26,10 +26,15 @@ def carried(batch: Batch, stream: str = "rl") -> Tensor:
     return rows
 
 
+def weights_on(batch: Batch, stream: str = "rl") -> Tensor:
+    """[B, K] the weight of each decision on a stream; 1 on what is `carried` where nobody has stamped any yet."""
+    weight = batch.weight(stream) if f"weight/{stream}" in batch else carried(batch, stream)[:, None] * batch["mask"]
+    return weight.float()
+
+
 def without(batch: Batch, rows: Tensor, stream: str = "rl") -> Batch:
     """`batch` with weight 0 on `stream` for the rows [B] bool."""
-    weight = batch.weight(stream) if f"weight/{stream}" in batch else carried(batch, stream)[:, None] * batch["mask"]
-    return batch.put({f"weight/{stream}": weight.float().masked_fill(rows[:, None], 0.0)})
+    return batch.put({f"weight/{stream}": weights_on(batch, stream).masked_fill(rows[:, None], 0.0)})
 
 
 def ungraded(batch: Batch, rows: Tensor, ctx: Ctx, stream: str = "rl") -> Batch:

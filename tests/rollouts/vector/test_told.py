@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,8 +28,7 @@ TELLS = {"cost": "reward", "success": "final", "busy": "column", "where": "colum
 
 
 def context(model: Any) -> Any:
-    given = {"version": 0, "at": lambda x: x, "charge": lambda *_: None, "sampling": Sampling()}
-    return SimpleNamespace(models={"policy": model}, **given)
+    return whole(models={"policy": model})
 
 
 def collected(task: Gym, model: Any, n: int = 60, **fields: Any) -> tuple[Any, dict[str, float]]:
