@@ -92,6 +92,19 @@ def test_a_world_is_followed_and_played(monkeypatch: pytest.MonkeyPatch) -> None
         component("task", {"name": "gym/world/lime"})
 
 
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        ("def f(*, a, b=1): pass", "def f(*, a=1, b): pass"),
+        ("def f(*, a, b=None): pass", "def f(*, a=None, b): pass"),
+        ("f = lambda *, a, b=1: a", "f = lambda *, a=1, b: a"),
+        ("{**a, 'b': c}", "{'b': a, **c}"),
+    ],
+)
+def test_two_programs_have_two_digests(one: str, other: str) -> None:
+    assert sources._digest(ast.parse(one)) != sources._digest(ast.parse(other))
+
+
 def test_a_digest_is_that_of_any_python() -> None:
     tree = ast.parse('"""a"""\ndef f(x: int = 1) -> str:\n    """b"""\n    return f"{x!r:>{3}}" or None\n')
     assert sources._digest(tree) == "56fbc402861b"

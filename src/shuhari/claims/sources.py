@@ -171,7 +171,8 @@ def _digest(tree: ast.Module) -> str:
 
 def _told(node: Any) -> Iterator[str]:
     """A tree's code, line by line: without docstrings, and without what is empty, of which each version of Python
-    has its own."""
+    has its own. A gap within a list is told, as it says whose the others are: in `def f(*, a, b=1)` that `a` has no
+    default, in `{**a, "b": c}` that the first has no key."""
     if isinstance(node, ast.Constant):
         yield repr(node.value)
         return
@@ -181,7 +182,9 @@ def _told(node: Any) -> Iterator[str]:
             value = value[1:]
         for one in value if isinstance(value, list) else [value]:
             nothing = isinstance(node, ast.JoinedStr) and isinstance(one, ast.Constant) and not one.value
-            if one is not None and not nothing:
+            if one is None and isinstance(value, list):
+                yield from (name, "-")  # no constant's or node's line
+            elif one is not None and not nothing:
                 yield name
                 yield from _told(one) if isinstance(one, ast.AST) else [repr(one)]
     yield "."
