@@ -24,7 +24,7 @@ import numpy as np
 from scipy.stats import ttest_rel
 
 import shuhari
-from shuhari.api import initial
+from shuhari.api import load_initial
 from shuhari.config.recipe import Recipe, load
 
 OUT = Path(__file__).parent / "results" / "aa.json"
@@ -54,7 +54,7 @@ def scores(seeds: list[int]) -> list[float]:
         start = shuhari.train(recipe("baselines/grpo_chain", WARM, seeds[0]), folder)
         out = []
         for seed in seeds:
-            *_, report = train(recipe("baselines/grpo_chain", TEXT, seed), init=initial(str(start.path)))
+            *_, report = train(recipe("baselines/grpo_chain", TEXT, seed), init=load_initial(str(start.path)))
             out.append(report["evaluate/mean"])
     return out
 

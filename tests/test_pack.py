@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shuhari.columns import BRANCH
 from shuhari.data import Problem, Ramp, Request, Sampling, Status, Step, Trajectory, code
-from shuhari.pack import pack, pad, usable
+from shuhari.pack import find_usable, pack, pad
 
 NAN = float("nan")
 PLAIN = Sampling()
@@ -133,7 +133,7 @@ def test_dense_contexts_stack():
 def test_ids_groups_and_status():
     batch = pack([episode(turn([1], [2]), key="a"), episode(turn([1], [2]), key="a", status=Status.ERROR)], start=40)
     assert batch["id"].tolist() == batch["episode"].tolist() == [40, 41]
-    assert batch["group"].tolist() == [code("a")] * 2 and usable(batch).tolist() == [True, False]
+    assert batch["group"].tolist() == [code("a")] * 2 and find_usable(batch).tolist() == [True, False]
     assert batch["task"].tolist() == [code("t")] * 2 and batch["role"].tolist() == [code("policy")] * 2
 
 

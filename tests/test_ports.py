@@ -13,7 +13,7 @@ import pytest
 
 import shuhari
 from shuhari import ports
-from shuhari.abilities import OPTIONAL, ability, lacking
+from shuhari.abilities import OPTIONAL, ability, find_missing
 from shuhari.ports import is_text, is_vector
 
 ROOT = Path(shuhari.__file__).parent
@@ -146,7 +146,7 @@ def test_what_a_component_has_is_what_is_given() -> None:
     own: Any = SimpleNamespace(report=lambda: {"x": 1.0}, unit="decision", encode=str)
     assert ability(own, "report")() == {"x": 1.0}
     assert is_vector(own) and is_text(own)
-    assert lacking(own, "report", "group") == ["group"]
+    assert find_missing(own, "report", "group") == ["group"]
 
 
 def test_a_name_that_is_not_optional_is_told_with_the_nearest() -> None:

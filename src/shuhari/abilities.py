@@ -14,11 +14,11 @@ from typing import Any
 from shuhari.data import EMPTY, nearest
 
 
-def _nothing(*_: Any, **__: Any) -> None:
+def do_nothing(*_: Any, **__: Any) -> None:
     """What is asked of a component that has no answer to it."""
 
 
-def _none(*_: Any, **__: Any) -> tuple[()]:
+def give_none(*_: Any, **__: Any) -> tuple[()]:
     """None of what is asked for: no batches, no numbers."""
     return ()
 
@@ -26,28 +26,28 @@ def _none(*_: Any, **__: Any) -> tuple[()]:
 OPTIONAL: Mapping[str, Any] = MappingProxyType({
     # any component
     "observe": None,  # (event): hears what the run tells, in commit order
-    "restart": _nothing,  # (ctx): in a run that is resumed: begins or tells again what `state` does not hold
+    "restart": do_nothing,  # (ctx): in a run that is resumed: begins or tells again what `state` does not hold
     "state": None,  # its memory: a plain tree of tensors and JSON, saved and set again
-    "close": _nothing,  # (): lets go of what it holds; of environments, rollouts and rewards
+    "close": do_nothing,  # (): lets go of what it holds; of environments, rollouts and rewards
     # curricula and rollouts
     "report": dict,  # () -> Info: numbers for the step's report
     "unit": None,  # of a rollout: "decision" where it is a VectorRollout; of a buffer: what `size` counts
-    "open": _nothing,  # of a rollout: (task, seed); of an engine: (seed, charge)
+    "open": do_nothing,  # of a rollout: (task, seed); of an engine: (seed, charge)
     "role": "policy",  # of a rollout: who acts
     # tasks
-    "spaces": _nothing,  # a must in a run; a model of text is also built without a task
+    "spaces": do_nothing,  # a must in a run; a model of text is also built without a task
     "make": None,  # () -> a Gymnasium environment, for lanes
     "alphabet": "",  # the characters of all its texts, for tokenizers of characters
     "columns": EMPTY,  # field of a problem -> the column of the data that it is read from
     "ungraded": False,  # whether it grades nothing
-    "answers": _nothing,  # (problem) -> Answers | None, see Listing
+    "answers": do_nothing,  # (problem) -> Answers | None, see Listing
     "preview": None,  # () -> {"spaces", "prompt", "answer"}: what listings show of a task that is dear to make
     "copies": None,  # whether its environments can be copied, once it has tried: told to the workers of lanes
     "told": EMPTY,  # column -> what stands there where nothing is told, of what its environments tell lanes
     "expert": None,  # (observation, generator) -> an action as its environments take it
     # environments of an episode
     "facts": EMPTY,  # column -> number or array, beside the rewards of its last step
-    "bind": _nothing,  # (ctx, key): before `reset`; whom to ask for models and noise, and what to name these by
+    "bind": do_nothing,  # (ctx, key): before `reset`; whom to ask for models and noise, and what to name these by
     "takes": None,  # (trace) -> what `step` is to get of a decision
     # rewards
     "counts": True,  # whether it weighs 1, in the place of the task's own measure, where nothing gives weights
@@ -76,7 +76,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "card": EMPTY,  # of a buffer: what is known of the data set that it has loaded
     "recorded": None,  # of a buffer: () -> what it holds, as the columns of a data set
     "parts": EMPTY,  # name -> what each of its optimisers owns
-    "held_out": _none,  # (split, n, ctx): of a learner -> losses and infos; of a buffer -> batches, see Recorded
+    "held_out": give_none,  # (split, n, ctx): of a learner -> losses and infos; of a buffer -> batches, see Recorded
     "size": None,  # of a buffer: how much a draw has
 })  # fmt: skip
 
@@ -100,7 +100,7 @@ MUSTS: Mapping[str, Mapping[str, str]] = MappingProxyType({  # kind -> method ->
 })  # fmt: skip
 
 
-def unfit(kind: str, component: Any) -> str:
+def explain_misfit(kind: str, component: Any) -> str:
     """What a component lacks to be one of `kind`, in words; empty where it has all that its port must have."""
     for name, called in MUSTS.get(kind, EMPTY).items():
         method = getattr(component, name, None)
@@ -117,7 +117,7 @@ def unfit(kind: str, component: Any) -> str:
     return ""
 
 
-def lacking(component: Any, *names: str) -> list[str]:
+def find_missing(component: Any, *names: str) -> list[str]:
     """Which of these names the component has not: for a mistake that is to be told in words."""
     return [name for name in names if not hasattr(component, name)]
 

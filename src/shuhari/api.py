@@ -77,13 +77,13 @@ def train(
     changes = {**settings, **({} if seed is None else {"seed": seed})}
     found = found.changed(changes) if changes else found
     where = Path(path) if path is not None else default_path(found, init=init)
-    for report in (train_profiled if profile else steps)(found, where, init=initial(init), origin=init):
+    for report in (train_profiled if profile else steps)(found, where, init=load_initial(init), origin=init):
         if progress is not None:
             progress(report)
-    return trained(where)
+    return read_trained(where)
 
 
-def trained(path: str | Path) -> Trained:
+def read_trained(path: str | Path) -> Trained:
     """Read a run on disk, as `train` returns it."""
     from shuhari.store import Run
 
@@ -93,7 +93,7 @@ def trained(path: str | Path) -> Trained:
     return Trained(Path(path), reports, run.summary or EMPTY)
 
 
-def initial(of: str) -> dict[str, Any]:
+def load_initial(of: str) -> dict[str, Any]:
     """role -> weights of `RUN`, `RUN@step` or `RUN@best`, to start another run from."""
     if not of:
         return {}
@@ -120,7 +120,7 @@ class LoadedPolicy:
         {"observation": ..., "action_mask": ...}."""
         if is_text(self.model):
             raise TypeError("this policy writes text: use generate(prompts)")
-        x, single = observations(observation, self.space)
+        x, single = parse_observations(observation, self.space)
         n = 1 if single else len(next(iter(x.values())) if isinstance(x, dict) else x)
         traces = self.model.sample(x, self._sampling(greedy), noise=self._noise(n))
         action = (traces.action if traces.taken is None else traces.taken).numpy()
@@ -166,7 +166,7 @@ def load(run: str | Path, *, role: str = "policy", step: int | None = None, seed
         return LoadedPolicy(role_model(ctx.models, role), ctx.sampling, space, seed, actions=actions)
 
 
-def observations(given: Any, space: Any) -> tuple[Any, bool]:
+def parse_observations(given: Any, space: Any) -> tuple[Any, bool]:
     """(what a model's `sample` takes, whether it was a single observation), of one observation of a space or a batch of
     them. Raises ValueError for a shape or for keys that are not those of the space."""
     if isinstance(given, Mapping) and hasattr(space, "spaces"):
@@ -175,7 +175,7 @@ def observations(given: Any, space: Any) -> tuple[Any, bool]:
         parts = flat(given)
         if parts.keys() != space.keys():
             raise ValueError(f"an observation of {', '.join(parts)}: expected {', '.join(space.keys())}")
-        found = {k: observations(parts[k], s) for k, s in space.items()}
+        found = {k: parse_observations(parts[k], s) for k, s in space.items()}
         if len(singles := {single for _, single in found.values()}) > 1:
             raise ValueError(f"parts of an observation with and without a batch axis: {', '.join(parts)}")
         return {k: x for k, (x, _) in found.items()}, singles.pop()

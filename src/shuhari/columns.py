@@ -42,14 +42,14 @@ class Rows(Protocol):
 BRANCH = -2  # a child column's mark of several successors
 
 
-def unknown(name: str, dtype: torch.dtype) -> float:
+def missing_value(name: str, dtype: torch.dtype) -> float:
     """What a row holds in a column that it came without: NaN (integers -1, False), but no weight and temperature 1."""
     if name.startswith("weight/") or dtype == torch.bool:
         return 0
     return 1 if name == "temperature" else torch.nan if dtype.is_floating_point else -1
 
 
-def of_rows(name: str, batch: Rows) -> bool:
+def is_of_rows(name: str, batch: Rows) -> bool:
     """Whether a column is of whole rows although its second axis may be as long as the row: what was seen, and an
     action of numbers, or of several choices made at once. Tokens, and choices one after another, are one a position."""
     if name == "action":

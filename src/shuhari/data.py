@@ -64,7 +64,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
 
 
-def altered(value: T, **fields: Any) -> T:
+def copy_with(value: T, **fields: Any) -> T:
     """A frozen record with other values in some fields: `replace` without its checks, for what is done every sample."""
     new = object.__new__(type(value))
     values = new.__dict__
@@ -311,18 +311,18 @@ class Trajectory:
         given = [g for g in grades if g]
         asked = self.graded_by if by is None else {**self.graded_by, by: any(g is not None for g in grades)}
         if not given:
-            return self if by is None else altered(self, graded_by=asked)
+            return self if by is None else copy_with(self, graded_by=asked)
         ungraded = dict.fromkeys((n for g in given for n in g), float("nan")) if len(given) < len(grades) else EMPTY
         steps = list(self.steps)
         for path, grade in zip(paths, grades, strict=True):
             at = path[-1]
             if steps[at].action is None and steps[at].parent is not None:  # a closing step decided nothing
                 at = path[-2]
-            steps[at] = altered(steps[at], reward={**steps[at].reward, **(grade or ungraded)})
-        return altered(self, steps=tuple(steps), graded_by=asked)
+            steps[at] = copy_with(steps[at], reward={**steps[at].reward, **(grade or ungraded)})
+        return copy_with(self, steps=tuple(steps), graded_by=asked)
 
 
-def paid(steps: Iterable[Step], name: str) -> float:
+def sum_reward(steps: Iterable[Step], name: str) -> float:
     """The sum of a reward along steps; NaN where it was given to none of them."""
     given = [r for s in steps if (r := s.reward.get(name)) is not None]
     return sum(r if type(r) is float else float(np.sum(r)) for r in given) if given else float("nan")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import POINTERS, Batch
-from shuhari.columns import DERIVED, unknown
+from shuhari.columns import DERIVED, missing_value
 
 
 def cat(batches: Sequence[Batch]) -> Batch:
@@ -39,13 +39,13 @@ def cat(batches: Sequence[Batch]) -> Batch:
         wide = not name.startswith("context") and all(p[name].dim() > 1 and p[name].shape[1] == p.width for p in have)
         pieces = []
         for p, rows, steps in zip(parts, offsets, arenas, strict=False):
-            x = p[name] if name in p or name in DERIVED else _missing(name, len(p), like, p.width if wide else None)
+            x = p[name] if name in p or name in DERIVED else _fill(name, len(p), like, p.width if wide else None)
             if name in POINTERS:
                 x = torch.where(x < 0, x, x + rows)
             elif name == "step":
                 x = torch.where(x < 0, x, x + steps)
-            pieces.append(_widened(x, width, name) if wide else x)
-        whole[name] = torch.cat(_alike(pieces))
+            pieces.append(_widen(x, width, name) if wide else x)
+        whole[name] = torch.cat(_pad_alike(pieces))
     links: dict[str, tuple[Tensor, dict[str, Tensor]]] = {}
     for p, rows in zip(parts, offsets, strict=False):
         for name, (index, columns) in p.links.items():
@@ -54,12 +54,12 @@ def cat(batches: Sequence[Batch]) -> Batch:
     return Batch(whole, None, None, [s for p in parts for s in p.arena], links, stream, scored - lost)
 
 
-def _missing(name: str, rows: int, like: Tensor, width: int | None) -> Tensor:
+def _fill(name: str, rows: int, like: Tensor, width: int | None) -> Tensor:
     shape = (rows, *like.shape[1:]) if width is None else (rows, width, *like.shape[2:])
-    return torch.full(shape, unknown(name, like.dtype), dtype=like.dtype)
+    return torch.full(shape, missing_value(name, like.dtype), dtype=like.dtype)
 
 
-def _widened(x: Tensor, width: int, name: str) -> Tensor:
+def _widen(x: Tensor, width: int, name: str) -> Tensor:
     """[B, k, ...] -> [B, width, ...]: padding is False, -1, or 0, so that it never reaches a statistic."""
     if x.shape[1] >= width:
         return x
@@ -68,7 +68,7 @@ def _widened(x: Tensor, width: int, name: str) -> Tensor:
     return torch.cat([x, x.new_full((len(x), width - x.shape[1], *x.shape[2:]), fill)], 1)
 
 
-def _alike(pieces: list[Tensor]) -> list[Tensor]:
+def _pad_alike(pieces: list[Tensor]) -> list[Tensor]:
     """Pieces that differ in an axis behind the first (kept ids, alternatives, actions) padded to the largest: -1 in
     integers, else 0."""
     shape = [max(sizes) for sizes in zip(*(x.shape[1:] for x in pieces), strict=True)]

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from shuhari.abilities import ability
 from shuhari.batch import Batch
-from shuhari.columns import of_rows
+from shuhari.columns import is_of_rows
 from shuhari.data import EMPTY, Array, nearest
 from shuhari.profile import span
 
@@ -216,7 +216,7 @@ def _chunked(functional: Functional, dists: tuple[Any, ...], batch: Batch) -> Te
     def one(index: Tensor) -> Tensor:
         def column(name: str) -> Tensor:
             x = batch[name]
-            by_position = x.shape[:2] == mask.shape and not of_rows(name, batch)
+            by_position = x.shape[:2] == mask.shape and not is_of_rows(name, batch)
             return x.flatten(0, 1)[index] if by_position else x[index // mask.shape[1]]
 
         return functional(tuple(d.at(index) for d in dists), column("action"), column)

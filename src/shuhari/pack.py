@@ -31,7 +31,7 @@ def pack(trajectories: Sequence[Trajectory], *, start: int = 0) -> Batch:
     one row, an array says NaN (integers: -1) where a turn did not give it, 0 between turns; a number, or anything else,
     is the last turn's that gave it: what must add up over turns belongs in `Trajectory.info`.
     """
-    joined = [_joined(t.steps) for t in trajectories]
+    joined = [_join_turns(t.steps) for t in trajectories]
     counts = [len(j) for j in joined]
     B = sum(counts)
     if not B:
@@ -53,7 +53,7 @@ def pack(trajectories: Sequence[Trajectory], *, start: int = 0) -> Batch:
         "version": pad([s.version for s in rows], -1, np.int64),
         "segment": pad(segments, -1, np.int64),
         "parent": torch.from_numpy(parent),
-        "child": _children(parent),
+        "child": _count_children(parent),
         "episode": torch.from_numpy(episode),
         "id": torch.arange(start, start + B),
         "group": torch.tensor([code(r.key or r.problem.id) for r in requests.values()])[asked],
@@ -82,7 +82,7 @@ def _temperature(sampling: Sampling, segment: Array, firsts: list[int]) -> Array
     return np.concatenate([sampling.temperatures(k, first) for k, first in zip(n, firsts, strict=True)])
 
 
-def usable(batch: Batch) -> Tensor:
+def find_usable(batch: Batch) -> Tensor:
     """[B] bool: rows of episodes that did not end in an error; the others weigh 0 on every stream."""
     return batch["status"] != STATUS[Status.ERROR]
 
@@ -96,14 +96,14 @@ def pad(rows: Sequence[Array], fill: float, dtype: Any) -> Tensor:
     return torch.from_numpy(out)
 
 
-def _children(parent: Array) -> Tensor:
+def _count_children(parent: Array) -> Tensor:
     child, rows = np.full(len(parent), -1), np.flatnonzero(parent >= 0)
     child[parent[rows]] = rows
     child[np.bincount(parent[rows], minlength=len(parent)) > 1] = BRANCH
     return torch.from_numpy(child)
 
 
-def _joined(steps: Sequence[Step]) -> list[tuple[Step, int, Array, list[int]]]:
+def _join_turns(steps: Sequence[Step]) -> list[tuple[Step, int, Array, list[int]]]:
     """(merged step, index of the parent row or -1, segment of each position, `first` of each segment) for each row of
     one trajectory."""
     if len(steps) == 1:
@@ -122,7 +122,7 @@ def rows_of(steps: Sequence[Step]) -> list[list[int]]:
     row_of: list[int] = []
     for i, step in enumerate(steps):
         up = step.parent
-        if up is not None and children[up] == 1 and _continues(step, steps[up]):
+        if up is not None and children[up] == 1 and _continues_row(step, steps[up]):
             row_of.append(row_of[up])
             rows[row_of[up]].append(i)
         else:
@@ -131,7 +131,7 @@ def rows_of(steps: Sequence[Step]) -> list[list[int]]:
     return rows
 
 
-def _continues(step: Step, parent: Step) -> bool:
+def _continues_row(step: Step, parent: Step) -> bool:
     if not all(map(is_tokens, (step.context, step.action, parent.context, parent.action))):
         return False
     if step.role != parent.role or step.sampling != parent.sampling or parent.views or step.views or step.cont != 1:
@@ -173,7 +173,7 @@ def _merge(turns: list[Step]) -> tuple[Step, Array, list[int]]:
         pieces["logp"].append(np.full(len(turn.mask), np.nan, np.float32) if turn.logp is None else turn.logp)
         pieces["segment"].append(np.full(len(turn.mask), len(firsts) - 1))
         for name, value in turn.reward.items():
-            rewards.setdefault(name, []).append((at, value if _per_position(value) else _last(turn.mask, value)))
+            rewards.setdefault(name, []).append((at, value if _per_position(value) else _put_last(turn.mask, value)))
         for name, value in turn.info.items():
             infos.setdefault(name, []).append((i, value))
         spans.append((at, at + len(turn.mask)))
@@ -182,7 +182,7 @@ def _merge(turns: list[Step]) -> tuple[Step, Array, list[int]]:
     k = at
     joined = {n: np.concatenate(p) for n, p in pieces.items()}
     reward = {n: _spread([(i, np.asarray(x, np.float32)) for i, x in v], k) for n, v in rewards.items()}
-    info = {n: _told(n, v, spans, k) for n, v in infos.items()}
+    info = {n: _merge_info(n, v, spans, k) for n, v in infos.items()}
     step = replace(
         first,
         action=joined["action"].astype(np.int32),
@@ -199,14 +199,14 @@ def _per_position(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.ndim > 0
 
 
-def _last(mask: Array, value: float) -> Array:
+def _put_last(mask: Array, value: float) -> Array:
     out = np.zeros(len(mask), np.float32)
     decided = np.flatnonzero(mask)
     out[decided[-1] if len(decided) else -1] = value
     return out
 
 
-def _told(name: str, pieces: list[tuple[int, Any]], spans: list[tuple[int, int]], k: int) -> Any:
+def _merge_info(name: str, pieces: list[tuple[int, Any]], spans: list[tuple[int, int]], k: int) -> Any:
     """An info of merged turns, from (turn, value): arrays side by side, of anything else the last."""
     wide = [_per_position(x) and x.dtype.kind in "fib" for _, x in pieces]
     if not any(wide):
@@ -247,15 +247,15 @@ def _payloads(rows: list[Step]) -> dict[str, Tensor]:
         return {"length": length, "action": pad(actions, 0, np.int64), **viewed}
     columns = {}
     for role in {r for s in rows for r in s.views}:
-        columns[f"view/{role}"] = _stacked([s.views.get(role, s.context) for s in rows], f"view/{role}")
+        columns[f"view/{role}"] = _stack([s.views.get(role, s.context) for s in rows], f"view/{role}")
     first = rows[0].context
     if isinstance(first, Mapping):
         for key in first:
-            columns[f"context/{key}"] = _stacked([s.context[key] for s in rows], f"context/{key}")  # type: ignore[index, call-overload]
+            columns[f"context/{key}"] = _stack([s.context[key] for s in rows], f"context/{key}")  # type: ignore[index, call-overload]
     else:
-        columns["context"] = _stacked([s.context for s in rows], "context")
+        columns["context"] = _stack([s.context for s in rows], "context")
     like = next((np.asarray(s.action) for s in rows if s.action is not None), np.zeros((), np.int64))
-    columns["action"] = _stacked([np.zeros_like(like) if s.action is None else s.action for s in rows], "action")
+    columns["action"] = _stack([np.zeros_like(like) if s.action is None else s.action for s in rows], "action")
     return columns
 
 
@@ -264,7 +264,7 @@ def tokens_of(step: Step) -> int:
     return len(step.context) + (len(step.action) if is_tokens(step.action) else len(step.mask))  # type: ignore[arg-type]
 
 
-def _stacked(values: Sequence[Payload], name: str) -> Tensor:
+def _stack(values: Sequence[Payload], name: str) -> Tensor:
     arrays = [np.asarray(v) for v in values]
     if len({a.shape for a in arrays}) > 1:
         shapes = sorted({a.shape for a in arrays})

@@ -12,7 +12,7 @@ from shuhari.loop.run import open_run
 from shuhari.models.categorical import Categorical
 from shuhari.needs import Need, gather
 from shuhari.objectives.clip import Clip
-from shuhari.objectives.selective import ClipCov, KlCov, LpReg, MinP, covariance, extreme, few
+from shuhari.objectives.selective import ClipCov, KlCov, LpReg, MinP, choose_highest, count_share, covariance
 from shuhari.testing import context
 from shuhari.transforms import apply
 
@@ -277,9 +277,10 @@ def test_one_decision_or_none_is_nobody():
 def test_choosing():
     mask = torch.tensor([[True, True, False], [True, False, False]])
     score = torch.tensor([[1.0, 3.0, 9.0], [2.0, 9.0, 9.0]])
-    assert extreme(score, mask, 2).tolist() == [[False, True, False], [True, False, False]]
-    assert int(extreme(score, mask, 9).sum()) == 3 and not extreme(score, mask, 0).any()
-    assert [few(0.5, mask), few(0.1, mask), few(0.1, mask, at_least=1), few(0.0, mask, at_least=1)] == [1, 0, 1, 0]
+    assert choose_highest(score, mask, 2).tolist() == [[False, True, False], [True, False, False]]
+    assert int(choose_highest(score, mask, 9).sum()) == 3 and not choose_highest(score, mask, 0).any()
+    assert [count_share(0.5, mask), count_share(0.1, mask)] == [1, 0]
+    assert [count_share(0.1, mask, at_least=1), count_share(0.0, mask, at_least=1)] == [1, 0]
 
 
 @pytest.mark.parametrize("kind", [ClipCov, KlCov, LpReg])

@@ -11,7 +11,7 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.needs import Need, evaluate
-from shuhari.objectives.soft_q import UniformQ, following, mean_log_prob
+from shuhari.objectives.soft_q import UniformQ, mean_log_prob, next_values
 from shuhari.reduce import reduced, weights
 from shuhari.testing import context
 
@@ -107,7 +107,7 @@ def test_what_cannot_be_said_is_no_action() -> None:
 def test_a_row_that_goes_on_elsewhere_is_refused() -> None:
     mask = torch.ones(2, 1, dtype=torch.bool)
     with pytest.raises(ValueError, match="one row an episode"):
-        following(torch.zeros(2, 1), Batch({"mask": mask, "parent": torch.tensor([-1, 0])}))
+        next_values(torch.zeros(2, 1), Batch({"mask": mask, "parent": torch.tensor([-1, 0])}))
 
 
 def test_settings() -> None:

@@ -19,7 +19,7 @@ from shuhari.models.gaussian import SquashedPolicy
 from shuhari.needs import evaluate
 from shuhari.noise import CounterNoise, keys
 from shuhari.objectives.reparam import Deterministic, Reparam
-from shuhari.objectives.td import QLearning, SmoothedTD, SoftTD, members, target
+from shuhari.objectives.td import QLearning, SmoothedTD, SoftTD, member_values, td_target
 from shuhari.objectives.temperature import Temperature
 
 
@@ -354,7 +354,7 @@ def test_the_temperature_falls_where_the_entropy_is_above_its_target():
 
 
 def test_members_and_mistakes():
-    assert members(torch.zeros(4, 1)).shape == (4, 1) and members(torch.zeros(4, 1, 3)).shape == (4, 3)
+    assert member_values(torch.zeros(4, 1)).shape == (4, 1) and member_values(torch.zeros(4, 1, 3)).shape == (4, 3)
     with pytest.raises(ValueError, match="'huber'"):
         QLearning(loss="hubr")
     for objective in (Reparam, Deterministic):
@@ -400,17 +400,17 @@ def test_targets_of_n_steps_by_hand():
         9: [1 + 1 + 1 + 1, 2 + 2 + 2, 4 + 4, 8, 16 + 16 + g**2 * 700, 32 + g * 700],
     }.items():
         ahead = batch.successors(n)
-        assert target(batch, ahead, value(ahead), g, n).tolist() == pytest.approx(expected), n
+        assert td_target(batch, ahead, value(ahead), g, n).tolist() == pytest.approx(expected), n
         picked = batch.take(torch.tensor([4, 0, 0]))
         ahead = picked.successors(n)
-        found = target(picked, ahead, value(ahead), g, n).tolist()
+        found = td_target(picked, ahead, value(ahead), g, n).tolist()
         assert found == pytest.approx([expected[4], expected[0], expected[0]]), n
 
 
 def test_targets_of_n_steps_discount_by_durations():
     batch = chains([[1.0, 2.0, 4.0]], [1.0], duration=torch.tensor([2, 1, 3, 1]))
     ahead = batch.successors(2)
-    found = target(batch, ahead, torch.full((3,), 100.0), 0.5, 2).tolist()
+    found = td_target(batch, ahead, torch.full((3,), 100.0), 0.5, 2).tolist()
     # two steps of time pass before the second reward, one more before the value
     assert found == pytest.approx([1 + 0.25 * 2 + 0.125 * 100, 2 + 0.5 * 4 + 0.5**4 * 100, 4 + 0.125 * 100])
 
@@ -455,4 +455,4 @@ def test_rewards_that_only_the_drawn_rows_have_are_refused():
     batch = chains([[1.0, 2.0]], [0.0])
     seen = batch.put({"reward": batch["reward"] * 2})
     with pytest.raises(ValueError, match="put it under"):
-        target(seen, seen.successors(2), torch.zeros(2), 0.9, 2)
+        td_target(seen, seen.successors(2), torch.zeros(2), 0.9, 2)

@@ -24,7 +24,7 @@ from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.critics import DiscreteQ
 from shuhari.needs import Need, Traces, evaluate
 from shuhari.noise import CounterNoise, keys
-from shuhari.objectives.td import target
+from shuhari.objectives.td import td_target
 from shuhari.rollouts.vector.vector import VectorRollout
 from shuhari.tasks.gym import Gym
 from shuhari.testing.compare import contents, differences
@@ -178,7 +178,7 @@ def test_resets_are_no_transitions_and_truncation_bootstraps_from_the_final_obse
     assert advantage[1, 1] == (10 + 0.5 * 3 - 2) + 0.25 * (21 - 3)
     assert advantage[5, 0] == 1 + 0.5 * 2 - 1  # the fragment's end: bootstraps from where the lane stands
     ahead = batch.successors()
-    y = target(batch, ahead, 1 + ahead["context"][:, 0], 0.5).view(-1, 2)
+    y = td_target(batch, ahead, 1 + ahead["context"][:, 0], 0.5).view(-1, 2)
     assert (y[3, 0], y[2, 1], y[5, 0], y[0, 0]) == (30 + 2.5, 21, 1 + 1, 0 + 1)
 
 

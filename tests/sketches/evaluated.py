@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from shuhari.data import Request, Trajectory, altered
+from shuhari.data import Request, Trajectory, copy_with
 from shuhari.ports import Ctx
 from shuhari.rollouts.single import Single
 
@@ -20,9 +20,9 @@ class Vote:
     accepts: Mapping[str, Any] = field(init=False, default_factory=dict)
 
     async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
-        drawn = await Single().group(altered(request, n=request.n * self.of), ctx)
+        drawn = await Single().group(copy_with(request, n=request.n * self.of), ctx)
         ballots = [drawn[i * self.of : (i + 1) * self.of] for i in range(request.n)]
-        return [altered(elected(ballot), request=request) for ballot in ballots]
+        return [copy_with(elected(ballot), request=request) for ballot in ballots]
 
 
 def elected(ballot: list[Trajectory]) -> Trajectory:
@@ -49,7 +49,7 @@ class Agreement:
         return (self.role, self.other)
 
     def __call__(self, ctx: Ctx) -> Mapping[str, float]:
-        source, mode = ctx.task.problems("test"), altered(ctx.sampling, greedy=True)
+        source, mode = ctx.task.problems("test"), copy_with(ctx.sampling, greedy=True)
         same = []
         for problem in (source[i] for i in range(self.n)):
             prompt = ctx.encode(problem.prompt)

@@ -18,7 +18,7 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.data import Info
 from shuhari.needs import Need
-from shuhari.objectives.td import target
+from shuhari.objectives.td import td_target
 from shuhari.ports import Ctx
 
 
@@ -56,5 +56,5 @@ class Bootstrap:
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         ahead = batch.successors()
         with torch.no_grad():
-            y = target(batch, ahead, ctx.models["value"](ahead).value()[:, 0], self.gamma)
+            y = td_target(batch, ahead, ctx.models["value"](ahead).value()[:, 0], self.gamma)
         return (batch[self.needs[0]][:, 0] - y).square() / 2, {"target": y}

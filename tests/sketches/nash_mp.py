@@ -23,7 +23,7 @@ from shuhari.events import Event, Updated
 from shuhari.needs import Need
 from shuhari.ports import Buffer, Ctx, Model, Transform
 from shuhari.rollouts.single import Single
-from shuhari.transforms.streams import without
+from shuhari.transforms.streams import zero_weight
 
 Table = tuple[tuple[float, ...], ...]  # [A, A] P(row beats column); P + P.T = 1
 
@@ -69,7 +69,7 @@ class Played:
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
-        return without(batch, batch["role"] != code(self.role), self.stream)
+        return zero_weight(batch, batch["role"] != code(self.role), self.stream)
 
 
 @dataclass

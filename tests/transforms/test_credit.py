@@ -22,7 +22,7 @@ from shuhari.objectives.divergence import Divergence
 from shuhari.objectives.outcome import Outcome
 from shuhari.pack import pack
 from shuhari.testing import context
-from shuhari.transforms.credit import Credit, balanced, pairs
+from shuhari.transforms.credit import Credit, balance_sides, draw_pairs
 
 W = Need(("credit",), "value")
 NAN = float("nan")
@@ -98,7 +98,7 @@ def test_one_of_each_side_of_a_group_that_has_both() -> None:
 
 def test_nothing_to_choose_from() -> None:
     none = torch.zeros(0, dtype=torch.long)
-    assert len(pairs(none, none.bool(), torch.Generator())) == len(balanced(none, none.bool())) == 0
+    assert len(draw_pairs(none, none.bool(), torch.Generator())) == len(balance_sides(none, none.bool())) == 0
 
 
 def test_what_is_accepted_keeps_the_ratios_of_the_policy() -> None:

@@ -12,7 +12,7 @@ from shuhari.pack import pack
 from shuhari.testing import context
 from shuhari.transforms.advantage import Advantage
 from shuhari.transforms.filters import Finished, Latest, Mixed, Only
-from shuhari.transforms.streams import carried, ungraded, whitened, without
+from shuhari.transforms.streams import find_carried, whiten, zero_ungraded, zero_weight
 
 NAN = float("nan")
 
@@ -70,15 +70,15 @@ def test_cut_answers_are_no_lesson_but_count_in_their_group():
 
 def test_helpers():
     batch = groups([0, 1])
-    assert carried(batch).tolist() == [True, True] and carried(batch, "ce").tolist() == [True, True]
+    assert find_carried(batch).tolist() == [True, True] and find_carried(batch, "ce").tolist() == [True, True]
     batch.stream = "rl"
-    assert carried(batch, "ce").tolist() == [False, False]
-    less = without(batch, torch.tensor([True, False]))
-    assert less["weight/rl"].tolist() == [[0, 0], [1, 1]] and carried(less).tolist() == [False, True]
-    assert ungraded(less, torch.tensor([True, False]), context()) is less
+    assert find_carried(batch, "ce").tolist() == [False, False]
+    less = zero_weight(batch, torch.tensor([True, False]))
+    assert less["weight/rl"].tolist() == [[0, 0], [1, 1]] and find_carried(less).tolist() == [False, True]
+    assert zero_ungraded(less, torch.tensor([True, False]), context()) is less
     x = torch.tensor([[1.0, 5.0], [3.0, 99.0]])
     where = torch.tensor([[True, True], [True, False]])
-    y = whitened(x, where)
+    y = whiten(x, where)
     torch.testing.assert_close(y, torch.tensor([[-1.0, 1.0], [0.0, 0.0]]))  # 1, 5, 3: mean 3, deviation 2
 
 

@@ -15,10 +15,10 @@ from shuhari.batch import Batch
 from shuhari.bounds import Length, check
 from shuhari.events import Collected, Event
 from shuhari.join import cat
-from shuhari.pack import usable
+from shuhari.pack import find_usable
 from shuhari.ports import Ctx
 from shuhari.registry import register
-from shuhari.transforms.streams import carried
+from shuhari.transforms.streams import find_carried
 
 
 @register("buffer", "fresh")
@@ -51,7 +51,7 @@ class Fresh:
         if not isinstance(event, Collected) or not len(event.batch):
             return
         batch = streamed(event.batch, self.stream)
-        rows = carried(batch, self.stream)
+        rows = find_carried(batch, self.stream)
         found = batch["mask"][rows].sum() if self.unit == "decision" else len(batch["group"][rows].unique())
         self.state["batches"].append(batch)
         self.state["have"] += int(found)
@@ -66,7 +66,7 @@ def streamed(batch: Batch, stream: str) -> Batch:
     """`batch` on `stream`: weight = mask, materialised only where some rows weigh nothing."""
     batch = batch.put({})
     batch.stream = stream
-    ok = usable(batch)
+    ok = find_usable(batch)
     if not bool(ok.all()):
         batch = batch.put({f"weight/{stream}": batch.weight(stream) * ok[:, None]})
     return batch

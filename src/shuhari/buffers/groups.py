@@ -22,7 +22,7 @@ from shuhari.join import cat
 from shuhari.ports import Ctx
 from shuhari.reduce import group_mean
 from shuhari.registry import register
-from shuhari.transforms.streams import carried
+from shuhari.transforms.streams import find_carried
 
 
 @register("buffer", "groups")
@@ -65,7 +65,7 @@ class Groups:
         if isinstance(event, Collected) and len(event.batch):
             batch = streamed(event.batch, self.stream)
             mean, _ = group_mean(batch, batch.outcome(self.reward))
-            good = carried(batch, self.stream) & (mean > self.low) & (mean < self.high)
+            good = find_carried(batch, self.stream) & (mean > self.low) & (mean < self.high)
             self.state["sampled"] += batch["problem"].unique().tolist()
             if bool(good.any()):
                 self.state["new"].append(_own(batch.take(torch.isin(batch["group"], batch["group"][good]))))

@@ -12,7 +12,7 @@ from itertools import zip_longest
 import torch
 
 from shuhari.batch import Batch
-from shuhari.columns import unknown
+from shuhari.columns import missing_value
 from shuhari.join import cat
 from shuhari.ports import Buffer, Ctx
 from shuhari.ports.declares import together
@@ -93,4 +93,4 @@ def _beyond(batch: Batch, ahead: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _longer(x: torch.Tensor, n: int, name: str) -> torch.Tensor:
-    return torch.cat([x, x.new_full((n, *x.shape[1:]), unknown(name, x.dtype))])
+    return torch.cat([x, x.new_full((n, *x.shape[1:]), missing_value(name, x.dtype))])

@@ -23,13 +23,13 @@ from shuhari.batch import STATUS, Batch
 from shuhari.bounds import AtLeast0, Bounds, Count, Length, check
 from shuhari.buffers.drawing import proportional
 from shuhari.buffers.recording import chains
-from shuhari.columns import unknown
+from shuhari.columns import missing_value
 from shuhari.data import Array, Number, Status
 from shuhari.events import Amended, Collected, Event, Updated
 from shuhari.ports import Ctx
 from shuhari.registry import register
 from shuhari.store.ring import Ring
-from shuhari.transforms.streams import carried
+from shuhari.transforms.streams import find_carried
 
 _TRIES = 64  # at drawing only eligible rows
 _LEFT_OUT = frozenset({"parent", "step", "resumes", "leaf", "length"})  # derived, or of the collected batch alone
@@ -102,7 +102,7 @@ class Replay:
     def _store(self, batch: Batch) -> None:
         batch = batch if batch.rows is None else batch.flat()
         columns = {n: batch[n].numpy() for n in batch.names() - _LEFT_OUT - batch.scored}
-        eligible = carried(batch, self.stream)
+        eligible = find_carried(batch, self.stream)
         if (weight := self._weight(batch, eligible)) is not None:
             columns[f"weight/{self.stream}"] = weight
         if not any(n.partition("/")[0] == "context" for n in columns):
@@ -120,7 +120,7 @@ class Replay:
         columns["child"] = np.where(child < 0, -1, slots[child])
         columns["mask"] = batch["mask"].numpy()
         for name, to in ring.arrays.items():
-            to[slots] = columns[name] if name in columns else unknown(name, ring.columns[name].dtype)
+            to[slots] = columns[name] if name in columns else missing_value(name, ring.columns[name].dtype)
         ring.written += added
         ring.touch(slots)
         self._eligible[slots] = eligible.numpy()
@@ -190,7 +190,7 @@ class Replay:
         if ring is None:
             ring = Ring.zeros(self.capacity, like)
         elif columns.keys() - ring.columns.keys():
-            more = {n: torch.full((self.capacity, *x.shape[1:]), unknown(n, x.dtype), dtype=x.dtype)
+            more = {n: torch.full((self.capacity, *x.shape[1:]), missing_value(n, x.dtype), dtype=x.dtype)
                     for n, x in like.items() if n not in ring.columns}  # fmt: skip
             if f"weight/{self.stream}" in more:
                 more[f"weight/{self.stream}"] = ring.columns["mask"].float()

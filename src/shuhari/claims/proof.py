@@ -75,7 +75,7 @@ class Replay:
 
     def make(self) -> str:
         """In a worker: what `Job.make` does, up to where enough was reported."""
-        from shuhari.api import initial
+        from shuhari.api import load_initial
         from shuhari.loop.study import train
 
         origin, at = str(self.after.path) if self.after else "", self.path / "run"
@@ -84,7 +84,7 @@ class Replay:
                 return "its source changed meanwhile: give the command again"
             seen: dict[str, int] = {}
             shutil.rmtree(self.path, ignore_errors=True)
-            reports = train(self.job.recipe, at, init=initial(origin), origin=origin)
+            reports = train(self.job.recipe, at, init=load_initial(origin), origin=origin)
             for report in reports:
                 row = "study" not in self.job.recipe.tree or report["stage"] == "study"
                 for name in report if row else ():

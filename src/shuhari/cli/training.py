@@ -95,7 +95,7 @@ def _command(recipe: str, run: Path | None, seed: int | None, sets: list[str], i
 
 def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool) -> bool:
     """Run to the end; False where it was stopped. What fails before the first step is a mistake in the recipe."""
-    from shuhari.api import initial
+    from shuhari.api import load_initial
     from shuhari.cli.live import Live
     from shuhari.config.overlay import RecipeError
     from shuhari.loop.study import train as unprofiled
@@ -103,7 +103,7 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool) -
     from shuhari.tools.profile_report import train_profiled
 
     try:
-        weights = initial(init)
+        weights = load_initial(init)
     except CheckpointError:
         raise
     except (StoreError, ValueError) as error:

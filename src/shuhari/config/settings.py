@@ -24,7 +24,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 from pydantic_core import SchemaError
 
 from shuhari import bounds, ports, registry
-from shuhari.abilities import unfit
+from shuhari.abilities import explain_misfit
 from shuhari.config.overlay import USE, RecipeError, dotted
 from shuhari.data import EMPTY, Ramp, Sampling, nearest
 
@@ -138,7 +138,7 @@ class Settings:
 
     def _fitting(self, kind: str, cls: type, table: Mapping[str, Any], where: str, *rest: Any) -> Any:
         made = self.instance(cls, table, where, *rest)
-        if self.whole and (told := unfit(kind, made) or registry.other(kind, cls)):
+        if self.whole and (told := explain_misfit(kind, made) or registry.other(kind, cls)):
             raise RecipeError(where, f"{cls.__name__} {told}")
         return made
 

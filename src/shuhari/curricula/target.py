@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 from shuhari.batch import Batch
 from shuhari.data import Array, Info, Number, Problem, Request, code, nearest
 from shuhari.events import Collected, Event
-from shuhari.pack import usable
+from shuhari.pack import find_usable
 from shuhari.ports import Ctx, Curriculum, Predictor
 from shuhari.ports.declares import together
 from shuhari.registry import register
@@ -142,7 +142,7 @@ def successes(batch: Batch, reward: str = "reward") -> Mapping[str, Success]:
     if not len(batch):
         return {}
     outcome = batch.outcome(reward).double()
-    rows = batch["leaf"] & usable(batch) & ~outcome.isnan()
+    rows = batch["leaf"] & find_usable(batch) & ~outcome.isnan()
     outcome = outcome[rows]
     if len(outcome) and not 0 <= float(outcome.min()) <= float(outcome.max()) <= 1:
         worst = float(outcome[((outcome < 0) | (outcome > 1))][0])

@@ -30,7 +30,7 @@ from shuhari.reduce import units
 from shuhari.registry import register
 from shuhari.transforms import apply
 
-__all__ = ["GradientLearner", "Part", "Term", "trained"]
+__all__ = ["GradientLearner", "Part", "Term", "trained_parameters"]
 
 
 @register("learner", "gradient")
@@ -58,7 +58,7 @@ class GradientLearner:
         the run lacks."""
         _keep_memory()
         for name, part in self.parts.items():
-            found = trained(models, part.trains, f"part {name!r}")
+            found = trained_parameters(models, part.trains, f"part {name!r}")
             if {id(p) for p in found} != {id(p) for p in self._params.get(name, ())}:
                 self._params[name] = found
                 part.optimiser.bind(found)
@@ -76,7 +76,7 @@ class GradientLearner:
             if k < part.after or (k - part.after) % part.every:
                 continue
             batch = gather(batch, part.needs, ctx.models, self.tokens)
-            carried = _carried(batch, part)
+            carried = _carried_rows(batch, part)
             rows = len(batch) if carried is None else int(carried.sum())
             meter.add(f"{name}/rows", float(rows))
             if not rows:  # every weight is 0: reported, not an error
@@ -114,7 +114,7 @@ class GradientLearner:
         return out
 
 
-def trained(models: Mapping[str, Model], roles: Sequence[str], who: str) -> list[nn.Parameter]:
+def trained_parameters(models: Mapping[str, Model], roles: Sequence[str], who: str) -> list[nn.Parameter]:
     """The parameters of `roles` that take a gradient, each once. ValueError, which names `who` trains, for none."""
     found = {id(p): p for r in roles for p in role_model(models, r).module.parameters() if p.requires_grad}
     if not found:
@@ -130,7 +130,7 @@ def _keep_memory() -> None:
     torch.empty(28 << 20, dtype=torch.uint8)
 
 
-def _carried(batch: Batch, part: Part) -> Tensor | None:
+def _carried_rows(batch: Batch, part: Part) -> Tensor | None:
     """[B] rows that carry a stream of the part; None for all."""
     streams = {t.stream for t in part.terms.values()}
     if streams == {batch.stream} and f"weight/{batch.stream}" not in batch:

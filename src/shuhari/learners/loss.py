@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
-from shuhari.columns import unknown
+from shuhari.columns import missing_value
 from shuhari.data import Info, nearest
 from shuhari.learners.parts import Part, Term
 from shuhari.needs import evaluate, packs
@@ -71,7 +71,7 @@ class Loss:
 
     def gradients(self) -> dict[str, Tensor]:
         """term -> its flat gradient over the part's parameters, terms apart."""
-        return {t: _flat(self._gradient(t), self.params) for t in self.part.terms}
+        return {t: _flatten(self._gradient(t), self.params) for t in self.part.terms}
 
     def values(self) -> dict[str, float]:
         """term -> its loss, without gradient."""
@@ -82,8 +82,8 @@ class Loss:
         """The Hessian of one term times a flat vector, by differentiating the gradient's product with it."""
         if term not in self.part.terms:
             raise KeyError(f"part {self.name!r} has no term {term!r}; {nearest(term, self.part.terms)}")
-        flat = _flat(self._gradient(term, create_graph=True), self.params)
-        return _flat(torch.autograd.grad(flat @ vector, self.params, allow_unused=True), self.params)
+        flat = _flatten(self._gradient(term, create_graph=True), self.params)
+        return _flatten(torch.autograd.grad(flat @ vector, self.params, allow_unused=True), self.params)
 
     def report(self) -> Info:
         """Mean loss and infos of the whole batch, without gradient."""
@@ -165,11 +165,11 @@ class Loss:
             raise TypeError(f"term {name!r}: {made} returned {kinds}: expected (loss, info), a Tensor and a mapping")
         if places is not None:
             scatter(seen.stamps, batch, places)
-        value = self._reduced(name, loss, w, seen)
+        value = self._reduce(name, loss, w, seen)
         meter.add(name, value.detach(), info, seen)
         return value if scale == 1.0 else scale * value
 
-    def _reduced(self, name: str, loss: Tensor, w: Tensor | None, batch: Batch) -> Tensor:
+    def _reduce(self, name: str, loss: Tensor, w: Tensor | None, batch: Batch) -> Tensor:
         term = self.part.terms[name]
         if loss.dim() == 0:
             if not term.couples:
@@ -209,14 +209,14 @@ class Meters:
     def add(self, term: str, loss: Tensor, info: Info, batch: Batch) -> None:
         self.losses[term] = self.losses[term] + loss if term in self.losses else loss
         for key, x in info.items():
-            found, known = _summed(x, batch), self.infos.get((term, key))
+            found, known = _sum_info(x, batch), self.infos.get((term, key))
             self.infos[term, key] = found if known is None else (known[0] + found[0], known[1] + found[1])
 
     def report(self, info_terms: dict[str, list[str]]) -> Info:
         for term, key in self.infos:
             if term not in (of := info_terms.setdefault(key, [])):
                 of.append(term)
-        numbers = _floats([*self.losses.values(), *chain(*self.infos.values())])
+        numbers = _read_floats([*self.losses.values(), *chain(*self.infos.values())])
         out = {f"loss/{t}": next(numbers) for t in self.losses}
         for term, key in self.infos:
             total, n = next(numbers), next(numbers)
@@ -225,14 +225,14 @@ class Meters:
         return out
 
 
-def _floats(numbers: list[Any]) -> Iterator[float]:
+def _read_floats(numbers: list[Any]) -> Iterator[float]:
     """Tensors of one number among them are read all at once."""
     tensors = [x for x in numbers if isinstance(x, Tensor)]
     read = iter(torch.stack(tensors).tolist() if tensors else ())
     return (next(read) if isinstance(x, Tensor) else float(x) for x in numbers)
 
 
-def _summed(x: Any, batch: Batch) -> tuple[Any, Any]:
+def _sum_info(x: Any, batch: Batch) -> tuple[Any, Any]:
     """(total, count) of an info value: numbers count once a row, tensors are summed over decisions or rows."""
     x = x.detach() if isinstance(x, Tensor) and x.requires_grad else x
     if not isinstance(x, Tensor) or x.dim() == 0:
@@ -248,13 +248,13 @@ def _accumulate(grads: list[Any], new: tuple[Tensor | None, ...]) -> None:
             grads[i] = g if grads[i] is None else grads[i] + g
 
 
-def _flat(grads: tuple[Tensor | None, ...], params: list[nn.Parameter]) -> Tensor:
+def _flatten(grads: tuple[Tensor | None, ...], params: list[nn.Parameter]) -> Tensor:
     return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in zip(grads, params, strict=True)])
 
 
 def scatter(stamps: Mapping[str, Tensor], batch: Batch, rows: Tensor) -> None:
-    """Hand on what a loss stamped on some rows of `batch`; the rows that it did not see are `unknown` (NaN, -1)."""
+    """Hand on what a loss stamped on some rows of `batch`; rows that it did not see: `missing_value` (NaN, -1)."""
     for name, value in stamps.items():
         if name not in batch.stamps:
-            batch.stamps[name] = value.new_full((len(batch), *value.shape[1:]), unknown(name, value.dtype))
+            batch.stamps[name] = value.new_full((len(batch), *value.shape[1:]), missing_value(name, value.dtype))
         batch.stamps[name][rows] = value

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from shuhari.batch import Batch
-from shuhari.data import ContractError, Request, Trajectory, altered, nearest
+from shuhari.data import ContractError, Request, Trajectory, copy_with, nearest
 from shuhari.pack import pack
 from shuhari.ports import REPLAYING, LoopCtx, Reward, Rollout, Task, ability
 from shuhari.profile import span, spanned, stretches, work
@@ -161,7 +161,7 @@ def _by_task(t: Trajectory, ctx: LoopCtx) -> Trajectory:
     """What its environment has paid counts as given by the task."""
     own = t.graded([_task_grade(t, path, ctx) for path in t.paths()], by="")
     paid = not own.graded_by[""] and any(s.reward for s in t.steps)
-    return altered(own, graded_by={**own.graded_by, "": True}) if paid else own
+    return copy_with(own, graded_by={**own.graded_by, "": True}) if paid else own
 
 
 def _task_grade(trajectory: Trajectory, path: tuple[int, ...], ctx: LoopCtx) -> Mapping[str, Any] | None:

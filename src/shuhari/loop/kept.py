@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import Array, Trajectory, code, paid
+from shuhari.data import Array, Trajectory, code, sum_reward
 from shuhari.loop.context import Context
 from shuhari.loop.outcomes import name_measure
 from shuhari.pack import rows_of
@@ -32,7 +32,7 @@ def count_problems(ctx: Context, evaluation: Evaluation | None) -> list[tuple[st
         count = counts.setdefault((t.request.problem.task, t.request.problem.id), [0, 0])
         for path in t.paths():
             steps = [t.steps[i] for i in path]
-            value = sum(weight * paid(steps, n) for n, weight in weights.items()) if weights else math.nan
+            value = sum(weight * sum_reward(steps, n) for n, weight in weights.items()) if weights else math.nan
             count[0] += value == value
             count[1] += value >= solved
     return [(*key, n, right) for key, (n, right) in counts.items()]

@@ -27,7 +27,7 @@ from shuhari.config.settings import Settings
 from shuhari.config.stage import MICRO_BATCH, Role
 from shuhari.data import EMPTY, Info, Number, Payload, Problem, Request, Sampling
 from shuhari.events import Collected, Committed, Event
-from shuhari.learners.gradient import Part, Term, trained
+from shuhari.learners.gradient import Part, Term, trained_parameters
 from shuhari.learners.loss import Loss
 from shuhari.loop import collect, state
 from shuhari.loop.checks import check_weights, graded_columns
@@ -51,7 +51,7 @@ class Session:
 
     def __init__(self, ctx: Context, optimiser: Any, trains: tuple[str, ...]) -> None:
         self.ctx, self.optimiser, self.trains = ctx, optimiser, trains
-        self._params = trained(ctx.models, trains, "the session")
+        self._params = trained_parameters(ctx.models, trains, "the session")
         optimiser.bind(self._params)
         self._closed = False
         self._built = dict(ctx.models)  # the roles that hear events: a clone stays as it is

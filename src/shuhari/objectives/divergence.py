@@ -180,7 +180,7 @@ class Divergence:
         if self.to == "behaviour":
             log_ratio(new, reference, batch)  # which refuses unknown behaviour
         if self.form in GENERATORS:
-            return self._generated(new - reference)
+            return self._f_divergence(new - reference)
         value = estimate(self.form, new, reference)
         loss = value
         if self.gradient == "kl" or (self.gradient == "auto" and self.form == "k1"):
@@ -188,7 +188,7 @@ class Divergence:
             loss = value.detach() + k2 - k2.detach()
         return loss, {"kl": value.detach()}
 
-    def _generated(self, d: Tensor) -> tuple[Tensor, Info]:
+    def _f_divergence(self, d: Tensor) -> tuple[Tensor, Info]:
         """The loss of an f-divergence, d = log u."""
         f = generator(self.form, d, self.alpha)
         if self.rows == "to":

@@ -98,9 +98,9 @@ class LogRatio:
         known = batch[self.needs[1]] if len(self.needs) > 1 else batch["logp"]
         s = log_ratio(new, torch.zeros_like(new) if self.over == "none" else known, batch, self.level)[:, 0]
         a = (batch[self.advantage] * mask).sum(1) / mask.sum(1).clamp(min=1)  # the same at each decision
-        score = self._centred(batch, s)
+        score = self._center(batch, s)
         if self.link == "square":
-            a = self._centred(batch, a)
+            a = self._center(batch, a)
             loss, error = beta / 2 * score.square() - a * score, a - beta * score
         else:
             if bool(((a < 0) | (a > 1)).any()):
@@ -112,7 +112,7 @@ class LogRatio:
             loss, error = loss * self._balance(batch, a), a - torch.sigmoid(beta * score)
         return loss, {"log_ratio": s.detach(), "error": error.detach().abs()}
 
-    def _centred(self, batch: Batch, x: Tensor) -> Tensor:
+    def _center(self, batch: Batch, x: Tensor) -> Tensor:
         if self.centre == "none":
             return x
         mean, n = group_mean(batch, x)

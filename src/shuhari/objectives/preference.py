@@ -82,7 +82,7 @@ class Preference:
         return (live,) if self.reference_free else (live, Need((self.reference,), self.score))
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
-        beta, (index, _) = ctx.at(self.beta), linked(batch, self.links)
+        beta, (index, _) = ctx.at(self.beta), read_links(batch, self.links)
         better, worse = (beta * scores(batch, self.needs, self.level)[index]).unbind(1)
         h = better - worse - ctx.at(self.margin)
         loss = FORMS[self.form](h, beta)
@@ -126,7 +126,7 @@ class Kto:
         return Need((self.role,), self.score, live=True), Need((self.reference,), self.score)
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
-        beta, (index, columns) = ctx.at(self.beta), linked(batch, self.links)
+        beta, (index, columns) = ctx.at(self.beta), read_links(batch, self.links)
         s, good = scores(batch, self.needs, self.level), columns["label"] > 0.5
         point = s[batch.links.get(self.mismatched, (index, {}))[0].flatten()].detach()
         z0 = point.mean().clamp(min=0) if len(point) else s.new_zeros(())
@@ -137,7 +137,7 @@ class Kto:
         return loss, {"kl": z0, "chosen": reward[good], "rejected": reward[~good]}
 
 
-def linked(batch: Batch, name: str) -> tuple[Tensor, dict[str, Tensor]]:
+def read_links(batch: Batch, name: str) -> tuple[Tensor, dict[str, Tensor]]:
     """The links [P, m] and their columns [P]; KeyError, with where links come from, where the batch has none."""
     if name not in batch.links:
         raise KeyError(

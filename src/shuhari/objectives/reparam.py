@@ -13,7 +13,7 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.data import Info, nearest
 from shuhari.needs import Need, role_model
-from shuhari.objectives.td import members
+from shuhari.objectives.td import member_values
 from shuhari.ports import Ctx
 from shuhari.registry import register
 
@@ -48,7 +48,7 @@ class Reparam:
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         models: Any = {r: role_model(ctx.models, r) for r in (self.role, self.critic, self.temperature)}
         action, logp = models[self.role](batch).rsample(ctx.noise(batch, "fresh"))
-        q = _valued(models[self.critic], batch, action, self.over)
+        q = _value_of(models[self.critic], batch, action, self.over)
         alpha = models[self.temperature](batch).value().detach()
         batch.stamp("fresh/log_prob", logp)
         logp = logp.sum(1)
@@ -81,7 +81,7 @@ class Deterministic:
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         policy: Any = role_model(ctx.models, self.role)
-        q = _valued(role_model(ctx.models, self.critic), batch, policy(batch).mode(), self.over)
+        q = _value_of(role_model(ctx.models, self.critic), batch, policy(batch).mode(), self.over)
         return -q, {"q": q.detach()}
 
 
@@ -90,7 +90,7 @@ def _check(name: str, over: str) -> None:
         raise ValueError(f"{name}: over is {over!r}; {nearest(over, OVER)}")
 
 
-def _valued(critic: Any, batch: Batch, action: Tensor, over: str) -> Tensor:
+def _value_of(critic: Any, batch: Batch, action: Tensor, over: str) -> Tensor:
     """[B] the critic's value of these actions [B, A]."""
-    q = members(critic(batch.put({"action": action})).value())
+    q = member_values(critic(batch.put({"action": action})).value())
     return q[:, 0] if over == "first" else q.min(1).values if over == "min" else q.mean(1)

@@ -76,7 +76,7 @@ class ClipCov:
         loss, info = self.base(batch, ctx)
         cov = covariance(batch[self.needs[0]], batch["advantage"], batch["mask"])
         band = batch["mask"] & (cov > self.least) & (cov < self.most) & (info["clip_fraction"] == 0)
-        n = few(ctx.at(self.fraction), batch["mask"], at_least=1)
+        n = count_share(ctx.at(self.fraction), batch["mask"], at_least=1)
         among = band.flatten().nonzero().squeeze(1)
         drawn = among[torch.randperm(len(among), generator=ctx.rng("clip_cov"))[:n]]
         chosen = torch.zeros(band.numel(), dtype=torch.bool).index_fill(0, drawn, True).view_as(band)
@@ -118,7 +118,7 @@ class KlCov:
         loss, info = self.base(batch, ctx)
         new, mask = batch[self.needs[0]], batch["mask"]
         cov = covariance(new, batch["advantage"], mask)
-        chosen = extreme(cov, mask, few(ctx.at(self.fraction), mask, at_least=1))
+        chosen = choose_highest(cov, mask, count_share(ctx.at(self.fraction), mask, at_least=1))
         penalised = loss + ctx.at(self.beta) * (new - batch["logp"]).abs()
         return torch.where(chosen, penalised, loss), {**info, "chosen": chosen.float(), "covariance": cov}
 
@@ -165,8 +165,8 @@ class LpReg:
         loss, info = self.base(batch, ctx)
         new, proxy = (batch[n] for n in self.needs)
         a, bad = batch["advantage"], batch["mask"] & (batch["advantage"] < 0)
-        n = few(ctx.at(self.fraction), bad)
-        chosen = extreme(-new, bad, n if n > 1 else 0) & (new.detach() < proxy)
+        n = count_share(ctx.at(self.fraction), bad)
+        chosen = choose_highest(-new, bad, n if n > 1 else 0) & (new.detach() < proxy)
         k3 = torch.where(chosen, estimate("k3", new, torch.where(chosen, proxy, new.detach())), 0.0)
         free = -(new - batch["logp"]).clamp(-LIMIT, LIMIT).exp() * a
         loss = torch.where(chosen, free + ctx.at(self.beta) * k3, loss)
@@ -192,12 +192,12 @@ def covariance(new: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
     return torch.zeros_like(advantage).masked_scatter(mask, (x - x.mean()) * (a - a.mean()))
 
 
-def few(fraction: float, mask: Tensor, at_least: int = 0) -> int:
+def count_share(fraction: float, mask: Tensor, at_least: int = 0) -> int:
     """How many decisions `fraction` of those in `mask` are, rounded down; `at_least` so many, unless it is 0."""
     return max(at_least, int(fraction * int(mask.sum()))) if fraction else 0
 
 
-def extreme(score: Tensor, among: Tensor, n: int) -> Tensor:
+def choose_highest(score: Tensor, among: Tensor, n: int) -> Tensor:
     """[B, K] bool: the n decisions `among` [B, K] of the highest score."""
     x = score.detach().masked_fill(~among, -torch.inf).flatten()
     found = x.topk(min(n, int(among.sum()))).indices

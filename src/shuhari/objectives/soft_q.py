@@ -62,7 +62,7 @@ class UniformQ:
         new, mean, old, old_mean = (batch[n] for n in self.needs)
         scale = ctx.at(self.scale)
         q = scale * (new - old)
-        next_q = following(scale * (mean - old_mean).detach(), batch)
+        next_q = next_values(scale * (mean - old_mean).detach(), batch)
         return (q - (batch[self.advantage] + next_q)).square(), {"q": q.detach(), "next_q": next_q}
 
 
@@ -73,7 +73,7 @@ def mean_log_prob(dists: tuple[Any, ...], action: Tensor, column: Callable[[str]
     return torch.where(taken, logits.log_softmax(-1), 0.0).sum(-1) / taken.sum(-1)
 
 
-def following(value: Tensor, batch: Batch) -> Tensor:
+def next_values(value: Tensor, batch: Batch) -> Tensor:
     """[B, K] the value [B, K] of the next decision of the row; 0 after the last one. ValueError where rows go on in
     others: their ends are no ends of episodes."""
     if bool((batch["child"] != -1).any()):

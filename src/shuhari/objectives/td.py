@@ -30,8 +30,8 @@ class QLearning:
 
     double: the action of the maximum is the trained net's own, its value the target's (van Hasselt et al. 2016,
     equation 4). loss: `huber` (quadratic within 1) or `squared` (halved). role: the net that is trained, with `all()`
-    values [B, K, A]; target: the one that follows it. n: rewards before the value, see `target`. Info: `value`,
-    `target`. Stamps `td_error` [B].
+    values [B, K, A]; target: the one that follows it. n: rewards before the value, see `td_target`. Info: `value`,
+    `td_target`. Stamps `td_error` [B].
     """
 
     gamma: Discount = 0.99
@@ -55,14 +55,14 @@ class QLearning:
         return self.role, self.target
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
-        value = first(batch[self.needs[0]])
+        value = first_position(batch[self.needs[0]])
         with torch.no_grad():
             ahead = batch.successors(self.n)
-            q = first(_model(ctx, self.target)(ahead).all())  # [B, A]
+            q = first_position(_find_model(ctx, self.target)(ahead).all())  # [B, A]
             if self.double:
-                best = _model(ctx, self.role)(ahead).all()[:, 0].argmax(1, keepdim=True)
+                best = _find_model(ctx, self.role)(ahead).all()[:, 0].argmax(1, keepdim=True)
                 q = q.gather(1, best)
-            y = target(batch, ahead, q.amax(1), ctx.at(self.gamma), self.n)
+            y = td_target(batch, ahead, q.amax(1), ctx.at(self.gamma), self.n)
         batch.stamp("td_error", (value.detach() - y).abs())
         loss = F.huber_loss(value, y, reduction="none") if self.loss == "huber" else (value - y).square() / 2
         return loss, {"value": value.detach(), "target": y}
@@ -75,7 +75,7 @@ class SoftTD:
     temperature · log pi(a'|s')), a' fresh from the policy (Haarnoja et al. 2018, equations 5 and 6).
 
     Roles: the critic that is trained, its target, the policy, the temperature. n: rewards before the value, see
-    `target`; they stand without the entropies on the way. Info: `value`, `target`. Stamps `td_error` [B].
+    `td_target`; they stand without the entropies on the way. Info: `value`, `td_target`. Stamps `td_error` [B].
     """
 
     gamma: Discount = 0.99
@@ -99,14 +99,14 @@ class SoftTD:
         return self.role, self.target, self.policy, self.temperature
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
-        value = members(batch[self.needs[0]])
+        value = member_values(batch[self.needs[0]])
         with torch.no_grad():
             ahead = batch.successors(self.n)
-            action, logp = _model(ctx, self.policy)(ahead).rsample(ctx.noise(batch, "next"))
-            q = _least(ctx, self.target, ahead, action)
-            alpha = _model(ctx, self.temperature)(ahead).value()
-            y = target(batch, ahead, q - alpha * logp.sum(1), ctx.at(self.gamma), self.n)
-        return _squared(batch, value, y)
+            action, logp = _find_model(ctx, self.policy)(ahead).rsample(ctx.noise(batch, "next"))
+            q = _smallest_value(ctx, self.target, ahead, action)
+            alpha = _find_model(ctx, self.temperature)(ahead).value()
+            y = td_target(batch, ahead, q - alpha * logp.sum(1), ctx.at(self.gamma), self.n)
+        return _squared_loss(batch, value, y)
 
 
 @register("objective", "smoothed_td")
@@ -116,8 +116,8 @@ class SmoothedTD:
     clip(pi_target(s') + clip(noise · normal, -clip, clip), -1, 1) (TD3: Fujimoto et al. 2018, algorithm 1).
 
     noise, clip: in units of the decision, which lies in [-1, 1]; noise = 0 with one critic is DDPG (Lillicrap et al.
-    2016, equation 5). n: rewards before the value, see `target`. Roles: the critic that is trained, its target, the
-    target of the policy. Info: `value`, `target`. Stamps `td_error` [B].
+    2016, equation 5). n: rewards before the value, see `td_target`. Roles: the critic that is trained, its target, the
+    target of the policy. Info: `value`, `td_target`. Stamps `td_error` [B].
     """
 
     gamma: Discount = 0.99
@@ -142,24 +142,24 @@ class SmoothedTD:
         return self.role, self.target, self.policy
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
-        value = members(batch[self.needs[0]])
+        value = member_values(batch[self.needs[0]])
         with torch.no_grad():
             ahead, width = batch.successors(self.n), ctx.at(self.clip)
-            action = _model(ctx, self.policy)(ahead).mode()
+            action = _find_model(ctx, self.policy)(ahead).mode()
             smooth = ctx.at(self.noise) * ctx.noise(batch, "next").normal(0, action.shape[1])
             action = (action + smooth.clamp(-width, width)).clamp(-1, 1)
-            y = target(batch, ahead, _least(ctx, self.target, ahead, action), ctx.at(self.gamma), self.n)
-        return _squared(batch, value, y)
+            y = td_target(batch, ahead, _smallest_value(ctx, self.target, ahead, action), ctx.at(self.gamma), self.n)
+        return _squared_loss(batch, value, y)
 
 
-def target(batch: Batch, ahead: Batch, value: Tensor, gamma: float, n: int = 1) -> Tensor:
+def td_target(batch: Batch, ahead: Batch, value: Tensor, gamma: float, n: int = 1) -> Tensor:
     """[B] r + gamma^duration · cont' · value, value [B] of the successors; r alone where there is none.
 
     n: the rewards of n decisions, discounted, before the value of `batch.successors(n)`, or of as many as the chain
     still has (Sutton and Barto 2018, equation 7.1). ValueError where the reward was put on drawn rows: those behind
     them are without it."""
     if n == 1:
-        return _bootstrapped(batch, batch["reward"].sum(1), ahead, value, gamma)
+        return _bootstrap(batch, batch["reward"].sum(1), ahead, value, gamma)
     if batch.rows is not None and "reward" in batch.own:
         raise ValueError(f"n = {n}: a transform has put 'reward' on the rows that were drawn, and not on those after "
                          "them: put it under [collect], or set n = 1")  # fmt: skip
@@ -172,10 +172,10 @@ def target(batch: Batch, ahead: Batch, value: Tensor, gamma: float, n: int = 1) 
         share = share * torch.where(go, step * whole["cont"][at.clamp(min=0)], 1.0)
         reward = reward + torch.where(go, share * whole["reward"][at.clamp(min=0)].sum(1), 0.0)
         last = torch.where(go, at, last)
-    return _bootstrapped(Batch(batch.whole, last), reward, ahead, value, gamma, share)
+    return _bootstrap(Batch(batch.whole, last), reward, ahead, value, gamma, share)
 
 
-def _bootstrapped(
+def _bootstrap(
     batch: Batch, reward: Tensor, ahead: Batch, value: Tensor, gamma: float, share: Tensor | None = None
 ) -> Tensor:
     """[B] reward + share · gamma^duration · cont' · value, of the rows of `batch` and their successors."""
@@ -186,27 +186,27 @@ def _bootstrapped(
     return torch.addcmul(reward, worth if share is None else share * worth, value, value=gamma)
 
 
-def first(x: Tensor) -> Tensor:
+def first_position(x: Tensor) -> Tensor:
     """[B, K, ...] at the first position; of a single one without the copy that the gradient of `x[:, 0]` takes."""
     return x.squeeze(1) if x.shape[1] == 1 else x[:, 0]
 
 
-def members(value: Tensor) -> Tensor:
+def member_values(value: Tensor) -> Tensor:
     """[B, K] or [B, K, n] values as [B, n], read at the first position."""
-    return first(value) if value.dim() == 3 else value[:, :1]
+    return first_position(value) if value.dim() == 3 else value[:, :1]
 
 
-def _least(ctx: Ctx, role: str, batch: Batch, action: Tensor) -> Tensor:
+def _smallest_value(ctx: Ctx, role: str, batch: Batch, action: Tensor) -> Tensor:
     """[B] the smallest value that the members of a critic give these actions [B, A]."""
-    return members(_model(ctx, role)(batch.put({"action": action})).value()).amin(1)
+    return member_values(_find_model(ctx, role)(batch.put({"action": action})).value()).amin(1)
 
 
-def _squared(batch: Batch, value: Tensor, y: Tensor) -> tuple[Tensor, Info]:
+def _squared_loss(batch: Batch, value: Tensor, y: Tensor) -> tuple[Tensor, Info]:
     """The loss of the members [B, n] against y [B], and its info; their mean distance is stamped."""
     batch.stamp("td_error", (value.detach() - y[:, None]).abs().mean(1))
     loss = F.mse_loss(value, y[:, None].expand_as(value), reduction="none").sum(1) / 2
     return loss, {"value": value.detach().mean(1), "target": y}
 
 
-def _model(ctx: Ctx, role: str) -> Any:
+def _find_model(ctx: Ctx, role: str) -> Any:
     return role_model(ctx.models, role)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isnan
 from typing import ClassVar
 
-from shuhari.data import Number, Trajectory, paid
+from shuhari.data import Number, Trajectory, sum_reward
 from shuhari.ports import Ctx
 from shuhari.registry import register
 
@@ -51,5 +51,5 @@ class Length:
 
     def _answer(self, t: Trajectory, path: Sequence[int]) -> tuple[int, float | None]:
         steps = [t.steps[i] for i in path]
-        grade = paid(steps, self.of)
+        grade = sum_reward(steps, self.of)
         return sum(len(s.mask) for s in steps if s.action is not None), None if isnan(grade) else grade

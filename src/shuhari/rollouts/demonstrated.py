@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from shuhari.data import ContractError, Request, Trajectory, altered, paid
+from shuhari.data import ContractError, Request, Trajectory, copy_with, sum_reward
 from shuhari.ports import Ctx, Rollout, ability
 from shuhari.ports.declares import together
 from shuhari.registry import register
@@ -55,5 +55,5 @@ class Demonstrated:
         step = replace(step, info={"text": ctx.text(step.action, role)})
         (demo,) = await ctx.grade([Trajectory(request, (step,), info={"demo": 1.0})], until=self.measure)
         own = await self.of.group(replace(request, n=request.n - 1), ctx)
-        group = [altered(t, request=request, info={**t.info, "demo": 0.0}) for t in own]
-        return [*group, demo] if paid(demo.steps, self.measure) > 0 else group
+        group = [copy_with(t, request=request, info={**t.info, "demo": 0.0}) for t in own]
+        return [*group, demo] if sum_reward(demo.steps, self.measure) > 0 else group

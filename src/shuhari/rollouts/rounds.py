@@ -18,7 +18,7 @@ import numpy as np
 from scipy.optimize import least_squares
 from scipy.special import expit
 
-from shuhari.data import ContractError, Problem, Request, Step, Trajectory, altered, is_tokens, paid
+from shuhari.data import ContractError, Problem, Request, Step, Trajectory, copy_with, is_tokens, sum_reward
 from shuhari.ports import Ctx, Rollout, ability
 from shuhari.ports.declares import together
 from shuhari.registry import register
@@ -116,7 +116,7 @@ class HintCurve:
         for j in range(self.rounds):
             n = request.n * (j + 1) // self.rounds - request.n * j // self.rounds
             found, graded, shown = await sample_round(replace(request, n=n), j, share, self, ctx)
-            group += [altered(t, request=request) for t in found]
+            group += [copy_with(t, request=request) for t in found]
             if graded:
                 told += ((shown, sum(graded) / len(graded), len(graded)),)
                 share = inverse(self.target, *fit_curve(told))
@@ -134,8 +134,8 @@ async def sample_round(
     key = f"{request.key}/{j}" if j else request.key
     found = await by.of.group(replace(request, settings=settings, key=key, prefix=(*request.prefix, *steps)), ctx)
     found = await ctx.grade(found, until=by.measure)
-    scores = [paid(t.steps, by.measure) for t in found]
-    group = [altered(t, request=request, info={**t.info, "hint": shown}) for t in found]
+    scores = [sum_reward(t.steps, by.measure) for t in found]
+    group = [copy_with(t, request=request, info={**t.info, "hint": shown}) for t in found]
     return group, [s for s in scores if s == s], shown
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shuhari.data import EMPTY, ContractError, Request, Status, Step, Trajectory, nearest, paid
+from shuhari.data import EMPTY, ContractError, Request, Status, Step, Trajectory, nearest, sum_reward
 from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
@@ -108,7 +108,7 @@ class Tree:
             if last and reward not in last:
                 raise ContractError(f"tree: reward {reward!r} is graded by nobody; {nearest(reward, last)}")
             node.step = replace(node.step, reward=last)
-        return [paid(t.steps, reward) for t in asked]
+        return [sum_reward(t.steps, reward) for t in asked]
 
     def trajectory(self, leaves: Iterable[Node] | None = None, **columns: Callable[[Node], float | None]) -> Trajectory:
         """The tree as one trajectory: the paths to `leaves`, or all of it. `columns`: name -> node -> number, stamped

@@ -16,11 +16,11 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Count, check
 from shuhari.needs import Need
-from shuhari.pack import usable
+from shuhari.pack import find_usable
 from shuhari.ports import Ctx
 from shuhari.reduce import group_mean
 from shuhari.registry import register
-from shuhari.transforms.streams import carried, ungraded
+from shuhari.transforms.streams import find_carried, zero_ungraded
 
 
 @register("transform", "advantage")
@@ -88,13 +88,13 @@ class Advantage:
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         outcome = self._column(batch) if self.column else batch.outcome(self.reward)
-        missing = outcome.isnan() & usable(batch)
-        r = outcome.masked_fill(~usable(batch), torch.nan)  # what a broken episode earned says nothing
+        missing = outcome.isnan() & find_usable(batch)
+        r = outcome.masked_fill(~find_usable(batch), torch.nan)  # what a broken episode earned says nothing
         excluded = batch[self.exclude] > 0 if self.exclude else torch.zeros_like(missing)
         counted = r.masked_fill(excluded, torch.nan)
         if self.unit == "batch":
-            counted = counted.masked_fill(~carried(batch, self.stream), torch.nan)
-        mean, n = self._with_virtual(*self._mean(batch, counted, self.unit), self.best)
+            counted = counted.masked_fill(~find_carried(batch, self.stream), torch.nan)
+        mean, n = self._add_virtual(*self._mean(batch, counted, self.unit), self.best)
         alone = self.unit == "group" and self.centre != "none" and len(n) and int(n.max()) == 1
         if alone and int(self._mean(batch, torch.zeros_like(r), "group")[1].max()) == 1:  # not for want of grades
             raise ValueError(
@@ -107,7 +107,7 @@ class Advantage:
         if self.scale != "none":
             spread = (a if self.scale == "batch" else r).masked_fill(excluded, torch.nan)
             a = a / (self._deviation(batch, spread) + self.eps)
-        batch = ungraded(batch, missing, ctx, self.stream)
+        batch = zero_ungraded(batch, missing, ctx, self.stream)
         return batch.put({self.into: a.nan_to_num(0.0)[:, None] * batch["mask"]})
 
     def _mean(self, batch: Batch, x: Tensor, unit: str) -> tuple[Tensor, Tensor]:
@@ -127,14 +127,14 @@ class Advantage:
         """[B] the standard deviation of x [B] over the unit of `scale`; 1 - eps where there are too few to tell."""
         unit = "group" if self.scale == "group" else "batch"
         if unit == "batch":
-            x = x.masked_fill(~carried(batch, self.stream), torch.nan)
+            x = x.masked_fill(~find_carried(batch, self.stream), torch.nan)
         mean, real = self._mean(batch, x, unit)
-        mean, n = self._with_virtual(mean, real, self.best)
-        variance, _ = self._with_virtual(self._mean(batch, (x - mean) ** 2, unit)[0], real, (self.best - mean) ** 2)
+        mean, n = self._add_virtual(mean, real, self.best)
+        variance, _ = self._add_virtual(self._mean(batch, (x - mean) ** 2, unit)[0], real, (self.best - mean) ** 2)
         deviation = (variance * n / (n - self.ddof)).sqrt()
         return torch.where(n > self.ddof, deviation, 1.0 - self.eps)
 
-    def _with_virtual(self, mean: Tensor, n: Tensor, value: Tensor | float) -> tuple[Tensor, Tensor]:
+    def _add_virtual(self, mean: Tensor, n: Tensor, value: Tensor | float) -> tuple[Tensor, Tensor]:
         """The mean [B] of n [B] numbers and as many of `value` as there are virtual samples, and how many these are."""
         if not self.virtual:
             return mean, n

@@ -16,7 +16,7 @@ from shuhari.needs import Need
 from shuhari.ports import Ctx
 from shuhari.reduce import ends, units
 from shuhari.registry import register
-from shuhari.transforms.streams import carried
+from shuhari.transforms.streams import find_carried
 
 
 @register("transform", "credit")
@@ -57,10 +57,10 @@ class Credit:
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         outcome, mask = batch.outcome(self.reward), batch["mask"]
-        right, carries = outcome > self.threshold, carried(batch, self.stream) & ~outcome.isnan()
+        right, carries = outcome > self.threshold, find_carried(batch, self.stream) & ~outcome.isnan()
         side = 2 * units(batch, "group") + right
         samples = ends(batch) & carries
-        chosen = pairs(side, samples, ctx.rng("credit"))
+        chosen = draw_pairs(side, samples, ctx.rng("credit"))
         pick = torch.isin(batch["episode"], batch["episode"][chosen])  # with all its rows
         advantage = batch["advantage"]
         if self.role:
@@ -70,26 +70,26 @@ class Credit:
             p = torch.where(right[:, None], w, -w).sigmoid()
             advantage = advantage * (p - self.least).clamp(min=0) / (1 - self.least)
         streams = {"pos": pick & right, "neg": pick & ~right, self.stream: pick}
-        balance = torch.where(carries, balanced(side, samples), 0.0)
+        balance = torch.where(carries, balance_sides(side, samples), 0.0)
         weights = {"credit": balance, **{name: rows.float() for name, rows in streams.items()}}
         columns = {f"weight/{name}": weight[:, None] * mask for name, weight in weights.items()}
         return batch.put({"advantage": advantage, **columns})
 
 
-def pairs(side: Tensor, samples: Tensor, rng: Generator) -> Tensor:
+def draw_pairs(side: Tensor, samples: Tensor, rng: Generator) -> Tensor:
     """[B] bool: of the `samples` [B] of each group one of either side, at random, where it has both; side [B] is twice
     the number of the group, plus 1 for what is right."""
-    rank, n = torch.randperm(len(side), generator=rng), _groups(side)
+    rank, n = torch.randperm(len(side), generator=rng), _count_groups(side)
     first = torch.full((2 * n,), len(side)).scatter_reduce(0, side[samples], rank[samples], "amin")
     both = (first.view(n, 2) < len(side)).all(1)
     return samples & (rank == first[side]) & both[side // 2]
 
 
-def balanced(side: Tensor, samples: Tensor) -> Tensor:
+def balance_sides(side: Tensor, samples: Tensor) -> Tensor:
     """[B] weights with which the two sides of a group weigh the same, 1 on average; 0 where it has one alone."""
-    count = torch.bincount(side[samples], minlength=2 * _groups(side)).view(-1, 2)
+    count = torch.bincount(side[samples], minlength=2 * _count_groups(side)).view(-1, 2)
     return (count.sum(1)[side // 2] / (2 * count.view(-1)[side].clamp(min=1))) * (count > 0).all(1)[side // 2]
 
 
-def _groups(side: Tensor) -> int:
+def _count_groups(side: Tensor) -> int:
     return int(side.max()) // 2 + 1 if len(side) else 0

@@ -12,11 +12,11 @@ import torch
 from shuhari.batch import STATUS, Batch
 from shuhari.data import Status, code
 from shuhari.needs import Need
-from shuhari.pack import usable
+from shuhari.pack import find_usable
 from shuhari.ports import Ctx
 from shuhari.reduce import ends, units
 from shuhari.registry import register
-from shuhari.transforms.streams import carried, ungraded, weights_on, without
+from shuhari.transforms.streams import find_carried, weights_on, zero_ungraded, zero_weight
 
 
 @register("transform", "mixed")
@@ -42,15 +42,15 @@ class Mixed:
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         outcome = batch.outcome(self.reward)
-        batch = ungraded(batch, outcome.isnan() & usable(batch), ctx, self.stream)
+        batch = zero_ungraded(batch, outcome.isnan() & find_usable(batch), ctx, self.stream)
         unit = units(batch, "group")
         n = int(unit.max()) + 1 if len(unit) else 0
-        counts = ends(batch) & carried(batch, self.stream) & ~outcome.isnan()
+        counts = ends(batch) & find_carried(batch, self.stream) & ~outcome.isnan()
         x, u = outcome[counts], unit[counts]
         high = x.new_full((n,), -torch.inf).scatter_reduce(0, u, x, "amax")
         low = x.new_full((n,), torch.inf).scatter_reduce(0, u, x, "amin")
         alike = ~(high - low > self.tolerance)
-        return without(batch, alike[unit], self.stream)
+        return zero_weight(batch, alike[unit], self.stream)
 
 
 @register("transform", "finished")
@@ -71,7 +71,7 @@ class Finished:
         return (f"weight/{self.stream}",)
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
-        return without(batch, batch["status"] != STATUS[Status.FINISHED], self.stream)
+        return zero_weight(batch, batch["status"] != STATUS[Status.FINISHED], self.stream)
 
 
 @register("transform", "latest")

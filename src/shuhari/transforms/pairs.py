@@ -12,11 +12,11 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.needs import Need
-from shuhari.pack import usable
+from shuhari.pack import find_usable
 from shuhari.ports import Ctx
 from shuhari.reduce import ends, units
 from shuhari.registry import register
-from shuhari.transforms.streams import carried, ungraded, without
+from shuhari.transforms.streams import find_carried, zero_ungraded, zero_weight
 
 
 @register("transform", "pairs")
@@ -48,10 +48,10 @@ class Pairs:
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         if "pairs" in batch.links:
             return batch
-        batch, outcome, rows = _graded(batch, ctx, self.reward, self.stream)
-        index = rows[best_and_worst(outcome[rows], units(batch, "group")[rows], self.per_group)]
+        batch, outcome, rows = _graded_samples(batch, ctx, self.reward, self.stream)
+        index = rows[pair_best_with_worst(outcome[rows], units(batch, "group")[rows], self.per_group)]
         paired = torch.isin(batch["episode"], batch["episode"][index])
-        return without(batch, ~paired, self.stream).link("pairs", index)
+        return zero_weight(batch, ~paired, self.stream).link("pairs", index)
 
 
 @register("transform", "labels")
@@ -73,11 +73,11 @@ class Labels:
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         if "labels" in batch.links:
             return batch
-        batch, outcome, rows = _graded(batch, ctx, self.reward, self.stream)
+        batch, outcome, rows = _graded_samples(batch, ctx, self.reward, self.stream)
         return batch.link("labels", rows[:, None], {"label": (outcome[rows] > self.threshold).float()})
 
 
-def _graded(batch: Batch, ctx: Ctx, reward: str, stream: str) -> tuple[Batch, Tensor, Tensor]:
+def _graded_samples(batch: Batch, ctx: Ctx, reward: str, stream: str) -> tuple[Batch, Tensor, Tensor]:
     """The batch without what nobody graded, outcomes [B], and the last row of each sample that counts."""
     if reward not in batch and batch.links:
         kind, other = next(iter(batch.links)), "pairs" if "labels" in batch.links else "labels"
@@ -86,11 +86,11 @@ def _graded(batch: Batch, ctx: Ctx, reward: str, stream: str) -> tuple[Batch, Te
             "labels never as pairs"
         )
     outcome = batch.outcome(reward)
-    batch = ungraded(batch, outcome.isnan() & usable(batch), ctx, stream)
-    return batch, outcome, (ends(batch) & carried(batch, stream) & ~outcome.isnan()).nonzero().squeeze(1)
+    batch = zero_ungraded(batch, outcome.isnan() & find_usable(batch), ctx, stream)
+    return batch, outcome, (ends(batch) & find_carried(batch, stream) & ~outcome.isnan()).nonzero().squeeze(1)
 
 
-def best_and_worst(x: Tensor, unit: Tensor, most: int) -> Tensor:
+def pair_best_with_worst(x: Tensor, unit: Tensor, most: int) -> Tensor:
     """[P, 2] positions (better, worse) in x [B]: within each `unit` [B] the i-th best with the i-th worst, i < most, as
     long as the one is above the other. Of equals the earlier counts as the better."""
     order = x.argsort(descending=True, stable=True)

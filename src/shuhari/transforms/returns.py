@@ -25,7 +25,7 @@ from shuhari.data import Number, Ramp, Status, nearest
 from shuhari.needs import Need
 from shuhari.ports import Ctx
 from shuhari.registry import register
-from shuhari.transforms.streams import carried, ungraded, whitened
+from shuhari.transforms.streams import find_carried, whiten, zero_ungraded
 
 CREDIT_LEVELS = ("auto", "decision", "row", "segment", "episode")
 
@@ -75,7 +75,7 @@ class Gae:
         value = value.mean(2) if value.dim() == 3 else value  # an ensemble's mean
         gamma, lam = ctx.at(self.gamma), ctx.at(self.lam)
         advantage, target = credit(batch, value, gamma, lam, self.reward, self.level, self.bootstrap_truncated)
-        return _stamped(batch, {self.into: advantage, self.target: target}, ctx, self.reward, self.scale, self.stream)
+        return _put(batch, {self.into: advantage, self.target: target}, ctx, self.reward, self.scale, self.stream)
 
 
 @register("transform", "returns")
@@ -110,7 +110,7 @@ class Returns:
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         target, _ = credit(batch, None, ctx.at(self.gamma), 1.0, self.reward, self.level)
         columns = {self.into: target, self.target: target}
-        return _stamped(batch, columns, ctx, self.reward, self.scale, self.stream)
+        return _put(batch, columns, ctx, self.reward, self.scale, self.stream)
 
 
 def credit(
@@ -138,7 +138,7 @@ def credit(
     value = torch.zeros_like(r) if value is None else value.to(r.dtype)
     graph = _Graph(batch, bad)
     decides, cont = batch.decides, batch["cont"]
-    head, before, first = heads(batch, level)
+    head, before, first = find_heads(batch, level)
     entry = value.gather(1, first)[:, 0]  # [B] the value of the row: at its first decision, or where it closes
 
     if bool((r.masked_fill(head, 0.0) != 0).any()):
@@ -147,7 +147,7 @@ def credit(
     else:
         lost = r.new_zeros(len(r))
     if level == "episode":
-        return _episodes(batch, graph, r, lost, entry, gamma)
+        return _credit_episodes(batch, graph, r, lost, entry, gamma)
 
     passing = ~decides & (graph.child != -1)
     handed = cont * entry  # [B] the value that a row hands to the decision before it
@@ -157,14 +157,14 @@ def credit(
     onward = graph.mean(handed)  # [B] the value after the row's last decision
     if bootstrap_truncated:
         open_end = (graph.child == -1) & decides & (batch["status"] == STATUS[Status.TRUNCATED])
-        onward = torch.where(open_end, value.gather(1, _last(mask))[:, 0], onward)
+        onward = torch.where(open_end, value.gather(1, _last_decision(mask))[:, 0], onward)
     discount: float | Tensor = gamma
     if level == "row" and "duration" in batch:
         discount = gamma ** batch["duration"].to(r.dtype)[:, None]
     following = onward[:, None]  # [B, K] the value at the next head
     extra = graph.mean(lost)[:, None]
     if K > 1:
-        after = _after(head)
+        after = _next_head(head)
         following = torch.cat([value, following], 1).gather(1, after)
         extra = extra * (after == K)
     delta = (r + extra + discount * following - value).masked_fill(~head, 0.0)
@@ -218,7 +218,7 @@ class _Graph:
         return y
 
 
-def heads(batch: Batch, level: str) -> tuple[Tensor, Tensor, Tensor]:
+def find_heads(batch: Batch, level: str) -> tuple[Tensor, Tensor, Tensor]:
     """Heads [B, K]; the last head at or before each position [B, K], -1 if none; the first decision [B, 1], or 0."""
     mask = batch["mask"]
     B, K = mask.shape
@@ -236,7 +236,7 @@ def heads(batch: Batch, level: str) -> tuple[Tensor, Tensor, Tensor]:
     return head, torch.where(head, place, -1).cummax(1).values, first
 
 
-def _after(head: Tensor) -> Tensor:
+def _next_head(head: Tensor) -> Tensor:
     """[B, K] the first head after each position, K if none."""
     B, K = head.shape
     place = torch.where(head, torch.arange(K), K)
@@ -244,7 +244,7 @@ def _after(head: Tensor) -> Tensor:
     return ahead.flip(1).cummin(1).values.flip(1)
 
 
-def _last(mask: Tensor) -> Tensor:
+def _last_decision(mask: Tensor) -> Tensor:
     """[B, 1] the last decision, 0 if none."""
     return torch.where(mask, torch.arange(mask.shape[1]), 0).amax(1, keepdim=True)
 
@@ -259,7 +259,7 @@ def _scan(x: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     return x, c
 
 
-def _episodes(
+def _credit_episodes(
     batch: Batch, graph: _Graph, r: Tensor, lost: Tensor, entry: Tensor, gamma: float
 ) -> tuple[Tensor, Tensor]:
     """One node a chain: all its rewards, discounted once before the value of its end."""
@@ -281,18 +281,18 @@ def _episodes(
     return advantage.masked_fill(~mask, 0.0), target[:, None].expand(shape).masked_fill(~mask, 0.0)
 
 
-def _stamped(batch: Batch, columns: dict[str, Tensor], ctx: Ctx, reward: str, scale: bool | str, stream: str) -> Batch:
+def _put(batch: Batch, columns: dict[str, Tensor], ctx: Ctx, reward: str, scale: bool | str, stream: str) -> Batch:
     """With the columns (advantage, then return), 0 where the reward is unknown, the first of them scaled if asked."""
     if bool(batch[reward].isnan().any()):
         bad = batch.outcome(reward).isnan()
         columns = {name: x.masked_fill(bad[:, None], 0.0) for name, x in columns.items()}
-        batch = ungraded(batch, bad, ctx, stream)
+        batch = zero_ungraded(batch, bad, ctx, stream)
     if scale:
         where = batch["mask"]
         if f"weight/{stream}" in batch or "status" in batch:
-            where = where & carried(batch, stream)[:, None]
+            where = where & find_carried(batch, stream)[:, None]
         into, advantage = next(iter(columns.items()))
-        columns = {**columns, into: whitened(advantage, where)}
+        columns = {**columns, into: whiten(advantage, where)}
     return batch.put(columns)
 
 

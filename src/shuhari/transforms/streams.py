@@ -9,16 +9,16 @@ from __future__ import annotations
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.pack import usable
+from shuhari.pack import find_usable
 from shuhari.ports import Ctx
 
 
-def carried(batch: Batch, stream: str = "rl") -> Tensor:
+def find_carried(batch: Batch, stream: str = "rl") -> Tensor:
     """[B] bool: rows that decide, did not end in an error, and weigh something on `stream`.
 
     A batch on which nobody has stamped weights yet carries every stream in full.
     """
-    rows = batch.decides & usable(batch)
+    rows = batch.decides & find_usable(batch)
     if f"weight/{stream}" in batch:
         return rows & (batch.weight(stream) != 0).any(1)
     if batch.stream not in (None, stream):
@@ -27,26 +27,27 @@ def carried(batch: Batch, stream: str = "rl") -> Tensor:
 
 
 def weights_on(batch: Batch, stream: str = "rl") -> Tensor:
-    """[B, K] the weight of each decision on a stream; 1 on what is `carried` where nobody has stamped any yet."""
-    weight = batch.weight(stream) if f"weight/{stream}" in batch else carried(batch, stream)[:, None] * batch["mask"]
-    return weight.float()
+    """[B, K] the weight of each decision on a stream; where there is none yet, 1 on the rows carried."""
+    if f"weight/{stream}" in batch:
+        return batch.weight(stream).float()
+    return (find_carried(batch, stream)[:, None] * batch["mask"]).float()
 
 
-def without(batch: Batch, rows: Tensor, stream: str = "rl") -> Batch:
+def zero_weight(batch: Batch, rows: Tensor, stream: str = "rl") -> Batch:
     """`batch` with weight 0 on `stream` for the rows [B] bool."""
     return batch.put({f"weight/{stream}": weights_on(batch, stream).masked_fill(rows[:, None], 0.0)})
 
 
-def ungraded(batch: Batch, rows: Tensor, ctx: Ctx, stream: str = "rl") -> Batch:
-    """`without` the rows [B] bool that nobody graded; those that carried the stream are charged as `ungraded`."""
-    lost = rows & carried(batch, stream)
+def zero_ungraded(batch: Batch, rows: Tensor, ctx: Ctx, stream: str = "rl") -> Batch:
+    """`zero_weight` the rows [B] bool that nobody graded; those that carried the stream are charged as `ungraded`."""
+    lost = rows & find_carried(batch, stream)
     if not bool(lost.any()):
         return batch
     ctx.charge("ungraded", int(lost.sum()))
-    return without(batch, rows, stream)
+    return zero_weight(batch, rows, stream)
 
 
-def whitened(x: Tensor, where: Tensor, eps: float = 1e-8) -> Tensor:
+def whiten(x: Tensor, where: Tensor, eps: float = 1e-8) -> Tensor:
     """[B, K] x minus its mean over its standard deviation (unbiased) plus `eps`, both over `where` [B, K]; 0 elsewhere.
     Fewer than two numbers have no scale: they are left as they are."""
     some = x[where]

@@ -13,12 +13,12 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.data import nearest
 from shuhari.needs import Need
-from shuhari.pack import usable
+from shuhari.pack import find_usable
 from shuhari.ports import Ctx
 from shuhari.reduce import group_mean
 from shuhari.registry import register
-from shuhari.transforms.returns import heads
-from shuhari.transforms.streams import ungraded
+from shuhari.transforms.returns import find_heads
+from shuhari.transforms.streams import zero_ungraded
 
 LESS = ("group", "parent")
 
@@ -57,12 +57,12 @@ class NodeAdvantage:
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         r = batch.outcome(self.reward)
-        missing = r.isnan() & usable(batch)
-        below = (2 * r - 1).masked_fill(~usable(batch), torch.nan)  # [B]
+        missing = r.isnan() & find_usable(batch)
+        below = (2 * r - 1).masked_fill(~find_usable(batch), torch.nan)  # [B]
         mean, _ = group_mean(batch, below)
         q = batch.get("q")
         q = below[:, None] if q is None else torch.where(q.isnan(), below[:, None], q)
-        batch = ungraded(batch, missing, ctx, self.stream)
+        batch = zero_ungraded(batch, missing, ctx, self.stream)
         less = mean[:, None] if self.less == "group" else _before(q, below, mean, batch)
         a = (q - less).masked_fill(below.isnan()[:, None], 0.0)
         return batch.put({self.into: a * batch["mask"]})
@@ -78,5 +78,5 @@ def _before(q: Tensor, below: Tensor, mean: Tensor, batch: Batch) -> Tensor:
     up = batch.local(batch["parent"])
     outside = torch.where(up < 0, mean, ending[up.clamp(min=0)])
     earlier = torch.cat([torch.full_like(latest[:, :1], -1), latest[:, :-1]], 1)
-    earlier = earlier.gather(1, heads(batch, "segment")[1].clamp(min=0))  # before the first decision of the segment
+    earlier = earlier.gather(1, find_heads(batch, "segment")[1].clamp(min=0))  # before the segment's first decision
     return torch.where(earlier < 0, outside[:, None], q.gather(1, earlier.clamp(min=0)))
