@@ -2,7 +2,7 @@
 
     python benchmarks/baselines.py                      # all of them, seeds 0 to 2, two single-threaded runs at a time
     python benchmarks/baselines.py grpo dapo --seeds 0  # some of them
-    python benchmarks/baselines.py --report             # only write the page again, from the runs that are there
+    python benchmarks/baselines.py --report             # only write the page again; what has no runs stays
 
 Runs lie under runs/baselines and go on where they stopped. It writes results/baselines.json (every curve, with
 versions and wall time), curves-text.png, curves-control.png, and the tables in README.md between their marks.
@@ -120,12 +120,15 @@ def curves(results: dict[str, Any], text: bool) -> None:
 
 
 def report(names: Sequence[str], seeds: Sequence[int]) -> None:
+    known: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
     results: dict[str, Any] = {}
     for name in names:
         recipe = recipes.load(FAMILY + name)
         runs = [r for r in (read(name, s) for s in seeds) if r is not None]
         if runs:
             results[name] = {"text": is_text(recipe), "budget": budget(recipe), "runs": runs}
+        elif name in known:
+            results[name] = known[name]  # measured before, and the runs are elsewhere
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(results, indent=1) + "\n")
     page = HERE / "README.md"

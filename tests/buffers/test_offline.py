@@ -76,6 +76,25 @@ def test_episodes_become_rows_in_order_with_where_they_end() -> None:
     assert c["context"].dtype == torch.float32
 
 
+def test_what_is_still_to_come_is_discounted_and_stays_within_its_episode() -> None:
+    buffer = Offline(Given(EPISODES), size=6, gamma=0.5)
+    (batch,) = drawn(buffer)
+    state = batch["context"][:, 0].long()
+    to_go = torch.zeros(30)
+    to_go[state] = batch["to_go"][:, 0]
+    assert to_go[[0, 1, 2, 10, 20, 21]].tolist() == pytest.approx([0.1, 0.2, 0.2, 1.0, 2.0 + 1.05, 2.1])
+    plain = drawn(Offline(Given(EPISODES), size=6))[0]  # undiscounted: the whole return at the first decision
+    first = plain["context"][:, 0] % 10 == 0
+    assert torch.equal(plain["to_go"][first, 0], plain["return"][first])
+
+
+def test_what_is_still_to_come_is_unknown_where_a_reward_of_the_episode_is() -> None:
+    broken = episode(0, 2, True)
+    broken.rewards["task"][1] = np.nan
+    batch = drawn(Offline(Given([broken, episode(10, 1, True)]), size=3))[0]
+    assert batch["to_go"].isnan()[:, 0].tolist() == (batch["context"][:, 0] < 10).tolist()
+
+
 def test_columns_that_an_episode_lacks_are_unknown() -> None:
     c = columns_of([episode(0, 2, True, goal=np.array([4, 5])), episode(5, 1, True)])
     assert c["goal"].tolist() == [4, 5, -1, -1, -1]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.bounds import AtLeast0, Bounds, Count, Length, check
+from shuhari.bounds import AtLeast0, Bounds, Count, Length, Share, check
 from shuhari.buffers.drawing import proportional
 from shuhari.buffers.recording import card_of, check_columns, digest, some_episodes
 from shuhari.data import Array, code, nearest
@@ -26,6 +26,7 @@ from shuhari.events import Event, Loaded, StageStarted
 from shuhari.needs import decisions, role_model
 from shuhari.ports import Ctx, Recording
 from shuhari.registry import register
+from shuhari.transforms.returns import credit
 
 SPLITS = ("train", "test")
 
@@ -45,7 +46,9 @@ class Offline:
     actions are, as it would have made them. name: draws hang on it.
 
     Columns: those of the data set; `reward`, by the run's weights at the step; `action`; `logp`, which is unknown
-    (NaN), but for the rows of a replay; `version` -1; `last` [N], the row where the episode ends; `return`. As the
+    (NaN), but for the rows of a replay; `version` -1; `last` [N], the row where the episode ends; `return`; `to_go`
+    [N, 1], the rewards from the decision on, discounted by `gamma` (nothing stands for what a cut episode would have
+    earned): `returns` needs whole episodes, which draws of transitions are not. As the
     first batch of a stage is drawn, `Loaded` tells the whole data set, from which normalisers take their statistics; a
     run that is resumed, and each later stage, tells it `again`. ValueError where the data set is not the task's,
     or is another one than when the run began.
@@ -59,6 +62,7 @@ class Offline:
     temperature: AtLeast0 = 0.0
     episodes: Count = 0
     test: Annotated[float, Bounds(0, 1, open="high")] = 0.0
+    gamma: Share = 1.0
     role: str = "policy"
     stream: str = "rl"
     seed: int = 0
@@ -197,7 +201,8 @@ class Offline:
         return self._paid(out, ctx)
 
     def _paid(self, columns: dict[str, Tensor], ctx: Ctx) -> dict[str, Tensor]:
-        """With the reward by the run's weights as they are at this step, and its sum over each episode."""
+        """With the reward by the run's weights as they are at this step, its sum over each episode, and what of it is
+        yet to come."""
         reward = torch.zeros(columns["mask"].shape)
         for name, weight in _prices(ctx):
             if f"reward/{name}" not in columns:
@@ -206,8 +211,10 @@ class Offline:
                                  f"{nearest(name, known)}")  # fmt: skip
             reward += weight * columns[f"reward/{name}"]
         at = torch.unique(columns["episode"], return_inverse=True)[1]
-        total = torch.zeros(int(at.max()) + 1).index_add_(0, at, reward.sum(1))
-        return {**columns, "reward": reward, "return": total[at]}
+        total = torch.zeros(int(at.max()) + 1).index_add_(0, at, reward.sum(1))[at]
+        to_go = credit(Batch({**columns, "reward": reward}), None, self.gamma, 1.0, level="row")[0]
+        to_go = to_go.masked_fill(total.isnan()[:, None], torch.nan)  # a reward of the episode is unknown
+        return {**columns, "reward": reward, "return": total, "to_go": to_go}
 
 
 def _prices(ctx: Ctx) -> tuple[tuple[str, float], ...]:

@@ -185,7 +185,11 @@ class _Graph:
         whole = batch["child"]
         self.child = batch.local(whole)
         if batch.rows is not None and bool(((whole >= 0) & (self.child < 0)).any()):
-            raise ValueError("credit needs whole chains: this view lacks the successors of some of its rows")
+            raise ValueError(
+                "credit (gae, returns) needs whole chains, and a buffer that draws single decisions (replay, offline) "
+                "gives parts of them: use a loss that bootstraps (soft_td, q_learning), of recorded data the column "
+                "to_go, or a buffer of new rows (fresh)"
+            )
         self.branched = bool((whole == BRANCH).any())
         if self.branched:
             self.parent, self.levels = batch.local(batch["parent"]), list(batch.by_depth())

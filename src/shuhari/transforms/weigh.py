@@ -1,0 +1,68 @@
+"""Imitation by worth: a stream on which better decisions weigh more.
+
+Axes: `B` rows, `K` positions.
+
+Sources: Peng et al. 2019, "Advantage-Weighted Regression" (AWR), Algorithm 1; with no baseline, Peters
+and Schaal 2007, "Reinforcement Learning by Reward-Weighted Regression".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from shuhari.batch import Batch
+from shuhari.bounds import Bounds, Ratio, check
+from shuhari.data import Number
+from shuhari.needs import Need
+from shuhari.ports import Ctx
+from shuhari.registry import register
+from shuhari.transforms.streams import weights_on, whitened
+
+
+@register("transform", "weigh")
+@dataclass
+class Weigh:
+    """Stamps `weight/<stream>` [B, K]: min(exp(A / temperature), most) on the decisions of stream `of`, 0 elsewhere.
+
+    A: `column` [B] or [B, K] (`advantage`; of a data set `to_go`, the rewards still to come), less the value of the
+    role `baseline`, if one is named. scale: `batch` makes A of mean 0 and standard deviation 1 over the draw first;
+    temperature is in units of A. most: what no weight is above (AWR: 20). Where A is unknown (NaN) the weight is 0.
+    A term learns by it where it names the stream: `terms.nll = {stream = "<stream>"}`.
+    """
+
+    column: str = "advantage"
+    baseline: str = ""
+    temperature: Annotated[Number, Bounds(0, open="low")] = 1.0
+    most: Ratio = 20.0
+    scale: Literal["none", "batch"] = "none"
+    of: str = "rl"
+    stream: str = "worth"
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need((self.baseline,), "value"),) if self.baseline else ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.column, f"weight/{self.of}"
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (f"weight/{self.stream}",)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        worth = batch[self.column]
+        worth = worth if worth.dim() == 2 else worth[:, None]
+        if self.needs:
+            value = batch[self.needs[0]]
+            worth = worth - (value.mean(2) if value.dim() == 3 else value)
+        known = ~worth.isnan() & batch["mask"]
+        worth = worth.masked_fill(~known, 0.0)
+        if self.scale == "batch":
+            worth = whitened(worth, known)
+        weight = (worth / ctx.at(self.temperature)).exp().clamp(max=ctx.at(self.most))
+        return batch.put({f"weight/{self.stream}": weight * known * weights_on(batch, self.of)})
