@@ -17,7 +17,7 @@ from shuhari.data import Number
 from shuhari.needs import Need
 from shuhari.ports import Ctx
 from shuhari.registry import register
-from shuhari.transforms.streams import weights_on, whitened
+from shuhari.transforms.streams import weights_on, whiten
 
 
 @register("transform", "weigh")
@@ -63,6 +63,6 @@ class Weigh:
         known = ~worth.isnan() & batch["mask"]
         worth = worth.masked_fill(~known, 0.0)
         if self.scale == "batch":
-            worth = whitened(worth, known)
+            worth = whiten(worth, known)
         weight = (worth / ctx.at(self.temperature)).exp().clamp(max=ctx.at(self.most))
         return batch.put({f"weight/{self.stream}": weight * known * weights_on(batch, self.of)})
