@@ -4,6 +4,8 @@ the loop, then what a person touches. Read from the source, nothing is imported.
 from __future__ import annotations
 
 import ast
+import builtins
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -100,6 +102,47 @@ def test_layers_are_few() -> None:
 def test_the_top_is_one_screen() -> None:
     seen = [p for p in ROOT.iterdir() if p.suffix == ".py" or (p.is_dir() and p.name != "__pycache__")]
     assert len(seen) <= TOP
+
+
+FRAMES = frozenset(  # classes of others that are there to be derived from
+    "nn.Module torch.autograd.Function gymnasium.Wrapper DynamicLayer asyncio.SelectorEventLoop "
+    "selectors.SelectSelector".split()
+)
+VALUES = frozenset("NamedTuple StrEnum Sequence Awaitable dict float tuple".split())  # and Python's own protocols
+
+
+def derived(sources: Iterable[str]) -> set[str]:
+    """`Class(Base)` wherever a class is derived from what has code of ours, or from a protocol that has code."""
+    classes = [n for text in sources for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ClassDef)]
+    pairs = [(c, ast.unparse(base).partition("[")[0]) for c in classes for base in c.bases]
+    bases = {name: [base for c, base in pairs if c.name == name] for name in {c.name for c in classes}}
+
+    def is_contract(base: str) -> bool:
+        error = getattr(builtins, base, None)
+        if base == "Protocol" or (isinstance(error, type) and issubclass(error, BaseException)):
+            return True
+        return bool(bases.get(base)) and all(map(is_contract, bases[base]))
+
+    def has_code(c: ast.ClassDef) -> bool:
+        bodies = [f.body for f in c.body if isinstance(f, ast.FunctionDef | ast.AsyncFunctionDef)]
+        return any(not isinstance(s, ast.Expr) or not isinstance(s.value, ast.Constant) for b in bodies for s in b)
+
+    wrong = {(c, b) for c, b in pairs if (has_code(c) if b == "Protocol" else not is_contract(b))}
+    return {f"{c.name}({b})" for c, b in wrong if b not in FRAMES | VALUES}
+
+
+def test_nothing_inherits_code_of_ours() -> None:
+    """A class of ours is derived from only where it is a protocol, which has no code, or an error, which is caught."""
+    found = derived(path.read_text(encoding="utf-8") for path in MODULES.values())
+    assert not found, f"{', '.join(sorted(found))}: make it a field, or a function that both call"
+
+
+def test_inherited_code_is_found() -> None:
+    port = "class Port(Protocol):\n    def size(self) -> int: ...\n"
+    assert derived([port, "class Wider(Port, Protocol): ...\nclass Own(Wider): ...\n"]) == set()
+    assert derived(["class Lost(LookupError): ...\nclass Gone(Lost): ...\n"]) == set()
+    assert derived(["class A:\n    x = 1\n", "class B(A): ..."]) == {"B(A)"}
+    assert derived(["class A(Protocol):\n    def size(self) -> int:\n        return 1\n"]) == {"A(Protocol)"}
 
 
 @pytest.mark.parametrize("name", MODULES)

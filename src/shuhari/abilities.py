@@ -78,6 +78,10 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "parts": EMPTY,  # name -> what each of its optimisers owns
     "held_out": give_none,  # (split, n, ctx): of a learner -> losses and infos; of a buffer -> batches, see Recorded
     "size": None,  # of a buffer: how much a draw has
+    # quantities of a claim's checks
+    "names": (),  # the metrics that it reads, to be kept and drawn
+    "trains": True,  # whether there are runs at all
+    "alone": False,  # whether its runs must have the machine for themselves
 })  # fmt: skip
 
 MUSTS: Mapping[str, Mapping[str, str]] = MappingProxyType({  # kind -> method -> what it is called with
@@ -97,6 +101,7 @@ MUSTS: Mapping[str, Mapping[str, str]] = MappingProxyType({  # kind -> method ->
     "metric": {"__call__": "ctx"},
     "study": {"__call__": "runs"},
     "analysis": {"__call__": "seed"},
+    "quantity": {"__call__": "run"},
 })  # fmt: skip
 
 

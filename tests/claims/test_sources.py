@@ -93,7 +93,7 @@ def test_a_world_is_followed_and_played(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize(
-    "one, other",
+    ("one", "other"),
     [
         ("def f(*, a, b=1): pass", "def f(*, a=1, b): pass"),
         ("def f(*, a, b=None): pass", "def f(*, a=None, b): pass"),

@@ -26,6 +26,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from shuhari.abilities import ability
 from shuhari.claims.verdict import LEAST, Rule
 from shuhari.config.overlay import BUDGETS, RecipeError, Tree, budgets, in_steps
 from shuhari.config.recipe import Recipe, dump, load
@@ -141,7 +142,7 @@ _MISSING = {
 
 def trains(check: Check) -> bool:
     """Whether a check is about runs."""
-    return check.quantity.get("use") != "simulated"
+    return bool(ability(look_up("quantity", check.quantity.get("use", "metric"), "claim.check"), "trains"))
 
 
 def digest(recipe: Recipe) -> str:

@@ -18,6 +18,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from shuhari.abilities import ability
 from shuhari.claims.claim import Claim
 from shuhari.claims.pool import ClaimError, Progress, Work, changed, drive
 from shuhari.claims.result import find_restated, hashes, points, quantities_of, round_to, stale, values
@@ -154,7 +155,7 @@ def _error(replay: Replay) -> str:
 
 def _replays(claim: Claim, result: Mapping[str, Any], root: Path, depth: str) -> dict[str, Replay | str]:
     """arm -> its replay, or why there is none."""
-    if find_restated(claim, result) or any(q.alone for q in quantities_of(claim)):
+    if find_restated(claim, result) or any(ability(q, "alone") for q in quantities_of(claim)):
         return {}
     out: dict[str, Replay | str] = {}
     there = {(job.arm, job.seed): job for job in plan_runs(claim, root)} if claim.arms else {}
@@ -192,14 +193,14 @@ def _judged(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Repla
     if why := find_restated(claim, result):
         return Proof(False, why)
     clock = [f"arm {name!r}: {why}" for name, why in replays.items() if isinstance(why, str)]
-    if any(q.alone for q in quantities_of(claim)):
+    if any(ability(q, "alone") for q in quantities_of(claim)):
         clock.append("it compares speeds")
     if clock:
         if why := stale(claim, result):
             return Proof(False, f"{why}, and nothing but measuring can tell what of it: {clock[0]}")
         return Proof(None, f"{clock[0]}: bits prove nothing here")
     steps, why, gone = dict[str, int](), _simulated(claim, result), False
-    compared = len(claim.seeds) * sum(not q.trains for q in quantities_of(claim))
+    compared = len(claim.seeds) * sum(not ability(q, "trains") for q in quantities_of(claim))
     for name, replay in replays.items():
         assert isinstance(replay, Replay)
         told = json.loads((replay.path / FILE).read_text())
@@ -228,7 +229,7 @@ def _judged(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Repla
 def _simulated(claim: Claim, result: Mapping[str, Any]) -> str:
     """The first simulation that no longer gives the stored number."""
     for i, (check, quantity) in enumerate(zip(claim.checks, quantities_of(claim), strict=True)):
-        if not quantity.trains:
+        if not ability(quantity, "trains"):
             now = [round_to(v) for v in values(quantity, check.rule.arm, claim, Made(), i)]
             then = result["checks"][i]["values"][check.rule.arm]
             if now != then:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -50,19 +50,12 @@ class Evidence:
         return x[np.isfinite(y)], y[np.isfinite(y)]
 
 
-class Quantity:
-    """`alone`: whether the runs must have the machine for themselves; `trains`: whether there are runs at all;
-    `names`: the metrics that it reads, to be kept and drawn."""
+class Quantity(Protocol):
+    """One number of a run; see `value` for one that diverged. Beside that, all optional (`abilities`): `names`, the
+    metrics that it reads, to be kept and drawn; `trains`, whether there are runs at all; `alone`, whether they must
+    have the machine for themselves."""
 
-    alone: ClassVar[bool] = False
-    trains: ClassVar[bool] = True
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(getattr(self, name) for name in ("metric", "other") if hasattr(self, name))
-
-    def __call__(self, run: Evidence) -> float:
-        raise NotImplementedError
+    def __call__(self, run: Evidence) -> float: ...
 
 
 def value(quantity: Quantity, run: Evidence, arm: str, check: int) -> float:
@@ -79,7 +72,7 @@ def value(quantity: Quantity, run: Evidence, arm: str, check: int) -> float:
 
 @register("quantity", "metric")
 @dataclass
-class Metric(Quantity):
+class Metric:
     """A reading of a curve: `metric = "evaluate/mean:final"`; see `curve.Reading` for what may follow the colon."""
 
     metric: str
@@ -97,7 +90,7 @@ class Metric(Quantity):
 
 @register("quantity", "gain")
 @dataclass
-class Gain(Quantity):
+class Gain:
     """`metric` less `factor` times `other`, two readings of one run: what a further way to decode gains over the plain
     one, where `metric = "evaluate/vote.mean:final", other = "evaluate/mean:final"`."""
 
@@ -126,11 +119,15 @@ def both(run: Evidence, first: str, second: str) -> tuple[np.ndarray, np.ndarray
 
 @register("quantity", "correlation")
 @dataclass
-class Correlation(Quantity):
+class Correlation:
     """Spearman's rank correlation of `metric` and `other` over a run, in [-1, 1]; NaN with fewer than three points."""
 
     metric: str
     other: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.metric, self.other
 
     def __call__(self, run: Evidence) -> float:
         from scipy.stats import spearmanr
@@ -141,11 +138,15 @@ class Correlation(Quantity):
 
 @register("quantity", "separation")
 @dataclass
-class Separation(Quantity):
+class Separation:
     """The chance that a value of `metric` is above one of `other`, ties counting half: the area under the ROC curve."""
 
     metric: str
     other: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.metric, self.other
 
     def __call__(self, run: Evidence) -> float:
         (_, x), (_, y) = run.within(self.metric), run.within(self.other)
@@ -162,7 +163,7 @@ FORMS: dict[str, tuple[Callable[..., Any], int]] = {  # y of x with so many free
 
 @register("quantity", "fit")
 @dataclass
-class Fit(Quantity):
+class Fit:
     """How well `metric` = form(`other`), fitted by least squares to the first `train` share of a run's points, tells
     the rest: R² there, at most 1. form: linear, exponential (a e^x + b), power, sigmoid. NaN where the fit does not
     converge or too few points are held out."""
@@ -177,6 +178,10 @@ class Fit(Quantity):
             raise ValueError(f"no form {self.form!r}; {nearest(self.form, FORMS)}")
         if not 0 < self.train < 1:
             raise ValueError(f"train is {self.train}: expected a share between 0 and 1")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.metric, self.other
 
     def __call__(self, run: Evidence) -> float:
         from scipy.optimize import curve_fit
@@ -197,7 +202,7 @@ class Fit(Quantity):
 
 @register("quantity", "speed")
 @dataclass
-class Speed(Quantity):
+class Speed:
     """Units of the budget a second of wall time, from the end of the first step on. Its runs have the machine alone."""
 
     alone: ClassVar[bool] = True
@@ -209,7 +214,7 @@ class Speed(Quantity):
 
 @register("quantity", "simulated")
 @dataclass
-class Simulated(Quantity):
+class Simulated:
     """A number that no training gives: `metric` out of what the component `by` of kind `analysis` returns for a seed.
     With `tolerance` > 0 it is 1 where that is at most so far from 0, else 0: an identity holds where all seeds say 1.
     """
@@ -218,7 +223,6 @@ class Simulated(Quantity):
     metric: str
     tolerance: float = 0.0
     trains: ClassVar[bool] = False
-    names = ()
 
     def __call__(self, run: Evidence) -> float:
         values = self.by(run.seed)

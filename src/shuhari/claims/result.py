@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from shuhari.abilities import ability
 from shuhari.claims.claim import METHOD, Claim, digest
 from shuhari.claims.quantities import Evidence, Quantity, Simulated, value
 from shuhari.claims.runs import Made
@@ -58,7 +59,7 @@ def judge(claim: Claim, quantities: Sequence[Quantity], made: Made) -> list[dict
 
 def values(quantity: Quantity, arm: str, claim: Claim, made: Made, check: int) -> list[float]:
     """[S] the quantity in each run of an arm, or for each seed where nothing is trained."""
-    runs = made.evidence[arm] if quantity.trains else map(Evidence, claim.seeds)
+    runs = made.evidence[arm] if ability(quantity, "trains") else map(Evidence, claim.seeds)
     return [value(quantity, run, arm, check) for run in runs]
 
 
@@ -68,7 +69,7 @@ def result_of(
     """The whole result. `before` is the one that stood there, whose place in `history` it takes; `told`: the `hashes`
     of the claim when its runs began."""
     checks = judge(claim, quantities, made)
-    metrics = list(dict.fromkeys(n for q in quantities for n in q.names))
+    metrics = list(dict.fromkeys(n for q in quantities for n in ability(q, "names")))
     verdict = overall(Verdict(c["verdict"]) for c in checks)
     now = {
         "date": date.today().isoformat(),

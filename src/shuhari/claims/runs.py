@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from shuhari.abilities import ability
 from shuhari.claims.claim import ALIKE, BASELINE, METHOD, WARM, Claim, digest
 from shuhari.claims.pool import ClaimError, Progress, changed, drive
 from shuhari.claims.quantities import Evidence, Quantity, value
@@ -136,11 +137,11 @@ def make(
     ClaimError where a run fails, when the others are done, or those begun where two fail alike; and, at the first run
     that shows it, where an arm does not spend its budget, or RecipeError where it lacks what a check is about."""
     for i, quantity in enumerate(quantities):
-        if not quantity.trains:
+        if not ability(quantity, "trains"):
             value(quantity, Evidence(claim.seeds[0]), METHOD, i)
-    if not any(q.trains for q in quantities):
+    if not any(ability(q, "trains") for q in quantities):
         return Made()
-    alone = any(q.alone for q in quantities)
+    alone = any(ability(q, "alone") for q in quantities)
     jobs = plan_runs(claim, root.resolve(), alone)
     seen: dict[tuple[str, int], Evidence] = {}
     chance: dict[str, float] = {}
@@ -152,7 +153,7 @@ def make(
             run = seen[job.arm, job.seed] = read(job, claim)
             _check_spent(claim, job.arm, run)
             for i, (check, quantity) in enumerate(zip(claim.checks, quantities, strict=True)):
-                if quantity.trains and job.arm in (check.rule.arm, check.rule.against):
+                if ability(quantity, "trains") and job.arm in (check.rule.arm, check.rule.against):
                     value(quantity, run, job.arm, i)
 
     drive(jobs, 1 if alone else workers or usable_cores(), tell, look)

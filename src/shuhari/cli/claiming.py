@@ -145,12 +145,13 @@ def _kept(named: list[str], out: Path, json: bool) -> None:
 
 def _plan(one: Any, root: Path) -> None:
     """Print the runs of a claim, and which of them exist."""
+    from shuhari.abilities import ability
     from shuhari.claims.result import differs, in_words, quantities_of, times, used
     from shuhari.claims.runs import plan_runs
 
     used(one)  # builds every arm, so that mistakes are told of
     say(f"{one.name}: {one.says}")
-    jobs = plan_runs(one, root.resolve(), any(q.alone for q in quantities_of(one))) if one.arms else []
+    jobs = plan_runs(one, root.resolve(), any(ability(q, "alone") for q in quantities_of(one))) if one.arms else []
     budget = "".join(f", {amount:,.0f} {unit} each" for unit, amount in ([one.budget] if one.budget else []))
     begun = sum(j.arm not in one.arms for j in jobs)
     warm = f"; {begun} runs are warm starts and an untrained policy" if begun else ""
