@@ -1,5 +1,7 @@
+
 """KL estimators on three symbols: expectations and expected gradients by enumeration."""
 
+import math
 from itertools import product
 
 import pytest
@@ -72,6 +74,21 @@ def test_k3_is_never_negative_and_never_overflows():
     k3 = estimate("k3", new, ref)
     assert bool((k3[:3] >= 0).all()) and k3[1] == 0 and bool(k3.isfinite().all())
     assert k3[2] == pytest.approx(2.5 * -1 + torch.tensor(2.5).exp().item() - 1)
+
+
+@pytest.mark.parametrize("d", [-900.0, -25.0, -20.5, -19.0, -1.0, 0.5, 30.0])
+def test_the_gradient_of_k3_has_the_sign_of_its_derivative_however_far_the_policy_is(d):
+    """exp(-d) - 1 + d has the derivative 1 - exp(-d): by central differences of it where it can be represented, and
+    beyond the limit with its sign, so that a penalty pulls a policy back that has lost a decision."""
+    new = torch.tensor(d, dtype=torch.float64, requires_grad=True)
+    (found,) = torch.autograd.grad(estimate("k3", new, torch.zeros((), dtype=torch.float64)), new)
+    if d > -20:
+        h = 1e-5
+        there = [torch.tensor(d + e, dtype=torch.float64) for e in (h, -h)]
+        above, below = ((-x).exp() - 1 + x for x in there)
+        torch.testing.assert_close(found, (above - below) / (2 * h), rtol=1e-6, atol=1e-8)
+    else:
+        assert found == pytest.approx(1 - math.exp(20)) and found.isfinite()
 
 
 def test_exact_reads_the_models_own():

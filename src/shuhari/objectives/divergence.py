@@ -57,7 +57,7 @@ GENERATORS = ("forward", "js", "alpha")
 FORMS = ("exact", *SAMPLED, *GENERATORS)
 ROWS = ("role", "to")
 GRADIENTS = ("auto", "own", "kl")
-LIMIT = 20.0  # of what goes through exp: in k3 -d stops there; f(u) goes on straight, f'(u) and 1 / u stay as they are
+LIMIT = 20.0  # of what goes through exp: f(u), and k3 with it, goes on straight there, f'(u) and 1 / u stay as they are
 RESTRICTED = -1e29  # a logit below is of what could not be taken, at any temper
 
 
@@ -69,7 +69,7 @@ def estimate(form: str, new: Tensor, reference: Tensor) -> Tensor:
     if form == "k2":
         return d.square() / 2
     if form == "k3":
-        return torch.expm1((-d).clamp(max=LIMIT)) + d
+        return generator("forward", -d)
     raise ValueError(f"no form {form!r} of estimated KL; {nearest(form, SAMPLED)}")
 
 
