@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Literal
 
 from torch import Tensor
@@ -77,7 +78,11 @@ On = Literal["update", "step", "stage", "plateau"]
 
 def heard(on: str | Sequence[str]) -> tuple[type, ...]:
     """The kinds of events that an `on` names. ValueError for one that is none."""
-    names = (on,) if isinstance(on, str) else tuple(on)
+    return _kinds((on,) if isinstance(on, str) else tuple(on))
+
+
+@cache
+def _kinds(names: tuple[str, ...]) -> tuple[type, ...]:
     for name in names:
         if name not in EVENTS:
             raise ValueError(f"on is {name!r}; {nearest(name, EVENTS)}")

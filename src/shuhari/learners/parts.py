@@ -9,7 +9,7 @@ from functools import cached_property
 from shuhari.data import Number
 from shuhari.needs import Need, distinct
 from shuhari.ports import Objective, Optimiser
-from shuhari.ports.declares import declares
+from shuhari.ports.declares import declares, needs_of
 from shuhari.reduce import check_reduction
 
 
@@ -63,7 +63,7 @@ class Part:
 
     @cached_property
     def needs(self) -> list[Need]:
-        return distinct(n for t in self.terms.values() for n in declares(t.objective).needs)
+        return distinct(n for t in self.terms.values() for n in needs_of(t.objective))
 
     @cached_property
     def live(self) -> list[Need]:

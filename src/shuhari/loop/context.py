@@ -102,15 +102,10 @@ class Context:
         place: tuple[object, ...] = (asker, name) if (asker := CURRENT_GROUP.get()) else (self.step, name, *self.within)
         return CounterNoise(mix(np.uint64(code(self.seed, *place)) + _row_keys(row)))
 
-    @contextmanager
-    def phase(self, *name: object, root: bool = False) -> Iterator[None]:
+    def phase(self, *name: object, root: bool = False) -> _Phase:
         """What is done inside is a phase of the step with random streams of its own, under `name` within the phase that
         stands; `root`: under `name` alone."""
-        before, self.within = self.within, name if root else (*self.within, *name)
-        try:
-            yield
-        finally:
-            self.within = before
+        return _Phase(self, name, root)
 
     def at(self, number: Number) -> float:
         """A number, or a schedule's value at this step of the stage."""
@@ -283,6 +278,22 @@ class Context:
         told = f"{what}{f' ({whose})' if whose else ''}: {type(error).__name__}: {error}"
         if not (self.muted or REPLAYING.get()) and len(self.problems) < 5 and told not in self.problems:
             self.problems.append(told)
+
+
+class _Phase:
+    """A phase while it stands. No generator: some stand within each optimiser step, however small its nets."""
+
+    __slots__ = ("before", "ctx", "name", "root")
+
+    def __init__(self, ctx: Context, name: tuple[object, ...], root: bool) -> None:
+        self.ctx, self.name, self.root = ctx, name, root
+
+    def __enter__(self) -> None:
+        self.before = self.ctx.within
+        self.ctx.within = self.name if self.root else (*self.before, *self.name)
+
+    def __exit__(self, *_: object) -> None:
+        self.ctx.within = self.before
 
 
 @lru_cache(8)

@@ -65,7 +65,7 @@ class Jobs:
 
     @property
     def running(self) -> bool:
-        return any(not job.done for job in self.jobs.values())
+        return bool(self.jobs) and any(not job.done for job in self.jobs.values())
 
     def begin(self, key: str, coroutine: Coroutine[Any, Any, Any]) -> Running:
         """The job of that key: the one that is there (the coroutine is then closed), or a new one."""

@@ -24,7 +24,7 @@ from shuhari.loop.resume import commit_step, finish, open_store, restore
 from shuhari.loop.roles import cast_roles, hears, move_followers
 from shuhari.measure import Meter, collected_info
 from shuhari.ports import Learner, Transform, ability, is_vector
-from shuhari.ports.declares import declares
+from shuhari.ports.declares import needs_of
 from shuhari.store import Store
 from shuhari.transforms import apply
 
@@ -159,7 +159,7 @@ class Run:
 
     def apply(self, transforms: Mapping[str, Transform], batch: Batch, learner: Learner | None = None) -> Batch:
         """The batch as a recipe's transforms leave it, with what they and the learner's terms want scored."""
-        return self.ctx.noted(apply(transforms.values(), batch, self.ctx, declares(learner).needs))
+        return self.ctx.noted(apply(transforms.values(), batch, self.ctx, needs_of(learner)))
 
     def hear(self, event: Event) -> None:
         """An event that was told, to the active stage's components and to the roles that follow."""

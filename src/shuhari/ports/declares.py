@@ -38,10 +38,19 @@ class Declares:
 
 def declares(component: Any) -> Declares:
     """What a component says of itself; the defaults for what it does not mention."""
-    told = {name: getattr(component, name, default) for name, default in _DEFAULTS.items()}
+    told = {name: _said(component, name) for name in _DEFAULTS}
     for name in ("needs", "roles", "reads", "hears"):
         told[name] = tuple(told[name])
     return Declares(**told)
+
+
+def needs_of(component: Any) -> tuple[Need, ...]:
+    """Its `needs` alone, which every draw asks for."""
+    return tuple(_said(component, "needs"))
+
+
+def _said(component: Any, name: str) -> Any:
+    return getattr(component, name, _DEFAULTS[name])
 
 
 _DEFAULTS = dict(vars(Declares()))
