@@ -42,8 +42,8 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "ungraded": False,  # whether it grades nothing
     "answers": do_nothing,  # (problem) -> Answers | None, see Listing
     "preview": None,  # () -> {"spaces", "prompt", "answer"}: what listings show of a task that is dear to make
-    "copies": None,  # whether its environments can be copied, once it has tried: told to the workers of lanes
-    "told": EMPTY,  # column -> what stands there where nothing is told, of what its environments tell lanes
+    "copies": None,  # whether its environments can be copied, once it has tried; workers of lanes are sent it
+    "extras": EMPTY,  # column -> fill value, of what its environments report beside observation and reward
     "expert": None,  # (observation, generator) -> an action as its environments take it
     # environments of an episode
     "facts": EMPTY,  # column -> number or array, beside the rewards of its last step
@@ -106,7 +106,7 @@ MUSTS: Mapping[str, Mapping[str, str]] = MappingProxyType({  # kind -> method ->
 
 
 def explain_misfit(kind: str, component: Any) -> str:
-    """What a component lacks to be one of `kind`, in words; empty where it has all that its port must have."""
+    """Say why a component does not fit the port of `kind`; "" where it does."""
     for name, called in MUSTS.get(kind, EMPTY).items():
         method = getattr(component, name, None)
         wanted = f"{name}({called})"
@@ -123,7 +123,7 @@ def explain_misfit(kind: str, component: Any) -> str:
 
 
 def find_missing(component: Any, *names: str) -> list[str]:
-    """Which of these names the component has not: for a mistake that is to be told in words."""
+    """Those of the attributes `names` that the component does not have, for an error message."""
     return [name for name in names if not hasattr(component, name)]
 
 

@@ -48,8 +48,8 @@ EMPTY = FrozenDict()
 class UnshownError(ValueError):
     """A problem has nothing to imitate, as it is to be imitated; `answer`: it has an answer that could be."""
 
-    def __init__(self, told: str, *, answer: bool) -> None:
-        super().__init__(told)
+    def __init__(self, message: str, *, answer: bool) -> None:
+        super().__init__(message)
         self.answer = answer
 
 

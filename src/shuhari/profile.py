@@ -104,7 +104,7 @@ class Profile:
     phases: dict[str, Phase] = field(default_factory=dict)
     done: dict[tuple[str, str], Work] = field(default_factory=dict)  # (kind, role) -> what
     steps: int = 0
-    seconds: float = 0.0  # of the steps, all told
+    seconds: float = 0.0  # of the steps, in all
 
     def __post_init__(self) -> None:
         self._open: list[_Open] = []
@@ -169,10 +169,10 @@ class Profile:
     def trace(self) -> dict[str, Any]:
         """The first and the last steps as Chrome trace events, which Perfetto (ui.perfetto.dev) and chrome://tracing
         open: complete events ("X") in microseconds, and the resident memory as a counter."""
-        told = [*self._first, *self._last]
-        zero = told[0]["began"] if told else 0.0
+        steps = [*self._first, *self._last]
+        zero = steps[0]["began"] if steps else 0.0
         events: list[dict[str, Any]] = []
-        for step in told:
+        for step in steps:
             end = {"lost": step["lost"]} if step["lost"] else {}
             spans = [(f"step {step['step']}", step["began"], step["seconds"]), *sorted(step["events"], key=_began)]
             for path, began, seconds in spans:

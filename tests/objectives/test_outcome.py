@@ -23,5 +23,5 @@ def test_outcomes_of_the_mean_over_a_row():
     torch.testing.assert_close(loss, want)
     grads = torch.autograd.grad(loss.sum(), w, retain_graph=True)[0], torch.autograd.grad(want.sum(), w)[0]
     torch.testing.assert_close(*grads)
-    assert info["told"].tolist() == [0.0, 1.0]
+    assert info["accuracy"].tolist() == [0.0, 1.0]
     assert Outcome().needs == (need,) and Outcome().couples == "row"

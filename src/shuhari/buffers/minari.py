@@ -48,10 +48,10 @@ class Minari:
         count = int(data.total_episodes)
         whose = f"minari: {self.id or self.path}"
         for episode in data.iterate_episodes(range(min(self.episodes or count, count))):
-            told = episode.infos or {}
+            infos = episode.infos or {}
             for name in self.columns:
-                if name not in told:
-                    raise ValueError(f"{whose}: its infos have no {name!r}; {nearest(name, told)}")
+                if name not in infos:
+                    raise ValueError(f"{whose}: its infos have no {name!r}; {nearest(name, infos)}")
             seen: Any = episode.observations
             actions: Any = episode.actions
             if isinstance(actions, Mapping | tuple):
@@ -61,7 +61,7 @@ class Minari:
                 actions,
                 {self.reward: episode.rewards},
                 bool(episode.terminations[-1]),
-                {name: np.asarray(told[name])[: len(actions)] for name in self.columns},
+                {name: np.asarray(infos[name])[: len(actions)] for name in self.columns},
             )
 
     def _opened(self) -> Any:

@@ -139,8 +139,8 @@ class Offline:
     def _weights(self, whole: dict[str, Tensor]) -> Array:
         """[n] how likely each row that decides is to be drawn."""
         if self.by not in whole:
-            told = f"the data set has no such column; {nearest(self.by, whole)}"
-            raise ValueError(f"offline: buffer.by = {self.by!r}: {told}")
+            message = f"the data set has no such column; {nearest(self.by, whole)}"
+            raise ValueError(f"offline: buffer.by = {self.by!r}: {message}")
         x = whole[self.by][self._rows].double().reshape(len(self._rows), -1).sum(1).numpy()
         if self.temperature:
             low, high = np.nanmin(x), np.nanmax(x)

@@ -65,13 +65,13 @@ def columns_of(episodes: Iterable[RecordedEpisode]) -> dict[str, Tensor]:
         out[f"context/{key}" if key else "context"] = dense([np.concatenate([p[key] for p in parts])])[0]
     out["taken"] = _spread([e.actions for e in some], decides, 0)
     for name in dict.fromkeys(n for e in some for n in e.rewards):
-        told = [np.asarray(e.rewards.get(name, np.full(len(e), np.nan)), np.float32) for e in some]
-        out[f"reward/{name}"] = _spread(told, decides, 0)[:, None]
+        values = [np.asarray(e.rewards.get(name, np.full(len(e), np.nan)), np.float32) for e in some]
+        out[f"reward/{name}"] = _spread(values, decides, 0)[:, None]
     for name in dict.fromkeys(n for e in some for n in e.columns):
         like = next(e.columns[name] for e in some if name in e.columns)
         fill = -1 if np.asarray(like).dtype.kind in "iu" else np.nan
-        told = [np.asarray(e.columns.get(name, np.full((len(e), *np.shape(like)[1:]), fill))) for e in some]
-        out[name] = _spread(told, decides, fill)
+        values = [np.asarray(e.columns.get(name, np.full((len(e), *np.shape(like)[1:]), fill))) for e in some]
+        out[name] = _spread(values, decides, fill)
     rows = np.arange(N)
     out["mask"] = torch.from_numpy(decides)[:, None]
     out["cont"] = torch.from_numpy(cont)

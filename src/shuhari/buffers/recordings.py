@@ -157,8 +157,8 @@ class Stored:
         if (path / COLUMNS).is_file():
             return tensors.read(path / COLUMNS)
         if path.suffix != ".npz" or not path.is_file():
-            told = f"expected a directory with {COLUMNS}, or an .npz file"
-            raise FileNotFoundError(f"file: no data set at {self.path!r}: {told}")
+            message = f"expected a directory with {COLUMNS}, or an .npz file"
+            raise FileNotFoundError(f"file: no data set at {self.path!r}: {message}")
         with np.load(path, allow_pickle=False) as found:
             arrays = {name: found[name] for name in found.files}
         for name in ("observations", "actions", "terminals"):

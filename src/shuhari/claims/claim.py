@@ -238,8 +238,8 @@ def _check_arms(checks: tuple[Check, ...], arms: Mapping[str, Recipe]) -> None:
             theirs, ours = (dict(a.stages[-1].get(section, EMPTY)) for a in (arm, arms[METHOD]))
             for key in dict.fromkeys((*ours, *theirs)):
                 if theirs.get(key) != ours.get(key):
-                    told = f"{section}.{key} is {theirs.get(key)!r}, the method's {ours.get(key)!r}"
-                    raise RecipeError(f"claim.arms.{name}", f"{told}: expected the same of all arms")
+                    message = f"{section}.{key} is {theirs.get(key)!r}, the method's {ours.get(key)!r}"
+                    raise RecipeError(f"claim.arms.{name}", f"{message}: expected the same of all arms")
     for i, check in enumerate(checks):
         for side in (check.rule.arm, check.rule.against):
             if isinstance(side, str) and side not in arms and trains(check):
@@ -281,13 +281,13 @@ def _split(arm: Recipe, where: str, budget: tuple[str, float], whole: tuple[str,
     for stage in first:
         given = budgets(stage)
         if list(given) != [whole[0]]:
-            told = f"stage {stage['name']!r} is given {', '.join(given)}: expected {whole[0]} alone, as a part of the"
-            raise RecipeError(where, f"{told} budget; or, charged to none, to be named in claim.warm")
+            message = f"stage {stage['name']!r} is given {', '.join(given)}: expected {whole[0]} alone, as a part of"
+            raise RecipeError(where, f"{message} the budget; or, charged to none, to be named in claim.warm")
         parts[stage["name"]] = max(1, round(given[whole[0]] * amount / whole[1]))
     left = int(amount) - sum(parts.values())
     if left < 1:
-        told = ", ".join(f"{part:,} {unit} of {name!r}" for name, part in parts.items())
-        raise RecipeError(where, f"{told} leave nothing of {amount:,.0f} for the last stage, {last['name']!r}")
+        message = ", ".join(f"{part:,} {unit} of {name!r}" for name, part in parts.items())
+        raise RecipeError(where, f"{message} leave nothing of {amount:,.0f} for the last stage, {last['name']!r}")
     return arm.changed({"stage": {name: {unit: part} for name, part in {**parts, last["name"]: left}.items()}})
 
 

@@ -98,8 +98,8 @@ def drive(
                     try:
                         error = future.result()
                     except BrokenProcessPool as died:
-                        told = f"a worker died in {job.name} (out of memory?): {died}"
-                        raise ClaimError(told) from died
+                        message = f"a worker died in {job.name} (out of memory?): {died}"
+                        raise ClaimError(message) from died
                     if error:
                         alike = not patient and (alike or error in failed.values())  # of all, and no bad luck of one
                         failed[job] = error
@@ -117,9 +117,9 @@ def drive(
             raise
     if failed:
         runs = {e: [f"{j.name} ({j.path})" for j in failed if failed[j] == e] for e in failed.values()}
-        told = "\n".join(f"  {', '.join(names)}: {error}" for error, names in runs.items())
+        message = "\n".join(f"  {', '.join(names)}: {error}" for error, names in runs.items())
         stopped = "; two for one reason, so no others were begun" if left else ""
-        raise ClaimError(f"{len(failed)} of {total} runs failed{stopped}:\n{told}")
+        raise ClaimError(f"{len(failed)} of {total} runs failed{stopped}:\n{message}")
 
 
 def _before(job: Work) -> list[Work]:

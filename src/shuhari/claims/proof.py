@@ -132,7 +132,7 @@ def prove(
         if replay.after is not None:
             jobs.setdefault(replay.after.path, replay.after)
         jobs.setdefault(replay.path, replay)
-    with suppress(ClaimError):  # told of by claim, below
+    with suppress(ClaimError):  # reported by claim, below
         order = sorted(jobs.values(), key=lambda j: (j.after is not None, isinstance(j, Replay) and bool(j.wanted)))
         drive(order, workers or usable_cores(), tell, patient=True)
     out: list[Proof | ClaimError] = []
@@ -149,8 +149,8 @@ def prove(
 
 def _error(replay: Replay) -> str:
     files = [w.path / "error.txt" for w in (replay, replay.after) if w is not None]
-    told = [f.read_text(encoding="utf-8").rstrip().rpartition("\n")[2] for f in files if f.is_file()]
-    return f"{told[0]} ({replay.path})" if told else "it was stopped, or its source changed: give the command again"
+    lines = [f.read_text(encoding="utf-8").rstrip().rpartition("\n")[2] for f in files if f.is_file()]
+    return f"{lines[0]} ({replay.path})" if lines else "it was stopped, or its source changed: give the command again"
 
 
 def _replays(claim: Claim, result: Mapping[str, Any], root: Path, depth: str) -> dict[str, Replay | str]:
@@ -203,8 +203,8 @@ def _judged(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Repla
     compared = len(claim.seeds) * sum(not ability(q, "trains") for q in quantities_of(claim))
     for name, replay in replays.items():
         assert isinstance(replay, Replay)
-        told = json.loads((replay.path / FILE).read_text())
-        run = evidence(replay.job, claim, told["columns"], told["before"])
+        stored = json.loads((replay.path / FILE).read_text())
+        run = evidence(replay.job, claim, stored["columns"], stored["before"])
         steps[name] = len(run.spent)
         i = result["seeds"].index(replay.job.seed)
         for metric, curves in result["arms"][name]["curves"].items():
@@ -212,7 +212,7 @@ def _judged(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Repla
             compared += len(there["x"])
             why = why or _apart(metric, curves[i], there, whole=not replay.wanted)
         runs = result["arms"][name].get("runs")
-        unlike = _unlike(told["columns"], root / runs[i]) if runs else None
+        unlike = _unlike(stored["columns"], root / runs[i]) if runs else None
         gone, why = gone or unlike is None, why or unlike or ""
         if why and not why.startswith("arm "):
             why = f"arm {name!r}, seed {replay.job.seed}: {why}"
@@ -287,6 +287,6 @@ def settle(claim: Claim, result: Mapping[str, Any], proof: Proof) -> dict[str, A
     mine = {name: d for name, d in used.items() if name in then["modules"] or name in now["modules"]}
     shared = {name: d for name, d in used.items() if name not in mine}
     new = {**then, "modules": mine, "shared": shared, "core": now["core"]}
-    told = {"from": then["core"], "to": now["core"], "date": date.today().isoformat(), "steps": dict(proof.steps)}
-    told |= {"points": proof.points, "compared": proof.compared, "whole": list(proof.whole), "processor": processor()}
-    return {**rest, "hashes": new, "proved": told}
+    proved = {"from": then["core"], "to": now["core"], "date": date.today().isoformat(), "steps": dict(proof.steps)}
+    proved |= {"points": proof.points, "compared": proof.compared, "whole": list(proof.whole), "processor": processor()}
+    return {**rest, "hashes": new, "proved": proved}

@@ -64,9 +64,13 @@ def values(quantity: Quantity, arm: str, claim: Claim, made: Made, check: int) -
 
 
 def result_of(
-    claim: Claim, quantities: Sequence[Quantity], made: Made, before: Mapping[str, Any] | None, told: Mapping[str, Any]
+    claim: Claim,
+    quantities: Sequence[Quantity],
+    made: Made,
+    before: Mapping[str, Any] | None,
+    hashed: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """The whole result. `before` is the one that stood there, whose place in `history` it takes; `told`: the `hashes`
+    """The whole result. `before` is the one that stood there, whose place in `history` it takes; `hashed`: the `hashes`
     of the claim when its runs began."""
     checks = judge(claim, quantities, made)
     metrics = list(dict.fromkeys(n for q in quantities for n in ability(q, "names")))
@@ -77,8 +81,8 @@ def result_of(
         "checks": [{k: v for k, v in c.items() if k != "values"} for c in checks],
         "seeds": len(claim.seeds),
         "budget": dict([claim.budget]) if claim.budget else None,
-        "core": told["core"],
-        "recipes": told["recipes"],
+        "core": hashed["core"],
+        "recipes": hashed["recipes"],
         "says": claim.says,
     }
     history = list((before or {}).get("history", []))
@@ -101,7 +105,7 @@ def result_of(
         "chance": {k: round_to(v) for k, v in made.chance.items()},
         "arms": {arm: _arm(claim, arm, made, metrics) for arm in made.evidence},
         "wall_s": round(sum(run.wall for runs in made.evidence.values() for run in runs)),
-        "hashes": told,
+        "hashes": hashed,
         "versions": dict(made.versions),
         "history": [*history, now],
     }

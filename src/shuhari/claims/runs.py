@@ -100,7 +100,7 @@ class Job:
                         train(self.recipe, self.path, init=str(self.after.path) if self.after else "")
                 except LockedError:  # another claim makes the same run
                     time.sleep(1.0)
-        except Exception as error:  # whatever it is: the others go on, and all are told of together
+        except Exception as error:  # whatever it is: the others go on, and all are reported together
             if self.done:  # another claim has just ended the same run
                 return ""
             self.path.mkdir(parents=True, exist_ok=True)
@@ -188,8 +188,8 @@ def made_with() -> str:
     return named(version(), *(f"{n} {found.get(n)}" for n in PACKAGES))
 
 
-def named(*told: str) -> str:
-    return hashlib.blake2b("\n".join(told).encode(), digest_size=8).hexdigest()
+def named(*parts: str) -> str:
+    return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
 
 def with_seed(recipe: Recipe, seed: int) -> Recipe:

@@ -34,8 +34,8 @@ _WORLD = re.compile(r"\bworld/([\w.-]+)")
 @cache
 def version() -> str:
     """A digest of the core's source as of this process's first call."""
-    told = "".join(f"{name} {_digest_of(name)}\n" for name in sorted(core()))
-    return hashlib.blake2b(told.encode(), digest_size=6).hexdigest()
+    listing = "".join(f"{name} {_digest_of(name)}\n" for name in sorted(core()))
+    return hashlib.blake2b(listing.encode(), digest_size=6).hexdigest()
 
 
 @cache

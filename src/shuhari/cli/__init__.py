@@ -82,8 +82,8 @@ def explain(error: Exception, *, debug: bool = False) -> int:
     from shuhari.store.files import LockedError, StoreError
 
     clear = isinstance(error, RecipeError | StoreError | ImportError)  # these say all that there is to say
-    told = error.args[0] if isinstance(error, KeyError) and error.args else error
-    typer.echo(f"error: {told}" if clear else f"error: {type(error).__name__}: {told}", err=True)
+    message = error.args[0] if isinstance(error, KeyError) and error.args else error
+    typer.echo(f"error: {message}" if clear else f"error: {type(error).__name__}: {message}", err=True)
     if not debug and not isinstance(error, RecipeError) and (not clear or error.__cause__ is not None):
         typer.echo("(--debug shows where it happened)", err=True)
     return MISTAKE if isinstance(error, RecipeError | NoRunError | LockedError | ImportError) else FAILED

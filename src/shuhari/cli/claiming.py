@@ -109,14 +109,14 @@ def _measured(one: Any, workers: int, root: Path, out: Path) -> dict[str, Any]:
     from shuhari.claims.result import hashes, kept, quantities_of, result_of
     from shuhari.claims.runs import make
 
-    quantities, told, before = quantities_of(one), hashes(one), None if one.smoke else kept(one.name, out / "claims")
+    quantities, message, before = quantities_of(one), hashes(one), None if one.smoke else kept(one.name, out / "claims")
     try:
         with _told(one.name) as tell, _ended_by_sigterm():
             made = make(one, quantities, root, workers=workers, tell=tell)
     except KeyboardInterrupt:
         note(f"stopped; the runs that were made are in {root}, and the same command goes on")
         raise
-    return result_of(one, quantities, made, before, told)
+    return result_of(one, quantities, made, before, message)
 
 
 def _kept(named: list[str], out: Path, json: bool) -> None:
@@ -149,7 +149,7 @@ def _plan(one: Any, root: Path) -> None:
     from shuhari.claims.result import differs, in_words, quantities_of, times, used
     from shuhari.claims.runs import plan_runs
 
-    used(one)  # builds every arm, so that mistakes are told of
+    used(one)  # builds every arm, so that mistakes show
     say(f"{one.name}: {one.says}")
     jobs = plan_runs(one, root.resolve(), any(ability(q, "alone") for q in quantities_of(one))) if one.arms else []
     budget = "".join(f", {amount:,.0f} {unit} each" for unit, amount in ([one.budget] if one.budget else []))
@@ -223,7 +223,7 @@ def _told(name: str) -> Iterator[Callable[[Progress], None]]:
             task = bar.add_task("", total=1.0)
             yield lambda p: bar.update(task, completed=p.share, description=f"{p.done}/{p.total} {p.now}")
         return
-    last = [-QUIET, time.monotonic(), 0.0]  # told at, began at, the share that was there before
+    last = [-QUIET, time.monotonic(), 0.0]  # last line at, began at, the share that was there before
 
     def tell(p: Progress) -> None:
         now = time.monotonic()
@@ -231,7 +231,7 @@ def _told(name: str) -> Iterator[Callable[[Progress], None]]:
         if p.finished or now - last[0] > QUIET:
             gone, done = now - last[1], p.share - last[2]
             left = f", ETA {gone * (1 - p.share) / done:.0f} s" if done > 0.02 else ""
-            end = f"; {told}" if (told := p.finished or p.now) else ""
+            end = f"; {message}" if (message := p.finished or p.now) else ""
             note(f"{name}: {p.done}/{p.total} runs, {p.share:.0%}{left}{end}")
             last[0] = now
 
@@ -246,8 +246,8 @@ def _show(result: dict[str, Any]) -> None:
         say(result["says"])
     began, chance = (found.get("mean") for found in (result["start"].get("method", {}), result["chance"]))
     if chance is not None and began is not None and not (BEGIN[0] <= began <= BEGIN[1] and chance < CHANCE):
-        told = f"the warm start scores {began:.0%}, an untrained policy {chance:.0%}"
-        note(f"{told}: expected {BEGIN[0]:.0%} to {BEGIN[1]:.0%}, and less than {CHANCE:.0%}")
+        message = f"the warm start scores {began:.0%}, an untrained policy {chance:.0%}"
+        note(f"{message}: expected {BEGIN[0]:.0%} to {BEGIN[1]:.0%}, and less than {CHANCE:.0%}")
     rows = []
     for check in result["checks"]:
         means = {arm: mean(values) for arm, values in check["values"].items()}

@@ -26,12 +26,12 @@ def dry_run(recipe: Recipe) -> None:
     for stage in stages:
         for key, value in stage.defaults.items():
             defaults.setdefault((key, _text(value)), []).append(stage.name)
-    told = {k: "default" if len(v) == len(stages) else f"default in {', '.join(v)}" for k, v in defaults.items()}
+    sources = {k: "default" if len(v) == len(stages) else f"default in {', '.join(v)}" for k, v in defaults.items()}
     if "study" in recipe.tree:
         study = Settings()
         study.component("study", recipe.tree["study"], "study")
-        told |= {(key, _text(value)): "default" for key, value in study.defaults.items()}
-    rows = values(recipe, told)
+        sources |= {(key, _text(value)): "default" for key, value in study.defaults.items()}
+    rows = values(recipe, sources)
     width = min(72, max((len(text) for text, _ in rows), default=0))
     say(f"# {recipe.name}")
     for text, source in rows:

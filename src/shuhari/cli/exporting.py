@@ -56,4 +56,4 @@ def export(
     say(f"{done.path}: {done.role} of step {done.step}, {len(done.files)} files, {size / 2**20:,.1f} MiB")
     say(f"load: {done.use}")
     if done.kind == "controller":
-        say(f"its layers are told in {done.path / 'model.json'}; to act: shuhari.load({run!r}).act(observation)")
+        say(f"its layers are described in {done.path / 'model.json'}; to act: shuhari.load({run!r}).act(observation)")

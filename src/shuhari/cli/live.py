@@ -29,7 +29,7 @@ class Live:
         self.panel: Any = None
         self.seen: dict[str, Any] = {}
         self.stage = ""
-        self.told: set[str] = set()
+        self.shown: set[str] = set()
         self.last = float("-inf")
         self.started = False
 
@@ -52,8 +52,8 @@ class Live:
         if report.get("imitates") and report.get("stage") != self.stage:
             note(f"stage {report['stage']}: imitates {report['imitates']}")
         for problem in report.get("problems", ()):
-            if problem not in self.told and len(self.told) < 20:
-                self.told.add(problem)
+            if problem not in self.shown and len(self.shown) < 20:
+                self.shown.add(problem)
                 note(f"step {report['step']}: {make_printable(problem, 500)}")
         cells = self.cells(report)
         if self.panel is not None:

@@ -51,8 +51,8 @@ def evaluate(
         own = {"greedy": interval(part.greedy)}
         if part.sampled is not None:
             own |= stats.scores(part.sampled, used.k or stats.powers(samples), used.solved)
-        if "distinct" in part.told:
-            own["distinct"] = interval(part.told["distinct"])
+        if "distinct" in part.facts:
+            own["distinct"] = interval(part.facts["distinct"])
         found |= {f"{name}@{task}" if task else name: value for name, value in own.items()}
     if json:
         rows = {name: {"value": e.value, "low": e.low, "high": e.high, "n": e.n} for name, e in found.items()}
@@ -153,8 +153,8 @@ def compare(
     rows = []
     for name, entry in found.items():
         low, high = entry.get("low"), entry.get("high")
-        told = "-" if low is None or low != low else f"[{number(low)}, {number(high)}]"
-        rows.append((name, entry["value"], entry["n"], entry.get("difference"), told, entry.get("paired")))
+        bounds = "-" if low is None or low != low else f"[{number(low)}, {number(high)}]"
+        rows.append((name, entry["value"], entry["n"], entry.get("difference"), bounds, entry.get("paired")))
     over = "problems" if single else "seeds"
     table((metric, "mean", over, "difference", "95 % interval", "paired"), rows)
     if drawn is not None:

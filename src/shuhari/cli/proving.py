@@ -32,10 +32,10 @@ def prove(
     runs.mkdir(parents=True, exist_ok=True)
     with telling("proof") as each:
         proofs = prove(found, runs, depth=depth, workers=workers, tell=each)
-    told, stand = {}, len(found) == len(named)
+    reports, stand = {}, len(found) == len(named)
     for (claim, result), proof in zip(found, proofs, strict=True):
         words = _words(proof)
-        told[claim.name] = words
+        reports[claim.name] = words
         stand &= isinstance(proof, Proof) and proof.stands is True
         if isinstance(proof, ClaimError):
             note(f"{claim.name}: {words}")
@@ -44,7 +44,7 @@ def prove(
         if not json:
             say(f"{claim.name}: {words}")
     if json:
-        as_json(told)
+        as_json(reports)
     return stand
 
 

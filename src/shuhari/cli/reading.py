@@ -79,14 +79,14 @@ def show_profile(path: Path, json: bool = False) -> None:
     """What `train --profile` has measured of a run: a table of phases, rates, and where the files are."""
     from shuhari.tools.profile_report import NUMBERS, TRACE, lines, read, rows
 
-    told = read(path)
-    if told is None:
+    profile = read(path)
+    if profile is None:
         note(f"{path} has no profile: `shuhari train --profile` makes one of the steps that it makes")
     elif json:
-        as_json(told)
+        as_json(profile)
     else:
-        table(("phase", "seconds", "share", "ms a step", "resident MB", "GPU MB"), rows(told))
-        for line in lines(told):
+        table(("phase", "seconds", "share", "ms a step", "resident MB", "GPU MB"), rows(profile))
+        for line in lines(profile):
             say(line)
         say(f"profile: {path / NUMBERS}; trace, for ui.perfetto.dev: {path / TRACE}")
 
@@ -180,7 +180,7 @@ def _group(group: Mapping[str, Any]) -> dict[str, Any]:
         "why": group.get("why", ""),
         "score": group.get("score"),
         "problem": {"id": problem.id, "prompt": _readable(problem.prompt), "answer": _readable(problem.answer)},
-        "episodes": [_episode(t, told) for t, told in zip(trajectories, decisions, strict=True)],
+        "episodes": [_episode(t, computed) for t, computed in zip(trajectories, decisions, strict=True)],
     }
 
 
@@ -194,14 +194,14 @@ def _episode(trajectory: Any, computed: Sequence[Mapping[str, Any]]) -> dict[str
             reward[name] = reward.get(name, 0.0) + float(value.sum() if hasattr(value, "sum") else value)
         reasons |= {k: v for k, v in step.info.items() if isinstance(v, str) and k not in ("text", "observation")}
     acts = [step for step in trajectory.steps if step.action is not None]
-    told = [str(step.info.get("observation", "")) for step in acts]  # what the environment or a tool answered
+    replies = [str(step.info.get("observation", "")) for step in acts]  # what the environment or a tool answered
     common = {"status": str(trajectory.status), "reward": reward, "reasons": reasons}
     numbers = [
         {name: _readable(x) for name, x in {"logp": step.logp, **found}.items() if x is not None}
         for step, found in zip(trajectory.steps, computed, strict=True)
         if step.action is not None
     ]
-    return {**common, "steps": [_act(step) for step in acts], "told": told, "decisions": numbers}
+    return {**common, "steps": [_act(step) for step in acts], "told": replies, "decisions": numbers}
 
 
 def _act(step: Any) -> str:

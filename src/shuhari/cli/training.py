@@ -44,9 +44,9 @@ def train(
 
     found = load(recipe, sets or [], {} if seed is None else {"seed": seed})
     if dry_run:
-        from shuhari.cli.dry import dry_run as told
+        from shuhari.cli.dry import dry_run as message
 
-        told(found)
+        message(found)
         return
     path = run or (Path(recipe) if (Path(recipe) / "recipe.toml").is_file() else _default_path(found, init))
     if _complete(path, found, init):
@@ -127,8 +127,8 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool) -
             live.close()
             setting = isinstance(error, KeyError | ValueError | TypeError | FileNotFoundError)
             if step is None and setting and not isinstance(error, RecipeError):
-                told = error.args[0] if isinstance(error, KeyError) and error.args else error
-                raise RecipeError("", f"the run cannot start: {told}") from error
+                message = error.args[0] if isinstance(error, KeyError) and error.args else error
+                raise RecipeError("", f"the run cannot start: {message}") from error
             if step is not None:
                 note(f"failed after step {step}; what was stored is intact: {_saved(path)}")
             raise

@@ -47,8 +47,8 @@ def stage_components(table: Mapping[str, Any] | Components, shared: dict[str, An
     engine = _section(made, "engine", table)
     stale: int = ability(engine, "staleness")
     if vector and stale:
-        told = "lanes of environments are learnt from as they are stepped: leave it at 0, or play whole episodes"
-        raise RecipeError("engine.staleness", f"{stale}: {told}")
+        message = "lanes of environments are learnt from as they are stepped: leave it at 0, or play whole episodes"
+        raise RecipeError("engine.staleness", f"{stale}: {message}")
     graders = table.get("reward", EMPTY)
     rewards = {
         k: made.component("reward", v, _at("reward", k), k, {"name": k}) for k, v in graders.items() if k != "weights"
@@ -95,8 +95,8 @@ def _check_graded(stage: str, learners: Mapping[str, Learner], collect: Mapping[
     """RecipeError where rollouts of a task that grades nothing go through transforms, which is what reads rewards;
     what needs none (distillation) may do without."""
     if any(x.buffer.wanted() > 0 and {**collect, **x.transforms} for x in learners.values()):
-        told = "name a grader ([reward.<name>] use = 'rewards.py:function'), give the task answers, or learn from the"
-        raise RecipeError(f"stage {stage!r}", f"the task grades nothing: {told} data (buffer.use = 'demos' or "
+        message = "name a grader ([reward.<name>] use = 'rewards.py:function'), give the task answers, or learn from"
+        raise RecipeError(f"stage {stage!r}", f"the task grades nothing: {message} the data (buffer.use = 'demos' or "
                           "'preferences')")  # fmt: skip
 
 
@@ -110,8 +110,8 @@ def ordered(table: Mapping[str, Any], section: str) -> Iterable[tuple[str, Mappi
             continue
         if before not in entries or before == name:
             others = [e for e in entries if e != name]
-            told = f"{before!r} is no other entry; {nearest(str(before), others)}"
-            raise RecipeError(f"{_at(section, name)}.before", told)
+            message = f"{before!r} is no other entry; {nearest(str(before), others)}"
+            raise RecipeError(f"{_at(section, name)}.before", message)
         order.remove(name)
         order.insert(order.index(before), name)
     return [(name, {k: v for k, v in entries[name].items() if k != "before"}) for name in order]
@@ -151,8 +151,8 @@ def _models(made: Settings, table: Mapping[str, Any], stage: str) -> dict[str, R
         else:
             born = made.shared.setdefault(f"role {name}", (stage, model))
             if model is not None and born[1] is not model:
-                told = f"models live on: stage {stage!r} cannot change the model of stage {born[0]!r}"
-                raise RecipeError(where, told)
+                message = f"models live on: stage {stage!r} cannot change the model of stage {born[0]!r}"
+                raise RecipeError(where, message)
         roles[name] = Role(model, init, same_as, source, frozen)
     return roles
 
@@ -165,8 +165,8 @@ def _rollout(made: Settings, table: Mapping[str, Any]) -> tuple[Any, int, Sampli
     rest = {k: v for k, v in table.items() if k not in ("n", "sampling")}
     rollout = made.component("rollout", rest, "rollout", USE["rollout"])
     if find_missing(rollout, "group") and not find_missing(rollout, "collect") and not is_vector(rollout):
-        told = "expected group(request, ctx), or unit = 'decision', which says that it is asked for so many decisions"
-        raise RecipeError("rollout", f"{type(rollout).__name__} has collect(n, ctx) alone: {told}")
+        message = "expected group(request, ctx), or unit = 'decision', by which it is asked for so many decisions"
+        raise RecipeError("rollout", f"{type(rollout).__name__} has collect(n, ctx) alone: {message}")
     return rollout, n, sampling
 
 
@@ -199,8 +199,8 @@ def _evaluate(
         here, there = ("text" if x is None else f"{x[0]} -> {x[1]}" for x in (evaluation.task.spaces(), task.spaces()))
         raise RecipeError("evaluate.task", f"it has {here}, and what is trained {there}: expected the same spaces")
     for key, value in evaluation.settings.items():
-        if told := wrong(hints(type(used)).get(key), value):
-            raise RecipeError(f"evaluate.settings.{dotted((key,))}", f"{value!r}: {told}")
+        if message := wrong(hints(type(used)).get(key), value):
+            raise RecipeError(f"evaluate.settings.{dotted((key,))}", f"{value!r}: {message}")
     return evaluation, used
 
 

@@ -15,7 +15,7 @@ from shuhari.ports import Learner, Task
 def imitated(stage: str, learners: Mapping[str, Learner], task: Task, *, alone: bool = False) -> str:
     """What the buffers of a stage show as demonstrations, in words; "" where none of them shows any. RecipeError, with
     the ways on, where a problem lacks it. `alone`: the recipe has no other stage."""
-    told: dict[str, None] = {}
+    names: dict[str, None] = {}
     at = "" if alone else f"{dotted(('stage', stage))}."
     for above, learner in placed_learners(learners):
         place = dotted((*above, "buffer"))
@@ -24,10 +24,10 @@ def imitated(stage: str, learners: Mapping[str, Learner], task: Task, *, alone: 
                 continue
             where = f"{at}{place}{path and '.' + path.replace('/', '.')}"
             try:
-                told[show(task)] = None
+                names[show(task)] = None
             except ValueError as error:
                 ways = [] if alone else [f"leave the stage out: --set {at[:-1]}=false"]
                 if isinstance(error, UnshownError) and error.answer:
                     ways.append(f"imitate answers: --set {where}.imitate=answer")
                 raise RecipeError(where, "; ".join([f"{error}", *ways])) from None
-    return ", ".join(told)
+    return ", ".join(names)

@@ -236,8 +236,8 @@ def repeated(stages: Mapping[str, Tree]) -> Iterator[tuple[str, Tree]]:
     for block in blocks:
         times = {over["repeat"]: name for name, over in block if "repeat" in over} or {1: ""}
         if len(times) > 1:
-            told = f"{min(times)} and {max(times)} in one block: expected one number, in any of its stages"
-            raise RecipeError(f"stage.{dotted((times[max(times)],))}.repeat", told)
+            message = f"{min(times)} and {max(times)} in one block: expected one number, in any of its stages"
+            raise RecipeError(f"stage.{dotted((times[max(times)],))}.repeat", message)
         for i in range(next(iter(times))):
             for name, over in block:
                 called = f"{name} {i + 1}" if i else name

@@ -210,8 +210,8 @@ def _find(reference: str, here: File | None) -> tuple[str, Traversable]:
         raise RecipeError("", str(error)) from None
     if found is None:
         near = nearest(reference, [*names(), *_beside(path)])
-        told = near if near.startswith("did you mean") else "`shuhari methods` lists those that there are"
-        raise RecipeError("", f"no recipe {reference!r}; {told}")
+        message = near if near.startswith("did you mean") else "`shuhari methods` lists those that there are"
+        raise RecipeError("", f"no recipe {reference!r}; {message}")
     return reference, found
 
 

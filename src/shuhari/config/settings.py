@@ -138,8 +138,8 @@ class Settings:
 
     def _fitting(self, kind: str, cls: type, table: Mapping[str, Any], where: str, *rest: Any) -> Any:
         made = self.instance(cls, table, where, *rest)
-        if self.whole and (told := explain_misfit(kind, made) or registry.other(kind, cls)):
-            raise RecipeError(where, f"{cls.__name__} {told}")
+        if self.whole and (message := explain_misfit(kind, made) or registry.other(kind, cls)):
+            raise RecipeError(where, f"{cls.__name__} {message}")
         return made
 
     # ---------------------------------------------------------------- dataclasses
@@ -168,22 +168,22 @@ class Settings:
             per = "decision" if cls is Sampling and key == "temperature" else "step"
             at = places.get(key) or _at(where, key)
             values[key] = self.value(hints[key], raw, at, per)
-            if values[key] != own[key].default and (told := bounds.wrong(bounds.hints(cls)[key], values[key])):
-                raise RecipeError(at, f"{raw!r}: {told}")
+            if values[key] != own[key].default and (message := bounds.wrong(bounds.hints(cls)[key], values[key])):
+                raise RecipeError(at, f"{raw!r}: {message}")
         for name, f in own.items():
             if name not in values:
                 self._default(f, _at(where, name), what)
         try:
             return cls(**values)
         except (ValueError, TypeError, LookupError, OSError) as error:
-            message = error.args[0] if isinstance(error, LookupError) and error.args else error
-            raise RecipeError(where, str(message)) from error
+            why = error.args[0] if isinstance(error, LookupError) and error.args else error
+            raise RecipeError(where, str(why)) from error
 
     def checked(self, hint: Any, raw: Any, where: str) -> Any:
         """What a setting is as `hint` has it; RecipeError where it is not within the bounds of that."""
         value = self.value(hint, raw, where)
-        if told := bounds.wrong(hint, value):
-            raise RecipeError(where, f"{raw!r}: {told}")
+        if message := bounds.wrong(hint, value):
+            raise RecipeError(where, f"{raw!r}: {message}")
         return value
 
     def _plain(self, cls: type, table: Mapping[str, Any], where: str, given: Mapping[str, Any] = EMPTY) -> Any:
@@ -265,8 +265,8 @@ def ramp(table: Mapping[str, Any], where: str, per: str = "step", *, in_steps: b
     for key in wanted:
         if key not in table:
             whole = "{from = .., to = .., over = ..}" if per == "decision" else "{from = .., to = ..}"
-            told = f"missing: a schedule is {whole}; this has {', '.join(table) or 'none'}"
-            raise RecipeError(_at(where, key), told)
+            message = f"missing: a schedule is {whole}; this has {', '.join(table) or 'none'}"
+            raise RecipeError(_at(where, key), message)
     if table.get("per", "step") != per:
         known = "it counts decisions here: add per = 'decision'" if per == "decision" else "it counts steps here"
         raise RecipeError(_at(where, "per"), f"{table.get('per', 'step')!r}: {known}")
@@ -319,9 +319,9 @@ def _expected(choices: list[Any], error: ValidationError, raw: Any) -> str:
             known = [str(x) for x in typing.get_args(choice)]
             near = nearest(str(raw), known)
             return f"one of {', '.join(map(repr, known))}" + (f"; {near}" if near.startswith("did you") else "")
-    first, told = error.errors()[0], " or ".join(map(_said, choices))
+    first, message = error.errors()[0], " or ".join(map(_said, choices))
     place = ".".join(str(x) for x in first["loc"] if isinstance(x, int))
-    return f"{told} (entry {place}: {first['msg']})" if place else told
+    return f"{message} (entry {place}: {first['msg']})" if place else message
 
 
 def _flat(own: Mapping[str, Field[Any]], hints: Mapping[str, Any]) -> str | None:

@@ -85,8 +85,8 @@ class Components:
     imitates: str = ""
 
     @property
-    def told(self) -> dict[str, str]:
-        """What the reports of its steps say beside what is stored."""
+    def notes(self) -> dict[str, str]:
+        """What the report of each of its steps says beside the stored numbers."""
         return {"imitates": self.imitates} if self.imitates else {}
 
     def memories(self) -> dict[str, Any]:

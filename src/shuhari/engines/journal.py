@@ -25,7 +25,7 @@ class Journal:
     asked for again yet, and `begun` calls that had not been answered."""
 
     def __init__(self) -> None:
-        self.told: Calls = {}
+        self.answered: Calls = {}
         self.before: Calls = {}
         self.begun: Calls = {}
         self._asked: dict[str, Counter[str]] = {}
@@ -42,17 +42,17 @@ class Journal:
     def keep(self, asker: str, call: str, answer: Any, at: float) -> None:
         """Record an answer and the time of the loop at which it is given."""
         if asker:
-            self.told.setdefault(asker, {})[call] = {"at": at, "answer": answer}
+            self.answered.setdefault(asker, {})[call] = {"at": at, "answer": answer}
 
     def forget(self, asker: str) -> None:
         """Drop the answers of a group that is complete."""
-        for calls in (self.told, self.before, self.begun, self._asked):
+        for calls in (self.answered, self.before, self.begun, self._asked):
             calls.pop(asker, None)
 
-    def load(self, told: Calls, begun: Calls) -> None:
+    def load(self, answered: Calls, begun: Calls) -> None:
         """Load the answers of the run that is resumed."""
-        self.told = {asker: dict(calls) for asker, calls in told.items()}
-        self.before = {asker: dict(calls) for asker, calls in told.items()}
+        self.answered = {asker: dict(calls) for asker, calls in answered.items()}
+        self.before = {asker: dict(calls) for asker, calls in answered.items()}
         self.begun = {asker: dict(calls) for asker, calls in begun.items()}
 
     async def known(self, call: str) -> Any:

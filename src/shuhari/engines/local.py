@@ -167,7 +167,7 @@ class Local:
             said = [self._said(row) for row in c.rows] or c.began
             begun.setdefault(c.asker, {})[c.name] = {"place": c.place, "began": said}
         due = self._timer.when() if isinstance(self._timer, asyncio.TimerHandle) else None
-        return {"told": self._journal.told, "begun": begun, "places": self._places, "due": due}
+        return {"told": self._journal.answered, "begun": begun, "places": self._places, "due": due}
 
     def _said(self, row: Row) -> dict[str, Any]:
         said = {k: getattr(row, k) for k in ("tokens", "logp", "version", "extra", "ended")}

@@ -63,8 +63,8 @@ class Loss:
             if loss is not None:
                 _accumulate(grads, torch.autograd.grad(loss, self.params, allow_unused=True))
         if meter.losses and self.params and all(g is None for g in grads):
-            told = "no term has a gradient: what it learns from needs live=True, and no detach()"
-            raise ValueError(f"part {self.name!r}: {told}")
+            message = "no term has a gradient: what it learns from needs live=True, and no detach()"
+            raise ValueError(f"part {self.name!r}: {message}")
         for p, g in zip(self.params, grads, strict=True):
             p.grad = g
         return meter.report(self.info_terms)

@@ -25,8 +25,8 @@ class Term:
     def __post_init__(self) -> None:
         check_reduction(self.reduce)
         if (couples := declares(self.objective).couples) not in ("row", "batch"):
-            told = f"couples is {couples!r}: expected 'row', or 'batch' where a row's loss hangs on others"
-            raise ValueError(f"{type(self.objective).__name__}: {told}")
+            message = f"couples is {couples!r}: expected 'row', or 'batch' where a row's loss hangs on others"
+            raise ValueError(f"{type(self.objective).__name__}: {message}")
 
     @cached_property
     def links(self) -> str:

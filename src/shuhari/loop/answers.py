@@ -31,13 +31,13 @@ def check_answers(stages: Sequence[Components]) -> None:
                 known = None if model is None else answers(model)
                 whose = f"role {need.roles[0]!r} ({type(model).__name__})"
                 if known is not None and isinstance(need.name, str) and need.name not in known:
-                    told = f"{whose} is asked for {need.name!r}, which its distribution has not"
+                    message = f"{whose} is asked for {need.name!r}, which its distribution has not"
                     near = nearest(need.name, (n for n in known if not n.startswith("_")))
-                    raise RecipeError(dotted(place), f"{told}; {near}")
+                    raise RecipeError(dotted(place), f"{message}; {near}")
                 if need.exact and need.name == "log_prob" and ability(model, "kind") == "bound":
-                    told = f"{whose} knows its log-probability by a bound alone (kind = 'bound')"
+                    message = f"{whose} knows its log-probability by a bound alone (kind = 'bound')"
                     why = "an importance ratio of bounds is none: name what is compared, score = .."
-                    raise RecipeError(dotted(place), f"{told}, and {why}")
+                    raise RecipeError(dotted(place), f"{message}, and {why}")
 
 
 def answers(model: Any) -> Collection[str] | None:

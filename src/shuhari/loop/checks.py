@@ -79,8 +79,8 @@ def check_samples(stage: Components) -> None:
     for place, component in compares:
         least = declares(component).least_n
         if least > stage.n:
-            told = f"{dotted(place)} compares the samples of a group: expected {least} or more"
-            raise RecipeError("rollout.n", f"{stage.n} in stage {stage.name!r}: {told}")
+            message = f"{dotted(place)} compares the samples of a group: expected {least} or more"
+            raise RecipeError("rollout.n", f"{stage.n} in stage {stage.name!r}: {message}")
 
 
 class Columns:
@@ -99,8 +99,9 @@ class Columns:
     def check(self, component: Any, place: Place, stage: str) -> None:
         """What a component, and those in its fields, read. RecipeError with the setting that names what is missing."""
         for at, part in placed(component, place):
-            told = declares(part)
-            for name in (*told.reads, *((f"links/{told.links}",) if told.links and told.couples == "batch" else ())):
+            own = declares(part)
+            links = (f"links/{own.links}",) if own.links and own.couples == "batch" else ()
+            for name in (*own.reads, *links):
                 if not self.has(name):
                     raise self.missing(name, (*at, *_setting(part, name)), stage)
 
@@ -122,12 +123,12 @@ class Columns:
         space, _, rest = name.partition("/")
         if rest and space in SPACES:
             names = {n.removeprefix(f"{space}/") for n in self.known if n.startswith(f"{space}/")}
-            told, near = SPACES[space].format(rest), nearest(rest, names)
+            message, near = SPACES[space].format(rest), nearest(rest, names)
         else:
-            told, near = f"nothing before it writes a column {name!r}", nearest(name, self.known)
+            message, near = f"nothing before it writes a column {name!r}", nearest(name, self.known)
         own = f"; a component of your own that writes it says so: stamps = ({name!r},)"
         return RecipeError(
-            dotted(place), f"{told} in stage {stage!r}; {near}{'' if near.startswith('did you') else own}"
+            dotted(place), f"{message} in stage {stage!r}; {near}{'' if near.startswith('did you') else own}"
         )
 
 

@@ -72,8 +72,8 @@ def add_reward(batch: Batch, ctx: LoopCtx, *, silent: bool = False, probe: bool 
     )
     if unknown is not None:
         near = nearest(unknown, ctx.reward_names) if ctx.reward_names else _UNGRADED
-        told = f"[reward.weights] names {unknown!r}, which nothing grades; {near}"
-        raise KeyError("; ".join([told, *ctx.problems]))
+        message = f"[reward.weights] names {unknown!r}, which nothing grades; {near}"
+        raise KeyError("; ".join([message, *ctx.problems]))
     ungraded = torch.full(tuple(batch["mask"].shape), float("nan"))
     missing = {f"reward/{n}": ungraded for n in ctx.weights if f"reward/{n}" not in batch}
     batch = batch.put(missing) if missing else batch

@@ -187,7 +187,7 @@ class Context:
 
     @property
     def async_engine(self) -> AsyncEngine | None:
-        """The engine, where groups stay in flight over steps: then it keeps what it has told them."""
+        """The engine, where groups stay in flight over steps: then it keeps the answers that it gave them."""
         return self.engine if self.staleness else None  # type: ignore[return-value]
 
     def wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
@@ -275,9 +275,9 @@ class Context:
     def record_failure(self, what: str, error: BaseException, whose: str = "") -> None:
         """Count a failure of user code and keep its first messages: it is shown, and never becomes a reward of 0."""
         self.charge(what, 1)
-        told = f"{what}{f' ({whose})' if whose else ''}: {type(error).__name__}: {error}"
-        if not (self.muted or REPLAYING.get()) and len(self.problems) < 5 and told not in self.problems:
-            self.problems.append(told)
+        message = f"{what}{f' ({whose})' if whose else ''}: {type(error).__name__}: {error}"
+        if not (self.muted or REPLAYING.get()) and len(self.problems) < 5 and message not in self.problems:
+            self.problems.append(message)
 
 
 class _Phase:

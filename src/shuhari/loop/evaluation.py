@@ -79,8 +79,8 @@ class Evaluation:
         for section, named in {"more": self.more, "metrics": self.metrics}.items():
             for name in named:
                 if not name or not set(name).isdisjoint(".:/@") or name in PLAYED:
-                    told = "a name of its own, without . : / @, which reports of an evaluation need"
-                    raise ValueError(f"{section} has an entry called {name!r}: expected {told}")
+                    message = "a name of its own, without . : / @, which reports of an evaluation need"
+                    raise ValueError(f"{section} has an entry called {name!r}: expected {message}")
         if both := sorted(set(self.more) & set(self.metrics)):
             raise ValueError(f"both more and metrics have {both[0]!r}: expected different names, as both are reported")
 
@@ -107,19 +107,19 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
     mode = replace(sampling, greedy=True, epsilon=0.0)
     once = [Request(p, 1, mode, settings=evaluation.settings) for p in problems]
     spent, count = _drawn(ctx), n
-    greedy, rewards, told = grade(once, ctx, evaluation.measure, evaluation.solved)
+    greedy, rewards, facts = grade(once, ctx, evaluation.measure, evaluation.solved)
     sampled_rewards: Named = EMPTY
     sampled = None
     if samples > 1:
         spent, count = _drawn(ctx), n * samples
         several = [Request(p, samples, sampling, settings=evaluation.settings) for p in problems]
-        sampled, sampled_rewards, facts = grade(several, ctx, evaluation.measure, evaluation.solved)
-        told = {**told, **{name: facts[name] for name in ("distinct",) if name in facts}}
+        sampled, sampled_rewards, more = grade(several, ctx, evaluation.measure, evaluation.solved)
+        facts = {**facts, **{name: more[name] for name in ("distinct",) if name in more}}
     return Outcomes(
         ids=[p.id for p in problems],
         greedy=greedy[:, 0],
         sampled=sampled,
-        told=told,
+        facts=facts,
         tasks=[p.task for p in problems],
         rewards={name: x[:, 0] for name, x in rewards.items()},
         sampled_rewards=sampled_rewards,

@@ -122,13 +122,13 @@ class Jobs:
 
     def tree(self) -> list[dict[str, Any]]:
         """All that the store must keep. One that failed is begun again."""
-        told = []
+        entries = []
         for job in self.jobs.values():
             failed = job.done and job.task is not None and job.task.exception() is not None
             done = job.done and not failed
             began = {"key": job.key, "at": job.at, "step": job.step, "before": job.before}
-            told.append({**began, "done": done, "answer": job.answer})
-        return told
+            entries.append({**began, "done": done, "answer": job.answer})
+        return entries
 
     def numbers(self) -> dict[str, list[int]]:
         """Key -> [step, jobs of that key begun in it], of this step: the next one of it has streams of its own."""
@@ -155,6 +155,6 @@ class Jobs:
             for job in began_again:
                 assert job.coroutine is not None
                 job.coroutine.close()
-            told = f"the jobs {', '.join(map(repr, lost))} had begun when the run was saved, and nobody begins"
-            raise RuntimeError(f"{told} them again: expected one whose restart(ctx) calls ctx.background with them")
+            message = f"the jobs {', '.join(map(repr, lost))} had begun when the run was saved, and nobody begins"
+            raise RuntimeError(f"{message} them again: expected one whose restart(ctx) calls ctx.background with them")
         return began_again

@@ -111,9 +111,9 @@ def _split(values: Array, name: str, steps: Sequence[tuple[Array, dict[str, Arra
     if len(values) != sum(np.count_nonzero(mask) for mask, _ in steps):
         return  # a transform says otherwise what a decision is
     first = 0
-    for mask, told in steps:
+    for mask, columns in steps:
         n = int(np.count_nonzero(mask))
         if n:
-            told[name] = np.full(len(mask), np.nan, np.float32)
-            told[name][mask] = values[first : first + n]
+            columns[name] = np.full(len(mask), np.nan, np.float32)
+            columns[name][mask] = values[first : first + n]
         first += n

@@ -36,7 +36,7 @@ class Scoring(Protocol):
 @dataclass(frozen=True, eq=False)
 class Outcomes:
     """Grades of one evaluation: problem ids, greedy [n], sampled [n, samples]. NaN: ungraded, as an episode that ended
-    in an error is. `told`: further facts, [n] each, of the greedy episodes, and `distinct` of the sampled ones;
+    in an error is. `facts`: further numbers, [n] each, of the greedy episodes, and `distinct` of the sampled ones;
     `tasks`: of each problem; `rewards`, `sampled_rewards`: every graded name, as `greedy` and `sampled`, where there
     are several; `tokens`: how many one sampled episode drew (a greedy one, where none was sampled), with those of
     answers that its rollout did not keep."""
@@ -44,7 +44,7 @@ class Outcomes:
     ids: list[str]
     greedy: Array
     sampled: Array | None
-    told: Named = EMPTY
+    facts: Named = EMPTY
     tasks: Sequence[str] = ()
     rewards: Named = EMPTY
     sampled_rewards: Named = EMPTY
@@ -59,7 +59,7 @@ class Outcomes:
         `greedy.<name>` and `mean.<name>` of each. `quantile@<a>`, `cvar@<a>` for each a of `tail`: see `stats`, of all
         sampled episodes together (greedy, where none was sampled), and of each name. `ungraded`: the share of all
         episodes, where there are any. Of several tasks the same of each: `<name>@<task>`."""
-        out = {"greedy": mean(self.greedy), **{name: mean(values) for name, values in self.told.items()}}
+        out = {"greedy": mean(self.greedy), **{name: mean(values) for name, values in self.facts.items()}}
         grades = self.greedy
         if self.sampled is not None:
             found = by_problem(self.sampled, settings.k or powers(self.sampled.shape[1]), settings.solved)
@@ -83,11 +83,11 @@ class Outcomes:
         out = {}
         for task in dict.fromkeys(self.tasks) if len(set(self.tasks)) > 1 else ():
             at = np.flatnonzero([t == task for t in self.tasks])
-            named = ({n: x[at] for n, x in m.items()} for m in (self.told, self.rewards, self.sampled_rewards))
-            told, rewards, sampled_rewards = named
+            named = ({n: x[at] for n, x in m.items()} for m in (self.facts, self.rewards, self.sampled_rewards))
+            facts, rewards, sampled_rewards = named
             sampled = None if self.sampled is None else self.sampled[at]
             ids = [self.ids[i] for i in at]
-            out[task] = Outcomes(ids, self.greedy[at], sampled, told, (), rewards, sampled_rewards)
+            out[task] = Outcomes(ids, self.greedy[at], sampled, facts, (), rewards, sampled_rewards)
         return out
 
 
@@ -110,9 +110,9 @@ def grade(requests: list[Request], ctx: Context, measure: str, solved: float) ->
     if bool((batch["segment"] > 0).any()):
         counts["turns"] = turns(batch)
     rows = [place[int(p)] for p in batch["problem"]]
-    told = {name: np.bincount(rows, count, len(requests)) for name, count in counts.items()}
+    totals = {name: np.bincount(rows, count, len(requests)) for name, count in counts.items()}
     with np.errstate(invalid="ignore"):
-        facts: dict[str, Array] = {name: total / np.array(filled) for name, total in told.items()}
+        facts: dict[str, Array] = {name: total / np.array(filled) for name, total in totals.items()}
     texts = [batch.arena[i].info.get("text") for i in batch["step"][leaf].tolist()] if n > 1 and "step" in batch else []
     if any(text is not None for text in texts):
         said = zip(batch["problem"][leaf].tolist(), texts, outcome[leaf].tolist(), strict=True)
@@ -157,8 +157,8 @@ def _outcome(batch: Batch, measure: str, ctx: Context) -> Tensor:
     if column:
         return batch.outcome(column).masked_fill(batch["status"] == STATUS[Status.ERROR], torch.nan)
     if measure not in ctx.reward_names and not bool(batch["reward"].isnan().all()):
-        told = f"[evaluate] measure names {measure!r}, which nothing grades; {nearest(measure, ctx.reward_names)}"
-        raise KeyError("; ".join([told, *ctx.problems]))
+        message = f"[evaluate] measure names {measure!r}, which nothing grades; {nearest(measure, ctx.reward_names)}"
+        raise KeyError("; ".join([message, *ctx.problems]))
     return torch.full((len(batch),), torch.nan)
 
 

@@ -64,8 +64,8 @@ class Progress:
         spent = self.spent()
         if self.steps >= IDLE and "updates" not in spent and not any(done for done, _ in spent.values()):
             used = ", ".join(sorted(k for k, v in self.ledger.items() if v != self.started.get(k, 0)))
-            told = f"{self.steps} steps of stage {self.stage.name!r} spent nothing of it, only {used}"
-            raise RecipeError(" or ".join(spent), f"{told}: give the budget in one of these")
+            message = f"{self.steps} steps of stage {self.stage.name!r} spent nothing of it, only {used}"
+            raise RecipeError(" or ".join(spent), f"{message}: give the budget in one of these")
         return any(done >= allowed for done, allowed in spent.values())
 
     def done(self) -> bool:

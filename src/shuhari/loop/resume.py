@@ -96,7 +96,7 @@ def _stages_begun(run: Resumable) -> Sequence[Components]:
 
 @spanned("store")
 def commit_step(run: Resumable, *, checkpoint: bool) -> None:
-    """Store the step in one transaction; with a checkpoint where told so or due."""
+    """Store the step in one transaction; with a checkpoint where asked for or due."""
     if run.store is None:
         return
     ctx, again = run.ctx, run.store.step == run.ctx.step  # again: the step is stored and now saved, on leaving
@@ -163,8 +163,8 @@ def open_store(path: Path, recipe: Recipe, *, keep: int, origin: str = "") -> St
         store.set(total=recipe.total, made_with=versions(), init=origin)
     elif origin and (began := store.get("init", "")) != origin:
         store.close()
-        told = f"started from the weights of {began}" if began else "started from fresh weights"
-        raise RecipeError("", f"{path} holds a run that {told}, not of {origin}: choose another folder with --run")
+        message = f"started from the weights of {began}" if began else "started from fresh weights"
+        raise RecipeError("", f"{path} holds a run that {message}, not of {origin}: choose another folder with --run")
     elif changed := differences(file.read_text(), text):
         if other := next((key for key in changed if not spreads(key)), ""):
             store.close()

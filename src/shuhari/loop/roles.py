@@ -185,8 +185,8 @@ def check_roles(stages: Sequence[Components]) -> None:
 
 
 def _missing(place: tuple[str, ...], role: str, stage: Components, alive: Iterable[str]) -> RecipeError:
-    told = f"role {role!r} is not among the models of stage {stage.name!r}; {nearest(role, alive)}"
-    return RecipeError(dotted(place), told)
+    message = f"role {role!r} is not among the models of stage {stage.name!r}; {nearest(role, alive)}"
+    return RecipeError(dotted(place), message)
 
 
 def asked_in(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[str], Sequence[Need]]]:

@@ -182,12 +182,12 @@ class Run:
             ctx.in_flight.drop()  # nobody will learn from it
         if over or (every and self.progress.steps % every == 0):
             self._evaluate()
-        told: Info = {**ability(stage.curriculum, "report")(), **ability(stage.rollout, "report")()}
+        reported: Info = {**ability(stage.curriculum, "report")(), **ability(stage.rollout, "report")()}
         evaluated = {f"evaluate/{k}": v for k, v in self.scores.values.items()} if self.scores.step == ctx.step else {}
-        told |= evaluated | {f"spent/{k}": v for k, v in ctx.ledger.items()}
-        self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **told}
+        reported |= evaluated | {f"spent/{k}": v for k, v in ctx.ledger.items()}
+        self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **reported}
         commit_step(self, checkpoint=over or bool(evaluated))
-        return {**self.info, "seconds": self.progress.seconds(), **stage.told, "problems": tuple(ctx.problems)}
+        return {**self.info, "seconds": self.progress.seconds(), **stage.notes, "problems": tuple(ctx.problems)}
 
     def _evaluate(self, *, again: bool = True) -> Info:
         evaluation, rollout = self.stage.evaluate, self.stage.evaluation_rollout

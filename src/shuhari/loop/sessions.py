@@ -71,8 +71,8 @@ class Session:
         task's next training problems (for lanes of environments: at least so many decisions)."""
         ctx, vector, count = self.ctx, is_vector(self.ctx.rollout), isinstance(problems, int)
         if not (count or isinstance(problems, list | tuple)) or (problems < 1 if count else not problems) or n < 1:  # type: ignore[operator]
-            told = "a number of problems or a list of them, and n, of at least 1"
-            raise ValueError(f"sample was given {problems!r:.60} and n = {n}: expected {told}")
+            message = "a number of problems or a list of them, and n, of at least 1"
+            raise ValueError(f"sample was given {problems!r:.60} and n = {n}: expected {message}")
         if self._closed:
             raise RuntimeError("the session is closed")
         self._calls["sample"] += 1

@@ -124,13 +124,13 @@ def _same(path: Path, step: int, before: Info, now: Info) -> None:
     """RuntimeError where a resumed study goes another way than it went."""
     for key in before:
         if repr(before[key]) != repr(now.get(key)):
-            told = f"row {step} had {key} = {before[key]!r} and now has {now.get(key)!r}"
-            raise RuntimeError(f"{path}: the study does not repeat itself ({told}): start it anew in another folder")
+            message = f"row {step} had {key} = {before[key]!r} and now has {now.get(key)!r}"
+            raise RuntimeError(f"{path}: the study does not repeat itself ({message}): start it anew in another folder")
 
 
 def _finish(store: Store, recipe: Recipe, rows: list[Info], runs: Children, seconds: float) -> None:
     """summary.json as of any run; `before` and `after`: the first row and the last."""
-    told = {"recipe": recipe.name, "seed": recipe.seed, "steps": len(rows), "wall_s": seconds, "spent": runs.spent()}
+    message = {"recipe": recipe.name, "seed": recipe.seed, "steps": len(rows), "wall_s": seconds, "spent": runs.spent()}
     ends = {"before": rows[0], "after": rows[-1]} if rows else {"before": {}, "after": {}}
-    store.write_text("summary.json", json.dumps({**told, **ends, "repeatable": runs.repeatable}, indent=2) + "\n")
+    store.write_text("summary.json", json.dumps({**message, **ends, "repeatable": runs.repeatable}, indent=2) + "\n")
     store.set(complete=True)

@@ -148,8 +148,8 @@ class Exact:
         all_of = [(p, answers(p)) for p in map(source.__getitem__, range(count))]
         found = [(p, a) for p, a in all_of if a is not None and a.texts]
         if not found:
-            told = f"the task lists no answers to the first {count} problems of {self.split!r}"
-            raise ValueError(f"exact: {told}: expected one that has answers(problem) -> Answers")
+            message = f"the task lists no answers to the first {count} problems of {self.split!r}"
+            raise ValueError(f"exact: {message}: expected one that has answers(problem) -> Answers")
         rows = [self._row(p, text, ctx) for p, a in found for text in a.texts]
         levels = [self._level(p) for p, _ in found]
         several = self.by or len(set(levels)) > 1
@@ -166,8 +166,8 @@ class Exact:
 
     def _level(self, problem: Problem) -> str:
         if self.by and self.by not in problem.info:
-            told = f"problem {problem.id!r} has no {self.by!r} in its info; {nearest(self.by, problem.info)}"
-            raise KeyError(f"exact: by names what problems are told apart by, and {told}")
+            message = f"problem {problem.id!r} has no {self.by!r} in its info; {nearest(self.by, problem.info)}"
+            raise KeyError(f"exact: by names what problems are told apart by, and {message}")
         return str(problem.info[self.by]) if self.by else problem.task
 
     def _row(self, problem: Problem, answer: Payload, ctx: Ctx) -> tuple[Trajectory, bool]:

@@ -216,8 +216,8 @@ class Gated:
             taken = [t.taken for t in drawn if t.taken is not None]
             heat = torch.full((len(which), 1), float(sampling.temperatures(1)[0]))
             rows = unknown_rows(contexts, self._does).put({**info, "action": action, "temperature": heat})
-            told = {**info, "expert": which}
-            return Traces(action, self(rows).log_prob(), info=told, taken=_picked(taken, which) if taken else None)
+            extra = {**info, "expert": which}
+            return Traces(action, self(rows).log_prob(), info=extra, taken=_picked(taken, which) if taken else None)
 
     def observe(self, event: Event) -> None:
         self._inputs.observe(event)

@@ -26,7 +26,7 @@ class Outcome:
 
     w is the value of `role` at each decision, so that a model that is told outcomes alone learns what each decision
     adds to them (OREAL: Lyu et al. 2025, arXiv 2502.06781). reward: the column whose outcome is meant, in [0, 1]. Info:
-    `told` (the share of rows whose outcome is on p's side of a half).
+    `accuracy` (the share of rows whose outcome is on p's side of a half).
     """
 
     role: str = "credit"
@@ -46,4 +46,4 @@ class Outcome:
         mask, outcome = batch["mask"], batch.outcome(self.reward)
         mean = (batch[self.needs[0]] * mask).sum(1) / mask.sum(1)
         right = (mean > 0) == (outcome > 0.5)
-        return F.binary_cross_entropy_with_logits(mean, outcome, reduction="none"), {"told": right.float()}
+        return F.binary_cross_entropy_with_logits(mean, outcome, reduction="none"), {"accuracy": right.float()}

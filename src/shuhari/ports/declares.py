@@ -38,10 +38,10 @@ class Declares:
 
 def declares(component: Any) -> Declares:
     """What a component says of itself; the defaults for what it does not mention."""
-    told = {name: _said(component, name) for name in _DEFAULTS}
+    own = {name: _said(component, name) for name in _DEFAULTS}
     for name in ("needs", "roles", "reads", "hears"):
-        told[name] = tuple(told[name])
-    return Declares(**told)
+        own[name] = tuple(own[name])
+    return Declares(**own)
 
 
 def needs_of(component: Any) -> tuple[Need, ...]:
@@ -59,4 +59,4 @@ _DEFAULTS = dict(vars(Declares()))
 def together(own: Iterable[str], *parts: Any) -> tuple[str, ...] | None:
     """The `stamps` of a component that is made of others: its own and theirs; None where one of them does not say."""
     stamps = [declares(part).stamps for part in parts]
-    return (*own, *(name for told in stamps if told is not None for name in told)) if None not in stamps else None
+    return (*own, *(name for names in stamps if names is not None for name in names)) if None not in stamps else None

@@ -73,15 +73,15 @@ class Function:
     async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
         """One grade a leaf: {name: number}, or None."""
         leaves = [(t, path) for t in group for path in t.paths()]
-        told = [i for i, (t, path) in enumerate(leaves) if any(t.steps[j].action is not None for j in path)]
+        played = [i for i, (t, path) in enumerate(leaves) if any(t.steps[j].action is not None for j in path)]
         grades: list[Mapping[str, float] | None] = [None] * len(leaves)
-        if not told:
+        if not played:
             return grades
-        columns = _columns([leaves[i][0] for i in told])
-        columns["completions"] = [answer_text([leaves[i][0].steps[j] for j in leaves[i][1]]) for i in told]
+        columns = _columns([leaves[i][0] for i in played])
+        columns["completions"] = [answer_text([leaves[i][0].steps[j] for j in leaves[i][1]]) for i in played]
         missing = next((n for n in self._needed if n not in columns), None)
         if missing is not None:
-            p = leaves[told[0]][0].request.problem
+            p = leaves[played[0]][0].request.problem
             near = nearest(missing, columns)
             raise ContractError(f"{self} asks for {missing!r}, which problem {p.id!r} of {p.task} has not; {near}")
         try:
@@ -89,7 +89,7 @@ class Function:
             given = await given if inspect.isawaitable(given) else given
         except SystemExit as error:  # it ends nothing here but itself
             raise RuntimeError(f"{self} called exit({error.code!r})") from None
-        for i, number in zip(told, self._numbers(given, len(told)), strict=True):
+        for i, number in zip(played, self._numbers(given, len(played)), strict=True):
             grades[i] = None if number is None else {self.name: number}
         return grades
 

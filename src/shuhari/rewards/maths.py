@@ -103,8 +103,8 @@ class Maths:
                 self.close()
                 raise JudgeError(f"no reply for {answer[-60:]!r} within {self.timeout:g} s")
             if reply.get("exceeded"):
-                told = f"more than {self.cpu:g} s of processor time, or {self.memory} MiB, for {answer[-60:]!r}"
-                raise Exceeded(told)
+                message = f"more than {self.cpu:g} s of processor time, or {self.memory} MiB, for {answer[-60:]!r}"
+                raise Exceeded(message)
             if reply.get("grade") is None:
                 raise JudgeError(str(reply.get("error")))
             return float(reply["grade"])
@@ -148,8 +148,8 @@ class Maths:
             if line is not None:
                 child.stdin.write(line + "\n")
                 child.stdin.flush()
-            told = child.stdout.readline()
-            reply = json.loads(told) if told.endswith("\n") else {}
+            message = child.stdout.readline()
+            reply = json.loads(message) if message.endswith("\n") else {}
             return reply if isinstance(reply, Mapping) else {}
         except (OSError, ValueError):  # a pipe without an end, or a line that is no reply
             return {}

@@ -104,11 +104,11 @@ class Fork:
         try:
             self.requests.write(line)
             self.requests.flush()
-            told = self.replies.readline()
+            line = self.replies.readline()
         except OSError:
-            told = ""
-        if told.endswith("\n"):
-            reply = json.loads(told)
+            line = ""
+        if line.endswith("\n"):
+            reply = json.loads(line)
             alive = not reply.get("exceeded")
             if not alive:
                 self.end()

@@ -82,11 +82,11 @@ class Chosen:
         self._next += 1
 
     def _none(self) -> ValueError:
-        told = f"where is {dict(self._where)}: none of {self._next - self._first} problems is so"
+        message = f"where is {dict(self._where)}: none of {self._next - self._first} problems is so"
         for name in self._where:
-            told += f"; {name!r}: {nearest(name, self._seen)}" if name not in self._seen else (
+            message += f"; {name!r}: {nearest(name, self._seen)}" if name not in self._seen else (
                 f"; their {name!r} are {', '.join(sorted(self._seen[name])[:5])}")  # fmt: skip
-        return ValueError(told)
+        return ValueError(message)
 
 
 def _is(found: Any, value: Any) -> bool:
@@ -165,8 +165,8 @@ def check_solutions(walk: Walk, imitate: str, task: Task) -> str:
         if problem.solution is None and (problem.answer is None or imitate != "answer"):
             has = "no demonstration and no answer" if problem.answer is None else "an answer and no demonstration"
             column = f" (column `{columns['solution']}`)" if columns else ""
-            told = f"problem {problem.id!r} of {problem.task} has {has}{column} to imitate"
-            raise UnshownError(told, answer=problem.answer is not None)
+            message = f"problem {problem.id!r} of {problem.task} has {has}{column} to imitate"
+            raise UnshownError(message, answer=problem.answer is not None)
         fields["answer" if problem.solution is None else "solution"] = None
     words = {"solution": "demonstrations", "answer": "answers"}
     return " and ".join(f"column `{columns[f]}`" if columns else words[f] for f in fields)
@@ -204,8 +204,8 @@ async def replay_turns(play: Playing, turns: Sequence[Payload]) -> Trajectory:
             raise TypeError(f"{whose}: its environment is not text: demonstrations are token ids")
         for turn in turns:
             if play.status is not None:
-                told = f"the environment ends after turn {play.moves} of the {len(turns)} of its solution"
-                raise ValueError(f"{whose}: {told}")
+                message = f"the environment ends after turn {play.moves} of the {len(turns)} of its solution"
+                raise ValueError(f"{whose}: {message}")
             await play.give(turn, decided=True)
     except EnvironmentFailed as error:
         raise ValueError(f"{whose}: turn {play.moves} of its solution: {error}") from error

@@ -70,8 +70,8 @@ class Episode:
         envs = [self._environment(request, ctx) for _ in range(request.n)]
         if envs and envs[0] is None:
             return await Single(self.roles[0]).group(request, ctx)
-        told = request, ctx, self.roles, self.context, self.timeout
-        return list(await asyncio.gather(*(_play(Playing(env, *told, j), limit) for j, env in enumerate(envs))))
+        shared = request, ctx, self.roles, self.context, self.timeout
+        return list(await asyncio.gather(*(_play(Playing(env, *shared, j), limit) for j, env in enumerate(envs))))
 
     def _environment(self, request: Request, ctx: Ctx) -> Any:
         own = self.environments

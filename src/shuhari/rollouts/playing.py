@@ -125,11 +125,11 @@ class Playing:
     def _told(self, step: Step) -> Step:
         """The step with what the environment told of it, one value a position; where another action was executed, with
         that one in place of the decision, of unknown log-probability (NaN), and without what its trace knew."""
-        told = dict(ability(self.env, "facts"))
-        if not told:
+        found = dict(ability(self.env, "facts"))
+        if not found:
             return step
-        executed, k = told.pop(EXECUTED, None), len(step.mask)
-        facts = {n: np.broadcast_to(x, (k, *np.shape(x))) if np.ndim(x) else float(x) for n, x in told.items()}
+        executed, k = found.pop(EXECUTED, None), len(step.mask)
+        facts = {n: np.broadcast_to(x, (k, *np.shape(x))) if np.ndim(x) else float(x) for n, x in found.items()}
         if executed is None:
             return replace(step, info={**step.info, **facts})
         taken = torch.as_tensor(np.asarray(executed))[None]

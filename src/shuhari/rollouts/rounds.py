@@ -100,8 +100,8 @@ class HintCurve:
 
     def __post_init__(self) -> None:
         if self.rounds < 1 or not 0 < self.target < 1 or not 0 <= self.first <= 1:
-            told = f"rounds is {self.rounds}, target {self.target}, first {self.first}"
-            raise ValueError(f"hint_curve: {told}: expected at least 1, a number in (0, 1) and one in [0, 1]")
+            message = f"rounds is {self.rounds}, target {self.target}, first {self.first}"
+            raise ValueError(f"hint_curve: {message}: expected at least 1, a number in (0, 1) and one in [0, 1]")
 
     @property
     def accepts(self) -> Mapping[str, Any]:
@@ -112,14 +112,14 @@ class HintCurve:
             raise ContractError(f"hint_curve: {request.n} samples in {self.rounds} rounds: set rollout.n to more")
         share = float(request.settings.get("hint", self.first))
         group: list[Trajectory] = []
-        told: tuple[tuple[float, float, int], ...] = ()
+        points: tuple[tuple[float, float, int], ...] = ()
         for j in range(self.rounds):
             n = request.n * (j + 1) // self.rounds - request.n * j // self.rounds
             found, graded, shown = await sample_round(replace(request, n=n), j, share, self, ctx)
             group += [copy_with(t, request=request) for t in found]
             if graded:
-                told += ((shown, sum(graded) / len(graded), len(graded)),)
-                share = inverse(self.target, *fit_curve(told))
+                points += ((shown, sum(graded) / len(graded), len(graded)),)
+                share = inverse(self.target, *fit_curve(points))
         return group
 
 
@@ -164,10 +164,10 @@ def inverse(target: float, a: float, b: float, c: float) -> float:
 
 
 @lru_cache(1 << 14)  # few samples a round give few outcomes, so the same curves are asked for again and again
-def fit_curve(told: Sequence[tuple[float, float, int]]) -> tuple[float, float, float]:
+def fit_curve(points: Sequence[tuple[float, float, int]]) -> tuple[float, float, float]:
     """(a, b, c) of least squares over (share, accuracy, samples) of each round, samples as weights. Weak priors hold
     what a round or two leave open: a about 10, b about the first share, c about 0."""
-    h, accuracy, n = np.array(told, np.float64).T
+    h, accuracy, n = np.array(points, np.float64).T
 
     def parameters(x: Any) -> tuple[float, float, float]:
         return SLOPE * exp(min(max(x[0], -3.0), 3.0)), x[1], x[2] ** 2 / (1 + x[2] ** 2)

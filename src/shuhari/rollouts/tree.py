@@ -87,8 +87,8 @@ class Tree:
             step = Step.of(node.context, t.action, t.logp, t.version, role=role, info=t.info)
             context, ended = np.concatenate([node.context, t.action]), t.info.get("ended") is not False
             logp, decided = (0.0, 0) if t.logp is None else (float(t.logp.sum()), len(t.logp))
-            told = node.depth + 1, ended, node.logp + logp, node.decided + decided
-            kids.append(Node(context, node, step, *told))
+            message = node.depth + 1, ended, node.logp + logp, node.decided + decided
+            kids.append(Node(context, node, step, *message))
         node.kids += kids
         self.nodes += kids
         return kids
@@ -120,8 +120,8 @@ class Tree:
         for n in nodes:
             assert n.step is not None
             k = len(n.step.mask)
-            told = {name: np.full(k, nan if (x := of(n)) is None else x, np.float32) for name, of in columns.items()}
-            steps.append(replace(n.step, parent=place.get(id(n.parent), root), info={**n.step.info, **told}))
+            message = {name: np.full(k, nan if (x := of(n)) is None else x, np.float32) for name, of in columns.items()}
+            steps.append(replace(n.step, parent=place.get(id(n.parent), root), info={**n.step.info, **message}))
         finished = any(s.info.get("ended") is not False for s in steps)
         inner = {id(n.parent) for n in nodes}
         asked = [n.graded_by for n in nodes if id(n) not in inner]
@@ -272,8 +272,8 @@ class TreeSearch:
         if request.settings.get("known") is not None or ctx.task.environment(request.problem) is not None:
             return await self._plain(request, ctx)
         if request.sampling.max_new % self.depth:
-            told = f"max_new is {request.sampling.max_new}: expected a multiple of depth, which is {self.depth}"
-            raise ContractError(f"the rollout 'tree': {told}")
+            message = f"max_new is {request.sampling.max_new}: expected a multiple of depth, which is {self.depth}"
+            raise ContractError(f"the rollout 'tree': {message}")
         context = ctx.encode(request.problem.prompt, self.role)
         prefix = force_steps(request.prefix, context, self.role, ctx)
         tree = Tree(request, np.concatenate([prefix[-1].context, prefix[-1].action]) if prefix else context, prefix)

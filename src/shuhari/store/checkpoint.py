@@ -1,7 +1,7 @@
 """Checkpoints: a directory of `tensors.safetensors` and `tree.json`, whole or not there at all.
 
 More than LIMIT bytes of tensors are cut into shards, `tensors-00001-of-00003.safetensors` and so on, written and read
-one after the other. Every file carries a checksum, so that a damaged checkpoint is told, not trained on. Which
+one after the other. Every file carries a checksum, so that a damaged checkpoint is reported, not trained on. Which
 checkpoints exist, and which one counts, is the database's to say (`database`).
 """
 

@@ -276,7 +276,7 @@ class Store:
             if blocks is None:
                 try:
                     blocks = frozenset(checkpoint.blocks(self._checkpoints / name))
-                except CheckpointError:  # told when it is loaded; until then no block is removed that it may need
+                except CheckpointError:  # reported when it is loaded; until then no block is removed that it may need
                     blocks, damaged = frozenset(), True
             self._kept.append(Kept(name, step, bool(pinned), score, blocks))
         names = {k.name for k in self._kept}

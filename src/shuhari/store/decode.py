@@ -50,7 +50,7 @@ def refused() -> Iterator[None]:
     except (CodecError, MemoryError):
         raise
     except Exception as error:
-        if isinstance(error, StoreError):  # a ring's file, already well told
+        if isinstance(error, StoreError):  # a ring's file, with a message of its own
             raise
         raise CodecError(f"not a tree that was written here: {type(error).__name__}: {str(error)[:200]}") from error
 

@@ -152,8 +152,8 @@ class Run:
 
         with self._open() as db:
             if problem and "problem" not in schema.columns_of(db, "rollouts"):
-                told = "ask for a step, or resume it, and later groups are found"
-                raise StoreError(f"{self.path} does not say whose a group is (it is of format 1): {told}")
+                message = "ask for a step, or resume it, and later groups are found"
+                raise StoreError(f"{self.path} does not say whose a group is (it is of format 1): {message}")
             if step is None and not problem:
                 step = db.execute("select max(step) from rollouts").fetchone()[0]
             where, args = self._where(step, problem)
@@ -189,14 +189,14 @@ class Run:
         if not step:
             return None
         scored = [c for c in there if c["score"] is not None]
-        told = ", ".join(dict.fromkeys(str(c["step"]) for c in there))
+        message = ", ".join(dict.fromkeys(str(c["step"]) for c in there))
         if step == "best":
             if not scored:
-                raise StoreError(f"{self.path} has no best checkpoint: none of steps {told} was evaluated")
+                raise StoreError(f"{self.path} has no best checkpoint: none of steps {message} was evaluated")
             return int(max(scored, key=lambda c: c["score"])["step"])
         if not step.isdecimal() or int(step) not in {c["step"] for c in there}:
             best = ", or `best`" if scored else ""
-            raise StoreError(f"{self.path} has no checkpoint of step {step}; checkpoints there: steps {told}{best}")
+            raise StoreError(f"{self.path} has no checkpoint of step {step}; checkpoints there: steps {message}{best}")
         return int(step)
 
     def load(self, step: int | None = None) -> Any:

@@ -99,8 +99,8 @@ def checksum(*parts: str | bytes | int) -> int:
 def verified(run: Path, what: str, crc: int | None, *parts: str | bytes | int) -> None:
     """StoreError where a row is not what was written; rows of format 1 have no checksum."""
     if crc is not None and checksum(*parts) != crc:
-        told = f"take the run from a copy, or start from a checkpoint of it (--init {run}@STEP)"
-        raise StoreError(f"{run / FILE}: {what} is damaged (its checksum is another): {told}")
+        message = f"take the run from a copy, or start from a checkpoint of it (--init {run}@STEP)"
+        raise StoreError(f"{run / FILE}: {what} is damaged (its checksum is another): {message}")
 
 
 def connect(run: Path, format: int = FORMAT) -> sqlite3.Connection:

@@ -77,8 +77,8 @@ class Mbtl:
             done.append(a)
             best = np.arange(self.n) if self.pick == "independent" else J.argmax(0)
             coverage = held[best, np.arange(self.n)].mean()
-            told = {"trained": len(done), "context": a, "own": held[a, a], "coverage": coverage}
-            yield {f"study/{k}": v for k, v in told.items()}
+            numbers = {"trained": len(done), "context": a, "own": held[a, a], "coverage": coverage}
+            yield {f"study/{k}": v for k, v in numbers.items()}
 
     def measured(self, runs: Runs, a: int, settings: Mapping[str, Any]) -> float:
         """The scaled score of the policy of context `a` under `settings`."""

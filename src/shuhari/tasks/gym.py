@@ -27,7 +27,7 @@ from shuhari.models.spaces import MASK
 from shuhari.registry import find, register
 from shuhari.tasks.snapshots import Env, Recorder, copies, repeats, restore, snapshot, thaw
 from shuhari.tasks.source import Generated, check_sizes, check_split
-from shuhari.tasks.tells import EXECUTED, TOLD, Teller, layout_of
+from shuhari.tasks.tells import EXECUTED, EXTRAS, Teller, layout_of
 from shuhari.tasks.views import View, check_spaces, to_action, to_context, wrap
 
 __all__ = ["Episode", "Gym", "restore", "snapshot"]
@@ -89,7 +89,7 @@ class Gym:
         check_sizes(f"gym/{self.path}", 0.5, self.test_size)
         if self.stack < 1:
             raise ValueError(f"gym/{self.path}: stack is {self.stack}: expected at least 1")
-        self.told: dict[str, Array] = {}  # column -> what stands there where nothing is told
+        self.extras: dict[str, Array] = {}  # column -> fill value where nothing is reported
         self._told = False  # whether `info` tells the actions that are allowed
         env = self._guarded(self._made)
         try:
@@ -99,13 +99,13 @@ class Gym:
             viewed = self._viewed(env)
             self._spaces = viewed.observation_space, viewed.action_space
             says = bool(self.tells or self.rewards)
-            self.told = layout_of(env, self.tells, self.rewards, f"gym/{self.path}") if says else {}
+            self.extras = layout_of(env, self.tells, self.rewards, f"gym/{self.path}") if says else {}
         finally:
             env.close()
 
     @property
     def stamps(self) -> tuple[str, ...]:
-        return "reward/task", *self.told, *(("replaced",) if EXECUTED in self.told else ())
+        return "reward/task", *self.extras, *(("replaced",) if EXECUTED in self.extras else ())
 
     @classmethod
     def preview(cls) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class Gym:
     def _viewed(self, env: Env) -> Env:
         nested = isinstance(env.observation_space, spaces.Dict)
         env = View(env, self._told) if nested or self._told else env
-        return Teller(env, self.tells, self.rewards, self.told) if self.told else env
+        return Teller(env, self.tells, self.rewards, self.extras) if self.extras else env
 
     def _made(self) -> Env:
         space, _, world = self.path.partition("/")
@@ -222,14 +222,14 @@ class Episode:
             raise RuntimeError(f"gym/{self.task.path}: the episode has ended: reset before the next step")
         taken = to_action(action, self.action)
         observation, reward, terminated, truncated, info = self.env.step(taken)
-        told = info[TOLD] if self.task.told else EMPTY
+        found = info[EXTRAS] if self.task.extras else EMPTY
         self.last, self.ended = to_context(observation, self.observation), bool(terminated or truncated)
         status = Status.FINISHED if terminated else Status.TRUNCATED if truncated else None
-        self.facts = {n: x for n, x in told.items() if not n.startswith("reward/") and n != EXECUTED}
-        if EXECUTED in told:
-            replaced = not np.array_equal(told[EXECUTED], taken)
-            self.facts |= {"replaced": float(replaced)} | ({EXECUTED: told[EXECUTED]} if replaced else {})
-        named = {n.removeprefix("reward/"): float(x) for n, x in told.items() if n.startswith("reward/")}
+        self.facts = {n: x for n, x in found.items() if not n.startswith("reward/") and n != EXECUTED}
+        if EXECUTED in found:
+            replaced = not np.array_equal(found[EXECUTED], taken)
+            self.facts |= {"replaced": float(replaced)} | ({EXECUTED: found[EXECUTED]} if replaced else {})
+        named = {n.removeprefix("reward/"): float(x) for n, x in found.items() if n.startswith("reward/")}
         return self.last, {"task": float(reward), **named}, status
 
     def snapshot(self) -> Payload:
@@ -257,8 +257,8 @@ def _missing(path: str, error: Exception) -> str:
     lost = re.search(r"No module named '(\w+)", str(error))  # Gymnasium raises it anew, without its name
     name = lost[1] if lost else ""
     if command is None or name in ("cv2", "PIL"):
-        told = re.search(r"pip install [^`]+", str(error))
-        command = _INSTALL.get(name) or (told[0].strip() if told else command)
+        hint = re.search(r"pip install [^`]+", str(error))
+        command = _INSTALL.get(name) or (hint[0].strip() if hint else command)
     module = path.rpartition(":")[0]
     if command is None and name and name == module.partition(".")[0]:
         near = get_close_matches(name, [f.stem for f in Path.cwd().glob("*.py")], 1)

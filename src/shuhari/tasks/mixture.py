@@ -55,8 +55,8 @@ class Mixture:
         for other in others:
             a, b = (self.tasks[name].task.spaces() for name in (first, other))
             if a != b:
-                told = " and ".join(f"{name!r} has {_shown(spaces)}" for name, spaces in ((first, a), (other, b)))
-                raise ValueError(f"mixture: {told}: expected tasks of the same spaces, or all of text")
+                message = " and ".join(f"{name!r} has {_shown(spaces)}" for name, spaces in ((first, a), (other, b)))
+                raise ValueError(f"mixture: {message}: expected tasks of the same spaces, or all of text")
 
     @classmethod
     def preview(cls) -> dict[str, Any]:

@@ -48,8 +48,8 @@ def read(path: Path, called: str) -> list[Row]:
     of a bad row; FileNotFoundError with the nearest file; ModuleNotFoundError where Parquet needs pyarrow."""
     if not path.is_file():
         there = [p.name for p in path.parent.glob("*") if p.suffix in (".jsonl", ".parquet")]
-        told = nearest(path.name, there) if there else ""
-        raise FileNotFoundError(f"{called}: no such file (looked in {Path.cwd()}); {told}".rstrip("; "))
+        message = nearest(path.name, there) if there else ""
+        raise FileNotFoundError(f"{called}: no such file (looked in {Path.cwd()}); {message}".rstrip("; "))
     if path.suffix.lower() in TABLES:
         make = f"import pandas; pandas.{TABLES[path.suffix.lower()].format(str(path))}"
         new = str(path.with_suffix(".jsonl"))

@@ -110,15 +110,15 @@ class Counter:
     def __init__(self, turns: int) -> None:
         self.turns, self.t, self.ended = turns, 0, True
         self.prices: dict[str, int] = {}
-        self.told = ""
+        self.said = ""
 
     def reset(self, problem: Problem) -> Payload:
         """The question; for a problem with a `start`, the last reply before it."""
         if problem.start is not None:
             return self.restore(problem.start)
         self.prices, self.t, self.ended = dict(problem.info["prices"]), 0, False
-        self.told = str(problem.prompt)
-        return self.told
+        self.said = str(problem.prompt)
+        return self.said
 
     def step(self, action: Any) -> tuple[Payload, dict[str, float], Status | None]:
         """(reply, {}, how the game ended if it did) to one line; the task's grade is all the reward.
@@ -128,10 +128,10 @@ class Counter:
         found = LINE.fullmatch(line_of(action))
         self.t += 1
         if found is not None and found["n"] is not None:
-            self.ended, self.told = True, ""
-            return self.told, {}, Status.FINISHED
-        self.told, self.ended = self._answer(found), self.t >= self.turns
-        return self.told, {}, Status.TRUNCATED if self.ended else None
+            self.ended, self.said = True, ""
+            return self.said, {}, Status.FINISHED
+        self.said, self.ended = self._answer(found), self.t >= self.turns
+        return self.said, {}, Status.TRUNCATED if self.ended else None
 
     def _answer(self, found: re.Match[str] | None) -> str:
         if found is None:
@@ -142,14 +142,14 @@ class Counter:
         return "? no such item\n" if price is None else f"{price}\n"
 
     def snapshot(self) -> Payload:
-        return {"prices": dict(self.prices), "t": self.t, "ended": self.ended, "told": self.told}
+        return {"prices": dict(self.prices), "t": self.t, "ended": self.ended, "told": self.said}
 
     def restore(self, snapshot: Payload) -> Payload:
         """Return to a snapshot; the last reply before it."""
         s: Any = snapshot
         self.prices = {str(k): int(v) for k, v in s["prices"].items()}
-        self.t, self.ended, self.told = int(s["t"]), bool(s["ended"]), str(s["told"])
-        return self.told
+        self.t, self.ended, self.said = int(s["t"]), bool(s["ended"]), str(s["told"])
+        return self.said
 
 
 def line_of(action: Any) -> str:

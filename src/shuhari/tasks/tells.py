@@ -15,14 +15,14 @@ import numpy as np
 from shuhari.data import Array, nearest
 
 Env = gymnasium.Env[Any, Any]
-TOLD = "shuhari/told"  # the key of `info`
+EXTRAS = "shuhari/extras"  # the key of `info`
 EXECUTED = "executed"  # the column of the action that was executed
 HOW = ("reward", "final", "column", "action")
 PATIENCE = 1000  # random steps in which every name has to come up
 
 
 class Teller(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """`info[TOLD]`: name -> array, of the layout that `layout_of` found; the reward is the sum of its entries."""
+    """`info[EXTRAS]`: name -> array, of the layout that `layout_of` found; the reward is the sum of its entries."""
 
     def __init__(self, env: Env, tells: Mapping[str, str], rewards: tuple[str, ...], like: Mapping[str, Array]) -> None:
         super().__init__(env)
@@ -33,15 +33,15 @@ class Teller(gymnasium.Wrapper[Any, Any, Any, Any]):
         sent = np.array(action) if EXECUTED in self.like else None  # some environments change what they get
         observation, given, terminated, truncated, info = self.env.step(action)
         reward: Any = given
-        told = {f"reward/{name}": np.asarray(r) for name, r in zip(self.rewards, np.ravel(reward), strict=False)}
+        extras = {f"reward/{name}": np.asarray(r) for name, r in zip(self.rewards, np.ravel(reward), strict=False)}
         for name, how, column in self.tells:
             value = info.get(name)
             if how == "action":
                 value = sent if value is None else value
             elif value is None or (how == "final" and not (terminated or truncated)):
                 value = self.like[column]
-            told[column] = np.asarray(value, self.like[column].dtype)
-        return observation, float(np.sum(reward)), terminated, truncated, {**info, TOLD: told}
+            extras[column] = np.asarray(value, self.like[column].dtype)
+        return observation, float(np.sum(reward)), terminated, truncated, {**info, EXTRAS: extras}
 
 
 def column_of(name: str, how: str) -> str:
@@ -73,9 +73,9 @@ def layout_of(env: Env, tells: Mapping[str, str], rewards: tuple[str, ...], whos
         if found.keys() >= {n for n, how in tells.items() if how != "action"} or terminated or truncated:
             break
     if lost := [n for n, how in tells.items() if n not in found and how != "action"]:
-        raise ValueError(f"{whose}: tells.{lost[0]}: the environment has not told it in an episode of random actions; "
-                         f"{nearest(lost[0], known)}; what it tells now and then it has to tell, as None, at each "
-                         "step")  # fmt: skip
+        raise ValueError(f"{whose}: tells.{lost[0]}: the environment reported none in an episode of random actions; "
+                         f"{nearest(lost[0], known)}; what it reports only at times has to be there at each "
+                         "step, as None")  # fmt: skip
     out = {f"reward/{name}": np.zeros((), np.float32) for name in rewards}
     for name, how in tells.items():
         if how == "action":
@@ -84,7 +84,7 @@ def layout_of(env: Env, tells: Mapping[str, str], rewards: tuple[str, ...], whos
             continue
         x = found[name]
         if x.dtype.kind not in "biuf" or (x.ndim and how != "column"):
-            raise ValueError(f"{whose}: tells.{name} = {how!r}: it tells {str(x)[:40]} ({x.dtype}, shape {x.shape}): "
+            raise ValueError(f"{whose}: tells.{name} = {how!r}: it reports {str(x)[:40]} ({x.dtype}, shape {x.shape}): "
                              f"expected {'numbers' if how == 'column' else 'one number'}")  # fmt: skip
         whole = how == "column" and x.dtype.kind in "iu"
         fill = 0 if how != "column" else -1 if whole else np.nan

@@ -33,14 +33,14 @@ class View(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: Env, told: bool) -> None:
         super().__init__(env)
         parts = dict(_flat(env.observation_space, lambda s: isinstance(s, spaces.Dict)))
-        self.told = told and MASK not in parts  # whether the mask comes in `info`
+        self.mask_in_info = told and MASK not in parts  # whether the mask comes in `info`
         self.called = f"gym/{env.spec.id}" if env.spec is not None else str(env)
         self.nested = "" not in parts
         if not self.nested:
             parts = {"observation": parts[""]}
         self.masked = told or MASK in parts
         if self.masked and isinstance(env.action_space, spaces.Box):
-            mend = "set task.masks = false" if self.told else _own("FilterObservation")
+            mend = "set task.masks = false" if self.mask_in_info else _own("FilterObservation")
             raise ValueError(f"{env}: an action_mask, and no choices that it masks but {env.action_space}; {mend}")
         if self.masked:
             self.size = sum(alternatives(env.action_space))
@@ -58,7 +58,7 @@ class View(gymnasium.Wrapper[Any, Any, Any, Any]):
     def _seen(self, observation: Any, info: Mapping[str, Any], ended: bool) -> dict[str, Any]:
         seen = flat(observation) if self.nested else {"observation": observation}
         if self.masked:
-            mask = info.get(MASK) if self.told else seen[MASK]
+            mask = info.get(MASK) if self.mask_in_info else seen[MASK]
             if mask is None and not ended:
                 raise ValueError(f"{self.called}: its info has no 'action_mask' at this step, and had one at the first")
             seen[MASK] = self._mask(np.ones(self.size, np.int8) if mask is None else mask, ended)

@@ -34,9 +34,9 @@ class ConformanceError(AssertionError):
     """A component does what its port does not allow."""
 
 
-def _require(holds: object, who: object, told: str) -> None:
+def _require(holds: object, who: object, message: str) -> None:
     if not holds:
-        raise ConformanceError(f"{type(who).__name__}: {told}")
+        raise ConformanceError(f"{type(who).__name__}: {message}")
 
 
 # ---------------------------------------------------------------- one call
@@ -76,8 +76,8 @@ def _transform(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> B
     before = _columns(batch)
     out, again = _twice(self, lambda: call(batch, ctx), ctx)
     _require(isinstance(out, Batch), self, f"returned {type(out).__name__}: expected the batch with columns added")
-    told = f"returned {len(out)} rows of {len(batch)}: a filter sets weights to 0 and deletes none"
-    _require(len(out) == len(batch), self, told)
+    message = f"returned {len(out)} rows of {len(batch)}: a filter sets weights to 0 and deletes none"
+    _require(len(out) == len(batch), self, message)
     _require(torch.equal(out["id"], batch["id"]), self, "changed the order of the rows")
     _unchanged(self, batch, before)
     for name in out.names() & again.names():
@@ -239,8 +239,8 @@ def _twice(self: Any, call: Callable[[], Any], ctx: Any) -> tuple[Any, Any]:
     generator."""
     before, generators = _memory(self, ctx), global_generators()
     found = call()
-    told = "drew from a global generator: draw from ctx.rng(name) or ctx.noise"
-    _require(global_generators() == generators, self, told)
+    message = "drew from a global generator: draw from ctx.rng(name) or ctx.noise"
+    _require(global_generators() == generators, self, message)
     with _untouched(self, ctx):
         _restore(self, ctx, before)
         again = call()

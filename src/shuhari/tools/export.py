@@ -115,8 +115,8 @@ def export_replay(run: str | Path, directory: str | Path, *, place: str = "") ->
         if place and place not in kept:
             raise ValueError(f"{path} has no replay {place!r}; {nearest(place, kept)}")
         if len(kept) != 1 and not place:
-            told = f"several: {', '.join(kept)}: name one with --place" if kept else "none: its rows are used once"
-            raise ValueError(f"{path} keeps {told}")
+            message = f"several: {', '.join(kept)}: name one with --place" if kept else "none: its rows are used once"
+            raise ValueError(f"{path} keeps {message}")
         columns = kept[place or next(iter(kept))].recorded()
         return save(columns, target, f"reward/{next(iter(opened.ctx.weights))}", str(run))
 

@@ -47,8 +47,8 @@ def train_profiled(recipe: Recipe, path: Path, **start: Any) -> Iterator[Info]:
         reports.close()  # type: ignore[attr-defined]
         memory.close()
         if last > first:
-            told = numbers(recorder, run.ctx.models, first=first + 1, last=last, peak=peak)
-            for name, value in ((NUMBERS, told), (TRACE, recorder.trace())):
+            profile = numbers(recorder, run.ctx.models, first=first + 1, last=last, peak=peak)
+            for name, value in ((NUMBERS, profile), (TRACE, recorder.trace())):
                 (path / name).write_text(json.dumps(value, indent=2 if name == NUMBERS else None) + "\n")
 
 
@@ -151,23 +151,23 @@ def numbers(
     }
 
 
-def rows(told: Mapping[str, Any]) -> list[tuple[str, Any, Any, Any, Any, Any]]:
+def rows(profile: Mapping[str, Any]) -> list[tuple[str, Any, Any, Any, Any, Any]]:
     """The table of phases: name, seconds, share, milliseconds a step, peaks of resident and GPU memory in MB. Those
     inside of another stand below it."""
     out = []
-    for path, p in told["phases"].items():
+    for path, p in profile["phases"].items():
         name = "  " * path.count("/") + path.rpartition("/")[2]
         device = p["device"] / 1e6 if p["device"] else None
         out.append((name, p["seconds"], f"{p['share']:.1%}", p["per_step"] * 1e3, p["resident"] / 1e6, device))
     return out
 
 
-def lines(told: Mapping[str, Any]) -> list[str]:
+def lines(profile: Mapping[str, Any]) -> list[str]:
     """The text around the table."""
-    first, last = told["first_step"], told["last_step"]
-    of = f"steps {first} to {last}" + (" (since the run was resumed)" if told["resumed"] else "")
-    out = [f"profile of {of}: {told['seconds']:.4g} s in steps"]
-    for kind, rate in told["rates"].items():
+    first, last = profile["first_step"], profile["last_step"]
+    of = f"steps {first} to {last}" + (" (since the run was resumed)" if profile["resumed"] else "")
+    out = [f"profile of {of}: {profile['seconds']:.4g} s in steps"]
+    for kind, rate in profile["rates"].items():
         what = "tokens" if rate["flops"] else "decisions"  # of a model that is no transformer
         text = f"{kind}: {rate['tokens_s']:,.0f} {what}/s over {rate['seconds']:.4g} s"
         if rate["flops"]:
@@ -175,7 +175,7 @@ def lines(told: Mapping[str, Any]) -> list[str]:
         if rate["share_of_peak"] is not None:
             text += f", {rate['share_of_peak']:.1%} of the matmul peak"
         out.append(text)
-    if peak := told["peak"]:
+    if peak := profile["peak"]:
         where = f"{peak['device']}, {peak['dtype']}, {peak['threads']} threads, {peak['size']} squared"
         out.append(f"matmul peak: {peak['flop_s'] / 1e9:,.1f} GFLOP/s ({where})")
     return out

@@ -111,8 +111,8 @@ class Causal:
         outputs = self.outputs if self.value_head else 0
         self.module = Trunk(lm, outputs, self.context, self.gradient_checkpointing, dtype).to(self.device)
         if self.module.why:
-            told = "it is run by transformers' own forward and sampled a batch at a time: right, but slower"
-            warnings.warn(f"{self.path or self.architecture}: {self.module.why}; {told}", stacklevel=2)
+            message = "it is run by transformers' own forward and sampled a batch at a time: right, but slower"
+            warnings.warn(f"{self.path or self.architecture}: {self.module.why}; {message}", stacklevel=2)
         head = Path(self.path).expanduser() / VALUE
         if self.path and self.value_head and head.is_file():
             from safetensors.torch import load_file
@@ -213,8 +213,8 @@ class Causal:
             return Decoder(self.module, self.module.lean, ends=self.text.ends, stops=self._stops, **settings)
         for name in ("slots", "chunk", "dtype"):
             if settings.get(name):
-                told = f"expected none, as this model is sampled by transformers' own forward: {self.module.why}"
-                raise ValueError(f"{name} is {settings[name]!r}: {told}")
+                message = f"expected none, as this model is sampled by transformers' own forward: {self.module.why}"
+                raise ValueError(f"{name} is {settings[name]!r}: {message}")
         return None
 
     def _stops(self, strings: Sequence[str]) -> Stops | None:

@@ -100,11 +100,11 @@ def _tokenizer(hf: Any, lm: Any, place: str) -> Tokenizer:
 
 def _merge_adapters(place: Path) -> tuple[Any, Tokenizer]:
     """A base with the adapters of a directory merged into it."""
-    told = _json(place / "adapter_config.json").get("base_model_name_or_path") or ""
+    named = _json(place / "adapter_config.json").get("base_model_name_or_path") or ""
     _check_weights(place, "adapter_model")
-    base = next((b for b in (Path(told).expanduser(), place / told) if told and b.is_dir()), None)
+    base = next((b for b in (Path(named).expanduser(), place / named) if named and b.is_dir()), None)
     if base is None or base.resolve() == place.resolve():
-        raise ValueError(f"{place} holds adapters of {told!r}, which is no directory: set base_model_name_or_path in "
+        raise ValueError(f"{place} holds adapters of {named!r}, which is no directory: set base_model_name_or_path in "
                          "its adapter_config.json to the directory of the base model")  # fmt: skip
     try:
         from peft import PeftModel

@@ -18,7 +18,7 @@ from shuhari.needs import decisions
 from shuhari.rollouts.vector.lanes import Seen, each, room, write
 from shuhari.tasks.tells import EXECUTED
 
-SENT = "sent"  # beside what is told: the actions that environments got
+SENT = "sent"  # among the extras: the actions that environments got
 
 
 class Fragment(NamedTuple):
@@ -29,21 +29,21 @@ class Fragment(NamedTuple):
     mask: Array
     cont: Array
     episode: Array
-    told: dict[str, Array]  # what environments tell beside it: [T + 1, N, ...] each, and `sent`, the actions they got
+    extras: dict[str, Array]  # further columns that environments report: [T + 1, N, ...] each, and `sent`
 
     @classmethod
-    def of(cls, space: spaces.Space[object], rows: int, episode: Array, told: Mapping[str, Array]) -> Fragment:
-        """For `rows` steps of the lanes that are in these episodes [N]; told: name -> what stands where nothing is."""
+    def of(cls, space: spaces.Space[object], rows: int, episode: Array, extras: Mapping[str, Array]) -> Fragment:
+        """For `rows` steps of the lanes that are in these episodes [N]; extras: name -> fill value."""
         shape = rows + 1, len(episode)
         numbers = np.zeros(shape), np.ones(shape, bool), np.ones(shape, np.float32)
-        nothing = {n: np.full((*shape, *x.shape), x) for n, x in told.items()}
+        nothing = {n: np.full((*shape, *x.shape), x) for n, x in extras.items()}
         made = cls(room(space, *shape), *numbers, np.empty(shape, np.int64), nothing)
         made.episode[:] = episode
         return made
 
-    def longer(self, space: spaces.Space[object], episode: Array, told: Mapping[str, Array]) -> Fragment:
+    def longer(self, space: spaces.Space[object], episode: Array, extras: Mapping[str, Array]) -> Fragment:
         """The same with room for twice as many steps, in which lanes are in `episode` [N]."""
-        new = Fragment.of(space, 2 * len(self.mask) - 2, episode, told)
+        new = Fragment.of(space, 2 * len(self.mask) - 2, episode, extras)
         for to, x in zip(new, self, strict=True):
             write(to, slice(len(self.mask)), x)
         return new
@@ -57,12 +57,12 @@ class Fragment(NamedTuple):
 def join_rows(pieces: list[Tensor | None], n: int) -> Tensor:
     """[T * ring][n / ring, ...] -> [(T + 1) * n, ...]: rows of steps that do not say are NaN (-1 of integers), closing
     rows are 0."""
-    told = [p for p in pieces if p is not None]
-    like = told[0]
-    if len(told) < len(pieces):
+    known = [p for p in pieces if p is not None]
+    like = known[0]
+    if len(known) < len(pieces):
         fill = torch.full_like(like, torch.nan if like.is_floating_point() else -1)
-        told = [fill if p is None else p for p in pieces]
-    return torch.cat([*told, like.new_zeros(n, *like.shape[1:])])
+        known = [fill if p is None else p for p in pieces]
+    return torch.cat([*known, like.new_zeros(n, *like.shape[1:])])
 
 
 def on_last(x: Tensor, K: int) -> Tensor:
@@ -70,16 +70,16 @@ def on_last(x: Tensor, K: int) -> Tensor:
     return x[:, None] if K == 1 else torch.cat([x.new_zeros(len(x), K - 1), x[:, None]], 1)
 
 
-def told_columns(
-    told: dict[str, Tensor], columns: Mapping[str, Tensor], traced: Iterable[str], policy: Any
+def extra_columns(
+    extras: dict[str, Tensor], columns: Mapping[str, Tensor], traced: Iterable[str], policy: Any
 ) -> dict[str, Tensor]:
     """The extra columns that environments report, [B, ...] each, in place of those of a decision that was not executed.
     `traced`: the columns that the policy's traces gave, which are unknown there unless its `decision` says them."""
     K = columns["mask"].shape[1]
-    out = {n: on_last(x, K) if n.startswith("reward/") else x for n, x in told.items() if n not in (EXECUTED, SENT)}
-    if EXECUTED not in told:
+    out = {n: on_last(x, K) if n.startswith("reward/") else x for n, x in extras.items() if n not in (EXECUTED, SENT)}
+    if EXECUTED not in extras:
         return out
-    executed, sent = told[EXECUTED], told[SENT]
+    executed, sent = extras[EXECUTED], extras[SENT]
     other = (executed != sent).flatten(1).any(1) if executed.dim() > 1 else executed != sent
     other &= columns["mask"].any(1)
     decided = decisions(policy, executed)

@@ -19,11 +19,11 @@ from gymnasium import spaces
 from shuhari.abilities import ability
 from shuhari.data import Array
 from shuhari.tasks.snapshots import restore, snapshot
-from shuhari.tasks.tells import TOLD
+from shuhari.tasks.tells import EXTRAS
 from shuhari.tasks.views import stored
 
 RUNNING, TERMINATED, TRUNCATED = 0, 1, 2
-Told = Mapping[str, Array]  # name -> [N, ...]
+Extras = Mapping[str, Array]  # name -> [N, ...]
 Seen = Any  # an array of observations [N, ...], or a dict of arrays by key
 
 
@@ -37,9 +37,9 @@ class Actor(Protocol):
     def post(self, lanes: slice, taken: Any, fresh: Sequence[int]) -> None:
         """The lanes in `fresh` reset, the others take their action of `taken` [lanes]; None: they stand still."""
 
-    def poll(self, lanes: slice, seen: Seen, reward: Array, told: Told) -> list[tuple[int, int]]:
+    def poll(self, lanes: slice, seen: Seen, reward: Array, extras: Extras) -> list[tuple[int, int]]:
         """Wait for what was posted to `lanes`: observations go into `seen` [N, ...], rewards (0 of a reset) into
-        `reward` [N], what the environments tell beside them into `told` (of a reset nothing is).
+        `reward` [N], what the environments tell beside them into `extras` (of a reset nothing is).
         (lane, how it ended) of the episodes that did. Polls come in the order of posts."""
 
     def snapshots(self) -> list[Any]: ...  # of each lane
@@ -65,7 +65,7 @@ class Inline:
     def post(self, lanes: slice, taken: Any, fresh: Sequence[int]) -> None:
         self._posted[lanes.start] = taken, fresh
 
-    def poll(self, lanes: slice, seen: Seen, reward: Array, told: Told) -> list[tuple[int, int]]:
+    def poll(self, lanes: slice, seen: Seen, reward: Array, extras: Extras) -> list[tuple[int, int]]:
         taken, fresh = self._posted.pop(lanes.start)
         envs, first, over, i = self.envs, lanes.start, list[tuple[int, int]](), lanes.start
         try:
@@ -76,8 +76,8 @@ class Inline:
                 elif taken is not None:
                     o, reward[i], terminated, truncated, info = envs[i].step(taken[i - first])
                     write(seen, i, o)
-                    for name, to in told.items():
-                        to[i] = info[TOLD][name]
+                    for name, to in extras.items():
+                        to[i] = info[EXTRAS][name]
                     if terminated or truncated:
                         over.append((i, TERMINATED if terminated else TRUNCATED))
         except Exception as error:
@@ -105,10 +105,9 @@ def room(space: spaces.Space[Any], *shape: int) -> Seen:
     return each(lambda s: np.empty((*shape, *(s.shape or ())), stored(s)), parts(space))
 
 
-def told_by(task: Any) -> dict[str, Array]:
-    """name -> what stands where nothing is told, of all that the task's environments tell beside observations and
-    rewards."""
-    found: dict[str, Array] = dict(ability(task, "told"))
+def extras_of(task: Any) -> dict[str, Array]:
+    """name -> fill value, of all that the task's environments report beside observations and rewards."""
+    found: dict[str, Array] = dict(ability(task, "extras"))
     return found
 
 

@@ -4,7 +4,7 @@ A fragment is a rectangle of T + 1 rows by N lanes. A row either decides (its su
 or closes: the final observation of an episode, with `cont` 0 after termination and 1 after a time limit, or the last
 row of a fragment that goes on (`cont` 1). The step that resets a lane is no transition: it leaves the closing row.
 Of a Dict of observations each part is an array of its own. Where environments live and who steps them is the actor's
-(`lanes`, `workers`). What environments tell beside observation and reward the task names (`told`). Left out: lanes
+(`lanes`, `workers`). What environments tell beside observation and reward the task names (`extras`). Left out: lanes
 that run ahead of others by more than a row, policies that act in the workers.
 
 Axes: `N` lanes, `T` steps of a fragment, `B` = (T + 1) * N rows, `K` positions of a decision (1 but for chains).
@@ -28,7 +28,7 @@ from shuhari.needs import Traces, role_model
 from shuhari.noise import CounterNoise, keys
 from shuhari.ports import Ctx, Task, ability
 from shuhari.registry import register
-from shuhari.rollouts.vector.fragment import SENT, Fragment, join_rows, on_last, told_columns
+from shuhari.rollouts.vector.fragment import SENT, Fragment, extra_columns, join_rows, on_last
 from shuhari.rollouts.vector.lanes import (
     RUNNING,
     TERMINATED,
@@ -38,8 +38,8 @@ from shuhari.rollouts.vector.lanes import (
     Seen,
     at,
     each,
+    extras_of,
     room,
-    told_by,
     write,
 )  # fmt: skip
 from shuhari.rollouts.vector.workers import Workers
@@ -114,7 +114,7 @@ class VectorRollout:
         self.close()
         actor: Actor = Workers(task, n, self.workers, self.ring) if self.workers else Inline(make, range(n))
         self._actor, self._now = actor, room(self._space, n)  # what each lane sees
-        self._layout = told_by(task)
+        self._layout = extras_of(task)
         if EXECUTED in self._layout:
             self._layout[SENT] = self._layout[EXECUTED]
         actor.start([code(seed, "lane", i) % 2**31 for i in range(n)], self._now)
@@ -124,7 +124,7 @@ class VectorRollout:
         self._episode, self._count = self._first + np.arange(n), self._first + n
         self._return, self._rows, self._began = [0.0] * n, 0, [0] * n  # rows that were decided, and at which each began
         self._sums = {name: np.zeros(n) for name in self._layout if name.startswith("reward/")}  # of this episode
-        self._finished: list[tuple[float, ...]] = []  # return, length, and the sums of the rewards that were told
+        self._finished: list[tuple[float, ...]] = []  # return, length, and the sums of the extra rewards
         self._decided, self._row = 0, self._first
         self._noise = _Noise(keys(seed, "lanes", n=n), self._slots)
 
@@ -201,20 +201,20 @@ class VectorRollout:
             self._begin(new, self._rows + 1)
             f.episode[t + 1 :, new] = self._episode[new]
         self._decided += slot.stop - slot.start - len(new)
-        if SENT in f.told:
-            f.told[SENT][t, slot] = taken
+        if SENT in f.extras:
+            f.extras[SENT][t, slot] = taken
         actor.post(slot, taken, new)
 
     def _arrive(self, slot: slice, t: int, f: Fragment, after: Seen) -> None:
         """Receive the results of row t of a slot; its observations go into the next row."""
         actor: Any = self._actor
         earned, reward = self._return, f.reward[t]
-        told = {n: x[t] for n, x in f.told.items() if n != SENT}
-        over = actor.poll(slot, after, reward, told)
+        extras = {n: x[t] for n, x in f.extras.items() if n != SENT}
+        over = actor.poll(slot, after, reward, extras)
         for i, r in enumerate(reward[slot].tolist(), slot.start):
             earned[i] += r
         for name, total in self._sums.items():
-            total[slot] += told[name][slot]
+            total[slot] += extras[name][slot]
         for i, how in over:
             self._ended[i] = how
             self._finished.append((self._return[i], self._rows - self._began[i], *(s[i] for s in self._sums.values())))
@@ -253,7 +253,7 @@ class VectorRollout:
 
     def _batch(self, rows: int, f: Fragment, traces: list[Traces], sampling: Sampling, ctx: Ctx) -> Batch:
         N, B = self.lanes, rows * self.lanes
-        context, r, decides, worth, episodes, told = f.tensors(rows)
+        context, r, decides, worth, episodes, extras = f.tensors(rows)
         logp = join_rows([t.logp for t in traces], N)
         K = logp.shape[1]
         open_rows = torch.zeros(B, dtype=torch.bool)
@@ -276,8 +276,8 @@ class VectorRollout:
         self._row += B
         names = {n: None for t in traces for n in t.info}
         columns |= {n: join_rows([t.info.get(n) for t in traces], N) for n in names}
-        if told:
-            columns |= told_columns(told, columns, names, role_model(ctx.models, self.role))
+        if extras:
+            columns |= extra_columns(extras, columns, names, role_model(ctx.models, self.role))
         if sampling.temperature != 1.0:
             columns["temperature"] = torch.from_numpy(sampling.temperatures(K)).expand(B, K)
         return Batch(columns)

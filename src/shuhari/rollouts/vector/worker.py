@@ -1,5 +1,5 @@
 """What a worker process of a vector rollout runs (`python -m shuhari.rollouts.vector.worker LINK MEMORY`): the
-lanes that it was given, stepped as it is told, by the same code as in one process.
+lanes that it was given, stepped on request, by the same code as in one process.
 
 It makes its environments anew from the task's class and settings. Observations, actions, rewards and ends are in shared
 memory; the link carries one mark a message, and at checkpoints snapshots, as the codec writes them. No pickle. It ends
@@ -50,14 +50,14 @@ def arrays(memory: mmap.mmap, layout: Layout) -> dict[str, Array]:
     }
 
 
-def seen_of(found: Mapping[str, Array]) -> Any:
+def seen_in(found: Mapping[str, Array]) -> Any:
     """The observations among the arrays: one, or a dict of them by key."""
     return found["seen"] if "seen" in found else {k[5:]: x for k, x in found.items() if k.startswith("seen/")}
 
 
-def told_of(found: Mapping[str, Array]) -> dict[str, Array]:
+def extras_in(found: Mapping[str, Array]) -> dict[str, Array]:
     """The extra columns that environments report, among the arrays."""
-    return {k[5:]: x for k, x in found.items() if k.startswith("told/")}
+    return {k[6:]: x for k, x in found.items() if k.startswith("extra/")}
 
 
 def main() -> None:
@@ -82,12 +82,12 @@ def serve(link: Connection, memory: int) -> None:
     from shuhari.rollouts.vector.lanes import Inline
     from shuhari.store.codec import dumps, loads
 
-    told = loads(link.recv_bytes())
-    task = located("task", told["task"])(**told["fields"])
-    vars(task).update(told["known"])
-    found = arrays(mmap.mmap(memory, lay_out(told["layout"])[1]), told["layout"])
-    seen, action, reward, end, fresh = seen_of(found), *(found[k] for k in ("action", "reward", "end", "fresh"))
-    lanes, says = Inline(task.make, told["lanes"]), told_of(found)
+    setup = loads(link.recv_bytes())
+    task = located("task", setup["task"])(**setup["fields"])
+    vars(task).update(setup["known"])
+    found = arrays(mmap.mmap(memory, lay_out(setup["layout"])[1]), setup["layout"])
+    seen, action, reward, end, fresh = seen_in(found), *(found[k] for k in ("action", "reward", "end", "fresh"))
+    lanes, extras = Inline(task.make, setup["lanes"]), extras_in(found)
     single_thread()
     link.send_bytes(DONE)
     while True:
@@ -96,9 +96,9 @@ def serve(link: Connection, memory: int) -> None:
         if kind in (STEP, RESET):
             here = slice(*struct.unpack("<qq", rest))
             anew = (here.start + np.flatnonzero(fresh[here])).tolist()
-            taken = None if kind == RESET else action[here].tolist() if told["plain"] else action[here].copy()
+            taken = None if kind == RESET else action[here].tolist() if setup["plain"] else action[here].copy()
             lanes.post(here, taken, anew)
-            over = lanes.poll(here, seen, reward, says)
+            over = lanes.poll(here, seen, reward, extras)
             end[here] = 0
             for i, how in over:
                 end[i] = how

@@ -33,7 +33,7 @@ from shuhari.abilities import ability
 from shuhari.data import Array
 from shuhari.registry import located
 from shuhari.rollouts.vector import worker
-from shuhari.rollouts.vector.lanes import Seen, Told, at, parts, told_by, write
+from shuhari.rollouts.vector.lanes import Extras, Seen, at, extras_of, parts, write
 from shuhari.store import codec
 from shuhari.tasks.views import stored
 
@@ -52,18 +52,18 @@ class Workers:
     """An actor whose lanes are spread over processes. Of the lanes of each of `ring` slots (neighbours), every worker
     has a share (neighbours again), so that all of them work on a slot that is posted.
 
-    `task` is made anew in each worker, out of its class and its settings: TypeError where a worker could not import or
-    be told them. WorkerError, at any call, for what goes wrong there; nothing of the workers is left after it."""
+    `task` is made anew in each worker, out of its class and its settings: TypeError where a worker could not import
+    it, or be sent them. WorkerError, at any call, for what goes wrong there; afterwards no worker is left."""
 
     def __init__(self, task: Any, lanes: int, workers: int, ring: int) -> None:
         self.name = str(ability(task, "path") or type(task).__name__)
         seen, action = task.spaces()
-        told = {**_describe(task), "plain": isinstance(action, spaces.Discrete)}
+        setup = {**_describe(task), "plain": isinstance(action, spaces.Discrete)}
         size = lanes // ring
         layout = [(k, np.dtype(stored(s)).str, (lanes, *(s.shape or ()))) for k, s in _named(seen).items()]
         layout += [("action", np.dtype(action.dtype).str, (lanes, *(action.shape or ())))]
         layout += [("reward", "<f8", (lanes,)), ("end", "|u1", (lanes,)), ("fresh", "|u1", (lanes,))]
-        layout += [(f"told/{n}", x.dtype.str, (lanes, *x.shape)) for n, x in told_by(task).items()]
+        layout += [(f"extra/{n}", x.dtype.str, (lanes, *x.shape)) for n, x in extras_of(task).items()]
         bytes_ = worker.lay_out(layout)[1]
         memory = _memory(bytes_)
         self._bounds = [size * w // workers for w in range(workers + 1)]  # of each worker's share, within a slot
@@ -72,7 +72,7 @@ class Workers:
         self._posted: dict[int, Any] = {}
         try:
             found = worker.arrays(mmap.mmap(memory, bytes_), layout)
-            self._seen, self._says = worker.seen_of(found), worker.told_of(found)
+            self._seen, self._extras = worker.seen_in(found), worker.extras_in(found)
             self._action, self._reward, self._over, self._fresh = (
                 found[k] for k in ("action", "reward", "end", "fresh")
             )
@@ -80,7 +80,7 @@ class Workers:
                 mine = [s + i for s in range(0, lanes, size) for i in range(first, stop)]
                 self.workers.append(_Process(number, mine, memory))
             for w in self.workers:
-                self._ask(w, b"", codec.dumps({**told, "layout": layout, "lanes": w.lanes}))
+                self._ask(w, b"", codec.dumps({**setup, "layout": layout, "lanes": w.lanes}))
             for w in self.workers:
                 self._answer(w)
         except BaseException:
@@ -111,16 +111,16 @@ class Workers:
         for w, (first, stop) in zip(self.workers, pairwise(self._bounds), strict=True):
             self._ask(w, kind, struct.pack("<qq", lanes.start + first, lanes.start + stop))
 
-    def poll(self, lanes: slice, seen: Seen, reward: Array, told: Told) -> list[tuple[int, int]]:
+    def poll(self, lanes: slice, seen: Seen, reward: Array, extras: Extras) -> list[tuple[int, int]]:
         moved = self._posted[lanes.start]
         for w in self.workers:
             self._answer(w)
         del self._posted[lanes.start]
         write(seen, moved, at(self._seen, moved))
         reward[lanes] = self._reward[lanes]
-        stepped = lanes.start + np.flatnonzero(self._fresh[lanes] == 0) if told else None
-        for name, to in told.items():
-            to[stepped] = self._says[name][stepped]
+        stepped = lanes.start + np.flatnonzero(self._fresh[lanes] == 0) if extras else None
+        for name, to in extras.items():
+            to[stepped] = self._extras[name][stepped]
         over = self._over[lanes]
         return [(lanes.start + i, int(over[i])) for i in np.flatnonzero(over).tolist()] if over.any() else []
 
@@ -145,7 +145,7 @@ class Workers:
 
     def _ask(self, w: _Process, kind: bytes, rest: bytes = b"") -> None:
         w.asked.append((kind, rest))
-        with suppress(BrokenPipeError, ConnectionResetError):  # told when the answer is missed
+        with suppress(BrokenPipeError, ConnectionResetError):  # reported when the answer is missed
             w.link.send_bytes(kind + rest)
 
     def _answer(self, w: _Process) -> bytes:
@@ -156,11 +156,11 @@ class Workers:
         if answer[:1] == worker.DONE:
             w.asked.popleft()
             return answer[1:]
-        told = self._told(w, answer[1:].decode())
+        message = self._describe_end(w, answer[1:].decode())
         self.close()
-        raise WorkerError(told)
+        raise WorkerError(message)
 
-    def _told(self, w: _Process, text: str) -> str:
+    def _describe_end(self, w: _Process, text: str) -> str:
         kind, rest = w.asked[0]
         doing = {b"": "starting", worker.START: "resetting its lanes", worker.SAVE: "saving them"}
         doing |= {worker.LOAD: "restoring them"}
@@ -244,15 +244,15 @@ def _describe(task: Any) -> dict[str, Any]:
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None) if cls.__module__.startswith("shuhari_user_") else None
     name = f"{os.path.abspath(file)}:{cls.__qualname__}" if file else f"{cls.__module__}.{cls.__qualname__}"
-    told = {"task": name, "fields": {}, "known": {k: v for k in KNOWN if (v := ability(task, k)) is not None}}
+    setup = {"task": name, "fields": {}, "known": {k: v for k in KNOWN if (v := ability(task, k)) is not None}}
     try:
         if not is_dataclass(task) or cls.__module__ == "__main__" or not (file or located("task", name) is cls):
             raise LookupError("its class is no dataclass of a module")
-        told["fields"] = {f.name: getattr(task, f.name) for f in fields(task) if f.init}
-        codec.dumps(told)
+        setup["fields"] = {f.name: getattr(task, f.name) for f in fields(task) if f.init}
+        codec.dumps(setup)
     except (LookupError, TypeError) as error:
         raise TypeError(f"the task {name} cannot be made in a worker: {error}; set workers = 0") from None
-    return told
+    return setup
 
 
 def _code(code: int | None) -> str:

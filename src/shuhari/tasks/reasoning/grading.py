@@ -308,8 +308,8 @@ def boxes(text: str, entry: Entry, generator: Any) -> float:
         return 0.0
     if not isinstance(plan, list) or len(plan) > 200 or not all(isinstance(step, dict) for step in plan):
         return 0.0
-    told = [(k, v) for step in plan for k, v in step.items()]
-    if not all(isinstance(v, str) and len(k) <= 100 and len(v) <= 100 for k, v in told):
+    pairs = [(k, v) for step in plan for k, v in step.items()]
+    if not all(isinstance(v, str) and len(k) <= 100 and len(v) <= 100 for k, v in pairs):
         return 0.0
     try:
         raw = float(generator.score_answer(text, entry))

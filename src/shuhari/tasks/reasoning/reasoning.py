@@ -122,10 +122,10 @@ class ReasoningGym:
 
     def _solution(self, entry: Mapping[str, Any]) -> str | None:
         """A right answer, where the entry has one."""
-        told = entry["metadata"]
+        metadata = entry["metadata"]
         if entry["answer"] is not None or self.path in _UNSTABLE:
             return entry["answer"]
-        shown = [told[k] for k in _EXAMPLES if told.get(k)] + list(told.get("premises", ()))
+        shown = [metadata[k] for k in _EXAMPLES if metadata.get(k)] + list(metadata.get("premises", ()))
         texts = (x if isinstance(x, str) else json.dumps(x) for x in shown)
         return next((x for x in texts if score(self.path, x, entry, self._generator) == 1), None)
 

@@ -152,9 +152,9 @@ def test_whole_episodes_tell_what_lanes_do(cls: Any) -> None:
 
 def test_what_cannot_be_told_is_refused() -> None:
     for tells, told in (
-        ({"csot": "reward"}, "tells.csot: the environment has not told it.*did you mean 'cost'"),
+        ({"csot": "reward"}, "tells.csot: the environment reported none.*did you mean 'cost'"),
         ({"cost": "rewrd"}, "tells.cost is 'rewrd'.*did you mean 'reward'"),
-        ({"where": "reward"}, r"tells.where = 'reward': it tells.*shape \\(2,\\)\\): expected one number"),
+        ({"where": "reward"}, r"tells.where = 'reward': it reports.*shape \\(2,\\)\\): expected one number"),
         ({"done": "action", "busy": "action"}, "several actions"),
     ):
         with pytest.raises(ValueError, match=told.replace("\\\\", "\\")):
