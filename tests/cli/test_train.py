@@ -184,3 +184,11 @@ def _wait(true, child: subprocess.Popen[str], seconds: float = 60) -> None:
             return
         time.sleep(0.05)
     raise AssertionError("the run did not get so far")
+
+
+@pytest.mark.parametrize("setting", ["buffer.by=retrun", "buffer.data.policy=nowhere.py:act", "task.kwargs.nope=1"])
+def test_a_run_that_is_refused_leaves_no_folder(shuhari, tmp_path: Path, monkeypatch, setting: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = shuhari("train", "baselines/bc_cartpole", "--set", setting)
+    assert done.code in (1, 2) and done.err.startswith("error:")
+    assert not list(tmp_path.iterdir())

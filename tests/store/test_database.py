@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -415,3 +415,29 @@ def test_kill_9_at_any_moment(tmp_path: Path) -> None:
             assert [e["data"] for e in run.events("step")] == run.metrics()["n"]
             assert len(run.metrics()["n"]) == last + 1 and run.rollouts(last)[0]["n"] == tree["n"]
     assert last > 0
+
+
+def fail(path: Path, during: Callable[[Store], Any]) -> None:
+    def work() -> None:
+        with Store.open(path) as store:
+            during(store)
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        work()
+
+
+def test_a_new_run_that_fails_before_its_first_step_leaves_nothing_behind(tmp_path: Path) -> None:
+    fail(tmp_path / "runs" / "family" / "x", lambda store: store.write_text("recipe.toml", "steps = 1"))
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "notes").write_text("mine")
+    fail(tmp_path, lambda store: store.set(total=1))
+    assert [p.name for p in tmp_path.iterdir()] == ["notes"]  # of its owner's files none goes
+
+
+def test_a_run_that_made_a_step_or_was_there_stays(tmp_path: Path) -> None:
+    fail(tmp_path / "a", lambda store: store.commit(0, metrics={}, tree={}))
+    fail(tmp_path / "b", lambda store: (store.path / "children").mkdir())  # of a study, stopped in its first piece
+    Store.open(tmp_path / "c").close()
+    fail(tmp_path / "c", lambda store: None)
+    assert all((tmp_path / name / "run.sqlite").is_file() for name in "abc")

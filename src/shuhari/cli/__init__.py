@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from shuhari.cli import catalogue, claiming, exporting, measuring, reading, training
+from shuhari.cli import catalogue, claiming, components, exporting, measuring, reading, training
 
 DONE, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
 
@@ -20,7 +20,6 @@ app = typer.Typer(
     help="One RL loop for every generative policy, from a lookup table to a language model.",
     epilog="Example: shuhari train baselines/quickstart --run runs/quickstart",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -35,6 +34,7 @@ for name, command in (
     ("claim", claiming.claim),
     ("methods", catalogue.methods),
     ("tasks", catalogue.tasks),
+    ("components", components.components),
     ("doctor", catalogue.doctor),
 ):
     app.command(name)(command)

@@ -92,7 +92,7 @@ class Run:
         if self.store is not None:
             if kind in (None, GeneratorExit) and not self.saved:  # stopped between two steps: nothing is lost
                 commit_step(self, checkpoint=True)
-            self.store.close()
+            self.store.close(failed=kind is not None)
         self.ctx.close()
 
     @property

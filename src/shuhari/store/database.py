@@ -19,7 +19,15 @@ from types import TracebackType
 from typing import Any
 
 from shuhari.store import checkpoint, rollouts, schema
-from shuhari.store.files import CheckpointError, Lock, StoreError, guarded, replace_file, sync_directory
+from shuhari.store.files import (
+    CheckpointError,
+    Lock,
+    StoreError,
+    Trail,
+    guarded,
+    replace_file,
+    sync_directory,
+)
 from shuhari.store.ring import RingFiles
 
 UNGRADED = 0.1  # share of an evaluation above which its score chooses no checkpoint
@@ -50,6 +58,7 @@ class Store:
         self.seconds = 0.0
         self._saved = -math.inf  # when the last checkpoint was done
         self._db, self._lock = db, lock
+        self._trail: Trail | None = None  # of a run that is new
         self._checkpoints = path / "checkpoints"
         self._rings = RingFiles(self._checkpoints / "rings")
         self._kept: list[Kept] = []
@@ -64,6 +73,7 @@ class Store:
         if keep < 1:
             raise ValueError(f"keep is {keep}: expected at least 1 checkpoint")
         path = Path(path)
+        trail = None if (path / schema.FILE).exists() else Trail(path)
         with guarded(f"open the run {path}"):
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
             lock = Lock(path)
@@ -72,6 +82,7 @@ class Store:
                 try:
                     store = cls(path, db, lock, keep, best)
                     store._drop_newer()
+                    store._trail = trail
                 except BaseException:
                     db.close()
                     raise
@@ -163,17 +174,22 @@ class Store:
             replace_file(self.path / name, [text.encode()])
             sync_directory(self.path)
 
-    def close(self) -> None:
-        """Let go of the run; safe to call twice."""
+    def close(self, *, failed: bool = False) -> None:
+        """Let go of the run; safe to call twice. Where it `failed`, what was made for a new run that made no step goes
+        too."""
         with suppress(sqlite3.Error):  # a full disk: the log stays beside the database, and counts
             self._db.close()
+        if failed and self._trail is not None and self.step < 0:
+            files = (*schema.FILES, Lock.NAME, "recipe.toml", "data.json")
+            self._trail.remove([self._rings.root, self._checkpoints, *(self.path / name for name in files)])
+        self._trail = None
         self._lock.release()
 
     def __enter__(self) -> Store:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
+        self.close(failed=kind is not None)
 
     # ------------------------------------------------------------------ inside a commit
 

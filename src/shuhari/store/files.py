@@ -11,7 +11,7 @@ import socket
 import sqlite3
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -70,6 +70,29 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+class Trail:
+    """What is about to be made at `path`, so that it can be taken back: the folders on the way there that are missing
+    yet, and what stands there already."""
+
+    def __init__(self, path: Path) -> None:
+        self.missing = [p for p in (path, *path.parents) if not p.exists()]
+        self.path, self.before = path, set(path.iterdir()) if path.is_dir() else set()
+
+    def remove(self, own: Collection[Path]) -> None:
+        """Remove the files and empty folders `own`, in order, and the folders on the way there; all of it stays where
+        more than that has been made."""
+        with suppress(OSError):
+            if set(self.path.iterdir()) - self.before - {*own}:
+                return
+            for path in own:
+                if path.is_dir():
+                    path.rmdir()
+                else:
+                    path.unlink(missing_ok=True)
+            for path in self.missing:
+                path.rmdir()
+
+
 @contextmanager
 def guarded(what: str) -> Iterator[None]:
     """Errors of the disk and of SQLite as a StoreError that says what was being done and what to do."""
@@ -102,9 +125,11 @@ if hasattr(os, "register_at_fork"):
 class Lock:
     """An exclusive lock on a run directory, held until `release` or the end of the process, however it ends."""
 
+    NAME = "run.lock"
+
     def __init__(self, run: Path, patience: float = 0.5) -> None:
         self.file: IO[str] | None = None
-        path = run / "run.lock"
+        path = run / self.NAME
         file = open(path, "a+")  # noqa: SIM115  (kept open as long as the lock is held)
         end = time.monotonic() + patience
         while not _try(file):  # a reader that asks whether the run is alive holds the lock for an instant
@@ -142,7 +167,7 @@ def _try(file: IO[str]) -> bool:
 def locked(run: Path) -> bool:
     """Whether a process writes this run now."""
     try:
-        file = open(run / "run.lock")  # noqa: SIM115
+        file = open(run / Lock.NAME)  # noqa: SIM115
     except OSError:
         return False
     with file:

@@ -16,6 +16,7 @@ from shuhari.store.files import StoreError
 
 FORMAT = 2  # 1, of 0.1: without checksums, what names and finds rollouts, and the counts of problems
 FILE = "run.sqlite"
+FILES = (FILE, f"{FILE}-wal", f"{FILE}-shm")
 _TABLES = """
 create table if not exists meta (key text primary key, value text not null) without rowid;
 create table if not exists steps (

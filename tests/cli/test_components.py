@@ -1,0 +1,85 @@
+"""`components`: every registered name is listed and can be shown; what is shown is what the class says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shuhari import registry
+from shuhari.cli.components import complete_kind, describe, summarise
+
+OWN = '''
+from dataclasses import dataclass, field
+from typing import Annotated
+from shuhari.bounds import Bounds
+
+@dataclass
+class Half:
+    """Halves it.
+
+    Really."""
+
+    share: Annotated[float, Bounds(0, 1)]
+    names: tuple[str, ...] = ("a",)
+    needs = ()
+'''
+
+
+def listed(done: Any) -> Any:
+    assert done.code == 0, done.err
+    return json.loads(done.out)
+
+
+def test_all_that_is_registered_is_listed_and_can_be_shown(shuhari: Any) -> None:
+    found = {(c["kind"], c["name"]): c["summary"] for c in listed(shuhari("components", "--json"))}
+    assert found.keys() == registry.entries().keys()
+    assert not [key for key, summary in found.items() if not summary]
+    for kind, name in sorted(found):
+        json.dumps(describe(kind, name), default=str)
+
+
+def test_settings_bounds_and_columns_of_one(shuhari: Any) -> None:
+    told = listed(shuhari("components", "transform", "gae", "--json"))
+    settings = {s["name"]: s for s in told["settings"]}
+    assert settings["lam"] == {"name": "lam", "type": "number or schedule", "bounds": "a number in [0, 1]",
+                               "default": 0.95, "required": False}  # fmt: skip
+    assert told["declares"]["stamps"] == ["advantage", "return"] and told["declares"]["needs"] == ["critic/value"]
+    assert "needs" not in settings  # no setting
+    out = shuhari("components", "buffer", "offline").out
+    assert "(required)" in out and "a recording" in out and "a number in [0, 1)" in out
+
+
+def test_a_preset_is_the_default_of_its_name() -> None:
+    decoupled = [next(s["default"] for s in describe("optimiser", n)["settings"] if s["name"] == "decoupled")
+                 for n in ("adamw", "adam")]  # fmt: skip
+    assert decoupled == [True, False]
+
+
+def test_a_name_alone_is_enough_where_it_is_of_one_kind(shuhari: Any) -> None:
+    assert listed(shuhari("components", "gae", "--json"))["kind"] == "transform"
+    several = {n for k, n in registry.entries() if sum(m == n for _, m in registry.entries()) > 1}
+    done = shuhari("components", name := min(several))
+    assert done.code == 2 and "several" in done.err and name in done.err
+
+
+@pytest.mark.parametrize("argv", [("transfrm",), ("transform", "gaee"), ("gaee",), ("transfrm", "gae")])
+def test_what_is_not_there_is_told_with_the_nearest(shuhari: Any, argv: tuple[str, ...]) -> None:
+    done = shuhari("components", *argv)
+    near = "gae" if "gaee" in argv else "transform"
+    assert done.code == 2 and f"'{near}'" in done.err.split("did you mean")[1]
+
+
+def test_ones_own_by_its_file(shuhari: Any, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    told = listed(shuhari("components", "transform", f"{tmp_path}/mine.py:Half", "--json"))
+    assert [(s["name"], s["type"], s["required"]) for s in told["settings"]] == [
+        ("share", "number", True), ("names", "list of text", False)]  # fmt: skip
+    assert told["doc"].startswith("Halves it.") and told["note"]
+
+
+def test_the_shell_completes_kinds() -> None:
+    assert complete_kind("tra") == ["transform"] and complete_kind("") == sorted(registry.KINDS)
+    assert summarise("transform", "gae")["summary"].startswith("Stamps columns")
