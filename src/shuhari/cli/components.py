@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, fields, is_dataclass
 from typing import Annotated, Any, Literal, Union
 
@@ -125,7 +125,7 @@ def describe(kind: str, name: str) -> dict[str, Any]:
     if kind not in registry.KINDS:
         raise LookupError(f"no kind of component {kind!r}; {nearest(kind, registry.KINDS)}")
     cls: Any = registry.find(kind, name)
-    if not is_dataclass(cls):
+    if not isinstance(cls, type) or not is_dataclass(cls):
         raise LookupError(f"{kind} {name!r} is no dataclass: its init fields are its settings")
     preset = registry.preset(kind, name)
     hints = bounds.hints(cls)
@@ -143,9 +143,9 @@ def describe(kind: str, name: str) -> dict[str, Any]:
 
 
 def _setting(f: Field[Any], hint: Any, preset: Mapping[str, Any]) -> dict[str, Any]:
-    made = f.default_factory is not MISSING
-    required = f.default is MISSING and not made and f.name not in preset
-    default = preset.get(f.name, f.default_factory() if made else f.default)  # type: ignore[misc]
+    own = f.default if f.default_factory is MISSING else f.default_factory()
+    default = preset.get(f.name, own)
+    required = default is MISSING
     told = dict.fromkeys(bound for bound in _bounds(hint))
     return {
         "name": f.name,
@@ -172,7 +172,7 @@ def _plain(value: Any) -> Any:
     return list(value) if isinstance(value, tuple | list) else value
 
 
-def _types(hint: Any) -> Iterable[str]:
+def _types(hint: Any) -> Iterator[str]:
     """What may stand there, in words."""
     from shuhari.config.settings import KINDS
     from shuhari.data import Ramp
@@ -194,11 +194,12 @@ def _types(hint: Any) -> Iterable[str]:
     elif hint in KINDS:
         yield f"a {KINDS[hint]}"
     else:
-        name = f"table ({hint.__name__})" if is_dataclass(hint) else str(hint).replace("typing.", "")
+        table = isinstance(hint, type) and is_dataclass(hint)
+        name = f"table ({hint.__name__})" if table else str(hint).replace("typing.", "")
         yield WORDS.get(hint, name)
 
 
-def _bounds(hint: Any) -> Iterable[str]:
+def _bounds(hint: Any) -> Iterator[str]:
     from shuhari.bounds import Bounds
 
     if typing.get_origin(hint) is Annotated:
