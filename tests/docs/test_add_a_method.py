@@ -21,7 +21,8 @@ SMALL = ["--set", "stage.warm-up.steps=2", "--set", "stage.rl.steps=1", "--set",
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("own")
     files = {m["name"]: m["text"] for m in FILE.finditer(PAGE)}
-    assert set(files) == {"topr.py", "topr.toml", "test_topr.py", "counts.py", "counts.toml", "test_counts.py"}
+    assert set(files) == {"topr.py", "topr.toml", "test_topr.py", "counts.py", "counts.toml", "test_counts.py",
+                          "ranks.py", "ranks.toml", "test_ranks.py"}  # fmt: skip
     for name, text in files.items():
         (made / name).write_text(text, encoding="utf-8")
     return made
@@ -36,6 +37,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["shuhari", "claim", "topr.toml", "--smoke"],
         ["shuhari", "train", "counts.toml", "--run", "runs/counts"],
         ["pytest", "-q", "-p", "no:cacheprovider", "test_counts.py"],
+        ["shuhari", "train", "ranks.toml", "--run", "runs/ranks"],
+        ["pytest", "-q", "-p", "no:cacheprovider", "test_ranks.py"],
     ],
     ids=" ".join,
 )
@@ -51,7 +54,7 @@ def test_a_command_works(folder: Path, command: list[str]) -> None:
 
 def test_files_that_the_page_points_to_are_there() -> None:
     pointed = re.findall(
-        r"`((?:recipes|objectives|transforms|rewards|curricula|rollouts|buffers|models|tasks|optimisers|studies|analysis)"
+        r"`((?:recipes|objectives|transforms|rewards|curricula|rollouts|buffers|models|tasks|optimisers|studies|analysis|metrics)"
         r"/[\w/.]+)`",
         PAGE,
     )
