@@ -13,7 +13,7 @@ import pytest
 
 import shuhari
 from shuhari import ports
-from shuhari.abilities import OPTIONAL, ability, find_missing
+from shuhari.abilities import OPTIONAL, ability, explain_misfit, find_missing
 from shuhari.ports import is_text, is_vector
 
 ROOT = Path(shuhari.__file__).parent
@@ -147,6 +147,14 @@ def test_what_a_component_has_is_what_is_given() -> None:
     assert ability(own, "report")() == {"x": 1.0}
     assert is_vector(own) and is_text(own)
     assert find_missing(own, "report", "group") == ["group"]
+
+
+def test_a_rollout_is_of_groups_or_of_decisions_and_says_which() -> None:
+    group, collect = (lambda request, ctx: []), (lambda n, ctx: None)
+    assert explain_misfit("rollout", SimpleNamespace(group=group)) == ""
+    assert explain_misfit("rollout", SimpleNamespace(collect=collect, unit="decision")) == ""
+    assert "unit = 'decision'" in explain_misfit("rollout", SimpleNamespace(collect=collect))
+    assert "no collect(n, ctx)" in explain_misfit("rollout", SimpleNamespace(group=group, unit="decision"))
 
 
 def test_a_name_that_is_not_optional_is_told_with_the_nearest() -> None:

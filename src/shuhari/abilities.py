@@ -85,6 +85,8 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
 })  # fmt: skip
 
 MUSTS: Mapping[str, Mapping[str, str]] = MappingProxyType({  # kind -> method -> what it is called with
+    "rollout": {"group": "request, ctx"},
+    "rollout of decisions": {"collect": "n, ctx"},
     "reward": {"grade": "group, ctx"},
     "curriculum": {"select": "n, ctx"},
     "predictor": {"predict": "problems, ctx"},
@@ -105,13 +107,18 @@ MUSTS: Mapping[str, Mapping[str, str]] = MappingProxyType({  # kind -> method ->
 })  # fmt: skip
 
 
+OTHERWISE = {"rollout": "; one that is asked for so many decisions says unit = 'decision'"}  # which port it may be of
+
+
 def explain_misfit(kind: str, component: Any) -> str:
     """Say why a component does not fit the port of `kind`; "" where it does."""
+    if kind == "rollout" and ability(component, "unit") == "decision":
+        kind = "rollout of decisions"
     for name, called in MUSTS.get(kind, EMPTY).items():
         method = getattr(component, name, None)
         wanted = f"{name}({called})"
         if not callable(method):
-            return f"is no {kind}: it has no {wanted}"
+            return f"is no {kind}: it has no {wanted}{OTHERWISE.get(kind, '')}"
         given = [part for part in called.split(", ") if part]
         try:
             inspect.signature(method).bind(*given)
@@ -123,7 +130,7 @@ def explain_misfit(kind: str, component: Any) -> str:
 
 
 def find_missing(component: Any, *names: str) -> list[str]:
-    """Those of the attributes `names` that the component does not have, for an error message."""
+    """Which of these names the component has not: for a mistake that is to be told in words."""
     return [name for name in names if not hasattr(component, name)]
 
 

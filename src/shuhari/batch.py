@@ -33,7 +33,7 @@ class Batch:
     """
 
     __slots__ = (
-        "_derived", "_full", "_gathered", "_inverse",
+        "_derived", "_full", "_gathered", "_inverse", "_path",
         "arena", "links", "own", "rows", "scored", "size", "stamps", "stream", "whole",
     )  # fmt: skip
 
@@ -58,6 +58,7 @@ class Batch:
         self._gathered: dict[str, Tensor] = {}  # of the whole at `rows`: views of the same rows share it
         self._derived: dict[str, Tensor] = {}
         self._inverse: Tensor | None = None
+        self._path: list[Tensor] = []
         self._full = full
 
     def __len__(self) -> int:
@@ -189,6 +190,8 @@ class Batch:
     def path(self, n: int) -> list[Tensor]:
         """n of [B]: where in the whole the row's decision stands, and the n - 1 after it; -1 after its chain's last.
         ValueError where a mixture has left some of them out."""
+        if len(self._path) >= n:  # a target of n steps asks twice: for the value ahead, and for the rewards on the way
+            return self._path[:n]
         out = [torch.arange(self.size) if self.rows is None else self.rows]
         child = self["child"] if self.rows is None else Batch(self.whole)["child"]
         for _ in range(n - 1):
@@ -197,6 +200,7 @@ class Batch:
             out.append(torch.where(self.whole["mask"][after.clamp(min=0)].any(1), after, -1))
         if "cut" in self.whole and any(bool((self.whole["cut"][at] & (at >= 0)).any()) for at in out[1:]):
             raise ValueError(f"the rows of a mixture came with the successors of fewer decisions: set its ahead = {n}")
+        self._path = out
         return out
 
     def successors(self, n: int = 1) -> Batch:

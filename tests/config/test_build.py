@@ -126,6 +126,8 @@ class Single:
 
     def select(self, n: int, ctx: Any) -> Any: ...
 
+    def group(self, request: Any, ctx: Any) -> Any: ...
+
 
 @dataclass
 class Follower:

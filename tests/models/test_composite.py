@@ -18,9 +18,10 @@ from shuhari.data import Sampling
 from shuhari.models.composite import Gated, Residual
 from shuhari.models.deterministic import DeterministicPolicy
 from shuhari.models.gaussian import SquashedPolicy
-from shuhari.models.product import Product, mark_kept
+from shuhari.models.product import Product
 from shuhari.models.tabular import Tabular
 from shuhari.models.text.causal import Causal
+from shuhari.models.text.choice import choose, mark_kept
 from shuhari.needs import Need, evaluate
 from shuhari.noise import CounterNoise, keys
 
@@ -77,10 +78,17 @@ def test_decisions_keep_to_the_support_of_another_role() -> None:
     drawn = model.sample(torch.zeros(500, dtype=torch.long), Sampling(), noise=CounterNoise(keys(0, n=500)))
     assert set(drawn.action.tolist()) == {0, 1, 2}
     logits = torch.tensor([[0.5, 0.3, 0.15, 0.05], [0.05, 0.15, 0.3, 0.5]]).log()
-    assert mark_kept(logits, 1.0, 2, 0.0).tolist() == [[True, True, False, False], [False, False, True, True]]
-    assert mark_kept(logits, 0.6, 2, 0.0).tolist() == [[True, False, False, False], [False, False, False, True]]  # .625
-    assert mark_kept(logits, 1.0, 0, 0.29).tolist() == [[True, True, True, False], [False, True, True, True]]
-    assert mark_kept(logits, 0.9, 0, 0.0)[0].tolist() == [True, True, True, False]
+    for sampling, first in (
+        (Sampling(top_k=2), [True, True, False, False]),
+        (Sampling(top_k=2, top_p=0.6), [True, False, False, False]),  # of two, renormalised: .625
+        (Sampling(min_p=0.29), [True, True, True, False]),
+        (Sampling(top_p=0.9), [True, True, True, False]),
+    ):
+        assert mark_kept(logits, sampling).tolist() == [first, first[::-1]]
+        kept = choose(logits, sampling, 1.0, torch.tensor([0.5, 0.5], dtype=torch.float64)).support
+        assert kept is not None and [sorted(i for i in row if i >= 0) for row in kept.tolist()] == [
+            [i for i in range(4) if there[i]] for there in (first, first[::-1])
+        ]
 
 
 def test_gradients_run_into_the_roles_that_a_part_trains() -> None:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shuhari.abilities import find_missing
 from shuhari.bounds import hints, wrong
 from shuhari.config.imitation import imitated
 from shuhari.config.overlay import USE, RecipeError, budgets, dotted
@@ -164,9 +163,6 @@ def _rollout(made: Settings, table: Mapping[str, Any]) -> tuple[Any, int, Sampli
     sampling = made.instance(Sampling, table.get("sampling", EMPTY), "rollout.sampling", "sampling")
     rest = {k: v for k, v in table.items() if k not in ("n", "sampling")}
     rollout = made.component("rollout", rest, "rollout", USE["rollout"])
-    if find_missing(rollout, "group") and not find_missing(rollout, "collect") and not is_vector(rollout):
-        message = "expected group(request, ctx), or unit = 'decision', by which it is asked for so many decisions"
-        raise RecipeError("rollout", f"{type(rollout).__name__} has collect(n, ctx) alone: {message}")
     return rollout, n, sampling
 
 

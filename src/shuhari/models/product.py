@@ -20,23 +20,12 @@ from shuhari.models.categorical import SUPPORTED, Categorical, sample_rows, scor
 from shuhari.models.composite import Others, unknown_rows
 from shuhari.models.sampling import honour
 from shuhari.models.spaces import FORBIDDEN, Choices, check_allowed, spaces_of
-from shuhari.models.text.choice import stop_strings
+from shuhari.models.text.choice import mark_kept, stop_strings
 from shuhari.models.text.static import generate
 from shuhari.models.text.tokens import NEVER, TokenDist
 from shuhari.needs import Noise, Trace, Traces
 from shuhari.ports import Model, Task
 from shuhari.registry import register
-
-
-def mark_kept(logits: Tensor, top_p: float, top_k: int, min_p: float) -> Tensor:
-    """[..., V] bool: what sampling from these logits keeps: the `top_k` most probable, of those (renormalised) the
-    smallest set whose probability reaches `top_p`, of those all with at least `min_p` times the highest."""
-    best, order = logits.sort(dim=-1, descending=True, stable=True)
-    if top_k:
-        best = best.masked_fill(torch.arange(best.shape[-1], device=best.device) >= top_k, -torch.inf)
-    p = best.double().softmax(-1)
-    keep = (p > 0) & (p.cumsum(-1) - p < top_p) & (p >= min_p * p[..., :1])
-    return torch.zeros_like(keep).scatter(-1, order, keep)
 
 
 class _Caches:
@@ -128,7 +117,8 @@ class Product:
     def __post_init__(self) -> None:
         if not self.of:
             raise ValueError("product: of is empty: expected roles and the coefficients of their logits")
-        if bool(self.within) != Sampling(top_p=self.top_p, top_k=self.top_k, min_p=self.min_p).truncates:
+        self._support = Sampling(top_p=self.top_p, top_k=self.top_k, min_p=self.min_p)
+        if bool(self.within) != self._support.truncates:
             raise ValueError("product: within names the role whose support counts, top_p, top_k and min_p say which: "
                              "expected both or neither")  # fmt: skip
 
@@ -151,7 +141,7 @@ class Product:
         for c, logits in zip(weights[1:], each[1:], strict=False):
             total = total + c * logits
         never = each[0] <= least / 10
-        keep = ~never if not self.within else ~never & mark_kept(each[-1].detach(), self.top_p, self.top_k, self.min_p)
+        keep = ~never if not self.within else ~never & mark_kept(each[-1].detach(), self._support)
         return total.masked_fill(~keep, least), keep
 
     def __call__(self, batch: Batch) -> Any:

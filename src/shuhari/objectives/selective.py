@@ -73,15 +73,12 @@ class ClipCov:
         return self.base.needs
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
-        loss, info = self.base(batch, ctx)
-        cov = covariance(batch[self.needs[0]], batch["advantage"], batch["mask"])
+        loss, info, n = weigh_decisions(self.base, self.fraction, batch, ctx)
+        cov = info["covariance"]
         band = batch["mask"] & (cov > self.least) & (cov < self.most) & (info["clip_fraction"] == 0)
-        n = count_share(ctx.at(self.fraction), batch["mask"], at_least=1)
         among = band.flatten().nonzero().squeeze(1)
-        drawn = among[torch.randperm(len(among), generator=ctx.rng("clip_cov"))[:n]]
-        chosen = torch.zeros(band.numel(), dtype=torch.bool).index_fill(0, drawn, True).view_as(band)
-        told = {"chosen": chosen.float(), "candidates": band.float(), "covariance": cov}
-        return torch.where(chosen, 0.0, loss), {**info, **told}
+        chosen = mark(among[torch.randperm(len(among), generator=ctx.rng("clip_cov"))[:n]], band)
+        return torch.where(chosen, 0.0, loss), {**info, "chosen": chosen.float(), "candidates": band.float()}
 
 
 @register("objective", "kl_cov")
@@ -115,12 +112,10 @@ class KlCov:
         return self.base.needs
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
-        loss, info = self.base(batch, ctx)
-        new, mask = batch[self.needs[0]], batch["mask"]
-        cov = covariance(new, batch["advantage"], mask)
-        chosen = choose_highest(cov, mask, count_share(ctx.at(self.fraction), mask, at_least=1))
-        penalised = loss + ctx.at(self.beta) * (new - batch["logp"]).abs()
-        return torch.where(chosen, penalised, loss), {**info, "chosen": chosen.float(), "covariance": cov}
+        loss, info, n = weigh_decisions(self.base, self.fraction, batch, ctx)
+        chosen = choose_highest(info["covariance"], batch["mask"], n)
+        penalised = loss + ctx.at(self.beta) * (batch[self.needs[0]] - batch["logp"]).abs()
+        return torch.where(chosen, penalised, loss), {**info, "chosen": chosen.float()}
 
 
 @register("objective", "lp_reg")
@@ -186,6 +181,14 @@ class MinP:
         return logits.masked_fill(noise, NOISE).log_softmax(-1).gather(-1, action[:, None].long()).squeeze(-1)
 
 
+def weigh_decisions(base: Clip, fraction: Number, batch: Batch, ctx: Ctx) -> tuple[Tensor, dict[str, Any], int]:
+    """What Clip-Cov and KL-Cov choose by: the surrogate [B, K], its info with the `covariance` [B, K], and how many
+    decisions are to be chosen, one at least unless `fraction` is 0."""
+    loss, info = base(batch, ctx)
+    cov = covariance(batch[base.needs[0]], batch["advantage"], batch["mask"])
+    return loss, {**info, "covariance": cov}, count_share(ctx.at(fraction), batch["mask"], at_least=1)
+
+
 def covariance(new: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
     """[B, K] (log pi - mean)(A - mean), means over the decisions; 0 elsewhere. Without gradient."""
     x, a = new.detach()[mask], advantage[mask]
@@ -200,8 +203,13 @@ def count_share(fraction: float, mask: Tensor, at_least: int = 0) -> int:
 def choose_highest(score: Tensor, among: Tensor, n: int) -> Tensor:
     """[B, K] bool: the n decisions `among` [B, K] of the highest score."""
     x = score.detach().masked_fill(~among, -torch.inf).flatten()
-    found = x.topk(min(n, int(among.sum()))).indices
-    return torch.zeros_like(x, dtype=torch.bool).index_fill(0, found, True).view_as(among)
+    return mark(x.topk(min(n, int(among.sum()))).indices, among)
+
+
+def mark(places: Tensor, like: Tensor) -> Tensor:
+    """[B, K] bool: the decisions at `places` [n] of the flattened `like` [B, K]."""
+    flat = torch.zeros(like.numel(), dtype=torch.bool, device=like.device)
+    return flat.index_fill(0, places, True).view_as(like)
 
 
 def _share(objective: str, fraction: Number) -> None:

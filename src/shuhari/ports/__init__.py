@@ -10,7 +10,7 @@ What is to be solved is in `tasks`, models in `models`, `engines` serve them, `c
 imports only those before it. What models answer (`Dist`, `Need`, `Trace`) is in `shuhari.needs`.
 """
 
-from shuhari.abilities import OPTIONAL, ability
+from shuhari.abilities import ability
 from shuhari.needs import Dist, Functional, Need, Noise, Trace, Traces
 from shuhari.ports.collecting import (
     Curriculum,
@@ -43,7 +43,6 @@ from shuhari.ports.tasks import Environment, Listing, Source, Task
 
 __all__ = [
     "CURRENT_GROUP",
-    "OPTIONAL",
     "REPLAYING",
     "Analysis",
     "AsyncEngine",

@@ -519,16 +519,6 @@ def test_a_critic_answers_before_and_after_and_of_several_outputs() -> None:
         made()(batch).after()
 
 
-def test_decisions_beside_their_support() -> None:
-    model = made(spread=0.2)
-    batch = rows(*RAGGED)
-    inside = batch.put({"support": torch.stack([batch["action"], batch["action"] * 0 + 4], -1)})
-    whole, cut = model(batch), model(inside)
-    assert not torch.allclose(cut.log_prob(), whole.log_prob())
-    torch.testing.assert_close(cut.unrestricted().log_prob(), whole.log_prob())
-    torch.testing.assert_close(cut.unrestricted().kl(whole), torch.zeros(batch["mask"].shape), atol=1e-6, rtol=0)
-
-
 def test_registered_under_their_names() -> None:
     assert find("model", "causal") is Causal and find("model", "causal_value") is Causal
     assert component("model", {"use": "causal_value"}) == CausalValue() == Causal(value_head=True)

@@ -85,16 +85,30 @@ def _truncate(logits: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
         logits, ids = logits.topk(sampling.top_k)
     else:
         logits, ids = logits.sort(dim=-1, descending=True, stable=True)
-    p = logits.double().softmax(-1)
-    keep = p > 0
-    if sampling.top_p < 1:
-        keep &= p.cumsum(-1) - p < sampling.top_p  # up to the one that crosses
-    if sampling.min_p > 0:
-        keep &= p >= sampling.min_p * p[:, :1]
+    keep = _keep(logits, sampling)
     keep[:, 0] = True
     width = int(keep.sum(1).max())
     keep = keep[:, :width]
     return logits[:, :width].masked_fill(~keep, -torch.inf), torch.where(keep, ids[:, :width], -1)
+
+
+def mark_kept(logits: Tensor, sampling: Sampling) -> Tensor:
+    """[..., V] bool: which ids `choose` keeps of these logits at temperature 1; of those alike at the edge of `top_k`
+    the first."""
+    best, ids = logits.sort(dim=-1, descending=True, stable=True)
+    k = sampling.top_k or best.shape[-1]
+    return torch.zeros_like(logits, dtype=torch.bool).scatter(-1, ids[..., :k], _keep(best[..., :k], sampling))
+
+
+def _keep(best: Tensor, sampling: Sampling) -> Tensor:
+    """[..., S] bool: which of these logits, the highest first, `top_p` and `min_p` keep."""
+    p = best.double().softmax(-1)
+    keep = p > 0
+    if sampling.top_p < 1:
+        keep &= p.cumsum(-1) - p < sampling.top_p  # up to the one that crosses
+    if sampling.min_p > 0:
+        keep &= p >= sampling.min_p * p[..., :1]
+    return keep
 
 
 @dataclass(frozen=True, eq=False)

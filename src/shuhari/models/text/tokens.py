@@ -94,11 +94,6 @@ class TokenDist:
         with torch.set_grad_enabled(self._graded and torch.is_grad_enabled()):
             return self.behind()
 
-    def unrestricted(self) -> TokenDist:
-        """The same decisions without the `support` and the `ban` that they were sampled within."""
-        with torch.set_grad_enabled(self._graded and torch.is_grad_enabled()):
-            return replace(self, support=None, ban=None)
-
     def mode(self) -> Tensor:
         """[B, K] the most probable tokens."""
         return self._each(lambda action, p: p.argmax(-1))
