@@ -130,7 +130,7 @@ def explain_misfit(kind: str, component: Any) -> str:
 
 
 def find_missing(component: Any, *names: str) -> list[str]:
-    """Which of these names the component has not: for a mistake that is to be told in words."""
+    """Those of the attributes `names` that the component does not have, for an error message."""
     return [name for name in names if not hasattr(component, name)]
 
 

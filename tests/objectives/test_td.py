@@ -190,6 +190,34 @@ def test_the_soft_target_is_the_least_member_less_the_weighted_log_probability(w
     assert info["target"][1] == reward[1]  # the end of an episode: its reward and nothing else
 
 
+def test_the_soft_target_of_a_subset_and_without_entropy_by_hand():
+    """Q_i = i at the drawn action, so that the least of a subset of two names it: each of ten pairs in ten, the least
+    0, 1, 2, 3 in 4, 3, 2, 1 of them. log pi is -1 and the temperature 10."""
+    batch = continuous([1.0, 0.0], 1)
+    r = batch["reward"][:, 0]
+    policy = lambda batch: SimpleNamespace(  # noqa: E731
+        rsample=lambda noise: (torch.zeros(len(batch), 1), -torch.ones(len(batch), 1))
+    )
+    models = {"target": linear(*[0.0] * 5), "policy": policy}
+    seen = batch.put({"live/critic/value": torch.zeros(2, 1, 5)})
+
+    def least(seed, **settings):
+        ctx = testing.context(models=models, rng=lambda *name: torch.Generator().manual_seed(seed))
+        target = SoftTD(gamma=0.5, entropy=False, **settings)(seen, ctx)[1]["target"]
+        assert target[1] == r[1]
+        return round(float((target - r)[0]) / 0.5)
+
+    assert SoftTD(entropy=False).roles == ("critic", "target", "policy") and "temperature" in SoftTD().roles
+    assert {least(seed) for seed in range(5)} == {0} == {least(seed, subset=5) for seed in range(5)}
+    found = np.bincount([least(seed, subset=2) for seed in range(1000)], minlength=5)
+    assert np.abs(found - 100 * np.array([4, 3, 2, 1, 0])).max() < 65  # four deviations of the first
+    with pytest.raises(ValueError, match="at most the 5 members of 'target'"):
+        least(0, subset=6)
+    models["temperature"] = lambda batch: SimpleNamespace(value=lambda: torch.tensor(10.0))
+    y = SoftTD(gamma=0.5)(seen, context(**models))[1]["target"]
+    torch.testing.assert_close(y, r + 0.5 * torch.tensor([10.0, 0.0]))  # 0 + 10
+
+
 @pytest.mark.parametrize("width", [1, 3])
 def test_the_smoothed_target_against_the_papers_algorithm(width):
     """TD3 written out: a' = clip(pi'(s') + clip(eps, -c, c), -1, 1), y = r + gamma (1 - done) min(Q1', Q2')(s', a')."""

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.bounds import Discount, Length, Ratio, check
+from shuhari.bounds import Count, Discount, Length, Ratio, check
 from shuhari.data import Info
 from shuhari.needs import Need, role_model
 from shuhari.ports import Ctx
@@ -75,7 +75,11 @@ class SoftTD:
     temperature · log pi(a'|s')), a' fresh from the policy (Haarnoja et al. 2018, equations 5 and 6).
 
     Roles: the critic that is trained, its target, the policy, the temperature. n: rewards before the value, see
-    `td_target`; they stand without the entropies on the way. Info: `value`, `td_target`. Stamps `td_error` [B].
+    `td_target`; they stand without the entropies on the way. subset: the minimum is over so many members, drawn anew
+    for each optimiser batch (0: over all); entropy: whether the target has the term of the temperature, which else the
+    policy's own loss has alone (RLPD: Ball et al. 2023, "Efficient Online Reinforcement Learning with Offline Data",
+    algorithm 1). Info: `value`, `target`. Stamps `td_error` [B]. ValueError for a subset of more members than there
+    are.
     """
 
     gamma: Discount = 0.99
@@ -84,6 +88,8 @@ class SoftTD:
     policy: str = "policy"
     temperature: str = "temperature"
     n: Length = 1
+    subset: Count = 0
+    entropy: bool = True
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ("td_error",)
 
@@ -96,16 +102,17 @@ class SoftTD:
 
     @property
     def roles(self) -> tuple[str, ...]:
-        return self.role, self.target, self.policy, self.temperature
+        return self.role, self.target, self.policy, *((self.temperature,) if self.entropy else ())
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         value = member_values(batch[self.needs[0]])
         with torch.no_grad():
             ahead = batch.successors(self.n)
             action, logp = _find_model(ctx, self.policy)(ahead).rsample(ctx.noise(batch, "next"))
-            q = _smallest_value(ctx, self.target, ahead, action)
-            alpha = _find_model(ctx, self.temperature)(ahead).value()
-            y = td_target(batch, ahead, q - alpha * logp.sum(1), ctx.at(self.gamma), self.n)
+            q = _smallest_value(ctx, self.target, ahead, action, self.subset)
+            if self.entropy:
+                q = q - _find_model(ctx, self.temperature)(ahead).value() * logp.sum(1)
+            y = td_target(batch, ahead, q, ctx.at(self.gamma), self.n)
         return _squared_loss(batch, value, y)
 
 
@@ -117,7 +124,7 @@ class SmoothedTD:
 
     noise, clip: in units of the decision, which lies in [-1, 1]; noise = 0 with one critic is DDPG (Lillicrap et al.
     2016, equation 5). n: rewards before the value, see `td_target`. Roles: the critic that is trained, its target, the
-    target of the policy. Info: `value`, `td_target`. Stamps `td_error` [B].
+    target of the policy. Info: `value`, `target`. Stamps `td_error` [B].
     """
 
     gamma: Discount = 0.99
@@ -196,9 +203,14 @@ def member_values(value: Tensor) -> Tensor:
     return first_position(value) if value.dim() == 3 else value[:, :1]
 
 
-def _smallest_value(ctx: Ctx, role: str, batch: Batch, action: Tensor) -> Tensor:
-    """[B] the smallest value that the members of a critic give these actions [B, A]."""
-    return member_values(_find_model(ctx, role)(batch.put({"action": action})).value()).amin(1)
+def _smallest_value(ctx: Ctx, role: str, batch: Batch, action: Tensor, subset: int = 0) -> Tensor:
+    """[B] the smallest value that the members of a critic, or a random `subset` of them, give these actions [B, A]."""
+    value = member_values(_find_model(ctx, role)(batch.put({"action": action})).value())
+    if subset:
+        if subset > value.shape[1]:
+            raise ValueError(f"soft_td: subset is {subset}: expected at most the {value.shape[1]} members of {role!r}")
+        value = value[:, torch.randperm(value.shape[1], generator=ctx.rng("subset"))[:subset]]
+    return value.amin(1)
 
 
 def _squared_loss(batch: Batch, value: Tensor, y: Tensor) -> tuple[Tensor, Info]:
