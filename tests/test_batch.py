@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shuhari.batch import Batch
-from shuhari.columns import BRANCH
-from shuhari.data import Problem, Request, Step, Trajectory
+from shuhari.columns import BRANCH, POLICY
+from shuhari.data import Problem, Request, Step, Trajectory, code
 from shuhari.join import cat
 from shuhari.needs import Need
 from shuhari.pack import pack
@@ -354,3 +354,7 @@ def test_the_tokens_of_a_forward_are_padded_or_packed():
     assert batch.tokens() == 27 and batch.tokens(packed=True) == 15
     assert Batch({"mask": mask[:, :1]}).tokens() == 3  # of dense rows the decision is the token
     assert Batch({"mask": mask[:0], "length": torch.zeros(0, dtype=torch.long)}).tokens() == 0
+
+
+def test_a_row_of_nobody_in_particular_is_the_policys() -> None:
+    assert code("policy") == POLICY == int(Batch({"mask": torch.ones(1, 1, dtype=torch.bool)})["role"][0])

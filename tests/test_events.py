@@ -72,5 +72,5 @@ def test_several_kinds_count_together() -> None:
     when = When(on=("stage", "step"), every=2)
     events = [StageStarted("a"), Updated("main", {}), Committed(1), Committed(2), Evaluated("test", {}), Committed(3)]
     assert [when.due(e) for e in events] == [False, False, True, False, False, True]
-    with pytest.raises(ValueError, match="on is 'stge'; did you mean 'stage'"):
+    with pytest.raises(ValueError, match="entry 1: did you mean 'stage'"):
         When(on=("step", "stge"))  # type: ignore[arg-type]

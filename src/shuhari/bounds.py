@@ -13,31 +13,38 @@ from __future__ import annotations
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, Any, Literal, Union
 
-from shuhari.data import Number, Ramp, nearest
+from shuhari.ramp import Number, Ramp
 
-__all__ = ["AtLeast0", "Bounds", "Count", "Discount", "Length", "Positive", "Ratio", "Share", "check", "hints", "wrong"]
+__all__ = [
+    "AtLeast0", "Bounds", "Coefficient", "Count", "Discount", "Fraction", "Length", "Positive", "PositiveNumber",
+    "PositiveShare", "ProperShare", "Ratio", "Share", "ShareBelow1", "bare", "check", "hints", "nearest", "wrong",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Bounds:
     """`low` <= x <= `high`; `open` leaves out an end: "low", "high" or "both". `infinite`: an infinity is a number too.
-    `off`: this one value is taken as well."""
+    `off`: this one value is taken as well. `hint`: what an error adds."""
 
     low: float = -math.inf
     high: float = math.inf
     open: Literal["", "low", "high", "both"] = ""
     infinite: bool = False
     off: float | None = None
+    hint: str = ""
 
     def __str__(self) -> str:
         above, below = self.low > -math.inf, self.high < math.inf
         left, right = "(" if self.open in ("low", "both") else "[", ")" if self.open in ("high", "both") else "]"
-        if above and below:
+        if self.low == self.high:
+            told = f"{self.low:g}"
+        elif above and below:
             told = f"a number in {left}{self.low:g}, {self.high:g}{right}"
         elif above:
             told = f"a number above {self.low:g}" if left == "(" else f"a number of {self.low:g} or more"
@@ -45,7 +52,7 @@ class Bounds:
             told = f"a number below {self.high:g}" if right == ")" else f"a number of {self.high:g} or less"
         else:
             told = "a number"
-        return f"{told}{f', or {self.off:g}' if self.off is not None else ''}"
+        return told + (f", or {self.off:g}" if self.off is not None else "") + (f" ({self.hint})" if self.hint else "")
 
     def hold(self, x: float) -> bool:
         """Whether a number is within them."""
@@ -61,26 +68,57 @@ _ANY = Bounds()
 AtLeast0 = Annotated[float, Bounds(0)]
 Positive = Annotated[float, Bounds(0, open="low")]
 Share = Annotated[float, Bounds(0, 1)]
-Ratio = Annotated[Number, Bounds(0, infinite=True)]  # or its schedule
-Discount = Annotated[Number, Bounds(0, 1)]  # or its schedule
+PositiveShare = Annotated[float, Bounds(0, 1, open="low")]
+ShareBelow1 = Annotated[float, Bounds(0, 1, open="high")]
+ProperShare = Annotated[float, Bounds(0, 1, open="both")]
+# numbers, or their schedules
+Coefficient = Annotated[Number, Bounds(0)]
+PositiveNumber = Annotated[Number, Bounds(0, open="low")]
+Ratio = Annotated[Number, Bounds(0, infinite=True)]
+Fraction = Annotated[Number, Bounds(0, 1)]
+Discount = Fraction
 Count = Annotated[int, Bounds(0)]
 Length = Annotated[int, Bounds(1)]
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The end of an error message: the nearest right name, or all of them."""
+    known = sorted(map(str, names))
+    near = get_close_matches(str(name), known, 1)
+    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
 
 
 def check(component: Any) -> None:
     """ValueError where a setting of a dataclass is not what its annotation says: names it, the value, and what was
     expected. Types are left to the reader of recipes, and to mypy."""
-    own = hints(type(component))
-    for f in fields(component):
-        if f.init and (told := wrong(own[f.name], value := getattr(component, f.name))):
-            raise ValueError(f"{type(component).__name__}: {f.name} is {value!r}: {told}")
+    cls: Any = type(component)
+    for name, bounds, hint in _held(cls):
+        value = getattr(component, name)
+        if told := wrong(hint, value) if bounds is None else _outside(bounds, value):
+            raise ValueError(f"{cls.__name__}: {name} is {value!r}: {told}")
+
+
+@cache
+def _held(cls: Any) -> tuple[tuple[str, Bounds | None, Any], ...]:
+    """(name, its bounds where it is one number, annotation) of the settings of which `wrong` may say something."""
+    own = {f.name: hints(cls)[f.name] for f in fields(cls) if f.init}
+    return tuple((name, _bounds(hint), hint) for name, hint in own.items() if _held_to(hint))
+
+
+def _held_to(hint: Any) -> bool:
+    return hint in (int, float) or typing.get_origin(hint) is Literal or any(map(_held_to, typing.get_args(hint)))
+
+
+def _bounds(hint: Any) -> Bounds | None:
+    given = typing.get_args(hint)[1:] if typing.get_origin(hint) is Annotated else ()
+    return next((x for x in given if isinstance(x, Bounds)), None)
 
 
 def wrong(hint: Any, value: Any) -> str:
     """What was expected in the place of a value, by its annotation; "" where the value is right."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        bounds = next((x for x in inner[1:] if isinstance(x, Bounds)), None)
+        bounds = _bounds(hint)
         return wrong(inner[0], value) if bounds is None else _outside(bounds, value)
     if origin is Literal:
         return "" if value in inner else nearest(str(value), map(str, inner))
@@ -88,7 +126,9 @@ def wrong(hint: Any, value: Any) -> str:
         return _none_fits(inner, value)
     if origin is tuple and isinstance(value, tuple) and inner:
         each = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
-        return next((f"entry {i}: {told}" for i, (h, v) in enumerate(zip(each, value, strict=False))
+        if len(each) != len(value):
+            return f"expected {len(each)} entries"
+        return next((f"entry {i}: {told}" for i, (h, v) in enumerate(zip(each, value, strict=True))
                      if (told := wrong(h, v))), "")  # fmt: skip
     if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, Mapping):
         return next((f"{k}: {told}" for k, v in value.items() if (told := wrong(inner[1], v))), "")
@@ -99,8 +139,7 @@ def wrong(hint: Any, value: Any) -> str:
 
 def _outside(bounds: Bounds, value: Any) -> str:
     numbers = _ends(value) if isinstance(value, Ramp) else (value,)
-    numeric = all(isinstance(x, int | float) and not isinstance(x, bool) for x in numbers)
-    if not numeric or all(map(bounds.hold, numbers)):
+    if any(isinstance(x, bool) or not isinstance(x, int | float) for x in numbers) or all(map(bounds.hold, numbers)):
         return ""
     return f"expected {bounds}{'' if all(map(math.isfinite, numbers)) else ' that is finite'}"
 
@@ -113,16 +152,21 @@ def _none_fits(choices: tuple[Any, ...], value: Any) -> str:
     """Of several annotations the one that is of this value's kind decides."""
     told = ""
     for hint in choices:
-        base = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
-        names = typing.get_origin(base) is Literal
-        if names or base in (float, int) or typing.get_origin(base) is not None:
-            fits = isinstance(value, str if names else float | int if base in (float, int) else object)
-            if fits and not (new := wrong(hint, value)):
+        base = bare(hint)
+        origin = typing.get_origin(base)
+        if origin is not None or base in (float, int):
+            kind: Any = str if origin is Literal else origin or float | int
+            if (fits := isinstance(value, kind)) and not (new := wrong(hint, value)):
                 return ""
             told = told or (new if fits else "")
         elif isinstance(base, type) and (getattr(base, "_is_protocol", False) or isinstance(value, base)):
             return ""  # of a port nothing can be asked but its name; None is of its type too
     return told
+
+
+def bare(hint: Any) -> Any:
+    """An annotation without its bounds."""
+    return typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
 
 
 def hints(cls: Any, *, bare: bool = False) -> dict[str, Any]:

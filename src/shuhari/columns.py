@@ -22,7 +22,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from shuhari.data import code
+POLICY = 983_591_449_236_985_455  # `data.code("policy")`; wire data lie above columns
 
 
 class Rows(Protocol):
@@ -95,7 +95,7 @@ DERIVED: dict[str, Callable[[Rows], Tensor]] = {
     "id": _from_whole(lambda w: torch.arange(len(w["mask"]))),
     "episode": _from_whole(lambda w: torch.arange(len(w["mask"]))),
     "group": lambda b: b["episode"],
-    "role": _like(code("policy"), torch.long),
+    "role": _like(POLICY, torch.long),
     "task": _like(0, torch.long),
     "lane": _like(-1, torch.long),
     "cont": _like(1.0, torch.float32),

@@ -10,14 +10,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, NoReturn, TypeAlias, TypeVar, Union
+from typing import Annotated, Any, NoReturn, TypeAlias, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shuhari import bounds
+from shuhari.bounds import nearest as nearest
 from shuhari.ramp import Count as Count
 from shuhari.ramp import Number as Number
 from shuhari.ramp import Ramp as Ramp
@@ -55,13 +56,6 @@ class UnshownError(ValueError):
 
 class ContractError(ValueError):
     """User code broke the contract of its port: the run ends, where a failure of it would be counted."""
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of an error message: the nearest right name, or all of them."""
-    known = sorted(map(str, names))
-    near = get_close_matches(str(name), known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
 
 
 def copy_with(value: T, **fields: Any) -> T:
@@ -114,30 +108,19 @@ class Sampling:
     `epsilon` in [0, 1] mixes in a uniform action.
     """
 
-    temperature: Number = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
+    temperature: Annotated[Number, bounds.Bounds(0, open="low", hint="for the mode set greedy = true")] = 1.0
+    top_p: bounds.PositiveShare = 1.0
+    top_k: bounds.Count = 0
+    min_p: bounds.ShareBelow1 = 0.0
     greedy: bool = False
-    max_new: int = 256
+    max_new: bounds.Length = 256
     stop: tuple[str, ...] = ()
-    ban: tuple[int, ...] = ()
-    top: int = 0
-    epsilon: Number = 0.0
+    ban: tuple[bounds.Count, ...] = ()
+    top: bounds.Count = 0
+    epsilon: bounds.Fraction = 0.0
 
     def __post_init__(self) -> None:
-        if isinstance(self.temperature, int | float) and not self.temperature > 0:
-            raise ValueError(f"temperature is {self.temperature}: expected > 0 (for the mode set greedy = true)")
-        if not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p is {self.top_p}: expected a number in (0, 1]")
-        if not 0 <= self.min_p < 1:
-            raise ValueError(f"min_p is {self.min_p}: expected a number in [0, 1)")
-        if self.top_k < 0:
-            raise ValueError(f"top_k is {self.top_k}: expected 0 (off) or more")
-        if self.max_new < 1:
-            raise ValueError(f"max_new is {self.max_new}: expected at least 1")
-        if isinstance(self.epsilon, int | float) and not 0 <= self.epsilon <= 1:
-            raise ValueError(f"epsilon is {self.epsilon}: expected a number in [0, 1]")
+        bounds.check(self)
 
     @property
     def truncates(self) -> bool:
@@ -248,7 +231,7 @@ class Request:
     """
 
     problem: Problem
-    n: int = 0  # 0: the run's
+    n: bounds.Count = 0  # 0: the run's
     # None: the run's; a mapping: what differs from it; a rollout always finds a `Sampling`
     sampling: Sampling = None  # type: ignore[assignment]
     prefix: tuple[Step, ...] = ()
@@ -257,8 +240,7 @@ class Request:
     key: str = ""
 
     def __post_init__(self) -> None:
-        if self.n < 0:
-            raise ValueError(f"a request's n is {self.n}: expected at least 1 sample, or 0 for the run's")
+        bounds.check(self)
 
 
 class Status(StrEnum):

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from shuhari.batch import Batch
+from shuhari.bounds import Length, check
 from shuhari.data import EMPTY, Info, Trajectory, nearest
 
 
@@ -97,17 +98,14 @@ class When:
     apart, if it does. The wait then starts again; the best score stays."""
 
     on: On | tuple[On, ...] = "update"
-    every: int = 1
+    every: Length = 1
     learner: str = ""
     metric: str = "greedy"
-    patience: int = 3
+    patience: Length = 3
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"heard": 0})
 
     def __post_init__(self) -> None:
-        heard(self.on)
-        for name in ("every", "patience"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: expected at least 1")
+        check(self)
 
     def due(self, event: Event) -> bool:
         """Count an event; whether it is the time. KeyError for a metric that an evaluation lacks."""

@@ -67,7 +67,8 @@ def pack(trajectories: Sequence[Trajectory], *, start: int = 0) -> Batch:
         **_rewards(rows, episode, mask),
         **_stamps(rows, owner, mask.shape[1]),
     }
-    temperatures = [(s.sampling or t.request.sampling or Sampling()) for s, t in zip(rows, owner, strict=True)]
+    plain = Sampling()
+    temperatures = [(s.sampling or t.request.sampling or plain) for s, t in zip(rows, owner, strict=True)]
     if any(s.temperature != 1.0 for s in temperatures):
         columns["temperature"] = pad(
             [_temperature(*x) for x in zip(temperatures, segments, firsts, strict=True)], 1, np.float32

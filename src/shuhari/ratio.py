@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import isnan
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from shuhari.batch import Batch
 from shuhari.data import nearest
 
 LEVELS = ("decision", "row", "segment", "sequence", "episode")
-SAMPLE_LEVELS = ("row", "sequence", "episode")  # at which a whole sample has one number
+SampleLevel: TypeAlias = Literal["row", "sequence", "episode"]  # at which a whole sample has one number
 
 
 def log_ratio(new: Tensor, old: Tensor, batch: Batch, level: str = "decision") -> Tensor:

@@ -107,7 +107,6 @@ def test_a_seed_is_its_numbers_and_mistakes_are_named() -> None:
     for table, told in (
         ({"right": 128}, "right is 128"),
         ({"samples": [32, 8]}, "rising"),
-        ({"rate": 0.0}, "rate is 0"),
     ):
         with pytest.raises(ValueError, match=told):
             component("analysis", {"use": "mass_balance", **table})

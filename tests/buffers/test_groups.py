@@ -109,12 +109,6 @@ def test_weights_are_kept_and_answers_of_models_are_not() -> None:
     assert "reference/log_prob" not in drawn
 
 
-def test_settings_that_make_no_sense_are_refused() -> None:
-    for wrong in ({"size": -1}, {"capacity": 0}):
-        with pytest.raises(ValueError, match=r"expected at least"):
-            Groups(**wrong)
-
-
 # ---------------------------------------------------------------- in a run
 
 

@@ -193,7 +193,7 @@ def test_a_digest_does_not_tell_shares_of_a_stage_from_its_steps() -> None:
         ('arm = "hot"', 'arm = "hit"', "did you mean 'hot'"),
         ('direction = "down"', 'direction = "dwon"', "did you mean 'down'"),
         ("rollout.sampling.temperature", "rollut.sampling.temperature", "claim.arms.hot, rollut"),
-        ("says", "seeds = 3\nsays", "at least 5"),
+        ("says", "seeds = 3\nsays", "5 or more"),
         ("budget = {tokens = 1000}\n", "", "claim.budget: missing"),
         ('baseline = "baselines/grpo"\n', "", "claim.baseline: missing"),
     ],

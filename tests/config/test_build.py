@@ -200,7 +200,7 @@ def test_values_take_the_type_of_their_field() -> None:
             {"temprature": 1},
             r"here\.sampling\.temprature: no setting of Sampling; did you mean 'temperature'",
         ),
-        ("sampling", {"top_p": 0}, r"here\.sampling: top_p is 0\.0: expected"),
+        ("sampling", {"top_p": 0}, r"here\.sampling\.top_p: 0: expected a number in"),
         ("inner", {"use": f"{HERE}.Scaled"}, r"here\.inner\.scale: .*needs 'scale' \(float\)"),
         ("inner", {"use": f"{HERE}.Scaled", "scale": -1}, r"here\.inner: scale is -1\.0: expected > 0"),
         ("inner", {"scale": 1}, r"here\.inner: `use` is missing; known:"),
@@ -339,7 +339,7 @@ def test_the_sections_that_a_recipe_leaves_out() -> None:
 def test_the_rollout_splits_into_request_and_component() -> None:
     s = build(rollout={"use": f"{HERE}.Single", "n": 8, "sampling": {"max_new": 5}, "turns": 3})
     assert (s.n, s.sampling.max_new, s.rollout.turns) == (8, 5, 3) and s.evaluation_rollout is s.rollout
-    with pytest.raises(RecipeError, match=r"rollout\.n: 0: expected at least 1"):
+    with pytest.raises(RecipeError, match=r"rollout\.n: 0: expected a number of 1 or more"):
         build(rollout={"use": f"{HERE}.Single", "n": 0})
     with pytest.raises(RecipeError, match=r"rollout\.trns: .*did you mean 'turns'"):
         build(rollout={"use": f"{HERE}.Single", "trns": 1})

@@ -379,7 +379,7 @@ def test_every_recipe_of_the_package_resolves_and_survives_storing(name: str, tm
     [
         ("stepz = 3", r"stepz: no such key.*did you mean 'steps'"),
         ("[rolout]\nn = 3", r"rolout: no such key.*did you mean 'rollout'"),
-        ("steps = 0", r"steps: 0: expected a positive number"),
+        ("steps = 0", r"steps: 0: expected a number above 0"),
         ("steps = true", r"steps: True"),
         ("seed = 1.5", r"seed: 1\.5: expected a whole number"),
         ("rollout = 3", r"rollout: 3: expected a table"),

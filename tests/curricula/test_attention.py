@@ -164,8 +164,3 @@ def test_a_role_that_nobody_plays_is_an_error() -> None:
 
 def test_a_restored_run_goes_on_as_if_never_stopped() -> None:
     assert harness.resumes(lambda: run_of(Attention(references=3, role="embed"), ahead=1))
-
-
-def test_settings_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ValueError, match="references is 1: expected at least 2"):
-        Attention(references=1)

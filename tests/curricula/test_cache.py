@@ -114,8 +114,6 @@ def test_state_goes_round() -> None:
 
 
 def test_what_it_refuses() -> None:
-    with pytest.raises(ValueError, match=r"rate is 0: expected a share in \(0, 1\]"):
-        Cache(Sequential(), rate=0)
     batch = samples("0", [1.0, 0, 0, 0])
     with pytest.raises(ValueError, match="sampling is truncated"):
         cached(batch.put({"support": torch.zeros(4, 2, 3)}))

@@ -480,9 +480,3 @@ def test_gradients_values_and_hessian_products() -> None:
         params[0] -= 2 * eps * v.view_as(params[0])
     torch.testing.assert_close(exact, (up - loss.gradients()["b"]) / (2 * eps), atol=2e-3, rtol=2e-2)
     assert set(loss.values()) == {"a", "b"}
-
-
-@pytest.mark.parametrize(("name", "value"), [("epochs", 0), ("minibatches", 0), ("every", 0), ("after", -1)])
-def test_a_count_of_a_part_that_cannot_be_is_refused(name: str, value: int) -> None:
-    with pytest.raises(ValueError, match=f"{name} is {value}: expected at least"):
-        Part(("policy",), {}, SimpleNamespace(), **{name: value})

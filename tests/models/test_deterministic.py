@@ -112,7 +112,7 @@ def test_rsample_agrees_with_scoring_and_stops_at_a_bound() -> None:
 
 
 def test_mistakes_are_named() -> None:
-    with pytest.raises(ValueError, match=r"noise is 0\.0: expected a positive number"):
+    with pytest.raises(ValueError, match=r"noise is 0\.0: expected a number above 0 \(greedy sampling has none\)"):
         DeterministicPolicy(noise=0.0)
     with pytest.raises(TypeError, match="scales to bounds"):
         made(DeterministicPolicy(), spaces.Box(-np.inf, np.inf, (2,)))

@@ -239,15 +239,7 @@ def test_beta_may_follow_a_schedule():
     assert slope(LogRatio(beta=Ramp(0.0, 1.0, over=10)), batch)[1].tolist() == pytest.approx([0.5 * 0.4 - 0.3])
 
 
-def test_wrong_settings_are_named():
-    with pytest.raises(ValueError, match="no link 'logit'; did you mean 'logistic'"):
-        LogRatio(link="logit")
-    with pytest.raises(ValueError, match="no centre 'pairs'"):
-        LogRatio(centre="pairs")
-    with pytest.raises(ValueError, match="no level 'rows'; did you mean 'row'"):
-        LogRatio(level="rows")
-    with pytest.raises(ValueError, match=r"beta is -1"):
-        LogRatio(beta=-1)
+def test_balance_without_labels_is_refused():
     with pytest.raises(ValueError, match="balance weighs labels"):
         LogRatio(balance=True)
 

@@ -49,10 +49,3 @@ def test_one_grade_a_leaf_and_none_where_nothing_was_said():
     closed = Trajectory(REQUEST, (Step.closing(np.ones(2), None, 0.0),), Status.ERROR)
     found = asyncio.run(Repetition(n=2).grade([tree, closed], CTX))
     assert found == [{"repetition": pytest.approx(-1 / 3)}, {"repetition": 0.0}, None]
-
-
-def test_wrong_settings_are_named():
-    with pytest.raises(ValueError, match="n is 0: expected at least 1"):
-        Repetition(n=0)
-    with pytest.raises(ValueError, match="no unit 'words'; did you mean 'word'"):
-        Repetition(unit="words")

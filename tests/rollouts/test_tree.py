@@ -287,20 +287,6 @@ def test_searches_side_by_side_are_the_searches_alone() -> None:
     assert [said(t) for (t,) in asyncio.run(both())] == [alone] * 3
 
 
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"select": "fronteer"}, "no select 'fronteer'; did you mean 'frontier'"),
-        ({"backup": "median"}, "no backup 'median'; did you mean 'mean'"),
-        ({"width": 0}, "width is 0: expected 1 or more"),
-        ({"weights": (1.0,)}, "expected three, of value, uncertainty and depth"),
-    ],
-)
-def test_settings_that_are_none(fields: dict[str, Any], told: str) -> None:
-    with pytest.raises(ValueError, match=told):
-        TreeSearch(**fields)
-
-
 # ---------------------------------------------------------------- in a run
 
 RUN = """

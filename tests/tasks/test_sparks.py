@@ -56,12 +56,3 @@ def test_splits_differ_and_seeds_move_the_training_problems():
     assert [p.prompt for p in problems(9)[1]] != [p.prompt for p in problems(9, seed=1)[1]]
     everything = "".join(p.prompt + p.solution for p in problems(minus=True)[1])
     assert set(everything) <= set(task.alphabet)
-
-
-def test_wrong_settings_are_named():
-    with pytest.raises(ValueError, match="terms is 1: expected 2 to 16"):
-        Sparks(terms=1)
-    with pytest.raises(ValueError, match=r"rare is 1\.5: expected a share"):
-        Sparks(rare=1.5)
-    with pytest.raises(ValueError, match="test_fraction is 0"):
-        Sparks(test_fraction=0)

@@ -26,6 +26,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from shuhari.bounds import AtLeast0, Length, Positive, check
 from shuhari.data import Array
 from shuhari.registry import register
 
@@ -67,24 +68,21 @@ class MassBalance:
     distinct: whether an action counts once however often it came, by the surrogate of the analysis.
     """
 
-    actions: int = 128
-    right: int = 16
-    samples: tuple[int, ...] = (8, 32, 128, 512)
-    steps: int = 100
-    runs: int = 32
-    rate: float = 1.0
-    spread: float = 0.0
+    actions: Length = 128
+    right: Length = 16
+    samples: tuple[Length, ...] = (8, 32, 128, 512)
+    steps: Length = 100
+    runs: Length = 32
+    rate: Positive = 1.0
+    spread: AtLeast0 = 0.0
     distinct: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.right < self.actions:
+        check(self)
+        if self.right >= self.actions:
             raise ValueError(f"right is {self.right}: expected 1 to {self.actions - 1}, for there are {self.actions}")
-        if len(self.samples) < 2 or sorted({*self.samples}) != list(self.samples) or self.samples[0] < 1:
-            raise ValueError(f"samples are {self.samples}: expected two or more numbers from 1 on, rising")
-        for name, wrong in (("steps", self.steps < 1), ("runs", self.runs < 1), ("rate", not self.rate > 0),
-                            ("spread", not self.spread >= 0)):  # fmt: skip
-            if wrong:
-                raise ValueError(f"{name} is {getattr(self, name)}: expected more than 0 (a spread: 0 or more)")
+        if len(self.samples) < 2 or sorted({*self.samples}) != list(self.samples):
+            raise ValueError(f"samples are {self.samples}: expected two or more numbers, rising")
 
     def __call__(self, seed: int) -> dict[str, float]:
         right = np.arange(self.actions) < self.right

@@ -18,10 +18,12 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.objectives.log_ratio import LogRatio
+from shuhari.bounds import Length, Positive, PositiveShare, check
+from shuhari.objectives.log_ratio import Centre, LogRatio
 from shuhari.registry import register
 
-METHODS = {  # -> (how the loss centres, whether the mean reward of mu is taken off first)
+# -> (how the loss centres, whether the mean reward of mu is taken off first)
+METHODS: dict[str, tuple[Centre, bool]] = {
     "copg": ("leave-one-out", False),
     "pg": ("none", False),
     "pg_baseline": ("none", True),
@@ -39,19 +41,18 @@ class OffPolicyBandit:
     the second half of the steps, which takes the noise out."""
 
     rewards: tuple[float, ...] = (1.0, 0.5, 0.0)
-    mu: tuple[float, ...] = (0.1, 0.2, 0.7)
-    beta: float = 0.5
-    steps: int = 1000
-    pairs: int = 32
-    lr: float = 0.3
+    mu: tuple[PositiveShare, ...] = (0.1, 0.2, 0.7)
+    beta: Positive = 0.5
+    steps: Length = 1000
+    pairs: Length = 32
+    lr: Positive = 0.3
 
     def __post_init__(self) -> None:
+        check(self)
         if len(self.rewards) != len(self.mu) or len(self.mu) < 2:
             raise ValueError(f"{len(self.rewards)} rewards and a mu of {len(self.mu)}: expected one of each an arm")
-        if min(self.mu) <= 0 or abs(sum(self.mu) - 1) > 1e-6:
-            raise ValueError(f"mu is {self.mu}: expected probabilities above 0 that sum to 1")
-        if not (self.beta > 0 and self.lr > 0 and self.steps >= 1 and self.pairs >= 1):
-            raise ValueError("off_policy_bandit: beta, lr, steps, pairs: expected numbers above 0")
+        if abs(sum(self.mu) - 1) > 1e-6:
+            raise ValueError(f"mu is {self.mu}: expected probabilities that sum to 1")
 
     def __call__(self, seed: int) -> dict[str, float]:
         best = (torch.tensor(self.rewards, dtype=torch.float64) / self.beta).softmax(0)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from shuhari.batch import Batch
+from shuhari.bounds import Count, Length, check
 from shuhari.buffers.fresh import streamed
 from shuhari.data import EMPTY
 from shuhari.pack import pack
@@ -34,10 +35,10 @@ class Demos:
     environment does not take.
     """
 
-    size: int = 64
-    draws: int = 1
+    size: Length = 64
+    draws: Count = 1
     split: str = "train"
-    offset: int = 1_000_000
+    offset: Count = 1_000_000
     shuffle: bool = True
     role: str = "policy"
     stream: str = "ce"
@@ -46,6 +47,9 @@ class Demos:
     where: Mapping[str, Any] = EMPTY
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"at": 0})
     chosen: dict[str, Source] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def stamps(self) -> tuple[str, ...]:

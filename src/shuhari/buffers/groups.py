@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
+from shuhari.bounds import Count, Length, check
 from shuhari.buffers.fresh import streamed
 from shuhari.events import Collected, Event
 from shuhari.join import cat
@@ -36,8 +37,8 @@ class Groups:
     reward: the outcome; rows weigh what they weighed on `stream`. name: draws hang on it.
     """
 
-    size: int = 32
-    capacity: int = 512
+    size: Count = 32
+    capacity: Length = 512
     low: float = 0.0
     high: float = 1.0
     reward: str = "reward"
@@ -54,9 +55,7 @@ class Groups:
         return (self.reward,)
 
     def __post_init__(self) -> None:
-        for name, least in (("size", 0), ("capacity", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"groups: {name} is {getattr(self, name)}: expected at least {least}")
+        check(self)
 
     def wanted(self) -> int:
         return 0

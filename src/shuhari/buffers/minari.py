@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from shuhari.bounds import Count, check
 from shuhari.buffers.recording import RecordedEpisode, columns_of
 from shuhari.data import nearest
 from shuhari.ports import Task
@@ -32,11 +33,12 @@ class Minari:
 
     id: str = ""
     path: str = ""
-    episodes: int = 0
+    episodes: Count = 0
     columns: tuple[str, ...] = ()
     reward: str = "task"
 
     def __post_init__(self) -> None:
+        check(self)
         if bool(self.id) == bool(self.path):
             raise ValueError(f"minari: id is {self.id!r} and path is {self.path!r}: expected one of them")
 

@@ -12,6 +12,7 @@ from itertools import zip_longest
 import torch
 
 from shuhari.batch import Batch
+from shuhari.bounds import Length, check
 from shuhari.columns import missing_value
 from shuhari.join import cat
 from shuhari.ports import Buffer, Ctx
@@ -30,11 +31,10 @@ class Mixture:
     """
 
     buffers: Mapping[str, Buffer]
-    ahead: int = 1
+    ahead: Length = 1
 
     def __post_init__(self) -> None:
-        if self.ahead < 1:
-            raise ValueError(f"mixture: ahead is {self.ahead}: expected at least 1")
+        check(self)
 
     @property
     def stamps(self) -> tuple[str, ...] | None:

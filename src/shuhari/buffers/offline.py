@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.bounds import AtLeast0, Bounds, Count, Length, Share, check
+from shuhari.bounds import AtLeast0, Count, Length, Share, ShareBelow1, check
 from shuhari.buffers.drawing import proportional
 from shuhari.buffers.recording import card_of, check_columns, digest, some_episodes
 from shuhari.data import Array, code, nearest
@@ -61,11 +61,11 @@ class Offline:
     power: float = 1.0
     temperature: AtLeast0 = 0.0
     episodes: Count = 0
-    test: Annotated[float, Bounds(0, 1, open="high")] = 0.0
+    test: ShareBelow1 = 0.0
     gamma: Share = 1.0
     role: str = "policy"
     stream: str = "rl"
-    seed: int = 0
+    seed: Count = 0
     name: str = "offline"
     state: dict[str, Any] = field(
         init=False, default_factory=lambda: {"at": 0, "order": 0, "told": False, "digest": ""}

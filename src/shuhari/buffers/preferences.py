@@ -7,19 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from shuhari.batch import Batch
+from shuhari.bounds import Count, Length, check
 from shuhari.buffers.fresh import streamed
 from shuhari.data import EMPTY, Problem, nearest
 from shuhari.pack import pack
 from shuhari.ports import Ctx, Source
 from shuhari.registry import register
 from shuhari.rollouts.demonstrations import draw_problems, for_split, show_solution
-
-LINKS = ("auto", "pairs", "labels")
 
 
 @register("buffer", "preferences")
@@ -35,12 +34,12 @@ class Preferences:
     without what its batch goes by, and for labels of batches of one problem.
     """
 
-    size: int = 64
-    draws: int = 1
+    size: Length = 64
+    draws: Count = 1
     split: str = "train"
-    offset: int = 0
+    offset: Count = 0
     shuffle: bool = True
-    links: str = "auto"
+    links: Literal["auto", "pairs", "labels"] = "auto"
     role: str = "policy"
     stream: str = "rl"
     where: Mapping[str, Any] = EMPTY
@@ -52,10 +51,7 @@ class Preferences:
         return f"weight/{self.stream}", "links/pairs", "links/labels", "links/mismatched"
 
     def __post_init__(self) -> None:
-        if self.links not in LINKS:
-            raise ValueError(f"preferences: no links {self.links!r}; {nearest(self.links, LINKS)}")
-        if self.size < 1:
-            raise ValueError(f"preferences: size is {self.size}: expected at least 1 problem")
+        check(self)
 
     def wanted(self) -> int:
         return 0

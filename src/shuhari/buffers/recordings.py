@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from shuhari.abilities import ability
-from shuhari.bounds import check
+from shuhari.bounds import AtLeast0, Count, Length, PositiveShare, Share, check
 from shuhari.buffers.recording import RecordedEpisode, card_of, columns_of, digest, joined, some_episodes
 from shuhari.data import Array, Status, code, nearest
 from shuhari.ports import Recording, Task
@@ -45,18 +45,14 @@ class Played:
     """
 
     policy: str = "expert"
-    episodes: int = 20
-    epsilon: float = 0.0
-    noise: float = 0.0
-    max_steps: int = 1000
-    first: int = 1_000_000
+    episodes: Length = 20
+    epsilon: Share = 0.0
+    noise: AtLeast0 = 0.0
+    max_steps: Length = 1000
+    first: Count = 1_000_000
 
     def __post_init__(self) -> None:
-        for name, least in (("episodes", 1), ("epsilon", 0), ("noise", 0), ("max_steps", 1)):
-            if not getattr(self, name) >= least:
-                raise ValueError(f"played: {name} is {getattr(self, name)}: expected at least {least}")
-        if self.epsilon > 1:
-            raise ValueError(f"played: epsilon is {self.epsilon}: expected a share, in [0, 1]")
+        check(self)
 
     def read(self, task: Task, seed: int) -> dict[str, Tensor]:
         found = task.spaces()
@@ -112,15 +108,14 @@ class Joined:
     taken, the first of them."""
 
     parts: Mapping[str, Recording]
-    share: Mapping[str, float] = None  # type: ignore[assignment]
+    share: Mapping[str, PositiveShare] = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
+        check(self)
         self.share = self.share or {}
-        for name, x in self.share.items():
+        for name in self.share:
             if name not in self.parts:
                 raise ValueError(f"joined: share.{name}: no such part; {nearest(name, self.parts)}")
-            if not 0 < x <= 1:
-                raise ValueError(f"joined: share.{name} is {x}: expected a number in (0, 1]")
 
     def read(self, task: Task, seed: int) -> dict[str, Tensor]:
         sets = []

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import STATUS, Batch
-from shuhari.bounds import AtLeast0, Bounds, Count, Length, check
+from shuhari.bounds import AtLeast0, Bounds, Coefficient, Count, Length, check
 from shuhari.buffers.drawing import proportional
 from shuhari.buffers.recording import chains
 from shuhari.columns import missing_value
-from shuhari.data import Array, Number, Status
+from shuhari.data import Array, Status
 from shuhari.events import Amended, Collected, Event, Updated
 from shuhari.ports import Ctx
 from shuhari.registry import register
@@ -64,7 +64,7 @@ class Replay:
     by: str = ""
     power: AtLeast0 = 1.0
     least: AtLeast0 = 1e-6
-    beta: Number = 1.0
+    beta: Coefficient = 1.0
     stream: str = "rl"
     name: str = "replay"
     state: dict[str, Any] = field(

@@ -24,9 +24,10 @@ import hashlib
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any
 
 from shuhari.abilities import ability
+from shuhari.bounds import Bounds, Length
 from shuhari.claims.verdict import LEAST, Rule
 from shuhari.config.overlay import BUDGETS, RecipeError, Tree, budgets, in_steps
 from shuhari.config.recipe import Recipe, dump, load
@@ -107,9 +108,8 @@ def read(reference: str, *, smoke: bool = False) -> Claim:
         raise RecipeError("claim", f"{method.name} states no claim: a [claim] table says what is to be measured")
     stated: Stated = Settings().instance(Stated, table, "claim", "a claim")
     small = stated.smoke if smoke else EMPTY
-    number, least = small.get("seeds", SMOKE_SEEDS if smoke else stated.seeds), 2 if smoke else LEAST
-    if not isinstance(number, int) or number < least:
-        raise RecipeError("claim.seeds", f"{number!r}: expected a whole number, at least {least}")
+    seeds = small.get("seeds", SMOKE_SEEDS if smoke else stated.seeds)
+    number = Settings().checked(Annotated[int, Bounds(2 if smoke else LEAST)], seeds, "claim.seeds")
     budget = _budget(small.get("budget", stated.budget))
     checks = tuple(_check(c, f"claim.check.{i}", budget) for i, c in enumerate(stated.check))
     if not checks:
@@ -192,9 +192,7 @@ def _budget(table: Any) -> tuple[str, float] | None:
     known = [b for b in BUDGETS if b != "seconds"]  # which no two machines spend alike
     if unit not in known:
         raise RecipeError(f"claim.budget.{unit}", f"no such budget of a claim; {nearest(unit, known)}")
-    if isinstance(amount, bool) or not isinstance(amount, int) or amount < 1:
-        raise RecipeError(f"claim.budget.{unit}", f"{amount!r}: expected a whole number, at least 1")
-    return unit, float(amount)
+    return unit, float(Settings().checked(Length, amount, f"claim.budget.{unit}"))
 
 
 def _arms(stated: Stated) -> dict[str, Mapping[str, Any]]:

@@ -9,10 +9,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
+from shuhari.bounds import AtLeast0, ProperShare, check
 from shuhari.claims.curve import Columns, Reading, curve, until
 from shuhari.config.overlay import RecipeError
 from shuhari.data import EMPTY, nearest
@@ -99,6 +100,7 @@ class Gain:
     factor: float = 1.0
 
     def __post_init__(self) -> None:
+        check(self)
         self._readings = Reading.of(self.metric), Reading.of(self.other)
 
     @property
@@ -170,14 +172,11 @@ class Fit:
 
     metric: str
     other: str
-    form: str = "linear"
-    train: float = 0.5
+    form: Literal["linear", "exponential", "power", "sigmoid"] = "linear"
+    train: ProperShare = 0.5
 
     def __post_init__(self) -> None:
-        if self.form not in FORMS:
-            raise ValueError(f"no form {self.form!r}; {nearest(self.form, FORMS)}")
-        if not 0 < self.train < 1:
-            raise ValueError(f"train is {self.train}: expected a share between 0 and 1")
+        check(self)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -221,8 +220,11 @@ class Simulated:
 
     by: Analysis
     metric: str
-    tolerance: float = 0.0
+    tolerance: AtLeast0 = 0.0
     trains: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check(self)
 
     def __call__(self, run: Evidence) -> float:
         values = self.by(run.seed)

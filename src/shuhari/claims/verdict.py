@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
 import numpy as np
 
+from shuhari.bounds import Bounds, check
 from shuhari.data import nearest
 from shuhari.stats import Estimate, t_interval
 
@@ -34,20 +36,19 @@ class Rule:
     """
 
     direction: str = "up"
-    margin: float = 0.0
+    margin: Annotated[float, Bounds(0, hint="the direction gives it its sign")] = 0.0
     arm: str = "method"
     against: str | float = "baseline"
     factor: float = 1.0
     range: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        check(self)
         if self.direction not in DIRECTIONS:
             near = nearest(self.direction, DIRECTIONS[:2])  # the others would turn the claim round
             raise ValueError(f"no direction {self.direction!r}; {near}; or 'not lower', 'not higher'")
         if self.arm == self.against:
             raise ValueError(f"arm {self.arm!r} is compared with itself")
-        if not self.margin >= 0:
-            raise ValueError(f"margin is {self.margin}: expected 0 or more (the direction gives it its sign)")
         if self.range and (len(self.range) != 2 or not self.range[0] < self.range[1]):
             raise ValueError(f"range is {list(self.range)}: expected [least, most]")
 

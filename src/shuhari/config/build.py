@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from shuhari.bounds import hints, wrong
+from shuhari.bounds import Length, hints, wrong
 from shuhari.config.imitation import imitated
 from shuhari.config.overlay import USE, RecipeError, budgets, dotted
 from shuhari.config.settings import Settings, plain
@@ -157,9 +157,7 @@ def _models(made: Settings, table: Mapping[str, Any], stage: str) -> dict[str, R
 
 
 def _rollout(made: Settings, table: Mapping[str, Any]) -> tuple[Any, int, Sampling]:
-    n = plain([int], table.get("n", 1), "rollout.n")
-    if n < 1:
-        raise RecipeError("rollout.n", f"{n}: expected at least 1 sample a problem")
+    n = made.checked(Length, table.get("n", 1), "rollout.n")
     sampling = made.instance(Sampling, table.get("sampling", EMPTY), "rollout.sampling", "sampling")
     rest = {k: v for k, v in table.items() if k not in ("n", "sampling")}
     rollout = made.component("rollout", rest, "rollout", USE["rollout"])

@@ -12,10 +12,10 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.resources.abc import Traversable
-from math import inf
 from pathlib import Path as File
-from typing import Any
+from typing import Annotated, Any
 
+from shuhari.bounds import Bounds, Count, Length, Positive, bare, wrong
 from shuhari.config.library import FORMAT, Method, methods, named, names, read
 from shuhari.config.overlay import (
     BUDGETS,
@@ -42,8 +42,13 @@ from shuhari.plugins import PluginError
 __all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "differences", "dump", "load", "methods", "names", "spreads"]
 
 OWN = ("name", "paper", "summary", "claim")  # of one file alone: a child does not inherit them
-_TEXT = ("name", "summary", "block")
-COUNTS = ("seed", "threads", "micro_batch")
+_SCALARS: dict[str, Any] = {
+    **dict.fromkeys(("name", "summary", "block"), str),
+    **dict.fromkeys(("seed", "threads", "micro_batch"), Count),
+    **dict.fromkeys(BUDGETS, Positive),
+    "format": Annotated[int, Bounds(1, FORMAT)],
+    "repeat": Length,
+}
 # How the work is spread, not what is done: a run may go on with others. Bits may differ from there on, by rounding.
 SPREAD = ("threads", "micro_batch", "engine.tokens", "engine.slots", "engine.chunk", "rollout.workers", "rollout.ring")
 
@@ -300,16 +305,8 @@ def _check(tree: Tree, where: str = "") -> None:
         at = f"{where}{key}"
         if key not in known:
             raise RecipeError(at, f"no such key in a recipe; {nearest(key, known if where else [*known, 'extends'])}")
-        if key == "repeat" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise RecipeError(at, f"{value!r}: expected a whole number, 1 or more")
-        if key in _TEXT and not isinstance(value, str):
-            raise RecipeError(at, f"{value!r}: expected a text")
-        if key in BUDGETS and (isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf):
-            raise RecipeError(at, f"{value!r}: expected a positive number")
-        if key == "format" and (isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= FORMAT):
-            raise RecipeError(at, f"{value!r}: expected the format of a recipe, 1 to {FORMAT}")
-        if key in COUNTS and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            raise RecipeError(at, f"{value!r}: expected a whole number, 0 or more")
+        if key in _SCALARS:
+            _check_scalar(_SCALARS[key], value, at)
         if key in (*SINGLE, *NAMED) and not isinstance(value, dict) and not (where and value is False):
             raise RecipeError(at, f"{value!r}: expected a table")
         if key in NAMED and isinstance(value, dict):
@@ -322,3 +319,11 @@ def _check(tree: Tree, where: str = "") -> None:
         _check(over, f"stage.{dotted((name,))}.")
     if not where and isinstance(tree.get("task", EMPTY).get("name", ""), str) and "use" in tree.get("task", EMPTY):
         raise RecipeError("task.use", "a task is chosen by `name`")
+
+
+def _check_scalar(hint: Any, value: Any, at: str) -> None:
+    kinds, told = {str: (str, "a text"), int: (int, "a whole number"), float: (int | float, "a number")}[bare(hint)]
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise RecipeError(at, f"{value!r}: expected {told}")
+    if told := wrong(hint, value):
+        raise RecipeError(at, f"{value!r}: {told}")

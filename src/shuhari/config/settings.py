@@ -181,7 +181,7 @@ class Settings:
 
     def checked(self, hint: Any, raw: Any, where: str) -> Any:
         """What a setting is as `hint` has it; RecipeError where it is not within the bounds of that."""
-        value = self.value(hint, raw, where)
+        value = self.value(bounds.bare(hint), raw, where)
         if message := bounds.wrong(hint, value):
             raise RecipeError(where, f"{raw!r}: {message}")
         return value

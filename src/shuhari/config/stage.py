@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from shuhari.bounds import Count, Length
+from shuhari.bounds import Count, Length, check
 from shuhari.data import EMPTY, Number, Sampling
 from shuhari.ports import Curriculum, Engine, Follow, Learner, Reward, Rollout, Task, Transform, VectorRollout, ability
 
@@ -26,6 +26,9 @@ class Checkpointing:
     keep: Length = 2
     rollouts: Count = 3
     groups: tuple[Literal["best", "worst", "changed", "random", "all"], ...] = ("best", "worst", "random")
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, eq=False)

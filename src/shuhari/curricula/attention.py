@@ -14,13 +14,14 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import e, log
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy, softplus
 
+from shuhari.bounds import Bounds, Count, Length, Positive, check
 from shuhari.curricula.target import name_of, successes
 from shuhari.data import Problem, Request, code
 from shuhari.events import Collected, Event
@@ -67,15 +68,15 @@ class Attention:
     (`reward`, in [0, 1]), and of each reference from the other ones. seed: of the adapter's first weights.
     """
 
-    references: int = 256
-    n: int = 0
+    references: Annotated[int, Bounds(2)] = 256
+    n: Count = 0
     role: str = "policy"
-    size: int = 32
-    fits: int = 100
-    lr: float = 3e-3
-    memory: int = 16
+    size: Length = 32
+    fits: Count = 100
+    lr: Positive = 3e-3
+    memory: Length = 16
     reward: str = "reward"
-    seed: int = 0
+    seed: Count = 0
     state: dict[str, Any] = field(
         init=False, default_factory=lambda: {"place": {}, "x": torch.zeros(0), "rounds": [], "weights": {}}
     )
@@ -85,9 +86,7 @@ class Attention:
         return (self.reward,)
 
     def __post_init__(self) -> None:
-        for name, least in (("references", 2), ("n", 0), ("size", 1), ("fits", 0), ("memory", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"attention: {name} is {getattr(self, name)}: expected at least {least}")
+        check(self)
 
     async def predict(self, problems: Sequence[Problem], ctx: Ctx) -> tuple[Tensor, Tensor]:
         x = await self._embedded(problems, ctx)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from shuhari.bounds import AtLeast0, Count, Positive, Share, check
 from shuhari.curricula.target import name_of, successes
 from shuhari.data import Problem, Request
 from shuhari.events import Collected, Event
@@ -34,10 +35,10 @@ class Beta:
     samples, each of which counts `worth` times (the paper's prior from the base model; charged as probes).
     """
 
-    keep: float = 0.5
-    prior: tuple[float, float] = (1.0, 1.0)
-    trials: int = 0
-    worth: float = 3.0
+    keep: Share = 0.5
+    prior: tuple[Positive, Positive] = (1.0, 1.0)
+    trials: Count = 0
+    worth: AtLeast0 = 3.0
     reward: str = "reward"
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"posterior": {}})
 
@@ -46,12 +47,7 @@ class Beta:
         return (self.reward,)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.keep <= 1:
-            raise ValueError(f"beta: keep is {self.keep}: expected a share in [0, 1]")
-        if len(self.prior) != 2 or min(self.prior) <= 0:
-            raise ValueError(f"beta: prior is {self.prior}: expected two numbers above 0")
-        if self.trials < 0 or self.worth < 0:
-            raise ValueError(f"beta: trials, worth are {self.trials}, {self.worth}: expected 0 or more")
+        check(self)
 
     async def predict(self, problems: Sequence[Problem], ctx: Ctx) -> tuple[Tensor, Tensor]:
         if self.trials:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
+from shuhari.bounds import PositiveShare, check
 from shuhari.data import Request, code
 from shuhari.events import Collected, Event
 from shuhari.ports import Ctx, Curriculum
@@ -35,7 +36,7 @@ class Cache:
     """
 
     inner: Curriculum
-    rate: float = 0.25
+    rate: PositiveShare = 0.25
     reward: str = "score"
     solved: float = 1.0
     state: dict[str, Any] = field(init=False, default_factory=dict)  # code of a problem -> its solution
@@ -49,8 +50,7 @@ class Cache:
         return (f"reward/{self.reward}",)
 
     def __post_init__(self) -> None:
-        if not 0 < self.rate <= 1:
-            raise ValueError(f"cache: rate is {self.rate}: expected a share in (0, 1]")
+        check(self)
 
     async def select(self, n: int, ctx: Ctx) -> list[Request]:
         return [self._with(request) for request in await self.inner.select(n, ctx)]

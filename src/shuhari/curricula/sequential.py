@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from shuhari.bounds import Count, check
 from shuhari.data import Array, Request
 from shuhari.noise import keys
 from shuhari.ports import Ctx
@@ -28,14 +29,13 @@ class Sequential:
 
     split: str = "train"
     shuffle: bool = True
-    pool: int = 0
-    seed: int = 0
+    pool: Count = 0
+    seed: Count = 0
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"at": 0})
     stamps = ()
 
     def __post_init__(self) -> None:
-        if self.pool < 0:
-            raise ValueError(f"sequential: pool is {self.pool}: expected a number of problems, or 0 for all")
+        check(self)
         self._order: tuple[tuple[int, int], Array] | None = None  # (epoch, size) -> permutation: a cache
 
     async def select(self, n: int, ctx: Ctx) -> list[Request]:

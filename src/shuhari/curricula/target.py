@@ -11,21 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import Array, Info, Number, Problem, Request, code, nearest
+from shuhari.bounds import Fraction, Length, PositiveNumber, Share, check
+from shuhari.data import Array, Info, Problem, Request, code
 from shuhari.events import Collected, Event
 from shuhari.pack import find_usable
 from shuhari.ports import Ctx, Curriculum, Predictor
 from shuhari.ports.declares import together
 from shuhari.registry import register
-
-PICKS = ("topk", "threshold", "sample", "failed")
 
 
 @register("curriculum", "target")
@@ -49,13 +48,13 @@ class Target:
 
     predictor: Predictor
     candidates: Curriculum
-    of: int = 8
-    target: Number = 0.5
-    pick: str = "topk"
-    low: float = 0.3
-    high: float = 0.7
-    tau: Number = 1e-3
-    ahead: int = 1
+    of: Length = 8
+    target: Fraction = 0.5
+    pick: Literal["topk", "threshold", "sample", "failed"] = "topk"
+    low: Share = 0.3
+    high: Share = 0.7
+    tau: PositiveNumber = 1e-3
+    ahead: Length = 1
     reward: str = "reward"
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"queue": [], "pairs": []})
 
@@ -68,13 +67,9 @@ class Target:
         return (self.reward,)
 
     def __post_init__(self) -> None:
-        if self.pick not in PICKS:
-            raise ValueError(f"target: no pick {self.pick!r}; {nearest(self.pick, PICKS)}")
-        for name in ("of", "ahead"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"target: {name} is {getattr(self, name)}: expected at least 1")
-        if not 0 <= self.low <= self.high <= 1:
-            raise ValueError(f"target: low, high are {self.low}, {self.high}: expected 0 <= low <= high <= 1")
+        check(self)
+        if self.low > self.high:
+            raise ValueError(f"target: low, high are {self.low}, {self.high}: expected low <= high")
 
     async def select(self, n: int, ctx: Ctx) -> list[Request]:
         queue = list(self.state["queue"])

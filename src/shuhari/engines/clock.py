@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from shuhari.bounds import Positive, check
 from shuhari.ports import Durations
 
 
@@ -20,13 +21,11 @@ from shuhari.ports import Durations
 class Virtual:
     """Modelled durations in seconds: `decode`, one step of the engine's decoder; `train`, the update of one step."""
 
-    decode: float = 0.02
-    train: float = 1.0
+    decode: Positive = 0.02
+    train: Positive = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("decode", "train"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"virtual.{name} is {getattr(self, name)}: expected more than 0 seconds")
+        check(self)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):

@@ -11,14 +11,14 @@ import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
-from typing import Any
+from typing import Any, Literal
 
+from shuhari.bounds import Count, check
 from shuhari.data import EMPTY, Array, Sampling, Step, is_tokens
 from shuhari.engines.batched import Call, Query, add_text, answer_calls, answer_queries, fail, group_by, parse_need
 from shuhari.engines.clock import Virtual
 from shuhari.engines.copies import Copies
 from shuhari.engines.journal import Journal, plain
-from shuhari.models.text.pretrained import dtype_of
 from shuhari.models.text.rows import NoRoom, Row
 from shuhari.needs import Trace, role_model
 from shuhari.noise import keys
@@ -47,11 +47,11 @@ class Local:
     `tokens` (drawn) and `prompt_tokens` (read).
     """
 
-    tokens: int = 0
-    slots: int = 0
-    chunk: int = 0
-    dtype: str = ""
-    staleness: int = 0
+    tokens: Count = 0
+    slots: Count = 0
+    chunk: Count = 0
+    dtype: Literal["", "float32", "bfloat16", "float16"] = ""
+    staleness: Count = 0
     virtual: Virtual | None = None
     seed: int = field(init=False, default=0)
     version: int = field(init=False, default=0)
@@ -59,11 +59,7 @@ class Local:
     charge: Callable[[str, float], None] = field(init=False, default_factory=lambda: _free)
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "slots", "chunk", "staleness"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: expected 0 or more")
-        if self.dtype:
-            dtype_of(self.dtype)
+        check(self)
         self._calls: list[Call] = []
         self._queries: list[Query] = []
         self._decoders: dict[int, tuple[Any, Any]] = {}  # model -> (model, its decoder or None)

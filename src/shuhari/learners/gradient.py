@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from shuhari.abilities import ability
 from shuhari.batch import Batch
+from shuhari.bounds import Length, check
 from shuhari.data import EMPTY
 from shuhari.events import Updated
 from shuhari.learners.loss import Loss, scatter
@@ -46,11 +47,12 @@ class GradientLearner:
     buffer: Buffer
     parts: Mapping[str, Part]
     transforms: Mapping[str, Transform] = EMPTY
-    tokens: int | None = None
+    tokens: Length | None = None
     name: str = "main"
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"updates": 0, "infos": {}})
 
     def __post_init__(self) -> None:
+        check(self)
         self._params: dict[str, list[nn.Parameter]] = {}
 
     def bind(self, models: Mapping[str, Model]) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
+from shuhari.bounds import Count, Length, check
 from shuhari.data import Number
 from shuhari.needs import Need, distinct
 from shuhari.ports import Objective, Optimiser
@@ -23,6 +25,7 @@ class Term:
     reduce: str = "decision"
 
     def __post_init__(self) -> None:
+        check(self)
         check_reduction(self.reduce)
         if (couples := declares(self.objective).couples) not in ("row", "batch"):
             message = f"couples is {couples!r}: expected 'row', or 'batch' where a row's loss hangs on others"
@@ -50,16 +53,14 @@ class Part:
     trains: tuple[str, ...]
     terms: Mapping[str, Term]
     optimiser: Optimiser
-    epochs: int = 1
-    minibatches: int = 1
-    unit: str = "auto"
-    every: int = 1
-    after: int = 0
+    epochs: Length = 1
+    minibatches: Length = 1
+    unit: Literal["auto", "row", "group", "episode"] = "auto"
+    every: Length = 1
+    after: Count = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("minibatches", 1), ("every", 1), ("after", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}: expected at least {least}")
+        check(self)
 
     @cached_property
     def needs(self) -> list[Need]:

@@ -37,6 +37,9 @@ class Further:
     n: Count = 0
     samples: Count = 0
 
+    def __post_init__(self) -> None:
+        check(self)
+
     def of(self, evaluation: Evaluation) -> Evaluation:
         """The evaluation as this way does it."""
         settings = self.settings if self.rollout else {**evaluation.settings, **self.settings}

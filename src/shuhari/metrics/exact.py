@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 from scipy.special import rel_entr, xlogy
 
 from shuhari.abilities import ability
 from shuhari.batch import Batch
-from shuhari.bounds import Bounds, Count, Length, Positive, check
+from shuhari.bounds import Count, Length, Positive, ShareBelow1, check
 from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory, is_tokens, nearest
 from shuhari.needs import Need, role_model
 from shuhari.pack import pack
@@ -75,7 +75,7 @@ class Exact:
     by: str = ""
     solved: float = 1.0
     temperature: Positive = 1.0
-    floor: Annotated[float, Bounds(0, 1, open="high")] = 0.0
+    floor: ShareBelow1 = 0.0
     _rows: Rows | None = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:

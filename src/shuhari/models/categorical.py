@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
+from shuhari.bounds import AtLeast0, Length, check
 from shuhari.data import Sampling
 from shuhari.events import Event
-from shuhari.models.mlp import Mlp
+from shuhari.models.mlp import Activation, Mlp
 from shuhari.models.sampling import epsilon, first_temperature, honour, temperature, uniform_share
 from shuhari.models.spaces import FORBIDDEN, Choices, Inputs, Net, Seen, check_allowed, spaces_of
 from shuhari.needs import Noise, Traces
@@ -145,15 +146,18 @@ class CategoricalPolicy:
     observations go through the running moments of what was collected. `norm`,
     `see`: as in `value`."""
 
-    hidden: tuple[int, ...] = (64, 64)
-    activation: str = "tanh"
+    hidden: tuple[Length, ...] = (64, 64)
+    activation: Activation = "tanh"
     orthogonal: bool = True
-    gain: float = 0.01
+    gain: AtLeast0 = 0.01
     normalise: bool = False
     norm: bool = False
     see: tuple[str, ...] = ()
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check(self)
 
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "categorical")

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
+from shuhari.bounds import AtLeast0, Length, Positive, check
 from shuhari.data import Sampling
 from shuhari.events import Event
 from shuhari.models.deterministic import Clipped
-from shuhari.models.mlp import Mlp
+from shuhari.models.mlp import Activation, Mlp
 from shuhari.models.sampling import epsilon, honour, uniform_rows, uniform_share
 from shuhari.models.spaces import Inputs, Net, Scale, Seen, box, spaces_of
 from shuhari.needs import Noise, Traces, role_model
@@ -66,10 +67,10 @@ class Residual:
     with `learned` a parameter that begins there. `info`: `base` [B, 1, A]. normalise: as in `deterministic`."""
 
     base: str = "base"
-    hidden: tuple[int, ...] = (256, 256)
-    activation: str = "relu"
-    scale: float = 0.1
-    noise: float = 0.05
+    hidden: tuple[Length, ...] = (256, 256)
+    activation: Activation = "relu"
+    scale: AtLeast0 = 0.1
+    noise: Positive = 0.05
     learned: bool = False
     normalise: bool = False
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
@@ -77,8 +78,7 @@ class Residual:
     others: Others = field(init=False, repr=False, default_factory=Others)
 
     def __post_init__(self) -> None:
-        if not (self.noise > 0 and self.scale >= 0):
-            raise ValueError(f"residual: noise is {self.noise} and scale {self.scale}: expected > 0, and 0 or more")
+        check(self)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -177,14 +177,15 @@ class Gated:
     `expert` [B], who decided. Gradients run into the experts that a part trains."""
 
     experts: tuple[str, ...] = ()
-    hidden: tuple[int, ...] = (64, 64)
-    activation: str = "tanh"
+    hidden: tuple[Length, ...] = (64, 64)
+    activation: Activation = "tanh"
     normalise: bool = False
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
     others: Others = field(init=False, repr=False, default_factory=Others)
 
     def __post_init__(self) -> None:
+        check(self)
         if not self.experts:
             raise ValueError("gated: experts is empty: expected the roles that decide")
 

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
+from shuhari.bounds import AtLeast0, Length, Positive, check
 from shuhari.data import Sampling
 from shuhari.events import Event
-from shuhari.models.mlp import Ensemble, Mlp
+from shuhari.models.mlp import Activation, Ensemble, Mlp
 from shuhari.models.normaliser import Moments
 from shuhari.models.sampling import epsilon, honour, uniform_share
 from shuhari.models.spaces import FORBIDDEN, Inputs, Net, box, check_allowed, discrete, spaces_of
@@ -120,15 +121,18 @@ class ValueCritic:
     discounted return, by which the transform `scale_rewards` divides. norm: hidden layers are normalised (`Mlp`). see:
     the parts of a Dict of observations that are seen (none named: all)."""
 
-    hidden: tuple[int, ...] = (64, 64)
-    activation: str = "tanh"
+    hidden: tuple[Length, ...] = (64, 64)
+    activation: Activation = "tanh"
     orthogonal: bool = True
-    gain: float = 1.0
+    gain: AtLeast0 = 1.0
     normalise: bool = False
     returns: bool = False
     norm: bool = False
     see: tuple[str, ...] = ()
     module: nn.Module = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check(self)
 
     def build(self, task: Task) -> None:
         inputs = Inputs(spaces_of(task, "value")[0], "value", self.normalise, self.orthogonal, see=self.see)
@@ -152,14 +156,17 @@ class DiscreteQ:
 
     What an `action_mask` forbids is worth -1e9 and never done. normalise, returns, norm, see: as in `value`."""
 
-    hidden: tuple[int, ...] = (64, 64)
-    activation: str = "relu"
+    hidden: tuple[Length, ...] = (64, 64)
+    activation: Activation = "relu"
     normalise: bool = False
     returns: bool = False
     norm: bool = False
     see: tuple[str, ...] = ()
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check(self)
 
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "q_discrete")
@@ -224,14 +231,17 @@ class ContinuousQ:
     """An ensemble of `n` critics Q(s, a) of continuous actions [B, A], as the policy decided them (not as the
     environment takes them). `value()` is [B, 1, n]. normalise, returns, norm, see: as in `value`."""
 
-    n: int = 2
-    hidden: tuple[int, ...] = (256, 256)
-    activation: str = "relu"
+    n: Length = 2
+    hidden: tuple[Length, ...] = (256, 256)
+    activation: Activation = "relu"
     normalise: bool = False
     returns: bool = False
     norm: bool = False
     see: tuple[str, ...] = ()
     module: nn.Module = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check(self)
 
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "q_continuous")
@@ -282,8 +292,11 @@ class _Log(nn.Module):
 class ScalarModel:
     """One positive number, exp of its parameter: SAC's temperature, a dual variable. `initial`: where it starts."""
 
-    initial: float = 1.0
+    initial: Positive = 1.0
     module: nn.Module = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check(self)
 
     def build(self, task: Task) -> None:
         if not self.initial > 0:

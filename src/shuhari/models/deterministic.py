@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
+from shuhari.bounds import Bounds, Length, check
 from shuhari.data import Sampling
 from shuhari.events import Event
 from shuhari.models.gaussian import normal_log_prob
-from shuhari.models.mlp import Mlp
+from shuhari.models.mlp import Activation, Mlp
 from shuhari.models.sampling import epsilon, honour, mix_log_density, uniform_rows, uniform_share
 from shuhari.models.spaces import Inputs, Net, Scale, Seen, box, spaces_of
 from shuhari.needs import Noise, Traces
@@ -78,9 +79,9 @@ class DeterministicPolicy:
     not under `greedy`. `normalise`: observations go through the running moments of what was collected. `norm`,
     `see`: as in `value`."""
 
-    hidden: tuple[int, ...] = (256, 256)
-    activation: str = "relu"
-    noise: float = 0.1
+    hidden: tuple[Length, ...] = (256, 256)
+    activation: Activation = "relu"
+    noise: Annotated[float, Bounds(0, open="low", hint="greedy sampling has none")] = 0.1
     normalise: bool = False
     norm: bool = False
     see: tuple[str, ...] = ()
@@ -88,10 +89,7 @@ class DeterministicPolicy:
     module: nn.Module = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not self.noise > 0:
-            raise ValueError(
-                f"deterministic: noise is {self.noise}: expected a positive number (greedy sampling has none)"
-            )
+        check(self)
 
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "deterministic")

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from shuhari.bounds import Length, PositiveShare, check
 from shuhari.data import nearest
-from shuhari.events import Event, When
+from shuhari.events import Event, On, When
 from shuhari.needs import role_model
 from shuhari.ports import Model
 from shuhari.registry import register
@@ -33,18 +34,17 @@ class Ema:
 
     role: str
     of: str = "policy"
-    rate: float = 0.005
-    on: Literal["update", "step", "stage", "plateau"] = field(default="update", kw_only=True)
-    every: int = field(default=1, kw_only=True)
+    rate: PositiveShare = 0.005
+    on: On | tuple[On, ...] = field(default="update", kw_only=True)
+    every: Length = field(default=1, kw_only=True)
     learner: str = field(default="", kw_only=True)
     metric: str = field(default="greedy", kw_only=True)
-    patience: int = field(default=3, kw_only=True)
+    patience: Length = field(default=3, kw_only=True)
 
     def __post_init__(self) -> None:
+        check(self)
         when = {name: getattr(self, name) for name in ("on", "every", "learner", "metric", "patience")}
         self._when = When(**when)
-        if not 0 < self.rate <= 1:
-            raise ValueError(f"follow {self.role!r}: rate is {self.rate}: expected a number in (0, 1]")
         self._pair: Pair | None = None
 
     @property

@@ -15,9 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
+from shuhari.bounds import AtLeast0, Length, check
 from shuhari.data import Sampling
 from shuhari.events import Event
-from shuhari.models.mlp import Mlp
+from shuhari.models.mlp import Activation, Mlp
 from shuhari.models.sampling import EDGE, epsilon, honour, mix_log_density, uniform_rows, uniform_share
 from shuhari.models.spaces import Inputs, Net, Scale, Seen, bounds, box, spaces_of
 from shuhari.needs import Noise, Traces
@@ -159,16 +160,19 @@ class GaussianPolicy:
     observations go through the running moments of what was collected. `norm`,
     `see`: as in `value`."""
 
-    hidden: tuple[int, ...] = (64, 64)
-    activation: str = "tanh"
+    hidden: tuple[Length, ...] = (64, 64)
+    activation: Activation = "tanh"
     orthogonal: bool = True
-    gain: float = 0.01
+    gain: AtLeast0 = 0.01
     log_std: float = 0.0
     normalise: bool = False
     norm: bool = False
     see: tuple[str, ...] = ()
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check(self)
 
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "gaussian")
@@ -217,8 +221,8 @@ class SquashedPolicy:
     [`low`, `high`]. `normalise`: observations go through the running moments of what was collected. `norm`,
     `see`: as in `value`."""
 
-    hidden: tuple[int, ...] = (256, 256)
-    activation: str = "relu"
+    hidden: tuple[Length, ...] = (256, 256)
+    activation: Activation = "relu"
     low: float = -20.0
     high: float = 2.0
     normalise: bool = False
@@ -226,6 +230,9 @@ class SquashedPolicy:
     see: tuple[str, ...] = ()
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check(self)
 
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "squashed")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 
 from shuhari.data import nearest
 
+Activation: TypeAlias = Literal["tanh", "relu", "silu", "gelu", "elu"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {  # in place, where the gradient needs the result alone
     "tanh": torch.tanh_,
     "relu": torch.relu_,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.batch import Batch
+from shuhari.bounds import Count, PositiveShare, ShareBelow1, check
 from shuhari.data import EMPTY, Sampling
 from shuhari.models.categorical import SUPPORTED, Categorical, sample_rows, score_rows
 from shuhari.models.composite import Others, unknown_rows
@@ -107,14 +108,15 @@ class Product:
 
     of: Mapping[str, float] = EMPTY
     within: str = ""
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
+    top_p: PositiveShare = 1.0
+    top_k: Count = 0
+    min_p: ShareBelow1 = 0.0
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
     others: Others = field(init=False, repr=False, default_factory=Others)
 
     def __post_init__(self) -> None:
+        check(self)
         if not self.of:
             raise ValueError("product: of is empty: expected roles and the coefficients of their logits")
         self._support = Sampling(top_p=self.top_p, top_k=self.top_k, min_p=self.min_p)

@@ -46,6 +46,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from shuhari.batch import Batch
+from shuhari.bounds import check
 from shuhari.data import Info, nearest
 from shuhari.needs import Need
 from shuhari.ports import Ctx
@@ -54,9 +55,6 @@ from shuhari.registry import register
 
 SAMPLED = ("k1", "k2", "k3")
 GENERATORS = ("forward", "js", "alpha")
-FORMS = ("exact", *SAMPLED, *GENERATORS)
-ROWS = ("role", "to")
-GRADIENTS = ("auto", "own", "kl")
 LIMIT = 20.0  # of what goes through exp: f(u), and k3 with it, goes on straight there, f'(u) and 1 / u stay as they are
 RESTRICTED = -1e29  # a logit below is of what could not be taken, at any temper
 
@@ -129,11 +127,11 @@ class Divergence:
     and no bound of one.
     """
 
-    form: str = "k3"
-    gradient: str = "auto"
+    form: Literal["exact", "k1", "k2", "k3", "forward", "js", "alpha"] = "k3"
+    gradient: Literal["auto", "own", "kl"] = "auto"
     role: str = "policy"
     to: str = "reference"
-    rows: str = "role"
+    rows: Literal["role", "to"] = "role"
     alpha: float = 0.5
     temper: str = ""
     score: str = "log_prob"
@@ -145,11 +143,7 @@ class Divergence:
         return (self.temper,) if self.temper else ()
 
     def __post_init__(self) -> None:
-        for name, known in (("form", FORMS), ("gradient", GRADIENTS), ("rows", ROWS)):
-            if getattr(self, name) not in known:
-                raise ValueError(
-                    f"divergence: no {name} {getattr(self, name)!r}; {nearest(getattr(self, name), known)}"
-                )
+        check(self)
         if self.rows == "to" and self.form not in GENERATORS:
             raise ValueError(f"divergence: rows = 'to' with form = {self.form!r}: expected {', '.join(GENERATORS)}")
         if self.form == "exact" and (self.to == "behaviour" or self.temper):

@@ -17,22 +17,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from shuhari.batch import Batch
-from shuhari.data import Info, Number, Ramp, nearest
+from shuhari.bounds import Coefficient, check
+from shuhari.data import Info
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.ratio import SAMPLE_LEVELS, log_ratio
+from shuhari.ratio import SampleLevel, log_ratio
 from shuhari.reduce import group_mean
 from shuhari.registry import register
 
-LINKS = ("square", "logistic")
-CENTRES = ("none", "mean", "leave-one-out")
+Centre: TypeAlias = Literal["none", "mean", "leave-one-out"]
 
 
 @register("objective", "log_ratio")
@@ -54,11 +54,11 @@ class LogRatio:
     ValueError for a label outside of [0, 1].
     """
 
-    link: str = "square"
-    beta: Number = 1.0
-    centre: str = "none"
+    link: Literal["square", "logistic"] = "square"
+    beta: Coefficient = 1.0
+    centre: Centre = "none"
     over: str = "old"
-    level: str = "row"
+    level: SampleLevel = "row"
     balance: bool = False
     role: str = "policy"
     advantage: str = "advantage"
@@ -74,11 +74,7 @@ class LogRatio:
         return 1 if self.centre == "none" else 2
 
     def __post_init__(self) -> None:
-        for name, known in (("link", LINKS), ("centre", CENTRES), ("level", SAMPLE_LEVELS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"log_ratio: no {name} {getattr(self, name)!r}; {nearest(getattr(self, name), known)}")
-        if not isinstance(self.beta, Ramp) and not self.beta >= 0:
-            raise ValueError(f"log_ratio: beta is {self.beta}: expected a number >= 0")
+        check(self)
         if self.balance and self.link != "logistic":
             raise ValueError("log_ratio: balance weighs labels: it needs link = 'logistic'")
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import Info, Number
+from shuhari.bounds import Coefficient, check
+from shuhari.data import Info
 from shuhari.needs import Need
 from shuhari.objectives.clip import LIMIT
 from shuhari.ports import Ctx
@@ -35,12 +36,15 @@ class MixedPolicy:
     favours just those. gamma >= 0; 0 is off. Info: `ratio` (r, or w).
     """
 
-    gamma: Number = 0.5
+    gamma: Coefficient = 0.5
     role: str = "policy"
     demos: str = "demo"
     advantage: str = "advantage"
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -22,17 +22,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from shuhari.batch import Batch
-from shuhari.data import Info, Number, Ramp, nearest
+from shuhari.bounds import Bounds, PositiveNumber, check
+from shuhari.data import Info, Number, nearest
 from shuhari.needs import Need
 from shuhari.ports import Ctx
-from shuhari.ratio import SAMPLE_LEVELS, log_ratio
+from shuhari.ratio import SampleLevel, log_ratio
 from shuhari.registry import register
 
 FORMS: dict[str, Callable[[Tensor, float], Tensor]] = {  # (h [P], beta) -> loss [P]
@@ -56,11 +57,11 @@ class Preference:
     share where it is above 0). KeyError without the links.
     """
 
-    beta: Number = 0.1
-    form: str = "sigmoid"
-    label_smoothing: float = 0.0
+    beta: PositiveNumber = 0.1
+    form: Literal["sigmoid", "hinge", "ipo"] = "sigmoid"
+    label_smoothing: Annotated[float, Bounds(0, 0.5, open="high")] = 0.0
     margin: Number = 0.0
-    level: str = "row"
+    level: SampleLevel = "row"
     reference_free: bool = False
     role: str = "policy"
     reference: str = "reference"
@@ -70,11 +71,7 @@ class Preference:
     stamps = ()
 
     def __post_init__(self) -> None:
-        _check("preference", self.level, beta=self.beta)
-        if self.form not in FORMS:
-            raise ValueError(f"preference: no form {self.form!r}; {nearest(self.form, FORMS)}")
-        if not 0 <= self.label_smoothing < 0.5:
-            raise ValueError(f"preference: label_smoothing is {self.label_smoothing}: expected a share in [0, 0.5)")
+        check(self)
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
@@ -106,10 +103,10 @@ class Kto:
     Other fields as in `preference`. Info: `kl` (z0), `chosen` and `rejected` (beta s of the good and of the bad).
     """
 
-    beta: Number = 0.1
-    desirable: Number = 1.0
-    undesirable: Number = 1.0
-    level: str = "row"
+    beta: PositiveNumber = 0.1
+    desirable: PositiveNumber = 1.0
+    undesirable: PositiveNumber = 1.0
+    level: SampleLevel = "row"
     role: str = "policy"
     reference: str = "reference"
     links: str = "labels"
@@ -119,7 +116,7 @@ class Kto:
     stamps = ()
 
     def __post_init__(self) -> None:
-        _check("kto", self.level, beta=self.beta, desirable=self.desirable, undesirable=self.undesirable)
+        check(self)
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
@@ -152,11 +149,3 @@ def scores(batch: Batch, needs: tuple[Need, ...], level: str) -> Tensor:
     new = batch[needs[0]]
     old = batch[needs[1]] if len(needs) > 1 else torch.zeros_like(new)
     return log_ratio(new, old, batch, level)[:, 0]
-
-
-def _check(name: str, level: str, **positive: Number) -> None:
-    for key, value in positive.items():
-        if not isinstance(value, Ramp) and not value > 0:
-            raise ValueError(f"{name}: {key} is {value}: expected a number > 0")
-    if level not in SAMPLE_LEVELS:
-        raise ValueError(f"{name}: no level {level!r}; {nearest(level, SAMPLE_LEVELS)}")

@@ -11,13 +11,12 @@ from typing import Any, Literal
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import Info, nearest
+from shuhari.bounds import check
+from shuhari.data import Info
 from shuhari.needs import Need, role_model
 from shuhari.objectives.td import member_values
 from shuhari.ports import Ctx
 from shuhari.registry import register
-
-OVER = ("min", "mean", "first")
 
 
 @register("objective", "reparam")
@@ -33,13 +32,13 @@ class Reparam:
     role: str = "policy"
     critic: str = "critic"
     temperature: str = "temperature"
-    over: str = "min"
+    over: Literal["min", "mean", "first"] = "min"
     needs: tuple[Need, ...] = field(default=(), init=False)
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ("fresh/log_prob",)
 
     def __post_init__(self) -> None:
-        _check("reparam", self.over)
+        check(self)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -67,13 +66,13 @@ class Deterministic:
 
     role: str = "policy"
     critic: str = "critic"
-    over: str = "first"
+    over: Literal["min", "mean", "first"] = "first"
     needs: tuple[Need, ...] = field(default=(), init=False)
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()
 
     def __post_init__(self) -> None:
-        _check("deterministic", self.over)
+        check(self)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -83,11 +82,6 @@ class Deterministic:
         policy: Any = role_model(ctx.models, self.role)
         q = _value_of(role_model(ctx.models, self.critic), batch, policy(batch).mode(), self.over)
         return -q, {"q": q.detach()}
-
-
-def _check(name: str, over: str) -> None:
-    if over not in OVER:
-        raise ValueError(f"{name}: over is {over!r}; {nearest(over, OVER)}")
 
 
 def _value_of(critic: Any, batch: Batch, action: Tensor, over: str) -> Tensor:

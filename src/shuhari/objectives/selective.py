@@ -24,13 +24,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import log
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import Info, Number, Ramp
+from shuhari.bounds import Bounds, Coefficient, Fraction, PositiveShare, Ratio, check
+from shuhari.data import Info, Number
 from shuhari.needs import Need
 from shuhari.objectives.clip import LIMIT, Clip
 from shuhari.objectives.divergence import estimate
@@ -51,18 +52,18 @@ class ClipCov:
     as shares of the decisions, and `covariance`, its mean.
     """
 
-    fraction: Number = 2e-4
-    least: float = 1.0
-    most: float = 5.0
-    low: Number = 1.0
-    high: Number = 1.0
+    fraction: Fraction = 2e-4
+    least: Annotated[float, Bounds(infinite=True)] = 1.0
+    most: Annotated[float, Bounds(infinite=True)] = 5.0
+    low: Ratio = 1.0
+    high: Ratio = 1.0
     role: str = "policy"
     couples: Literal["row", "batch"] = field(default="batch", init=False)
     stamps = ()
     reads = ("advantage",)
 
     def __post_init__(self) -> None:
-        _share("clip_cov", self.fraction)
+        check(self)
 
     @cached_property
     def base(self) -> Clip:
@@ -91,17 +92,17 @@ class KlCov:
     low, high: bounds of the ratio, as for `clip`; inf as in the paper. Info: that of `clip`, `chosen`, `covariance`.
     """
 
-    fraction: Number = 2e-3
-    beta: Number = 1.0
-    low: Number = float("inf")
-    high: Number = float("inf")
+    fraction: Fraction = 2e-3
+    beta: Coefficient = 1.0
+    low: Ratio = float("inf")
+    high: Ratio = float("inf")
     role: str = "policy"
     couples: Literal["row", "batch"] = field(default="batch", init=False)
     stamps = ()
     reads = ("advantage",)
 
     def __post_init__(self) -> None:
-        _share("kl_cov", self.fraction)
+        check(self)
 
     @cached_property
     def base(self) -> Clip:
@@ -133,20 +134,18 @@ class LpReg:
     as a share of the decisions, and `pull`, the mean of k3 times `chosen`.
     """
 
-    fraction: Number = 0.01
-    beta: Number = 1.0
-    kappa: float = 0.02
-    low: Number = 1.0
-    high: Number = 9.0
+    fraction: Fraction = 0.01
+    beta: Coefficient = 1.0
+    kappa: PositiveShare = 0.02
+    low: Ratio = 1.0
+    high: Ratio = 9.0
     role: str = "policy"
     couples: Literal["row", "batch"] = field(default="batch", init=False)
     stamps = ()
     reads = ("advantage",)
 
     def __post_init__(self) -> None:
-        _share("lp_reg", self.fraction)
-        if not 0 < self.kappa <= 1:
-            raise ValueError(f"lp_reg: kappa is {self.kappa}: expected a share of the largest probability, in (0, 1]")
+        check(self)
 
     @cached_property
     def base(self) -> Clip:
@@ -210,8 +209,3 @@ def mark(places: Tensor, like: Tensor) -> Tensor:
     """[B, K] bool: the decisions at `places` [n] of the flattened `like` [B, K]."""
     flat = torch.zeros(like.numel(), dtype=torch.bool, device=like.device)
     return flat.index_fill(0, places, True).view_as(like)
-
-
-def _share(objective: str, fraction: Number) -> None:
-    if not isinstance(fraction, Ramp) and not 0 <= fraction <= 1:
-        raise ValueError(f"{objective}: fraction is {fraction}: expected a share of the decisions, in [0, 1]")

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import Info, Number, Ramp
+from shuhari.bounds import PositiveNumber, check
+from shuhari.data import Info
 from shuhari.needs import Need
 from shuhari.ports import Ctx
 from shuhari.registry import register
@@ -38,7 +39,7 @@ class UniformQ:
     `q`, `next_q`. ValueError where a row goes on in another. Source: He et al. 2025, arXiv 2509.24981.
     """
 
-    scale: Number = 1.0
+    scale: PositiveNumber = 1.0
     role: str = "policy"
     advantage: str = "advantage"
     couples: Literal["row", "batch"] = field(default="row", init=False)
@@ -49,8 +50,7 @@ class UniformQ:
         return (self.advantage,)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.scale, Ramp) and not self.scale > 0:
-            raise ValueError(f"uniform_q: scale is {self.scale}: expected a number > 0")
+        check(self)
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from shuhari.batch import Batch
+from shuhari.bounds import check
 from shuhari.data import Info, Number
 from shuhari.needs import Need, role_model
 from shuhari.ports import Ctx
@@ -36,6 +37,9 @@ class Temperature:
     couples: Literal["row", "batch"] = field(default="row", init=False)
     reads = (STAMPED,)
     stamps = ()
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import Info, Number
+from shuhari.bounds import Coefficient, check
+from shuhari.data import Info
 from shuhari.needs import Need
 from shuhari.ports import Ctx
 from shuhari.registry import register
@@ -28,11 +29,14 @@ class Value:
     clipping; Schulman's implementation, Engstrom et al. 2020, equation 3); 0 is off. Info: `value`.
     """
 
-    clip: Number = 0.0
+    clip: Coefficient = 0.0
     role: str = "critic"
     target: str = "return"
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ()
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import isnan
 from typing import ClassVar
 
+from shuhari.bounds import check
 from shuhari.data import Number, Trajectory, sum_reward
 from shuhari.ports import Ctx
 from shuhari.registry import register
@@ -28,6 +29,9 @@ class Length:
     of: str = "score"
     solved: float = 1.0
     weight: Number = 1.0
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def stamps(self) -> tuple[str, ...]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
-from shuhari.data import Number, Trajectory, nearest
+from shuhari.bounds import Length, check
+from shuhari.data import Number, Trajectory
 from shuhari.ports import Ctx
 from shuhari.registry import register
 from shuhari.tasks.source import answer_text
-
-UNITS = ("word", "character")
 
 
 @register("reward", "repetition")
@@ -26,8 +25,8 @@ class Repetition:
 
     counts: ClassVar[bool] = False  # beside another measure
     name: str = "repetition"
-    n: int = 4
-    unit: str = "word"
+    n: Length = 4
+    unit: Literal["word", "character"] = "word"
     weight: Number = 1.0
 
     @property
@@ -35,10 +34,7 @@ class Repetition:
         return (f"reward/{self.name}",)
 
     def __post_init__(self) -> None:
-        if self.n < 1:
-            raise ValueError(f"repetition: n is {self.n}: expected at least 1")
-        if self.unit not in UNITS:
-            raise ValueError(f"repetition: no unit {self.unit!r}; {nearest(self.unit, UNITS)}")
+        check(self)
 
     async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
         """One grade a leaf."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from shuhari.bounds import Length, check
+from shuhari.bounds import AtLeast0, Length, check
 from shuhari.data import Request, Status, Trajectory
 from shuhari.models.text.rows import NoRoom
 from shuhari.ports import Ctx, Environments, Window, ability
@@ -41,7 +41,7 @@ class Episode:
 
     role: str = "policy"
     max_steps: Length = 1000
-    timeout: float = 600.0
+    timeout: AtLeast0 = 600.0
     acts: tuple[str, ...] = ()
     environments: Environments | None = None
     context: Window | None = None
@@ -52,8 +52,6 @@ class Episode:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.timeout < 0:
-            raise ValueError(f"episode: timeout is {self.timeout}: expected seconds, or 0 for no bound")
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ import numpy as np
 from scipy.optimize import least_squares
 from scipy.special import expit
 
+from shuhari.bounds import Length, ProperShare, Share, check
 from shuhari.data import ContractError, Problem, Request, Step, Trajectory, copy_with, is_tokens, sum_reward
 from shuhari.ports import Ctx, Rollout, ability
 from shuhari.ports.declares import together
@@ -39,7 +40,7 @@ class HintLadder:
     was shown. Charged: `rounds`. Raises ValueError for levels that do not rise within [0, 1].
     """
 
-    levels: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75)
+    levels: tuple[Share, ...] = (0.0, 0.25, 0.5, 0.75)
     measure: str = "score"
     of: Rollout = field(default_factory=Single)
 
@@ -52,9 +53,9 @@ class HintLadder:
         return (f"reward/{self.measure}",)
 
     def __post_init__(self) -> None:
-        ends = (-1e-9, *self.levels, 1 + 1e-9)
-        if not self.levels or any(a >= b for a, b in pairwise(ends)):
-            raise ValueError(f"hint_ladder: levels are {self.levels}: expected shares in [0, 1] that rise")
+        check(self)
+        if not self.levels or any(a >= b for a, b in pairwise(self.levels)):
+            raise ValueError(f"hint_ladder: levels are {self.levels}: expected at least one, and that they rise")
 
     @property
     def accepts(self) -> Mapping[str, Any]:
@@ -80,9 +81,9 @@ class HintCurve:
     ValueError for shares out of range, ContractError for fewer samples than rounds.
     """
 
-    rounds: int = 4
-    target: float = 0.5
-    first: float = 0.5
+    rounds: Length = 4
+    target: ProperShare = 0.5
+    first: Share = 0.5
     measure: str = "score"
     of: Rollout = field(default_factory=Single)
 
@@ -99,9 +100,7 @@ class HintCurve:
         return self.rounds
 
     def __post_init__(self) -> None:
-        if self.rounds < 1 or not 0 < self.target < 1 or not 0 <= self.first <= 1:
-            message = f"rounds is {self.rounds}, target {self.target}, first {self.first}"
-            raise ValueError(f"hint_curve: {message}: expected at least 1, a number in (0, 1) and one in [0, 1]")
+        check(self)
 
     @property
     def accepts(self) -> Mapping[str, Any]:

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from math import inf, isnan, log, nan, sqrt, tanh
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from shuhari.bounds import AtLeast0, Count, Length, check
 from shuhari.data import EMPTY, ContractError, Request, Status, Step, Trajectory, nearest, sum_reward
 from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace
@@ -234,13 +235,13 @@ class TreeSearch:
     ramp begins anew at each. Source: DeepSearch (2025), arXiv 2509.25454, section 3.
     """
 
-    select: str = "frontier"
-    backup: str = "signed"
-    width: int = 8
-    depth: int = 64
-    budget: int = 512
-    explore: float = 2.0
-    weights: tuple[float, ...] = (0.4, 0.4, 0.01)
+    select: Literal["frontier", "uct", "breadth"] = "frontier"
+    backup: Literal["signed", "mean"] = "signed"
+    width: Length = 8
+    depth: Length = 64
+    budget: Count = 512
+    explore: AtLeast0 = 2.0
+    weights: tuple[float, float, float] = (0.4, 0.4, 0.01)
     every: bool = False
     whole: bool = False
     reward: str = "score"
@@ -258,14 +259,7 @@ class TreeSearch:
         return (f"reward/{self.reward}",)
 
     def __post_init__(self) -> None:
-        for name, known in (("select", SELECTS), ("backup", BACKUPS)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"tree: no {name} {getattr(self, name)!r}; {nearest(getattr(self, name), known)}")
-        for name, least in (("width", 1), ("depth", 1), ("budget", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"tree: {name} is {getattr(self, name)}: expected {least} or more")
-        if len(self.weights) != 3:
-            raise ValueError(f"tree: weights are {self.weights}: expected three, of value, uncertainty and depth")
+        check(self)
 
     async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
         """Raises ContractError for a problem that is played, and ValueError where max_new is no multiple of depth."""

@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from shuhari.bounds import AtLeast0, Count, Length, check
 from shuhari.data import Array, Info, code
 from shuhari.ports import Runs
 from shuhari.registry import register
@@ -43,23 +44,24 @@ class Mbtl:
     """
 
     contexts: Mapping[str, tuple[float, ...]]
-    trainings: int = 15
+    trainings: Length = 15
     pick: Literal["mbtl", "random", "equidistant", "independent"] = "mbtl"
     beta: Literal["one", "inverse", "log"] = "log"
-    slope: float | Literal["fitted"] = "fitted"
-    noise: float = 0.1
-    restarts: int = 9
+    slope: AtLeast0 | Literal["fitted"] = "fitted"
+    noise: AtLeast0 = 0.1
+    restarts: Count = 9
     low: float = 0.0
     high: float = 1.0
     measure: str = "greedy"
     choose: str = "train"
 
     def __post_init__(self) -> None:
+        check(self)
         sizes = {len(values) for values in self.contexts.values()}
         if len(sizes) != 1 or 0 in sizes:
             raise ValueError(f"contexts of {sorted(sizes)} values: expected settings with as many values each")
         self.n = sizes.pop()
-        if not 1 <= self.trainings <= self.n:
+        if self.trainings > self.n:
             raise ValueError(f"trainings is {self.trainings}: expected 1 to {self.n}, a context each")
         if self.high <= self.low:
             raise ValueError(f"high is {self.high}: expected more than low, {self.low}")

@@ -16,11 +16,11 @@ from functools import cached_property
 from math import prod
 from typing import Annotated, Any, Literal
 
-from shuhari.bounds import Bounds, Share, check
+from shuhari.bounds import Bounds, Count, Length, ProperShare, Share, check
 from shuhari.data import Problem, Step
 from shuhari.ports.answers import Answers
 from shuhari.registry import register
-from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, draw_item
+from shuhari.tasks.source import Splits, Stream, answer_text, draw_item
 
 KINDS = {
     "carry": "0123456789+=",
@@ -46,16 +46,15 @@ class Arithmetic:
     digits: Annotated[int, Bounds(1, 9)] = 2
     terms: Annotated[int, Bounds(2)] = 3
     forget: Share = 0.0
-    test_fraction: float = 1 / 16
-    test_size: int = 256
-    seed: int = 0
+    test_fraction: ProperShare = 1 / 16
+    test_size: Length = 256
+    seed: Count = 0
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:
         check(self)
         if self.forget and self.kind not in ("carry", "add"):
             raise ValueError(f"arithmetic: forget is {self.forget} for kind {self.kind!r}: expected 'carry' or 'add'")
-        check_sizes("arithmetic", self.test_fraction, self.test_size)
 
     @property
     def alphabet(self) -> str:

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from shuhari.bounds import AtLeast0, Bounds, check
+from shuhari.bounds import AtLeast0, Bounds, Count, Length, check
 from shuhari.data import Array, Problem, Step
 from shuhari.ports.answers import Answers
 from shuhari.registry import register
-from shuhari.tasks.source import Generated, Stream, check_sizes, check_split, last_decision
+from shuhari.tasks.source import Generated, Stream, check_split, last_decision
 
 
 @register("task", "bandit")
@@ -35,8 +35,8 @@ class Bandit:
     law: Literal["bernoulli", "gaussian"] = "bernoulli"
     means: tuple[float, ...] = ()
     scale: AtLeast0 = 1.0
-    test_size: int = 256
-    seed: int = 0
+    test_size: Length = 256
+    seed: Count = 0
     stamps = ("reward/task", "reward/score")
 
     def __post_init__(self) -> None:
@@ -46,7 +46,6 @@ class Bandit:
             raise ValueError(f"bandit: {len(self.means)} means for {self.arms} arms: expected one an arm")
         if self.law == "bernoulli" and not all(0 <= m <= 1 for m in self.means):
             raise ValueError(f"bandit: means are {self.means}: expected probabilities in [0, 1] (law bernoulli)")
-        check_sizes("bandit", 0.5, self.test_size)
 
     def problems(self, split: str) -> Generated:
         """Draws of the same bandit: without end for `train`, `test_size` of them for `test`."""

@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
+from shuhari.bounds import Bounds, Count, Length, ProperShare, Share, check
 from shuhari.data import Problem, Step
 from shuhari.registry import register
-from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, draw_item
+from shuhari.tasks.source import Splits, Stream, answer_text, draw_item
 
 
 @register("task", "chain")
@@ -28,24 +29,19 @@ class Chain:
     number of them. test_fraction, test_size, seed: as for `arithmetic`; the content is the prompt.
     """
 
-    terms: int = 4
-    least: int = 0  # 0: all problems have `terms`
-    slip: float = 0.0
-    bare: float = 0.0
-    test_fraction: float = 1 / 16
-    test_size: int = 256
-    seed: int = 0
+    terms: Annotated[int, Bounds(2, 64)] = 4
+    least: Annotated[int, Bounds(2, 64, off=0)] = 0  # 0: all problems have `terms`
+    slip: Share = 0.0
+    bare: Share = 0.0
+    test_fraction: ProperShare = 1 / 16
+    test_size: Length = 256
+    seed: Count = 0
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:
-        if not 2 <= self.terms <= 64:
-            raise ValueError(f"chain: terms is {self.terms}: expected 2 to 64")
-        if self.least and not 2 <= self.least <= self.terms:
-            raise ValueError(f"chain: least is {self.least}: expected 2 to terms, which is {self.terms}, or 0 for all")
-        for name in ("slip", "bare"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"chain: {name} is {getattr(self, name)}: expected a share in [0, 1]")
-        check_sizes("chain", self.test_fraction, self.test_size)
+        check(self)
+        if self.least > self.terms:
+            raise ValueError(f"chain: least is {self.least}: expected at most terms, which is {self.terms}")
 
     @property
     def alphabet(self) -> str:

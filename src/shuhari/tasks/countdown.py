@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
+from shuhari.bounds import Bounds, Count, Length, ProperShare, check
 from shuhari.data import Problem, Step
 from shuhari.registry import register
 from shuhari.tasks.expressions import ExpressionError, Limits, parse
-from shuhari.tasks.source import TRIES, Splits, Stream, answer_text, check_sizes, draw_item
+from shuhari.tasks.source import TRIES, Splits, Stream, answer_text, draw_item
 
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2}
 Term = tuple[int, str, int]  # value, text, precedence
@@ -32,30 +33,26 @@ class Countdown:
     test_fraction, test_size, seed: as for `arithmetic`; the content is the multiset of numbers and the target.
     """
 
-    count: int = 3
-    low: int = 1
-    high: int = 25
-    largest: int = 100
+    count: Annotated[int, Bounds(2, 8)] = 3
+    low: Annotated[int, Bounds(1, 999_999_999)] = 1
+    high: Annotated[int, Bounds(1, 999_999_999)] = 25
+    largest: Length = 100
     operators: str = "+-*/"
     every: bool = True
     prompt: str = "{numbers}>{target}="
-    test_fraction: float = 1 / 16
-    test_size: int = 256
-    seed: int = 0
+    test_fraction: ProperShare = 1 / 16
+    test_size: Length = 256
+    seed: Count = 0
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:
-        if not 2 <= self.count <= 8:
-            raise ValueError(f"countdown: count is {self.count}: expected 2 to 8 numbers")
-        if not 1 <= self.low <= self.high < 10**9:
-            raise ValueError(f"countdown: numbers from {self.low} to {self.high}: expected 1 <= low <= high < 10^9")
-        if self.largest < 1:
-            raise ValueError(f"countdown: largest is {self.largest}: expected a target of at least 1")
+        check(self)
+        if self.low > self.high:
+            raise ValueError(f"countdown: numbers from {self.low} to {self.high}: expected low <= high")
         if not self.operators or set(self.operators) - set(_PRECEDENCE):
             raise ValueError(f"countdown: operators are {self.operators!r}: expected some of '+-*/'")
         if "{numbers}" not in self.prompt or "{target}" not in self.prompt:
             raise ValueError(f"countdown: the prompt {self.prompt!r} lacks {{numbers}} or {{target}}")
-        check_sizes("countdown", self.test_fraction, self.test_size)
 
     @property
     def alphabet(self) -> str:

@@ -15,11 +15,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from shuhari.bounds import ProperShare, check
 from shuhari.data import Problem, Step, code
 from shuhari.models.text.tokenizers import plain_chat
 from shuhari.registry import register
 from shuhari.tasks.rows import ROLE, read, texts
-from shuhari.tasks.source import SPLITS, Listed, answer_text, check_sizes, check_split, held_out
+from shuhari.tasks.source import SPLITS, Listed, answer_text, check_split, held_out
 
 LONGEST = 8192  # characters of an answer that are read, or four times the truth's where that is more
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(\.[0-9]{1,40})?", re.ASCII)
@@ -40,12 +41,12 @@ class File:
     """
 
     path: str = ""
-    test_fraction: float = 0.1
+    test_fraction: ProperShare = 0.1
 
     def __post_init__(self) -> None:
+        check(self)
         if not self.path:
             raise ValueError("task file: a path is missing: expected file/<path of a JSONL or Parquet file>")
-        check_sizes(f"file/{self.path}", self.test_fraction)
         _ = self._splits  # a bad row shows here, before a run starts
 
     @classmethod

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from shuhari.bounds import Count, Length, Share, check
 from shuhari.data import Array, Payload, Problem, Status, Step
 from shuhari.registry import register
-from shuhari.tasks.source import Generated, Stream, check_sizes, check_split
+from shuhari.tasks.source import Generated, Stream, check_split
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # up, right, down, left
 _CELLS = {"S": "start", "G": "goal", "H": "hole", "#": "wall", ".": "free"}
@@ -36,13 +37,14 @@ class Gridworld:
     goal: float = 1.0
     hole: float = 0.0
     living: float = 0.0
-    slip: float = 0.0
-    limit: int = 50
-    test_size: int = 256
-    seed: int = 0
+    slip: Share = 0.0
+    limit: Length = 50
+    test_size: Length = 256
+    seed: Count = 0
     stamps = ("reward/task", "reward/score")
 
     def __post_init__(self) -> None:
+        check(self)
         self.cells = tuple(self.cells)
         if not self.cells or len({len(row) for row in self.cells}) > 1 or not self.cells[0]:
             raise ValueError(f"gridworld: cells are {self.cells}: expected rows of one length, at least 1")
@@ -52,11 +54,6 @@ class Gridworld:
         for need in "SG":
             if need not in "".join(self.cells):
                 raise ValueError(f"gridworld: cells {self.cells} have no {need!r} ({_CELLS[need]})")
-        if not 0 <= self.slip <= 1:
-            raise ValueError(f"gridworld: slip is {self.slip}: expected a probability in [0, 1]")
-        if self.limit < 1:
-            raise ValueError(f"gridworld: limit is {self.limit}: expected at least 1 move")
-        check_sizes("gridworld", 0.5, self.test_size)
 
     def problems(self, split: str) -> Generated:
         """Episodes of the same world: without end for `train`, `test_size` of them for `test`."""

@@ -22,11 +22,12 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from shuhari.abilities import ability
+from shuhari.bounds import Count, Length, check
 from shuhari.data import EMPTY, Array, Payload, Problem, Status, Step, code, nearest
 from shuhari.models.spaces import MASK
 from shuhari.registry import find, register
 from shuhari.tasks.snapshots import Env, Recorder, copies, repeats, restore, snapshot, thaw
-from shuhari.tasks.source import Generated, check_sizes, check_split
+from shuhari.tasks.source import Generated, check_split
 from shuhari.tasks.tells import EXECUTED, EXTRAS, Teller, layout_of
 from shuhari.tasks.views import View, check_spaces, to_action, to_context, wrap
 
@@ -75,20 +76,18 @@ class Gym:
     kwargs: Mapping[str, Any] = EMPTY
     attributes: Mapping[str, Any] = EMPTY
     wrappers: tuple[str | Mapping[str, Any], ...] = ()
-    keep: tuple[int, ...] = ()
-    stack: int = 1
+    keep: tuple[Count, ...] = ()
+    stack: Length = 1
     masks: bool = True
     tells: Mapping[str, str] = EMPTY
     rewards: tuple[str, ...] = ()
-    test_size: int = 100
-    seed: int = 0
+    test_size: Length = 100
+    seed: Count = 0
 
     def __post_init__(self) -> None:
+        check(self)
         if not self.path:
             raise ValueError("task gym: an id is missing: expected gym/<id>, for example gym/CartPole-v1")
-        check_sizes(f"gym/{self.path}", 0.5, self.test_size)
-        if self.stack < 1:
-            raise ValueError(f"gym/{self.path}: stack is {self.stack}: expected at least 1")
         self.extras: dict[str, Array] = {}  # column -> fill value where nothing is reported
         self._told = False  # whether `info` tells the actions that are allowed
         env = self._guarded(self._made)

@@ -11,6 +11,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
+from shuhari.bounds import AtLeast0, Count, check
 from shuhari.data import Problem, Step, nearest
 from shuhari.models.text.tokenizers import PRINTABLE
 from shuhari.ports import Environment, Source, Task, ability
@@ -25,7 +26,10 @@ class Member:
     """A task, and how often it is drawn beside the others (their sum may be any); with weight 0 it is only tested."""
 
     task: Task
-    weight: float = 1.0
+    weight: AtLeast0 = 1.0
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @register("task", "mixture")
@@ -39,16 +43,15 @@ class Mixture:
     """
 
     tasks: Mapping[str, Member]
-    seed: int = 0
+    seed: Count = 0
 
     def __post_init__(self) -> None:
+        check(self)
         if not self.tasks:
             raise ValueError("mixture: no tasks: expected tables [task.tasks.<name>]")
-        for name, member in self.tasks.items():
+        for name in self.tasks:
             if "/" in name:
                 raise ValueError(f"mixture: a task is called {name!r}: expected a name without a slash")
-            if not 0 <= member.weight < float("inf"):
-                raise ValueError(f"mixture: the weight of {name!r} is {member.weight}: expected 0 or more")
         if not any(member.weight for member in self.tasks.values()):
             raise ValueError(f"mixture: the weights of {', '.join(self.tasks)} are 0: expected a task to train on")
         first, *others = self.tasks

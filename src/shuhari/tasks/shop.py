@@ -24,10 +24,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
 
-from shuhari.bounds import Bounds, Length, Share, check
+from shuhari.bounds import Bounds, Count, Length, ProperShare, Share, check
 from shuhari.data import Payload, Problem, Status, Step
 from shuhari.registry import register
-from shuhari.tasks.source import Splits, Stream, check_sizes, draw_item, last_decision
+from shuhari.tasks.source import Splits, Stream, draw_item, last_decision
 
 ITEMS = tuple("pen cup hat bag box jar tin key map fan rug net bow lid pan mug".split())
 LINE = re.compile(r"find (?P<item>[a-z]{1,9})|add (?P<a>[0-9]{1,9}) (?P<b>[0-9]{1,9})|say (?P<n>[0-9]{1,9})", re.ASCII)
@@ -48,14 +48,13 @@ class Shop:
     digits: Annotated[int, Bounds(1, 4)] = 2
     guess: Share = 0.0
     turns: Length = 16
-    test_fraction: float = 1 / 16
-    test_size: int = 256
-    seed: int = 0
+    test_fraction: ProperShare = 1 / 16
+    test_size: Length = 256
+    seed: Count = 0
     stamps = ("reward/score",)
 
     def __post_init__(self) -> None:
         check(self)
-        check_sizes("shop", self.test_fraction, self.test_size)
 
     @property
     def alphabet(self) -> str:

@@ -86,14 +86,6 @@ def check_split(split: str, known: Sequence[str] = SPLITS) -> str:
     return split
 
 
-def check_sizes(task: str, test_fraction: float, test_size: int = 1) -> None:
-    """ValueError unless 0 < test_fraction < 1 and test_size >= 1."""
-    if not 0 < test_fraction < 1:
-        raise ValueError(f"{task}: test_fraction is {test_fraction}: expected a number between 0 and 1")
-    if test_size < 1:
-        raise ValueError(f"{task}: test_size is {test_size}: expected at least 1 problem")
-
-
 def held_out(content: str, fraction: float) -> bool:
     """Whether the problem with this content belongs to the test split, which holds `fraction` of all contents."""
     return code("held out", content) < fraction * 2.0**63

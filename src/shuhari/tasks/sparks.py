@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Annotated, Any
 
+from shuhari.bounds import Bounds, Count, Length, ProperShare, Share, check
 from shuhari.data import Problem, Step
 from shuhari.registry import register
-from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, draw_item
+from shuhari.tasks.source import Splits, Stream, answer_text, draw_item
 
 SPARK = "!"
 
@@ -30,22 +31,17 @@ class Sparks:
     test_fraction, test_size, seed: as for `chain`.
     """
 
-    terms: int = 4
+    terms: Annotated[int, Bounds(2, 16)] = 4
     minus: bool = False
-    rare: float = 0.05
-    slip: float = 0.25
-    test_fraction: float = 1 / 16
-    test_size: int = 256
-    seed: int = 0
+    rare: Share = 0.05
+    slip: Share = 0.25
+    test_fraction: ProperShare = 1 / 16
+    test_size: Length = 256
+    seed: Count = 0
     stamps = ("reward/score", "reward/spark")
 
     def __post_init__(self) -> None:
-        if not 2 <= self.terms <= 16:
-            raise ValueError(f"sparks: terms is {self.terms}: expected 2 to 16")
-        for name in ("rare", "slip"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"sparks: {name} is {getattr(self, name)}: expected a share in [0, 1]")
-        check_sizes("sparks", self.test_fraction, self.test_size)
+        check(self)
 
     @property
     def alphabet(self) -> str:

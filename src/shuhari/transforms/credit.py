@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor
 
 from shuhari.batch import Batch
+from shuhari.bounds import ShareBelow1, check
 from shuhari.needs import Need
 from shuhari.ports import Ctx
 from shuhari.reduce import ends, units
@@ -36,7 +37,7 @@ class Credit:
 
     role: str = "credit"
     running: bool = False
-    least: float = 0.5
+    least: ShareBelow1 = 0.5
     threshold: float = 0.5
     reward: str = "reward"
     stream: str = "rl"
@@ -48,8 +49,7 @@ class Credit:
         return self.reward, f"weight/{self.stream}", "advantage"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.least < 1:
-            raise ValueError(f"credit: least is {self.least}: expected a probability in [0, 1)")
+        check(self)
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:

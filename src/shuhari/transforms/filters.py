@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import torch
 
 from shuhari.batch import STATUS, Batch
+from shuhari.bounds import AtLeast0, check
 from shuhari.data import Status, code
 from shuhari.needs import Need
 from shuhari.pack import find_usable
@@ -30,11 +31,14 @@ class Mixed:
     """
 
     reward: str = "reward"
-    tolerance: float = 1e-6
+    tolerance: AtLeast0 = 1e-6
     stream: str = "rl"
     needs: tuple[Need, ...] = field(default=(), init=False)
     stamps = ()
     least_n = 2
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -104,6 +108,9 @@ class Only:
     stream: str = "rl"
     of: str = ""
     needs: tuple[Need, ...] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
+from shuhari.bounds import Length, check
 from shuhari.needs import Need
 from shuhari.pack import find_usable
 from shuhari.ports import Ctx
@@ -30,7 +31,7 @@ class Pairs:
     samples stand in none and are charged. A sample of several rows is linked by its last one.
     """
 
-    per_group: int = 1
+    per_group: Length = 1
     reward: str = "reward"
     stream: str = "rl"
     needs: tuple[Need, ...] = field(default=(), init=False)
@@ -42,8 +43,7 @@ class Pairs:
         return self.reward, f"weight/{self.stream}"
 
     def __post_init__(self) -> None:
-        if self.per_group < 1:
-            raise ValueError(f"pairs: per_group is {self.per_group}: expected at least 1")
+        check(self)
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         if "pairs" in batch.links:
@@ -65,6 +65,9 @@ class Labels:
     stream: str = "rl"
     needs: tuple[Need, ...] = field(default=(), init=False)
     stamps = ("links/labels",)
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def reads(self) -> tuple[str, ...]:

@@ -14,20 +14,21 @@ Source: Schulman et al., High-Dimensional Continuous Control Using Generalized A
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from shuhari.batch import STATUS, Batch
-from shuhari.bounds import Discount
+from shuhari.bounds import Discount, check
 from shuhari.columns import BRANCH
-from shuhari.data import Number, Ramp, Status, nearest
+from shuhari.data import Status
 from shuhari.needs import Need
 from shuhari.ports import Ctx
 from shuhari.registry import register
 from shuhari.transforms.streams import find_carried, whiten, zero_ungraded
 
-CREDIT_LEVELS = ("auto", "decision", "row", "segment", "episode")
+CreditLevel: TypeAlias = Literal["auto", "decision", "row", "segment", "episode"]
 
 
 @register("transform", "gae")
@@ -48,8 +49,8 @@ class Gae:
     lam: Discount = 0.95
     critic: str = "critic"
     reward: str = "reward"
-    level: str = "auto"
-    scale: bool | str = False
+    level: CreditLevel = "auto"
+    scale: bool | Literal["batch", "none"] = False
     bootstrap_truncated: bool = False
     stream: str = "rl"
     into: str = "advantage"
@@ -64,7 +65,7 @@ class Gae:
         return self.reward, f"weight/{self.stream}"
 
     def __post_init__(self) -> None:
-        _check(self.level, self.scale, gamma=self.gamma, lam=self.lam)
+        check(self)
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -89,8 +90,8 @@ class Returns:
 
     gamma: Discount = 1.0
     reward: str = "reward"
-    level: str = "auto"
-    scale: bool | str = False
+    level: CreditLevel = "auto"
+    scale: bool | Literal["batch", "none"] = False
     stream: str = "rl"
     into: str = "advantage"
     target: str = "return"
@@ -105,7 +106,7 @@ class Returns:
         return self.reward, f"weight/{self.stream}"
 
     def __post_init__(self) -> None:
-        _check(self.level, self.scale, gamma=self.gamma)
+        check(self)
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         target, _ = credit(batch, None, ctx.at(self.gamma), 1.0, self.reward, self.level)
@@ -299,12 +300,3 @@ def _put(batch: Batch, columns: dict[str, Tensor], ctx: Ctx, reward: str, scale:
         columns = {**columns, into: whiten(advantage, where)}
     return batch.put(columns)
 
-
-def _check(level: str, scale: bool | str, **discounts: Number) -> None:
-    for name, value in discounts.items():
-        if not isinstance(value, Ramp) and not 0 <= value <= 1:
-            raise ValueError(f"{name} is {value}: expected a number in [0, 1]")
-    if level not in CREDIT_LEVELS:
-        raise ValueError(f"no level {level!r} of credit; {nearest(level, CREDIT_LEVELS)}")
-    if scale not in (True, False, "batch", "none"):
-        raise ValueError(f"scale is {scale!r}: expected true, false, 'batch' or 'none'")

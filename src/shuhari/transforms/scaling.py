@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import Number
+from shuhari.bounds import Discount, Positive, check
 from shuhari.models.normaliser import Moments, moments
 from shuhari.needs import Need, role_model
 from shuhari.ports import Ctx
@@ -32,12 +32,15 @@ class ScaleRewards:
     stay NaN and count as 0. Raises ValueError for a critic without the statistic, and for a draw from a buffer.
     """
 
-    gamma: Number = 0.99
+    gamma: Discount = 0.99
     critic: str = "critic"
-    clip: float = 10.0
+    clip: Positive = 10.0
     needs: tuple[Need, ...] = field(default=(), init=False)
     state: dict[str, Any] = field(init=False, default_factory=lambda: {"returns": torch.zeros(0, dtype=torch.float64)})
     stamps = ("reward",)
+
+    def __post_init__(self) -> None:
+        check(self)
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -6,13 +6,15 @@ Axes: `B` rows, `K` positions.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 
 from shuhari.batch import Batch
-from shuhari.data import Number, nearest
+from shuhari.bounds import Coefficient, Length, check
+from shuhari.data import Number
 from shuhari.needs import Need
-from shuhari.objectives.divergence import SAMPLED, estimate
+from shuhari.objectives.divergence import estimate
 from shuhari.ports import Ctx
 from shuhari.registry import register
 
@@ -28,16 +30,15 @@ class KlInReward:
     `returns` or `advantage`. Ungraded rewards stay NaN.
     """
 
-    beta: Number = 0.05
-    form: str = "k1"
+    beta: Coefficient = 0.05
+    form: Literal["k1", "k2", "k3"] = "k1"
     role: str = "policy"
     reference: str = "reference"
     score: str = "log_prob"
     stamps = ("reward", "reward/kl")
 
     def __post_init__(self) -> None:
-        if self.form not in SAMPLED:
-            raise ValueError(f"no form {self.form!r} of KL in the reward; {nearest(self.form, SAMPLED)}")
+        check(self)
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -61,15 +62,16 @@ class Overlong:
     Source: Yu et al. 2025, arXiv 2503.14476. Overlong filtering is the filter `finished`.
     """
 
-    length: int
-    cache: int
+    length: Length
+    cache: Length
     weight: Number = 1.0
     needs: tuple[Need, ...] = field(default=(), init=False)
     stamps = ("reward", "reward/overlong")
 
     def __post_init__(self) -> None:
-        if not 0 < self.cache <= self.length:
-            raise ValueError(f"overlong: cache is {self.cache}: expected 1 to length, which is {self.length}")
+        check(self)
+        if self.cache > self.length:
+            raise ValueError(f"overlong: cache is {self.cache}: expected at most length, which is {self.length}")
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         place = batch["mask"].cumsum(1)

@@ -6,12 +6,13 @@ Left out: where `q` comes from; a rollout stamps it (`rollouts.tree`). Axes: `B`
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import nearest
+from shuhari.bounds import check
 from shuhari.needs import Need
 from shuhari.pack import find_usable
 from shuhari.ports import Ctx
@@ -19,8 +20,6 @@ from shuhari.reduce import group_mean
 from shuhari.registry import register
 from shuhari.transforms.returns import find_heads
 from shuhari.transforms.streams import zero_ungraded
-
-LESS = ("group", "parent")
 
 
 @register("transform", "node_advantage")
@@ -39,7 +38,7 @@ class NodeAdvantage:
 
     reward: str = "reward"
     stream: str = "rl"
-    less: str = "group"
+    less: Literal["group", "parent"] = "group"
     into: str = "advantage"
     needs: tuple[Need, ...] = field(default=(), init=False)
 
@@ -52,8 +51,7 @@ class NodeAdvantage:
         return self.reward, f"weight/{self.stream}"
 
     def __post_init__(self) -> None:
-        if self.less not in LESS:
-            raise ValueError(f"node_advantage: no less {self.less!r}; {nearest(self.less, LESS)}")
+        check(self)
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
         r = batch.outcome(self.reward)

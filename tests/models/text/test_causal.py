@@ -458,8 +458,6 @@ def test_mistakes_are_named() -> None:
         Causal(architecture="lama").build(TASK)
     with pytest.raises(ValueError, match="no key 'rms_eps'; did you mean 'rms_norm_eps'"):
         Causal(config={"rms_eps": 1.0}).build(TASK)
-    with pytest.raises(ValueError, match="tokenizer is 'chars'; did you mean 'char'"):
-        Causal(tokenizer="chars").build(TASK)
 
 
 def test_a_directory_that_is_not_there_is_named(monkeypatch) -> None:
@@ -512,8 +510,8 @@ def test_a_critic_answers_before_and_after_and_of_several_outputs() -> None:
 
     found = evaluate(batch, [Need(("critic",), picked)], {"critic": one})["critic/picked"]
     torch.testing.assert_close(found, one(batch).after())
-    for wrong in ({"outputs": 0}, {"value_head": False, "after": True}, {"value_head": False, "outputs": 2}):
-        with pytest.raises(ValueError, match=r"expected at least 1|set value_head"):
+    for wrong in ({"value_head": False, "after": True}, {"value_head": False, "outputs": 2}):
+        with pytest.raises(ValueError, match="set value_head"):
             CausalValue(**wrong)
     with pytest.raises(AttributeError, match="value_head"):
         made()(batch).after()

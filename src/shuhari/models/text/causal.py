@@ -20,7 +20,7 @@ import torch
 
 from shuhari.abilities import ability
 from shuhari.batch import Batch
-from shuhari.bounds import Count, Length
+from shuhari.bounds import Count, Length, check
 from shuhari.data import EMPTY, Array, Payload, Sampling, nearest
 from shuhari.models.critics import Values
 from shuhari.models.text import pretrained
@@ -36,7 +36,6 @@ from shuhari.needs import Noise, Trace
 from shuhari.registry import register
 
 VALUE = "value_head.safetensors"
-TRAINED = ("float32", "bfloat16")
 
 
 @register("model", "causal")
@@ -74,21 +73,20 @@ class Causal:
     context: Count = 0
     tied: bool = True
     config: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
-    tokenizer: str = "char"
+    tokenizer: Literal["char", "bpe"] = "char"
     alphabet: str = ""
     vocabulary: Length = 512
     value_head: bool = False
-    outputs: int = 1
+    outputs: Length = 1
     after: bool = False
     lora: Lora | None = None
     device: str = "cpu"
     gradient_checkpointing: bool = False
-    dtype: str = "float32"
+    dtype: Literal["float32", "bfloat16"] = "float32"
     kind: Literal["exact"] = field(init=False, default="exact")
 
     def __post_init__(self) -> None:
-        if self.outputs < 1:
-            raise ValueError(f"causal: outputs is {self.outputs}: expected at least 1")
+        check(self)
         if not self.value_head and (self.after or self.outputs > 1):
             raise ValueError("causal: `after` and `outputs` are of a value head: set value_head = true")
 
@@ -107,7 +105,7 @@ class Causal:
         lm, self.text = pretrained.load(self.path) if self.path else self._scratch(task)
         if self.lora is not None:
             adapt(lm, self.lora)
-        dtype = pretrained.dtype_of(self.dtype, TRAINED)
+        dtype = pretrained.DTYPES[self.dtype]
         outputs = self.outputs if self.value_head else 0
         self.module = Trunk(lm, outputs, self.context, self.gradient_checkpointing, dtype).to(self.device)
         if self.module.why:
@@ -277,9 +275,7 @@ class Causal:
     def _tokenizer(self, task: Any) -> Tokenizer:
         if self.tokenizer == "char":
             return character_tokenizer(self.alphabet or ability(task, "alphabet"))
-        if self.tokenizer == "bpe":
-            return bpe_tokenizer(task_texts(task), self.vocabulary)
-        raise ValueError(f"tokenizer is {self.tokenizer!r}; {nearest(self.tokenizer, ('char', 'bpe'))}")
+        return bpe_tokenizer(task_texts(task), self.vocabulary)
 
 
 CausalValue = partial(Causal, value_head=True)  # as `causal_value` makes it

@@ -9,10 +9,11 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor, nn
 
+from shuhari.bounds import Bounds, Length, Positive, check
 from shuhari.data import nearest
 
 
@@ -23,18 +24,13 @@ class Lora:
     `targets`: the layers by the last parts of their names, such as `q_proj` or `attn.c_attn`; none: every linear layer
     but the head. `dropout` is there to be refused."""
 
-    rank: int = 8
-    alpha: float = 16.0
-    dropout: float = 0.0
+    rank: Length = 8
+    alpha: Positive = 16.0
+    dropout: Annotated[float, Bounds(0, 0, hint="a score must be a function of its row")] = 0.0
     targets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.rank < 1:
-            raise ValueError(f"lora.rank is {self.rank}: expected at least 1")
-        if not self.alpha > 0:
-            raise ValueError(f"lora.alpha is {self.alpha}: expected a number > 0")
-        if self.dropout != 0:
-            raise ValueError(f"lora.dropout is {self.dropout}: expected 0, as a score must be a function of its row")
+        check(self)
 
 
 def adapt(lm: Any, lora: Lora) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,10 +55,10 @@ def save(lm: Any, text: Tokenizer, directory: str | Path, *, dtype: str = "", sh
     text.save(str(directory))
 
 
-def dtype_of(name: str, known: Sequence[str] = tuple(DTYPES)) -> torch.dtype:
-    """The type of numbers called `name`; ValueError with the nearest for one that is not `known`."""
-    if name not in known:
-        raise ValueError(f"dtype is {name!r}; {nearest(name, known)}")
+def dtype_of(name: str) -> torch.dtype:
+    """The type of numbers called `name`; ValueError with the nearest for one that there is not."""
+    if name not in DTYPES:
+        raise ValueError(f"dtype is {name!r}; {nearest(name, DTYPES)}")
     return DTYPES[name]
 
 

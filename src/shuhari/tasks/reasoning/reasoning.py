@@ -19,10 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from shuhari.bounds import Count, Length, PositiveShare, ProperShare, check
 from shuhari.data import EMPTY, Problem, Step, nearest
 from shuhari.registry import register
 from shuhari.tasks.reasoning.table import GRADING, score
-from shuhari.tasks.source import Splits, Stream, answer_text, check_sizes, draw_item
+from shuhari.tasks.source import Splits, Stream, answer_text, draw_item
 
 _OURS = ("seed", "size")  # keys of the generators' own that this task sets
 _ROWS = 1 << 31  # problems of a generator that makes them on demand; one of them wants seeds below 2^32
@@ -45,13 +46,14 @@ class ReasoningGym:
 
     path: str = "chain_sum"
     config: Mapping[str, Any] = EMPTY
-    solved: float = 1.0
-    test_fraction: float = 1 / 16
-    test_size: int = 256
-    seed: int = 0
+    solved: PositiveShare = 1.0
+    test_fraction: ProperShare = 1 / 16
+    test_size: Length = 256
+    seed: Count = 0
     stamps = ("reward/score", "reward/partial")
 
     def __post_init__(self) -> None:
+        check(self)
         name = f"reasoning-gym/{self.path}"
         graded = GRADING.get(self.path)
         if graded is not None and graded.path == "refused":
@@ -61,9 +63,6 @@ class ReasoningGym:
                 raise ValueError(f"{name} is refused: its scorer was not read yet, and answers are hostile text")
             usable = [n for n, g in GRADING.items() if g.path != "refused"]
             raise ValueError(f"{name}: no such generator; {nearest(self.path, usable)}")
-        if not 0 < self.solved <= 1:
-            raise ValueError(f"{name}: solved is {self.solved}: expected a number in (0, 1]")
-        check_sizes(name, self.test_fraction, self.test_size)
         _ = self._generator  # a missing package or a bad setting shows here, before a run starts
 
     @classmethod
