@@ -24,23 +24,25 @@ def groups(
     name: str = "score",
     logp: float = -1.0,
     vocabulary: int = 5,
+    start: int = 0,
     columns: Mapping[str, Tensor] | None = None,
 ) -> Batch:
     """Groups of answers: one row a sample, in order, with columns `reward` and `reward/<name>`, its value on the last
     token (None: ungraded, NaN).
 
     `lengths`: of each answer in tokens, or one for all. Token ids count through the vocabulary, prompts have one token.
-    `logp`: of every token, as sampled. `columns` are laid over the batch."""
+    `logp`: of every token, as sampled. `start`: the id of the first row and the number of the first problem. `columns`
+    are laid over the batch."""
     trajectories = []
     for g, group in enumerate(rewards):
-        request = Request(Problem("test", str(g), None), len(group), key=f"{g}#0")
+        request = Request(Problem("test", str(start + g), None), len(group), key=f"{start + g}#0")
         for i, reward in enumerate(group):
             k = lengths if isinstance(lengths, int) else lengths[g][i]
             answer = (np.arange(k) + g + i).astype(np.int32) % vocabulary
             step = Step.of(np.array([g % vocabulary], np.int32), answer, np.full(k, logp, np.float32))
             graded = Trajectory(request, (step,)).graded([{name: float("nan") if reward is None else reward}])
             trajectories.append(graded)
-    batch = pack(trajectories)
+    batch = pack(trajectories, start=start)
     return batch.put({"reward": batch[f"reward/{name}"], **(columns or {})})
 
 
@@ -51,14 +53,15 @@ def transitions(
     actions: Sequence[Sequence[Any]] | None = None,
     finished: Sequence[bool] | bool = True,
     logp: float | None = -1.0,
+    start: int = 0,
     columns: Mapping[str, Tensor] | None = None,
 ) -> Batch:
-    """Episodes of an environment: one row a decision, and a closing row an episode, in order; columns `reward` and
-    `reward/task`.
+    """Episodes of an environment: one row a decision, and a closing row an episode, in order; columns `reward`,
+    `reward/task` and, as recorded data have it, `last` [B], the row where the episode ends.
 
     rewards: of each step of each episode. Observations [width] are drawn from a fixed seed; actions are 0 unless they
     are given. `finished`: whether an episode (or each of them) came to its end; else it was cut, and its closing row
-    has `cont` 1. `logp` None: nobody knows how likely the actions were."""
+    has `cont` 1. `logp` None: nobody knows how likely the actions were. `start`: as of `groups`."""
     rng = np.random.default_rng(0)
     trajectories = []
     for e, episode in enumerate(rewards):
@@ -72,6 +75,9 @@ def transitions(
         last = rng.normal(size=width).astype(np.float32)
         steps.append(Step.closing(last, len(episode) - 1, 0.0 if ended else 1.0))
         status = Status.FINISHED if ended else Status.TRUNCATED
-        trajectories.append(Trajectory(Request(Problem("test", str(e), None), 1, key=f"{e}#0"), tuple(steps), status))
-    batch = pack(trajectories)
-    return batch.put({"reward": torch.nan_to_num(batch["reward/task"]), **(columns or {})})
+        request = Request(Problem("test", str(start + e), None), 1, key=f"{start + e}#0")
+        trajectories.append(Trajectory(request, tuple(steps), status))
+    batch = pack(trajectories, start=start)
+    lengths = torch.tensor([len(episode) + 1 for episode in rewards])
+    last = (lengths.cumsum(0) - 1).repeat_interleave(lengths)
+    return batch.put({"reward": torch.nan_to_num(batch["reward/task"]), "last": last, **(columns or {})})

@@ -1,0 +1,179 @@
+"""The check of worlds: what a task plays its problems in, and environments of Gymnasium.
+
+Left out: whether a world is a good one (that episodes end, that rewards can be earned).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from shuhari.abilities import ability
+from shuhari.data import Problem, Status, Whole
+from shuhari.models.spaces import MASK
+from shuhari.store.codec import dumps, loads
+from shuhari.testing.context import context
+from shuhari.testing.looking import DRAWS, ConformanceError, global_generators, readable, require, require_same
+
+Act = Callable[[Any, np.random.Generator], Any]
+"""(observation, generator) -> an action as the world takes it"""
+
+
+def check_environment(
+    world: Any, problem: Problem | None = None, *, act: Act | None = None, n: int = 40, seed: int = 0, ctx: Any = None
+) -> None:
+    """Act n times in a world, in as many episodes as it takes: in the environments that a task gives its problem (its
+    first, where none is named), or in an environment of Gymnasium.
+
+    The same start and the same actions give the same bits; a step gives what its port says; what is seen lies in the
+    space that is declared, with an action allowed where there is a mask; no global generator is drawn from. Of a task
+    also: what `snapshot` gives can be stored, and another environment that takes it back goes on as the first one.
+
+    act: who acts; by default at random, among the actions that are allowed, where there is an action space. TypeError
+    where there is none. ctx: what an environment may ask (`bind`)."""
+    generators = global_generators()
+    if isinstance(world, gymnasium.Env):
+        acts = act or _random(world.action_space)
+        first = _lane(world, acts, n, seed)
+        require_same(readable(first), readable(_lane(world, acts, n, seed)), world, "did something else after it was "
+                     "reset with the same seed")  # fmt: skip
+    else:
+        _check_episodes(world, problem or world.problems("train")[0], act, n, context() if ctx is None else ctx)
+    require(global_generators() == generators, world, DRAWS)
+
+
+def _check_episodes(task: Any, problem: Problem, act: Act | None, n: int, ctx: Any) -> None:
+    space = task.spaces()
+    if act is None and space is None:
+        raise TypeError(f"{type(task).__name__} has no action space: give act, (observation, generator) -> action")
+    acts = act or _random(space[1])
+    seen = space[0] if space is not None else None
+    require(task.environment(problem) is not None, task, f"gives problem {problem.id!r} no environment")
+    whole = _Episodes(task, problem, seen, ctx)
+    found = [whole.step(acts) for _ in range(n)]
+    again = _Episodes(task, problem, seen, ctx)
+    first = [again.step(acts) for _ in range(n // 2)]
+    require_same(readable(found[: n // 2]), readable(first), task, "did something else in the same episode after the same "
+                 "actions")  # fmt: skip
+    try:
+        saved = loads(dumps(again.env.snapshot()))
+    except TypeError as error:
+        raise ConformanceError(f"{type(again.env).__name__}: its snapshot is no payload: {error}") from error
+    later = _Episodes(task, problem, seen, ctx)
+    later.env.restore(saved)
+    later.rng, later.seen, later.over = again.rng, again.seen, again.over
+    rest = [later.step(acts) for _ in range(n // 2, n)]
+    require_same(readable(found[n // 2 :]), readable(rest), task, "went on otherwise from its snapshot")
+
+
+class _Episodes:
+    """The same episode of a task, again and again, with every step looked at."""
+
+    def __init__(self, task: Any, problem: Problem, space: Any, ctx: Any) -> None:
+        self.task, self.problem, self.space, self.ctx = task, problem, space, ctx
+        self.env, self.rng = task.environment(problem), np.random.default_rng(0)
+        self._reset()
+
+    def _reset(self) -> None:
+        ability(self.env, "bind")(self.ctx, ("check", 0))
+        self.seen = self._look(self._answer(self.env.reset(self.problem)))
+        self.over = False
+
+    def step(self, act: Act) -> Any:
+        if self.over:
+            self._reset()
+        took = act(self.seen, self.rng)
+        answer = self._answer(self.env.step(took))
+        require(isinstance(answer, tuple) and len(answer) == 3, self.env, "its step gave no triple: expected "
+                "(observation, rewards by name, Status or None)")  # fmt: skip
+        self.seen, rewards, status = self._look(answer[0]), answer[1], answer[2]
+        require(isinstance(rewards, Mapping), self.env, f"its step gave the rewards {rewards!r}: expected numbers by name")
+        for name, value in rewards.items():
+            number = isinstance(name, str) and isinstance(value, int | float | np.number)
+            require(number, self.env, f"its step gave the reward {name!r} = {value!r}: expected a number")
+        known = status is None or isinstance(status, Status)
+        require(known, self.env, f"its step gave the status {status!r}: expected a Status, or None where it goes on")
+        facts = ability(self.env, "facts")
+        for name, value in facts.items():
+            require(isinstance(name, str) and np.asarray(value).dtype.kind in "biuf", self.env,
+                    f"tells {name!r} = {value!r}: expected a number or an array")  # fmt: skip
+        self.over = status is not None
+        return [_plain(self.seen), dict(rewards), status.value if status is not None else "", _plain(dict(facts))]
+
+    def _answer(self, found: Any) -> Any:
+        async def wait() -> Any:
+            return await found
+
+        return self.ctx.wait(wait()) if inspect.isawaitable(found) else found
+
+    def _look(self, seen: Any) -> Any:
+        if self.space is not None:
+            _require_in(self.env, self.space, seen)
+        return seen.context if isinstance(seen, Whole) else seen
+
+
+def _lane(env: Any, act: Act, n: int, seed: int) -> list[Any]:
+    """What an environment of Gymnasium gives from a seed on, each step of it looked at."""
+    rng, out = np.random.default_rng(seed), list[Any]()
+    start = env.reset(seed=seed)
+    require(isinstance(start, tuple) and len(start) == 2, env, "its reset gave no pair: expected (observation, info)")
+    seen, info = start
+    for _ in range(n):
+        _require_in(env, env.observation_space, seen)
+        given = env.step(act({MASK: info[MASK]} if MASK in info else seen, rng))
+        require(isinstance(given, tuple) and len(given) == 5, env, "its step gave no five things: expected (observation, "
+                "reward, terminated, truncated, info)")  # fmt: skip
+        seen, reward, ended, cut, info = given
+        number = isinstance(reward, int | float | np.number | np.ndarray) and bool(np.isfinite(reward).all())
+        require(number, env, f"its step gave the reward {reward!r}: expected a finite number")
+        for name, x in (("terminated", ended), ("truncated", cut)):
+            require(isinstance(x, bool | np.bool_), env, f"its step gave {name} = {x!r}: expected True or False")
+        require(isinstance(info, Mapping), env, f"its step gave the info {info!r}: expected a mapping")
+        out.append([_plain(seen), np.asarray(reward, np.float64), bool(ended), bool(cut)])
+        if ended or cut:
+            seen, info = env.reset()
+    return out
+
+
+def _require_in(env: Any, space: Any, seen: Any) -> None:
+    """What is seen lies in the space; types may be wider than declared."""
+    parts = dict(seen) if isinstance(seen, Mapping) else None
+    if isinstance(space, spaces.Dict):
+        require(parts is not None and parts.keys() == set(space.keys()), env, f"shows "
+                f"{sorted(parts) if parts is not None else type(seen).__name__}: expected {sorted(space.keys())}")  # fmt: skip
+        for name, part in space.items():
+            _require_in(env, part, seen[name])
+        if MASK in space.keys():
+            require(np.asarray(seen[MASK]).any(), env, "shows an action_mask that allows nothing")
+        return
+    x = np.asarray(seen)
+    shape = tuple(space.shape or ())
+    require(x.shape == shape, env, f"shows an array of shape {x.shape}: expected {shape}, as {space}")
+    require(space.contains(x.astype(space.dtype)), env, f"shows {x}: it is not in {space}")
+
+
+def _random(space: Any) -> Act:
+    """Uniform over a space, among the actions that a mask allows."""
+
+    def act(seen: Any, rng: np.random.Generator) -> Any:
+        space.seed(int(rng.integers(2**31)))
+        mask = seen[MASK] if isinstance(seen, Mapping) and MASK in seen else None
+        if mask is None:
+            return space.sample()
+        allowed = np.asarray(mask, np.int8)
+        if isinstance(space, spaces.MultiDiscrete):
+            return space.sample(mask=tuple(np.split(allowed, np.cumsum(space.nvec)[:-1])))
+        return space.sample(mask=allowed)
+
+    return act
+
+
+def _plain(x: Any) -> Any:
+    if isinstance(x, Mapping):
+        return {str(k): _plain(v) for k, v in x.items()}
+    return x if isinstance(x, str) else np.array(x)

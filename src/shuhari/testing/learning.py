@@ -1,0 +1,281 @@
+"""Checks of what is learnt from batches: transforms, objectives, optimisers, followers, learners.
+
+A check takes a component that its user has made, and raises ConformanceError where the component does what its port
+does not allow; `look_at_...` is the same of one call, which a run makes (`conformance.watched`).
+
+Axes: `B` rows, `K` positions of a row, `P` links.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from shuhari.abilities import ability
+from shuhari.batch import Batch
+from shuhari.data import Info
+from shuhari.events import EVENTS, Committed, Evaluated, Event, StageStarted, Updated, heard
+from shuhari.loop import state
+from shuhari.ports.declares import declares
+from shuhari.store.codec import dumps, loads
+from shuhari.testing.looking import (
+    DRAWS,
+    check_repeats,
+    columns_of,
+    equal,
+    global_generators,
+    readable,
+    rebuilt,
+    require,
+    require_port,
+    require_same,
+    require_unchanged,
+    twice,
+    untouched,
+    weights_of,
+)
+
+
+def check_transform(transform: Any, batch: Batch, ctx: Any) -> Batch:
+    """Call a transform and check its effect; returns its result.
+
+    It returns a batch of the same rows in the same order, leaves the batch that it was given as it was, draws from no
+    global generator, and does the same again from the same state."""
+    return look_at_transform(transform, transform.__call__, batch, ctx)
+
+
+def check_objective(objective: Any, batch: Batch, ctx: Any) -> tuple[Tensor, Info]:
+    """Call an objective and check its effect; returns its (loss, info).
+
+    The loss is [B, K], [B] or [P], a number only where the objective says that it couples the batch; it is finite
+    where something was decided; a half of the rows has that half of the losses, unless rows are coupled; it draws from
+    no global generator, leaves the batch as it was, and does the same again from the same state."""
+    return look_at_objective(objective, objective.__call__, batch, ctx)
+
+
+def check_optimiser(optimiser: Any, n: int = 6) -> None:
+    """Let an optimiser step n times on a small least-squares problem.
+
+    It moves the parameters that it is bound to, returns numbers by name, lets no gradient that is not finite into them
+    (FloatingPointError, or they stay as they are), repeats itself, and resumes from its state."""
+    require_port("optimiser", optimiser)
+    inputs, outputs = _numbers(8, 3), _numbers(8, 2)
+
+    def use(mine: Any, net: nn.Module, i: int) -> Any:
+        info = mine.step(_Squares(net, inputs, outputs), float(i))
+        require(isinstance(info, Mapping), optimiser, f"its step returned {type(info).__name__}: expected an info")
+        for name, value in info.items():
+            number = isinstance(value, int | float | Tensor)
+            require(number, optimiser, f"its step gave {name!r} = {value!r}: expected a number")
+        return {"info": {k: float(v) for k, v in info.items()}, "weights": columns(net)}
+
+    def columns(net: nn.Module) -> dict[str, Tensor]:
+        return {name: x.detach().clone() for name, x in net.named_parameters()}
+
+    def bind(mine: Any, net: nn.Module) -> None:
+        mine.bind(list(net.parameters()))
+
+    check_repeats(optimiser, use, n=n, world=lambda: _net(3, 2), begin=bind)
+    net, mine = _net(3, 2), rebuilt(optimiser)
+    bind(mine, net)
+    before = columns(net)
+    for i in range(n):
+        use(mine, net, i)
+    require(not _alike(columns(net), before), optimiser, f"left all parameters as they were for {n} steps")
+    try:
+        mine.step(_Squares(net, inputs, outputs * float("nan")), float(n))
+    except FloatingPointError:
+        pass
+    require(all(bool(x.isfinite().all()) for x in columns(net).values()), optimiser, "let a gradient that is not finite "
+            "into the parameters: expected FloatingPointError, with the parameters as they were")  # fmt: skip
+
+
+def check_rule(rule: Any, models: Mapping[str, Any] | None = None, events: Sequence[Event] | None = None) -> None:
+    """Tell a rule of how weights follow others (`Follow`) some events.
+
+    It changes the weights of one role at most, and those at none of the events that its `on` does not name; it leaves
+    no gradient, repeats itself, and resumes from its state.
+
+    models: role -> model, of which it gets copies; without them two small nets play its roles. events: those that it is
+    told in turn; without them several of each kind."""
+    require_port("follow", rule)
+    told = list(events) if events is not None else _events(vars(rule).get("metric", "greedy"))
+    mine, roles = heard(rule.on), declares(rule).roles
+    require(roles, rule, "names no `roles`: expected those whose weights it reads and moves")
+
+    def world() -> dict[str, Any]:
+        if models is None:
+            return {role: SimpleNamespace(module=_net(3, 2, seed=i)) for i, role in enumerate(roles)}
+        return {role: SimpleNamespace(module=copy.deepcopy(models[role].module)) for role in roles}
+
+    moved: set[str] = set()
+
+    def use(it: Any, played: Mapping[str, Any], i: int) -> Any:
+        for model in played.values():  # all learn on between two events
+            for j, (_, p) in enumerate(sorted(model.module.named_parameters())):
+                p.data += 0.01 * _numbers(*p.shape, seed=100 * i + j)
+        before = weights_of(played)
+        it(played, told[i])
+        after = weights_of(played)
+        for role in [r for r in roles if not _alike(after[r], before[r])]:
+            require(isinstance(told[i], mine), rule, f"moved {role!r} at {type(told[i]).__name__}, and hears only "
+                    f"{', '.join(kind.__name__ for kind in mine)}")  # fmt: skip
+            moved.add(role)
+        require(len(moved) < 2, rule, f"moved the weights of {', '.join(sorted(moved))}: expected those of one role")
+        return after
+
+    check_repeats(rule, use, n=len(told), world=world)
+
+
+def check_learner(learner: Any, batch: Batch, ctx: Any) -> Updated:
+    """Have a learner learn from a batch, and look at what it did; returns what it tells.
+
+    It tells which rows it has learnt from, and numbers by name; only roles that it trains change, it leaves the batch
+    as it was, draws from no global generator, and does the same again from the same state. `ctx` has the models."""
+    require_port("learner", learner)
+    learner.bind(ctx.models)
+    generators = global_generators()
+    saved, ledger, weights = loads(dumps(state.memory(learner))), dict(ctx.ledger), weights_of(ctx.models)
+    told = look_at_update(learner, learner.update, batch, ctx)
+    require(global_generators() == generators, learner, DRAWS)
+    first = readable({"info": dict(told.info), "weights": weights_of(ctx.models)})
+    state.remember(learner, saved)
+    ctx.ledger.clear()
+    ctx.ledger.update(ledger)
+    for role, tensors in weights.items():
+        ctx.models[role].module.load_state_dict(tensors)
+    again = learner.update(batch, ctx)
+    second = readable({"info": dict(again.info), "weights": weights_of(ctx.models)})
+    require_same(first, second, learner, "did something else from the same state")
+    return told
+
+
+def look_at_transform(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> Batch:
+    before = columns_of(batch)
+    out, again = twice(self, lambda: call(batch, ctx), ctx)
+    require(isinstance(out, Batch), self, f"returned {type(out).__name__}: expected the batch with columns added")
+    message = f"returned {len(out)} rows of {len(batch)}: a filter sets weights to 0 and deletes none"
+    require(len(out) == len(batch), self, message)
+    require(torch.equal(out["id"], batch["id"]), self, "changed the order of the rows")
+    require_unchanged(self, batch, before)
+    for name in out.names() & again.names():
+        require(equal(out[name], again[name]), self, f"gave another {name!r} when it was called again: it keeps "
+                 "something outside of `state`, or draws from elsewhere than ctx.rng or ctx.noise")  # fmt: skip
+    return out
+
+
+def look_at_objective(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> tuple[Tensor, Info]:
+    before = columns_of(batch)
+    found, again = twice(self, lambda: call(batch, ctx), ctx)
+    require(isinstance(found, tuple) and len(found) == 2, self, "returned no pair: expected (loss, info)")
+    loss, info = found
+    require(isinstance(loss, Tensor) and isinstance(info, Mapping), self, "expected a Tensor and a mapping")
+    couples, links = declares(self).couples, declares(self).links
+    shape = tuple(loss.shape)
+    allowed = [(len(batch), batch.width), (len(batch),)]
+    if links:
+        allowed.append((len(batch.links[links][0]),))
+    require(shape in allowed or (not shape and couples == "batch"), self,
+            f"returned a loss of shape {shape}: expected one of {', '.join(map(str, allowed))}, or one number where "
+             "couples = 'batch'")  # fmt: skip
+    decided = loss.detach()
+    if shape == (len(batch), batch.width):
+        decided = decided[batch["mask"]]
+    require(bool(decided.isfinite().all()), self, "returned a loss that is not finite where something was decided")
+    require(equal(loss, again[0]), self, "gave another loss when it was called again")
+    require_unchanged(self, batch, before)
+    if couples == "row" and not links and len(batch) > 1 and shape:
+        half = torch.arange(len(batch))[::2]
+        with untouched(self, ctx):
+            piece, _ = call(batch.take(half), ctx)
+        close = torch.allclose(piece.detach(), loss.detach()[half], atol=1e-5, rtol=1e-4, equal_nan=True)
+        require(close, self, "gave some rows alone another loss than beside the others: say couples = 'batch', and "
+                 "read columns only")  # fmt: skip
+    return loss, info
+
+
+def look_at_update(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> Updated:
+    """One call of a learner's `update`, which is looked at."""
+    before = columns_of(batch)
+    weights = weights_of(ctx.models)
+    found = call(batch, ctx)
+    require(isinstance(found, Updated), self, f"told {type(found).__name__}: expected Updated")
+    for name, value in found.info.items():
+        number = isinstance(value, int | float | Tensor)
+        require(isinstance(name, str) and number, self, f"told {name!r} = {value!r}: expected a number")
+    if found.ids is not None:
+        known = set(batch["id"].tolist())
+        require(set(found.ids.tolist()) <= known, self, "told ids that are not in the batch: expected batch['id']")
+        for name, column in found.columns.items():
+            require(len(column) == len(found.ids), self, f"told {len(column)} values of {name!r} for {len(found.ids)} ids")
+    if trains := {role for part in ability(self, "parts").values() for role in part.trains}:
+        mine = {id(p) for role in trains for p in ctx.models[role].module.parameters()}
+        for role, tensors in weights_of(ctx.models).items():
+            free = any(id(p) in mine for p in ctx.models[role].module.parameters()) or _alike(tensors, weights[role])
+            require(free, self, f"changed the model of role {role!r}: it trains {', '.join(sorted(trains))}")
+    require_unchanged(self, batch, {k: v for k, v in before.items() if k not in found.columns})
+    return found
+
+
+# ---------------------------------------------------------------- what they are tried on
+
+
+class _Squares:
+    """The loss of a linear model, as an optimiser may ask for it (`Evaluate`)."""
+
+    def __init__(self, net: nn.Module, inputs: Tensor, outputs: Tensor) -> None:
+        self.net, self.inputs, self.outputs = net, inputs, outputs
+
+    def _loss(self) -> Tensor:
+        return ((self.net(self.inputs) - self.outputs) ** 2).mean()
+
+    def backward(self) -> Info:
+        self.net.zero_grad()
+        loss = self._loss()
+        loss.backward()
+        return {"loss/squares": float(loss.detach())}
+
+    def gradients(self) -> dict[str, Tensor]:
+        found = torch.autograd.grad(self._loss(), list(self.net.parameters()))
+        return {"squares": torch.cat([g.flatten() for g in found])}
+
+    def values(self) -> dict[str, float]:
+        return {"squares": float(self._loss().detach())}
+
+    def hvp(self, term: str, vector: Tensor) -> Tensor:
+        params = list(self.net.parameters())
+        first = torch.autograd.grad(self._loss(), params, create_graph=True)
+        found = torch.autograd.grad(torch.cat([g.flatten() for g in first]) @ vector, params)
+        return torch.cat([g.flatten() for g in found])
+
+
+def _net(inputs: int, outputs: int, seed: int = 0) -> nn.Module:
+    """A linear layer whose weights hang on the seed alone."""
+    net: nn.Module = nn.utils.skip_init(nn.Linear, inputs, outputs)  # type: ignore[arg-type]
+    with torch.no_grad():
+        for i, p in enumerate(net.parameters()):
+            p.copy_(_numbers(*p.shape, seed=10 * seed + i))
+    return net
+
+
+def _numbers(*shape: int, seed: int = 7) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _events(metric: str) -> list[Event]:
+    """Some of each kind that a rule may hear; the score of an evaluation gets no better, so that a plateau is reached."""
+    some: list[Event] = []
+    for i in range(8):
+        some += [Updated("main", {}), Committed(i), Evaluated("test", {metric: 0.5})]
+    some.insert(9, StageStarted("next"))
+    assert {type(x) for x in some} == set(EVENTS.values())
+    return some
+
+
+def _alike(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
+    return all(torch.equal(x, b[name]) for name, x in a.items())

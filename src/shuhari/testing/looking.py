@@ -1,0 +1,191 @@
+"""How a component is looked at: what it draws, changes and remembers, and whether its calls repeat.
+
+What fails raises ConformanceError, which names the component, what it did and what was expected.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.abilities import ability, unfit
+from shuhari.batch import Batch
+from shuhari.loop import state
+from shuhari.store.codec import dumps, loads
+from shuhari.testing.compare import differences, plain
+
+DRAWS = "drew from a global generator: draw from ctx.rng(name) or ctx.noise"
+
+
+class ConformanceError(AssertionError):
+    """A component does what its port does not allow."""
+
+
+def require(holds: object, who: object, message: str) -> None:
+    """ConformanceError, which names the component, where something does not hold."""
+    if not holds:
+        raise ConformanceError(f"{type(who).__name__}: {message}")
+
+
+def require_port(kind: str, component: Any) -> None:
+    """ConformanceError where the component lacks a method that its port must have."""
+    lack = unfit(kind, component)
+    require(not lack, component, lack)
+
+
+# ---------------------------------------------------------------- several calls
+
+
+def check_repeats(
+    component: Any,
+    use: Callable[[Any, Any, int], Any],
+    *,
+    n: int = 4,
+    world: Callable[[], Any] = lambda: None,
+    begin: Callable[[Any, Any], object] = lambda component, world: None,
+    resume: Callable[[Any, Any], object] = lambda component, world: None,
+) -> list[Any]:
+    """Use a component n times and return what it gave. It must give the same bits when all is done again, draw from no
+    global generator, and, with its state saved half-way and set in a new one, go on as if nothing had been.
+
+    use: (component, world, i) -> a plain tree or a batch; world: what the calls change beside the component, made anew
+    for each go; begin: called with each new component; resume: with one whose state was set. The component itself is not
+    used: new ones are made of its settings."""
+
+    def play(mine: Any, around: Any, of: range) -> list[Any]:
+        generators = global_generators()
+        found = [readable(use(mine, around, i)) for i in of]
+        require(global_generators() == generators, component, DRAWS)
+        return found
+
+    def new(around: Any) -> Any:
+        made = rebuilt(component)
+        begin(made, around)
+        return made
+
+    around = world()
+    whole = play(new(around), around, range(n))
+    around = world()
+    cut = new(around)
+    found = play(cut, around, range(n // 2))
+    message = "gave something else when it was made and used again: it keeps something outside of itself, or draws from "
+    message += "elsewhere than ctx.rng or ctx.noise"
+    require_same(whole[: n // 2], found, component, message)
+    try:
+        saved = loads(dumps(state.memory(cut)))
+    except TypeError as error:
+        raise ConformanceError(f"{type(component).__name__}: its state is not a plain tree: {error}") from error
+    later = rebuilt(component)
+    state.remember(later, saved)
+    begin(later, around)
+    resume(later, around)
+    message = "went on otherwise after it was saved and made anew: it keeps something outside of `state`"
+    require_same(whole[n // 2 :], play(later, around, range(n // 2, n)), component, message)
+    return whole
+
+
+def rebuilt(component: Any) -> Any:
+    """A new component with the same settings, and so with all that are in its fields; plain values are kept."""
+    if isinstance(component, Mapping):
+        return {k: rebuilt(v) for k, v in component.items()}
+    if type(component) in (list, tuple):
+        return type(component)(rebuilt(v) for v in component)
+    if not is_dataclass(component) or isinstance(component, type):
+        return component
+    return type(component)(**{f.name: rebuilt(getattr(component, f.name)) for f in fields(component) if f.init})
+
+
+def readable(x: Any) -> Any:
+    """A tree as `differences` compares it; a batch as its columns."""
+    if isinstance(x, Batch):
+        return plain({name: x[name] for name in sorted(x.names())})
+    return plain(x)
+
+
+def require_same(first: Any, second: Any, who: Any, message: str) -> None:
+    """ConformanceError where two trees differ in a bit, with where they do."""
+    found = differences(first, second)
+    require(not found, who, f"{message} ({'; '.join(found[:3])})")
+
+
+# ---------------------------------------------------------------- one call
+
+
+
+def twice(self: Any, call: Callable[[], Any], ctx: Any) -> tuple[Any, Any]:
+    """Call twice from the same state; returns both results. ConformanceError where it draws from a global
+    generator."""
+    before, generators = memory(self, ctx), global_generators()
+    found = call()
+    require(global_generators() == generators, self, DRAWS)
+    with untouched(self, ctx):
+        restore(self, ctx, before)
+        again = call()
+    return found, again
+
+
+@contextmanager
+def untouched(self: Any, ctx: Any) -> Iterator[None]:
+    """What is done inside leaves the run and the component as they were."""
+    before, problems, tell = memory(self, ctx), list(ctx.problems), ctx.tell
+    ctx.tell = lambda event: None
+    try:
+        yield
+    finally:
+        ctx.tell = tell
+        ctx.problems[:] = problems
+        restore(self, ctx, before)
+
+
+def memory(self: Any, ctx: Any) -> dict[str, Any]:
+    """The state that a call may change: the state of the component, the ledger, and the statistics that models keep."""
+    mine = copy.deepcopy(ability(self, "state"))
+    return {"state": mine, "ledger": dict(ctx.ledger), "models": weights_of(ctx.models)}
+
+
+def weights_of(models: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
+    """role -> copies of the weights and statistics of its model."""
+    return {role: {k: v.detach().clone() for k, v in m.module.state_dict().items()} for role, m in models.items()}
+
+
+def restore(self: Any, ctx: Any, kept: Mapping[str, Any]) -> None:
+    if kept["state"] is not None:
+        self.state = copy.deepcopy(kept["state"])
+    ctx.ledger.clear()
+    ctx.ledger.update(kept["ledger"])
+    with torch.no_grad():
+        for role, tensors in kept["models"].items():
+            now = ctx.models[role].module.state_dict()
+            for name, value in tensors.items():
+                if not torch.equal(now[name], value):
+                    now[name].copy_(value)
+
+
+def global_generators() -> tuple[Any, ...]:
+    """The states of the generators that a whole process shares: torch's, numpy's and Python's."""
+    numbers: Any = np.random.get_state()  # noqa: NPY002
+    return torch.get_rng_state().numpy().tobytes(), numbers[1].tobytes(), numbers[2], random.getstate()
+
+
+def columns_of(batch: Batch) -> dict[str, Tensor]:
+    return {name: batch[name].detach().clone() for name in batch.names()}
+
+
+def require_unchanged(self: Any, batch: Batch, before: Mapping[str, Tensor]) -> None:
+    for name, column in before.items():
+        require(equal(batch[name], column), self, f"changed the column {name!r} of the batch that it was given, in "
+                 "place: columns are added with batch.put")  # fmt: skip
+
+
+def equal(a: Tensor, b: Tensor) -> bool:
+    a, b = a.detach(), b.detach()
+    return a.shape == b.shape and bool(torch.allclose(a, b, atol=0, rtol=0, equal_nan=True) if a.is_floating_point()
+                                       else torch.equal(a, b))  # fmt: skip

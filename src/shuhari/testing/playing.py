@@ -1,0 +1,281 @@
+"""Checks of how episodes come about: rewards, metrics, curricula, rollouts, windows, engines.
+
+Worlds are checked in `acting`. A check takes a component that its user has made, and raises ConformanceError where it
+does what its port does not allow; `look_at_...` is the same of one call, which a run makes (`conformance.watched`).
+
+Axes: `K` positions of an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from shuhari.batch import Batch
+from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory
+from shuhari.events import Collected
+from shuhari.loop import state
+from shuhari.needs import Trace
+from shuhari.ports import is_vector
+from shuhari.testing.context import context
+from shuhari.testing.looking import (
+    DRAWS,
+    check_repeats,
+    global_generators,
+    memory,
+    readable,
+    rebuilt,
+    require,
+    require_port,
+    require_same,
+    twice,
+)
+
+
+def check_reward(reward: Any, group: Sequence[Trajectory], ctx: Any) -> list[Mapping[str, Any] | None]:
+    """Have a group graded and look at the grades: one a leaf, each None or numbers by name. They are returned."""
+    return list(ctx.wait(look_at_grades(reward, reward.grade, group, ctx)))
+
+
+def check_metric(metric: Any, ctx: Any) -> Mapping[str, float]:
+    """Call a metric and check its effect; returns its numbers.
+
+    They are numbers by name, the same when it is asked again; it leaves all models as they were, and draws from no
+    global generator."""
+    return look_at_metric(metric, metric.__call__, ctx)
+
+
+def check_curriculum(curriculum: Any, ctx: Any, n: int = 4, steps: int = 4) -> None:
+    """Ask a curriculum for n groups at each of some steps, and tell it what became of them where the context has a
+    rollout.
+
+    It asks for n at most, of problems that there are; it repeats itself and resumes from its state. `ctx` has the
+    task."""
+    require_port("curriculum", curriculum)
+
+    def use(mine: Any, world: None, i: int) -> Any:
+        now = _at(ctx, i)
+        asked = now.wait(look_at_requests(mine, mine.select, n, now))
+        require(asked, curriculum, f"asked for nothing where {n} groups were wanted")
+        if now.rollout is not None:
+            batch = now.wait(now.probe(asked, tag=f"check{i}"))
+            for listener in state.listeners(mine):
+                listener.observe(Collected(batch))
+        return [[r.problem.task, r.problem.id, r.n, dict(r.settings), dict(r.info), len(r.prefix)] for r in asked]
+
+    check_repeats(curriculum, use, n=steps)
+
+
+def check_rollout(rollout: Any, ctx: Any, request: Request | None = None, n: int = 4) -> Any:
+    """Have a group played, or at least n decisions of lanes, and look at it; returns the trajectories, or the batch.
+
+    Each step has a version and a log-probability for each of its positions; the same key gives the same bits; no global
+    generator is drawn from. Lanes go on from their state. `ctx` has task, models and engine; `request`: by default the
+    task's first problem, n samples."""
+    if is_vector(rollout):
+        return _check_lanes(rollout, ctx, n)
+    require(hasattr(rollout, "group"), rollout, "has no group(request, ctx)")
+    asked = request or Request(ctx.task.problems("train")[0], n, ctx.sampling)
+    asked = ctx.fork().stamp_request(asked, "check")
+    generators = global_generators()
+    found = _at(ctx, 0).wait(look_at_group(rollout, rollout.group, asked, _at(ctx, 0)))
+    require(global_generators() == generators, rollout, DRAWS)
+    require(found, rollout, "gave no trajectory")
+    again = rebuilt(rollout)
+    second = _at(ctx, 0).wait(again.group(asked, _at(ctx, 0)))
+    require_same(readable([list(t.steps) for t in found]), readable([list(t.steps) for t in second]), rollout,
+                 "gave other trajectories for the same request")  # fmt: skip
+    return found
+
+
+def _check_lanes(rollout: Any, ctx: Any, n: int) -> Batch:
+    drawn: list[Batch] = []
+
+    def use(mine: Any, world: None, i: int) -> Any:
+        batch = mine.collect(n, _at(ctx, i))
+        require(isinstance(batch, Batch), rollout, f"collected a {type(batch).__name__}: expected a batch")
+        made = int(batch["mask"].sum())
+        require(made >= n, rollout, f"collected {made} decisions where {n} were wanted")
+        parent, rows = batch.local(batch["parent"]), torch.arange(len(batch))
+        require(bool((parent < rows).all()), rollout, "collected a row before the one that it follows")
+        drawn.append(batch)
+        return batch
+
+    held: list[Any] = []
+
+    def begin(mine: Any, world: None) -> None:
+        mine.open(ctx.task, 7)
+        held.append(mine)
+
+    try:
+        check_repeats(rollout, use, begin=begin)
+    finally:
+        for mine in held:
+            mine.close()
+    return drawn[0]
+
+
+def check_window(window: Any, ctx: Any = None, answers: Sequence[Sequence[int]] = ((7, 8, 9), (4, 5))) -> Payload:
+    """Show an episode of two turns through a window; returns what is seen of it.
+
+    It gives token ids, the same when it is asked again, and leaves the episode as it was but for what it asks for
+    (`play.ask`). `ctx`: what it asks; `answers`: token ids of what it is told in turn, the last over and over."""
+    require_port("window", window)
+    run = context() if ctx is None else ctx
+    told = [np.array(a, np.int32) for a in answers]
+
+    def seen() -> tuple[Any, _Shown]:
+        play = _Shown(run, told)
+        return run.wait(rebuilt(window)(play)), play
+
+    (found, play), (again, _) = seen(), seen()
+    whole = _Shown(run, told)
+    for name in ("start", "turns"):
+        require_same(readable(getattr(whole, name)), readable(getattr(play, name)), window, f"changed `{name}` of the "
+                     "episode: expected a new context to be returned")  # fmt: skip
+    ids = isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype.kind in "iu"
+    require(ids, window, f"gave {type(found).__name__}: expected token ids [K], as the context of this episode is")
+    require_same(readable(found), readable(again), window, "gave something else when it was asked again")
+    return found
+
+
+def check_engine(
+    engine: Any,
+    models: Mapping[str, Any],
+    contexts: Sequence[Any],
+    *,
+    role: str = "policy",
+    sampling: Sampling | None = None,
+    n: int = 2,
+) -> list[list[Trace]]:
+    """Ask an engine for n answers in each of some contexts, all at once; returns them.
+
+    Of each call it gives n traces with the version of the weights; a draw hangs on seed and key alone, not on what else
+    is asked or in which order; it scores an action as it was sampled, and draws from no global generator. `contexts`:
+    as the role's model reads them."""
+    settings = Sampling() if sampling is None else sampling
+    run = context(models=models, engine=engine)
+
+    def serve() -> Any:
+        mine = rebuilt(engine)
+        if hasattr(mine, "open"):
+            mine.open(3, lambda what, amount: None)
+        mine.sync(models, 1)
+        return mine
+
+    async def ask(mine: Any, order: Sequence[int]) -> dict[int, list[Trace]]:
+        import asyncio
+
+        calls = [mine.sample(role, contexts[i], settings, n, key=("check", i)) for i in order]
+        return dict(zip(order, await asyncio.gather(*calls), strict=True))
+
+    generators, order = global_generators(), list(range(len(contexts)))
+    mine = serve()
+    found = run.wait(ask(mine, order))
+    require(global_generators() == generators, engine, DRAWS)
+    for traces in found.values():
+        require(len(traces) == n, engine, f"gave {len(traces)} traces where {n} were asked for")
+        for trace in traces:
+            require(bool((np.asarray(trace.version) == 1).all()), engine, f"gave a trace of version {trace.version!r}: "
+                    "expected 1, as of the last sync")  # fmt: skip
+    for i, traces in run.wait(ask(serve(), order[::-1])).items():
+        for a, b in zip(found[i], traces, strict=True):
+            require(np.array_equal(a.action, b.action), engine, "gave another answer to the same key among the same "
+                    "calls in another order")  # fmt: skip
+    alone = run.wait(ask(serve(), order[:1]))
+    for a, b in zip(found[0], alone[0], strict=True):
+        require(np.array_equal(a.action, b.action), engine, "gave another answer to a call alone than beside others")
+    for i, traces in found.items():
+        for trace in traces:
+            said = run.wait(mine.score(role, contexts[i], trace.action, ["log_prob"]))["log_prob"]
+            if settings == Sampling() and trace.logp is not None:
+                require(np.allclose(said, trace.logp, atol=1e-4), engine, f"scored {said} what it had sampled with "
+                        f"{trace.logp}")  # fmt: skip
+    return [found[i] for i in order]
+
+
+def look_at_metric(self: Any, call: Callable[..., Any], ctx: Any) -> Mapping[str, float]:
+    before = memory(self, ctx)["models"]
+    found, again = twice(self, lambda: call(ctx.fork(*ctx.within)), ctx)
+    require(isinstance(found, Mapping), self, f"gave a {type(found).__name__}: expected numbers by name")
+    for name, value in found.items():
+        number = isinstance(name, str) and isinstance(value, int | float | np.generic)
+        require(number, self, f"gave {name!r} = {value!r}: expected a number")
+        same = name in again and np.array_equal(value, again[name], equal_nan=True)
+        require(same, self, f"gave another {name!r} when it was asked again")
+    for role, tensors in memory(self, ctx)["models"].items():
+        same = all(torch.equal(x, before[role][name]) for name, x in tensors.items())
+        require(same, self, f"changed the model of role {role!r}: an evaluation changes nothing")
+    return found
+
+
+async def look_at_grades(self: Any, call: Callable[..., Any], group: Sequence[Trajectory], ctx: Any) -> Any:
+    leaves = sum(len(t.paths()) for t in group)
+    grades = list(await call(group, ctx))
+    require(len(grades) == leaves, self, f"gave {len(grades)} grades for {leaves} leaves")
+    for grade in grades:
+        require(grade is None or isinstance(grade, Mapping), self, f"gave the grade {grade!r}: expected None, or "
+                 "numbers by name")  # fmt: skip
+        for name, value in (grade or {}).items():
+            number = isinstance(value, int | float | np.ndarray | np.generic)
+            require(isinstance(name, str) and number, self, f"gave {name!r} = {value!r}: expected a number, or one a "
+                     "decision")  # fmt: skip
+    return grades
+
+
+async def look_at_group(self: Any, call: Callable[..., Any], request: Request, ctx: Any) -> list[Trajectory]:
+    found = list(await call(request, ctx))
+    for trajectory in found:
+        require(isinstance(trajectory, Trajectory), self, f"gave a {type(trajectory).__name__}: expected trajectories")
+        for step in trajectory.steps:
+            k = len(step.mask)
+            require(len(step.version) == k, self, f"gave a step of {k} positions and {len(step.version)} versions")
+            require(step.logp is None or len(step.logp) == k, self, f"gave a step of {k} positions and "
+                     f"{0 if step.logp is None else len(step.logp)} log-probabilities")  # fmt: skip
+    return found
+
+
+async def look_at_requests(self: Any, call: Callable[..., Any], n: int, ctx: Any) -> list[Request]:
+    found = list(await call(n, ctx))
+    require(all(isinstance(r, Request) for r in found), self, "gave what is no request")
+    require(len(found) <= n, self, f"gave {len(found)} requests where {n} were asked for")
+    return found
+
+
+# ---------------------------------------------------------------- what they are tried on
+
+
+@dataclass
+class _Shown:
+    """An episode of two turns, for a window (`Play`)."""
+
+    ctx: Any
+    answers: Sequence[Array]
+    request: Request = field(default_factory=lambda: Request(Problem("check", "0", None), 1, key="0#0"))
+    start: Any = field(default_factory=lambda: np.array([1, 2], np.int32))
+    context: Any = None
+    turns: list[tuple[Array, Array]] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    role: str = "policy"
+    asked: int = 0
+
+    def __post_init__(self) -> None:
+        turns = [([3], [4, 5]), ([6, 7], [8])]
+        self.turns = [(np.array(a, np.int32), np.array(o, np.int32)) for a, o in turns]
+        self.context = np.concatenate([self.start, *(x for turn in self.turns for x in turn)])
+
+    async def ask(self, context: Payload) -> Trace:
+        self.asked += 1
+        answer = self.answers[min(self.asked, len(self.answers)) - 1]
+        return Trace(answer, np.zeros(len(answer), np.float32))
+
+
+def _at(ctx: Any, step: int) -> Any:
+    """The context at a step of its own, with random streams and tickets that hang on it alone."""
+    now = ctx.fork(ticket=1000 * step)
+    now.step = step
+    return now

@@ -1,0 +1,170 @@
+"""Checks of where batches come from beside rollouts: buffers, and recorded data.
+
+Axes: `B` rows, `N` rows of a data set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from shuhari.abilities import ability
+from shuhari.batch import POINTERS, Batch
+from shuhari.events import Collected, Updated
+from shuhari.loop import state
+from shuhari.ports.declares import declares
+from shuhari.testing.batches import groups, transitions
+from shuhari.testing.context import context
+from shuhari.testing.looking import (
+    DRAWS,
+    check_repeats,
+    columns_of,
+    global_generators,
+    readable,
+    require,
+    require_port,
+    require_same,
+    require_unchanged,
+)
+
+Offer = Callable[[int, int], Batch]
+"""(number of the offer, how much is wanted) -> a batch as it is collected, with row ids of its own"""
+ROUNDS = 20  # offers that a buffer may go on wanting more after
+LEFT_OUT = (*POINTERS, "leaf", "step", "length", "resumes")  # of the batch alone
+
+
+def check_buffer(
+    buffer: Any,
+    ctx: Any = None,
+    *,
+    offers: Offer | None = None,
+    unit: Literal["group", "decision"] = "group",
+    n: int = 4,
+) -> None:
+    """Offer a buffer what it wants and draw from it, n times.
+
+    It comes to want nothing more; what it draws are batches that carry a stream, whose rows have what they were offered
+    with; it leaves a batch that it is offered as it was, repeats itself, and resumes from its state (and by `restart`).
+
+    ctx: for a buffer that reads a task or asks models. offers: what is collected; without it groups of texts or, with
+    `unit` "decision", transitions. Its losses are made up where it declares that it hears of them (`hears`)."""
+    require_port("buffer", buffer)
+    made = offers or (_groups if unit == "group" else _decisions)
+    run = context() if ctx is None else ctx
+
+    def at(i: int) -> Any:
+        own = run.fork()
+        own.step, own.tell = i, lambda event: None
+        return own
+
+    def use(mine: Any, given: dict[str, Any], i: int) -> Any:
+        for _ in range(ROUNDS):
+            wanted = mine.wanted()
+            require(isinstance(wanted, int) and wanted >= 0, buffer, f"wants {wanted!r}: expected a count")
+            if given["step"] == i and not wanted:
+                break
+            batch = made(given["offers"], wanted)
+            given["step"], given["offers"] = i, given["offers"] + 1
+            before = columns_of(batch)
+            for listener in state.listeners(mine):
+                listener.observe(Collected(batch))
+            require_unchanged(buffer, batch, before)
+            given["rows"] |= _rows(batch)
+        require(not mine.wanted(), buffer, f"still wants {mine.wanted()} after {ROUNDS} offers of what it wanted")
+        now, out = at(i), []
+        drawn = iter(mine.draw(now))
+        for j in range(ROUNDS):
+            with now.phase("check", j):
+                batch = next(drawn, None)
+                if batch is None:
+                    break
+                out.append(_look(buffer, batch, given["rows"]))
+            if heard := declares(mine).hears:
+                news = {name: torch.linspace(0.1, 1.0, len(batch)) for name in heard}
+                for listener in state.listeners(mine):
+                    listener.observe(Updated("main", {}, batch["id"], news))
+        return out
+
+    def resume(mine: Any, given: Any) -> None:
+        for _, part in state.walk(mine):
+            ability(part, "restart")(at(given["step"]))
+
+    found = check_repeats(
+        buffer, use, n=n, world=lambda: {"offers": 0, "step": -1, "rows": {}}, resume=resume
+    )
+    require(any(found), buffer, f"drew nothing in {n} steps")
+
+
+def check_recording(recording: Any, task: Any, seed: int = 0) -> Mapping[str, Tensor]:
+    """Read recorded episodes and look at their columns, which are returned.
+
+    They are whole columns of one length in episode order, each episode's decisions and then its closing row, and the
+    same when they are read again; no global generator is drawn from."""
+    require_port("recording", recording)
+    before = global_generators()
+    found = recording.read(task, seed)
+    require(global_generators() == before, recording, DRAWS)
+    require_same(readable(dict(found)), readable(dict(recording.read(task, seed))), recording, "read something else "
+                 "when it was asked again with the same seed")  # fmt: skip
+    for name in ("mask", "cont", "child", "last", "episode"):
+        require(name in found, recording, f"gave no column {name!r}: make them by buffers.recording.columns_of")
+    require("taken" in found or "action" in found, recording, "gave no actions: expected a column 'taken'")
+    require(any(x.partition("/")[0] == "context" for x in found), recording, "gave no observations: expected 'context'")
+    n = len(found["mask"])
+    for name, column in found.items():
+        require(len(column) == n, recording, f"gave {len(column)} rows of {name!r}: expected {n}")
+    decides, last, child, episode = found["mask"].any(1), found["last"], found["child"], found["episode"]
+    rows = torch.arange(n)
+    require(torch.equal(decides, last != rows), recording, "gave a closing row that decides, or an episode without one")
+    require(bool((child == torch.where(decides, rows + 1, -1)).all()), recording, "gave rows that are not in the order "
+            "of their episodes: expected `child` to be the next row")  # fmt: skip
+    require(bool((episode[last] == episode).all()), recording, "gave an episode that ends in another one (`last`)")
+    return found
+
+
+def look_at_draws(self: Any, call: Callable[..., Any], ctx: Any) -> Iterator[Batch]:
+    """The batches of a call of `draw`, each looked at."""
+    for batch in call(ctx):
+        require(isinstance(batch, Batch), self, f"drew a {type(batch).__name__}: expected a batch")
+        yield batch
+
+
+def _look(buffer: Any, batch: Any, offered: Mapping[int, Mapping[str, Any]]) -> Any:
+    """What was drawn, as a tree; its rows are held against those that were offered."""
+    require(isinstance(batch, Batch), buffer, f"drew a {type(batch).__name__}: expected a batch")
+    streams = [name for name in batch.names() if name.startswith("weight/")]
+    require(batch.stream or streams, buffer, "drew rows that carry no stream: expected batch.stream, or 'weight/<stream>'")
+    for i, own in _rows(batch).items():
+        for name, value in offered.get(i, {}).items():
+            require(name not in own or _same(own[name], value), buffer, f"drew row {i} with another {name!r} than it was "
+                    "offered with")  # fmt: skip
+    return {"stream": batch.stream, "columns": {name: batch[name] for name in sorted(batch.names())}}
+
+
+def _rows(batch: Batch) -> dict[int, dict[str, Any]]:
+    """id -> the columns of that row, as they must come back; of text also its action."""
+    names = [n for n in batch.names() if n not in LEFT_OUT and not n.startswith("weight/")]
+    actions = {"tokens": [torch.from_numpy(s.action) for s in batch.steps]} if "length" in batch else {}
+    columns: dict[str, Any] = {**{n: batch[n] for n in names}, **actions}
+    return {i: {n: x[j] for n, x in columns.items()} for j, i in enumerate(batch["id"].tolist())}
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    """Whether two rows are the same, but for padding."""
+    if a.dim() and b.dim() and a.shape != b.shape:
+        k = min(len(a), len(b))
+        a, b = a[:k], b[:k]
+    return bool(torch.equal(torch.nan_to_num(a.double(), 7e7), torch.nan_to_num(b.double(), 7e7)))
+
+
+def _groups(k: int, wanted: int) -> Batch:
+    rewards = [[1.0, 0.0], [0.0, 0.5]] * max(1, (wanted + 1) // 2)
+    return groups(rewards, start=10_000 * k)
+
+
+def _decisions(k: int, wanted: int) -> Batch:
+    rewards = [[0.0, 0.5, 1.0], [1.0]] * max(1, -(-wanted // 4))
+    return transitions(rewards, start=10_000 * k)
