@@ -8,7 +8,6 @@ recipes are looked at in `tests/contracts/test_recipes.py`. A component that no 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -19,11 +18,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import gymnasium
-import numpy as np
 import pytest
 import torch
 
+import run_files
 import shuhari.loop.run
 import small_runs
 from shuhari.batch import Batch
@@ -39,14 +37,7 @@ from shuhari.testing import shrink
 from shuhari.testing.compare import contents, differences, plain
 
 pytestmark = pytest.mark.timeout(300)  # all runs are made once, before the first test
-RUNS = Path(__file__).parents[1] / "runs"
-FILES = sorted(RUNS.glob("*.toml"))  # what `small_runs` has not
-ROWS = [
-    {"prompt": f"{i}+1=", "answer": str(i + 1), "solution": str(i + 1), "chosen": str(i + 1), "rejected": str(i)}
-    for i in range(9)
-]
 BEFORE = 2  # steps before the save, or half of them where there are fewer than four
-LIBRARIES = {"puzzles": "reasoning_gym", "minari": "minari"}  # recipe -> what it cannot do without
 OPTIONAL = {"reasoning-gym": "reasoning_gym", "minari": "minari"}  # component -> the same
 OUTSIDE = {"study", "analysis", "quantity"}  # the first drives whole runs, the others read or need none
 
@@ -68,46 +59,13 @@ class Counting:
         return batch.put({"advantage": batch["advantage"] + self.state["calls"] + self.calls})
 
 
-def recorded(folder: Path) -> None:
-    """Four episodes of a pole that falls after nine steps: as `walks.npz`, and in `walks` as Minari stores them."""
-    rng = np.random.default_rng(0)
-    seen, does = rng.normal(size=(4, 10, 4)).astype(np.float32), rng.integers(0, 2, (4, 9))
-    ends, ones = np.tile(np.arange(9) == 8, (4, 1)), np.ones((4, 9))
-    flat = {"observations": seen[:, :-1], "next_observations": seen[:, 1:], "actions": does, "terminals": ends}
-    np.savez(folder / "walks.npz", rewards=ones.ravel(), **{n: np.concatenate(list(x)) for n, x in flat.items()})
-    if find_spec("minari") is None or (folder / "walks").exists():
-        return
-    from minari.data_collector import EpisodeBuffer
-    from minari.dataset.minari_storage import MinariStorage
-
-    env = gymnasium.make("CartPole-v1")
-    spaces = env.observation_space, env.action_space, env.spec
-    (folder / "walks" / "data").mkdir(parents=True)
-    told = {"terminations": ends[0], "truncations": np.zeros(9, bool), "rewards": ones[0]}
-    kept = [EpisodeBuffer(id=i, observations=seen[i], actions=does[i], **told) for i in range(4)]
-    storage = MinariStorage.new(folder / "walks" / "data", *spaces, data_format="arrow")
-    storage.update_episodes(kept)
-    storage.update_metadata({"dataset_id": "test/walks-v0", "minari_version": "0.5.0"})
-
-
-def placed(text: str, folder: Path) -> str:
-    return text.replace("HERE", str(RUNS)).replace("DATA", str(folder))
-
-
 def recipes(folder: Path) -> dict[str, Recipe]:
     """Every recipe of this test, its files in `folder`."""
-    (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    recorded(folder)
-    texts = {**small_runs.ALL, **{f.stem: placed(f.read_text(), folder) for f in FILES}}
+    counting = {}
     for honest in ("true", "false"):
-        counting = f'[collect.counting]\nuse = "{__file__}:Counting"\nhonest = {honest}\n'
-        texts[f"honest-{honest}"] = small_runs.BANDIT.replace("steps = 12", "steps = 4") + counting
-    for name, library in LIBRARIES.items():
-        if find_spec(library) is None:
-            del texts[name]
-    for name, text in texts.items():
-        (folder / f"{name}.toml").write_text(text.replace('"file/sums', f'"file/{folder}/sums'))
-    return {name: small_runs.often(load(folder / f"{name}.toml")) for name in texts}
+        table = f'[collect.counting]\nuse = "{__file__}:Counting"\nhonest = {honest}\n'
+        counting[f"honest-{honest}"] = small_runs.BANDIT.replace("steps = 12", "steps = 4") + table
+    return {name: small_runs.often(recipe) for name, recipe in run_files.recipes(folder, counting).items()}
 
 
 # ---------------------------------------------------------------- two processes
@@ -184,10 +142,10 @@ def live(folder: Path) -> dict[str, Any]:
 # ---------------------------------------------------------------- the tests
 
 
-@pytest.mark.parametrize("name", [*small_runs.ALL, *(f.stem for f in FILES), "honest-true"])
+@pytest.mark.parametrize("name", [*small_runs.ALL, *(f.stem for f in run_files.FILES), "honest-true"])
 def test_a_restored_run_goes_on_as_if_nothing_had_been(name: str, found: dict[str, list[str]]) -> None:
     if name not in found:
-        pytest.skip(f"{LIBRARIES[name]} is not installed")
+        pytest.skip(f"{run_files.LIBRARIES[name]} is not installed")
     assert not found[name], "\n".join(found[name][:20])
 
 
@@ -209,7 +167,7 @@ def test_every_component_is_covered(tmp_path: Path) -> None:
         for (kind, name), c in sorted(entries().items())
         if c in known - used and kind not in OUTSIDE and find_spec(OPTIONAL.get(name, "os"))
     ]
-    told = f"no packaged recipe and no file of {RUNS} uses {', '.join(missing)}: write a small recipe there"
+    told = f"no packaged recipe and no file of {run_files.RUNS} uses {', '.join(missing)}: write a small recipe there"
     assert not missing, told
 
 

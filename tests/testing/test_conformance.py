@@ -15,6 +15,7 @@ from shuhari.config.recipe import Recipe
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.ports import Ctx
 from shuhari.testing import (
+    ConformanceError,
     check_metric,
     check_objective,
     check_recipe,
@@ -24,7 +25,6 @@ from shuhari.testing import (
     groups,
     transitions,
 )
-from shuhari.testing.conformance import ConformanceError
 from shuhari.transforms.advantage import Advantage
 
 BATCH = groups([[1.0, 0.0], [0.5, 0.25]])

@@ -11,24 +11,38 @@ every component of this library passes.
     def test_my_transform_in_a_run(tmp_path):
         check_recipe("my_recipe.toml", tmp_path)          # a few steps, with every call of every component looked at
 
-`check_model` is the suite of models.
+Beside `check_recipe` each port has a check of its own, which takes a component that you have made: what it does is
+repeatable, comes from named random streams, is resumed from its `state`, stays within the columns that it declares, and
+has the types that its port says.
+
+    check_transform  check_objective  check_optimiser  check_rule  check_learner           what learns
+    check_buffer  check_recording                                                          what is learnt from
+    check_environment  check_rollout  check_window  check_curriculum  check_engine         how episodes come about
+    check_reward  check_metric  check_model  check_study                                   what they are worth, and more
 """
 
+from shuhari.testing.acting import check_environment
 from shuhari.testing.batches import groups, transitions
-from shuhari.testing.conformance import (
-    check_metric,
-    check_objective,
-    check_recipe,
-    check_reward,
-    check_transform,
-    watched,
-)
+from shuhari.testing.conformance import check_recipe, check_study, watched
 from shuhari.testing.context import ScriptedEngine, context
+from shuhari.testing.learning import check_learner, check_objective, check_optimiser, check_rule, check_transform
+from shuhari.testing.looking import ConformanceError
 from shuhari.testing.made import run_of
 from shuhari.testing.models import ModelCase, check_model
+from shuhari.testing.playing import (
+    check_curriculum,
+    check_engine,
+    check_metric,
+    check_reward,
+    check_rollout,
+    check_window,
+)
 from shuhari.testing.small import shrink
+from shuhari.testing.stored import check_buffer, check_recording
 
 __all__ = [
-    "ModelCase", "ScriptedEngine", "check_metric", "check_model", "check_objective", "check_recipe", "check_reward",
-    "check_transform", "context", "groups", "run_of", "shrink", "transitions", "watched",
+    "ConformanceError", "ModelCase", "ScriptedEngine", "check_buffer", "check_curriculum", "check_engine",
+    "check_environment", "check_learner", "check_metric", "check_model", "check_objective", "check_optimiser",
+    "check_recipe", "check_recording", "check_reward", "check_rollout", "check_rule", "check_study", "check_transform",
+    "check_window", "context", "groups", "run_of", "shrink", "transitions", "watched",
 ]  # fmt: skip

@@ -34,8 +34,8 @@ def check_environment(
     space that is declared, with an action allowed where there is a mask; no global generator is drawn from. Of a task
     also: what `snapshot` gives can be stored, and another environment that takes it back goes on as the first one.
 
-    act: who acts; by default at random, among the actions that are allowed, where there is an action space. TypeError
-    where there is none. ctx: what an environment may ask (`bind`)."""
+    act: who acts; by default at random: among the actions that are allowed or, where there is no action space, among
+    the turns of the problem's solution and senseless texts. ctx: what an environment may ask (`bind`)."""
     generators = global_generators()
     if isinstance(world, gymnasium.Env):
         acts = act or _random(world.action_space)
@@ -49,17 +49,15 @@ def check_environment(
 
 def _check_episodes(task: Any, problem: Problem, act: Act | None, n: int, ctx: Any) -> None:
     space = task.spaces()
-    if act is None and space is None:
-        raise TypeError(f"{type(task).__name__} has no action space: give act, (observation, generator) -> action")
-    acts = act or _random(space[1])
+    acts = act or (_talks(problem) if space is None else _random(space[1]))
     seen = space[0] if space is not None else None
     require(task.environment(problem) is not None, task, f"gives problem {problem.id!r} no environment")
     whole = _Episodes(task, problem, seen, ctx)
     found = [whole.step(acts) for _ in range(n)]
     again = _Episodes(task, problem, seen, ctx)
     first = [again.step(acts) for _ in range(n // 2)]
-    require_same(readable(found[: n // 2]), readable(first), task, "did something else in the same episode after the same "
-                 "actions")  # fmt: skip
+    require_same(readable(found[: n // 2]), readable(first), task, "did something else in the same episode after "
+                 "the same actions")  # fmt: skip
     try:
         saved = loads(dumps(again.env.snapshot()))
     except TypeError as error:
@@ -92,7 +90,8 @@ class _Episodes:
         require(isinstance(answer, tuple) and len(answer) == 3, self.env, "its step gave no triple: expected "
                 "(observation, rewards by name, Status or None)")  # fmt: skip
         self.seen, rewards, status = self._look(answer[0]), answer[1], answer[2]
-        require(isinstance(rewards, Mapping), self.env, f"its step gave the rewards {rewards!r}: expected numbers by name")
+        named = isinstance(rewards, Mapping)
+        require(named, self.env, f"its step gave the rewards {rewards!r}: expected numbers by name")
         for name, value in rewards.items():
             number = isinstance(name, str) and isinstance(value, int | float | np.number)
             require(number, self.env, f"its step gave the reward {name!r} = {value!r}: expected a number")
@@ -126,8 +125,8 @@ def _lane(env: Any, act: Act, n: int, seed: int) -> list[Any]:
     for _ in range(n):
         _require_in(env, env.observation_space, seen)
         given = env.step(act({MASK: info[MASK]} if MASK in info else seen, rng))
-        require(isinstance(given, tuple) and len(given) == 5, env, "its step gave no five things: expected (observation, "
-                "reward, terminated, truncated, info)")  # fmt: skip
+        require(isinstance(given, tuple) and len(given) == 5, env, "its step gave no five things: expected "
+                "(observation, reward, terminated, truncated, info)")  # fmt: skip
         seen, reward, ended, cut, info = given
         number = isinstance(reward, int | float | np.number | np.ndarray) and bool(np.isfinite(reward).all())
         require(number, env, f"its step gave the reward {reward!r}: expected a finite number")
@@ -142,13 +141,12 @@ def _lane(env: Any, act: Act, n: int, seed: int) -> list[Any]:
 
 def _require_in(env: Any, space: Any, seen: Any) -> None:
     """What is seen lies in the space; types may be wider than declared."""
-    parts = dict(seen) if isinstance(seen, Mapping) else None
     if isinstance(space, spaces.Dict):
-        require(parts is not None and parts.keys() == set(space.keys()), env, f"shows "
-                f"{sorted(parts) if parts is not None else type(seen).__name__}: expected {sorted(space.keys())}")  # fmt: skip
-        for name, part in space.items():
+        have = sorted(seen) if isinstance(seen, Mapping) else type(seen).__name__
+        require(have == sorted(space.spaces), env, f"shows {have}: expected {sorted(space.spaces)}")
+        for name, part in space.spaces.items():
             _require_in(env, part, seen[name])
-        if MASK in space.keys():
+        if MASK in space.spaces:
             require(np.asarray(seen[MASK]).any(), env, "shows an action_mask that allows nothing")
         return
     x = np.asarray(seen)
@@ -171,6 +169,13 @@ def _random(space: Any) -> Act:
         return space.sample(mask=allowed)
 
     return act
+
+
+def _talks(problem: Problem) -> Act:
+    """Says one of the turns of the solution, the answer, or what makes no sense."""
+    said = problem.solution if isinstance(problem.solution, tuple) else (problem.solution,)
+    lines = [x for x in (*said, problem.answer, "", "?") if isinstance(x, str)]
+    return lambda seen, rng: lines[int(rng.integers(len(lines)))]
 
 
 def _plain(x: Any) -> Any:

@@ -72,8 +72,8 @@ def transitions(
             likely = None if logp is None else np.full(1, logp, np.float32)
             seen = rng.normal(size=width).astype(np.float32)
             steps.append(Step.of(seen, action, likely, parent=t - 1 if t else None, reward={"task": reward}))
-        last = rng.normal(size=width).astype(np.float32)
-        steps.append(Step.closing(last, len(episode) - 1, 0.0 if ended else 1.0))
+        final = rng.normal(size=width).astype(np.float32)
+        steps.append(Step.closing(final, len(episode) - 1, 0.0 if ended else 1.0))
         status = Status.FINISHED if ended else Status.TRUNCATED
         request = Request(Problem("test", str(start + e), None), 1, key=f"{start + e}#0")
         trajectories.append(Trajectory(request, tuple(steps), status))

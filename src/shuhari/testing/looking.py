@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from shuhari.abilities import ability, unfit
+from shuhari.abilities import ability, explain_misfit
 from shuhari.batch import Batch
 from shuhari.loop import state
 from shuhari.store.codec import dumps, loads
@@ -37,7 +37,7 @@ def require(holds: object, who: object, message: str) -> None:
 
 def require_port(kind: str, component: Any) -> None:
     """ConformanceError where the component lacks a method that its port must have."""
-    lack = unfit(kind, component)
+    lack = explain_misfit(kind, component)
     require(not lack, component, lack)
 
 
@@ -57,8 +57,8 @@ def check_repeats(
     global generator, and, with its state saved half-way and set in a new one, go on as if nothing had been.
 
     use: (component, world, i) -> a plain tree or a batch; world: what the calls change beside the component, made anew
-    for each go; begin: called with each new component; resume: with one whose state was set. The component itself is not
-    used: new ones are made of its settings."""
+    for each go; begin: called with each new component, before a state is set; resume: after that. The component itself
+    is not used: new ones are made of its settings."""
 
     def play(mine: Any, around: Any, of: range) -> list[Any]:
         generators = global_generators()
@@ -76,16 +76,16 @@ def check_repeats(
     around = world()
     cut = new(around)
     found = play(cut, around, range(n // 2))
-    message = "gave something else when it was made and used again: it keeps something outside of itself, or draws from "
-    message += "elsewhere than ctx.rng or ctx.noise"
+    message = "gave something else when it was made and used again: it keeps something outside of itself, or draws "
+    message += "from elsewhere than ctx.rng or ctx.noise"
     require_same(whole[: n // 2], found, component, message)
     try:
         saved = loads(dumps(state.memory(cut)))
     except TypeError as error:
         raise ConformanceError(f"{type(component).__name__}: its state is not a plain tree: {error}") from error
     later = rebuilt(component)
-    state.remember(later, saved)
     begin(later, around)
+    state.remember(later, saved)
     resume(later, around)
     message = "went on otherwise after it was saved and made anew: it keeps something outside of `state`"
     require_same(whole[n // 2 :], play(later, around, range(n // 2, n)), component, message)

@@ -28,7 +28,7 @@ from shuhari.data import Problem, Request, Sampling, Step, Trajectory
 from shuhari.needs import Need, Traces, evaluate, gather
 from shuhari.noise import CounterNoise, keys
 from shuhari.pack import pack
-from shuhari.testing.conformance import global_generators
+from shuhari.testing.looking import global_generators
 
 SCORE = Need(("policy",), "log_prob")
 

@@ -8,6 +8,7 @@ Axes: `K` positions of an answer.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from shuhari.abilities import ability, find_missing
 from shuhari.batch import Batch
 from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory
 from shuhari.events import Collected
@@ -78,7 +80,7 @@ def check_rollout(rollout: Any, ctx: Any, request: Request | None = None, n: int
     task's first problem, n samples."""
     if is_vector(rollout):
         return _check_lanes(rollout, ctx, n)
-    require(hasattr(rollout, "group"), rollout, "has no group(request, ctx)")
+    require(not find_missing(rollout, "group"), rollout, "has no group(request, ctx)")
     asked = request or Request(ctx.task.problems("train")[0], n, ctx.sampling)
     asked = ctx.fork().stamp_request(asked, "check")
     generators = global_generators()
@@ -162,14 +164,11 @@ def check_engine(
 
     def serve() -> Any:
         mine = rebuilt(engine)
-        if hasattr(mine, "open"):
-            mine.open(3, lambda what, amount: None)
+        ability(mine, "open")(3, lambda what, amount: None)
         mine.sync(models, 1)
         return mine
 
     async def ask(mine: Any, order: Sequence[int]) -> dict[int, list[Trace]]:
-        import asyncio
-
         calls = [mine.sample(role, contexts[i], settings, n, key=("check", i)) for i in order]
         return dict(zip(order, await asyncio.gather(*calls), strict=True))
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from shuhari.abilities import ability
 from shuhari.batch import POINTERS, Batch
-from shuhari.events import Collected, Updated
+from shuhari.events import Collected, Event, Updated
 from shuhari.loop import state
 from shuhari.ports.declares import declares
 from shuhari.testing.batches import groups, transitions
@@ -29,6 +29,7 @@ from shuhari.testing.looking import (
     require_same,
     require_unchanged,
 )
+from shuhari.testing.spying import declared
 
 Offer = Callable[[int, int], Batch]
 """(number of the offer, how much is wanted) -> a batch as it is collected, with row ids of its own"""
@@ -53,7 +54,7 @@ def check_buffer(
     `unit` "decision", transitions. Its losses are made up where it declares that it hears of them (`hears`)."""
     require_port("buffer", buffer)
     made = offers or (_groups if unit == "group" else _decisions)
-    run = context() if ctx is None else ctx
+    run, drew = context() if ctx is None else ctx, list[int]()
 
     def at(i: int) -> Any:
         own = run.fork()
@@ -68,34 +69,30 @@ def check_buffer(
                 break
             batch = made(given["offers"], wanted)
             given["step"], given["offers"] = i, given["offers"] + 1
-            before = columns_of(batch)
             for listener in state.listeners(mine):
-                listener.observe(Collected(batch))
-            require_unchanged(buffer, batch, before)
+                look_at_observing(listener, listener.observe, Collected(batch))
             given["rows"] |= _rows(batch)
         require(not mine.wanted(), buffer, f"still wants {mine.wanted()} after {ROUNDS} offers of what it wanted")
         now, out = at(i), []
-        drawn = iter(mine.draw(now))
+        drawn = look_at_draws(mine, mine.draw, now)
         for j in range(ROUNDS):
             with now.phase("check", j):
-                batch = next(drawn, None)
-                if batch is None:
+                if (found := next(drawn, None)) is None:
                     break
-                out.append(_look(buffer, batch, given["rows"]))
+                out.append(_look(buffer, found, given["rows"]))
+                drew.append(len(found))
             if heard := declares(mine).hears:
-                news = {name: torch.linspace(0.1, 1.0, len(batch)) for name in heard}
+                news = {name: torch.linspace(0.1, 1.0, len(found)) for name in heard}
                 for listener in state.listeners(mine):
-                    listener.observe(Updated("main", {}, batch["id"], news))
+                    listener.observe(Updated("main", {}, found["id"], news))
         return out
 
     def resume(mine: Any, given: Any) -> None:
         for _, part in state.walk(mine):
             ability(part, "restart")(at(given["step"]))
 
-    found = check_repeats(
-        buffer, use, n=n, world=lambda: {"offers": 0, "step": -1, "rows": {}}, resume=resume
-    )
-    require(any(found), buffer, f"drew nothing in {n} steps")
+    check_repeats(buffer, use, n=n, world=lambda: {"offers": 0, "step": -1, "rows": {}}, resume=resume)
+    require(any(drew), buffer, f"drew nothing in {n} steps")
 
 
 def check_recording(recording: Any, task: Any, seed: int = 0) -> Mapping[str, Tensor]:
@@ -127,20 +124,30 @@ def check_recording(recording: Any, task: Any, seed: int = 0) -> Mapping[str, Te
 
 def look_at_draws(self: Any, call: Callable[..., Any], ctx: Any) -> Iterator[Batch]:
     """The batches of a call of `draw`, each looked at."""
-    for batch in call(ctx):
+    drawn = iter(call(ctx))
+    while (batch := declared(self, lambda: next(drawn, None))()) is not None:
         require(isinstance(batch, Batch), self, f"drew a {type(batch).__name__}: expected a batch")
         yield batch
+
+
+def look_at_observing(self: Any, call: Callable[..., Any], event: Event) -> None:
+    """One event that a component hears, which is looked at: it leaves what was collected as it was."""
+    before = columns_of(event.batch) if isinstance(event, Collected) else {}
+    declared(self, lambda: call(event))()
+    if isinstance(event, Collected):
+        require_unchanged(self, event.batch, before)
 
 
 def _look(buffer: Any, batch: Any, offered: Mapping[int, Mapping[str, Any]]) -> Any:
     """What was drawn, as a tree; its rows are held against those that were offered."""
     require(isinstance(batch, Batch), buffer, f"drew a {type(batch).__name__}: expected a batch")
     streams = [name for name in batch.names() if name.startswith("weight/")]
-    require(batch.stream or streams, buffer, "drew rows that carry no stream: expected batch.stream, or 'weight/<stream>'")
+    require(batch.stream or streams, buffer, "drew rows that carry no stream: expected batch.stream, or a "
+            "column 'weight/<stream>'")  # fmt: skip
     for i, own in _rows(batch).items():
         for name, value in offered.get(i, {}).items():
-            require(name not in own or _same(own[name], value), buffer, f"drew row {i} with another {name!r} than it was "
-                    "offered with")  # fmt: skip
+            require(name not in own or _same(own[name], value), buffer, f"drew row {i} with another {name!r} than it "
+                    "was offered with")  # fmt: skip
     return {"stream": batch.stream, "columns": {name: batch[name] for name in sorted(batch.names())}}
 
 

@@ -1,0 +1,118 @@
+"""Which columns a component reads and writes, held against what it declares.
+
+While a component runs, `Batch` is watched from outside. A column that is read only where it is there, because it was
+looked for (`in`, `get`, `names`), need not be declared; nor those of rows, models and engines (`FREE`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+from shuhari.batch import Batch
+from shuhari.columns import DERIVED
+from shuhari.data import nearest
+from shuhari.pack import CORE
+from shuhari.ports.declares import declares
+from shuhari.testing.looking import require
+
+FREE = frozenset(CORE) | frozenset(DERIVED) | {"reward", "support", "replaced", "resumes", "viewed", "cut", "last"}
+SPACES = ("context", "view", "_w")  # of columns that are named after the task's observations, and the library's own
+
+
+@dataclass
+class Seen:
+    """Columns by name: `read`, `sought` (looked for first), `put` on a batch, `stamped`."""
+
+    read: set[str] = field(default_factory=set)
+    sought: set[str] = field(default_factory=set)
+    put: set[str] = field(default_factory=set)
+    stamped: set[str] = field(default_factory=set)
+
+
+@contextmanager
+def columns_seen() -> Iterator[Seen]:
+    """A context manager that tells which columns of any batch are read and written inside."""
+    seen = Seen()
+    get, has, find = Batch.__getitem__, Batch.__contains__, Batch.get
+    put, stamp, names = Batch.put, Batch.stamp, Batch.names
+
+    def name_of(key: Any) -> str:
+        return key if isinstance(key, str) else str(key.key)
+
+    def read(self: Batch, key: Any) -> Any:
+        seen.read.add(name_of(key))
+        return get(self, key)
+
+    def contains(self: Batch, key: Any) -> bool:
+        seen.sought.add(name_of(key))
+        return has(self, key)
+
+    def found(self: Batch, key: Any, default: Any = None) -> Any:
+        seen.sought.add(name_of(key))
+        return find(self, key, default)
+
+    def listed(self: Batch) -> set[str]:
+        there = names(self)
+        seen.sought |= there
+        return there
+
+    def added(self: Batch, columns: Any, **how: Any) -> Batch:
+        seen.put |= {name_of(key) for key in columns}
+        return put(self, columns, **how)
+
+    def stamped(self: Batch, name: str, value: Any) -> None:
+        seen.stamped.add(name)
+        stamp(self, name, value)
+
+    watched: dict[str, Any] = {"__getitem__": read, "__contains__": contains, "get": found, "names": listed}
+    watched |= {"put": added, "stamp": stamped}
+    with patch.multiple(Batch, **watched):
+        yield seen
+
+
+def require_declared(component: Any, seen: Seen, added: set[str] | frozenset[str] = frozenset()) -> None:
+    """ConformanceError for a column that was read, stamped or `added` to a batch and is not declared (`declares`)."""
+    says = declares(component)
+    wants = {need.key for need in says.needs}
+    known = FREE | wants | set(says.reads) | set(says.hears) | set(says.stamps or ()) | seen.sought | seen.put
+    for name in sorted(seen.read - known):
+        space = name.partition("/")[0]
+        if space in SPACES or name.startswith("_") or "weight/" in name:
+            continue
+        require(False, component, f"read the column {name!r} and {_says('reads', says.reads, name)}")
+    if says.stamps is None:
+        return
+    for name in sorted((added | seen.stamped) - set(says.stamps) - wants):
+        if not name.startswith("_"):
+            require(False, component, f"wrote the column {name!r} and {_says('stamps', says.stamps, name)}")
+
+
+def _says(what: str, names: tuple[str, ...], name: str) -> str:
+    near = nearest(name, names) if names else f"expected {what} = ({name!r},)"
+    return f"declares {', '.join(names) or 'none'} as `{what}`; {near}"
+
+
+def declared(component: Any, call: Callable[[], Any], batch: Batch | None = None) -> Callable[[], Any]:
+    """The call, with what it reads and writes held against what the component declares; `batch`: what it is given,
+    where it returns it with columns added."""
+
+    def watched() -> Any:
+        with columns_seen() as seen:
+            out = call()
+        new = out.names() - batch.names() if batch is not None and isinstance(out, Batch) else set[str]()
+        require_declared(component, seen, {name for name in new if not _leaves_out(name, out)})
+        return out
+
+    return watched
+
+
+def _leaves_out(name: str, batch: Batch) -> bool:
+    """Whether a column only leaves rows out of a stream that others carry, as a filter does."""
+    if not name.startswith("weight/"):
+        return False
+    weight = batch.weight(name.removeprefix("weight/"))
+    return bool(((weight == 0) | (weight == batch["mask"])).all())

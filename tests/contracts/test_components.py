@@ -1,0 +1,142 @@
+"""Every registered component of the library, by the check of its port: out of the smallest recipe that uses it.
+
+A component comes under these tests by standing in a packaged recipe or in a file of `tests/runs`; nothing is listed
+here. Transforms, objectives, rewards and metrics are looked at in a run.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import run_files
+from shuhari.abilities import ability
+from shuhari.loop.run import loop, open_run
+from shuhari.ports import is_text, is_vector
+from shuhari.registry import entries
+from shuhari.testing import (
+    check_buffer,
+    check_curriculum,
+    check_engine,
+    check_environment,
+    check_learner,
+    check_optimiser,
+    check_recording,
+    check_rollout,
+    check_rule,
+    watched,
+)
+from shuhari.testing.examples import Example, drawn, examples
+
+pytestmark = pytest.mark.timeout(300)  # all recipes are read before the first test
+OPTIONAL = {"reasoning-gym": "reasoning_gym", "minari": "minari"}  # component -> the library that it cannot do without
+
+
+def of(kind: str) -> list[str]:
+    """The registered names of a kind, of those that are installed."""
+    ours = (name for (k, name), cls in entries().items() if k == kind and cls.__module__.startswith("shuhari."))
+    return sorted(name for name in ours if find_spec(OPTIONAL.get(name, "os")))
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Example]:
+    return examples(run_files.recipes(tmp_path_factory.mktemp("files")).values())
+
+
+Found = dict[tuple[str, str], Example]
+
+
+@pytest.mark.parametrize("name", of("optimiser"))
+def test_optimiser(name: str, found: Found) -> None:
+    with found["optimiser", name].begun() as (component, _):
+        check_optimiser(component)
+
+
+@pytest.mark.parametrize("name", of("follow"))
+def test_follow(name: str, found: Found) -> None:
+    with found["follow", name].begun() as (component, run):
+        check_rule(component)
+        check_rule(component, run.ctx.models)
+
+
+@pytest.mark.parametrize("name", of("curriculum"))
+def test_curriculum(name: str, found: Found) -> None:
+    with found["curriculum", name].begun() as (component, run):
+        check_curriculum(component, run.ctx)
+
+
+@pytest.mark.parametrize("name", of("buffer"))
+def test_buffer(name: str, found: Found) -> None:
+    with found["buffer", name].begun() as (component, run):
+        check_buffer(component, run.ctx, unit="decision" if is_vector(run.stage.rollout) else "group")
+
+
+@pytest.mark.parametrize("name", of("recording"))
+def test_recording(name: str, found: Found) -> None:
+    with found["recording", name].begun() as (component, run):
+        check_recording(component, run.stage.task)
+
+
+@pytest.mark.parametrize("name", of("task"))
+def test_environment_of_a_task(name: str, found: Found) -> None:
+    with found["task", name].begun() as (component, run):
+        problem = component.problems("train")[0]
+        if component.environment(problem) is None:
+            pytest.skip("its problems are not played")
+        check_environment(component, ctx=run.ctx)
+        if (make := ability(component, "make")) is not None:
+            check_environment(make())
+
+
+@pytest.mark.parametrize("name", of("rollout"))
+def test_rollout(name: str, found: Found) -> None:
+    with found["rollout", name].begun() as (component, run):
+        check_rollout(component, run.ctx)
+
+
+@pytest.mark.parametrize("name", of("engine"))
+def test_engine(name: str, found: Found) -> None:
+    with found["engine", name].begun() as (component, run):
+        source, model = run.ctx.task.problems("train"), run.ctx.models["policy"]
+        prompts = [run.ctx.encode(source[i].prompt) for i in range(4)]
+        assert is_text(model) or isinstance(prompts[0], int | np.ndarray)
+        check_engine(component, run.ctx.models, prompts)
+
+
+@pytest.mark.parametrize("name", of("learner"))
+def test_learner(name: str, found: Found) -> None:
+    with found["learner", name].begun() as (component, run):
+        check_learner(component, drawn(run), run.ctx)
+
+
+CALLED = [(kind, name) for kind in ("transform", "objective", "reward", "metric") for name in of(kind)]
+Called = dict[int, set[type]]
+
+
+@pytest.fixture(scope="module")
+def called() -> dict[int, set[type]]:
+    """The classes that the run of a recipe has called, looked at; each recipe is run once."""
+    return {}
+
+
+@pytest.mark.parametrize(("kind", "name"), CALLED, ids=lambda x: str(x))
+def test_calls_in_a_run(kind: str, name: str, found: Found, called: Called, tmp_path: Path) -> None:
+    recipe = found[kind, name].recipe
+    if id(recipe) not in called:
+        run = open_run(recipe, tmp_path)
+        with watched(run) as classes:
+            for _ in loop(run):
+                pass
+        called[id(recipe)] = classes
+    assert entries()[kind, name] in called[id(recipe)], "the run never called it"
+
+
+def test_each_kind_is_checked_or_cannot_be() -> None:
+    """By hand: a model has its own suite; the others drive runs, are parts of others, or are read by claims alone."""
+    tested: dict[str, Any] = {n.removeprefix("test_").partition("_of_")[0]: f for n, f in globals().items()}
+    kinds = {kind for kind, _ in entries()} - {kind for kind, _ in CALLED} - {"task"}
+    assert kinds - tested.keys() == {"model", "predictor", "study", "analysis", "quantity"}
