@@ -1,6 +1,5 @@
 """Demonstrations: the rows, the walk over problems, what is remembered."""
 
-import asyncio
 from types import SimpleNamespace
 
 import numpy as np
@@ -33,13 +32,20 @@ def context(source, splits=None):
             splits.append(split)
         return source
 
-    def encode(payload, role):
-        return np.array([int(c) for c in payload], np.int32) if isinstance(payload, str) else payload
-
     task = SimpleNamespace(problems=problems, environment=lambda problem: None)
-    ctx = SimpleNamespace(task=task, encode=encode, models={"policy": SimpleNamespace(end=END)}, charged=[])
-    ctx.charge = lambda what, amount: ctx.charged.append((what, amount))
-    return ctx
+    return testing.context(task=task, models={"policy": Digits()})
+
+
+class Digits:
+    """Text as its digits."""
+
+    end = END
+
+    def encode(self, text):
+        return np.array([int(c) for c in text], np.int32)
+
+    def decode(self, ids):
+        return "".join(str(i) for i in ids if i != END)
 
 
 def seen(buffer, ctx):
@@ -55,7 +61,7 @@ def test_a_row_is_prompt_and_solution_with_an_end_all_decided():
     assert batch["action"].tolist() == [[1, 2, 1, END], [1, 4, 4, END], [1, 6, 9, END]]
     assert bool(batch["mask"].all()) and bool(batch["logp"].isnan().all()) and bool((batch["version"] == -1).all())
     assert batch.stream == "ce" and batch.weight("ce").sum() == 12 and batch["length"].tolist() == [6, 6, 6]
-    assert ctx.charged == [("decisions", 12)]  # imitation is not free
+    assert ctx.ledger == {"decisions": 12}  # imitation is not free
     with pytest.raises(ValueError, match="unknown"):
         log_ratio(torch.zeros(3, 4), batch["logp"], batch)
 
@@ -183,10 +189,8 @@ class Echo:
 def played(solution, world=None):
     ctx, world = context(Squares(solution=lambda i: solution)), world or Echo()
     ctx.task.environment = lambda problem: world
-    ctx.wait = asyncio.run
-    ctx.text = lambda ids, role="policy": "".join(str(i) for i in ids if i != END)
     (batch,) = Demos(size=1, offset=12).draw(ctx)
-    assert world.closed == 1 and ctx.charged == [("decisions", int(batch["mask"].sum()))]  # not what is said between
+    assert world.closed == 1 and ctx.ledger == {"decisions": int(batch["mask"].sum())}  # not what is said between
     return batch
 
 

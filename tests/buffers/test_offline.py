@@ -10,14 +10,15 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 
+from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.buffers.mixture import joined as mixed
 from shuhari.buffers.offline import Offline
 from shuhari.buffers.recording import RecordedEpisode, chains, check_columns, columns_of, joined, some_episodes
 from shuhari.buffers.recordings import Joined, Played, Stored, save
 from shuhari.config.recipe import load
-from shuhari.data import code
 from shuhari.events import Loaded, StageStarted
 from shuhari.join import cat
 from shuhari.loop.run import Run as Loop
@@ -46,22 +47,15 @@ class Given:
         return columns_of(self.episodes)
 
 
-class Context(SimpleNamespace):
-    """As much of a run as a buffer asks."""
-
-    def __init__(self, step: int = 0, **fields: Any) -> None:
-        from gymnasium import spaces
-
-        seen = spaces.Box(-np.inf, np.inf, (1,)), spaces.Discrete(30)
-        given = {"task": SimpleNamespace(spaces=lambda: seen), "models": {"policy": object()}, "weights": {"task": 1.0}}
-        super().__init__(**{**given, "told": [], **fields})
-        self.tell = self.told.append
-        self.at = lambda number: number
-        self.rng = lambda *key: torch.Generator().manual_seed(code(step, *key))
+def context(step: int = 0, **fields: Any) -> Any:
+    """A run of one observed number and thirty actions."""
+    task = SimpleNamespace(spaces=lambda: (spaces.Box(-np.inf, np.inf, (1,)), spaces.Discrete(30)))
+    given: dict[str, Any] = {"task": task, "models": {"policy": object()}, "weights": {"task": 1.0}}
+    return testing.context(step=step, **{**given, **fields})
 
 
 def drawn(buffer: Offline, step: int = 0) -> list[Batch]:
-    return list(buffer.draw(Context(step)))
+    return list(buffer.draw(context(step)))
 
 
 def test_episodes_become_rows_in_order_with_where_they_end() -> None:
@@ -148,7 +142,7 @@ def test_each_transition_once_an_epoch_and_orders_differ() -> None:
 
 
 def test_a_draw_is_a_view_with_successors_and_unknown_behaviour() -> None:
-    buffer, ctx = Offline(Given(EPISODES), size=6), Context()
+    buffer, ctx = Offline(Given(EPISODES), size=6), context()
     (batch,) = buffer.draw(ctx)
     ahead = batch.successors()
     assert torch.equal(ahead["context"], batch["context"] + 1)
@@ -199,9 +193,9 @@ def test_smaller_subsets_are_parts_of_larger_ones_and_held_out_episodes_of_none(
     assert [len(s) for s in sets] == [2, 5, 16] and sets[0] < sets[1] < sets[2]
     assert starts(Offline(Given(many), episodes=5, seed=1)) != starts(Offline(Given(many), episodes=5))
     buffer = Offline(Given(many), test=0.2)
-    (held,) = buffer.held_out("test", 100, Context())
+    (held,) = buffer.held_out("test", 100, context())
     assert set((held["context"][:, 0] // 100).tolist()) == set(range(20)) - starts(buffer)
-    assert len((next(buffer.held_out("test", 2, Context()))["context"][:, 0] // 100).unique()) == 2
+    assert len((next(buffer.held_out("test", 2, context()))["context"][:, 0] // 100).unique()) == 2
     with pytest.raises(ValueError, match="20 episodes, 4 of them held out"):
         drawn(Offline(Given(many), episodes=17, test=0.2))
 
@@ -219,12 +213,13 @@ def test_it_goes_on_where_it_was_and_only_with_the_same_data() -> None:
 
 
 def test_a_data_set_is_told_once_a_stage() -> None:
-    buffer, ctx = Offline(Given(EPISODES), size=4, draws=2), Context()
+    told: list[Any] = []
+    buffer, ctx = Offline(Given(EPISODES), size=4, draws=2), context(tell=told.append)
     list(buffer.draw(ctx)), list(buffer.draw(ctx))
-    assert [type(e) for e in ctx.told] == [Loaded] and len(ctx.told[0].batch) == 9
+    assert [type(e) for e in told] == [Loaded] and len(told[0].batch) == 9
     buffer.observe(StageStarted("later"))
     list(buffer.draw(ctx))
-    assert [e.again for e in ctx.told] == [False, True]
+    assert [e.again for e in told] == [False, True]
 
 
 def test_beside_other_rows_pointers_hold() -> None:
@@ -239,15 +234,15 @@ def test_beside_other_rows_pointers_hold() -> None:
 
 def test_the_reward_is_the_runs_and_a_name_that_is_missing_is_told() -> None:
     two = [RecordedEpisode(e.observations, e.actions, {**e.rewards, "cost": np.ones(len(e))}, True) for e in EPISODES]
-    (batch,) = Offline(Given(two), size=6).draw(Context(weights={"task": 2.0, "cost": -1.0}))
+    (batch,) = Offline(Given(two), size=6).draw(context(weights={"task": 2.0, "cost": -1.0}))
     assert batch["reward"].sum() == pytest.approx(2 * 5.4 - 6)
     with pytest.raises(ValueError, match=r"'tsk', which the data set has not; did you mean 'task'"):
-        next(Offline(Given(two)).draw(Context(weights={"tsk": 1.0})))
+        next(Offline(Given(two)).draw(context(weights={"tsk": 1.0})))
 
 
 def test_weights_of_rewards_follow_their_schedules_and_a_resume_goes_on_with_them() -> None:
     def draw(buffer: Offline, step: int) -> Batch:
-        return next(buffer.draw(Context(step, weights={"task": 1.0 + step})))
+        return next(buffer.draw(context(step, weights={"task": 1.0 + step})))
 
     whole, part = (Offline(Given(EPISODES), size=6, by="return") for _ in range(2))
     first, later = draw(whole, 0), draw(whole, 4)

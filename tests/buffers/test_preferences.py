@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from shuhari import testing
 from shuhari.buffers.preferences import Preferences
 from shuhari.data import Problem
 
@@ -22,11 +23,9 @@ def context(*rows):
         def __getitem__(self, i):
             return problems[i]
 
-    def encode(payload, role):
-        return np.array([int(c) for c in payload], np.int32) if isinstance(payload, str) else payload
-
+    digits = SimpleNamespace(encode=lambda text: np.array([int(c) for c in text], np.int32), end=END)
     task = SimpleNamespace(problems=lambda split: Source(), environment=lambda problem: None)
-    return SimpleNamespace(task=task, encode=encode, models={"policy": SimpleNamespace(end=END)})
+    return testing.context(task=task, models={"policy": digits})
 
 
 def said(batch, rows):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from shuhari import testing
 from shuhari.data import Problem, Request, Sampling
 from shuhari.engines.local import Local
 from shuhari.models.text.tokenizers import character_tokenizer
@@ -33,24 +34,13 @@ class Pupil:
 
 def context(model, grade=None, **rewards):
     """A context whose grade is 1 for `y`; `rewards`: more, the same for every sample."""
-    spent = {}
-    engine = Local()
-    engine.charge = charge = lambda what, n: spent.update({what: spent.get(what, 0) + n})
-    engine.sync({"policy": model}, 4)
-    grade = grade or (lambda text: {"score": float("y" in text)})
-
-    async def graded(trajectories, until=""):
-        return [t.graded([{**grade(t.steps[-1].info["text"]), **rewards}]) for t in trajectories]
-
-    return SimpleNamespace(
-        engine=engine,
-        task=SimpleNamespace(environment=lambda problem: None),
-        encode=lambda x, role: model.encode(x) if isinstance(x, str) else x,
-        text=lambda ids, role: model.decode(ids),
-        charge=charge,
-        grade=graded,
-        spent=spent,
+    engine, said = Local(), grade or (lambda text: {"score": float("y" in text)})
+    task = SimpleNamespace(
+        environment=lambda problem: None, grade=lambda problem, steps: {**said(steps[-1].info["text"]), **rewards}
     )
+    ctx = testing.context(engine=engine, task=task, models={"policy": model, "other": model}, step=4)
+    ctx.serve()
+    return ctx
 
 
 def request(n=4, solution=SOLUTION, **fields):

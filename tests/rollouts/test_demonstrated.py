@@ -22,7 +22,7 @@ def test_the_last_sample_is_the_solution():
     rollout, ctx, asked = setting()
     group = collected(rollout, ctx, asked)
     assert len(group) == 4 and [t.info["demo"] for t in group] == [0.0, 0.0, 0.0, 1.0]
-    assert ctx.spent["tokens"] == 3 * 2  # a demonstration is not sampled
+    assert ctx.ledger["tokens"] == 3 * 2  # a demonstration is not sampled
     batch = pack(group)
     assert batch["group"].unique().numel() == 1 and batch["demo"].tolist() == [0.0, 0.0, 0.0, 1.0]
     assert batch["mask"].all() and bool(batch["logp"][3].isnan().all()) and bool(batch["logp"][:3].isfinite().all())

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from shuhari import testing
 from shuhari.batch import STATUS
 from shuhari.data import Problem, Request, Sampling, Status, Step, is_tokens
 from shuhari.engines.local import Local
@@ -62,18 +63,14 @@ class World:
         self.closed = True
 
 
+LETTERS = SimpleNamespace(
+    encode=lambda text: np.array([ord(c) for c in text], np.int32), decode=lambda ids: "".join(map(chr, ids))
+)
+
+
 def context(engine, world=None, task=None):
-    spent = {}
-    encode = lambda p, role="policy": np.array([ord(c) for c in p], np.int32) if isinstance(p, str) else p  # noqa: E731
-    return SimpleNamespace(
-        engine=engine,
-        task=task or SimpleNamespace(environment=lambda problem: world() if callable(world) else world),
-        encode=encode,
-        text=lambda ids, role="policy": "".join(map(chr, ids)),
-        charge=lambda what, n: spent.update({what: spent.get(what, 0) + n}),
-        record_failure=lambda what, error, whose="": spent.update({what: spent.get(what, 0) + 1}),
-        spent=spent,
-    )
+    task = task or SimpleNamespace(environment=lambda problem: world() if callable(world) else world)
+    return testing.context(engine=engine, task=task, models=dict.fromkeys(("policy", "asker", "solver"), LETTERS))
 
 
 def play(rollout, request, ctx):
@@ -156,7 +153,7 @@ def test_a_prefix_is_played_first_and_decided_by_nobody():
 def test_an_environment_that_raises_makes_an_error_of_the_steps_so_far():
     ctx = context(Scripted(move), World(9, fails=2))
     (trajectory,) = play(Episode(), asked(), ctx)
-    assert trajectory.status is Status.ERROR and ctx.spent == {"errors": 1}
+    assert trajectory.status is Status.ERROR and ctx.ledger == {"errors": 1}
     assert len(trajectory.steps) == 3 and trajectory.info["error"] == "RuntimeError: the world broke"
     assert [dict(s.reward) for s in trajectory.steps] == [{"task": 1.0}, {"task": 2.0}, {}]
 
@@ -175,7 +172,7 @@ def test_a_step_that_never_answers_has_failed():
 
     ctx = context(Scripted(move), Silent(waits=True))
     (trajectory,) = play(Episode(timeout=0.01), asked(), ctx)
-    assert trajectory.status is Status.ERROR and ctx.spent == {"errors": 1} and len(trajectory.steps) == 1
+    assert trajectory.status is Status.ERROR and ctx.ledger == {"errors": 1} and len(trajectory.steps) == 1
     assert trajectory.info["error"] == "TimeoutError: no answer in 0.01 s ([rollout] timeout)"
 
 

@@ -28,14 +28,14 @@ def test_a_policy_that_needs_half_the_solution_is_asked_three_times():
         assert not t.steps[0].mask.any() and t.steps[0].logp is None and t.request.key == "k"
     batch = pack(group)
     assert batch["mask"].tolist() == [[False] * 4 + [True] * 2] * 4 and batch["hint"].tolist() == [0.5] * 4
-    assert ctx.spent["rounds"] == 3 and ctx.spent["tokens"] == 3 * 4 * 2  # what was thrown away is charged
+    assert ctx.ledger["rounds"] == 3 and ctx.ledger["tokens"] == 3 * 4 * 2  # what was thrown away is charged
 
 
 def test_one_success_is_enough_and_then_nothing_differs_from_asking_once():
     lucky = Pupil(lambda hint, u: u < 0.3)
     alone = collected(Single(), context(lucky), request(8))
     ladder = collected(HintLadder(), ctx := context(lucky), request(8))
-    assert 0 < sum(t.steps[0].info["text"] == "y" for t in alone) < 8 and ctx.spent["rounds"] == 1
+    assert 0 < sum(t.steps[0].info["text"] == "y" for t in alone) < 8 and ctx.ledger["rounds"] == 1
     a, b = pack(alone), pack(ladder)
     assert b["hint"].tolist() == [0.0] * 8
     for name in a.names():
@@ -46,9 +46,9 @@ def test_only_the_measure_says_what_is_wrong():
     never = Pupil(lambda hint, u: False)
     ctx = context(never, format=0.5)
     (first, *_) = group = collected(HintLadder(), ctx)
-    assert ctx.spent["rounds"] == 4 and first.info["hint"] == 0.75 and len(group) == 4
+    assert ctx.ledger["rounds"] == 4 and first.info["hint"] == 0.75 and len(group) == 4
     ctx = context(never, format=0.5)
-    assert collected(HintLadder(measure="format"), ctx)[0].info["hint"] == 0.0 and ctx.spent["rounds"] == 1
+    assert collected(HintLadder(measure="format"), ctx)[0].info["hint"] == 0.0 and ctx.ledger["rounds"] == 1
 
 
 def scripted(*rounds):
@@ -64,13 +64,13 @@ def scripted(*rounds):
 def test_a_single_answer_above_zero_is_enough_whatever_the_others_lose():
     wrong, right = (-1.0, None, 0.0, -0.5), (-1.0, 0.0, 0.25, None)
     ctx = scripted(wrong, right, wrong, wrong)
-    assert [t.info["hint"] for t in collected(HintLadder(), ctx)] == [0.25] * 4 and ctx.spent["rounds"] == 2
+    assert [t.info["hint"] for t in collected(HintLadder(), ctx)] == [0.25] * 4 and ctx.ledger["rounds"] == 2
 
 
 def test_what_nothing_graded_is_not_wrong():
     ctx = context(Pupil(lambda hint, u: False), grade=lambda text: {})
     collected(HintLadder(), ctx)
-    assert ctx.spent["rounds"] == 1
+    assert ctx.ledger["rounds"] == 1
 
 
 def test_rounds_draw_their_own_noise():
@@ -180,11 +180,11 @@ def test_all_rounds_are_one_group():
     ctx = context(Pupil(lambda hint, u: hint > 5))
     group = collected(HintCurve(rounds=4), ctx, request(10))
     batch = pack(group)
-    assert len(group) == 10 and batch["group"].unique().numel() == 1 and ctx.spent["rounds"] == 4
+    assert len(group) == 10 and batch["group"].unique().numel() == 1 and ctx.ledger["rounds"] == 4
     hints = [t.info["hint"] for t in group]
     sizes = [hints.count(h) for h in dict.fromkeys(hints)]
     assert hints[:2] == [0.5] * 2 and hints[2] > 0.5 and sum(sizes) == 10
-    assert ctx.spent["tokens"] == 10 * 2
+    assert ctx.ledger["tokens"] == 10 * 2
 
 
 def by_hand(told, target):

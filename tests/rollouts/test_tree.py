@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from shuhari import testing
 from shuhari.config.recipe import load
 from shuhari.data import ContractError, Problem, Request, Sampling, Status, Step, Trajectory
 from shuhari.loop.run import train
@@ -49,25 +50,18 @@ class Script:
         return [trace(*ids, logp=logp) for ids, logp in self.chunks[self.asked[-1]][:n]]
 
 
-def _encode(x: Any, role: str) -> Any:
-    return np.array([0], np.int32) if isinstance(x, str) else x
-
-
 def context(engine: Script, right: str = "", ungraded: str = "-") -> Any:
-    """A run that says 1 of the answer `right`, nothing of `ungraded`, and counts what it grades."""
+    """A run that says 1 of the answer `right`, nothing of `ungraded`, and remembers what it grades."""
+    graded: list[str] = []
 
-    async def grade(asked: Sequence[Trajectory], until: str = "") -> list[Trajectory]:
-        out = []
-        for t in asked:
-            said = "".join(s.info["text"] for s in t.steps)
-            ctx.graded.append(said)
-            out.append(t.graded([None if said == ungraded else {"score": float(said == right)}]))
-        return out
+    def grade(problem: Problem, steps: Sequence[Any]) -> Any:
+        said = "".join(s.info["text"] for s in steps)
+        graded.append(said)
+        return None if said == ungraded else {"score": float(said == right)}
 
-    ctx = SimpleNamespace(engine=engine, grade=grade, graded=[], encode=_encode)
-    ctx.task = SimpleNamespace(environment=lambda problem: None)
-    ctx.text = lambda ids, role: "".join(map(str, ids))
-    return ctx
+    task = SimpleNamespace(environment=lambda problem: None, grade=grade, graded=graded)
+    model = SimpleNamespace(encode=lambda text: np.array([0], np.int32), decode=lambda ids: "".join(map(str, ids)))
+    return testing.context(engine=engine, task=task, models={"policy": model})
 
 
 def request(n: int = 1, max_new: int = 2, **fields: Any) -> Request:
@@ -161,7 +155,7 @@ def test_a_search_step_by_step() -> None:
     # the root's children tie, so on at 1; there 4 is an answer, so the frontier: 3 (parent -0.5 / 2) at depth 2 against
     # 2 (parent -1/3 / 1) at depth 1: 3. It has a right answer, backed up in spite of the surer wrong one. Then 2.
     assert engine.asked == [(), (1,), (1, 3), (2,)]
-    assert ctx.graded == [f"14{END}", f"135{END}", f"136{END}", f"27{END}", f"28{END}"]
+    assert ctx.task.graded == [f"14{END}", f"135{END}", f"136{END}", f"27{END}", f"28{END}"]
     assert said(t) == [f"14{END}", f"135{END}", f"28{END}"]  # of two wrong ones, the surest
     assert [s.max_new for s in engine.sampling] == [2] * 4 and len(set(map(str, engine.keys))) == 4
     # values: leaf 14 at depth 2 gives (1/3, 2/3, 1) of -1; 135 at depth 3 sets 1 to 1/2 and 3 to 3/4
@@ -194,7 +188,7 @@ def test_where_nothing_can_be_grown_the_other_answers_follow() -> None:
     ctx = context(Script(chunks), right=f"3{END}")
     t = searched(ctx, request(3, 2), width=4, depth=1)
     assert said(t) == [f"2{END}", f"3{END}", f"4{END}"]  # the right one, then the surest
-    assert [s.info["q"][0] for s in t.steps] == [-1, 1, -1] and len(ctx.graded) == 4
+    assert [s.info["q"][0] for s in t.steps] == [-1, 1, -1] and len(ctx.task.graded) == 4
     whole = searched(context(Script(chunks)), request(4, 2), width=4, depth=1)
     assert len(said(whole)) == 4 and [s.parent for s in whole.steps] == [None] * 4  # plain samples
 

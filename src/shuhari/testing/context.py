@@ -18,6 +18,7 @@ from shuhari.events import Event
 from shuhari.loop.context import Context
 from shuhari.needs import Trace
 from shuhari.ports import Model
+from shuhari.rollouts.single import Single
 
 
 @dataclass
@@ -80,12 +81,14 @@ def context(
     """The context of a run at `step` that has these models by role, and this task and engine.
 
     `count`: where schedules stand, the step unless it is given. `tell`: called with each event that a component tells.
-    `fields`: any other of its fields (`rewards`, `weights`, `n`, `sampling`, `rollout`). What was spent stands in
-    `ctx.ledger`, failures that components reported in `ctx.problems`. TypeError for a field that it has not.
+    `fields`: any other of its fields (`rewards`, `weights`, `n`, `sampling`, `rollout`). Problems are probed by the
+    rollout `single`, unless another is given. What was spent stands in `ctx.ledger`, failures that components reported
+    in `ctx.problems`. TypeError for a field that it has not.
     """
     ctx = Context(seed, task, ScriptedEngine() if engine is None else engine)
     ctx.step, ctx.version, ctx.count = step, step, float(step if count is None else count)
     ctx.models.update(models)
+    ctx.rollout = Single()
     if tell is not None:
         ctx.tell = tell
     for name, value in fields.items():

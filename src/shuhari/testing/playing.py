@@ -52,8 +52,8 @@ def check_metric(metric: Any, ctx: Any) -> Mapping[str, float]:
 
 
 def check_curriculum(curriculum: Any, ctx: Any, n: int = 4, steps: int = 4) -> None:
-    """Ask a curriculum for n groups at each of some steps, and tell it what became of them where the context has a
-    rollout.
+    """Ask a curriculum for n groups at each of some steps, and tell it what became of them where the context has
+    models.
 
     It asks for n at most, of problems that there are; it repeats itself and resumes from its state. `ctx` has the
     task."""
@@ -63,7 +63,7 @@ def check_curriculum(curriculum: Any, ctx: Any, n: int = 4, steps: int = 4) -> N
         now = _at(ctx, i)
         asked = now.wait(look_at_requests(mine, mine.select, n, now))
         require(asked, curriculum, f"asked for nothing where {n} groups were wanted")
-        if now.rollout is not None:
+        if now.models:
             batch = now.wait(now.probe(asked, tag=f"check{i}"))
             for listener in state.listeners(mine):
                 listener.observe(Collected(batch))
