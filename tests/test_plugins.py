@@ -50,12 +50,12 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     registry.entries()
     monkeypatch.setattr(registry, "_ENTRIES", dict(registry._ENTRIES))
     monkeypatch.syspath_prepend(tmp_path)
-    plugins.offered.cache_clear()
+    plugins.find_offered.cache_clear()
     before = set(sys.modules)
     yield tmp_path
     for name in [m for m in sys.modules if m not in before and m.partition(".")[0].endswith("pkg")]:
         del sys.modules[name]
-    plugins.offered.cache_clear()
+    plugins.find_offered.cache_clear()
 
 
 @pytest.fixture

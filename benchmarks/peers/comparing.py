@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.buffers.fresh import streamed
+from shuhari.buffers.fresh import put_on_stream
 from shuhari.data import Problem, Request, Sampling, Status, Step, Trajectory
 from shuhari.learners.gradient import Part, Term
 from shuhari.learners.loss import Loss
@@ -66,7 +66,7 @@ def rows(drawn: Sequence[tuple[Any, Any]], temperature: float = 1.0) -> Batch:
     """One row a sample, at this sampling temperature."""
     request = Request(Problem("random", "0", ""), sampling=Sampling(temperature=temperature))
     steps = [Step.of(c, a, np.zeros(len(a), np.float32)) for c, a in drawn]
-    return streamed(pack([Trajectory(request, (s,), Status.FINISHED) for s in steps]), "rl")
+    return put_on_stream(pack([Trajectory(request, (s,), Status.FINISHED) for s in steps]), "rl")
 
 
 def our_loss(

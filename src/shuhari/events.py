@@ -1,4 +1,4 @@
-"""Events: what a run tells its components, in order (what a listener tells while it hears waits until all have heard
+"""Events: what a run tells its components, in order (what a listener tells while it hears waits until all have event_kinds
 the event at hand), and what the `on` of a follower or of an optimiser's reset means: which event, and which of them.
 
 Axes: `B` rows.
@@ -77,7 +77,7 @@ EVENTS = {"update": Updated, "step": Committed, "stage": StageStarted, "plateau"
 On = Literal["update", "step", "stage", "plateau"]
 
 
-def heard(on: str | Sequence[str]) -> tuple[type, ...]:
+def event_kinds(on: str | Sequence[str]) -> tuple[type, ...]:
     """The kinds of events that an `on` names. ValueError for one that is none."""
     return _kinds((on,) if isinstance(on, str) else tuple(on))
 
@@ -109,7 +109,7 @@ class When:
 
     def due(self, event: Event) -> bool:
         """Count an event; whether it is the time. KeyError for a metric that an evaluation lacks."""
-        if not isinstance(event, heard(self.on)):
+        if not isinstance(event, event_kinds(self.on)):
             return False
         if isinstance(event, Updated) and self.learner not in ("", event.learner):
             return False
@@ -134,7 +134,7 @@ class InOrder:
 
     def __init__(self, hear: Callable[[Event], None]) -> None:
         self.hear = hear
-        self.waiting: list[Event] = []  # the one that is being heard, then those that it brought about
+        self.waiting: list[Event] = []  # the one that is being event_kinds, then those that it brought about
 
     def __call__(self, event: Event) -> None:
         self.waiting.append(event)

@@ -86,13 +86,13 @@ def _facts(batch: Batch, weights: Mapping[str, Number]) -> Info:
             float(outcome[graded].mean()) if bool(graded.any()) else float("nan")
         )
         if name == "reward" and "group" in batch:
-            info |= _within(outcome[graded], batch["group"][leaf][graded])
+            info |= _within_groups(outcome[graded], batch["group"][leaf][graded])
         if name == "reward" and not bool(graded.all()):
             info["rollout/ungraded"] = 1 - float(graded.float().mean())
     return info
 
 
-def _within(outcome: Tensor, group: Tensor) -> Info:
+def _within_groups(outcome: Tensor, group: Tensor) -> Info:
     """What the outcomes [E] of episodes differ by within the groups [E] that have several."""
     _, unit, n = torch.unique(group, return_inverse=True, return_counts=True)
     if not len(n) or int(n.max()) < 2:

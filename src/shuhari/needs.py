@@ -144,7 +144,7 @@ def evaluate(
     with, which the row before it needs. Raises KeyError for a role that the run lacks, AttributeError for a method that
     the model's distribution lacks, both with the nearest name; ValueError where two functionals share a column."""
     dists: dict[tuple[int, int], Any] = {}
-    trained = _reached(models, trains)
+    trained = _find_reached(models, trains)
 
     def dist(role: str) -> Any:
         model, seen = role_model(models, role), batch.for_role(role)
@@ -158,7 +158,7 @@ def evaluate(
     for need in distinct(needs):
         roles = [dist(r) for r in need.roles]
         if callable(need.name):
-            value = _chunked(need.name, tuple(roles), batch)
+            value = _map_chunks(need.name, tuple(roles), batch)
         else:
             method = getattr(roles[0], need.name, None)
             if method is None:
@@ -179,7 +179,7 @@ def evaluate(
     return out
 
 
-def _reached(models: Mapping[str, Any], trains: Collection[str]) -> set[int]:
+def _find_reached(models: Mapping[str, Any], trains: Collection[str]) -> set[int]:
     """The ids of the models through which gradients run: those that are trained, and models made of such."""
     reached = {id(role_model(models, r)) for r in trains}
     made = [(id(m), [id(models[r]) for r in m.roles]) for m in models.values() if ability(m, "roles")]
@@ -208,7 +208,7 @@ def role_model(models: Mapping[str, Any], role: str) -> Any:
         raise KeyError(f"no role {role!r} among the models; {nearest(role, models)}") from None
 
 
-def _chunked(functional: Functional, dists: tuple[Any, ...], batch: Batch) -> Tensor:
+def _map_chunks(functional: Functional, dists: tuple[Any, ...], batch: Batch) -> Tensor:
     """Apply a functional to the decisions, a chunk at a time; its intermediate values are recomputed for a gradient."""
     mask = batch["mask"]
     where = mask.flatten().nonzero().squeeze(1)

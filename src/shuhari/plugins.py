@@ -25,7 +25,7 @@ class PluginError(LookupError):
 
 
 @cache
-def offered(group: str) -> Mapping[str, tuple[Any, ...]]:
+def find_offered(group: str) -> Mapping[str, tuple[Any, ...]]:
     """name -> entry points of that name in the group `shuhari.<group>`; nothing is imported for it."""
     from importlib.metadata import entry_points  # reads every installed package: not at start
 
@@ -38,7 +38,7 @@ def offered(group: str) -> Mapping[str, tuple[Any, ...]]:
 def component(kind: str, name: str) -> Any:
     """What an entry point of this kind and name stands for. KeyError where there is none, PluginError where several
     packages offer it, or where the one that does cannot be imported."""
-    point = _only(kind, name)
+    point = _load_only(kind, name)
     try:
         return point.load()
     except Exception as error:
@@ -48,7 +48,7 @@ def component(kind: str, name: str) -> Any:
 def recipes(family: str) -> Iterator[tuple[str, Traversable]]:
     """(`<family>/<file stem>`, file) of each TOML file in the package of a `shuhari.recipes` entry point. Raises as
     `component` does."""
-    point = _only(RECIPES, family)
+    point = _load_only(RECIPES, family)
     try:
         files = sorted(resources.files(point.value).iterdir(), key=lambda f: f.name)
     except Exception as error:
@@ -58,8 +58,8 @@ def recipes(family: str) -> Iterator[tuple[str, Traversable]]:
             yield f"{family}/{file.name.removesuffix('.toml')}", file
 
 
-def _only(group: str, name: str) -> Any:
-    point, *others = offered(group)[name]
+def _load_only(group: str, name: str) -> Any:
+    point, *others = find_offered(group)[name]
     if others:
         packages = ", ".join(sorted(p.dist.name if p.dist else p.value for p in (point, *others)))
         raise PluginError(f"{group} {name!r} is offered by several packages ({packages}): remove all but one")

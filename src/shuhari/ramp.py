@@ -100,8 +100,8 @@ class Ramp:
             if not isinstance(at, Count):
                 raise ValueError(f"{self} is over a part of a stage, and there is none here: give `over` in counts")
             self.check(in_steps=at.in_steps)
-            after, warm = _counts(after, at), _counts(warm, at)
-            over = max(1.0, at.whole - after if over is None else _counts(over, at))
+            after, warm = _to_counts(after, at), _to_counts(warm, at)
+            over = max(1.0, at.whole - after if over is None else _to_counts(over, at))
             along = float(at) if at.in_steps else at.spent
         x = np.asarray(along, np.float64)
         x = x % self.period if self.period else x
@@ -118,7 +118,7 @@ class Ramp:
         return y if np.ndim(at) else float(y)
 
 
-def _counts(x: float, at: Count) -> float:
+def _to_counts(x: float, at: Count) -> float:
     """A share of a stage in what its budget counts; a count as it is."""
     if x == 0 or x >= 1:
         return x

@@ -84,7 +84,7 @@ def find(kind: str, name: str) -> type:
     found = _ENTRIES.get((kind, name))
     if found is not None:
         return found
-    if name in plugins.offered(kind):
+    if name in plugins.find_offered(kind):
         return _entered(kind, name)
     return located(kind, name, names(kind))
 
@@ -105,7 +105,7 @@ def located(what: str, name: str, known: Iterable[str] = ()) -> Any:
 def names(kind: str) -> list[str]:
     """The names of a kind that are registered or that installed packages offer, sorted."""
     _load(kind)
-    return sorted({*(n for k, n in _ENTRIES if k == kind), *plugins.offered(kind)})
+    return sorted({*(n for k, n in _ENTRIES if k == kind), *plugins.find_offered(kind)})
 
 
 def other(kind: str, cls: type) -> str:

@@ -14,9 +14,16 @@ from gymnasium import spaces
 
 from shuhari import testing
 from shuhari.batch import Batch
-from shuhari.buffers.mixture import joined as mixed
+from shuhari.buffers.mixture import join_draws as mixed
 from shuhari.buffers.offline import Offline
-from shuhari.buffers.recording import RecordedEpisode, chains, check_columns, columns_of, joined, some_episodes
+from shuhari.buffers.recording import (
+    RecordedEpisode,
+    check_columns,
+    columns_of,
+    join_sets,
+    order_episodes,
+    select_episodes,
+)
 from shuhari.buffers.recordings import Joined, Played, Stored, save
 from shuhari.config.recipe import load
 from shuhari.events import Loaded, StageStarted
@@ -100,14 +107,14 @@ def test_columns_that_an_episode_lacks_are_unknown() -> None:
 
 def test_joined_and_cut_data_sets_point_within_themselves() -> None:
     c = columns_of(EPISODES)
-    both = joined([c, c])
+    both = join_sets([c, c])
     assert both["last"].tolist() == [*c["last"].tolist(), *(c["last"] + 9).tolist()]
     assert both["episode"].tolist()[-1] == 5 and both["child"].tolist()[9:12] == [10, 11, 12]
-    part = some_episodes(c, torch.tensor([2, 0]))
+    part = select_episodes(c, torch.tensor([2, 0]))
     assert part["context"][:, 0].tolist() == [0, 1, 2, 3, 20, 21, 22]
     assert part["child"].tolist() == [1, 2, 3, -1, 5, 6, -1] and part["last"].tolist() == [3, 3, 3, 3, 6, 6, 6]
     with pytest.raises(ValueError, match="'goal'"):
-        joined([c, {**c, "goal": c["cont"]}])
+        join_sets([c, {**c, "goal": c["cont"]}])
 
 
 def test_rows_in_any_order_become_episodes_again() -> None:
@@ -116,7 +123,7 @@ def test_rows_in_any_order_become_episodes_again() -> None:
     back = order.argsort()
     child = c["child"][order]
     mixed_up = {n: x[order] for n, x in c.items()} | {"child": torch.where(child < 0, -1, back[child])}
-    found = chains(mixed_up)
+    found = order_episodes(mixed_up)
     starts = found["context"][torch.cat([torch.tensor([0]), found["last"].unique()[:-1] + 1])][:, 0].tolist()
     assert sorted(starts) == [0, 10, 20]
     for a, b in zip(found["last"].unique().tolist(), found["last"].unique().tolist(), strict=True):
@@ -126,7 +133,7 @@ def test_rows_in_any_order_become_episodes_again() -> None:
 
 def test_a_chain_that_leads_nowhere_closes_before_its_last_row() -> None:
     c = {n: x[:3] for n, x in columns_of(EPISODES).items()}  # the closing row is gone
-    found = chains({**c, "child": torch.tensor([1, 2, -1])})
+    found = order_episodes({**c, "child": torch.tensor([1, 2, -1])})
     assert found["mask"][:, 0].tolist() == [True, True, False]
     assert found["reward/task"][:, 0].tolist() == pytest.approx([0, 0.1, 0])
     assert found["cont"].tolist()[-1] == 1
@@ -489,7 +496,7 @@ def test_a_normaliser_without_data_fails_in_words(tmp_path: Any) -> None:
     class Mute(Offline):
         def draw(self, ctx: Any) -> Any:
             self.state["told"] = True
-            whole = self._loaded("train", ctx)
+            whole = self._load_split("train", ctx)
             yield Batch(whole, self._rows[:8], stream="rl")
 
     run = open_run(run_of(tmp_path))

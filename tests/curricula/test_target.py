@@ -17,7 +17,7 @@ from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.curricula.beta import Beta
 from shuhari.curricula.sequential import Sequential
-from shuhari.curricula.target import Target, draw_weighted, name_of, spearman, successes
+from shuhari.curricula.target import Target, count_successes, draw_weighted, name_of, spearman
 from shuhari.data import Problem, Request, Status, code
 from shuhari.events import Collected
 from shuhari.learners.gradient import Term
@@ -105,7 +105,7 @@ def test_equal_rates_are_kept_as_they_came() -> None:
 def test_the_threshold_keeps_any_within_and_then_the_nearest_to_it() -> None:
     rates = {"a": 0.3, "b": 0.5, "c": 0.7, "d": 0.29, "e": 0.9}
     target, p = Target(Said(rates), Given([]), pick="threshold"), torch.tensor(list(rates.values()))
-    seen = Counter(frozenset(target.nearest(p, 2, ctx(s)).tolist()) for s in range(300))
+    seen = Counter(frozenset(target.nearest_to_target(p, 2, ctx(s)).tolist()) for s in range(300))
     assert set(seen) == {frozenset(x) for x in ((0, 1), (0, 2), (1, 2))}
     assert all(abs(k - 100) < 40 for k in seen.values())
     few = Target(Said(rates | {"b": 0.1, "c": 0.75}), Given(list("abcde")), of=2, pick="threshold")
@@ -115,7 +115,7 @@ def test_the_threshold_keeps_any_within_and_then_the_nearest_to_it() -> None:
 def test_sampling_is_proportional_to_the_distance_in_tau() -> None:
     """The oracle of DOTS: p = (.5, .4, .9) at tau = .1 are drawn with (.7214, .2654, .0132)."""
     target, rates = Target(Beta(), Sequential(), pick="sample", tau=0.1), torch.tensor([0.5, 0.4, 0.9])
-    seen = Counter(int(target.nearest(rates, 1, ctx(s))) for s in range(4000))
+    seen = Counter(int(target.nearest_to_target(rates, 1, ctx(s))) for s in range(4000))
     for i, p in enumerate((0.7214, 0.2654, 0.0132)):
         assert seen[i] / 4000 == pytest.approx(p, abs=4 * (p * (1 - p) / 4000) ** 0.5)
 
@@ -172,11 +172,11 @@ def test_success_is_the_mean_of_what_was_graded() -> None:
     batch = collected({"a": [1.0, 0.0, float("nan"), 1.0], "b": [0.5], "c": [float("nan")], "d": [1.0]})
     status = torch.full((7,), list(Status).index(Status.FINISHED))
     status[6] = list(Status).index(Status.ERROR)
-    found = successes(batch.put({"status": status}))
+    found = count_successes(batch.put({"status": status}))
     assert {k: tuple(s) for k, s in found.items()} == {name_of(problem("a")): (3, 2), name_of(problem("b")): (1, 0.5)}
     with pytest.raises(ValueError, match=r"an outcome is 1\.5: expected 0 to 1"):
-        successes(collected({"a": [1.5]}))
-    assert successes(Batch({"mask": torch.zeros(0, 1, dtype=torch.bool), "logp": torch.zeros(0, 1)})) == {}
+        count_successes(collected({"a": [1.5]}))
+    assert count_successes(Batch({"mask": torch.zeros(0, 1, dtype=torch.bool), "logp": torch.zeros(0, 1)})) == {}
 
 
 def test_the_report_compares_what_was_predicted_with_what_was_observed() -> None:

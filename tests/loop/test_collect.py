@@ -17,7 +17,7 @@ from shuhari.rollouts.single import Single
 
 
 def collected(ctx: Any, tag: str = "") -> Any:
-    return ctx.wait(collect.groups(requests(), ctx, tag=tag))
+    return ctx.wait(collect.collect_groups(requests(), ctx, tag=tag))
 
 
 def right(problem, sample):
@@ -91,7 +91,7 @@ def test_a_task_that_adds_nothing_to_its_environments_reward_does_not_hide_a_mis
 def test_a_setting_that_a_rollout_does_not_take_is_told(rollout: Any, near: str) -> None:
     ctx = context(right, rollout)
     with pytest.raises(ValueError, match=f"takes no setting 'max_step'; {near}"):
-        ctx.wait(collect.groups(requests(settings={"max_step": 3}), ctx))
+        ctx.wait(collect.collect_groups(requests(settings={"max_step": 3}), ctx))
 
 
 def test_rollouts_that_fail_are_left_out_and_if_all_do_it_is_told() -> None:

@@ -15,7 +15,7 @@ import shuhari
 from grading import Judge, Samples, Told, context
 from shuhari.data import Problem, Ramp, Request, Sampling, Status
 from shuhari.loop.evaluation import Evaluation, Further, LastScores, basis, evaluate, score_recorded, watch
-from shuhari.loop.evaluation import scores as scores_of
+from shuhari.loop.evaluation import score_models as scores_of
 from shuhari.tasks.source import Listed
 
 

@@ -15,7 +15,7 @@ from shuhari.config.overlay import RecipeError
 from shuhari.config.stage import Role
 from shuhari.data import EMPTY
 from shuhari.loop.answers import answers, check_answers
-from shuhari.loop.roles import cast_roles, check_roles, in_order
+from shuhari.loop.roles import cast_roles, check_roles, sort_roles
 from shuhari.loop.run import Run, train
 from shuhari.models.gaussian import SquashedPolicy
 from shuhari.models.text.causal import Causal
@@ -176,7 +176,7 @@ def test_roles_that_an_objective_calls_itself_and_columns_of_two_functionals() -
 
 
 def test_roles_stand_in_any_order_but_no_circle() -> None:
-    order = in_order({"target": Role(init="policy"), "policy": Role(Net()), "judge": Role(same_as="target")})
+    order = sort_roles({"target": Role(init="policy"), "policy": Role(Net()), "judge": Role(same_as="target")})
     assert order == ["policy", "target", "judge"]
     models: dict[str, Any] = {}
     cast_roles({"target": Role(init="policy"), "policy": Role(Net())}, models, None, 7, EMPTY)  # type: ignore[arg-type]

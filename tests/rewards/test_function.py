@@ -19,7 +19,7 @@ from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 from shuhari.config.stage import Components
 from shuhari.data import ContractError, FrozenDict, Problem, Request, Status, Step, Trajectory
-from shuhari.loop.collect import grade_group, groups
+from shuhari.loop.collect import collect_groups, grade_group
 from shuhari.loop.evaluation import Evaluation, evaluate
 from shuhari.rewards.function import Function
 
@@ -252,4 +252,4 @@ def test_where_nothing_grades_evaluation_goes_on_and_training_on_rewards_does_no
     assert evaluate(ctx, evaluation, ctx.rollout).scores(evaluation)["ungraded"] == 1.0
     problem = Problem("told", "0", 0.0)
     with pytest.raises(KeyError, match=r"names 'score', which nothing grades; neither the task .* nor"):
-        asyncio.run(groups([Request(problem, 2)], ctx))
+        asyncio.run(collect_groups([Request(problem, 2)], ctx))

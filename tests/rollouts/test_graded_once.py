@@ -56,7 +56,7 @@ def run(rollout: Any, knows: Any, task: Counting, n: int = 4, **rewards: Judge) 
     ctx.serve()
     ctx.rollout, ctx.n, ctx.sampling = rollout, n, Sampling(max_new=4)
     ctx.weights, ctx.rewards = {"score": 1.0}, rewards
-    batch = ctx.wait(collect.groups([Request(Problem("t", "p", "ab", "y", SOLUTION))], ctx))
+    batch = ctx.wait(collect.collect_groups([Request(Problem("t", "p", "ab", "y", SOLUTION))], ctx))
     ctx.close()
     return batch, model
 

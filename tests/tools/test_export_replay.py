@@ -10,7 +10,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from shuhari.buffers.recording import chains
+from shuhari.buffers.recording import order_episodes
 from shuhari.cli import app
 from shuhari.config.recipe import load
 from shuhari.loop.run import train
@@ -63,7 +63,7 @@ def test_what_a_replay_holds_is_a_data_set_in_episode_order(run: Path, tmp_path:
         learner: Any = opened.stage.learners["main"]
         ring = learner.buffer.state["ring"]
         columns = learner.buffer.recorded()
-        held = int(learner.buffer._bound(ring) is ring and learner.buffer._eligible.sum())
+        held = int(learner.buffer._find_eligible(ring) is ring and learner.buffer._eligible.sum())
     assert ring.written > ring.capacity  # it has gone round
     assert card["transitions"] == held == int(columns["mask"].sum())
     step = columns["child"] >= 0
@@ -103,5 +103,5 @@ def test_what_cannot_be_exported_is_told(run: Path, tmp_path: Path) -> None:
 def test_chains_keep_the_rewards_of_decisions_alone() -> None:
     rows = {"child": torch.tensor([-1, 0]), "mask": torch.tensor([[False], [True]]), "cont": torch.tensor([0.0, 1.0])}
     columns = {**rows, "reward/task": torch.tensor([[0.0], [3.0]])}
-    found = chains(columns)
+    found = order_episodes(columns)
     assert found["reward/task"][:, 0].tolist() == [3.0, 0.0] and found["cont"].tolist() == [1.0, 0.0]

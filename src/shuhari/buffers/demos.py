@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from shuhari.batch import Batch
 from shuhari.bounds import Count, Length, check
-from shuhari.buffers.fresh import streamed
+from shuhari.buffers.fresh import put_on_stream
 from shuhari.data import EMPTY
 from shuhari.pack import pack
 from shuhari.ports import Ctx, Source, Task, Window
@@ -73,4 +73,4 @@ class Demos:
             batch = pack([show_solution(p, what, ctx, self.role, self.context) for p, what in said], start=start)
             self.state["rows"] = start - base + len(batch)
             ctx.charge("decisions", int(batch["mask"].sum()))
-            yield streamed(batch, self.stream)
+            yield put_on_stream(batch, self.stream)

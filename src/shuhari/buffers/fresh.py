@@ -50,7 +50,7 @@ class Fresh:
     def observe(self, event: Event) -> None:
         if not isinstance(event, Collected) or not len(event.batch):
             return
-        batch = streamed(event.batch, self.stream)
+        batch = put_on_stream(event.batch, self.stream)
         rows = find_carried(batch, self.stream)
         found = batch["mask"][rows].sum() if self.unit == "decision" else len(batch["group"][rows].unique())
         self.state["batches"].append(batch)
@@ -59,10 +59,10 @@ class Fresh:
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         batches, self.state = self.state["batches"], {"batches": [], "have": 0}
         if batches:
-            yield _weighing(cat(batches))
+            yield _drop_weightless(cat(batches))
 
 
-def streamed(batch: Batch, stream: str) -> Batch:
+def put_on_stream(batch: Batch, stream: str) -> Batch:
     """`batch` on `stream`: weight = mask, materialised only where some rows weigh nothing."""
     batch = batch.put({})
     batch.stream = stream
@@ -72,7 +72,7 @@ def streamed(batch: Batch, stream: str) -> Batch:
     return batch
 
 
-def _weighing(batch: Batch) -> Batch:
+def _drop_weightless(batch: Batch) -> Batch:
     """Without the groups that no stream wants: scoring them would be wasted. Links keep every row."""
     names = [n for n in batch.names() if n.startswith("weight/")]
     if not names or batch.links:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.bounds import Count, Length, check
-from shuhari.buffers.fresh import streamed
+from shuhari.buffers.fresh import put_on_stream
 from shuhari.events import Collected, Event
 from shuhari.join import cat
 from shuhari.ports import Ctx
@@ -62,26 +62,26 @@ class Groups:
 
     def observe(self, event: Event) -> None:
         if isinstance(event, Collected) and len(event.batch):
-            batch = streamed(event.batch, self.stream)
+            batch = put_on_stream(event.batch, self.stream)
             mean, _ = group_mean(batch, batch.outcome(self.reward))
             good = find_carried(batch, self.stream) & (mean > self.low) & (mean < self.high)
             self.state["sampled"] += batch["problem"].unique().tolist()
             if bool(good.any()):
-                self.state["new"].append(_own(batch.take(torch.isin(batch["group"], batch["group"][good]))))
+                self.state["new"].append(_copy_rows(batch.take(torch.isin(batch["group"], batch["group"][good]))))
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         kept, new, sampled = self.state["kept"], self.state["new"], self.state["sampled"]
         if kept is not None and sampled:
-            kept = _some(kept, ~torch.isin(kept["problem"], torch.tensor(sampled)))
+            kept = _take_any(kept, ~torch.isin(kept["problem"], torch.tensor(sampled)))
         both = [b for b in (kept, *new) if b is not None]
-        self.state = {"kept": self._newest(cat(both)) if both else None, "new": [], "sampled": []}
+        self.state = {"kept": self._keep_newest(cat(both)) if both else None, "new": [], "sampled": []}
         if kept is None or not self.size:
             return
         groups = kept["group"].unique()
         drawn = groups[torch.randperm(len(groups), generator=ctx.rng(self.name))[: self.size]]
         yield kept.take(torch.isin(kept["group"], drawn))
 
-    def _newest(self, batch: Batch) -> Batch:
+    def _keep_newest(self, batch: Batch) -> Batch:
         """Of each problem its last group, and of these the last `capacity`; rows stand in order of arrival."""
         problem, group = batch["problem"].tolist(), batch["group"].tolist()
         last = set(dict(zip(problem, group, strict=True)).values())
@@ -89,15 +89,15 @@ class Groups:
         return (
             batch
             if len(alive) == len(set(group))
-            else _own(batch.take(torch.isin(batch["group"], torch.tensor(alive))))
+            else _copy_rows(batch.take(torch.isin(batch["group"], torch.tensor(alive))))
         )
 
 
-def _some(batch: Batch, rows: Tensor) -> Batch | None:
+def _take_any(batch: Batch, rows: Tensor) -> Batch | None:
     return batch.take(rows) if bool(rows.any()) else None
 
 
-def _own(batch: Batch) -> Batch:
+def _copy_rows(batch: Batch) -> Batch:
     """Copies of the rows, without what models were asked about them."""
     flat = batch.flat()
     columns = {n: x for n, x in flat.whole.items() if n not in flat.scored}

@@ -46,7 +46,7 @@ class Minari:
         return columns_of(self._episodes())
 
     def _episodes(self) -> Iterator[RecordedEpisode]:
-        data = self._opened()
+        data = self._open()
         count = int(data.total_episodes)
         whose = f"minari: {self.id or self.path}"
         for episode in data.iterate_episodes(range(min(self.episodes or count, count))):
@@ -66,7 +66,7 @@ class Minari:
                 {name: np.asarray(infos[name])[: len(actions)] for name in self.columns},
             )
 
-    def _opened(self) -> Any:
+    def _open(self) -> Any:
         try:
             import minari
         except ModuleNotFoundError:

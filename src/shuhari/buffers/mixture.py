@@ -45,10 +45,10 @@ class Mixture:
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         for drawn in zip_longest(*(b.draw(ctx) for b in self.buffers.values())):
-            yield joined([b for b in drawn if b is not None], self.ahead)
+            yield join_draws([b for b in drawn if b is not None], self.ahead)
 
 
-def joined(batches: list[Batch], ahead: int = 1) -> Batch:
+def join_draws(batches: list[Batch], ahead: int = 1) -> Batch:
     """`cat` whose rows keep their successors of `ahead` decisions, also those that only the whole behind a view holds;
     where there were more, the last of them are marked (`cut`)."""
     if len(batches) == 1:
@@ -56,13 +56,13 @@ def joined(batches: list[Batch], ahead: int = 1) -> Batch:
     parts, keep, first = [], [], 0
     for batch in batches:
         keep.append(torch.arange(first, first + len(batch)))
-        beyond, cut = _beyond(batch, ahead)
+        beyond, cut = _find_successors(batch, ahead)
         parts.append(batch)
         if len(beyond):  # the successors stand behind their rows, without weight, and are not drawn
             assert batch.rows is not None
             rows = torch.cat([batch.rows, beyond])
             view = Batch(batch.whole, rows, None, batch.arena, batch.links, batch.stream)
-            parts[-1] = view.put({n: _longer(batch[n], len(beyond), n) for n in {*batch.own, *batch.stamps}})
+            parts[-1] = view.put({n: _extend(batch[n], len(beyond), n) for n in {*batch.own, *batch.stamps}})
             if bool(cut.any()):
                 parts[-1] = parts[-1].put({"cut": torch.cat([torch.zeros(len(batch), dtype=torch.bool), cut])})
             parts[-1].scored = batch.scored
@@ -71,7 +71,7 @@ def joined(batches: list[Batch], ahead: int = 1) -> Batch:
     return whole if len(rows) == len(whole) else whole.take(rows)
 
 
-def _beyond(batch: Batch, ahead: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _find_successors(batch: Batch, ahead: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(rows of the whole that follow those of a view, up to `ahead` decisions on, and are not in it; which of them have
     successors that are left out)."""
     none = torch.zeros(0, dtype=torch.long)
@@ -92,5 +92,5 @@ def _beyond(batch: Batch, ahead: int) -> tuple[torch.Tensor, torch.Tensor]:
     return beyond, (after >= 0) & ~here[after.clamp(min=0)]
 
 
-def _longer(x: torch.Tensor, n: int, name: str) -> torch.Tensor:
+def _extend(x: torch.Tensor, n: int, name: str) -> torch.Tensor:
     return torch.cat([x, x.new_full((n, *x.shape[1:]), missing_value(name, x.dtype))])

@@ -20,7 +20,7 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import AtLeast0, Count, Length, Share, ShareBelow1, check
 from shuhari.buffers.drawing import proportional
-from shuhari.buffers.recording import card_of, check_columns, digest, some_episodes
+from shuhari.buffers.recording import card_of, check_columns, digest, select_episodes
 from shuhari.data import Array, code, nearest
 from shuhari.events import Event, Loaded, StageStarted
 from shuhari.needs import decisions, role_model
@@ -90,10 +90,10 @@ class Offline:
     def restart(self, ctx: Ctx) -> None:
         """Tell the data set again, in a run that goes on, to those that keep no memory of it."""
         if self.state["told"]:
-            ctx.tell(Loaded(Batch(self._loaded("train", ctx)), again=True))
+            ctx.tell(Loaded(Batch(self._load_split("train", ctx)), again=True))
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
-        whole = self._loaded("train", ctx)
+        whole = self._load_split("train", ctx)
         if not self.state["told"]:
             again = self.state["digest"] != ""  # in an earlier stage
             self.state |= {"told": True, "digest": self.card["digest"]}
@@ -109,7 +109,7 @@ class Offline:
         """The transitions of up to n episodes of `split` (`test`: those that are held out), in one batch."""
         if split not in SPLITS:
             raise ValueError(f"offline: no split {split!r}; {nearest(split, SPLITS)}")
-        whole = self._loaded(split, ctx)
+        whole = self._load_split(split, ctx)
         if whole:
             episode = torch.unique(whole["episode"], return_inverse=True)[1]
             rows = (whole["mask"].any(1) & (episode < n)).nonzero().squeeze(1)
@@ -157,7 +157,7 @@ class Offline:
 
     # ---------------------------------------------------------------- the data set
 
-    def _loaded(self, split: str, ctx: Ctx) -> dict[str, Tensor]:
+    def _load_split(self, split: str, ctx: Ctx) -> dict[str, Tensor]:
         """The columns of a split (empty where nothing is held out), read once; the reward is worked out again where its
         weights have changed."""
         if not self._whole:
@@ -170,9 +170,9 @@ class Offline:
                 raise ValueError(f"offline: the data set has {n} episodes, {held} of them held out: expected at least "
                                  f"{max(self.episodes, 1)} to learn from")  # fmt: skip
             kept = order[held:][: self.episodes or n]
-            train = columns if len(kept) == n else some_episodes(columns, kept)
-            whole = {"train": self._finished(train, ctx)}
-            whole["test"] = self._finished(some_episodes(columns, order[:held]), ctx) if held else {}
+            train = columns if len(kept) == n else select_episodes(columns, kept)
+            whole = {"train": self._complete(train, ctx)}
+            whole["test"] = self._complete(select_episodes(columns, order[:held]), ctx) if held else {}
             card = {**card_of(whole["train"], "reward"), "digest": digest(train)}
             if self.state["digest"] not in ("", card["digest"]):
                 raise ValueError(f"offline: the data set is not the one that the run began with: its digest is "
@@ -181,15 +181,15 @@ class Offline:
             if self.by:
                 self._weight = self._weights(whole["train"])
             self.card, self._whole = card, whole  # loaded once all of it is well: else the next who asks is told too
-            self._priced = _prices(ctx)
-        elif self._priced != (now := _prices(ctx)):  # a schedule has gone on
-            self._whole = {k: self._paid(x, ctx) if x else x for k, x in self._whole.items()}
+            self._priced = _reward_weights(ctx)
+        elif self._priced != (now := _reward_weights(ctx)):  # a schedule has gone on
+            self._whole = {k: self._put_rewards(x, ctx) if x else x for k, x in self._whole.items()}
             if self.by:
                 self._weight = self._weights(self._whole["train"])
             self._priced = now
         return self._whole[split]
 
-    def _finished(self, columns: dict[str, Tensor], ctx: Ctx) -> dict[str, Tensor]:
+    def _complete(self, columns: dict[str, Tensor], ctx: Ctx) -> dict[str, Tensor]:
         """With what the policy would have stored, and the reward that the run trains."""
         out, mask = dict(columns), columns["mask"]
         if "taken" in out:
@@ -198,13 +198,13 @@ class Offline:
         out.setdefault("version", torch.full(mask.shape, -1))
         out["id"] = (code(self.name) >> 8) + torch.arange(len(mask))
         out["episode"] = (code(self.name, "episode") >> 8) + out["episode"]
-        return self._paid(out, ctx)
+        return self._put_rewards(out, ctx)
 
-    def _paid(self, columns: dict[str, Tensor], ctx: Ctx) -> dict[str, Tensor]:
+    def _put_rewards(self, columns: dict[str, Tensor], ctx: Ctx) -> dict[str, Tensor]:
         """With the reward by the run's weights as they are at this step, its sum over each episode, and what of it is
         yet to come."""
         reward = torch.zeros(columns["mask"].shape)
-        for name, weight in _prices(ctx):
+        for name, weight in _reward_weights(ctx):
             if f"reward/{name}" not in columns:
                 known = [n.removeprefix("reward/") for n in columns if n.startswith("reward/")]
                 raise ValueError(f"offline: [reward.weights] names {name!r}, which the data set has not; "
@@ -217,6 +217,6 @@ class Offline:
         return {**columns, "reward": reward, "return": total, "to_go": to_go}
 
 
-def _prices(ctx: Ctx) -> tuple[tuple[str, float], ...]:
+def _reward_weights(ctx: Ctx) -> tuple[tuple[str, float], ...]:
     """The weights of rewards at this step."""
     return tuple((name, ctx.at(weight)) for name, weight in ctx.weights.items())

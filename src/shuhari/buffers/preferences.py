@@ -13,7 +13,7 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.bounds import Count, Length, check
-from shuhari.buffers.fresh import streamed
+from shuhari.buffers.fresh import put_on_stream
 from shuhari.data import EMPTY, Problem, nearest
 from shuhari.pack import pack
 from shuhari.ports import Ctx, Source
@@ -62,26 +62,26 @@ class Preferences:
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         for problems, at, base in draw_problems(self, "preferences", ctx):
-            yield streamed(self._linked(problems, ctx, base + 4 * at), self.stream)  # at most four rows a problem
+            yield put_on_stream(self._link(problems, ctx, base + 4 * at), self.stream)  # at most four rows a problem
 
-    def _linked(self, problems: Sequence[Problem], ctx: Ctx, start: int) -> Batch:
+    def _link(self, problems: Sequence[Problem], ctx: Ctx, start: int) -> Batch:
         paired = "chosen" in problems[0].info
         said = [_answers(p, paired) for p in problems]
         answers = [(p, text) for p, texts in zip(problems, said, strict=True) for text, _ in texts]
         index = torch.arange(len(answers))
         if paired and self.links != "labels":
-            return self._packed(answers, ctx, start).link("pairs", index.view(-1, 2))
+            return self._pack_answers(answers, ctx, start).link("pairs", index.view(-1, 2))
         if self.links == "pairs":
             raise ValueError(f"problem {problems[0].id!r} of {problems[0].task} has no 'chosen' and 'rejected'")
         if len(problems) < 2:
             raise ValueError("preferences: size is 1: labels need 2 problems or more, for the reference point of KTO")
         others = [(p, text) for p, texts in zip(problems, [*said[1:], said[0]], strict=True) for text, _ in texts]
         label = torch.tensor([float(good) for texts in said for _, good in texts])
-        batch = self._packed([*answers, *others], ctx, start)
+        batch = self._pack_answers([*answers, *others], ctx, start)
         batch = batch.link("labels", index[:, None], {"label": label})
         return batch.link("mismatched", index[:, None] + len(index))
 
-    def _packed(self, answers: Sequence[tuple[Problem, Any]], ctx: Ctx, start: int) -> Batch:
+    def _pack_answers(self, answers: Sequence[tuple[Problem, Any]], ctx: Ctx, start: int) -> Batch:
         batch = pack([show_solution(problem, answer, ctx, self.role) for problem, answer in answers], start=start)
         if len(batch) != len(answers):
             raise ValueError("preferences: an answer is played in several contexts: expected one row an answer")

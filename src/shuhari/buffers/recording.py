@@ -81,7 +81,7 @@ def columns_of(episodes: Iterable[RecordedEpisode]) -> dict[str, Tensor]:
     return out
 
 
-def joined(sets: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def join_sets(sets: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     """Data sets one after the other. ValueError where they differ in what they have."""
     out: dict[str, list[Tensor]] = {}
     rows = episodes = 0
@@ -96,7 +96,7 @@ def joined(sets: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {name: torch.cat(pieces) for name, pieces in out.items()}
 
 
-def some_episodes(columns: Mapping[str, Tensor], episodes: Tensor) -> dict[str, Tensor]:
+def select_episodes(columns: Mapping[str, Tensor], episodes: Tensor) -> dict[str, Tensor]:
     """The data set of these episodes alone, in the order of the whole."""
     keep = torch.isin(columns["episode"], episodes)
     to = keep.cumsum(0) - 1
@@ -107,7 +107,7 @@ def some_episodes(columns: Mapping[str, Tensor], episodes: Tensor) -> dict[str, 
     return out
 
 
-def chains(columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def order_episodes(columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """A data set of rows that stand in any order and point to their successors (a replay's): brought into episode
     order, with `last` and `episode`. Rows that decide and lead nowhere (their successor has been overwritten or is yet
     to come) close what was before them."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from shuhari.abilities import ability
 from shuhari.bounds import AtLeast0, Count, Length, PositiveShare, Share, check
-from shuhari.buffers.recording import RecordedEpisode, card_of, columns_of, digest, joined, some_episodes
+from shuhari.buffers.recording import RecordedEpisode, card_of, columns_of, digest, joined, select_episodes
 from shuhari.data import Array, Status, code, nearest
 from shuhari.ports import Recording, Task
 from shuhari.registry import located, register
@@ -61,7 +61,7 @@ class Played:
         space: Any = found[1]
         if self.noise and not (hasattr(space, "is_bounded") and space.is_bounded()):
             raise ValueError(f"played: noise is {self.noise}: it is for a Box with bounds, and the actions are {space}")
-        expert, source = scripted(task, self.policy), task.problems("train")
+        expert, source = find_expert(task, self.policy), task.problems("train")
         return columns_of(self._play(task, source[self.first + i], expert, seed) for i in range(self.episodes))
 
     def _play(self, task: Task, problem: Any, expert: Expert, seed: int) -> RecordedEpisode:
@@ -83,10 +83,10 @@ class Played:
             rewards.append(reward)
         names = dict.fromkeys(n for r in rewards for n in r)
         earned = {n: np.array([float(r.get(n, 0.0)) for r in rewards], np.float32) for n in names}
-        return RecordedEpisode(_stacked(observed), np.stack(actions), earned, status is Status.FINISHED)
+        return RecordedEpisode(_stack(observed), np.stack(actions), earned, status is Status.FINISHED)
 
 
-def scripted(task: Task, policy: str) -> Expert:
+def find_expert(task: Task, policy: str) -> Expert:
     """The policy called so: see `Played`. LookupError for none."""
     if policy == "random":
         space: Any = task.spaces()[1]  # type: ignore[index]
@@ -123,9 +123,9 @@ class Joined:
             columns = dict(part.read(task, seed))
             if (share := self.share.get(name, 1.0)) < 1:
                 n = int(columns["episode"].max()) + 1
-                columns = some_episodes(columns, torch.arange(max(1, round(share * n))))
+                columns = select_episodes(columns, torch.arange(max(1, round(share * n))))
             sets.append(columns)
-        return joined(sets)
+        return join_sets(sets)
 
 
 @register("recording", "file")
@@ -162,7 +162,7 @@ class Stored:
         if self.layout == "ogbench":
             arrays["timeouts"] = arrays["terminals"]
             arrays["terminals"] = np.zeros_like(arrays["terminals"])
-        return columns_of(_episodes(arrays, self.reward))
+        return columns_of(_split_episodes(arrays, self.reward))
 
 
 def save(columns: Mapping[str, Tensor], directory: Path, reward: str = "reward/task", source: str = "") -> Path:
@@ -174,7 +174,7 @@ def save(columns: Mapping[str, Tensor], directory: Path, reward: str = "reward/t
     return directory
 
 
-def _episodes(arrays: Mapping[str, Array], reward: str) -> list[RecordedEpisode]:
+def _split_episodes(arrays: Mapping[str, Array], reward: str) -> list[RecordedEpisode]:
     n = len(arrays["actions"])
     over = arrays["terminals"].astype(bool)
     end = over | arrays.get("timeouts", np.zeros(n)).astype(bool)
@@ -203,7 +203,7 @@ def _uniform(space: Any, rng: np.random.Generator) -> Any:
     return space.sample()
 
 
-def _stacked(observed: list[Any]) -> Any:
+def _stack(observed: list[Any]) -> Any:
     if isinstance(observed[0], Mapping):
         return {k: np.stack([o[k] for o in observed]) for k in observed[0]}
     return np.stack([np.asarray(o) for o in observed])

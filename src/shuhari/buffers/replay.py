@@ -22,7 +22,7 @@ from torch import Tensor
 from shuhari.batch import STATUS, Batch
 from shuhari.bounds import AtLeast0, Bounds, Coefficient, Count, Length, check
 from shuhari.buffers.drawing import proportional
-from shuhari.buffers.recording import chains
+from shuhari.buffers.recording import order_episodes
 from shuhari.columns import missing_value
 from shuhari.data import Array, Status
 from shuhari.events import Amended, Collected, Event, Updated
@@ -110,8 +110,8 @@ class Replay:
         child = columns.setdefault("child", batch["child"].numpy())
         if bool((child < -1).any() | ((child >= 0) & (child <= np.arange(len(child)))).any()):
             raise ValueError("replay: rows must be chains, each before its successor")
-        ring = self._ring(columns, len(batch))
-        slots, added = self._slots(batch, ring)
+        ring = self._grow_ring(columns, len(batch))
+        slots, added = self._find_slots(batch, ring)
         if self._places is not None:
             for old, slot in zip(ring.arrays["id"][slots].tolist(), slots.tolist(), strict=True):
                 if self._places.get(old) == slot:
@@ -140,7 +140,7 @@ class Replay:
         here = found >= 0
         if not bool(here.any()):
             return
-        ring = self._ring({n: x[:1].numpy() for n, x in news.items()}, 1)
+        ring = self._grow_ring({n: x[:1].numpy() for n, x in news.items()}, 1)
         slots = found[here].numpy()
         for name, x in news.items():
             value = x[here].to(ring.columns[name].dtype).numpy()
@@ -165,7 +165,7 @@ class Replay:
         state["new"] += new
         state["owed"] += self.ratio * (state["seen"] - max(before, min(self.warmup, state["seen"])))
 
-    def _slots(self, batch: Batch, ring: Ring) -> tuple[Array, int]:
+    def _find_slots(self, batch: Batch, ring: Ring) -> tuple[Array, int]:
         """([B] where the rows go, how many slots are new). A row that its lane resumes goes where that lane's last row
         stands, if nothing has come over it."""
         B, state = len(batch), self.state
@@ -182,7 +182,7 @@ class Replay:
             state["tail"] = tail.tolist()
         return serial % ring.capacity, int(serial.max()) + 1 - ring.written
 
-    def _ring(self, columns: dict[str, Array], rows: int) -> Ring:
+    def _grow_ring(self, columns: dict[str, Array], rows: int) -> Ring:
         """The ring, with a column for each of these (NaN or -1 in the rows before, where it is new; of the stream's
         weight the mask: they carried it in full)."""
         like = {n: torch.from_numpy(np.ascontiguousarray(x[:1])) for n, x in columns.items()}
@@ -198,9 +198,9 @@ class Replay:
         if rows > ring.capacity:
             raise ValueError(f"replay: {rows} rows at once: capacity is {ring.capacity}")
         self.state["ring"] = ring
-        return self._bound(ring)
+        return self._find_eligible(ring)
 
-    def _bound(self, ring: Ring) -> Ring:
+    def _find_eligible(self, ring: Ring) -> Ring:
         """Work out which rows may be drawn, where the ring is not the one of the last call."""
         if self._of is not ring:
             c = ring.columns
@@ -221,7 +221,7 @@ class Replay:
             raise ValueError(f"{self.name}: it holds no rows yet: nothing to export")
         left = {"id", "lane", "reward", self.by}
         keep = {n: x[: ring.size] for n, x in ring.columns.items() if n not in left and not n.startswith("weight/")}
-        return chains(keep)
+        return order_episodes(keep)
 
     # ---------------------------------------------------------------- drawing
 
@@ -236,21 +236,21 @@ class Replay:
             state["owed"] -= n
         if ring is None or not ready:
             return
-        self._bound(ring)
+        self._find_eligible(ring)
         if not self._eligible.any():
             return
         one = ring.columns["mask"].shape[1] == 1 or None  # what is drawn has decided
         for i in range(n):
             rng = ctx.rng(self.name, i)
             if self.by:
-                yield self._prioritised(rng, ctx.at(self.beta), one)
+                yield self._draw_by_priority(rng, ctx.at(self.beta), one)
             else:
                 yield Batch(ring.columns, self._rows(ring, rng), stream=self.stream, full=one)
 
-    def _prioritised(self, rng: torch.Generator, beta: float, one: bool | None) -> Batch:
+    def _draw_by_priority(self, rng: torch.Generator, beta: float, one: bool | None) -> Batch:
         """[size] eligible rows by priority, with the weights that correct for it. What an update has found out about
         the draw before counts already."""
-        ring = self._bound(self.state["ring"])
+        ring = self._find_eligible(self.state["ring"])
         p = np.where(self._eligible[: ring.size], self._priority(ring) ** self.power, 0.0)
         if not p.any():  # nothing is left to learn: all alike
             p = self._eligible[: ring.size].astype(np.float64)

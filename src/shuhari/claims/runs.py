@@ -28,7 +28,7 @@ from shuhari.config.recipe import Recipe
 from shuhari.loop.machine import versions
 from shuhari.loop.progress import counts
 from shuhari.store.directory import Run
-from shuhari.store.files import LockedError, StoreError, locked, replace_file
+from shuhari.store.files import LockedError, StoreError, is_locked, replace_file
 from shuhari.tools.doctor import usable_cores
 
 CHANCE = "chance"  # the arm of one job: how the baseline scores before anything was learnt
@@ -73,7 +73,7 @@ class Job:
 
     def share(self) -> float | None:
         """How much of it is done, by its steps or by what it has spent; None where it has not begun."""
-        if not locked(self.path):
+        if not is_locked(self.path):
             return None
         try:
             run = Run(self.path)

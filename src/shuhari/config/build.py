@@ -15,7 +15,7 @@ from shuhari.config.overlay import USE, RecipeError, budgets, dotted
 from shuhari.config.settings import Settings, plain
 from shuhari.config.stage import MICRO_BATCH, Checkpointing, Components, Role
 from shuhari.data import EMPTY, Number, Sampling, nearest
-from shuhari.loop.collect import default_weights, ungraded
+from shuhari.loop.collect import default_weights, grades_nothing
 from shuhari.loop.evaluation import Evaluation
 from shuhari.ports import Learner, Reward, Task, Transform, ability, is_vector
 
@@ -61,7 +61,7 @@ def stage_components(table: Mapping[str, Any] | Components, shared: dict[str, An
         made.defaults["micro_batch"] = MICRO_BATCH
     learners = _learners(made, table, cut, vector)
     collect = {k: made.component("transform", v, _at("collect", k), k) for k, v in ordered(table, "collect")}
-    if ungraded(task, rewards):
+    if grades_nothing(task, rewards):
         _check_graded(name, learners, collect)
     return Components(
         name=name,

@@ -50,7 +50,7 @@ def _found() -> list[Method]:
     """`methods`, without the results of their claims."""
     out = [_method(name, source) for name, source in _own()]
     ours = {m.name for m in out}
-    for family in sorted(plugins.offered(plugins.RECIPES)):
+    for family in sorted(plugins.find_offered(plugins.RECIPES)):
         try:
             out += [_method(*found) for found in plugins.recipes(family) if found[0] not in ours]
         except (plugins.PluginError, RecipeError) as error:
@@ -62,7 +62,7 @@ def named(name: str) -> Traversable | None:
     """The file of the recipe `family/method`, None where there is none. PluginError where its family is of a package
     that cannot be read; no other package is looked into."""
     own, family = dict(_own()), name.partition("/")[0]
-    if name in own or family not in plugins.offered(plugins.RECIPES):
+    if name in own or family not in plugins.find_offered(plugins.RECIPES):
         return own.get(name)
     return dict(plugins.recipes(family)).get(name)
 

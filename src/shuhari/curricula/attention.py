@@ -89,13 +89,13 @@ class Attention:
         check(self)
 
     async def predict(self, problems: Sequence[Problem], ctx: Ctx) -> tuple[Tensor, Tensor]:
-        x = await self._embedded(problems, ctx)
+        x = await self._embed(problems, ctx)
         adapter = self._adapter()
         if self.state["rounds"]:
             self._fit(adapter)
         chosen = torch.randperm(len(problems), generator=ctx.rng("references"))[: self.references].tolist()
         batch = await ctx.probe([Request(problems[i], self.n) for i in chosen], tag="probe")
-        probed = {name: s.rate for name, s in successes(batch, self.reward).items()}
+        probed = {name: s.rate for name, s in count_successes(batch, self.reward).items()}
         if not probed:
             raise ValueError("attention: none of the reference problems was graded: nothing to infer success from")
         self.state["rounds"] = [*self.state["rounds"], {"probed": probed, "asked": {}}][-self.memory :]
@@ -105,7 +105,7 @@ class Attention:
 
     def observe(self, event: Event) -> None:
         if isinstance(event, Collected) and self.state["rounds"]:
-            found = {name: s.rate for name, s in successes(event.batch, self.reward).items()}
+            found = {name: s.rate for name, s in count_successes(event.batch, self.reward).items()}
             self.state["rounds"][-1]["asked"] |= {k: v for k, v in found.items() if k in self.state["place"]}
 
     def _fit(self, adapter: Adapter) -> None:
@@ -141,7 +141,7 @@ class Attention:
         x: Tensor = self.state["x"]
         return x[[self.state["place"][name] for name in names]]
 
-    async def _embedded(self, problems: Sequence[Problem], ctx: Ctx) -> Tensor:
+    async def _embed(self, problems: Sequence[Problem], ctx: Ctx) -> Tensor:
         """[Q, D] mean hidden states over the tokens of each prompt."""
         place = self.state["place"]
         new = {name_of(p): p for p in problems if name_of(p) not in place}

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from shuhari.bounds import AtLeast0, Count, Positive, Share, check
-from shuhari.curricula.target import name_of, successes
+from shuhari.curricula.target import name_of, count_successes
 from shuhari.data import Problem, Request
 from shuhari.events import Collected, Event
 from shuhari.ports import Ctx
@@ -59,16 +59,16 @@ class Beta:
 
     async def _try(self, unseen: Sequence[Problem], ctx: Ctx) -> None:
         if unseen:
-            found = successes(await ctx.probe([Request(p, self.trials) for p in unseen], tag="probe"), self.reward)
-            for name, s in found.items():
-                self.state["posterior"][name] = self._after(self.prior, s.n * self.worth, s.total * self.worth, 1.0)
+            batch = await ctx.probe([Request(p, self.trials) for p in unseen], tag="probe")
+            for name, s in count_successes(batch, self.reward).items():
+                self.state["posterior"][name] = self._update(self.prior, s.n * self.worth, s.total * self.worth, 1.0)
 
     def observe(self, event: Event) -> None:
         if isinstance(event, Collected):
             known = self.state["posterior"]
-            for name, s in successes(event.batch, self.reward).items():
-                known[name] = self._after(known.get(name, self.prior), s.n, s.total, self.keep)
+            for name, s in count_successes(event.batch, self.reward).items():
+                known[name] = self._update(known.get(name, self.prior), s.n, s.total, self.keep)
 
-    def _after(self, posterior: Sequence[float], n: float, s: float, keep: float) -> list[float]:
+    def _update(self, posterior: Sequence[float], n: float, s: float, keep: float) -> list[float]:
         past = (keep * old + (1 - keep) * prior for old, prior in zip(posterior, self.prior, strict=True))
         return [old + new for old, new in zip(past, (s, n - s), strict=True)]

@@ -53,9 +53,9 @@ class Cache:
         check(self)
 
     async def select(self, n: int, ctx: Ctx) -> list[Request]:
-        return [self._with(request) for request in await self.inner.select(n, ctx)]
+        return [self._show_solution(request) for request in await self.inner.select(n, ctx)]
 
-    def _with(self, request: Request) -> Request:
+    def _show_solution(self, request: Request) -> Request:
         found = self.state.get(str(code(request.problem.task, request.problem.id)))
         if found is None:
             return request
@@ -76,7 +76,7 @@ class Cache:
             if key not in self.state:
                 if "support" in batch:
                     raise ValueError("cache: sampling is truncated (top_p, top_k, min_p): expected the whole support")
-                self.state[key] = max((solution(batch, leaf) for leaf in leaves), key=_sureness)
+                self.state[key] = max((solution(batch, leaf) for leaf in leaves), key=_confidence)
 
 
 def solution(batch: Batch, leaf: Tensor) -> dict[str, Tensor]:
@@ -90,5 +90,5 @@ def solution(batch: Batch, leaf: Tensor) -> dict[str, Tensor]:
     return {name: torch.from_numpy(x) for name, x in whole.items()}
 
 
-def _sureness(found: dict[str, Tensor]) -> float:
+def _confidence(found: dict[str, Tensor]) -> float:
     return float(found["logp"][found["mask"]].mean())

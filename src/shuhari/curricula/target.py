@@ -74,11 +74,11 @@ class Target:
     async def select(self, n: int, ctx: Ctx) -> list[Request]:
         queue = list(self.state["queue"])
         while len(queue) < n:
-            queue += await self._picked(n * self.ahead, ctx)
+            queue += await self._pick(n * self.ahead, ctx)
         self.state["queue"] = queue[n:]
         return queue[:n]
 
-    async def _picked(self, n: int, ctx: Ctx) -> list[Request]:
+    async def _pick(self, n: int, ctx: Ctx) -> list[Request]:
         asked = await self.candidates.select(self.of * n, ctx)
         once: dict[str, Request] = {}
         for request in asked:
@@ -86,10 +86,10 @@ class Target:
         asked = list(once.values()) if len(once) >= n else asked
         p, expected = await self.predictor.predict([r.problem for r in asked], ctx)
         by = expected if self.pick == "failed" else p  # its weights are rates, not draws of them
-        kept = self.nearest(by, n, ctx).sort().values.tolist()
+        kept = self.nearest_to_target(by, n, ctx).sort().values.tolist()
         return [replace(asked[i], info={**asked[i].info, "predicted": float(expected[i])}) for i in kept]
 
-    def nearest(self, p: Tensor, n: int, ctx: Ctx) -> Tensor:
+    def nearest_to_target(self, p: Tensor, n: int, ctx: Ctx) -> Tensor:
         """The n positions of p [Q] that `pick` keeps, best first."""
         rng = ctx.rng("target")
         if self.pick == "threshold":
@@ -106,7 +106,7 @@ class Target:
     def observe(self, event: Event) -> None:
         if isinstance(event, Collected) and "predicted" in event.batch:
             said = dict(zip(event.batch["problem"].tolist(), event.batch["predicted"].tolist(), strict=True))
-            found = successes(event.batch, self.reward)
+            found = count_successes(event.batch, self.reward)
             self.state["pairs"] += [[said[int(k)], s.rate] for k, s in found.items()]
 
     def report(self) -> Info:
@@ -131,7 +131,7 @@ class Success(NamedTuple):
         return self.total / self.n
 
 
-def successes(batch: Batch, reward: str = "reward") -> Mapping[str, Success]:
+def count_successes(batch: Batch, reward: str = "reward") -> Mapping[str, Success]:
     """Problem (its `name_of`) -> how often its graded samples succeeded. Ungraded and failed samples do not count.
     ValueError for an outcome outside of [0, 1], which is no success rate."""
     if not len(batch):

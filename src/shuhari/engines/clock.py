@@ -52,10 +52,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Run in a thread; the result arrives when all pending threads have finished."""
         thread, waits = super().run_in_executor(executor, func, *args), self.create_future()
         self.threads.append((thread, waits))
-        thread.add_done_callback(self._answered)
+        thread.add_done_callback(self._count_answer)
         return waits
 
-    def _answered(self, _: asyncio.Future[Any]) -> None:
+    def _count_answer(self, _: asyncio.Future[Any]) -> None:
         if not all(thread.done() for thread, _ in self.threads):
             return
         done, self.threads = self.threads, []

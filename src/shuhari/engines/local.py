@@ -1,6 +1,6 @@
 """The engine in this process: calls that wait at the same time share the forwards of their model.
 
-A language model with a `decoder` (`models.decoding`) is served continuously: a finished row leaves at once, its place
+A language model with a `decoder` (`models.text.decoding`) is served continuously: a finished row leaves at once, its place
 goes to one that waits, and new calls join those that run. Any other model answers all calls of a moment in one go
 (`batched`). Left out: other processes, a cache of prompts over calls that do not overlap.
 """
@@ -56,7 +56,7 @@ class Local:
     seed: int = field(init=False, default=0)
     version: int = field(init=False, default=0)
     models: Mapping[str, Any] = field(init=False, default_factory=lambda: EMPTY)
-    charge: Callable[[str, float], None] = field(init=False, default_factory=lambda: _free)
+    charge: Callable[[str, float], None] = field(init=False, default_factory=lambda: _charge_nothing)
 
     def __post_init__(self) -> None:
         check(self)
@@ -112,7 +112,7 @@ class Local:
         if name and (known := await self._journal.known(name)) is not None:
             return [Trace(**trace) for trace in known]
         self._fits(role, context, 1)
-        future: asyncio.Future[list[Trace]] = self._here().create_future()
+        future: asyncio.Future[list[Trace]] = self._running_loop().create_future()
         began = (self._journal.half(name) if name else None) or {"place": self._places, "began": ()}
         self._places = max(self._places, began["place"] + 1)
         row_keys, asker = keys(self.seed, *key, n=n), CURRENT_GROUP.get()
@@ -135,14 +135,14 @@ class Local:
         name = self._journal.name("score", role, tuple(names), context, action) if self.staleness else ""
         if name and (known := await self._journal.known(name)) is not None:
             return dict(known)
-        for reader in _readers(role, names):
+        for reader in _roles_asked(role, names):
             self._fits(reader, context, len(action) if is_tokens(action) else 1)
-        future: asyncio.Future[Mapping[str, Array]] = self._here().create_future()
+        future: asyncio.Future[Mapping[str, Array]] = self._running_loop().create_future()
         self._queries.append(Query(role, step, tuple(names), future))
         self._wake()
         columns = await future
         if name:
-            self._journal.keep(CURRENT_GROUP.get(), name, dict(columns), self._here().time())
+            self._journal.keep(CURRENT_GROUP.get(), name, dict(columns), self._running_loop().time())
         self.charge("scored_tokens", float(len(step.mask) + (len(context) if is_tokens(context) else 1)))
         return columns
 
@@ -160,12 +160,12 @@ class Local:
             _ = decoder is None or decoder.rows  # which writes down what they have said
         begun = {asker: dict(calls) for asker, calls in self._journal.begun.items()}
         for c in [*{id(c): c for c in self._rows.values()}.values(), *self._calls]:
-            said = [self._said(row) for row in c.rows] or c.began
+            said = [self._describe_row(row) for row in c.rows] or c.began
             begun.setdefault(c.asker, {})[c.name] = {"place": c.place, "began": said}
         due = self._timer.when() if isinstance(self._timer, asyncio.TimerHandle) else None
         return {"told": self._journal.answered, "begun": begun, "places": self._places, "due": due}
 
-    def _said(self, row: Row) -> dict[str, Any]:
+    def _describe_row(self, row: Row) -> dict[str, Any]:
         said = {k: getattr(row, k) for k in ("tokens", "logp", "version", "extra", "ended")}
         return {**said, "done": id(row) not in self._rows}
 
@@ -178,7 +178,7 @@ class Local:
         """Resume the rows of all calls that were in flight together, as after a sync."""
         self._held = False
         if self._due is not None:
-            self._timer, self._due = self._here().call_at(self._due, self._step), None
+            self._timer, self._due = self._running_loop().call_at(self._due, self._step), None
         self._flush()
         self.sync(self.models, self.version)
 
@@ -188,7 +188,7 @@ class Local:
 
     # ---------------------------------------------------------------- serving
 
-    def _here(self) -> asyncio.AbstractEventLoop:
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
         """The running loop; work scheduled on another one is dropped."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
@@ -197,7 +197,7 @@ class Local:
 
     def _wake(self) -> None:
         if not self._woken and not self._held:
-            loop, self._woken = self._here(), True
+            loop, self._woken = self._running_loop(), True
             loop.call_soon(loop.call_soon, self._flush)  # after the tasks that are ready now have called too
 
     def _flush(self) -> None:
@@ -226,7 +226,7 @@ class Local:
         """Answer calls of a model without a decoder; in virtual time they take as long as their longest draw."""
         for calls in group_by(group, lambda c: c.sampling):
             try:
-                answers = answer_calls(self._synced(calls[0].role), calls, self.tokens, self.version)
+                answers = answer_calls(self._synced_model(calls[0].role), calls, self.tokens, self.version)
             except Exception as error:
                 fail(calls, error)
                 continue
@@ -236,13 +236,13 @@ class Local:
     @spanned("score")
     def _score(self, queries: list[Query]) -> None:
         try:
-            models = {role: self._synced(role) for role in _readers(queries[0].role, queries[0].names)}
+            models = {role: self._synced_model(role) for role in _roles_asked(queries[0].role, queries[0].names)}
             for query, columns in zip(queries, answer_queries(models, queries), strict=True):
                 query.future.set_result(columns)
         except Exception as error:
             fail(queries, error)
 
-    def _synced(self, role: str) -> Any:
+    def _synced_model(self, role: str) -> Any:
         """The model of a role as of the last sync, since calls may come while the trainer updates weights."""
         model = role_model(self.models, role)
         return self._copies.of(model) if self.staleness else model
@@ -264,7 +264,7 @@ class Local:
         """The decoder of a role's model, with the weights of the last sync; None where it has none."""
         model = self.models.get(role)
         if id(model) not in self._decoders:
-            source = self._synced(role) if ability(model, "decoder") is not None else None
+            source = self._synced_model(role) if ability(model, "decoder") is not None else None
             self._decoders[id(model)] = model, None if source is None else source.decoder(**self._settings)
             self._stale.add(id(model))
         decoder = self._decoders[id(model)][1]
@@ -330,7 +330,7 @@ class Local:
             self.charge("tokens", float(sum(len(row.tokens) for row in call.rows)))
 
 
-def _readers(role: str, names: Sequence[str]) -> list[str]:
+def _roles_asked(role: str, names: Sequence[str]) -> list[str]:
     """The roles whose models a score asks, each once."""
     return list(dict.fromkeys((role, *(r for name in names for r in parse_need(role, name).roles))))
 
@@ -340,5 +340,5 @@ def _set(future: asyncio.Future[Any], answer: Any) -> None:
         future.set_result(answer)
 
 
-def _free(what: str, amount: float) -> None:
+def _charge_nothing(what: str, amount: float) -> None:
     """Outside of a run nothing is charged."""

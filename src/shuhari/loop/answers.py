@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from shuhari.config.overlay import RecipeError, dotted
 from shuhari.data import nearest
-from shuhari.loop.roles import asked_in, in_order
+from shuhari.loop.roles import sort_roles, walk_asked
 from shuhari.ports import ability
 
 if TYPE_CHECKING:
@@ -22,10 +22,10 @@ def check_answers(stages: Sequence[Components]) -> None:
     reads (`Need.exact`) no bound. RecipeError with the place, and the nearest method."""
     models: dict[str, Any] = {}
     for stage in stages:
-        for name in in_order(stage.models):
+        for name in sort_roles(stage.models):
             role = stage.models[name]
             models[name] = models.get(role.same_as or role.init) if role.model is None else role.model
-        for place, _, needs in asked_in(stage):
+        for place, _, needs in walk_asked(stage):
             for need in needs:
                 model = models.get(need.roles[0])
                 known = None if model is None else answers(model)

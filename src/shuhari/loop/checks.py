@@ -17,7 +17,7 @@ from shuhari.config.stage import placed_learners
 from shuhari.data import nearest
 from shuhari.loop.answers import check_answers
 from shuhari.loop.roles import check_roles
-from shuhari.loop.state import placed
+from shuhari.loop.state import walk_placed
 from shuhari.pack import CORE
 from shuhari.ports import Learner, Reward, Task
 from shuhari.ports.declares import declares
@@ -98,7 +98,7 @@ class Columns:
 
     def check(self, component: Any, place: Place, stage: str) -> None:
         """What a component, and those in its fields, read. RecipeError with the setting that names what is missing."""
-        for at, part in placed(component, place):
+        for at, part in walk_placed(component, place):
             own = declares(part)
             links = (f"links/{own.links}",) if own.links and own.couples == "batch" else ()
             for name in (*own.reads, *links):
@@ -184,7 +184,7 @@ def _check_learner(learner: Learner, place: Place, there: Columns, stage: str) -
     there.known |= {need.key for need in declares(learner).needs}
     for at, component in _within(learner, place):
         there.step(component, at, stage)
-    for at, buffer in placed(learner.buffer, (*place, "buffer")):
+    for at, buffer in walk_placed(learner.buffer, (*place, "buffer")):
         for name in declares(buffer).hears:
             if not there.has(name):
                 raise there.missing(name, (*at, *_setting(buffer, name)), stage)

@@ -18,12 +18,12 @@ from shuhari.profile import span, spanned, stretches, work
 _UNGRADED = "neither the task (has a file answers?) nor a [reward.<name>] does, and buffers of data need neither"
 
 
-async def groups(requests: Sequence[Request], ctx: LoopCtx, *, tag: str = "") -> Batch:
+async def collect_groups(requests: Sequence[Request], ctx: LoopCtx, *, tag: str = "") -> Batch:
     """Roll out and grade each request, side by side; rows in request order. A rollout that raises is counted, shown,
     and leaves its group out."""
     asked = [ctx.stamp_request(r, tag) for r in requests]
     assert ctx.rollout is not None
-    finished = await asyncio.gather(*(group(r, ctx.rollout, ctx) for r in asked))
+    finished = await asyncio.gather(*(collect_group(r, ctx.rollout, ctx) for r in asked))
     return pack_groups(finished, ctx, probe=bool(tag))
 
 
@@ -41,7 +41,7 @@ def pack_groups(groups: Sequence[list[Trajectory]], ctx: LoopCtx, *, probe: bool
     work("sampled", batch)
     ctx.next_row += len(batch)
     ctx.charge("decisions", int(batch["mask"].sum()))
-    return add_reward(batch, ctx, silent=any_silent(trajectories), probe=probe)
+    return add_reward(batch, ctx, silent=is_any_silent(trajectories), probe=probe)
 
 
 def collect_decisions(n: int, ctx: LoopCtx) -> Batch:
@@ -84,7 +84,7 @@ def add_reward(batch: Batch, ctx: LoopCtx, *, silent: bool = False, probe: bool 
     return batch.put({"reward": ungraded if total is None else total})
 
 
-def ungraded(task: Task, rewards: Mapping[str, Reward]) -> bool:
+def grades_nothing(task: Task, rewards: Mapping[str, Reward]) -> bool:
     """Whether nothing grades: neither a reward, nor a task that says so of itself."""
     return ability(task, "ungraded") and not rewards
 
@@ -92,13 +92,13 @@ def ungraded(task: Task, rewards: Mapping[str, Reward]) -> bool:
 def default_weights(task: Task, rewards: Mapping[str, Reward]) -> dict[str, float]:
     """Reward name -> weight where none are given: 1 for each reward that counts by itself (`Reward.counts`), else for
     the task's own measure, if it has one."""
-    if ungraded(task, rewards):
+    if grades_nothing(task, rewards):
         return {}
     named = [ability(reward, "name") or key for key, reward in rewards.items() if ability(reward, "counts")]
     return dict.fromkeys(named or ["score" if task.spaces() is None else "task"], 1.0)
 
 
-async def group(request: Request, rollout: Rollout, ctx: LoopCtx) -> list[Trajectory]:
+async def collect_group(request: Request, rollout: Rollout, ctx: LoopCtx) -> list[Trajectory]:
     """One stamped request rolled out and graded; empty where the rollout raised, which is counted and shown."""
     unknown = set(request.settings) - set(rollout.accepts)
     if unknown:
@@ -133,7 +133,7 @@ async def grade_group(group: Sequence[Trajectory], ctx: LoopCtx, until: str = ""
     return out
 
 
-def any_silent(trajectories: Iterable[Trajectory]) -> bool:
+def is_any_silent(trajectories: Iterable[Trajectory]) -> bool:
     """Whether somebody who was asked has graded nothing of them at all."""
     spoke: dict[str, bool] = {}
     for t in trajectories:

@@ -133,7 +133,7 @@ class Context:
         """With the columns of `needs` that are missing: one no-grad forward a role."""
         return gather(batch, needs, self.models, self.tokens)
 
-    def noted(self, batch: Batch) -> Batch:
+    def note_batch(self, batch: Batch) -> Batch:
         """The batch, remembered to the end of the step for what the store keeps of its groups."""
         if self.groups:
             self.seen.append(batch)
@@ -249,7 +249,7 @@ class Context:
     async def probe(self, requests: Sequence[Request], *, tag: str) -> Batch:
         """Roll out and grade beside the training data; charged under `tag`, never trained on."""
         with self.charging_to(tag):
-            return await collect.groups(requests, self, tag=tag)
+            return await collect.collect_groups(requests, self, tag=tag)
 
     async def grade(self, trajectories: Sequence[Trajectory], until: str = "") -> list[Trajectory]:
         """By the run's own task and rewards, each asked once; see `collect.grade_group`."""

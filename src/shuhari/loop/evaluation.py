@@ -109,12 +109,12 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
     sampling = evaluation.sampling or ctx.now(ctx.sampling)
     mode = replace(sampling, greedy=True, epsilon=0.0)
     once = [Request(p, 1, mode, settings=evaluation.settings) for p in problems]
-    spent, count = _drawn(ctx), n
+    spent, count = _tokens_drawn(ctx), n
     greedy, rewards, facts = grade(once, ctx, evaluation.measure, evaluation.solved)
     sampled_rewards: Named = EMPTY
     sampled = None
     if samples > 1:
-        spent, count = _drawn(ctx), n * samples
+        spent, count = _tokens_drawn(ctx), n * samples
         several = [Request(p, samples, sampling, settings=evaluation.settings) for p in problems]
         sampled, sampled_rewards, more = grade(several, ctx, evaluation.measure, evaluation.solved)
         facts = {**facts, **{name: more[name] for name in ("distinct",) if name in more}}
@@ -126,11 +126,11 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
         tasks=[p.task for p in problems],
         rewards={name: x[:, 0] for name, x in rewards.items()},
         sampled_rewards=sampled_rewards,
-        tokens=(_drawn(ctx) - spent) / count,
+        tokens=(_tokens_drawn(ctx) - spent) / count,
     )
 
 
-def _drawn(ctx: Context) -> float:
+def _tokens_drawn(ctx: Context) -> float:
     """The tokens that evaluations have drawn; where an engine charges none, the decisions."""
     of = {unit: [v for k, v in ctx.ledger.items() if k.startswith("evaluate/") and k.endswith(f"/{unit}")]
           for unit in ("tokens", "decisions")}  # fmt: skip
@@ -153,13 +153,13 @@ class LastScores:
         on is the same."""
         on = basis(ctx, evaluation, rollout)
         if again or not on or (self.step, self.basis) != (ctx.step, on):
-            self.values, self.step, self.basis = scores(ctx, evaluation, rollout), ctx.step, on
+            self.values, self.step, self.basis = score_models(ctx, evaluation, rollout), ctx.step, on
         played = {k: v for k, v in self.values.items() if "/" not in k.partition("@")[0]}
         self.values = {**played, **score_recorded(ctx, evaluation, learners)}
         return self.values
 
 
-def scores(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> dict[str, float]:
+def score_models(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> dict[str, float]:
     """All that an evaluation says of the models: of what it plays, of each further way to play, and its metrics."""
     out: dict[str, float] = {}
     if evaluation.n:

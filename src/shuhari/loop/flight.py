@@ -95,7 +95,7 @@ class InFlight:
     async def _fly(self, pending: PendingGroup, rollout: Rollout, again: bool) -> None:
         CURRENT_GROUP.set(pending.request.key)
         REPLAYING.set(again)
-        pending.group = await collect.group(pending.request, rollout, self.ctx)
+        pending.group = await collect.collect_group(pending.request, rollout, self.ctx)
 
     def _raise(self) -> None:
         """What ended a group's task ends the run."""
@@ -132,7 +132,7 @@ class InFlight:
             if t.task is not None:
                 t.task.cancel()
         if tasks := [*ending, *(t.task for t in dropped if t.task is not None)]:
-            self.ctx.wait(_ended(tasks))
+            self.ctx.wait(_end_tasks(tasks))
 
     # ---------------------------------------------------------------- resuming
 
@@ -166,11 +166,11 @@ class InFlight:
             if (engine := ctx.async_engine) is not None:
                 engine.load(tree["calls"])
             ctx.muted = isinstance(loop, VirtualLoop)
-            ctx.wait(self._again(sorted([*groups, *jobs], key=lambda x: x.at), tree["time"], engine))
+            ctx.wait(self._resume(sorted([*groups, *jobs], key=lambda x: x.at), tree["time"], engine))
             ctx.muted = False
         ctx.breath = monotonic()
 
-    async def _again(self, begun: Sequence[PendingGroup | Running], time: float, engine: AsyncEngine | None) -> None:
+    async def _resume(self, begun: Sequence[PendingGroup | Running], time: float, engine: AsyncEngine | None) -> None:
         loop = asyncio.get_running_loop()
         for one in begun:
             if isinstance(one, PendingGroup) and one.group is not None:
@@ -191,5 +191,5 @@ class InFlight:
             engine.loaded()
 
 
-async def _ended(tasks: Sequence[asyncio.Task[None]]) -> None:
+async def _end_tasks(tasks: Sequence[asyncio.Task[None]]) -> None:
     await asyncio.wait(tasks, timeout=PATIENCE)

@@ -29,7 +29,7 @@ class Running:
         """What its calls and its random streams are named by; those of a later job of its key are others."""
         return f"job/{self.key}/{self.step}" + (f"/{self.before}" if self.before else "")
 
-    def ended(self, task: asyncio.Task[None]) -> None:
+    def end(self, task: asyncio.Task[None]) -> None:
         """Close what was given up before it began, and look at an error, which `result` raises."""
         if self.coroutine is not None:
             self.coroutine.close()
@@ -87,7 +87,7 @@ class Jobs:
     def launch(self, job: Running) -> None:
         """Let it run."""
         job.task = self.ctx.loop.create_task(self._run(job))
-        job.task.add_done_callback(job.ended)
+        job.task.add_done_callback(job.end)
 
     async def _run(self, job: Running) -> None:
         CURRENT_GROUP.set(job.asker)

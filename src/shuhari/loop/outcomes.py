@@ -103,7 +103,7 @@ def grade(requests: list[Request], ctx: Context, measure: str, solved: float) ->
     outcome = _outcome(batch, measure, ctx)
     others = {name: outcome if name == measure else _outcome(batch, name, ctx) for name in names if len(names) > 1}
     place = {code(r.problem.task, r.problem.id): i for i, r in enumerate(requests)}
-    sort, filled = _sorted(batch, place, len(requests), n)
+    sort, filled = _sort_episodes(batch, place, len(requests), n)
     out, rewards = sort(outcome), {name: sort(values) for name, values in others.items()}
     leaf = batch["leaf"]
     counts = {"length": batch["mask"].sum(1)}
@@ -128,7 +128,7 @@ def name_measure(measure: str, ctx: Context) -> str:
     return measure or next((n for n in ("score", "task") if n in ctx.reward_names), "reward")
 
 
-def _sorted(batch: Batch, place: Mapping[int, int], problems: int, n: int) -> tuple[Any, list[int]]:
+def _sort_episodes(batch: Batch, place: Mapping[int, int], problems: int, n: int) -> tuple[Any, list[int]]:
     """(a function from outcomes [B] to [problems, n] at their `place`, the number of episodes of each problem)."""
     leaf = batch["leaf"]
     episodes, inverse = torch.unique(batch["episode"][leaf], return_inverse=True)  # in request order

@@ -130,11 +130,11 @@ def _keep_cards(run: Resumable) -> None:
 def finish(run: Resumable) -> None:
     """Write the summary of a complete run, once."""
     if run.store is not None and not run.store.get("complete"):
-        run.store.write_text("summary.json", json.dumps(summary_of(run), indent=2) + "\n")
+        run.store.write_text("summary.json", json.dumps(summarise(run), indent=2) + "\n")
         run.store.set(complete=True)
 
 
-def summary_of(run: Resumable) -> dict[str, Any]:
+def summarise(run: Resumable) -> dict[str, Any]:
     """What summary.json says of a complete run."""
     engines: list[Any] = [stage.engine for stage in run.progress.stages]
     return {

@@ -16,8 +16,8 @@ import torch
 from shuhari.config.overlay import RecipeError, dotted
 from shuhari.config.stage import Components, Role, placed_learners
 from shuhari.data import EMPTY, code, nearest
-from shuhari.events import Event, heard
-from shuhari.loop.state import placed
+from shuhari.events import Event, event_kinds
+from shuhari.loop.state import walk_placed
 from shuhari.needs import Need, bind_models, distinct
 from shuhari.ports import Follow, Model, Task, ability
 from shuhari.ports.declares import declares
@@ -40,7 +40,7 @@ def cast_roles(
     `same_as` now, kept from stage to stage. Raises KeyError where a role names another that does not live, ValueError
     where roles name each other in a circle."""
     shared = set() if shared is None else shared
-    for name in in_order(roles):
+    for name in sort_roles(roles):
         role = roles[name]
         other = role.same_as or role.init
         if other and other not in models:
@@ -58,7 +58,7 @@ def cast_roles(
     bind_models(models)
 
 
-def in_order(roles: Mapping[str, Role]) -> list[str]:
+def sort_roles(roles: Mapping[str, Role]) -> list[str]:
     """The names of the roles, each behind those that it asks; else as they stand. ValueError for a circle."""
     done: dict[str, None] = {}
 
@@ -145,15 +145,15 @@ def load_weights(models: Mapping[str, Model], saved: Mapping[str, Mapping[str, t
 # ---------------------------------------------------------------- before step 0
 
 
-def hears(follows: Mapping[str, Follow], kind: type) -> bool:
+def listens_to(follows: Mapping[str, Follow], kind: type) -> bool:
     """Whether a follower acts on this kind of event."""
-    return any(kind in heard(follow.on) for follow in follows.values())
+    return any(kind in event_kinds(follow.on) for follow in follows.values())
 
 
 def move_followers(follows: Mapping[str, Follow], models: Mapping[str, Model], event: Event) -> None:
     """Have every follower whose `on` names this kind of event move its role."""
     for follow in follows.values():
-        if isinstance(event, heard(follow.on)):
+        if isinstance(event, event_kinds(follow.on)):
             follow(models, event)
 
 
@@ -169,11 +169,11 @@ def check_roles(stages: Sequence[Components]) -> None:
                 if other not in alive:
                     raise _missing(("models", name), other, stage, alive - {name})
         try:
-            in_order(stage.models)
+            sort_roles(stage.models)
         except ValueError as error:
             raise RecipeError("models", str(error)) from None
         needs: list[Need] = []
-        for place, roles, wanted in asked_in(stage):
+        for place, roles, wanted in walk_asked(stage):
             for asked in (*roles, *(r for n in wanted for r in n.roles)):
                 if asked not in alive:
                     raise _missing(place, asked, stage, alive)
@@ -189,18 +189,18 @@ def _missing(place: tuple[str, ...], role: str, stage: Components, alive: Iterab
     return RecipeError(dotted(place), message)
 
 
-def asked_in(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[str], Sequence[Need]]]:
+def walk_asked(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[str], Sequence[Need]]]:
     """(place in the recipe, roles named there, needs) of all that asks models."""
     tested = stage.evaluate
     ways: Mapping[str, Any] = tested.more if tested else EMPTY
     if any(learner.buffer.wanted() > 0 for learner in stage.learners.values()):
-        yield from _acting(stage.rollout, ("rollout",))
+        yield from _walk_actors(stage.rollout, ("rollout",))
     plays = tested is not None and (tested.n or tested.watch or any(way.rollout is None for way in ways.values()))
     if plays and stage.evaluation_rollout is not stage.rollout:
-        yield from _acting(stage.evaluation_rollout, ("evaluate", "rollout"))
+        yield from _walk_actors(stage.evaluation_rollout, ("evaluate", "rollout"))
     for name, way in ways.items():
         if way.rollout is not None:
-            yield from _acting(way.rollout, ("evaluate", "more", name, "rollout"))
+            yield from _walk_actors(way.rollout, ("evaluate", "more", name, "rollout"))
     for name, transform in stage.collect.items():
         yield ("collect", name), declares(transform).roles, declares(transform).needs
     for name, follow in stage.follows.items():
@@ -220,8 +220,10 @@ def asked_in(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[str]
             yield at or ("learner", "main"), declares(learner).roles, declares(learner).needs
 
 
-def _acting(rollout: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Sequence[str], Sequence[Need]]]:
+def _walk_actors(
+    rollout: Any, place: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], Sequence[str], Sequence[Need]]]:
     """The roles that act in a rollout, and in those that it is made of."""
-    for at, part in placed(rollout, place):
+    for at, part in walk_placed(rollout, place):
         for role in declares(part).roles:
             yield (*at, "role" if role == ability(part, "role") else "acts"), (role,), ()

@@ -21,7 +21,7 @@ from shuhari.loop.drift import drift
 from shuhari.loop.evaluation import LastScores, watch
 from shuhari.loop.progress import Progress
 from shuhari.loop.resume import commit_step, finish, open_store, restore
-from shuhari.loop.roles import cast_roles, hears, move_followers
+from shuhari.loop.roles import cast_roles, listens_to, move_followers
 from shuhari.measure import Meter, collected_info
 from shuhari.ports import Learner, Transform, ability, is_vector
 from shuhari.ports.declares import needs_of
@@ -112,7 +112,7 @@ class Run:
             self.tell(StageStarted(self.stage.name))
             self.ctx.serve()
             moved = any(self.ctx.models[r] is not m for r, m in lived.items())
-            self.before = self._evaluate(again=moved or hears(self.stage.follows, StageStarted))
+            self.before = self._evaluate(again=moved or listens_to(self.stage.follows, StageStarted))
         self.ctx.began = self.ctx.clock()
 
     def install(self, stage: Components) -> None:
@@ -159,7 +159,7 @@ class Run:
 
     def apply(self, transforms: Mapping[str, Transform], batch: Batch, learner: Learner | None = None) -> Batch:
         """The batch as a recipe's transforms leave it, with what they and the learner's terms want scored."""
-        return self.ctx.noted(apply(transforms.values(), batch, self.ctx, needs_of(learner)))
+        return self.ctx.note_batch(apply(transforms.values(), batch, self.ctx, needs_of(learner)))
 
     def hear(self, event: Event) -> None:
         """An event that was told, to the active stage's components and to the roles that follow."""

@@ -21,7 +21,7 @@ from typing import Any
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.buffers.fresh import streamed
+from shuhari.buffers.fresh import put_on_stream
 from shuhari.config.build import component
 from shuhari.config.settings import Settings
 from shuhari.config.stage import MICRO_BATCH, Role
@@ -90,15 +90,15 @@ class Session:
         else:
             found = self._next(problems) if isinstance(problems, int) else [problem_of(p) for p in problems]
             asked = [Request(p, n, sampling) if sampling else Request(p, n) for p in found]
-            batch = ctx.wait(collect.groups(asked, ctx))
+            batch = ctx.wait(collect.collect_groups(asked, ctx))
         self._tell(Collected(batch, tuple(ctx.latest)))
-        return streamed(batch, "rl")
+        return put_on_stream(batch, "rl")
 
     def forward_backward(self, batch: Batch, terms: Sequence[Term] | Mapping[str, Term]) -> Info:
         """Add the gradient of the weighted terms to what is there since the last `optim_step`; losses and infos.
 
         Denominators are those of this batch. A sequence of terms is named after their objectives."""
-        named, ctx = _named(terms), self.ctx
+        named, ctx = _name_terms(terms), self.ctx
         self._calls["update"] += 1
         ctx.set_threads()
         ctx.within = ("update", self._calls["update"])
@@ -148,7 +148,7 @@ class Session:
         if path.exists() and not (path / "tree.json").exists():
             raise FileExistsError(f"{path} is there and holds no state: expected a new path, or one of save_state")
         path.parent.mkdir(parents=True, exist_ok=True)
-        new, old = path.with_name(f".new-{path.name}"), _old(path)
+        new, old = path.with_name(f".new-{path.name}"), _free_path(path)
         shutil.rmtree(new, ignore_errors=True)
         checkpoint.write(new, tree)
         if path.exists():
@@ -163,9 +163,9 @@ class Session:
     def load_state(self, path: str | Path) -> None:
         """Go on where `save_state` was: the same calls then give the same bits. The session has to be made alike."""
         path, ctx = Path(path), self.ctx
-        if not any((p / "tree.json").is_file() for p in (path, _old(path))):
+        if not any((p / "tree.json").is_file() for p in (path, _free_path(path))):
             raise FileNotFoundError(f"{path}: no state there: expected a folder that save_state has written")
-        tree = checkpoint.read(_old(path) if not path.exists() and _old(path).exists() else path)
+        tree = checkpoint.read(_free_path(path) if not path.exists() and _free_path(path).exists() else path)
         load_weights(ctx.models, tree["models"])
         state.remember(self._parts(), tree["memory"])
         n = tree["counts"]
@@ -179,7 +179,7 @@ class Session:
 
     def transform(self, batch: Batch, *transforms: Transform) -> Batch:
         """The batch with the columns that transforms add, in their order; what they need is scored first."""
-        return apply((_made("transform", t) for t in transforms), batch, self.ctx)
+        return apply((_make("transform", t) for t in transforms), batch, self.ctx)
 
     def evaluate(self, n: int = 256, *, samples: int = 1, split: str = "test") -> dict[str, float]:
         """Held-out scores of the task: `greedy`, and with `samples` > 1 also `mean` and `pass@k`."""
@@ -266,46 +266,46 @@ def session(
     made = Prompts() if task is None else task
     if isinstance(model, str | Path) and Path(model).is_dir():
         model = {"use": "causal", "path": str(model)}
-    ctx = Context(seed, made, _made("engine", engine), tokens, threads)
+    ctx = Context(seed, made, _make("engine", engine), tokens, threads)
     try:
         functions = [rewards] if callable(rewards) else rewards
         if not isinstance(functions, Mapping):
             functions = {getattr(f, "__name__", f"reward{i}"): f for i, f in enumerate(functions)}
-        graders = {name: _grader(name, r) for name, r in functions.items()}
+        graders = {name: _find_grader(name, r) for name, r in functions.items()}
         ctx.rewards, ctx.sampling = graders, sampling
         ctx.weights = dict(weights) or default_weights(made, graders)
-        roles = {name: Role(_made("model", m)) for name, m in {"policy": model, **models}.items()}
+        roles = {name: Role(_make("model", m)) for name, m in {"policy": model, **models}.items()}
         cast_roles(roles, ctx.models, made, seed, EMPTY)
         if rollout is None:
-            rollout = "single" if made.spaces() is None and _plays(made) is None else "episode"
-        ctx.rollout = _made("rollout", rollout)
+            rollout = "single" if made.spaces() is None and _play_environment(made) is None else "episode"
+        ctx.rollout = _make("rollout", rollout)
         check_weights(ctx.weights, graded_columns(made, ctx.rollout, graders), "session")
         ctx.open(ctx.rollout, made, "session")
-        return Session(ctx, _made("optimiser", optimiser), tuple(trains))
+        return Session(ctx, _make("optimiser", optimiser), tuple(trains))
     except BaseException:
         ctx.close()
         raise
 
 
-def _made(kind: str, what: Any) -> Any:
+def _make(kind: str, what: Any) -> Any:
     table: Any = what
     return component(kind, table) if isinstance(what, str | Mapping) else what
 
 
-def _grader(name: str, what: Any) -> Any:
+def _find_grader(name: str, what: Any) -> Any:
     if callable(what) and not hasattr(what, "grade"):
         return Function.of(what, name)
     table = {"use": what} if isinstance(what, str) else what
-    return _made("reward", {"name": name, **table} if isinstance(table, Mapping) else table)
+    return _make("reward", {"name": name, **table} if isinstance(table, Mapping) else table)
 
 
-def _plays(task: Any) -> Any:
+def _play_environment(task: Any) -> Any:
     """The environment of the task's first problem, if it has any."""
     source = task.problems("train")
     return None if source.size() == 0 else task.environment(source[0])
 
 
-def _named(terms: Any) -> dict[str, Term]:
+def _name_terms(terms: Any) -> dict[str, Term]:
     """Terms by name, a sequence of them after their objectives; TypeError for anything else."""
     given = list(terms.items()) if isinstance(terms, Mapping) else terms if isinstance(terms, list | tuple) else [terms]
     named: dict[str, Term] = {}
@@ -315,7 +315,7 @@ def _named(terms: Any) -> dict[str, Term]:
             raise TypeError(
                 f"forward_backward takes terms, and was given {term!r:.60}: expected [Term(objective), ...]"
             )
-        term = replace(term, objective=_made("objective", term.objective))
+        term = replace(term, objective=_make("objective", term.objective))
         name = name or type(term.objective).__name__.lower()
         named[name if name not in named else f"{name}{len(named)}"] = term
     if not named:
@@ -323,7 +323,7 @@ def _named(terms: Any) -> dict[str, Term]:
     return named
 
 
-def _old(path: Path) -> Path:
+def _free_path(path: Path) -> Path:
     return path.with_name(f".old-{path.name}")
 
 

@@ -40,7 +40,7 @@ def listeners(root: Any) -> list[Any]:
     return [c for _, c in walk(root) if ability(c, "observe") is not None]
 
 
-def placed(root: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def walk_placed(root: Any, place: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """(place in a recipe, component) of `root`, which stands at `place`, and of the components in its fields."""
     for path, part in walk(root):
         yield (*place, *(path.split("/") if path else ())), part

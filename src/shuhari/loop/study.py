@@ -19,7 +19,7 @@ from typing import Any
 from shuhari.config.build import component
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.data import EMPTY, Info
-from shuhari.loop.resume import open_store, summary_of
+from shuhari.loop.resume import open_store, summarise
 from shuhari.loop.run import loop, open_run
 from shuhari.loop.run import train as alone
 from shuhari.ports import Study, ability
@@ -57,7 +57,7 @@ def _rows(recipe: Recipe, path: Path, *, init: Mapping[str, Any] = EMPTY, origin
                     continue
                 row, step = {k: getattr(v, "item", lambda v=v: v)() for k, v in report.items()}, step + 1
                 if step <= len(rows):
-                    _same(path, step, rows[step - 1], row)
+                    _check_same(path, step, rows[step - 1], row)
                     continue
                 rows.append(row)
                 info = {"step": step, "stage": "study", **row, **spent}
@@ -91,7 +91,7 @@ class Children:
         with closing(loop(run)) as reports:  # type: ignore[type-var]
             for report in reports:
                 yield {**report, CHILD: name}
-        summary = summary_of(run)
+        summary = summarise(run)
         self.repeatable &= summary["repeatable"]
         return summary
 
@@ -120,7 +120,7 @@ class Children:
         return out
 
 
-def _same(path: Path, step: int, before: Info, now: Info) -> None:
+def _check_same(path: Path, step: int, before: Info, now: Info) -> None:
     """RuntimeError where a resumed study goes another way than it went."""
     for key in before:
         if repr(before[key]) != repr(now.get(key)):

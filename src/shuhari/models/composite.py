@@ -151,7 +151,7 @@ class Mixture:
 
     def mode(self) -> Tensor:
         """The mode of the likeliest expert."""
-        return _picked([d.mode() for d in self.experts], self.log_weights.flatten(0, -2).argmax(-1))
+        return _pick([d.mode() for d in self.experts], self.log_weights.flatten(0, -2).argmax(-1))
 
     def parameters(self) -> Tensor:
         """[B, K, n] the log-probabilities of the experts."""
@@ -162,7 +162,7 @@ class Mixture:
         return Mixture(self.log_weights.flatten(0, -2)[index], [d.at(index) for d in self.experts])
 
 
-def _picked(each: Sequence[Tensor], which: Tensor) -> Tensor:
+def _pick(each: Sequence[Tensor], which: Tensor) -> Tensor:
     """[B, ...] row i of each[which[i]]."""
     return torch.stack(list(each))[which, torch.arange(len(which))]
 
@@ -212,13 +212,13 @@ class Gated:
             gumbel = 0.0 if sampling.greedy else -(-noise.uniform(1, logits.shape[1]).log()).log()
             which = (logits + gumbel).argmax(-1)  # of number 1: the experts draw with number 0
             drawn = [model.sample(contexts, sampling, noise=noise) for model in self.others.models]
-            action = _picked([t.action for t in drawn], which)
-            info = {k: _picked([t.info[k] for t in drawn], which) for k in drawn[0].info}
+            action = _pick([t.action for t in drawn], which)
+            info = {k: _pick([t.info[k] for t in drawn], which) for k in drawn[0].info}
             taken = [t.taken for t in drawn if t.taken is not None]
             heat = torch.full((len(which), 1), float(sampling.temperatures(1)[0]))
             rows = unknown_rows(contexts, self._does).put({**info, "action": action, "temperature": heat})
             extra = {**info, "expert": which}
-            return Traces(action, self(rows).log_prob(), info=extra, taken=_picked(taken, which) if taken else None)
+            return Traces(action, self(rows).log_prob(), info=extra, taken=_pick(taken, which) if taken else None)
 
     def observe(self, event: Event) -> None:
         self._inputs.observe(event)

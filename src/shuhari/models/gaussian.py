@@ -20,7 +20,7 @@ from shuhari.data import Sampling
 from shuhari.events import Event
 from shuhari.models.mlp import Activation, Mlp
 from shuhari.models.sampling import EDGE, epsilon, honour, mix_log_density, uniform_rows, uniform_share
-from shuhari.models.spaces import Inputs, Net, Scale, Seen, bounds, box, spaces_of
+from shuhari.models.spaces import Inputs, Net, Scale, Seen, bounds_of, box, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
 from shuhari.registry import register
@@ -178,7 +178,7 @@ class GaussianPolicy:
         seen, does = spaces_of(task, "gaussian")
         actions = box(does, "action", "gaussian")
         self._inputs = Inputs(seen, "gaussian", self.normalise, self.orthogonal, see=self.see)
-        self._bounds = bounds(actions)
+        self._bounds = bounds_of(actions)
         a = int(actions.shape[0])
         gain = self.gain if self.orthogonal else None
         body = Mlp((self._inputs.size, *self.hidden, a), self.activation, gain, self.norm)

@@ -132,11 +132,11 @@ class Product:
         self.others.take(self.roles, models)
 
     def build(self, task: Task) -> None:
-        self.module = _Joint(self.others, self._combined)
+        self.module = _Joint(self.others, self._combine)
         self._does = None if task.spaces() is None else spaces_of(task, "product")[1]
         self._start = None if self._does is None else Choices.of(self._does, "product").start
 
-    def _combined(self, each: Sequence[Tensor], least: float) -> tuple[Tensor, Tensor]:
+    def _combine(self, each: Sequence[Tensor], least: float) -> tuple[Tensor, Tensor]:
         """(logits, which are allowed) from the logits of each role; `least` where an action is not allowed."""
         weights = list(self.of.values())
         total = weights[0] * each[0]
@@ -150,7 +150,7 @@ class Product:
         dists = [model(batch) for model in self.others.models]
         if self._does is None:
             return self._of_text(batch, dists)
-        logits, keep = self._combined([d.parameters() for d in dists], FORBIDDEN)
+        logits, keep = self._combine([d.parameters() for d in dists], FORBIDDEN)
         return score_rows(logits.squeeze(1), batch, keep.squeeze(1) if self.within or not bool(keep.all()) else None)
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces | list[Trace]:

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from shuhari.batch import Batch
-from shuhari.buffers.recordings import scripted
+from shuhari.buffers.recordings import find_expert
 from shuhari.data import Sampling
 from shuhari.models.spaces import spaces_of
 from shuhari.needs import Noise, Traces
@@ -37,7 +37,7 @@ class Scripted:
 
     def build(self, task: Task) -> None:
         _, does = spaces_of(task, "scripted")
-        self._expert, self._dtype, self.module = scripted(task, self.policy), does.dtype, nn.Module()
+        self._expert, self._dtype, self.module = find_expert(task, self.policy), does.dtype, nn.Module()
 
     def __call__(self, batch: Batch) -> Any:
         raise TypeError(f"the model 'scripted' ({self.policy}) acts, and cannot score what others did")

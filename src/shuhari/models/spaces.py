@@ -55,7 +55,7 @@ def box(space: Any, what: str, model: str, *, bounded: bool = False) -> spaces.B
     return space
 
 
-def bounds(space: spaces.Box) -> tuple[Tensor, Tensor] | None:
+def bounds_of(space: spaces.Box) -> tuple[Tensor, Tensor] | None:
     """([A] low, [A] high) as float32; None where the space has no bounds at all."""
     if not (np.isfinite(space.low).any() or np.isfinite(space.high).any()):
         return None
@@ -192,10 +192,10 @@ class Inputs(nn.Module):
         if self._plain:
             return _rows(seen)  # type: ignore[arg-type]
         parts: Any = seen if self.keys else {"": seen}
-        features = [self._joined(parts)] if self._numbers else []
+        features = [self._join(parts)] if self._numbers else []
         if self.moments is not None:
             features = [self.moments(features[0])]
-        features += [_coded(parts[k], c) for k, c in self._codes.items() if c]
+        features += [_encode(parts[k], c) for k, c in self._codes.items() if c]
         features += [net(parts[k]) for k, net in zip(self._images, self._convolve, strict=True)]
         return features[0] if len(features) == 1 else torch.cat(features, 1)
 
@@ -208,7 +208,7 @@ class Inputs(nn.Module):
             return
         if isinstance(event, Collected | Loaded) and bool((decides := event.batch.decides).any()):
             seen: Any = self.of(event.batch.take(decides))
-            rows = moments(self._joined(seen if self.keys else {"": seen}))
+            rows = moments(self._join(seen if self.keys else {"": seen}))
             if isinstance(event, Loaded):
                 self.moments.take(rows)
                 return
@@ -223,7 +223,7 @@ class Inputs(nn.Module):
                     "from: nothing was collected, and no buffer has loaded a data set, as `offline` does"
                 )
 
-    def _joined(self, parts: Mapping[str, Tensor]) -> Tensor:
+    def _join(self, parts: Mapping[str, Tensor]) -> Tensor:
         rows = [_rows(parts[k]) for k in self._numbers]
         return rows[0] if len(rows) == 1 else torch.cat(rows, 1)
 
@@ -261,7 +261,7 @@ def _code(space: Any) -> tuple[int, Tensor | None] | None:
     return int(sizes.sum()), torch.from_numpy(np.cumsum(sizes) - sizes - np.ravel(space.start))
 
 
-def _coded(x: Tensor, code: tuple[int, Tensor | None]) -> Tensor:
+def _encode(x: Tensor, code: tuple[int, Tensor | None]) -> Tensor:
     """[B, columns] one-hot rows of integers [B, ...]; bits as float."""
     size, shift = code
     if shift is None:

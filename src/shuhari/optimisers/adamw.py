@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from shuhari.bounds import AtLeast0, Bounds, check
 from shuhari.data import Info, Number
 from shuhari.events import Event, When
-from shuhari.optimisers.memory import FirstOrder, Piece, now
+from shuhari.optimisers.memory import FirstOrder, Piece, resolve
 from shuhari.ports import Evaluate
 from shuhari.registry import register
 
@@ -70,7 +70,7 @@ class AdamW:
 
     def _move(self, piece: Piece, lr: float, at: float) -> None:
         settings = {"lr": lr, "beta1": self.betas[0], "beta2": self.betas[1], "eps": self.eps}
-        settings |= {"weight_decay": now(self.weight_decay, at), "amsgrad": False, "maximize": False}
+        settings |= {"weight_decay": resolve(self.weight_decay, at), "amsgrad": False, "maximize": False}
         kernel: Any = torch._fused_adamw_ if self.decoupled else torch._fused_adam_
         mean, square, *weights = piece.kept
         exact = _exact(piece.params, *weights) if weights else piece.params

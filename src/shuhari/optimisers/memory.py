@@ -54,9 +54,9 @@ class FirstOrder:
 
         Raises FloatingPointError, with all parameters as they were, where the gradient is not finite."""
         info = dict(evaluate.backward())
-        rate = now(lr, at)
+        rate = resolve(lr, at)
         with torch.no_grad():
-            live, grads, norm = self._memory.gradients(now(clip, at))
+            live, grads, norm = self._memory.gradients(resolve(clip, at))
             for piece in self._memory.pieces(live, grads):
                 move(piece, rate, at)
         return {**info, "grad_norm": norm, "lr": rate}
@@ -79,7 +79,7 @@ class FirstOrder:
             self._saved = None
 
 
-def now(number: Number, at: float) -> float:
+def resolve(number: Number, at: float) -> float:
     """A number, or a schedule's value at this count."""
     return float(number(at)) if isinstance(number, Ramp) else number
 

@@ -12,7 +12,7 @@ from torch import nn
 from shuhari.bounds import AtLeast0, Bounds, check
 from shuhari.data import Info, Number
 from shuhari.events import Event, When
-from shuhari.optimisers.memory import FirstOrder, Piece, now
+from shuhari.optimisers.memory import FirstOrder, Piece, resolve
 from shuhari.ports import Evaluate
 from shuhari.registry import register
 
@@ -59,7 +59,7 @@ class RMSprop:
 
     def _move(self, piece: Piece, lr: float, at: float) -> None:
         params, grads, (square,) = piece.params, piece.grads, piece.kept
-        if decay := now(self.weight_decay, at):
+        if decay := resolve(self.weight_decay, at):
             grads = list(torch._foreach_add(grads, params, alpha=decay))
         torch._foreach_mul_(square, self.alpha)
         torch._foreach_addcmul_(square, grads, grads, 1 - self.alpha)

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from shuhari.store import tensors as files
-from shuhari.store.decode import CodecError, Reader, from_tree, refused
+from shuhari.store.decode import CodecError, Reader, from_tree, refuse_errors
 from shuhari.store.encode import WIRE, Writer, to_tree
 from shuhari.store.ring import Ring
 
@@ -39,7 +39,7 @@ def encode(tree: Any, *, ring: Callable[[str, Ring], Any] | None = None) -> tupl
 
 def decode(value: Any, tensors: Mapping[str, Tensor], *, ring: Callable[[Any], Ring] | None = None) -> Any:
     """The tree of (JSON, tensors); CodecError for anything that `encode` does not write."""
-    with refused():
+    with refuse_errors():
         return Reader(tensors, ring).node(value, 0)
 
 
@@ -60,7 +60,7 @@ def loads(data: bytes, limit: int = 2**30) -> Any:
     end = 16 + int.from_bytes(data[8:16], "little")
     if end > min(len(data), _JSON_LIMIT):
         raise CodecError(f"the JSON is said to end at byte {end}, of {len(data)} (and {_JSON_LIMIT} allowed)")
-    with refused():
+    with refuse_errors():
         value = from_json(data[16:end])
         tensors = files.unpack(data[end:]) if len(data) > end else {}
         return decode(value, tensors)

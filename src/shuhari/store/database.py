@@ -24,7 +24,7 @@ from shuhari.store.files import (
     Lock,
     StoreError,
     Trail,
-    guarded,
+    translate_errors,
     replace_file,
     sync_directory,
 )
@@ -74,7 +74,7 @@ class Store:
             raise ValueError(f"keep is {keep}: expected at least 1 checkpoint")
         path = Path(path)
         trail = None if (path / schema.FILE).exists() else Trail(path)
-        with guarded(f"open the run {path}"):
+        with translate_errors(f"open the run {path}"):
             (path / "checkpoints").mkdir(parents=True, exist_ok=True)
             lock = Lock(path)
             try:
@@ -124,7 +124,7 @@ class Store:
         started = time.perf_counter()
         new: Kept | None = None
         kept = self._kept
-        with guarded(f"commit step {step} of {self.path}"):
+        with translate_errors(f"commit step {step} of {self.path}"):
             try:
                 if tree is not None:
                     new = self._write(step, tree, metrics, pin)
@@ -148,7 +148,7 @@ class Store:
 
     def set(self, **values: Any) -> None:
         """Facts about the whole run, as JSON: `total` (steps), `complete`, versions."""
-        with guarded(f"write to {self.path}"):
+        with translate_errors(f"write to {self.path}"):
             rows = [(key, schema.to_text(value, key)) for key, value in values.items()]
             self._db.executemany("insert or replace into meta values (?, ?)", rows)
 
@@ -165,12 +165,12 @@ class Store:
 
     def note(self, kind: str, data: Any) -> None:
         """An event outside of a step, at the last that is stored."""
-        with guarded(f"write to {self.path}"):
+        with translate_errors(f"write to {self.path}"):
             self._db.execute(_EVENT, _fact(self.step, kind, data))
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file of the run (recipe.toml, summary.json) as a whole."""
-        with guarded(f"write {self.path / name}"):
+        with translate_errors(f"write {self.path / name}"):
             replace_file(self.path / name, [text.encode()])
             sync_directory(self.path)
 
@@ -329,13 +329,13 @@ def load(run: Path, db: sqlite3.Connection, rings: RingFiles, step: int | None =
     else:
         name = next((n for n, s in reversed(rows) if s == step), None)
     if name is None:
-        raise StoreError(f"{run} has no checkpoint{'' if step is None else f' of step {step}'}; {_left(rows)}")
+        raise StoreError(f"{run} has no checkpoint{'' if step is None else f' of step {step}'}; {_others(rows)}")
     try:
         return checkpoint.read(run / "checkpoints" / name, rings)
     except CheckpointError as error:
         others = [(n, s) for n, s in rows if n != name]
-        raise CheckpointError(f"{error}. {_left(others)}; start from one of them as `--init {run}@STEP`") from error
+        raise CheckpointError(f"{error}. {_others(others)}; start from one of them as `--init {run}@STEP`") from error
 
 
-def _left(rows: list[tuple[str, int]]) -> str:
+def _others(rows: list[tuple[str, int]]) -> str:
     return f"checkpoints there: steps {', '.join(str(s) for _, s in rows)}" if rows else "no other checkpoint is there"

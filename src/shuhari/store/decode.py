@@ -43,7 +43,7 @@ class CodecError(ValueError):
 
 
 @contextmanager
-def refused() -> Iterator[None]:
+def refuse_errors() -> Iterator[None]:
     """Input from outside: whatever breaks on it, the answer is one."""
     try:
         yield

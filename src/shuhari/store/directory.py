@@ -17,7 +17,7 @@ from typing import Any
 
 from shuhari.data import nearest
 from shuhari.store import schema
-from shuhari.store.files import CheckpointError, StoreError, guarded, locked
+from shuhari.store.files import CheckpointError, StoreError, is_locked, translate_errors
 
 # what a list of runs shows
 SCORES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "reward/score", "reward", "study/coverage")
@@ -51,7 +51,7 @@ class Run:
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
-        with guarded(f"read {self.path}"):
+        with translate_errors(f"read {self.path}"):
             db = schema.connect(self.path, self.format)
             try:
                 yield db
@@ -72,7 +72,7 @@ class Run:
     @property
     def status(self) -> str:
         """running | complete | stopped"""
-        if locked(self.path):
+        if is_locked(self.path):
             return "running"
         complete = self.get("complete")
         return "complete" if complete or (complete is None and (self.path / "summary.json").is_file()) else "stopped"
@@ -138,7 +138,7 @@ class Run:
         return [dict(zip(names, row, strict=True)) for row in rows]
 
     def _json(self, what: str, text: str, crc: int | None, *parts: str | int) -> Any:
-        schema.verified(self.path, what, crc, *parts)
+        schema.verify(self.path, what, crc, *parts)
         try:
             return json.loads(text)
         except ValueError as error:
@@ -160,7 +160,7 @@ class Run:
             query = f"select step, payload, {_or_null(db, 'rollouts', 'crc')} from rollouts where {where} order by id"
             rows = db.execute(query, args).fetchall()
         for at, payload, crc in rows:
-            schema.verified(self.path, f"a rollout of step {at}", crc, at, payload)
+            schema.verify(self.path, f"a rollout of step {at}", crc, at, payload)
         return [{**unpack(payload), "step": at} for at, payload, _ in rows]
 
     @staticmethod

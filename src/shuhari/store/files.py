@@ -94,7 +94,7 @@ class Trail:
 
 
 @contextmanager
-def guarded(what: str) -> Iterator[None]:
+def translate_errors(what: str) -> Iterator[None]:
     """Errors of the disk and of SQLite as a StoreError that says what was being done and what to do."""
     try:
         yield
@@ -164,7 +164,7 @@ def _try(file: IO[str]) -> bool:
     return True
 
 
-def locked(run: Path) -> bool:
+def is_locked(run: Path) -> bool:
     """Whether a process writes this run now."""
     try:
         file = open(run / Lock.NAME)  # noqa: SIM115

@@ -97,7 +97,7 @@ def checksum(*parts: str | bytes | int) -> int:
     return crc
 
 
-def verified(run: Path, what: str, crc: int | None, *parts: str | bytes | int) -> None:
+def verify(run: Path, what: str, crc: int | None, *parts: str | bytes | int) -> None:
     """StoreError where a row is not what was written; rows of format 1 have no checksum."""
     if crc is not None and checksum(*parts) != crc:
         message = f"take the run from a copy, or start from a checkpoint of it (--init {run}@STEP)"

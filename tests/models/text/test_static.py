@@ -3,19 +3,19 @@
 import numpy as np
 import torch
 
-from shuhari.models.text.static import distinct, left_padded, places
+from shuhari.models.text.static import find_distinct, pad_left, places
 
 
 def test_padding_on_the_left() -> None:
     rows = [np.array([5, 6, 7], np.int32), np.array([8], np.int32)]
-    ids, seen = left_padded(rows, 0, 2, torch.device("cpu"))
+    ids, seen = pad_left(rows, 0, 2, torch.device("cpu"))
     assert ids.tolist() == [[5, 6, 7], [0, 0, 8]]
     assert seen is not None and seen.tolist() == [[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
     assert places(seen, 3).tolist() == [[0, 1, 2], [0, 0, 0]]
-    assert left_padded(rows[:1] * 2, 0, 2, torch.device("cpu"))[1] is None
+    assert pad_left(rows[:1] * 2, 0, 2, torch.device("cpu"))[1] is None
 
 
 def test_distinct_contexts_in_order_of_appearance() -> None:
     rows = [np.array(x, np.int32) for x in ([1, 2], [3], [1, 2], [3])]
-    unique, index = distinct(rows)
+    unique, index = find_distinct(rows)
     assert [u.tolist() for u in unique] == [[1, 2], [3]] and index.tolist() == [0, 1, 0, 1]

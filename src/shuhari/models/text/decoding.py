@@ -99,7 +99,7 @@ class Decoder:
         self._leave([lane for lane in self._cache.lanes.tolist() if id(self._lanes.rows[lane]) in gone])
         for w in self._waiting:
             if id(w.row) in gone:
-                self._served(w)
+                self._note_served(w)
         self._waiting = deque(w for w in self._waiting if id(w.row) not in gone)
 
     def clear(self) -> None:
@@ -121,11 +121,11 @@ class Decoder:
         if not 1 <= len(row.context) < limit:
             raise NoRoom(len(row.context), limit)
         refuse(sampling, self.network.vocabulary, self.network.suppressed)
-        if row.ended or len(row.tokens) >= self._most(row):
-            raise ValueError(f"a row that has said {len(row.tokens)} tokens and may say {self._most(row)} is done")
+        if row.ended or len(row.tokens) >= self._limit(row):
+            raise ValueError(f"a row that has said {len(row.tokens)} tokens and may say {self._limit(row)} is done")
         self._lanes.kind(sampling)
 
-    def _most(self, row: Row) -> int:
+    def _limit(self, row: Row) -> int:
         return min(row.sampling.max_new, self.network.limit - len(row.context))
 
     def _wait(self, row: Row) -> _Waiting:
@@ -137,7 +137,7 @@ class Decoder:
         self._wanted[name] += 1
         return _Waiting(row, ids, name, base)
 
-    def _served(self, w: _Waiting) -> None:
+    def _note_served(self, w: _Waiting) -> None:
         for name in (w.name, w.base):
             if name is not None:
                 self._wanted[name] -= 1
@@ -162,7 +162,7 @@ class Decoder:
             self.refresh(self.version)
         self._widen()
         entering = self._enter()
-        fresh = np.array([self._lanes.admit(w.row, self._most(w.row)) for w, _ in entering], np.int64)
+        fresh = np.array([self._lanes.admit(w.row, self._limit(w.row)) for w, _ in entering], np.int64)
         running, hidden = self._cache.lanes, []
         if len(running):
             ids, positions = self._lanes.last(running).to(self._cache.device), self._cache.begin()
@@ -177,7 +177,7 @@ class Decoder:
         for lane, (w, prefix) in zip(fresh.tolist(), entering, strict=True):
             if not done[lane]:
                 seats.setdefault(prefix, []).append(lane)
-            self._served(w)
+            self._note_served(w)
         self._cache.enter(seats)
         return self._leave(done.nonzero()[0].tolist())
 

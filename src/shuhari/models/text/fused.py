@@ -47,16 +47,16 @@ class _Rotate(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(cos, sin)
-        return _turned(x, cos, sin, 1)
+        return _turn(x, cos, sin, 1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> Any:
         cos, sin = ctx.saved_tensors
-        return _turned(g, cos, sin, -1), None, None
+        return _turn(g, cos, sin, -1), None, None
 
 
-def _turned(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
+def _turn(x: Tensor, cos: Tensor, sin: Tensor, sign: int) -> Tensor:
     half = x.shape[-1] // 2
     a, b = x[..., :half], x[..., half:]
     out = torch.empty_like(x, memory_format=torch.contiguous_format)

@@ -99,11 +99,11 @@ class Lean:
         limit = int(limit or config.max_position_embeddings)
         first = self._blocks[0].attn if kind == "gpt2" else self._blocks[0].self_attn
         self.width, self.scale = int(first.head_dim), float(first.scaling)
-        self.stretch, self.cap = shaping(config)
+        self.stretch, self.cap = logit_shaping(config)
         if kind != "gpt2":
-            _still(self._base.rotary_emb, self.width)
+            _check_rotary(self._base.rotary_emb, self.width)
         for block in self._blocks:
-            _plain(block, config, self.scale, limit)
+            _check_attention(block, config, self.scale, limit)
         mlp = self._blocks[0].mlp
         self._act = _activation(mlp.act if kind == "gpt2" else mlp.act_fn)
         self._gated = kind != "gpt2"
@@ -128,7 +128,7 @@ class Lean:
             return x.detach().to(dtype or x.dtype, copy=True).contiguous()
 
         def joined(layers: Sequence[nn.Module]) -> tuple[Linear, ...]:
-            found = [_whole(x) for x in layers]
+            found = [_merged_weights(x) for x in layers]
             biases = [b for _, b in found if b is not None]
             return (Linear(one(torch.cat([w for w, _ in found])), one(torch.cat(biases)) if biases else None),)
 
@@ -150,7 +150,7 @@ class Lean:
 
         base = self._base
         tokens = tensor(embedding := base.get_input_embeddings().weight)
-        weight, bias = _whole(self.lm.get_output_embeddings())
+        weight, bias = _merged_weights(self.lm.get_output_embeddings())
         head = Linear(tokens if weight is embedding else tensor(weight), None if bias is None else tensor(bias))
         if self.kind == "gpt2":
             layers = tuple(
@@ -264,7 +264,7 @@ def close(dtype: torch.dtype) -> float:
     return max(CLOSE, 8 * torch.finfo(dtype).eps)
 
 
-def shaping(config: Any) -> tuple[float, float | None]:
+def logit_shaping(config: Any) -> tuple[float, float | None]:
     """The model's logit scaling and soft cap, as arguments of `cap_logits`."""
     stretch = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
     return stretch, getattr(config, "final_logit_softcapping", None)
@@ -290,14 +290,14 @@ def _live(layer: Any, dtype: torch.dtype | None = None) -> Linear:
     def one(x: Tensor) -> Tensor:
         return x if dtype is None else x.to(dtype)
 
-    weight, bias = _whole(getattr(layer, "base_layer", layer))
+    weight, bias = _merged_weights(getattr(layer, "base_layer", layer))
     names = layer.active_adapters if hasattr(layer, "base_layer") and not layer.merged else ()
     adapters = ((layer.lora_A[n].weight, layer.lora_B[n].weight, layer.scaling[n]) for n in names)
     low = tuple((one(a), one(b), float(scale)) for a, b, scale in adapters)
     return Linear(one(weight), None if bias is None else one(bias), low)
 
 
-def _whole(layer: Any) -> tuple[Tensor, Tensor | None]:
+def _merged_weights(layer: Any) -> tuple[Tensor, Tensor | None]:
     """weight [out, in] and bias of a linear layer, with its adapters added. Raises Unknown for another module."""
     from transformers.pytorch_utils import Conv1D
 
@@ -312,7 +312,7 @@ def _whole(layer: Any) -> tuple[Tensor, Tensor | None]:
     return weight.t() if type(layer) is Conv1D else weight, layer.bias
 
 
-def _plain(block: Any, config: Any, scale: float, limit: int) -> None:
+def _check_attention(block: Any, config: Any, scale: float, limit: int) -> None:
     """Raises Unknown for attention that is not plain causal attention over rows of up to `limit` tokens."""
     attn = block.attn if hasattr(block, "attn") else block.self_attn
     if float(attn.scaling) != scale:
@@ -327,7 +327,7 @@ def _plain(block: Any, config: Any, scale: float, limit: int) -> None:
         raise Unknown("its attention caps the scores")
 
 
-def _still(rotary: Any, width: int) -> None:
+def _check_rotary(rotary: Any, width: int) -> None:
     """Raises Unknown for rotary angles that are not a function of the position alone, for whole heads."""
     if rotary.rope_type not in STILL:
         raise Unknown(f"rotary angles of kind {rotary.rope_type!r}")

@@ -50,7 +50,7 @@ def save(lm: Any, text: Tokenizer, directory: str | Path, *, dtype: str = "", sh
     largest file, as `2GB`."""
     if dtype and lm.dtype != (wanted := dtype_of(dtype)):
         lm = copy.deepcopy(lm).to(wanted)
-    with _silent():
+    with _silence():
         lm.save_pretrained(directory, max_shard_size=shard)
     text.save(str(directory))
 
@@ -69,7 +69,7 @@ def _read(place: str) -> tuple[Any, Tokenizer]:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     how: dict[str, Any] = {"dtype": torch.float32, "use_safetensors": True, "trust_remote_code": False}
-    with _silent():
+    with _silence():
         lm, found = AutoModelForCausalLM.from_pretrained(
             place, ignore_mismatched_sizes=True, output_loading_info=True, **how
         )
@@ -114,7 +114,7 @@ def _merge_adapters(place: Path) -> tuple[Any, Tokenizer]:
 
     lm, text = load(str(base))
     try:
-        with _silent():
+        with _silence():
             lm = PeftModel.from_pretrained(lm, str(place)).merge_and_unload(safe_merge=True)
             hf = AutoTokenizer.from_pretrained(place, trust_remote_code=False) if _has_tokenizer(place) else text.hf
     except RuntimeError as error:  # of torch, where shapes differ
@@ -126,7 +126,7 @@ def _merge_adapters(place: Path) -> tuple[Any, Tokenizer]:
 
 def _from_hub(path: str, place: Path) -> tuple[Any, Tokenizer]:
     there = [p.name for p in place.parent.iterdir() if p.is_dir()] if place.parent.is_dir() else []
-    near = _meant(place.name, there)
+    near = _suggest(place.name, there)
     if path.startswith(("/", ".", "~")):  # no name of the hub
         raise FileNotFoundError(f"no directory {path!r} (looked in {Path.cwd()}{near})")
     try:
@@ -151,7 +151,7 @@ def _check_config(place: Path) -> None:
     if name not in KNOWN:
         own = ", and brings code of its own, which is never run" if "auto_map" in config else ""
         raise ValueError(
-            f"{place}: model_type {name!r} is no causal architecture of transformers{own}{_meant(name, KNOWN)}"
+            f"{place}: model_type {name!r} is no causal architecture of transformers{own}{_suggest(name, KNOWN)}"
         )
     if isinstance(quantised := config.get("quantization_config"), Mapping):
         raise ValueError(f"{place} is quantised ({quantised.get('quant_method')}): expected weights of float32, "
@@ -199,14 +199,14 @@ def _json(file: Path) -> dict[str, Any]:
     return found
 
 
-def _meant(name: str, known: Iterable[str]) -> str:
+def _suggest(name: str, known: Iterable[str]) -> str:
     """The nearest name, where one is near: there are too many to list."""
     near = nearest(name, known)
     return f"; {near}" if near.startswith("did you mean") else ""
 
 
 @contextmanager
-def _silent() -> Iterator[None]:
+def _silence() -> Iterator[None]:
     """Without the progress bars of transformers, which would cross those of a run, and its report of what is missing,
     which is an error here."""
     from transformers.utils import logging

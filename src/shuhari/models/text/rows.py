@@ -85,7 +85,7 @@ class Row:
         for name, values in self.extra.items():
             ids = self.extra["support" if name == "support" else "top"]
             real = [v[: (i >= 0).sum()] for v, i in zip(values, ids, strict=True)]  # others may have kept more ids
-            info[name] = _even(real, -np.inf if name == "top_logp" else -1)
+            info[name] = _pad_even(real, -np.inf if name == "top_logp" else -1)
         ban = self.sampling.ban
         if ban and not self.sampling.truncates:
             info["ban"] = np.full((len(self.tokens), len(ban)), -1, np.int32)
@@ -106,7 +106,7 @@ def note(rows: Sequence[Row | None], choice: Choice) -> None:
                 row.extra.setdefault(name, []).append(value)
 
 
-def _even(rows: Sequence[Array], fill: float) -> Array:
+def _pad_even(rows: Sequence[Array], fill: float) -> Array:
     """[K, S] of K arrays of up to S entries."""
     out = np.full((len(rows), max(map(len, rows))), fill, rows[0].dtype)
     for i, row in enumerate(rows):

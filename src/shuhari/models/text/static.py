@@ -54,7 +54,7 @@ def generate(
     refuse(sampling, network.vocabulary, network.suppressed)
     if not len(contexts):
         return []
-    unique, index = distinct(contexts)
+    unique, index = find_distinct(contexts)
     shortest, longest = min(map(len, unique)), max(map(len, unique))
     if shortest < 1 or longest >= network.limit:
         raise NoRoom(longest if shortest else 0, network.limit)
@@ -62,10 +62,10 @@ def generate(
     limit = int(limits.max())  # of the row that may grow the most; each stops at its own
     temperatures = sampling.temperatures(limit).tolist()
     B, device = len(contexts), network.device
-    prompt, seen = left_padded(unique, pad, limit, device)
+    prompt, seen = pad_left(unique, pad, limit, device)
     place = None if seen is None else seen[:, :longest].sum(1)  # [U] the position of the first new token
     memory = network.new_cache(longest + limit)
-    logits = network.logits(network.hidden(prompt, memory, upto(seen, longest), places(seen, longest))[:, -1])
+    logits = network.logits(network.hidden(prompt, memory, cut_mask(seen, longest), places(seen, longest))[:, -1])
     if len(unique) < B:
         logits = logits[index.to(device)]
         memory.batch_select_indices(index.to(device))
@@ -97,13 +97,13 @@ def generate(
             running, ids, alive = running[live], ids[live.to(device)], np.ones(len(live), bool)
             seen, place = _rows(seen, live), _rows(place, live)
         positions = None if place is None else (place + i).clamp(max=network.limit - 1)[:, None]  # rows that are done
-        logits = network.logits(network.hidden(ids[:, None], memory, upto(seen, longest + i + 1), positions)[:, -1])
+        logits = network.logits(network.hidden(ids[:, None], memory, cut_mask(seen, longest + i + 1), positions)[:, -1])
     for r, k in enumerate((tokens >= 0).sum(1).tolist()):
         said[r].tokens, said[r].logp, said[r].ended = tokens[r, :k].copy(), logp[r, :k].copy(), bool(finished[r])
     return [Trace(t.action, t.logp, 0, t.info) for t in (row.trace() for row in said)]
 
 
-def distinct(contexts: Sequence[Array]) -> tuple[list[Array], Tensor]:
+def find_distinct(contexts: Sequence[Array]) -> tuple[list[Array], Tensor]:
     """The different contexts, in order of appearance, and [B] which one each row has."""
     first: dict[bytes, int] = {}
     unique: list[Array] = []
@@ -116,7 +116,7 @@ def distinct(contexts: Sequence[Array]) -> tuple[list[Array], Tensor]:
     return unique, torch.tensor(index)
 
 
-def left_padded(rows: Sequence[Array], pad: int, more: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
+def pad_left(rows: Sequence[Array], pad: int, more: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
     """([U, P] ids, padded on the left, so that all rows end together; [U, P + more] 1 where there is a token, or None
     where all rows have one length: attention then needs no mask)."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
@@ -135,7 +135,7 @@ def places(seen: Tensor | None, k: int) -> Tensor | None:
     return None if seen is None else (seen[:, :k].cumsum(1) - 1).clamp(min=0)
 
 
-def upto(seen: Tensor | None, k: int) -> Tensor | None:
+def cut_mask(seen: Tensor | None, k: int) -> Tensor | None:
     """The mask of the first k tokens."""
     return None if seen is None else seen[:, :k]
 

@@ -130,7 +130,7 @@ def character_tokenizer(alphabet: str = "") -> Tokenizer:
     backend = Backend(models.WordLevel(vocabulary, unk_token=PAD))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Fuse()
-    return Tokenizer(_wrapped(backend))
+    return Tokenizer(_wrap(backend))
 
 
 def bpe_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
@@ -149,7 +149,7 @@ def bpe_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
         vocab_size=size, special_tokens=[PAD, END], initial_alphabet=sorted(letters), show_progress=False
     )
     backend.train_from_iterator(texts, trainer)
-    return Tokenizer(_wrapped(backend))
+    return Tokenizer(_wrap(backend))
 
 
 def task_texts(task: Any, n: int = 4096) -> list[str]:
@@ -171,7 +171,7 @@ def _strings(payload: Payload) -> list[str]:
     return [t for v in payload for t in _strings(v)] if isinstance(payload, tuple) else []
 
 
-def _wrapped(backend: Any) -> Any:
+def _wrap(backend: Any) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     return PreTrainedTokenizerFast(tokenizer_object=backend, pad_token=PAD, eos_token=END)

@@ -58,7 +58,7 @@ class TokenDist:
     def log_prob(self) -> Tensor:
         """[B, K] of the tokens taken, at the temperature and within the support that they were sampled with."""
         if self.linear is None or self._kept is not None:
-            return self._each(lambda action, p: p.gather(-1, action[:, None]).squeeze(-1))
+            return self._map_decisions(lambda action, p: p.gather(-1, action[:, None]).squeeze(-1))
         where = self._where
         action, temperature = self._rows(self.action, where), self.temperature
         scale = None if temperature is None else self.stretch / self._rows(temperature, where)[:, None]
@@ -66,26 +66,26 @@ class TokenDist:
             scale = action.new_full((len(action), 1), self.stretch, dtype=torch.float32)
 
         def restrict(logits: Tensor, s: slice) -> Tensor:
-            return self._restricted(logits, s if where is None else where[s])
+            return self._restrict(logits, s if where is None else where[s])
 
         with torch.set_grad_enabled(self._graded and torch.is_grad_enabled()):
             chunk = max(1, ENTRIES // self.vocabulary)
-            return self._spread(taken_log_prob(self._states(where), *self.linear, action, restrict, scale, chunk))
+            return self._scatter(taken_log_prob(self._states(where), *self.linear, action, restrict, scale, chunk))
 
     def entropy(self) -> Tensor:
         """[B, K] in nats."""
-        return self._each(lambda action, p: -(p.exp() * p).sum(-1))
+        return self._map_decisions(lambda action, p: -(p.exp() * p).sum(-1))
 
     def kl(self, other: TokenDist) -> Tensor:
         """[B, K] KL(self || other), exact."""
-        return self._each(lambda action, p, q: (p.exp() * (p - q)).sum(-1), other)
+        return self._map_decisions(lambda action, p, q: (p.exp() * (p - q)).sum(-1), other)
 
     def value(self) -> Tensor:
         """[B, K] the value head before each decision; [B, K, n] of several outputs."""
         if self.scalar is None:
             raise AttributeError("this model has no value head: set value_head = true")
         with torch.set_grad_enabled(self._graded and torch.is_grad_enabled()):
-            return self._spread(self.scalar(self.hidden), self.seen)
+            return self._scatter(self.scalar(self.hidden), self.seen)
 
     def after(self) -> Tensor:
         """[B, K] the value head behind each decision, of a state that has seen it: a forward of its own."""
@@ -96,16 +96,16 @@ class TokenDist:
 
     def mode(self) -> Tensor:
         """[B, K] the most probable tokens."""
-        return self._each(lambda action, p: p.argmax(-1))
+        return self._map_decisions(lambda action, p: p.argmax(-1))
 
     def parameters(self) -> Tensor:
         """[B, K, V] logits over the temperature, NEVER where restricted: all at once, so ask it of a chunk (`at`)."""
         at = torch.arange(len(self.action), device=self.action.device) if self.seen is None else self.seen.nonzero()
-        return self._spread(self._logits(at.flatten()), self.seen)
+        return self._scatter(self._logits(at.flatten()), self.seen)
 
     def features(self) -> Tensor:
         """[B, K, D] the hidden states before each decision."""
-        return self._spread(self.hidden, self.seen)
+        return self._scatter(self.hidden, self.seen)
 
     def at(self, index: Tensor) -> TokenDist:
         """The decisions `index` [n] of the flattened [B * K]."""
@@ -130,7 +130,7 @@ class TokenDist:
 
     # ---------------------------------------------------------------- how it is computed
 
-    def _each(self, f: Callable[..., Tensor], *others: TokenDist) -> Tensor:
+    def _map_decisions(self, f: Callable[..., Tensor], *others: TokenDist) -> Tensor:
         """f(action [n], log-probabilities [n, V] of self and of others) -> [n], at the decisions; 0 elsewhere."""
         dists, where = (self, *others), self._where
         for other in others:
@@ -142,17 +142,17 @@ class TokenDist:
         if len(action) * self.vocabulary <= ENTRIES:
             out = f(action, *(d._whole() for d in dists))
         else:
-            out = self._chunked(f, dists)
-        return self._spread(out)
+            out = self._map_chunks(f, dists)
+        return self._scatter(out)
 
-    def _spread(self, x: Tensor, at: Tensor | None = None) -> Tensor:
+    def _scatter(self, x: Tensor, at: Tensor | None = None) -> Tensor:
         """[n, ...] of the positions `at` [N] bool (None: the decisions) -> [B, K, ...], 0 elsewhere."""
         where = self._where if at is None else at
         if where is not None and len(x) < len(self.action):
             x = x.new_zeros(len(self.action), *x.shape[1:]).index_put((where,), x)
         return x.cpu().view(*self.shape, *x.shape[1:])
 
-    def _chunked(self, f: Callable[..., Tensor], dists: tuple[TokenDist, ...]) -> Tensor:
+    def _map_chunks(self, f: Callable[..., Tensor], dists: tuple[TokenDist, ...]) -> Tensor:
         index = torch.arange(len(self.action), device=self.action.device) if self._where is None else self._where
 
         def one(i: Tensor) -> Tensor:
@@ -178,9 +178,9 @@ class TokenDist:
         logits = self.head(self._states(i))
         if self.temperature is not None:
             logits = logits / self._rows(self.temperature, i)[:, None]
-        return self._restricted(logits, i)
+        return self._restrict(logits, i)
 
-    def _restricted(self, logits: Tensor, i: Tensor | slice | None) -> Tensor:
+    def _restrict(self, logits: Tensor, i: Tensor | slice | None) -> Tensor:
         """[n, V] logits of the positions i, NEVER where restricted; in place."""
         if self.support is not None:
             support = self._rows(self.support, i)

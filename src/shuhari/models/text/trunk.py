@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.data import Array
-from shuhari.models.text.layouts import Lean, Unknown, cap_logits, close, shaping
+from shuhari.models.text.layouts import Lean, Unknown, cap_logits, close, logit_shaping
 from shuhari.models.text.packing import pack_rows, pays_to_share
 from shuhari.models.text.rows import WIDER
-from shuhari.models.text.static import distinct, growing_layer, left_padded, places, upto
+from shuhari.models.text.static import cut_mask, find_distinct, growing_layer, pad_left, places
 
 
 class Trunk(nn.Module):
@@ -56,12 +56,12 @@ class Trunk(nn.Module):
         if self.value is not None:
             nn.init.zeros_(self.value.weight)
             nn.init.zeros_(self.value.bias)
-        self.stretch, self.cap = shaping(config)
+        self.stretch, self.cap = logit_shaping(config)
         self.vocabulary = int(head.weight.shape[0])
         self.limit = int(context or getattr(config, "max_position_embeddings", None) or 1 << 30)
         self.suppressed = torch.tensor(getattr(lm.generation_config, "suppress_tokens", None) or [], dtype=torch.long)
         # Rows padded on the right need no mask: no warning, nor a look at the ids for each forward.
-        self.base.warn_if_padding_and_no_attention_mask = lm.warn_if_padding_and_no_attention_mask = _silent
+        self.base.warn_if_padding_and_no_attention_mask = lm.warn_if_padding_and_no_attention_mask = _say_nothing
         self.eval()
         self._check(config.model_type)
         self.lean: Lean | None = None
@@ -141,13 +141,13 @@ class Trunk(nn.Module):
         contexts = [c[:n] for c, n in zip(contexts, lengths.tolist(), strict=True)]
         last = seen.shape[1] - 1 - seen.flip(1).int().argmax(1)  # nothing is decided behind it
         action, seen = action[:, : int(last.max()) + 1], seen[:, : int(last.max()) + 1]
-        unique, index = distinct(contexts)
+        unique, index = find_distinct(contexts)
         if self.lean is not None:
             p = pack_rows(unique, index.numpy(), action.numpy(), last.numpy(), seen.numpy(), self.device)
             attend = p.attention(self.lean.scale)
             return self.lean.hidden(self.lean.live(self.dtype), p.ids, p.positions, attend, p.keep, self.recompute)
         action = action.to(self.device)
-        if pays_to_share(unique, index.numpy(), last.numpy()) and self._sharable():
+        if pays_to_share(unique, index.numpy(), last.numpy()) and self._can_share():
             hidden = self._shared(unique, index.to(self.device), action, pad)
         else:
             hidden = self._plain(contexts, lengths, action, int((lengths + last.numpy()).max()), pad)
@@ -171,9 +171,9 @@ class Trunk(nn.Module):
     def _shared(self, unique: Sequence[Array], index: Tensor, action: Tensor, pad: int) -> Tensor:
         """Each context once; rows go on from its keys and values, through which their gradients meet."""
         K, cache = action.shape[1], self.new_cache()
-        prompt, seen = left_padded(unique, pad, K - 1, action.device)
+        prompt, seen = pad_left(unique, pad, K - 1, action.device)
         P = prompt.shape[1]
-        first = self.hidden(prompt, cache, upto(seen, P), places(seen, P))
+        first = self.hidden(prompt, cache, cut_mask(seen, P), places(seen, P))
         last = first[:, -1][index][:, None]
         if K == 1:
             return last
@@ -185,7 +185,7 @@ class Trunk(nn.Module):
             seen = seen[index]
         return torch.cat([last, self.hidden(action[:, :-1], cache, seen, positions)], 1)
 
-    def _sharable(self) -> bool:
+    def _can_share(self) -> bool:
         from transformers.cache_utils import DynamicLayer
 
         return all(type(layer) is DynamicLayer for layer in self.new_cache().layers)
@@ -207,7 +207,7 @@ class Trunk(nn.Module):
         try:
             cache, seen = self.new_cache(4), torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]])
             prompt = torch.cat([ids, ids.roll(1, 1)])
-            self.hidden(prompt, cache, upto(seen, 3), places(seen, 3))
+            self.hidden(prompt, cache, cut_mask(seen, 3), places(seen, 3))
             cache.batch_select_indices(torch.tensor([1]))
             got = self.hidden(ids[:, 2:], cache, seen[1:], torch.tensor([[2]]))
         except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:
@@ -216,5 +216,5 @@ class Trunk(nn.Module):
             raise ValueError(f"architecture {name!r} reads rows that are padded on the left otherwise: not supported")
 
 
-def _silent(*_: Any, **__: Any) -> None:
+def _say_nothing(*_: Any, **__: Any) -> None:
     """In place of a warning."""

@@ -1,6 +1,6 @@
 """Problems of the reasoning-gym package: more than a hundred procedural puzzles as text.
 
-Its scorers run on text from a model, so each was read before it was used: `reasoning_table` says which generator is
+Its scorers run on text from a model, so each was read before it was used: `table` says which generator is
 graded by theirs, which by ours, which is refused, and why. Left out: the package's curricula, and answers inside of
 other text. The package is an extra, imported when a task is made, never when this module is.
 """

@@ -1,7 +1,7 @@
 """Which scorer grades which generator of reasoning-gym, and why: every scorer was read, at version 0.1.25.
 
 `theirs`: the package's scorer evaluates no text and its work is bounded by the length of the answer. `ours`: it
-evaluates text, can be made to hang, or can be fooled; see `reasoning_grading`. `refused`: not offered. A generator that
+evaluates text, can be made to hang, or can be fooled; see `grading`. `refused`: not offered. A generator that
 this table does not know is refused until somebody has read its scorer.
 """
 
