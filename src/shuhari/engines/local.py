@@ -1,8 +1,8 @@
 """The engine in this process: calls that wait at the same time share the forwards of their model.
 
-A language model with a `decoder` (`models.text.decoding`) is served continuously: a finished row leaves at once, its place
-goes to one that waits, and new calls join those that run. Any other model answers all calls of a moment in one go
-(`batched`). Left out: other processes, a cache of prompts over calls that do not overlap.
+A language model with a `decoder` (`models.text.decoding`) is served continuously: a finished row leaves at once, its
+place goes to one that waits, and new calls join those that run. Any other model answers all calls of a moment in one
+go (`batched`). Left out: other processes, a cache of prompts over calls that do not overlap.
 """
 
 from __future__ import annotations
