@@ -24,9 +24,9 @@ from shuhari.store.files import (
     Lock,
     StoreError,
     Trail,
-    translate_errors,
     replace_file,
     sync_directory,
+    translate_errors,
 )
 from shuhari.store.ring import RingFiles
 
