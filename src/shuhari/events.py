@@ -1,4 +1,4 @@
-"""Events: what a run tells its components, in order (what a listener tells while it hears waits until all have event_kinds
+"""Events: what a run tells its components, in order (what a listener tells while it hears waits until all have heard
 the event at hand), and what the `on` of a follower or of an optimiser's reset means: which event, and which of them.
 
 Axes: `B` rows.
@@ -134,7 +134,7 @@ class InOrder:
 
     def __init__(self, hear: Callable[[Event], None]) -> None:
         self.hear = hear
-        self.waiting: list[Event] = []  # the one that is being event_kinds, then those that it brought about
+        self.waiting: list[Event] = []  # the one that is being heard, then those that it brought about
 
     def __call__(self, event: Event) -> None:
         self.waiting.append(event)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from shuhari.abilities import ability
 from shuhari.bounds import AtLeast0, Count, Length, PositiveShare, Share, check
-from shuhari.buffers.recording import RecordedEpisode, card_of, columns_of, digest, joined, select_episodes
+from shuhari.buffers.recording import RecordedEpisode, card_of, columns_of, digest, join_sets, select_episodes
 from shuhari.data import Array, Status, code, nearest
 from shuhari.ports import Recording, Task
 from shuhari.registry import located, register

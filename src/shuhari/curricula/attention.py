@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy, softplus
 
 from shuhari.bounds import Bounds, Count, Length, Positive, check
-from shuhari.curricula.target import name_of, successes
+from shuhari.curricula.target import count_successes, name_of
 from shuhari.data import Problem, Request, code
 from shuhari.events import Collected, Event
 from shuhari.ports import Ctx

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from shuhari.bounds import AtLeast0, Count, Positive, Share, check
-from shuhari.curricula.target import name_of, count_successes
+from shuhari.curricula.target import count_successes, name_of
 from shuhari.data import Problem, Request
 from shuhari.events import Collected, Event
 from shuhari.ports import Ctx
