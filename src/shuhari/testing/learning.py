@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.data import Info
-from shuhari.events import EVENTS, Committed, Evaluated, Event, StageStarted, Updated, heard
+from shuhari.events import EVENTS, Committed, Evaluated, Event, StageStarted, Updated, event_kinds
 from shuhari.loop import state
 from shuhari.ports.declares import declares
 from shuhari.store.codec import dumps, loads
@@ -231,9 +231,9 @@ def look_at_follow(self: Any, call: Callable[..., Any], models: Mapping[str, Any
     before = weights_of(models)
     call(models, event)
     moved = [role for role, tensors in weights_of(models).items() if not _alike(tensors, before[role])]
-    hears = ", ".join(kind.__name__ for kind in heard(self.on))
+    hears = ", ".join(kind.__name__ for kind in event_kinds(self.on))
     message = f"moved {', '.join(moved)} at {type(event).__name__}, and hears only {hears}"
-    require(not moved or isinstance(event, heard(self.on)), self, message)
+    require(not moved or isinstance(event, event_kinds(self.on)), self, message)
     require(len({id(models[role].module) for role in moved}) < 2, self, f"moved the weights of {', '.join(moved)}: "
             "expected those of one role")  # fmt: skip
 
