@@ -25,7 +25,7 @@ ALLOCATOR = {"MALLOC_TRIM_THRESHOLD_": "10000000000", "MALLOC_MMAP_THRESHOLD_": 
 
 
 def machine(threads: int, versions: dict[str, str] | None = None) -> dict[str, Any]:
-    """What the numbers hang on; `versions`: of another environment than this interpreter's."""
+    """What the numbers depend on; `versions`: of another environment than this interpreter's."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.is_file() else []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

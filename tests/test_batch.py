@@ -322,7 +322,7 @@ def test_what_models_were_asked_is_remembered():
 
 
 def test_a_successor_has_the_place_of_the_row_before():
-    """Noise hangs on a row's place in the optimiser batch, so also that of its successor."""
+    """Noise depends on a row's place in the optimiser batch, so also that of its successor."""
     whole = Batch({"mask": torch.ones(4, 1, dtype=torch.bool), "child": torch.tensor([1, -1, 3, -1])})
     for batch in (whole, whole.take(torch.tensor([2, 0]))):
         placed = batch.put({"_row": torch.arange(len(batch))})

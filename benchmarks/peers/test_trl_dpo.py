@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 from trl import DPOConfig, DPOTrainer
 from trl.trainer.dpo_trainer import DataCollatorForPreference
 
-from shuhari.learners.gradient import Term
+from shuhari.learners.parts import Term
 from shuhari.needs import gather
 from shuhari.objectives.preference import Preference
 

@@ -2,7 +2,7 @@
 
 What is called is the trainer's own `_compute_loss`, and for advantages `_generate_and_score_completions`. Prompts of
 the GPT-2 layout have one length here: the trainer scores prompts padded on the left without position ids, so where
-positions are absolute its log-probabilities hang on the padding, and ours do not.
+positions are absolute its log-probabilities depend on the padding, and ours do not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from text import prepare
 from transformers import AutoTokenizer
 from trl import GRPOConfig, GRPOTrainer
 
-from shuhari.learners.gradient import Term
+from shuhari.learners.parts import Term
 from shuhari.needs import Need, evaluate
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence

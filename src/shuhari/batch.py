@@ -218,7 +218,7 @@ class Batch:
     def _at(self, rows: Tensor) -> Batch:
         """These rows of the whole, with the noise of the rows here."""
         whole = {**self.whole, **self.own} if self.rows is None and self.own else self.whole
-        place = {"_row": self["_row"]} if "_row" in self else None  # in the optimiser batch, which noise hangs on
+        place = {"_row": self["_row"]} if "_row" in self else None  # in the optimiser batch, which noise depends on
         return Batch(whole, rows, place, self.arena, None, self.stream, self.scored)
 
     def local(self, pointer: Tensor) -> Tensor:

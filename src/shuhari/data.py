@@ -227,7 +227,7 @@ class Request:
     what it accepts. `info` is stamped by the curriculum; its numbers become columns. `n` and `sampling` that are left
     out are the run's: it fills them in before a rollout sees the request; a mapping in place of `sampling` names the
     fields that differ from the run's (`{"temperature": 1.2}`). `key` is stamped by the run, unique for ever: groups,
-    noise and re-queuing hang on it.
+    noise and re-queuing depend on it.
     """
 
     problem: Problem

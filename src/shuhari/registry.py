@@ -86,12 +86,12 @@ def find(kind: str, name: str) -> type:
         return found
     if name in plugins.find_offered(kind):
         return _entered(kind, name)
-    return located(kind, name, names(kind))
+    return locate(kind, name, names(kind))
 
 
-def located(what: str, name: str, known: Iterable[str] = ()) -> Any:
-    """What stands at a dotted path (`package.module.name`) or `file.py:name`; LookupError otherwise, with the nearest
-    of `known`. `what`: its kind, for the error."""
+def locate(what: str, name: str, known: Iterable[str] = ()) -> Any:
+    """Import the object at a dotted path (`package.module.name`) or at `file.py:name`. Raises LookupError with the
+    nearest of `known`. `what`: its kind, for the error."""
     path, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
     if not path or not attribute:
         raise LookupError(f"no {what} {name!r}; {nearest(name, known)}")
@@ -99,7 +99,8 @@ def located(what: str, name: str, known: Iterable[str] = ()) -> Any:
     try:
         return getattr(module, attribute)
     except AttributeError:
-        raise LookupError(f"{what} {name!r}: {path} has no {attribute!r}; {nearest(attribute, vars(module))}") from None
+        public = [n for n in vars(module) if not n.startswith("_")]
+        raise LookupError(f"{what} {name!r}: {path} has no {attribute!r}; {nearest(attribute, public)}") from None
 
 
 def names(kind: str) -> list[str]:

@@ -13,7 +13,7 @@ from shuhari.buffers.groups import Groups
 from shuhari.buffers.mixture import Mixture
 from shuhari.data import code
 from shuhari.events import Collected, Event
-from shuhari.learners.gradient import Term
+from shuhari.learners.parts import Term
 from shuhari.objectives.clip import Clip
 from shuhari.ports import Buffer
 from shuhari.testing import context

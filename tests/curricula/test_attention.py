@@ -17,7 +17,7 @@ from shuhari.curricula.sequential import Sequential
 from shuhari.curricula.target import Target, name_of
 from shuhari.data import code
 from shuhari.events import Collected
-from shuhari.learners.gradient import Term
+from shuhari.learners.parts import Term
 from shuhari.objectives.clip import Clip
 from shuhari.ports import Predictor
 from shuhari.transforms.advantage import Advantage

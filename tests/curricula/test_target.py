@@ -20,7 +20,7 @@ from shuhari.curricula.sequential import Sequential
 from shuhari.curricula.target import Target, count_successes, draw_weighted, name_of, spearman
 from shuhari.data import Problem, Request, Status, code
 from shuhari.events import Collected
-from shuhari.learners.gradient import Term
+from shuhari.learners.parts import Term
 from shuhari.objectives.clip import Clip
 from shuhari.ports import Curriculum, Predictor
 from shuhari.tasks.source import Generated

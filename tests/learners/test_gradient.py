@@ -15,8 +15,9 @@ from torch import nn
 from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.data import EMPTY, Problem, Request, Step, Trajectory
-from shuhari.learners.gradient import GradientLearner, Part, Term
+from shuhari.learners.gradient import GradientLearner
 from shuhari.learners.loss import Loss
+from shuhari.learners.parts import Part, Term
 from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
 from shuhari.pack import pack

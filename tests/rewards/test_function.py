@@ -205,6 +205,7 @@ def test_where_nothing_grades_it_is_said_before_the_first_step(stage: Callable[[
     ("use", "message"),
     [
         ("HERE/own_rewards.py:extact", "has no 'extact'; did you mean 'exact'"),
+        ("HERE/own_rewards.py:zzzzzz", "has no 'zzzzzz'; known: exact, near$"),  # none of Python's own
         ("own_rewards.naer", "did you mean 'near'"),
         ("HERE/own_reward.py:exact", "no file"),
         ("own_rewardz.exact", "no reward 'own_rewardz.exact'"),

@@ -238,7 +238,7 @@ def test_each_hint_is_that_of_a_curve_fitted_by_hand_to_all_rounds_before(soluti
         if graded := [s for s in scores if s is not None]:
             told.append((expected[-1], np.mean(graded), len(graded)))
             share = by_hand(told, target)
-    assert min(edges) > 0.02  # no hint hangs on the last digits of a fit
+    assert min(edges) > 0.02  # no hint depends on the last digits of a fit
     asked = request(sum(map(len, rounds)), solution)
     group = collected(HintCurve(rounds=len(rounds), target=target, first=first), scripted(*rounds), asked)
     assert [t.info["hint"] for t in group] == expected

@@ -34,7 +34,7 @@ from shuhari.testing.compare import contents, differences
 
 
 class Elementwise:
-    """A policy over two actions of which no row's numbers hang on the batch: there is no product of matrices in it."""
+    """A policy over two actions of which no row's numbers depend on the batch: there is no matrix product in it."""
 
     def sample(self, seen: Any, sampling: Sampling, *, noise: Any) -> Traces:
         p = torch.sigmoid(seen[:, 0].double() * 0.7 + seen[:, -1].double() * 0.2)

@@ -16,7 +16,8 @@ from shuhari.config.stage import Components, Role
 from shuhari.curricula.sequential import Sequential
 from shuhari.data import EMPTY, Info, Sampling
 from shuhari.engines.local import Local
-from shuhari.learners.gradient import GradientLearner, Part, Term
+from shuhari.learners.gradient import GradientLearner
+from shuhari.learners.parts import Part, Term
 from shuhari.loop.resume import restore, tree_of
 from shuhari.loop.run import Run
 from shuhari.models.text.causal import Causal

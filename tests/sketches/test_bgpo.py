@@ -16,7 +16,8 @@ from toys import Echo
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.data import Sampling
-from shuhari.learners.gradient import GradientLearner, Term
+from shuhari.learners.gradient import GradientLearner
+from shuhari.learners.parts import Term
 from shuhari.models.sampling import honour
 from shuhari.needs import Need
 from shuhari.ports import Objective, Policy, Transform

@@ -19,7 +19,8 @@ from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.data import Payload, Problem, Status, Step, code
 from shuhari.events import Collected
-from shuhari.learners.gradient import GradientLearner, Term
+from shuhari.learners.gradient import GradientLearner
+from shuhari.learners.parts import Term
 from shuhari.models.tabular import Tabular
 from shuhari.objectives.clip import Clip
 from shuhari.optimisers.adamw import AdamW

@@ -12,7 +12,7 @@ from toys import Watch
 
 from shuhari.buffers.replay import Replay
 from shuhari.config.stage import Role
-from shuhari.learners.gradient import Term
+from shuhari.learners.parts import Term
 from shuhari.models.critics import ContinuousQ, ScalarModel
 from shuhari.models.follow import Ema
 from shuhari.models.gaussian import SquashedPolicy

@@ -19,7 +19,7 @@ from shuhari.buffers.fresh import Fresh
 from shuhari.curricula.sequential import Sequential
 from shuhari.data import Payload, Problem, Ramp, Status, Step, code
 from shuhari.events import Collected, Event
-from shuhari.learners.gradient import Term
+from shuhari.learners.parts import Term
 from shuhari.models.critics import ValueCritic
 from shuhari.models.gaussian import GaussianPolicy
 from shuhari.objectives.clip import Clip

@@ -18,7 +18,7 @@ from shuhari.buffers.recordings import Played
 from shuhari.buffers.replay import Replay
 from shuhari.config.stage import Role
 from shuhari.data import Ramp
-from shuhari.learners.gradient import Term
+from shuhari.learners.parts import Term
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.critics import DiscreteQ, ValueCritic
 from shuhari.models.follow import Ema

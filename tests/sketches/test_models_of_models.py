@@ -14,7 +14,7 @@ import torch
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe, load
 from shuhari.config.stage import Role
-from shuhari.learners.gradient import Term
+from shuhari.learners.parts import Term
 from shuhari.loop.run import Run, open_run, train
 from shuhari.models.product import Product
 from shuhari.objectives.clip import Clip

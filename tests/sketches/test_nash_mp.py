@@ -16,7 +16,7 @@ from torch import Tensor
 from shuhari.buffers.fresh import Fresh
 from shuhari.config.stage import Role
 from shuhari.data import Info
-from shuhari.learners.gradient import Term
+from shuhari.learners.parts import Term
 from shuhari.models.tabular import Tabular
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence

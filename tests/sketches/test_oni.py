@@ -19,7 +19,8 @@ from shuhari.buffers.fresh import Fresh
 from shuhari.engines.clock import Virtual
 from shuhari.engines.local import Local
 from shuhari.events import Amended, Collected
-from shuhari.learners.gradient import GradientLearner, Term
+from shuhari.learners.gradient import GradientLearner
+from shuhari.learners.parts import Term
 from shuhari.models.critics import ValueCritic
 from shuhari.models.tabular import Tabular
 from shuhari.objectives.clip import Clip

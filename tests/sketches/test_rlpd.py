@@ -16,7 +16,7 @@ RLPD = {
 
 
 def test_a_micro_batch_sees_the_same_members_as_its_whole_batch() -> None:
-    """Were members drawn for each piece, targets would hang on the cut; over all members they are lower, over one
+    """Were members drawn for each piece, targets would depend on the cut; over all members they are lower, over one
     higher."""
 
     def targets(**settings: object) -> list[float]:

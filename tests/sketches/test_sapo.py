@@ -15,7 +15,7 @@ from toys import Echo, Watch
 from shuhari.buffers.fresh import Fresh
 from shuhari.curricula.sequential import Sequential
 from shuhari.data import EMPTY, Problem
-from shuhari.learners.gradient import Term
+from shuhari.learners.parts import Term
 from shuhari.loop.run import Run
 from shuhari.objectives.clip import Clip
 from shuhari.ports import Curriculum, Rollout, Study

@@ -16,7 +16,7 @@ from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.config.stage import Role
 from shuhari.data import Problem, Request, Step, Trajectory
-from shuhari.learners.gradient import Term
+from shuhari.learners.parts import Term
 from shuhari.models.text.causal import CausalValue
 from shuhari.needs import Trace
 from shuhari.objectives.value import Value

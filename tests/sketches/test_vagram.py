@@ -17,7 +17,8 @@ from shuhari.buffers.replay import Replay
 from shuhari.config.stage import Role
 from shuhari.curricula.sequential import Sequential
 from shuhari.events import Collected, Event
-from shuhari.learners.gradient import GradientLearner, Term
+from shuhari.learners.gradient import GradientLearner
+from shuhari.learners.parts import Term
 from shuhari.models.critics import ContinuousQ, ScalarModel
 from shuhari.models.follow import Ema
 from shuhari.models.gaussian import SquashedPolicy

@@ -14,7 +14,7 @@ from windows import Answer, CarryOver, Chunks, KeepLast, Summary
 from shuhari.config.build import component
 from shuhari.config.recipe import RecipeError
 from shuhari.data import Request, code
-from shuhari.learners.gradient import Term
+from shuhari.learners.parts import Term
 from shuhari.needs import Need
 from shuhari.objectives.clip import Clip
 from shuhari.pack import pack

@@ -11,7 +11,7 @@ from torch import nn
 
 from shuhari.batch import Batch
 from shuhari.config.recipe import load
-from shuhari.learners.gradient import Term
+from shuhari.learners.parts import Term
 from shuhari.objectives.likelihood import Nll
 from shuhari.reduce import reduced, weights
 from shuhari.testing import check_transform, context, transitions

@@ -34,7 +34,7 @@ class Groups:
     Kept are the `capacity` newest: of each problem the newest group alone, and only those whose mean outcome lies
     strictly between `low` and `high`. A problem that this step has sampled is not drawn, so that no batch has old and
     new samples of it. What models were asked about the rows (needs) is not kept: it is asked again at every draw.
-    reward: the outcome; rows weigh what they weighed on `stream`. name: draws hang on it.
+    reward: the outcome; rows weigh what they weighed on `stream`. name: draws depend on it.
     """
 
     size: Count = 32

@@ -43,7 +43,7 @@ class Offline:
 
     episodes: so many of the data set's (0: all), the first of an order that `seed` names, so that a smaller subset is
     part of a larger one. test: the share of episodes that is held out, for evaluation alone. role: whose decisions the
-    actions are, as it would have made them. name: draws hang on it.
+    actions are, as it would have made them. name: draws depend on it.
 
     Columns: those of the data set; `reward`, by the run's weights at the step; `action`; `logp`, which is unknown
     (NaN), but for the rows of a replay; `version` -1; `last` [N], the row where the episode ends; `return`; `to_go`

@@ -21,7 +21,7 @@ from shuhari.bounds import AtLeast0, Count, Length, PositiveShare, Share, check
 from shuhari.buffers.recording import RecordedEpisode, card_of, columns_of, digest, join_sets, select_episodes
 from shuhari.data import Array, Status, code, nearest
 from shuhari.ports import Recording, Task
-from shuhari.registry import located, register
+from shuhari.registry import locate, register
 from shuhari.store import tensors
 from shuhari.store.files import write_file
 
@@ -97,7 +97,7 @@ def find_expert(task: Task, policy: str) -> Expert:
             raise LookupError(f"the task {type(task).__name__} offers no expert: name a policy of your own, "
                               "'file.py:function' of (observation, generator) -> action, or 'random'")  # fmt: skip
         return own
-    found: Any = located("policy", policy, ("expert", "random"))
+    found: Any = locate("policy", policy, ("expert", "random"))
     return cast(Expert, found() if inspect.isclass(found) else found)
 
 

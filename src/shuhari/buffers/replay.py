@@ -51,7 +51,7 @@ class Replay:
     differences), what is amended, or a column that is collected. A row of which it is not known yet counts as the
     largest that is. "": uniformly.
 
-    capacity: rows kept; a closing row takes one too. name: draws hang on it, so two replays of a run have two. Raises
+    capacity: rows kept; a closing row takes one too. name: draws depend on it, so two replays of a run have two. Raises
     TypeError for text, ValueError for more rows at once than the ring holds.
     """
 

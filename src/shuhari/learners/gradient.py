@@ -22,7 +22,7 @@ from shuhari.bounds import Length, check
 from shuhari.data import EMPTY
 from shuhari.events import Updated
 from shuhari.learners.loss import Loss, scatter
-from shuhari.learners.parts import Part, Term
+from shuhari.learners.parts import Part
 from shuhari.measure import Meter
 from shuhari.needs import Need, gather, role_model
 from shuhari.ports import Buffer, Ctx, Model, Transform
@@ -31,7 +31,7 @@ from shuhari.reduce import units
 from shuhari.registry import register
 from shuhari.transforms import apply
 
-__all__ = ["GradientLearner", "Part", "Term", "trained_parameters"]
+__all__ = ["GradientLearner", "trained_parameters"]
 
 
 @register("learner", "gradient")

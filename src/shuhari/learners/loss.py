@@ -145,7 +145,7 @@ class Loss:
 
     def _term(self, name: str, batch: Batch, meter: Meters) -> Tensor:
         """One term on one piece: weight x reduction, over the rows that carry its stream only (0 x NaN is NaN). Its
-        noise hangs on its name, so that no two terms draw the same, and no evaluation of it draws anew."""
+        noise depends on its name, so that no two terms draw the same, and no evaluation of it draws anew."""
         term, scale = self.part.terms[name], self.scale[name]
         w = batch.get(f"_w/{name}") if self.cut else self.weights[name]
         seen, places = batch, None

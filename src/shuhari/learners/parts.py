@@ -28,7 +28,7 @@ class Term:
         check(self)
         check_reduction(self.reduce)
         if (couples := declares(self.objective).couples) not in ("row", "batch"):
-            message = f"couples is {couples!r}: expected 'row', or 'batch' where a row's loss hangs on others"
+            message = f"couples is {couples!r}: expected 'row', or 'batch' where a row's loss depends on others"
             raise ValueError(f"{type(self.objective).__name__}: {message}")
 
     @cached_property
@@ -38,7 +38,7 @@ class Term:
 
     @cached_property
     def couples(self) -> bool:
-        """Whether the loss of a row hangs on others; one of links does, for a piece has not all of them."""
+        """Whether the loss of a row depends on others; one of links does, for a piece has not all of them."""
         return declares(self.objective).couples == "batch" or bool(self.links)
 
 

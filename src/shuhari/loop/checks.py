@@ -1,7 +1,7 @@
 """What is checked of all stages before the first step: roles, columns, streams, reward names, sizes of groups.
 
 A component of one's own that declares nothing is not checked, and behind one that does not say what it writes anything
-may be there (`declares`). Left out: what hangs on data, such as the columns of a problem.
+may be there (`declares`). Left out: what depends on data, such as the columns of a problem.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class Context:
-    """One run's services. Everything random hangs on `seed`, the step, and a name."""
+    """One run's services. Everything random depends on `seed`, the step, and a name."""
 
     def __init__(self, seed: int, task: Task, engine: Engine, tokens: int | None = None, threads: int = 0) -> None:
         self._before = torch.get_num_threads()

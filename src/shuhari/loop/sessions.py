@@ -27,8 +27,9 @@ from shuhari.config.settings import Settings
 from shuhari.config.stage import MICRO_BATCH, Role
 from shuhari.data import EMPTY, Info, Number, Payload, Problem, Request, Sampling
 from shuhari.events import Collected, Committed, Event
-from shuhari.learners.gradient import Part, Term, trained_parameters
+from shuhari.learners.gradient import trained_parameters
 from shuhari.learners.loss import Loss
+from shuhari.learners.parts import Part, Term
 from shuhari.loop import collect, state
 from shuhari.loop.checks import check_weights, graded_columns
 from shuhari.loop.collect import default_weights
@@ -248,7 +249,7 @@ def session(
     threads: int = 0,
     tokens: int | None = MICRO_BATCH,
 ) -> Session:
-    """Models, a task and an optimiser, ready for the four calls; every random draw hangs on `seed`.
+    """Models, a task and an optimiser, ready for the four calls; every random draw depends on `seed`.
 
     A component is given as an object, as the name of one, or as the table that a recipe would have:
     `session({"use": "causal", "hidden": 64}, task={"name": "arithmetic", "kind": "carry"})`. `model` plays `policy`;

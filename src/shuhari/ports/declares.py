@@ -22,8 +22,9 @@ class Declares:
     that it has drawn. stamps: columns that it writes; None: it does not say, so
     that nothing is known of what is there behind it. Beside plain names there are `reward/<name>` (what is graded; a
     task and a reward stamp nothing else), `weight/<stream>` (rows that carry a stream) and `links/<name>`. couples:
-    whether the loss of a row hangs on others (`batch`), links: the links that it is of. least_n: how many samples of a
-    group it compares, so what `rollout.n` must at least be; of a rollout 0 where `n` does not say how many there are.
+    whether the loss of a row depends on others (`batch`), links: the links that it is of. least_n: how many samples
+    of a group it compares, so what `rollout.n` must at least be; of a rollout 0 where `n` does not say how many there
+    are.
     """
 
     needs: tuple[Need, ...] = ()

@@ -22,7 +22,7 @@ REPLAYING: ContextVar[bool] = ContextVar("replaying", default=False)
 class Engine(Protocol):
     """Serves every role's policy. Calls that wait at the same time share one forward.
 
-    Optional: `open(seed, charge)`, called before the first `sync` of a run: draws hang on `seed`, and `charge(what,
+    Optional: `open(seed, charge)`, called before the first `sync` of a run: draws depend on `seed`, and `charge(what,
     amount)` takes `tokens` (drawn) and `prompt_tokens` (read)."""
 
     async def sample(

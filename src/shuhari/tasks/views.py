@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from shuhari.data import Array
 from shuhari.models.spaces import MASK, alternatives
-from shuhari.registry import located
+from shuhari.registry import locate
 
 Env = gymnasium.Env[Any, Any]
 READ = "Box, Discrete, MultiDiscrete or MultiBinary, or a Dict of these"
@@ -143,7 +143,7 @@ def wrap(env: Env, wrappers: Sequence[str | Mapping[str, Any]], keep: Sequence[i
         name = given.pop("use", None)
         if not isinstance(name, str):
             raise ValueError(f"the wrapper {wrapper}: expected a path, or a table with use = <path>")
-        made = located("wrapper", name, [f"gymnasium.wrappers.{w}" for w in gymnasium.wrappers.__all__])
+        made = locate("wrapper", name, [f"gymnasium.wrappers.{w}" for w in gymnasium.wrappers.__all__])
         try:
             env = made(env, **given)
         except TypeError as error:

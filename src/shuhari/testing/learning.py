@@ -271,7 +271,7 @@ class _Squares:
 
 
 def _net(inputs: int, outputs: int, seed: int = 0) -> nn.Module:
-    """A linear layer whose weights hang on the seed alone."""
+    """A linear layer whose weights depend on the seed alone."""
     net: nn.Module = nn.utils.skip_init(nn.Linear, inputs, outputs)
     with torch.no_grad():
         for i, p in enumerate(net.parameters()):

@@ -156,9 +156,9 @@ def check_engine(
 ) -> list[list[Trace]]:
     """Ask an engine for n answers in each of some contexts, all at once; returns them.
 
-    Of each call it gives n traces with the version of the weights; a draw hangs on seed and key alone, not on what else
-    is asked or in which order; it scores an action as it was sampled, and draws from no global generator. `contexts`:
-    as the role's model reads them."""
+    Of each call it gives n traces with the version of the weights; a draw depends on seed and key alone, not on what
+    else is asked or in which order; it scores an action as it was sampled, and draws from no global generator.
+    `contexts`: as the role's model reads them."""
     settings = Sampling() if sampling is None else sampling
     run = context(models=models, engine=engine)
 
@@ -274,7 +274,7 @@ class _Shown:
 
 
 def _at(ctx: Any, step: int) -> Any:
-    """The context at a step of its own, with random streams and tickets that hang on it alone."""
+    """The context at a step of its own, with random streams and tickets that depend on it alone."""
     now = ctx.fork(ticket=1000 * step)
     now.step = step
     return now

@@ -165,7 +165,7 @@ def test_the_budget_bounds_the_cache(model) -> None:
     most = 0
     while len(decoder):
         decoder.step()
-        running = len(decoder._cache.lanes)
+        running = len(decoder._cache.running)
         most = max(most, running)
         assert decoder._used <= 600 or running == 1
     assert most > 3
@@ -191,7 +191,7 @@ def test_after_a_step_that_raised_it_is_cleared_and_serves_again(model, monkeypa
     assert {r.order for r in decoder.rows} == {r.order for r in flying} and len(decoder) == len(flying)
     decoder.clear()
     assert len(decoder) == 0 and not decoder.rows and not decoder._prefixes and not decoder._wanted
-    assert len(decoder._lanes.free) == 5 and decoder.step() == []
+    assert len(decoder._sampler.free) == 5 and decoder.step() == []
     same(finished(decoder, asked()), want)
 
 
@@ -298,7 +298,7 @@ def test_removed_rows_keep_what_they_said_and_others_go_on(model) -> None:
     names = {row.order for row in gone}
     same([r for r in rows if r.order not in names], [r for r in want if r.order not in names])
     same(finished(decoder, gone), [r for r in want if r.order in names])  # and they may come back
-    assert not decoder._prefixes and not decoder._wanted and len(decoder._lanes.free) == 10
+    assert not decoder._prefixes and not decoder._wanted and len(decoder._sampler.free) == 10
 
 
 def test_memory_is_given_back(model) -> None:
@@ -306,7 +306,7 @@ def test_memory_is_given_back(model) -> None:
     for _ in range(3):
         finished(decoder, asked(96))
         assert sum(p.kv.numel() for p in decoder._cache.pools) == 0
-        assert not any(decoder._lanes.rows) and not decoder._prefixes
+        assert not any(decoder._sampler.rows) and not decoder._prefixes
 
 
 def test_half_precision_is_close() -> None:

@@ -34,7 +34,7 @@ def test_every_token_sees_what_came_before_it_in_its_row(share, seed, monkeypatc
     if share == 10:
         assert len(p.ids) == sum(map(len, unique)) + fed.sum()
     assert sum(b.n for b in p.blocks) == len(p.ids) and len(p.blocks) > 3
-    g = torch.Generator().manual_seed(seed)  # what a token says hangs on its id and its position
+    g = torch.Generator().manual_seed(seed)  # what a token says depends on its id and its position
     tables = [torch.randn(90 * 80, h, D, generator=g, requires_grad=True) for h in (H, G, G)]
     at = p.ids.long() * 80 + p.positions
     got = p.attention(SCALE)(0, *(t[at] for t in tables))[p.keep]

@@ -7,14 +7,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from shuhari.models.text.slots import KEEP, NARROW, Memory, Prefix, Slots, read, width
+from shuhari.models.text.slots import KEEP, NARROW, KeyValueCache, Memory, Prefix, prefill, width
 
 L, H, G, D = 2, 4, 2, 8
 LEAN = SimpleNamespace(layers=L, heads=H, kv_heads=G, width=D, scale=D**-0.5)
 
 
-def slots(n: int, fused: bool = False) -> Slots:
-    made = Slots(LEAN, n, torch.device("cpu"), torch.float32)
+def make_cache(n: int, fused: bool = False) -> KeyValueCache:
+    made = KeyValueCache(LEAN, n, torch.device("cpu"), torch.float32)
     made.fused = fused
     return made
 
@@ -34,44 +34,44 @@ def plain(q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
 def test_rows_come_grow_and_go(fused: bool) -> None:
     """Against a list of tensors a row, over 300 steps with rows of many lengths that enter and leave at random."""
     g, rng, n = torch.Generator().manual_seed(0), np.random.default_rng(0), 12
-    cache, free, rows = slots(n, fused), list(range(n)), {}  # lane -> [2, L, G, T, d]
+    cache, free, rows = make_cache(n, fused), list(range(n)), {}  # slot -> [2, L, G, T, d]
     for _ in range(4):
         cache.memory.give(torch.full((1 << 16,), torch.nan))  # what lay in memory before does not matter
     widest = 0
     for _ in range(300):
         while free and rng.random() < 0.5:
-            lanes = [free.pop() for _ in range(min(len(free), int(rng.integers(1, 4))))]
+            slots = [free.pop() for _ in range(min(len(free), int(rng.integers(1, 4))))]
             one = prefix(int(rng.choice([1, 2, 40, NARROW - 1, NARROW, 100])), g)
-            cache.enter({one: lanes})
-            rows |= dict.fromkeys(lanes, one.kv)
+            cache.enter({one: slots})
+            rows |= dict.fromkeys(slots, one.kv)
         cache.widen()
-        lanes = cache.lanes.tolist()
-        assert sorted(lanes) == sorted(rows)
-        if not lanes:
+        slots = cache.running.tolist()
+        assert sorted(slots) == sorted(rows)
+        if not slots:
             continue
         positions = cache.begin()
-        assert positions.tolist() == [rows[lane].shape[3] for lane in lanes]
+        assert positions.tolist() == [rows[slot].shape[3] for slot in slots]
         for layer in range(L):
-            q, k, v = (torch.randn(len(lanes), heads, D, generator=g) for heads in (H, G, G))
+            q, k, v = (torch.randn(len(slots), heads, D, generator=g) for heads in (H, G, G))
             got = cache.attend(layer, q, k, v)
-            for i, lane in enumerate(lanes):
-                here = torch.cat([rows[lane][:, layer], torch.stack([k[i], v[i]])[:, :, None]], 2)
+            for i, slot in enumerate(slots):
+                here = torch.cat([rows[slot][:, layer], torch.stack([k[i], v[i]])[:, :, None]], 2)
                 torch.testing.assert_close(got[i], plain(q[i], here), atol=1e-5, rtol=1e-5)
             if layer == 0:
                 first = k, v
         news = torch.stack([torch.stack([first[j], (k, v)[j]], 1) for j in (0, 1)])  # [2, b, L, G, d]
-        for i, lane in enumerate(lanes):
-            rows[lane] = torch.cat([rows[lane], news[:, i, :, :, None]], 3)
+        for i, slot in enumerate(slots):
+            rows[slot] = torch.cat([rows[slot], news[:, i, :, :, None]], 3)
         widest = max([widest, *(r.shape[3] for r in rows.values())])
-        gone = [lane for lane in rows if rng.random() < 0.02]
+        gone = [slot for slot in rows if rng.random() < 0.02]
         cache.leave(np.array(gone, np.int64))
-        for lane in gone:
-            del rows[lane]
-            free.append(lane)
+        for slot in gone:
+            del rows[slot]
+            free.append(slot)
         assert cache.used == sum(p.count * p.width for p in cache.pools)
     assert widest > 2 * NARROW
     cache.leave(np.array(list(rows)))
-    assert not len(cache.lanes) and sum(p.kv.numel() for p in cache.pools) == 0
+    assert not len(cache.running) and sum(p.kv.numel() for p in cache.pools) == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -95,8 +95,8 @@ def test_a_cache_of_half_precision() -> None:
     g, made = torch.Generator().manual_seed(0), []
     one = prefix(5, g)
     for dtype in (torch.float32, torch.bfloat16):
-        cache = Slots(LEAN, 3, torch.device("cpu"), dtype)
-        assert not len(cache.lanes)
+        cache = KeyValueCache(LEAN, 3, torch.device("cpu"), dtype)
+        assert not len(cache.running)
         cache.enter({Prefix(one.ids, one.kv.to(dtype)): [0, 2]})
         g.manual_seed(1)
         for _ in range(20):
@@ -131,28 +131,28 @@ class Toy:
 
 
 def test_prefixes_that_wait_for_one_that_is_not_read_are_refused() -> None:
-    cache = Slots(Toy(), 1, torch.device("cpu"), torch.float32)
+    cache = KeyValueCache(Toy(), 1, torch.device("cpu"), torch.float32)
     base = cache.new(np.zeros(2, np.int32))
     longer = cache.new(np.zeros(5, np.int32), cache.new(np.zeros(3, np.int32), base))
     with pytest.raises(ValueError, match="1 prefixes, none of which can be read"):
-        read(Toy(), None, [longer], 4)
+        prefill(Toy(), None, [longer], 4)
     assert longer.unread() == [base, longer.base, longer]
     while todo := longer.unread():
-        read(Toy(), None, todo, 4)
+        prefill(Toy(), None, todo, 4)
     assert longer.hidden is not None and longer.unread() == []
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 5, 100])
 def test_prefixes_are_read_in_chunks(chunk: int) -> None:
     toy = Toy()
-    cache = Slots(toy, 1, torch.device("cpu"), torch.float32)
+    cache = KeyValueCache(toy, 1, torch.device("cpu"), torch.float32)
     rng = np.random.default_rng(0)
     ids = [rng.integers(0, 9, n).astype(np.int32) for n in (4, 7, 4, 1)]
     some = [cache.new(x) for x in ids]
     longer = cache.new(np.concatenate([ids[1], ids[0]]), some[1])
     some.append(longer)
     while any(p.hidden is None for p in some):
-        read(toy, None, [p for p in some if p.hidden is None], chunk)
+        prefill(toy, None, [p for p in some if p.hidden is None], chunk)
     assert max(toy.seen) <= chunk and sum(toy.seen) == 4 + 7 + 4 + 1 + 4  # what two begin with is read once
     for p in some:
         t = torch.from_numpy(p.ids.astype(np.int64))

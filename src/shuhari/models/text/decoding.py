@@ -22,8 +22,8 @@ import torch
 from shuhari.data import Array
 from shuhari.models.text.choice import Stops
 from shuhari.models.text.pretrained import dtype_of
-from shuhari.models.text.rows import Lanes, Network, NoRoom, Row, refuse
-from shuhari.models.text.slots import Prefix, Slots, read, width
+from shuhari.models.text.rows import Network, NoRoom, Row, Sampler, refuse
+from shuhari.models.text.slots import KeyValueCache, Prefix, prefill, width
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +67,8 @@ class Decoder:
         self.dtype = dtype_of(dtype) if isinstance(dtype, str) else dtype
         self._weights: Any = None
         self._take = lean.frozen if copy else lean.live
-        self._lanes = Lanes(slots, ends, network.suppressed.to(network.device), stops)
-        self._cache = Slots(lean, slots, network.device, self.dtype or lean.lm.dtype)
+        self._sampler = Sampler(slots, ends, network.suppressed.to(network.device), stops)
+        self._cache = KeyValueCache(lean, slots, network.device, self.dtype or lean.lm.dtype)
         self._waiting: deque[_Waiting] = deque()
         self._prefixes: dict[bytes, Prefix] = {}
         self._wanted: Counter[bytes] = Counter()  # how many wait for each prefix
@@ -76,12 +76,12 @@ class Decoder:
     # ---------------------------------------------------------------- rows come and go
 
     def __len__(self) -> int:
-        return len(self._waiting) + len(self._lanes.taken)
+        return len(self._waiting) + len(self._sampler.taken)
 
     @property
     def rows(self) -> list[Row]:
         """All rows in flight, in order, with the tokens generated so far."""
-        running = [self._lanes.collect(lane, self.version) for lane in self._lanes.taken]
+        running = [self._sampler.collect(slot, self.version) for slot in self._sampler.taken]
         return sorted([*running, *(w.row for w in self._waiting)], key=lambda row: row.order)
 
     def add(self, rows: Iterable[Row]) -> None:
@@ -96,7 +96,7 @@ class Decoder:
     def remove(self, rows: Iterable[Row]) -> None:
         """Drop rows in flight; they hold the tokens generated so far."""
         gone = {id(row) for row in rows}
-        self._leave([lane for lane in self._cache.lanes.tolist() if id(self._lanes.rows[lane]) in gone])
+        self._leave([slot for slot in self._cache.running.tolist() if id(self._sampler.rows[slot]) in gone])
         for w in self._waiting:
             if id(w.row) in gone:
                 self._note_served(w)
@@ -104,7 +104,7 @@ class Decoder:
 
     def clear(self) -> None:
         """Drop all rows in flight, also after a step that raised. Weights stay."""
-        for holder in (self._waiting, self._prefixes, self._wanted, self._cache, self._lanes):
+        for holder in (self._waiting, self._prefixes, self._wanted, self._cache, self._sampler):
             holder.clear()
 
     @torch.no_grad()
@@ -123,7 +123,7 @@ class Decoder:
         refuse(sampling, self.network.vocabulary, self.network.suppressed)
         if row.ended or len(row.tokens) >= self._limit(row):
             raise ValueError(f"a row that has said {len(row.tokens)} tokens and may say {self._limit(row)} is done")
-        self._lanes.kind(sampling)
+        self._sampler.kind(sampling)
 
     def _limit(self, row: Row) -> int:
         return min(row.sampling.max_new, self.network.limit - len(row.context))
@@ -145,12 +145,12 @@ class Decoder:
                     del self._wanted[name]
                     self._prefixes.pop(name, None)
 
-    def _leave(self, lanes: Sequence[int]) -> list[Row]:
-        """Remove the rows of these lanes and return them, with the tokens generated."""
-        rows = [self._lanes.collect(lane, self.version) for lane in lanes]
-        for lane in lanes:
-            self._lanes.leave(lane)
-        self._cache.leave(np.array(lanes, np.int64))
+    def _leave(self, slots: Sequence[int]) -> list[Row]:
+        """Remove the rows of these slots and return them, with the tokens generated."""
+        rows = [self._sampler.collect(slot, self.version) for slot in slots]
+        for slot in slots:
+            self._sampler.leave(slot)
+        self._cache.leave(np.array(slots, np.int64))
         return rows
 
     # ---------------------------------------------------------------- a step
@@ -162,21 +162,21 @@ class Decoder:
             self.refresh(self.version)
         self._widen()
         entering = self._enter()
-        fresh = np.array([self._lanes.admit(w.row, self._limit(w.row)) for w, _ in entering], np.int64)
-        running, hidden = self._cache.lanes, []
+        fresh = np.array([self._sampler.admit(w.row, self._limit(w.row)) for w, _ in entering], np.int64)
+        running, hidden = self._cache.running, []
         if len(running):
-            ids, positions = self._lanes.last(running).to(self._cache.device), self._cache.begin()
+            ids, positions = self._sampler.last(running).to(self._cache.device), self._cache.begin()
             hidden.append(self.lean.hidden(self._weights, ids, positions, self._cache.attend))
         if entering:
             hidden.append(torch.stack([prefix.hidden for _, prefix in entering]))  # type: ignore[misc]
         if not hidden:
             return []
         logits = self.lean.logits(self._weights, torch.cat(hidden))
-        done = self._lanes.decide(np.concatenate([running, fresh]), fresh, logits)
+        done = self._sampler.decide(np.concatenate([running, fresh]), fresh, logits)
         seats: dict[Prefix, list[int]] = {}
-        for lane, (w, prefix) in zip(fresh.tolist(), entering, strict=True):
-            if not done[lane]:
-                seats.setdefault(prefix, []).append(lane)
+        for slot, (w, prefix) in zip(fresh.tolist(), entering, strict=True):
+            if not done[slot]:
+                seats.setdefault(prefix, []).append(slot)
             self._note_served(w)
         self._cache.enter(seats)
         return self._leave(done.nonzero()[0].tolist())
@@ -184,8 +184,8 @@ class Decoder:
     def _widen(self) -> None:
         """Make room for a token of each row; where the budget has none, the latest row is queued again."""
         self._cache.widen()
-        while self._used > self.budget and len(running := self._cache.lanes) > 1:
-            (row,) = self._leave([self._lanes.latest(running)])
+        while self._used > self.budget and len(running := self._cache.running) > 1:
+            (row,) = self._leave([self._sampler.latest(running)])
             self._waiting.appendleft(self._wait(row))
 
     @property
@@ -194,7 +194,7 @@ class Decoder:
 
     def _enter(self) -> list[tuple[_Waiting, Prefix]]:
         """The rows that may enter now, in order, each with its prefix, which is prefilled."""
-        front = list(islice(self._waiting, len(self._lanes.free)))
+        front = list(islice(self._waiting, len(self._sampler.free)))
         if not front:
             return []
         front = self._affordable(front)
@@ -204,8 +204,8 @@ class Decoder:
             prefix = self._prefix(w.name, w.ids, base)
             todo |= dict.fromkeys(prefix.unread())
         while any(p.hidden is None for p in todo):
-            read(self.lean, self._weights, [p for p in todo if p.hidden is None], self.chunk)
-            if len(self._cache.lanes):
+            prefill(self.lean, self._weights, [p for p in todo if p.hidden is None], self.chunk)
+            if len(self._cache.running):
                 break  # the others do not wait longer than for a chunk
         entering, waiting = [], []
         for w in front:
@@ -223,7 +223,7 @@ class Decoder:
         kept = {name for w in front for name in (w.name, w.base)}
         if self.budget < 1 << 62:  # other prefixes are read again when it is their turn
             self._prefixes = {name: p for name, p in self._prefixes.items() if name in kept}
-        used, names, busy = self._used, set(self._prefixes), len(self._cache.lanes) > 0
+        used, names, busy = self._used, set(self._prefixes), len(self._cache.running) > 0
         for i, w in enumerate(front):
             for prefix, size in ((w.name, len(w.ids)), (w.base, len(w.row.context))):
                 if prefix is not None and prefix not in names:

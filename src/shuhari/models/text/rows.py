@@ -114,9 +114,9 @@ def _pad_even(rows: Sequence[Array], fill: float) -> Array:
     return out
 
 
-class Lanes:
-    """Lanes 0 to n - 1, each for one running row; `ends` are the end tokens, `suppressed` ids that are never
-    said, `stops` makes the test for stop strings."""
+class Sampler:
+    """Slots 0 to n - 1, each for one running row, whose next token is drawn here. `ends`: the end tokens; `suppressed`:
+    ids that are never sampled; `stops` makes the test for stop strings."""
 
     def __init__(
         self, n: int, ends: Sequence[int], suppressed: Tensor, stops: Callable[[tuple[str, ...]], Stops | None]
@@ -129,44 +129,44 @@ class Lanes:
         self.clear()
 
     def clear(self) -> None:
-        """Free all lanes."""
+        """Free all slots."""
         n = len(self._key)
         self.free = list(range(n))[::-1]
-        self.rows: list[Any] = [None] * n  # the row of each lane
+        self.rows: list[Any] = [None] * n  # the row of each slot
         self._settings: dict[Sampling, int] = {}
         self._samplings: list[tuple[Sampling, Stops | None]] = []
 
     @property
     def taken(self) -> list[int]:
-        """The lanes in which a row runs."""
-        return [lane for lane, row in enumerate(self.rows) if row is not None]
+        """The slots in which a row runs."""
+        return [slot for slot, row in enumerate(self.rows) if row is not None]
 
     def admit(self, row: Row, most: int) -> int:
-        """Assign a row to a free lane, until it has `most` tokens; returns the lane."""
-        lane, k = self.free.pop(), len(row.tokens)
-        self.rows[lane], self._key[lane], self._setting[lane] = row, row.key, self.kind(row.sampling)
-        self._said[lane], self._limit[lane], self._least[lane] = k, most, row.least
-        self._entered[lane] = self._serial = self._serial + 1
+        """Assign a row to a free slot, until it has `most` tokens; returns the slot."""
+        slot, k = self.free.pop(), len(row.tokens)
+        self.rows[slot], self._key[slot], self._setting[slot] = row, row.key, self.kind(row.sampling)
+        self._said[slot], self._limit[slot], self._least[slot] = k, most, row.least
+        self._entered[slot] = self._serial = self._serial + 1
         self._room(k)
-        self._tokens[lane, :k], self._logp[lane, :k] = row.tokens, row.logp
-        return lane
+        self._tokens[slot, :k], self._logp[slot, :k] = row.tokens, row.logp
+        return slot
 
-    def collect(self, lane: int, version: int) -> Row:
-        """The row of a lane with all its tokens; the new ones are stamped with this version of the weights."""
-        row: Row = self.rows[lane]
-        k = int(self._said[lane])
-        row.tokens, row.logp = self._tokens[lane, :k].copy(), self._logp[lane, :k].copy()
+    def collect(self, slot: int, version: int) -> Row:
+        """The row of a slot with all its tokens; the new ones are stamped with this version of the weights."""
+        row: Row = self.rows[slot]
+        k = int(self._said[slot])
+        row.tokens, row.logp = self._tokens[slot, :k].copy(), self._logp[slot, :k].copy()
         row.version = np.concatenate([row.version, np.full(k - len(row.version), version, np.int64)])
         return row
 
-    def leave(self, lane: int) -> None:
-        """Free a lane."""
-        self.rows[lane] = None
-        self.free.append(lane)
+    def leave(self, slot: int) -> None:
+        """Free a slot."""
+        self.rows[slot] = None
+        self.free.append(slot)
 
-    def latest(self, lanes: Array) -> int:
-        """The one of these lanes that was taken last."""
-        return int(lanes[self._entered[lanes].argmax()])
+    def latest(self, slots: Array) -> int:
+        """The one of these slots that was taken last."""
+        return int(slots[self._entered[slots].argmax()])
 
     def kind(self, sampling: Sampling) -> int:
         """The number of these settings, without what does not change a draw. Raises ValueError for an empty stop."""
@@ -179,38 +179,38 @@ class Lanes:
             self._settings[sampling] = self._settings[plain] = kind
         return kind
 
-    def last(self, lanes: Array) -> Tensor:
+    def last(self, slots: Array) -> Tensor:
         """[b] the last token of each row."""
-        return torch.from_numpy(self._tokens[lanes, self._said[lanes] - 1].astype(np.int64))
+        return torch.from_numpy(self._tokens[slots, self._said[slots] - 1].astype(np.int64))
 
-    def decide(self, lanes: Array, fresh: Array, logits: Tensor) -> Array:
-        """Draw the next token of lanes [b], of which the last are `fresh`, from logits [b, V], which are overwritten:
-        [n] bool, which lanes are done with it."""
-        said = self._said[lanes]
+    def decide(self, slots: Array, fresh: Array, logits: Tensor) -> Array:
+        """Draw the next token of slots [b], of which the last are `fresh`, from logits [b, V], which are overwritten:
+        [n] bool, which slots are done with it."""
+        said = self._said[slots]
         self._room(int(said.max()))
         if len(self.suppressed):
             logits.index_fill_(1, self.suppressed, -torch.inf)
-        for i, lane in enumerate(fresh.tolist(), len(lanes) - len(fresh)):
-            ban = self.rows[lane].sampling.ban
-            if ban and not self._said[lane]:
+        for i, slot in enumerate(fresh.tolist(), len(slots) - len(fresh)):
+            ban = self.rows[slot].sampling.ban
+            if ban and not self._said[slot]:
                 logits[i, list(ban)] = -torch.inf
-        early = self._least[lanes] > said
+        early = self._least[slots] > said
         if early.any():
             logits[torch.from_numpy(early.nonzero()[0])[:, None], torch.from_numpy(self.ends)] = -torch.inf
-        u = torch.from_numpy(self._uniforms(lanes, fresh))
-        done, kinds = np.zeros(len(self.rows), bool), self._setting[lanes]
+        u = torch.from_numpy(self._uniforms(slots, fresh))
+        done, kinds = np.zeros(len(self.rows), bool), self._setting[slots]
         for kind in set(kinds.tolist()):
             sampling, stops = self._samplings[kind]
-            some, mine, at, x = lanes, u, said, logits
+            some, mine, at, x = slots, u, said, logits
             if not (same := kinds == kind).all():
                 where = torch.from_numpy(same.nonzero()[0])
-                some, mine, at, x = lanes[same], u[where], said[same], logits[where.to(logits.device)]
+                some, mine, at, x = slots[same], u[where], said[same], logits[where.to(logits.device)]
             choice = choose(x, sampling, _temperature(sampling, at, x.device), mine)
             ended = self._note(choice, some, at)
             if stops is not None:
                 ended |= stops(self._last(some, stops.window))
-            for lane in some[ended].tolist():
-                self.rows[lane].ended = True
+            for slot in some[ended].tolist():
+                self.rows[slot].ended = True
             done[some] = ended | (at + 1 >= self._limit[some])
         return done
 
@@ -220,30 +220,30 @@ class Lanes:
             more = ((0, 0), (0, max(have, k + 1 - have)))
             self._tokens, self._logp = np.pad(self._tokens, more), np.pad(self._logp, more)
 
-    def _note(self, choice: Choice, lanes: Array, said: Array) -> Array:
+    def _note(self, choice: Choice, slots: Array, said: Array) -> Array:
         """Record the sampled tokens; returns [b] whether each was an end token."""
         ids = choice.ids.cpu().numpy()
-        self._tokens[lanes, said], self._logp[lanes, said] = ids, choice.logp.cpu().numpy()
-        self._said[lanes] += 1
-        note([self.rows[lane] for lane in lanes.tolist()], choice)
+        self._tokens[slots, said], self._logp[slots, said] = ids, choice.logp.cpu().numpy()
+        self._said[slots] += 1
+        note([self.rows[slot] for slot in slots.tolist()], choice)
         out: Array = ids == self.ends[0] if len(self.ends) == 1 else np.isin(ids, self.ends)
         return out
 
-    def _uniforms(self, lanes: Array, fresh: Array) -> Array:
+    def _uniforms(self, slots: Array, fresh: Array) -> Array:
         """[b] the noise of each row for the decision that it is at."""
         at = self._clock % AHEAD
         self._clock += 1
-        new = fresh if at else lanes
+        new = fresh if at else slots
         if len(new):
             index = self._said[new, None] + np.arange(AHEAD - at)
             self._noise[new, at:] = uniforms(self._key[new, None], index)[..., 0]
-        out: Array = self._noise[lanes, at]
+        out: Array = self._noise[slots, at]
         return out
 
-    def _last(self, lanes: Array, n: int) -> Array:
+    def _last(self, slots: Array, n: int) -> Array:
         """[b, n] the last n tokens of each row; -1 before the first."""
-        at = self._said[lanes, None] - n + np.arange(n)
-        out: Array = np.where(at < 0, -1, self._tokens[lanes[:, None], at.clip(min=0)])
+        at = self._said[slots, None] - n + np.arange(n)
+        out: Array = np.where(at < 0, -1, self._tokens[slots[:, None], at.clip(min=0)])
         return out
 
 

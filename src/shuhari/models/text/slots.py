@@ -76,14 +76,14 @@ class Memory:
 
 @dataclass(eq=False)
 class Pool:
-    """Rows of up to `width` tokens: `kv` [2, L, room, G, T, d], whose first `count` places are taken by `lanes` and
+    """Rows of up to `width` tokens: `kv` [2, L, room, G, T, d], whose first `count` places are taken by `slots` and
     hold finite numbers. T grows with the longest row, so that what is read lies close together."""
 
     memory: Memory
     kv: Tensor
     width: int
     count: int = 0
-    lanes: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    slots: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     layers: list[tuple[Tensor, Tensor]] = field(default_factory=list)  # keys and values [room * G, T, d] of each layer
 
     @property
@@ -99,25 +99,25 @@ class Pool:
         kv[:, :, :n, :, t:] = 0  # what is masked must be finite
         self.memory.give(old)
         self.layers = [(kv[0, i].flatten(0, 1), kv[1, i].flatten(0, 1)) for i in range(kv.shape[1])]
-        self.lanes = np.pad(self.lanes[:n], (0, room - n))
+        self.slots = np.pad(self.slots[:n], (0, room - n))
 
     def reserve(self, more: int, tokens: int) -> None:
         """Ensure space for `more` rows, and for so many tokens in each."""
         step = max(STEP, self.width // 8)
-        room, T = len(self.lanes), max(self.columns, 2 * STEP, -(-tokens // step) * step)
+        room, T = len(self.slots), max(self.columns, 2 * STEP, -(-tokens // step) * step)
         if self.count + more > room:
             room = max(self.count + more, 2 * self.count)
-        if room > len(self.lanes) or self.columns < T:
+        if room > len(self.slots) or self.columns < T:
             self.resize(room, T)
 
-    def add(self, lanes: Array, kv: Tensor) -> None:
+    def add(self, slots: Array, kv: Tensor) -> None:
         """Add rows with keys and values kv [2, L, rows or 1, G, P, d], P < width."""
         P = kv.shape[4]
-        self.reserve(len(lanes), P + 1)
-        a, z = self.count, self.count + len(lanes)
+        self.reserve(len(slots), P + 1)
+        a, z = self.count, self.count + len(slots)
         self.kv[:, :, a:z, :, :P] = kv
         self.kv[:, :, a:z, :, P:] = 0
-        self.lanes[a:z] = lanes
+        self.slots[a:z] = slots
         self.count = z
 
     def drop(self, places: Array) -> None:
@@ -126,18 +126,18 @@ class Pool:
         last = np.setdiff1d(np.arange(left, self.count), places)
         for to, at in zip(places[places < left].tolist(), last.tolist(), strict=True):
             self.kv[:, :, to] = self.kv[:, :, at]
-            self.lanes[to] = self.lanes[at]
+            self.slots[to] = self.slots[at]
         self.count = left
         if not left:
             self.clear()
-        elif 4 * left < len(self.lanes) and self.kv.nbytes > KEEP // 4:  # worth a copy
+        elif 4 * left < len(self.slots) and self.kv.nbytes > KEEP // 4:  # worth a copy
             self.resize(2 * left, self.columns)
 
     def clear(self) -> None:
         """Remove all rows and release the memory."""
         self.memory.give(self.kv)
         self.kv = self.kv[:, :, :0, :, :0].clone()  # shares nothing with what was given
-        self.count, self.lanes, self.layers = 0, self.lanes[:0], []
+        self.count, self.slots, self.layers = 0, self.slots[:0], []
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,8 +153,9 @@ class _Part:
     mask: Tensor | None
 
 
-class Slots:
-    """Lanes 0 to `slots` - 1, each a row with `length` tokens read. `lean`: the forward whose keys these are."""
+class KeyValueCache:
+    """Keys and values of rows in slots 0 to `slots` - 1, of each of which `length` tokens are read. `lean`: the forward
+    that computes them."""
 
     def __init__(self, lean: Any, slots: int, device: torch.device, dtype: torch.dtype) -> None:
         self.lean, self.device, self.dtype = lean, device, dtype
@@ -165,17 +166,17 @@ class Slots:
         self.clear()
 
     def clear(self) -> None:
-        """Reset: no lane holds a row."""
+        """Empty all slots."""
         for pool in self.pools:
             pool.clear()
         self.pools = []
         self._parts: list[_Part] = []
 
     @property
-    def lanes(self) -> Array:
-        """[b] the lanes that run, in the order of a forward."""
+    def running(self) -> Array:
+        """[b] the slots in use, in the order of a forward."""
         pools = [p for p in self.pools if p.count]
-        return np.concatenate([p.lanes[: p.count] for p in pools]) if pools else np.zeros(0, np.int64)
+        return np.concatenate([p.slots[: p.count] for p in pools]) if pools else np.zeros(0, np.int64)
 
     @property
     def used(self) -> int:
@@ -189,33 +190,33 @@ class Slots:
         return Prefix(ids, kv, base)
 
     def enter(self, seats: Mapping[Prefix, Sequence[int]]) -> None:
-        """Start lanes from prefilled prefixes, each with a copy of their keys."""
+        """Start slots from prefilled prefixes, each with a copy of their keys."""
         pools = {prefix: self._pool(width(len(prefix.ids) + 1)) for prefix in seats}
         for pool in self.pools:
-            here = {prefix: len(lanes) for prefix, lanes in seats.items() if pools[prefix] is pool}
+            here = {prefix: len(slots) for prefix, slots in seats.items() if pools[prefix] is pool}
             if here:
                 pool.reserve(sum(here.values()), 1 + max(len(prefix.ids) for prefix in here))
-        for prefix, lanes in seats.items():
-            pools[prefix].add(np.array(lanes), prefix.kv[:, :, None])
-            self.length[lanes] = len(prefix.ids)
+        for prefix, slots in seats.items():
+            pools[prefix].add(np.array(slots), prefix.kv[:, :, None])
+            self.length[slots] = len(prefix.ids)
 
-    def leave(self, lanes: Array) -> None:
-        """Free these lanes."""
+    def leave(self, slots: Array) -> None:
+        """Free these slots."""
         for pool in self.pools:
-            places = np.isin(pool.lanes[: pool.count], lanes).nonzero()[0]
+            places = np.isin(pool.slots[: pool.count], slots).nonzero()[0]
             if len(places):
                 pool.drop(places)
 
     def widen(self) -> None:
         """Room for another token of each row: those that fill their pool move to the next."""
         for pool in self.pools[::-1]:
-            places = (self.length[pool.lanes[: pool.count]] >= pool.width).nonzero()[0]
+            places = (self.length[pool.slots[: pool.count]] >= pool.width).nonzero()[0]
             if len(places):
                 rows = pool.kv.index_select(2, torch.from_numpy(places).to(self.device))
-                self._pool(2 * pool.width).add(pool.lanes[places], rows)
+                self._pool(2 * pool.width).add(pool.slots[places], rows)
                 pool.drop(places)
             if pool.count:
-                pool.reserve(0, int(self.length[pool.lanes[: pool.count]].max()) + 1)
+                pool.reserve(0, int(self.length[pool.slots[: pool.count]].max()) + 1)
 
     def _pool(self, T: int) -> Pool:
         for pool in self.pools:
@@ -229,13 +230,13 @@ class Slots:
     # ---------------------------------------------------------------- one token of each row
 
     def begin(self) -> Tensor:
-        """Prepare a forward of one token for each row in `lanes`: [b] the positions of these tokens."""
-        G, a, self._parts, lanes = self.lean.kv_heads, 0, [], self.lanes
-        length = torch.from_numpy(self.length[lanes]).to(self.device)
+        """Prepare a forward of one token for each row of `running`: [b] the positions of these tokens."""
+        G, a, self._parts, slots = self.lean.kv_heads, 0, [], self.running
+        length = torch.from_numpy(self.length[slots]).to(self.device)
         for pool in self.pools:
             if not (m := pool.count):
                 continue
-            here, lengths = length[a : a + m], self.length[pool.lanes[:m]]
+            here, lengths = length[a : a + m], self.length[pool.slots[:m]]
             w, T = int(lengths.max()) + 1, pool.columns
             if not self.fused and (T - w) * self.lean.width * pool.kv.element_size() <= GAP:
                 w = T
@@ -247,7 +248,7 @@ class Slots:
                 mask.masked_fill_(torch.arange(w, device=self.device) > here[:, None, None], -torch.inf)
             self._parts.append(_Part(pool, a, a + m, w, at, mask))
             a += m
-        self.length[lanes] += 1
+        self.length[slots] += 1
         return length
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -283,7 +284,7 @@ def width(tokens: int) -> int:
 # -------------------------------------------------------------------- reading prompts
 
 
-def read(lean: Any, weights: Any, prefixes: Sequence[Prefix], chunk: int) -> None:
+def prefill(lean: Any, weights: Any, prefixes: Sequence[Prefix], chunk: int) -> None:
     """Read up to `chunk` further tokens of these prefixes, in one forward, first come first served. Raises
     ValueError where each waits for a base that is not among them: there is nothing to read, nor will there be."""
     some: list[tuple[Prefix, int]] = []

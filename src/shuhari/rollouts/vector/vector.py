@@ -64,7 +64,7 @@ class VectorRollout:
 
     Noise and seeds are a lane's own. What is collected is the same, bit for bit, whatever the number of workers, also
     where a run goes on with another one. Over the ring it is the same up to how a model rounds for batches of another
-    size: bit for bit with models of which a row's numbers do not hang on the batch (tables).
+    size: bit for bit with models of which a row's numbers do not depend on the batch (tables).
 
     Columns: context, action, logp, mask, version, reward/task, cont, child, episode, lane, id, `resumes` (the row that
     the lane's last fragment left open, now decided), what the policy's traces say, and what the task's environments

@@ -78,12 +78,12 @@ def main() -> None:
 
 def serve(link: Connection, memory: int) -> None:
     """Serve messages until the link is closed."""
-    from shuhari.registry import located
+    from shuhari.registry import locate
     from shuhari.rollouts.vector.lanes import Inline
     from shuhari.store.codec import dumps, loads
 
     setup = loads(link.recv_bytes())
-    task = located("task", setup["task"])(**setup["fields"])
+    task = locate("task", setup["task"])(**setup["fields"])
     vars(task).update(setup["known"])
     found = arrays(mmap.mmap(memory, lay_out(setup["layout"])[1]), setup["layout"])
     seen, action, reward, end, fresh = seen_in(found), *(found[k] for k in ("action", "reward", "end", "fresh"))

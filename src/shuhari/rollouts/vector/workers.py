@@ -31,7 +31,7 @@ from gymnasium import spaces
 
 from shuhari.abilities import ability
 from shuhari.data import Array
-from shuhari.registry import located
+from shuhari.registry import locate
 from shuhari.rollouts.vector import worker
 from shuhari.rollouts.vector.lanes import Extras, Seen, at, extras_of, parts, write
 from shuhari.store import codec
@@ -246,7 +246,7 @@ def _describe(task: Any) -> dict[str, Any]:
     name = f"{os.path.abspath(file)}:{cls.__qualname__}" if file else f"{cls.__module__}.{cls.__qualname__}"
     setup = {"task": name, "fields": {}, "known": {k: v for k in KNOWN if (v := ability(task, k)) is not None}}
     try:
-        if not is_dataclass(task) or cls.__module__ == "__main__" or not (file or located("task", name) is cls):
+        if not is_dataclass(task) or cls.__module__ == "__main__" or not (file or locate("task", name) is cls):
             raise LookupError("its class is no dataclass of a module")
         setup["fields"] = {f.name: getattr(task, f.name) for f in fields(task) if f.init}
         codec.dumps(setup)
