@@ -133,7 +133,7 @@ except SystemExit as end:
     assert not end.code
 load("baselines/grpo")
 registry.find("curriculum", "sequential")
-looked = plugins.offered.cache_info().currsize
+looked = plugins.find_offered.cache_info().currsize
 registry.names("task")
 print(json.dumps([looked, [m for m in sys.modules if m.partition(".")[0] in ("chesspkg", "tornpkg")]]))
 """
