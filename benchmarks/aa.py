@@ -1,13 +1,15 @@
-"""Does the interval of a claim keep its word? Comparisons of a recipe with itself: at most 5 % may exclude 0.
+"""Does the rule of claims keep its word? Comparisons of a recipe with itself, look by look; and planted effects.
 
-    python benchmarks/aa.py [tables | text] [--workers N]
+    python benchmarks/aa.py [tables | text | card:BED:QUANTITY:MARGIN ...] [--workers N]
 
-`tables`: 400 comparisons, 200 of the bandit's recipe and 200 of the gridworld's, each of 2 x 8 seeds that no other
-comparison has; the last reward. `text`: 64 runs of a tiny language model, eight from each of eight warm-ups, with
-bounds of the ratio under which some collapse; 400 comparisons resample 2 x 8 of them without replacement, so their
-interval is that of this pool, and one over pools would be wider. What counts is the rule of claims: a verdict `holds`
-in either direction. Beside it stand the paired t interval of five seeds and the percentile bootstrap's. Results:
-benchmarks/results/aa.json.
+`tables`: 128 runs each of the bandit's recipe and of the gridworld's; the last reward. `text`: 64 runs of a tiny
+language model, eight from each of eight warm-ups, with bounds of the ratio under which some collapse.
+`card:trie/twins:evaluate/exact.mean:area:0.02`: the committed baselines of a bed and their redraw. Of each pool 400
+comparisons draw 12 pairs without replacement, so their interval is that of this pool; one over pools would be wider.
+
+Each is a claim with a margin (of tables and text: what its looks can just find), and so are 50 in which the method's
+side is better by twice the margin. Wanted: at most 5 % of comparisons say that arms differ, 2.5 % that the method
+holds; at least 80 % of planted effects are found. Results: benchmarks/results/aa.json.
 """
 
 from __future__ import annotations
@@ -21,14 +23,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from scipy.stats import ttest_rel
 
 import shuhari
 from shuhari.api import load_initial
+from shuhari.claims import cards
+from shuhari.claims.looks import LOOKS, mde
+from shuhari.claims.quantities import Metric, value
+from shuhari.claims.trials import Shares, draw_pairs, plant, simulate
+from shuhari.claims.verdict import Rule
+from shuhari.config import library
 from shuhari.config.recipe import Recipe, load
+from shuhari.stats import Estimate
 
 OUT = Path(__file__).parent / "results" / "aa.json"
-COMPARISONS, SEEDS, POOL, MANY = 400, 8, 64, 100_000
+COMPARISONS, PLANTED, POOL, EACH = 400, 50, 64, 8  # the pool: pairs of tables, runs of text, of a warm-up each
+MOST = LOOKS[-1]
 TABLES = {"baselines/bandit": {"steps": 10}, "baselines/gridworld": {"steps": 3}}  # while they still learn
 WARM = {"stage.rl": False}
 WIDE = {"part.policy.minibatches": 4, "part.policy.terms.clip.low": 1.0, "part.policy.terms.clip.high": 1.0}
@@ -63,82 +72,85 @@ def recipe(name: str, settings: dict, seed: int) -> Recipe:
     return load(name, settings={**settings, "threads": 1, "seed": seed})
 
 
-def excludes(x: np.ndarray, y: np.ndarray) -> dict[str, bool]:
-    """Whether the rule, or an interval of the paired differences, says that two arms which are one differ."""
-    from shuhari.claims.verdict import Rule, Verdict
-    from shuhari.stats import bootstrap, t_interval
-
-    rule = any(Rule(way).judge(x, y)[0] is Verdict.HOLDS for way in ("up", "down"))
-    found = {
-        "t, 5 seeds": t_interval((x - y)[:5]),
-        "bootstrap, 8 seeds": bootstrap(x - y, draws=2000),
-        "bootstrap, 5 seeds": bootstrap((x - y)[:5], draws=2000),
-    }
-    return {"rule, 8 seeds": rule, **{name: bool(e.low > 0 or e.high < 0) for name, e in found.items()}}
+def told(rule: Rule, pairs: np.ndarray) -> dict[str, dict]:
+    """What claims on pairs [K, P, 2] without an effect say, and the first of them with one planted."""
+    null = simulate(rule, pairs)
+    found = simulate(rule, plant(pairs[:PLANTED], 2 * rule.margin, rule.ratio))
+    return {"null": _table(null), "planted": _table(found)}
 
 
-def shares(pairs: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, dict[str, float]]:
-    """How many comparisons exclude 0, by interval."""
-    told = [excludes(x, y) for x, y in pairs]
-    return {name: share(sum(t[name] for t in told), len(told)) for name in told[0]}
+def _table(shares: Shares) -> dict:
+    each = {"excludes 0": _share(shares.excludes), "holds": _share(shares.held)}
+    return {**each, "pairs": round(shares.pairs, 2), "verdicts": shares.verdicts}
 
 
-def share(excluded: int, of: int) -> dict[str, float]:
-    """A share of comparisons with Wilson's interval."""
-    from shuhari.stats import wilson
+def _share(e: Estimate) -> dict[str, float]:
+    return {"share": round(e.value, 4), "low": round(e.low, 4), "high": round(e.high, 4), "of": e.n}
 
-    e = wilson(excluded, of)
-    return {"excluded": excluded, "of": of, "share": e.value, "low": e.low, "high": e.high}
+
+def just_found(pairs: np.ndarray) -> Rule:
+    """A headline whose margin is what its looks can just find in such pairs."""
+    d = pairs[..., 0] - pairs[..., 1]
+    return Rule("up", margin=mde(float(d.std()), LOOKS), role="headline")
 
 
 def tables(pool: ProcessPoolExecutor) -> dict:
-    """400 comparisons of tabular recipes, every run of its own."""
+    """400 comparisons resampled from runs of each tabular recipe, which are kept."""
     out = {}
-    everything = []
     for name, settings in TABLES.items():
-        n = COMPARISONS // len(TABLES) * 2 * SEEDS
-        pieces = [list(range(i, min(i + 100, n))) for i in range(0, n, 100)]
+        pieces = [list(range(i, i + 16)) for i in range(0, 2 * POOL, 16)]
         futures = [pool.submit(rewards, name, {**settings, "evaluate.every": 0, "evaluate.n": 0}, p) for p in pieces]
-        values = np.array([v for f in futures for v in f.result()]).reshape(-1, 2, SEEDS)
-        pairs = [(v[0], v[1]) for v in values]
-        everything += pairs
-        out[name] = shares(pairs)
-        print(name, f"mean {values.mean():.3f}, deviation {values.std():.3f}", flush=True)
-    return {"both": shares(everything), **out}
+        pool_of = np.array([v for f in futures for v in f.result()]).reshape(POOL, 2)
+        pairs = draw_pairs(pool_of, COMPARISONS)
+        out[name] = told(just_found(pairs), pairs)
+    return out
 
 
-def text(pool: ProcessPoolExecutor) -> dict:
-    """400 comparisons resampled from 64 runs."""
-    futures = [pool.submit(scores, list(range(i, i + SEEDS))) for i in range(0, POOL, SEEDS)]
-    values = np.array([v for f in futures for v in f.result()])
-    return {"values": [round(float(v), 4) for v in values], **resampled(values)}
-
-
-def resampled(values: np.ndarray) -> dict:
-    """400 comparisons of 2 x 8 of the pool; and the paired t alone on 100,000, which is its level on this pool."""
+def text(pool: ProcessPoolExecutor, before: dict) -> dict:
+    """400 comparisons resampled from 64 runs, which are kept."""
+    values = before.get("values")
+    if values is None:
+        futures = [pool.submit(scores, list(range(i, i + EACH))) for i in range(0, POOL, EACH)]
+        values = [round(float(v), 4) for f in futures for v in f.result()]
     rng = np.random.default_rng(0)
-    drawn = [rng.permutation(values)[: 2 * SEEDS].reshape(2, SEEDS) for _ in range(COMPARISONS)]
-    more = np.array([rng.permutation(values)[: 2 * SEEDS] for _ in range(MANY)]).reshape(MANY, 2, SEEDS)
-    excluded = int((ttest_rel(more[:, 0], more[:, 1], axis=1).pvalue < 0.05).sum())
-    return {"400 of 64": shares([(d[0], d[1]) for d in drawn]), "100,000 of 64": {"t, 8 seeds": share(excluded, MANY)}}
+    drawn = [rng.permutation(values)[: 2 * MOST].reshape(MOST, 2) for _ in range(COMPARISONS)]
+    return {"values": values, "64 runs": told(just_found(np.array(drawn)), np.array(drawn))}
+
+
+def card(bed: str, metric: str, margin: float) -> dict:
+    """400 comparisons resampled from the baselines of a bed and their redraw."""
+    found, quantity = cards.read(library.cards() / f"{bed}.json"), Metric(metric)
+    sides = [[value(quantity, run, arm, 0) for run in found.runs(arm)] for arm in (cards.BASELINE, cards.REDRAW)]
+    return {metric: told(Rule("up", margin, role="headline"), draw_pairs(np.array(sides).T, COMPARISONS))}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=[[], "tables", "text"], default=["tables", "text"])
+    parser.add_argument("what", nargs="*", default=["tables", "text"])
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     given = parser.parse_args()
     found = json.loads(OUT.read_text()) if OUT.is_file() else {}
     with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
         for what in given.what:
-            found[what] = {"tables": tables, "text": text}[what](pool)
+            if what.startswith("card:"):
+                _, bed, rest = what.split(":", 2)
+                metric, _, margin = rest.rpartition(":")
+                found[f"card {bed}"] = found.get(f"card {bed}", {}) | card(bed, metric, float(margin))
+            elif what == "text":
+                found[what] = text(pool, found.get(what, {}))
+            elif what == "tables":
+                found[what] = tables(pool)
+            else:
+                parser.error(f"{what!r}: expected tables, text, or card:BED:METRIC:READING:MARGIN")
             OUT.parent.mkdir(parents=True, exist_ok=True)
             OUT.write_text(json.dumps(found, indent=1) + "\n")
     for what, groups in found.items():
-        for group, intervals in groups.items():
-            for name, share in intervals.items() if isinstance(intervals, dict) else ():
-                told = f"{share['share']:.1%} [{share['low']:.1%}, {share['high']:.1%}]"
-                print(f"{what} {group}: {name}: {share['excluded']} of {share['of']}, {told}")
+        for group, parts in groups.items():
+            for part, shares in parts.items() if isinstance(parts, dict) else ():
+                for name in ("excludes 0", "holds"):
+                    e = shares[name]
+                    interval = f"{e['share']:.1%} [{e['low']:.1%}, {e['high']:.1%}] of {e['of']}"
+                    print(f"{what} {group}, {part}: {name} {interval}")
 
 
 if __name__ == "__main__":

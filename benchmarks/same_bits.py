@@ -100,7 +100,7 @@ def measured(tree: Path, name: str) -> dict[str, Any]:
 
 
 def compare(old: dict[str, Any], new: dict[str, Any]) -> str:
-    """"same", or what differs."""
+    """ "same", or what differs."""
     if "error" in old or "error" in new:
         return "; ".join(f"{side} failed: {x['error']}" for side, x in (("old", old), ("new", new)) if "error" in x)
     out = [part for part in ("weights", "ledger") if old[part] != new[part]]

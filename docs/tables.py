@@ -11,11 +11,12 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from shuhari.claims.verdict import Verdict
+from shuhari.claims.verdict import Headline, Verdict
 
 PAGES = Path(__file__).parent
 
@@ -97,16 +98,74 @@ def _deciders(seen: Any, does: Any) -> str:
     return ", ".join(able)
 
 
-def scoreboard() -> Iterator[str]:
-    """Every claim that was measured, check by check, from the result files alone."""
-    from shuhari.claims.result import in_words
-    from shuhari.config.library import names, result
+def kept() -> list[dict[str, Any]]:
+    """The results of all claims of recipes, by name."""
+    from shuhari.config.library import result
+
+    return [r for name in claims() if (r := result(name)) is not None]
+
+
+@cache
+def claims() -> tuple[str, ...]:
+    """The recipes that state a claim."""
+    from shuhari.config.library import names
     from shuhari.config.recipe import load
 
-    claims = [name for name in names() if load(name).tree.get("claim")]
-    found = [r for name in claims if (r := result(name)) is not None]
+    return tuple(name for name in names() if load(name).tree.get("claim"))
+
+
+def scoreboard() -> Iterator[str]:
+    """Every claim that was measured by roles, a line each, from the result files alone."""
+    from shuhari.claims.board import detectable, false_holds, headline, ruled
+
+    found = [r for r in kept() if "headline" in r]
     count = Counter(r["verdict"] for r in found)
-    yield f"{len(found)} of {len(claims)} measured: {', '.join(f'{count[v]} {v}' for v in Verdict)}."
+    told = ", ".join(f"{count[v]} {v}" for v in Headline if count[v])
+    yield f"{len(found)} of {len(claims())} measured{f': {told}' if told else ''}."
+    if not found:
+        return
+    yield ""
+    yield row("method", "the paper's headline", "verdict", "effect [interval], margin", "because", "premise",
+              "MDE / margin", "bed", "minutes")  # fmt: skip
+    yield row(*["---"] * 9)
+    for r in found:
+        link = f"[`{r['method']}`](#{r['method'].replace('/', '')})"
+        premise = "met" if r["premise"]["met"] else f"fails: {'; '.join(r['premise']['failing'])}"
+        if not r["premise"]["of"] and not r["premise"]["planned"]:
+            premise = "none"
+        bed = (f"`{r['bed']}`" if r["bed"] else r["task"].get("name", "-")) + (
+            "" if r["kind"] == "trained" else f", {r['kind']}"
+        )
+        minutes = f"{sum(r['cpu_s'].values()) / 60:.1f}" if r["cpu_s"] else "0"
+        yield row(link, r["says"].replace("\n", " "), f"**{verdict(r)}**", headline(r), r["because"], premise,
+                  detectable(r), bed, minutes)  # fmt: skip
+    yield from ("", false_holds(found))
+    for r in found:
+        yield from ("", f"### {r['method']}", "")
+        yield from (f"- exploratory: {why}" for why in r["exploratory"])
+        yield from (f"- {ruled(check)}" for check in r["checks"])
+        earlier = [f"{h['date']} {h['verdict']}{'' if 'protocol' in h else ' (older rule)'}" for h in r["history"][:-1]]
+        if earlier:
+            yield f"- before: {', '.join(earlier)}"
+        yield from ends(r)
+
+
+def ends(result: Mapping[str, Any]) -> Iterator[str]:
+    """The last lines of a method: what its arms set, and where the files are."""
+    from shuhari.claims.result import in_words
+
+    for name, arm in result["arms"].items():
+        if name != "method":
+            yield f"- arm `{name}`: {', '.join(f'`{c}`' for c in in_words(arm['changes']))}"
+    file, picture = f"../results/claims/{result['method']}.json", f"../results/plots/{result['method']}.png"
+    yield f"- [values, curves, notes]({file})" + (f", [picture]({picture})" if result["arms"] else "")
+
+
+def older() -> Iterator[str]:
+    """Every claim that was measured by the older rule, check by check."""
+    found = [r for r in kept() if "headline" not in r]
+    count = Counter(r["verdict"] for r in found)
+    yield f"{len(found)} of {len(claims())}: {', '.join(f'{count[v]} {v}' for v in Verdict)}."
     yield ""
     yield row("method", "verdict", "checks that hold", "full runs (core)", "scale")
     yield row("---", "---", "---", "---", "---")
@@ -120,16 +179,20 @@ def scoreboard() -> Iterator[str]:
         if r.get("stale"):
             yield f"- stale: {r['stale']}"
         yield from (f"- {told(check)}" for check in r["checks"])
-        for name, arm in r["arms"].items():
-            if name != "method":
-                yield f"- arm `{name}`: {', '.join(f'`{c}`' for c in in_words(arm['changes']))}"
-        file, picture = f"../results/claims/{r['method']}.json", f"../results/plots/{r['method']}.png"
-        yield f"- [values, curves, notes]({file}), [picture]({picture})"
+        yield from ends(r)
+
+
+def picture() -> str:
+    """All effects and intervals of claims on one axis."""
+    from shuhari.claims.board import draw
+
+    return draw(kept())
 
 
 def verdict(result: Mapping[str, Any]) -> str:
-    """The verdict, and whether the result says that what was measured is no longer what the code does."""
-    return f"{result['verdict']}{', stale' if result.get('stale') else ''}"
+    """The verdict, whether what was measured is no longer what the code does, and whether it is a hint alone."""
+    stale, hint = (", stale" if result.get("stale") else ""), (" (exploratory)" if result.get("exploratory") else "")
+    return f"{result['verdict']}{stale}{hint}"
 
 
 def told(check: Mapping[str, Any]) -> str:
@@ -173,7 +236,8 @@ def papers() -> Iterator[str]:
         number = paper.get("arxiv")
         title = f"[{paper['title']}](https://arxiv.org/abs/{number}), {number}" if number else paper["title"]
         kept = result(name)
-        judged = verdict(kept) if kept else "not measured" if "claim" in tree else "-"
+        rule = " (older rule)" if kept and "headline" not in kept else ""
+        judged = verdict(kept) + rule if kept else "not measured" if "claim" in tree else "-"
         changes = paper.get("changes", tree.get("summary", ""))
         yield row(f"`{name}`", title, str(paper.get("year", "-")), changes, judged)
 
@@ -182,8 +246,10 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "reasoning-gym generators": reasoning_gym,
     "spaces": spaces,
     "scoreboard": scoreboard,
+    "scoreboard by the older rule": older,
     "papers": papers,
 }
+PICTURES: Mapping[str, Callable[[], str]] = {"scoreboard.svg": picture}
 
 
 def filled(page: str) -> str:
@@ -203,6 +269,12 @@ def main() -> int:
         new = filled(page)
         changed += new != page
         if new != page and "--check" not in sys.argv:
+            path.write_text(new, encoding="utf-8")
+    for name, draw in PICTURES.items():
+        path, new = PAGES / name, draw()
+        here = path.read_text(encoding="utf-8") if path.is_file() else ""
+        changed += new != here
+        if new != here and "--check" not in sys.argv:
             path.write_text(new, encoding="utf-8")
     return int(bool(changed) and "--check" in sys.argv)
 

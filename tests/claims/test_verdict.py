@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
-from shuhari.claims.verdict import Rule, Verdict, overall
+from shuhari.claims.verdict import Because, Effect, Headline, Rule, Verdict, judge_reasons, overall
 from shuhari.stats import t_interval
 
 H, F, O = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN  # noqa: E741
@@ -115,3 +116,109 @@ def test_mistakes_are_named() -> None:
         Rule(margin=-1)
     with pytest.raises(ValueError, match="range is"):
         Rule(range=(1.0, 0.0))
+
+
+def effect(low: float, high: float, why: str = "") -> Effect:
+    return Effect((low + high) / 2, low, high, 8, 1.0, why)
+
+
+M = 1.0  # the margin of the headlines below; what the seeds could find is 0.9 unless told
+
+
+@pytest.mark.parametrize(
+    ("direction", "low", "high", "found"),
+    [
+        ("up", 0.1, 1.0, Headline.HOLDS),  # an effect, and the margin is not excluded
+        ("up", 2.0, 3.0, Headline.HOLDS),
+        ("up", 0.1, 0.9, Headline.SMALL),
+        ("up", 0.0, 0.9, Headline.BELOW),  # none was seen, and one of the margin is excluded
+        ("up", -0.5, 1.0, Headline.BELOW),
+        ("up", -0.5, 1.1, Headline.OPEN),
+        ("up", -0.5, -0.1, Headline.REVERSED),
+        ("up", -0.5, 0.0, Headline.BELOW),
+        ("not lower", -0.9, 0.5, Headline.HOLDS),
+        ("not lower", -0.9, -0.5, Headline.HOLDS),  # lower, by less than the tolerance
+        ("not lower", -1.0, 0.5, Headline.OPEN),
+        ("not lower", -3.0, -1.1, Headline.REVERSED),
+        ("equal", -1.0, 1.0, Headline.HOLDS),
+        ("equal", 0.5, 1.1, Headline.OPEN),
+        ("equal", 1.1, 1.2, Headline.REVERSED),
+        ("equal", -1.2, -1.1, Headline.REVERSED),
+    ],
+)
+def test_a_headline_is_the_first_that_matches(direction: str, low: float, high: float, found: Headline) -> None:
+    assert Rule(direction, M, role="headline").headline(effect(low, high), 0.9) is found
+
+
+def test_below_margin_needs_seeds_that_could_have_found_it() -> None:
+    rule = Rule("up", M, role="headline")
+    assert rule.headline(effect(-3.0, 0.5), 1.1) is Headline.OPEN  # 0 inside, and an effect of 1 may be missed
+    assert rule.headline(effect(-3.0, -0.5), 1.1) is Headline.REVERSED
+    assert rule.headline(effect(0.1, 0.5), 1.1) is Headline.SMALL
+    assert rule.headline(effect(0.1, 1.5, "both arms sit at 1"), 0.1) is Headline.OPEN
+
+
+def test_a_guard_that_fails_makes_it_cost_and_one_that_is_open_does_not() -> None:
+    rule = Rule("up", M, role="headline")
+    told = {guard: rule.headline(effect(0.5, 1.5), 0.9, guard) for guard in (H, F, O, None)}
+    assert told == {H: Headline.HOLDS, F: Headline.COST, O: Headline.HOLDS, None: Headline.HOLDS}
+    assert rule.headline(effect(0.5, 0.9), 0.9, F) is Headline.SMALL
+
+
+@pytest.mark.parametrize(("direction", "gain"), [("up", 0.3), ("down", -0.3), ("not higher", -0.3), ("not lower", 0.3)])
+def test_an_effect_is_signed_so_that_up_is_good(direction: str, gain: float) -> None:
+    x, y = np.arange(6.0) + gain + [0, 0.1, -0.1, 0, 0.1, -0.1], np.arange(6.0)
+    found = Rule(direction, M, role="guard" if "not" in direction else "headline").effect(x, y, 0.99)
+    theirs = ttest_1samp(abs(gain) + np.sign(gain) * (x - y - gain), 0).confidence_interval(0.99)
+    assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high)) and found.value == pytest.approx(0.3)
+    assert found.sd == pytest.approx(np.std(x - y, ddof=1)) and found.n == 6
+
+
+def test_a_ratio_is_in_shares_of_what_is_compared_with() -> None:
+    y = np.array([10.0, 20, 40, 10, 20, 0])
+    found = Rule("down", 0.2, role="headline", ratio=True).effect([*(0.75 * y[:5] + SPREAD / 9), 1.0], y)
+    assert found.n == 5 and found.value == pytest.approx(0.25, abs=0.01)  # a quarter less; of 0 there is no share
+    assert Rule("down", 0.2, role="headline", ratio=True).headline(found, 0.1) is Headline.HOLDS
+
+
+@pytest.mark.parametrize(
+    ("direction", "margin", "against", "met"),
+    [("up", 0.5, 1.0, H), ("up", 1.4, 1.0, F), ("down", 0.0, 3.5, H), ("up", 0.0, 1.9, O), ("not lower", 1.2, 2.1, H)],
+)
+def test_a_premise_has_its_margin_in_it(direction: str, margin: float, against: float, met: Verdict) -> None:
+    rule = Rule(direction, margin, "baseline", against, role="premise")
+    values = 2.0 + SPREAD / 3  # the 95 % interval is 2 -+ 0.33
+    assert rule.verdict(rule.effect(values, [against] * 5)) is met
+
+
+@pytest.mark.parametrize(
+    ("of", "told"),
+    [
+        ((), Because.UNASKED), ((H,), Because.BY), ((H, O), Because.OPEN), ((O, F), Because.NOT), ((H, F), Because.NOT)
+    ],
+)  # fmt: skip
+def test_every_ablation_must_say_that_the_reason_is_the_reason(of: tuple[Verdict, ...], told: Because) -> None:
+    assert judge_reasons(of) is told
+
+
+def test_an_ablation_says_no_where_it_is_as_good_or_better() -> None:
+    rule = Rule("up", 0.2, against="ablated", role="because")
+    found = [rule.verdict(effect(*ends)) for ends in ((0.1, 0.3), (-0.1, 0.2), (-0.2, -0.1), (-0.1, 0.3))]
+    assert found == [H, F, F, O]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"role": "headlin", "margin": 1.0}, "did you mean 'headline'"),
+        ({"role": "headline"}, "margin is missing"),
+        ({"role": "headline", "margin": 1.0, "factor": 0.8}, "ratio = true"),
+        ({"role": "guard"}, "expected 'not lower'"),
+        ({"role": "because", "direction": "not lower"}, "expected 'up' or 'down'"),
+        ({"role": "premise"}, "another arm than 'method'"),
+        ({"direction": "equal"}, "no role"),
+    ],
+)
+def test_mistakes_of_a_role_are_named(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        Rule(**given)

@@ -26,6 +26,11 @@ def test_pages_and_code_agree(tables: ModuleType) -> None:
         assert tables.filled(page) == page, f"{path.name}: run `python docs/tables.py`"
 
 
+def test_pictures_and_results_agree(tables: ModuleType) -> None:
+    for name, draw in tables.PICTURES.items():
+        assert draw() == (DOCS / name).read_text(encoding="utf-8"), f"{name}: run `python docs/tables.py`"
+
+
 def test_every_table_stands_in_one_page(tables: ModuleType) -> None:
     pages = [path.read_text(encoding="utf-8") for path in DOCS.glob("*.md")]
     for name in tables.TABLES:

@@ -4,7 +4,8 @@
 [claim]
 says = "..."                        # the paper's claim, scaled to what is measured
 baseline = "baselines/grpo_chain"   # the arm `baseline`: a recipe; or a table laid over this one
-seeds = 8
+looks = [5, 8, 12]                  # seeds at each look; [n]: one look at n
+bed = ""                            # whose card tells of the baseline beforehand, such as "beds/trie/twins"
 warm = "warm-up"                    # stages up to this one: made once a seed, shared by the arms, charged to none;
                                     # or a table, arm -> the last of its own stages that prepare it
 budget = {tokens = 400_000}         # of every arm, in one unit of the ledger; stages before its last are part of it
@@ -12,7 +13,8 @@ settings = {}                       # laid over every arm: task, size, evaluatio
 arms = {}                           # further arms, each a table as the baseline's; `extends` names another recipe
 smoke = {}                          # laid over every arm for a minute's version; `budget` and `seeds` too
 check = [                           # what is compared, see `quantities`, and the rule, see `verdict`
-  {metric = "evaluate/mean:area", direction = "up"},
+  {role = "premise", metric = "evaluate/mean:area", against = 0.5, direction = "down"},
+  {role = "headline", metric = "evaluate/mean:area", direction = "up", margin = 0.02},
 ]
 notes = []                          # what was tried before the protocol was fixed
 ```
@@ -21,24 +23,25 @@ notes = []                          # what was tried before the protocol was fix
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated, Any
 
-from shuhari.abilities import ability
 from shuhari.bounds import Bounds, Length
-from shuhari.claims.verdict import LEAST, Rule
+from shuhari.claims.checks import BASELINE, START, Check, read_checks
+from shuhari.claims.looks import LOOKS, levels
+from shuhari.claims.verdict import LEAST
 from shuhari.config.overlay import BUDGETS, RecipeError, Tree, budgets, in_steps
-from shuhari.config.recipe import Recipe, dump, load
-from shuhari.config.settings import Settings, look_up
+from shuhari.config.recipe import Recipe, dump, load, place
+from shuhari.config.settings import Settings
 from shuhari.data import EMPTY, nearest
 
-METHOD, BASELINE, WARM = "method", "baseline", "warm start"
+METHOD, WARM = "method", "warm start"
 FIRST = 1000  # the first seed of every claim: apart from those on which recipes are tried out, a smoke's among them
 SMOKE_SEEDS, SMOKE_WARM = 2, 40  # of a minute's version: how many, and the longest stage of its warm start
 ALIKE = 0.1  # share by which what arms spent may differ: the last step of an arm may be a long one
-SHARES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "pass@", "reward/score", "rollout/alike")
 OFFLINE = ("demos", "preferences", "offline")  # buffers that ask nobody for samples
 ASKING = ("rollout", "curriculum", "engine", "reward", "collect")  # what such a stage does not use
 
@@ -50,21 +53,15 @@ class Stated:
     check: tuple[Mapping[str, Any], ...] = ()
     says: str = ""
     baseline: str | Mapping[str, Any] | None = None
-    seeds: int = 8
+    seeds: int | None = None
+    looks: tuple[int, ...] = ()
+    bed: str = ""
     warm: str | Mapping[str, Any] = ""
     budget: Mapping[str, Any] | None = None
     settings: Mapping[str, Any] = field(default=EMPTY)
     arms: Mapping[str, Any] = field(default=EMPTY)
     smoke: Mapping[str, Any] = field(default=EMPTY)
     notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Check:
-    """One check: `quantity` is a table for the quantity that is compared, `rule` says how."""
-
-    quantity: Mapping[str, Any]
-    rule: Rule
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,6 +79,21 @@ class Claim:
     warm: Mapping[str, Recipe]
     notes: tuple[str, ...]
     smoke: bool = False
+    looks: tuple[int, ...] = ()  # numbers of seeds; none by the older rule
+    bed: str = ""
+    file: Path | None = None  # where its table stands
+
+    def at(self, seeds: Sequence[int]) -> Claim:
+        """The same claim on other seeds."""
+        return replace(self, seeds=tuple(seeds))
+
+    def part(self, checks: Collection[int], seeds: Sequence[int]) -> Claim:
+        """A part of the claim: some checks, by number, and the arms that these are about; the baseline always."""
+        some = tuple(self.checks[i] for i in checks)
+        named = {BASELINE, *(arm for check in some for arm in check.arms)}
+        arms = {name: arm for name, arm in self.arms.items() if name in named}
+        warm = {name: recipe for name, recipe in self.warm.items() if name in named}
+        return replace(self, arms=arms, checks=some, seeds=tuple(seeds), warm=warm)
 
     @property
     def name(self) -> str:
@@ -108,20 +120,17 @@ def read(reference: str, *, smoke: bool = False) -> Claim:
         raise RecipeError("claim", f"{method.name} states no claim: a [claim] table says what is to be measured")
     stated: Stated = Settings().instance(Stated, table, "claim", "a claim")
     small = stated.smoke if smoke else EMPTY
-    seeds = small.get("seeds", SMOKE_SEEDS if smoke else stated.seeds)
-    number = Settings().checked(Annotated[int, Bounds(2 if smoke else LEAST)], seeds, "claim.seeds")
     budget = _budget(small.get("budget", stated.budget))
-    checks = tuple(_check(c, f"claim.check.{i}", budget) for i, c in enumerate(stated.check))
-    if not checks:
-        raise RecipeError("claim.check", "missing: expected a list of at least one table")
-    if any(trains(check) for check in checks):
+    checks = read_checks(stated.check, budget)
+    looks = _looks(stated, small, smoke, any(check.rule.role for check in checks))
+    if any(check.trains for check in checks):
         for key, given in (("baseline", stated.baseline), ("budget", budget)):
             if given is None:
                 raise RecipeError(f"claim.{key}", f"missing: {_MISSING[key]}")
     over = [stated.settings, {k: v for k, v in small.items() if k not in ("budget", "seeds")}]
     whole = {name: _arm(method, arm, over, budget, f"claim.arms.{name}") for name, arm in _arms(stated).items()}
-    _check_arms(checks, whole)
-    warm, arms = _part(whole, stated.warm)
+    _check_arms(checks, whole, stated.bed)
+    warm, arms = part_stages(whole, stated.warm)
     if budget is not None:
         all_of_it = _budget(stated.budget) or budget
         arms = {name: _split(arm, f"claim.arms.{name}", budget, all_of_it) for name, arm in arms.items()}
@@ -129,20 +138,35 @@ def read(reference: str, *, smoke: bool = False) -> Claim:
         short = {id(recipe): _short(recipe) for recipe in warm.values()}
         warm = {arm: short[id(recipe)] for arm, recipe in warm.items()}
     first = 0 if smoke else FIRST
+    seeds, roles = tuple(range(first, first + looks[-1])), any(check.rule.role for check in checks)
     return Claim(
-        method, stated.says, arms, checks, tuple(range(first, first + number)), budget, warm, stated.notes, smoke
-    )
+        method, stated.says, arms, checks, seeds, budget, warm, stated.notes, smoke, looks if roles else (), stated.bed,
+        place(reference),
+    )  # fmt: skip
+
+
+def _looks(stated: Stated, small: Mapping[str, Any], smoke: bool, roles: bool) -> tuple[int, ...]:
+    """How many seeds there are at each look; by the older rule one look at all."""
+    if roles and stated.seeds is not None:
+        raise RecipeError("claim.seeds", f"{stated.seeds}: checks with roles have looks = [{stated.seeds}]")
+    if not roles and stated.looks:
+        raise RecipeError("claim.looks", f"{list(stated.looks)}: only checks with roles have looks")
+    plain = (8 if stated.seeds is None else stated.seeds,)
+    found = (small.get("seeds", SMOKE_SEEDS),) if smoke else (stated.looks or LOOKS) if roles else plain
+    least = 2 if smoke else LEAST
+    for number in found:
+        Settings().checked(Annotated[int, Bounds(least)], number, "claim.looks" if roles else "claim.seeds")
+    try:
+        levels(found)
+    except ValueError as error:
+        raise RecipeError("claim.looks", str(error)) from None
+    return found
 
 
 _MISSING = {
     "baseline": "the recipe to compare with, or a table of settings laid over this one",
     "budget": "what every arm may spend, such as {tokens = 400_000}",
 }
-
-
-def trains(check: Check) -> bool:
-    """Whether a check is about runs."""
-    return bool(ability(look_up("quantity", check.quantity.get("use", "metric"), "claim.check"), "trains"))
 
 
 def digest(recipe: Recipe) -> str:
@@ -154,33 +178,6 @@ def digest(recipe: Recipe) -> str:
     if not any(budgets(stage) for stage in stages.values()):  # else what one of them inherits is over its own steps
         tree = in_steps(tree, tree.get("steps"))
     return hashlib.blake2b(dump(Recipe("", tree)).encode(), digest_size=8).hexdigest()
-
-
-def _check(table: Mapping[str, Any], where: str, budget: tuple[str, float] | None) -> Check:
-    own = {f.name for f in fields(Rule)}
-    rule = {k: v for k, v in table.items() if k in own}
-    quantity = {k: v for k, v in table.items() if k not in own}
-    known = {"use", *own, *(f.name for f in fields(look_up("quantity", quantity.get("use", "metric"), f"{where}.use")))}
-    for key in quantity:
-        if key not in known:
-            raise RecipeError(f"{where}.{key}", f"no key of such a check; {nearest(key, known)}")
-    if "direction" not in rule:
-        raise RecipeError(f"{where}.direction", "missing: 'up', 'down', 'not lower' or 'not higher'")
-    metric = str(quantity.get("metric", ""))
-    if "range" not in rule and quantity.get("use") != "gain" and _is_share(metric):
-        rule["range"] = [0.0, 1.0]
-    elif "range" not in rule and budget is not None and metric.rpartition(":")[2].startswith("to="):
-        rule["range"] = [0.0, budget[1]]
-    return Check(quantity, Settings().instance(Rule, rule, where, "a check"))
-
-
-def _is_share(metric: str) -> bool:
-    """Whether a metric is a share of what was asked, by its name; `evaluate/<way>.mean` as `evaluate/mean`."""
-    name, _, reading = metric.rpartition(":")
-    way, dot, score = name.partition("@")[0].rpartition(".")
-    score = f"evaluate/{score}" if dot and way.startswith("evaluate/") else score
-    score = "pass@" if score == "evaluate/pass" else score
-    return score in SHARES and reading.partition("=")[0] != "to"
 
 
 def _budget(table: Any) -> tuple[str, float] | None:
@@ -226,7 +223,7 @@ def _arm(
         raise RecipeError(f"{where}, {error.where}", error.problem) from None
 
 
-def _check_arms(checks: tuple[Check, ...], arms: Mapping[str, Recipe]) -> None:
+def _check_arms(checks: tuple[Check, ...], arms: Mapping[str, Recipe], bed: str) -> None:
     seen: dict[str, str] = {}  # digest -> arm
     for name, arm in arms.items():
         if (twin := seen.setdefault(digest(arm), name)) != name:
@@ -240,13 +237,16 @@ def _check_arms(checks: tuple[Check, ...], arms: Mapping[str, Recipe]) -> None:
                     raise RecipeError(f"claim.arms.{name}", f"{message}: expected the same of all arms")
     for i, check in enumerate(checks):
         for side in (check.rule.arm, check.rule.against):
-            if isinstance(side, str) and side not in arms and trains(check):
+            of_card = check.rule.role == "premise" and (side == START or bool(bed))  # which may have more arms
+            if isinstance(side, str) and side not in arms and check.trains and not of_card:
                 raise RecipeError(f"claim.check.{i}", f"no arm {side!r}; {nearest(side, arms)}")
-        if not trains(check) and isinstance(check.rule.against, str):
+        if not check.trains and isinstance(check.rule.against, str):
             raise RecipeError(f"claim.check.{i}.against", "missing: the number that a simulation is compared with")
 
 
-def _part(arms: Mapping[str, Recipe], warm: str | Mapping[str, Any]) -> tuple[dict[str, Recipe], dict[str, Recipe]]:
+def part_stages(
+    arms: Mapping[str, Recipe], warm: str | Mapping[str, Any]
+) -> tuple[dict[str, Recipe], dict[str, Recipe]]:
     """(what prepares each arm, each arm without it): the baseline's stages up to `warm` for all of them, or the arms'
     own, where `warm` names one of each; an arm that it does not name starts from fresh weights."""
     if not warm:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
 from pathlib import Path
@@ -59,9 +60,40 @@ class Progress:
     finished: str = ""
 
 
+class Workers:
+    """Processes for several calls of `drive`: started when first needed, kept until the end."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def start(self) -> ProcessPoolExecutor:
+        """The processes; each imports all that a run may need."""
+        if self._pool is None:
+            spawn = get_context("spawn")
+            self._pool = ProcessPoolExecutor(self.count, mp_context=spawn, initializer=_begin, initargs=(version(),))
+        return self._pool
+
+    def stop(self) -> None:
+        """End them in the middle of what they do: a run that is killed goes on from its last checkpoint."""
+        if self._pool is not None:
+            processes = list((self._pool._processes or {}).values())
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
+                process.terminate()
+            self._pool = None
+
+
 def drive(
     jobs: Sequence[W],
-    workers: int,
+    workers: int | Workers,
     tell: Callable[[Progress], None] = lambda _: None,
     look: Callable[[W], None] = lambda _: None,
     *,
@@ -80,16 +112,15 @@ def drive(
     tell(Progress((total - len(left)) / max(total, 1), total - len(left), total))
     if not left:
         return
-    count, spawn = min(workers, len(left)), get_context("spawn")
-    with ProcessPoolExecutor(count, mp_context=spawn, initializer=_begin, initargs=(version(),)) as pool:
-        flying: dict[Future[str], W] = {}
+    with nullcontext(workers) if isinstance(workers, Workers) else Workers(min(workers, len(left))) as team:
+        pool, flying = team.start(), dict[Future[str], W]()
         try:
             while flying or (left and not alike):
                 lost = [j for j in left if j.after in failed]
                 failed |= dict.fromkeys(lost, "its warm start failed")
                 left = [j for j in left if j not in lost]
                 for job in () if alike else _ready(left, flying):
-                    if len(flying) < 2 * workers:  # so that no worker waits, and a stop leaves little behind
+                    if len(flying) < 2 * team.count:  # so that no worker waits, and a stop leaves little behind
                         left.remove(job)
                         flying[pool.submit(_make, job)] = job
                 ended, _ = wait(flying, timeout=1.0, return_when=FIRST_COMPLETED)
@@ -110,10 +141,7 @@ def drive(
                 if not ended:
                     tell(_progress(jobs, left, flying))
         except BaseException:
-            processes = list((pool._processes or {}).values())
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in processes:
-                process.terminate()  # a run that is killed goes on from its last checkpoint
+            team.stop()
             raise
     if failed:
         runs = {e: [f"{j.name} ({j.path})" for j in failed if failed[j] == e] for e in failed.values()}

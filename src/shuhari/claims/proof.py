@@ -126,6 +126,7 @@ def prove(
     if depth not in DEPTHS:
         raise ValueError(f"depth is {depth!r}: {nearest(depth, DEPTHS)}")
     root = root.resolve()
+    claims = [(claim.at(result["seeds"]) if claim.looks else claim, result) for claim, result in claims]
     replays = [_replays(claim, result, root, depth) for claim, result in claims]
     jobs: dict[Path, Work] = {}
     for replay in [r for each in replays for r in each.values() if not isinstance(r, str)]:
@@ -158,7 +159,7 @@ def _replays(claim: Claim, result: Mapping[str, Any], root: Path, depth: str) ->
     if find_restated(claim, result) or any(ability(q, "alone") for q in quantities_of(claim)):
         return {}
     out: dict[str, Replay | str] = {}
-    there = {(job.arm, job.seed): job for job in plan_runs(claim, root)} if claim.arms else {}
+    there = {(job.arm, job.seed): job for job in plan_runs(claim, root)} if result["arms"] else {}
     for name, arm in result["arms"].items():
         curves, seeds = arm["curves"], [s for s in result["seeds"] if s not in arm.get("diverged", ())]
         if _by_clock(claim.arms[name]):
@@ -229,9 +230,9 @@ def _judged(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Repla
 def _simulated(claim: Claim, result: Mapping[str, Any]) -> str:
     """The first simulation that no longer gives the stored number."""
     for i, (check, quantity) in enumerate(zip(claim.checks, quantities_of(claim), strict=True)):
-        if not ability(quantity, "trains"):
+        then = result["checks"][i].get("values", EMPTY).get(check.rule.arm)
+        if not ability(quantity, "trains") and then is not None:
             now = [round_to(v) for v in values(quantity, check.rule.arm, claim, Made(), i)]
-            then = result["checks"][i]["values"][check.rule.arm]
             if now != then:
                 at = next(k for k, (a, b) in enumerate(zip(then, now, strict=True)) if a != b)
                 return f"check {i}, seed {claim.seeds[at]}: simulated {then[at]} then, {now[at]} now"
@@ -265,7 +266,7 @@ def _unlike(columns: Mapping[str, Sequence[Any]], path: Path) -> str | None:
 
 def _link_runs(claim: Claim, result: Mapping[str, Any], root: Path) -> None:
     """Link the present names of runs to those that a result was measured with."""
-    jobs = {(job.arm, job.seed): job.path for job in plan_runs(claim, root)} if claim.arms else {}
+    jobs = {(job.arm, job.seed): job.path for job in plan_runs(claim, root)} if result["arms"] else {}
     for arm, kept in result["arms"].items():
         for seed, name in zip(result["seeds"], kept.get("runs", ()), strict=False):
             old, new = root / name, jobs[arm, seed]

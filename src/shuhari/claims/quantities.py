@@ -35,6 +35,7 @@ class Evidence:
     path: Path | None = None
     diverged: bool = False
     began: float = 0.0
+    cpu: float = math.nan  # seconds of processor time that it took
 
     @property
     def wall(self) -> float:

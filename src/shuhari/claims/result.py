@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from shuhari.abilities import ability
+from shuhari.claims.checks import Check
 from shuhari.claims.claim import METHOD, Claim, digest
 from shuhari.claims.quantities import Evidence, Quantity, Simulated, value
 from shuhari.claims.runs import Made
@@ -48,7 +49,7 @@ def judge(claim: Claim, quantities: Sequence[Quantity], made: Made) -> list[dict
         fixed = not isinstance(rule.against, str)
         theirs = [float(rule.against)] * len(ours) if fixed else values(quantity, str(rule.against), claim, made, i)
         verdict, found, why = rule.judge(ours, theirs)
-        entry: dict[str, Any] = {**check.quantity, **_told(rule), "verdict": verdict.value}
+        entry: dict[str, Any] = {**describe(check), "verdict": verdict.value}
         entry |= {"difference": round_to(found.value), "low": round_to(found.low), "high": round_to(found.high)}
         entry |= {"n": found.n, "values": {rule.arm: [round_to(v) for v in ours]}}
         if not fixed:
@@ -69,15 +70,18 @@ def result_of(
     made: Made,
     before: Mapping[str, Any] | None,
     hashed: Mapping[str, Any],
+    ruled: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The whole result. `before` is the one that stood there, whose place in `history` it takes; `hashed`: the `hashes`
-    of the claim when its runs began."""
-    checks = judge(claim, quantities, made)
+    of the claim when its runs began; `ruled`: what was found by roles, where checks have them."""
+    if ruled is None:
+        checks = judge(claim, quantities, made)
+        ruled = {"verdict": overall(Verdict(c["verdict"]) for c in checks).value, "checks": checks}
+    checks = ruled["checks"]
     metrics = list(dict.fromkeys(n for q in quantities for n in ability(q, "names")))
-    verdict = overall(Verdict(c["verdict"]) for c in checks)
     now = {
         "date": date.today().isoformat(),
-        "verdict": verdict.value,
+        "verdict": ruled["verdict"],
         "checks": [{k: v for k, v in c.items() if k != "values"} for c in checks],
         "seeds": len(claim.seeds),
         "budget": dict([claim.budget]) if claim.budget else None,
@@ -85,14 +89,17 @@ def result_of(
         "recipes": hashed["recipes"],
         "says": claim.says,
     }
+    if claim.looks:
+        used = [claim.seeds[0], claim.seeds[-1]] if claim.seeds else []
+        now |= {"protocol": ruled["protocol"]["hash"], "used": used, "premise": ruled["premise"]["failing"]}
     history = list((before or {}).get("history", []))
     if history and {**history[-1], "date": ""} == {**now, "date": ""}:  # the same runs, read again
         now = history.pop()
     return {
-        "format": library.RESULT,
+        "format": library.RESULT if claim.looks else library.OLDER,
         "method": claim.name,
         "smoke": claim.smoke,
-        "verdict": verdict.value,
+        **ruled,
         "says": claim.says,
         "notes": list(claim.notes),
         "paper": dict(claim.method.tree.get("paper", {})),
@@ -100,7 +107,6 @@ def result_of(
         "model": model(claim),
         "budget": dict([claim.budget]) if claim.budget else None,
         "seeds": list(claim.seeds),
-        "checks": checks,
         "start": {arm: _means([dict(e.start) for e in runs]) for arm, runs in made.evidence.items()},
         "chance": {k: round_to(v) for k, v in made.chance.items()},
         "arms": {arm: _arm(claim, arm, made, metrics) for arm in made.evidence},
@@ -124,10 +130,11 @@ def hashes(claim: Claim) -> dict[str, Any]:
 
 
 def _stated(claim: Claim) -> dict[str, Any]:
-    checks = [{**c.quantity, **_told(c.rule)} for c in claim.checks]
+    checks = [describe(c) for c in claim.checks]
+    seeds = {"looks": list(claim.looks), "bed": claim.bed} if claim.looks else {"seeds": list(claim.seeds)}
     return {
         "recipes": {name: digest(recipe) for name, recipe in claim.recipes.items()},
-        "claim": {"checks": checks, "says": claim.says, "notes": list(claim.notes), "seeds": list(claim.seeds)},
+        "claim": {"checks": checks, "says": claim.says, "notes": list(claim.notes), **seeds},
     }
 
 
@@ -226,9 +233,10 @@ def points(run: Evidence, metric: str) -> dict[str, list[float | None]]:
     return {"x": [float(f"{v:.7g}") for v in x], "y": [round_to(float(v), 6) for v in y]}
 
 
-def _told(rule: Any) -> dict[str, Any]:
-    """The fields of a rule, as JSON."""
-    return {k: list(v) if isinstance(v, tuple) else v for k, v in vars(rule).items() if v != ()}
+def describe(check: Check) -> dict[str, Any]:
+    """What a check is about and its rule, as JSON; without what a plain one has not."""
+    rule = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(check.rule).items() if v != ()}
+    return {**check.quantity, **{k: v for k, v in rule.items() if k not in ("role", "ratio") or v}}
 
 
 def _plain(value: Any) -> Any:

@@ -10,17 +10,19 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 import shutil
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from shuhari.abilities import ability
-from shuhari.claims.claim import ALIKE, BASELINE, METHOD, WARM, Claim, digest
-from shuhari.claims.pool import ClaimError, Progress, changed, drive
+from shuhari.claims.checks import BASELINE
+from shuhari.claims.claim import ALIKE, METHOD, WARM, Claim, digest
+from shuhari.claims.pool import ClaimError, Progress, Workers, changed, drive
 from shuhari.claims.quantities import Evidence, Quantity, value
 from shuhari.claims.sources import modules, version
 from shuhari.config.overlay import budgets
@@ -33,6 +35,7 @@ from shuhari.tools.doctor import usable_cores
 
 CHANCE = "chance"  # the arm of one job: how the baseline scores before anything was learnt
 SCORES = "scores.json"  # in the folder of CHANCE: what was measured
+CPU = "cpu.json"  # in the folder of a run: seconds of processor time, one number each time that it was gone on with
 DIVERGED = "diverged.txt"  # in the folder of a run whose numbers ended in NaN: why
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "transformers", "tokenizers", "gymnasium", "python", "machine",
             "processor")  # fmt: skip
@@ -89,6 +92,7 @@ class Job:
         """In a worker: make the run, or finish it. Returns an error message, "" where there is none."""
         from shuhari.api import train
 
+        began = _processor_time()
         try:
             while not self.done:
                 if changed() or own(self.recipe) != self.own:
@@ -109,20 +113,31 @@ class Job:
             else:
                 (self.path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
                 return f"{type(error).__name__}: {error} (traceback in error.txt there)"
+        finally:
+            _note_time(self.path, _processor_time() - began)
         if self.arm != WARM:  # of all others the curves are what a claim reads
             shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
         (self.path / "error.txt").unlink(missing_ok=True)
         return ""
 
+    @property
+    def cpu(self) -> float:
+        """Seconds of processor time that it took, NaN where that is not known; of a run that was killed, since then."""
+        try:
+            return float(sum(json.loads((self.path / CPU).read_text())))
+        except (OSError, ValueError):
+            return math.nan
+
 
 @dataclass(frozen=True, eq=False)
 class Made:
-    """The runs of a claim: arm -> evidence by seed, what an untrained policy scores, and the packages that they ran
-    on."""
+    """The runs of a claim: arm -> evidence by seed, what an untrained policy scores, the packages that they ran on, and
+    folder -> seconds of processor time of each warm start."""
 
     evidence: Mapping[str, list[Evidence]] = field(default_factory=dict)
     chance: Mapping[str, float] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
+    warm: Mapping[str, float] = field(default_factory=dict)
 
 
 def make(
@@ -130,10 +145,12 @@ def make(
     quantities: Sequence[Quantity],
     root: Path,
     *,
-    workers: int = 0,
+    workers: int | Workers = 0,
     tell: Callable[[Progress], None] = lambda _: None,
+    alone: bool | None = None,
 ) -> Made:
-    """Make the missing runs of a claim under `root` and read them all. workers: processes (0: one a core). Raises
+    """Make the missing runs of a claim under `root` and read them all. workers: processes (0: one a core); alone:
+    whether they have the machine for themselves, by default where a quantity needs it. Raises
     ClaimError where a run fails, when the others are done, or those begun where two fail alike; and, at the first run
     that shows it, where an arm does not spend its budget, or RecipeError where it lacks what a check is about."""
     for i, quantity in enumerate(quantities):
@@ -141,14 +158,17 @@ def make(
             value(quantity, Evidence(claim.seeds[0]), METHOD, i)
     if not any(ability(q, "trains") for q in quantities):
         return Made()
-    alone = any(ability(q, "alone") for q in quantities)
+    alone = any(ability(q, "alone") for q in quantities) if alone is None else alone
     jobs = plan_runs(claim, root.resolve(), alone)
     seen: dict[tuple[str, int], Evidence] = {}
     chance: dict[str, float] = {}
+    warm: dict[str, float] = {}
 
     def look(job: Job) -> None:
         if job.arm == CHANCE:
             chance.update(json.loads((job.path / SCORES).read_text()))
+        if job.arm == WARM:
+            warm[job.path.name] = job.cpu
         if job.arm in claim.arms:
             run = seen[job.arm, job.seed] = read(job, claim)
             _check_spent(claim, job.arm, run)
@@ -156,9 +176,10 @@ def make(
                 if ability(quantity, "trains") and job.arm in (check.rule.arm, check.rule.against):
                     value(quantity, run, job.arm, i)
 
-    drive(jobs, 1 if alone else workers or usable_cores(), tell, look)
+    team = workers if isinstance(workers, Workers) else 1 if alone else workers or usable_cores()
+    drive(jobs, team, tell, look)
     found = {name: [seen[name, seed] for seed in claim.seeds] for name in claim.arms}
-    return Made(found, chance, Run(jobs[-1].path).get("made_with", {}))
+    return Made(found, chance, Run(jobs[-1].path).get("made_with", {}), warm)
 
 
 def plan_runs(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
@@ -202,6 +223,20 @@ def own(recipe: Recipe) -> tuple[str, ...]:
     return tuple(" ".join(module) for module in modules([recipe]).items())
 
 
+def _processor_time() -> float:
+    """Of this process and of those that it has waited for."""
+    now = os.times()
+    return now.user + now.system + now.children_user + now.children_system
+
+
+def _note_time(path: Path, seconds: float) -> None:
+    """Add a run's processor time to what is noted in its folder."""
+    if path.is_dir():
+        file = path / CPU
+        before = json.loads(file.read_text()) if file.is_file() else []
+        replace_file(file, [json.dumps([*before, round(seconds, 3)]).encode()])
+
+
 def _score(job: Job) -> None:
     """The score of an untrained policy; it need not learn, which where groups without contrast are sampled again it
     could not."""
@@ -220,7 +255,8 @@ def _score(job: Job) -> None:
 def read(job: Job, claim: Claim) -> Evidence:
     """The evidence of a run that is done."""
     run = Run(job.path)
-    return evidence(job, claim, run.metrics(), dict((run.summary or {}).get("before") or {}))
+    found = evidence(job, claim, run.metrics(), dict((run.summary or {}).get("before") or {}))
+    return found if math.isnan(job.cpu) else replace(found, cpu=job.cpu)
 
 
 def evidence(job: Job, claim: Claim, columns: Mapping[str, Sequence[Any]], before: Mapping[str, float]) -> Evidence:
@@ -230,7 +266,8 @@ def evidence(job: Job, claim: Claim, columns: Mapping[str, Sequence[Any]], befor
     used = spent(columns, unit)
     if "study" in job.recipe.tree:
         amount = used[-1]
-    return Evidence(job.seed, columns, used, before, amount, job.path, job.diverged, _began(columns, used))
+    wall = float(columns["wall"][-1]) if used else 0.0  # of one thread about what it computed
+    return Evidence(job.seed, columns, used, before, amount, job.path, job.diverged, _began(columns, used), wall)
 
 
 def _began(columns: Mapping[str, Sequence[Any]], used: Sequence[float]) -> float:

@@ -1,7 +1,13 @@
-"""The verdict rule: from paired values of two arms to holds, does not hold or inconclusive. Axes: `S` seeds."""
+"""The rule: from paired values of two arms to the verdict of a claim's headline, and what stands beside it.
+
+Four roles of a check: `premise` (of bed and baseline alone), `headline` (the paper's number against the paper's
+baseline, which alone decides), `guard` (what may not be lost for it), `because` (ablations: whether the paper's reason
+is the reason). Checks without a role follow the older rule: `Rule.judge`, `overall`. Axes: `S` seeds.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,18 +16,58 @@ from typing import Annotated
 import numpy as np
 
 from shuhari.bounds import Bounds, check
-from shuhari.data import nearest
+from shuhari.data import Array, nearest
 from shuhari.stats import Estimate, t_interval
 
-DIRECTIONS = ("up", "down", "not lower", "not higher")
+DIRECTIONS = ("up", "down", "not lower", "not higher", "equal")
+ROLES = ("premise", "headline", "guard", "because")
 LEAST = 5  # pairs; with fewer an interval says next to nothing
 NEAR = 0.02  # of its range: a metric that both arms hold this close to an end cannot tell them apart
 
 
 class Verdict(StrEnum):
+    """Of one check; of a claim by the older rule."""
+
     HOLDS = "holds"
     FAILS = "does not hold"
     OPEN = "inconclusive"
+
+
+class Headline(StrEnum):
+    """Of a claim whose checks have roles."""
+
+    HOLDS = "holds"
+    COST = "holds at a cost"  # and the guard fails
+    SMALL = "holds, small"  # an effect, of less than the margin
+    REVERSED = "reversed"
+    BELOW = "below margin"  # no effect was seen, and one of the margin would have been
+    OPEN = "open"
+    UNTESTED = "not tested"  # a premise fails
+
+
+class Because(StrEnum):
+    """Whether the paper's reason is the reason."""
+
+    BY = "by its mechanism"
+    NOT = "not by it"
+    OPEN = "open"
+    UNASKED = "not asked"
+
+
+HELD = (Headline.HOLDS, Headline.COST, Headline.SMALL)
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A difference signed so that what is claimed is up, with its interval, of `n` pairs that have a value; `sd` of
+    one pair's difference; `why`: what keeps it from telling anything, whatever the interval."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    sd: float
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -33,6 +79,10 @@ class Rule:
     holds where it lies on the right side of the tolerance `margin`, does not hold where it lies beyond. Else
     inconclusive. range: the ends of the values; where both arms sit at the same one, or `against` leaves no room for an
     effect of `margin`, nothing can be told (but that the effect is the other way).
+
+    With a `role` intervals are those of looks, and `equal` holds where one lies within `margin` on both sides; the
+    margin of a premise is part of it: `up` by more than that. ratio: differences and the margin are shares of the value
+    of `against`.
     """
 
     direction: str = "up"
@@ -41,16 +91,87 @@ class Rule:
     against: str | float = "baseline"
     factor: float = 1.0
     range: tuple[float, ...] = ()
+    role: str = ""
+    ratio: bool = False
 
     def __post_init__(self) -> None:
         check(self)
         if self.direction not in DIRECTIONS:
             near = nearest(self.direction, DIRECTIONS[:2])  # the others would turn the claim round
-            raise ValueError(f"no direction {self.direction!r}; {near}; or 'not lower', 'not higher'")
+            raise ValueError(f"no direction {self.direction!r}; {near}; or 'not lower', 'not higher', 'equal'")
         if self.arm == self.against:
             raise ValueError(f"arm {self.arm!r} is compared with itself")
         if self.range and (len(self.range) != 2 or not self.range[0] < self.range[1]):
             raise ValueError(f"range is {list(self.range)}: expected [least, most]")
+        if self.role or self.ratio or self.direction == "equal":
+            self._check_role()
+
+    def _check_role(self) -> None:
+        if self.role not in ROLES:
+            raise ValueError(f"no role {self.role!r}; {nearest(self.role, ROLES)}")
+        one_sided = self.direction in ("up", "down")
+        if self.role == "headline" and one_sided and not self.margin:
+            raise ValueError("margin is missing: the smallest effect that would be worth claiming")
+        if self.role == "headline" and self.factor != 1:
+            told = "of a headline the whole of what it is compared with counts"
+            raise ValueError(f"factor is {self.factor:g}: {told}; ratio = true makes the margin a share of it")
+        if self.role == "guard" and one_sided:
+            raise ValueError(f"a guard goes {self.direction!r}: expected 'not lower', 'not higher' or 'equal'")
+        if self.role == "because" and not one_sided:
+            raise ValueError(f"an ablation goes {self.direction!r}: expected 'up' or 'down'")
+        if self.role == "premise" and self.arm == "method":
+            raise ValueError("a premise is of bed and baseline alone: expected another arm than 'method'")
+
+    def effect(self, ours: Sequence[float] | Array, theirs: Sequence[float] | Array, level: float = 0.95) -> Effect:
+        """The effect in values [S] paired by seed, with its interval at `level`. A pair with a NaN is left out."""
+        x, y = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
+        down = self.direction in ("down", "not higher")
+        d = self._differences(x, y) * (-1 if down else 1)
+        found = t_interval(d, level)
+        there = d[~np.isnan(d)]
+        sd = float(there.std(ddof=1)) if len(there) > 1 else math.nan
+        missing = int(np.isnan(x).sum()), int(np.isnan(y).sum())
+        if missing[0] != missing[1]:
+            why = f"no value in {missing[0]} runs of one side and {missing[1]} of the other"
+        elif found.n < LEAST:
+            why = f"{found.n} of {len(d)} pairs have a value: {LEAST} are needed"
+        else:
+            why = "" if self.role == "premise" else self._stuck(x, y, found.high)
+        return Effect(found.value, found.low, found.high, found.n, sd, why)
+
+    def _differences(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        """[S]; in shares of y where the rule is of a ratio, NaN where that is 0."""
+        d = x - self.factor * y
+        return np.divide(d, np.abs(y), out=np.full_like(d, math.nan), where=y != 0) if self.ratio else d
+
+    def verdict(self, effect: Effect) -> Verdict:
+        """Of a premise, a guard or an ablation."""
+        low, high, m = effect.low, effect.high, self.margin
+        if effect.why:
+            return Verdict.OPEN
+        if self.direction == "equal":
+            holds, fails = _within(low, high, m), low > m or high < -m
+        elif self.direction.startswith("not "):
+            holds, fails = low > -m or low == high == 0, high < -m
+        elif self.role == "premise":
+            holds, fails = low > m, high <= m
+        else:
+            holds, fails = low > 0, high < 0 or high <= m
+        return Verdict.HOLDS if holds else Verdict.FAILS if fails else Verdict.OPEN
+
+    def headline(self, effect: Effect, detectable: float, guard: Verdict | None = None) -> Headline:
+        """The verdict of a headline, of which `detectable` is the smallest effect that its seeds could find."""
+        held = Headline.COST if guard is Verdict.FAILS else Headline.HOLDS
+        if effect.why:
+            return Headline.OPEN
+        if self.direction not in ("up", "down"):
+            found = {Verdict.HOLDS: held, Verdict.FAILS: Headline.REVERSED, Verdict.OPEN: Headline.OPEN}
+            return found[self.verdict(effect)]
+        if effect.low > 0:
+            return held if effect.high >= self.margin else Headline.SMALL
+        if effect.high < 0:
+            return Headline.REVERSED
+        return Headline.BELOW if effect.high <= self.margin and detectable <= self.margin else Headline.OPEN
 
     def judge(self, ours: Sequence[float], theirs: Sequence[float]) -> tuple[Verdict, Estimate, str]:
         """(verdict, difference, why it is open where the interval alone does not say) of values [S] paired by seed. A
@@ -89,6 +210,20 @@ class Rule:
                 return f"both arms sit at {end:g}"
         room = {"up": most - theirs, "down": theirs - least}.get(self.direction, np.inf)
         return f"{self.against} leaves {room:.2g} of the range" if room < max(self.margin, near) and high >= 0 else ""
+
+
+def _within(low: float, high: float, margin: float) -> bool:
+    """Whether an interval lies within a margin of 0, to a rounding."""
+    rounding = 1e-12 * max(1.0, margin)
+    return -margin - rounding <= low and high <= margin + rounding
+
+
+def judge_reasons(found: Iterable[Verdict]) -> Because:
+    """What several ablations say together: every one must say that the reason is the reason."""
+    told = set(found)
+    if Verdict.FAILS in told:
+        return Because.NOT
+    return Because.UNASKED if not told else Because.BY if told == {Verdict.HOLDS} else Because.OPEN
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:

@@ -40,10 +40,11 @@ def _verdict(method: Any) -> str | None:
         return None
     if method.verdict is None:
         return "not measured" if load(method.name).tree.get("claim") else None
-    if method.stale:
-        return f"{method.verdict} (stale)"
     kept = result(method.name)
-    return f"{method.verdict} (older core)" if kept is not None and older(kept["hashes"]) else method.verdict
+    assert kept is not None
+    marks = ["older rule"] * ("headline" not in kept) + ["exploratory"] * bool(kept.get("exploratory"))
+    marks += ["stale"] if method.stale else ["older core"] if older(kept["hashes"]) else []
+    return f"{method.verdict} ({', '.join(marks)})" if marks else str(method.verdict)
 
 
 def tasks(

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shuhari.cli.text import as_json, note, number, say, table
+from shuhari.cli import verdicts
+from shuhari.cli.text import as_json, note, say
 
 if TYPE_CHECKING:
     from shuhari.claims.pool import Progress
 
 QUIET = 15.0  # seconds between two lines where the output is no terminal
-WORDS = {"up": "above", "down": "below", "not lower": "not lower than", "not higher": "not higher than"}
-BEGIN, CHANCE = (0.1, 0.6), 0.2  # what a warm start scores, and less than which an untrained policy should
 
 
 def claim(
@@ -33,6 +32,7 @@ def claim(
     prove: Annotated[bool, typer.Option("--prove", help="Try whether results that are out of date stand.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="With --prove: one seed of every arm to its end.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="With --prove: of no arm to its end.")] = False,
+    card: Annotated[bool, typer.Option("--card", help="Of beds: make their cards, from 24 baselines each.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Processes (0: one a core).")] = 0,
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
     runs: Annotated[Path, typer.Option(help="Where runs are made; what is there is used again.")] = Path("runs/claims"),
@@ -69,13 +69,18 @@ def claim(
     if show:
         _kept(named, out, json)
         return
+    if card:
+        with _ended_by_sigterm():
+            for name in named:
+                _make_card(name, workers, runs, out)
+        return
     claims = [read(name, smoke=smoke) for name in named]  # a mistake in one is found before the first run
     if twice := [name for name, times in Counter(one.name for one in claims).items() if times > 1]:
         why = f"two recipes are called {twice[0]!r}, and would share a result"
         raise typer.BadParameter(f"{why}: claim them apart, each with an --out of its own")
     if dry:
         for name, one in zip(named, claims, strict=True):
-            _plan(one, runs)
+            verdicts.plan(one, runs, out)
             read(name, smoke=True)  # a mistake in `smoke` is one too
         return
     for option, folder in (("--out", out), ("--runs", runs))[smoke:]:
@@ -97,7 +102,7 @@ def claim(
         found.append(result)
         path = None if smoke else write(result, out)
         if not json:
-            _show(result)
+            verdicts.show(result)
             say(f"result: {path}" if path else "smoke: that it runs is all it says")
     if json:
         as_json(found)
@@ -106,17 +111,25 @@ def claim(
 
 
 def _measured(one: Any, workers: int, root: Path, out: Path) -> dict[str, Any]:
-    from shuhari.claims.result import hashes, kept, quantities_of, result_of
-    from shuhari.claims.runs import make
+    from shuhari.claims.measure import measure
+    from shuhari.claims.result import kept
 
-    quantities, message, before = quantities_of(one), hashes(one), None if one.smoke else kept(one.name, out / "claims")
+    before = None if one.smoke else kept(one.name, out / "claims")
     try:
         with _told(one.name) as tell, _ended_by_sigterm():
-            made = make(one, quantities, root, workers=workers, tell=tell)
+            return measure(one, root, before, workers=workers, tell=tell)
     except KeyboardInterrupt:
         note(f"stopped; the runs that were made are in {root}, and the same command goes on")
         raise
-    return result_of(one, quantities, made, before, message)
+
+
+def _make_card(bed: str, workers: int, runs: Path, out: Path) -> None:
+    from shuhari.claims.making import make_card, plan_card, save_card
+
+    runs.mkdir(parents=True, exist_ok=True)
+    with _told(bed) as tell:
+        made = make_card(bed, plan_card(bed), runs, workers=workers, tell=tell)
+    say(f"card: {save_card(made, out)}")
 
 
 def _kept(named: list[str], out: Path, json: bool) -> None:
@@ -140,30 +153,7 @@ def _kept(named: list[str], out: Path, json: bool) -> None:
         as_json(results)
         return
     for result in results:
-        _show(result)
-
-
-def _plan(one: Any, root: Path) -> None:
-    """Print the runs of a claim, and which of them exist."""
-    from shuhari.abilities import ability
-    from shuhari.claims.result import differs, in_words, quantities_of, times, used
-    from shuhari.claims.runs import plan_runs
-
-    used(one)  # builds every arm, so that mistakes show
-    say(f"{one.name}: {one.says}")
-    jobs = plan_runs(one, root.resolve(), any(ability(q, "alone") for q in quantities_of(one))) if one.arms else []
-    budget = "".join(f", {amount:,.0f} {unit} each" for unit, amount in ([one.budget] if one.budget else []))
-    begun = sum(j.arm not in one.arms for j in jobs)
-    warm = f"; {begun} runs are warm starts and an untrained policy" if begun else ""
-    say(f"{len(jobs)} runs, {sum(j.done for j in jobs)} of them there{budget}; {len(one.seeds)} seeds{warm}")
-    table(("arm", "what differs from the method"), [
-        (name, ", ".join(in_words(differs(one, name))) or "-") for name in one.arms
-    ])  # fmt: skip
-    table(("check", "claimed", "margin"), [
-        (c.quantity.get("metric") or c.quantity["use"],
-         f"{c.rule.arm} {WORDS[c.rule.direction]} {times(c.rule.factor)}{c.rule.against}", c.rule.margin)
-        for c in one.checks
-    ])  # fmt: skip
+        verdicts.show(result)
 
 
 def _stale(out: Path, given: list[str] | None) -> list[str]:
@@ -236,28 +226,3 @@ def _told(name: str) -> Iterator[Callable[[Progress], None]]:
             last[0] = now
 
     yield tell
-
-
-def _show(result: dict[str, Any]) -> None:
-    from shuhari.claims.result import mean, times
-
-    say(f"{result['method']}: {'a smoke run, no verdict' if result.get('smoke') else result['verdict']}")
-    if result["says"]:
-        say(result["says"])
-    began, chance = (found.get("mean") for found in (result["start"].get("method", {}), result["chance"]))
-    if chance is not None and began is not None and not (BEGIN[0] <= began <= BEGIN[1] and chance < CHANCE):
-        message = f"the warm start scores {began:.0%}, an untrained policy {chance:.0%}"
-        note(f"{message}: expected {BEGIN[0]:.0%} to {BEGIN[1]:.0%}, and less than {CHANCE:.0%}")
-    rows = []
-    for check in result["checks"]:
-        means = {arm: mean(values) for arm, values in check["values"].items()}
-        against = check["against"] if isinstance(check["against"], str) else None
-        other = means.get(against) if against else check["against"]
-        interval = f"[{number(check['low'])}, {number(check['high'])}]" if check["low"] is not None else "-"
-        what = check.get("metric") or check.get("use", "")
-        rows.append((
-            what, check["direction"], f"{check['arm']} {number(means[check['arm']])}",
-            f"{times(check['factor'])}{against or 'number'} {number(other)}", check["difference"], interval,
-            check["verdict"] + (f" ({check['why']})" if "why" in check else ""),
-        ))  # fmt: skip
-    table(("what", "claimed", "arm", "against", "difference", "95 % interval", "verdict"), rows)

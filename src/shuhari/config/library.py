@@ -18,7 +18,8 @@ from shuhari import plugins
 from shuhari.config.overlay import RecipeError, Tree
 
 FORMAT = 1
-RESULT = 1  # the format of results of claims
+RESULT = 2  # the format of results of claims
+OLDER = 1  # of those by the older rule, which are still read
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,19 @@ def results() -> File:
     return inside if inside.is_dir() else root.parents[1] / "results" / "claims"
 
 
+def cards() -> File:
+    """Where cards of beds lie: what the package brings, or results/beds of a clone."""
+    root = File(str(resources.files("shuhari")))
+    inside = root / "beds_data"
+    return inside if inside.is_dir() else root.parents[1] / "results" / "beds"
+
+
 def result(name: str, at: File | None = None) -> dict[str, Any] | None:
     """The result of a method's claim, None where it has not been measured. RecipeError where it cannot be read."""
     path = (at or results()) / f"{name}.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-        if found is not None and found["format"] != RESULT:
+        if found is not None and found["format"] not in (OLDER, RESULT):
             raise ValueError(f"format {found['format']!r}, not {RESULT}")
     except (ValueError, TypeError, KeyError) as error:
         raise RecipeError("", f"{path} is no result of a claim ({error}): move it away") from None

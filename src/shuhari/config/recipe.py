@@ -200,6 +200,12 @@ def _chain(reference: str) -> Iterator[tuple[str, Tree]]:
             )
 
 
+def place(reference: str | File) -> File | None:
+    """The file of a recipe; None where it lies in none of its own. RecipeError where there is no such recipe."""
+    found = _find(str(reference), None)[1]
+    return found if isinstance(found, File) else None
+
+
 def _find(reference: str, here: File | None) -> tuple[str, Traversable]:
     path = (here or File()) / File(reference).expanduser()
     if path.is_dir() and (path / "recipe.toml").is_file():

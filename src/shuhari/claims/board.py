@@ -1,0 +1,126 @@
+"""Results of claims side by side: their words, how many hold by chance, and a picture of all effects on one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shuhari.claims.looks import LEVEL, LOOKS, power
+from shuhari.claims.result import times
+from shuhari.claims.verdict import Headline
+
+
+def headline(result: Mapping[str, Any]) -> str:
+    """The effect of a headline with its interval, of which level, and its margin."""
+    head = result["headline"]
+    unit = " of its value" if head.get("ratio") else ""
+    if head.get("low") is None:
+        return f"margin {head['margin']:g}{unit}"
+    told = f"{head['effect']:.3g} [{head['low']:.3g}, {head['high']:.3g}]"
+    return f"{told} at {head['level']:.1%}, margin {head['margin']:g}{unit}, {head['n']} seeds"
+
+
+def detectable(result: Mapping[str, Any]) -> str:
+    """The smallest effects that could be found, in margins: as planned, and by the claim's own pairs."""
+    margin = result["headline"]["margin"]
+    told = [f"{k} {v / margin:.2g}" for k, v in result["mde"].items() if v is not None and margin]
+    return ", ".join(told) or "-"
+
+
+def count_tries(result: Mapping[str, Any]) -> int:
+    """How many protocols of a claim could have held."""
+    marks = {h["protocol"] for h in result["history"] if "protocol" in h and h["verdict"] != Headline.UNTESTED}
+    return len(marks)
+
+
+def ruled(check: Mapping[str, Any]) -> str:
+    """One check by roles: what, which way and how far, both sides, the effect with its interval, what it says."""
+    what = f"`{check.get('metric') or check['use']}` {check['direction']}"
+    margin = f", margin {check['margin']:g}" if check["margin"] else ""
+    said = f"{check['role']}: {what}{margin}: {check['arm']} - {times(check['factor'])}{check['against']}"
+    if check.get("low") is not None:
+        said += f" = {check['effect']:.3g} [{check['low']:.3g}, {check['high']:.3g}], {check['n']} pairs"
+    why = f" ({check['why']})" if check.get("why") else ""
+    card = f", by the card of {check['card']}" if check.get("card") else ""
+    return f"{said}: {check['verdict']}{why}{card}"
+
+
+def false_holds(results: Sequence[Mapping[str, Any]]) -> str:
+    """How many of some results are expected to hold if no method had any effect, and what early stops do."""
+    tries, share = sum(map(count_tries, results)), (1 - LEVEL) / 2
+    told = (
+        f"If none of these methods had any effect, {share * tries:.2g} of their {tries} tries would be expected to hold"
+    )
+    what = f"all the same ({share:.1%} of each; a try is a protocol whose premises were met)."
+    more = power(LOOKS).enlarged - 1
+    return f"{told} {what} Effects that are found are overstated: one as large as the MDE by {more:.0%} on average."
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the picture: an effect and its interval in margins, None where nothing was measured."""
+
+    method: str
+    said: str
+    ends: tuple[float, float, float] | None
+    colour: str
+
+
+COLOURS = {Headline.HOLDS: "#1a7f37", Headline.COST: "#7a8b1a", Headline.SMALL: "#6cab7f", Headline.REVERSED: "#c0362c",
+           Headline.BELOW: "#d98b2b", Headline.OPEN: "#6b7280", Headline.UNTESTED: "#b0b4ba"}  # fmt: skip
+OLD = "#9db4cf"  # by the older rule
+REACH, WIDE, HIGH, LEFT, RIGHT = 4.0, 980, 22, 190, 200  # margins to either side; pixels
+
+
+def draw(results: Iterable[Mapping[str, Any]]) -> str:
+    """All effects and intervals on one axis, in margins: an SVG, the same for the same results."""
+    lines = [line for r in results if (line := _line(r))]
+    lines.sort(key=lambda line: (line.colour == OLD, -line.ends[0] if line.ends else REACH * 9, line.method))
+    height, width = HIGH * (len(lines) + 3), WIDE - LEFT - RIGHT
+
+    def at(margins: float) -> float:
+        return round(LEFT + (min(max(margins, -REACH), REACH) + REACH) / (2 * REACH) * width, 1)
+
+    foot, words = HIGH * (len(lines) + 1), 'font-family="sans-serif" font-size="12"'
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDE} {height}" {words}>']
+    out.append(f'<rect width="{WIDE}" height="{height}" fill="white"/>')
+    for tick in range(-int(REACH), int(REACH) + 1):
+        style = {0: 'stroke="#374151"', 1: 'stroke="#1a7f37" stroke-dasharray="4 3"'}.get(tick, 'stroke="#e5e7eb"')
+        out.append(f'<path d="M{at(tick)} {HIGH // 2}V{foot - 6}" {style}/>')
+        out.append(f'<text x="{at(tick)}" y="{foot + 10}" text-anchor="middle">{tick}</text>')
+    axis = "effect in margins, as claimed to the right; a triangle lies further out"
+    out.append(f'<text x="{at(0)}" y="{foot + 28}" text-anchor="middle">{axis}</text>')
+    for i, line in enumerate(lines):
+        y = HIGH * (i + 1)
+        out.append(f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{line.method}</text>')
+        out.append(f'<text x="{WIDE - RIGHT + 8}" y="{y + 4}" fill="{line.colour}">{line.said}</text>')
+        if line.ends:
+            value, low, high = map(at, line.ends)
+            out.append(f'<path d="M{low} {y}H{high}" stroke="{line.colour}" stroke-width="3"/>')
+            way = 0 if abs(line.ends[0]) <= REACH else 7 if line.ends[0] > 0 else -7
+            mark = f'path d="M{value - way} {y - 6}L{value} {y}L{value - way} {y + 6}Z"'
+            point = f'circle cx="{value}" cy="{y}" r="4.5"'
+            out.append(f'<{mark if way else point} fill="{line.colour}"/>')
+    return "\n".join([*out, "</svg>", ""])
+
+
+def _line(result: Mapping[str, Any]) -> Line | None:
+    """The line of a result; of one by the older rule its first check that has a margin. None where it has none."""
+    if "headline" in result:
+        head, said = result["headline"], result["verdict"]
+        colour, value = COLOURS[Headline(said)], head.get("effect")
+        if not head["margin"]:
+            return None
+    else:
+        margins = [c for c in result["checks"] if c["margin"] and c["low"] is not None]
+        if not margins:
+            return None
+        head, said, colour = margins[0], f"{result['verdict']} (older rule)", OLD
+        value = head["difference"]
+    if head.get("low") is None:
+        return Line(result["method"], said, None, colour)
+    ends = (value / head["margin"], head["low"] / head["margin"], head["high"] / head["margin"])
+    if "headline" not in result and head["direction"] in ("down", "not higher"):
+        ends = (-ends[0], -ends[2], -ends[1])
+    return Line(result["method"], said, ends, colour)

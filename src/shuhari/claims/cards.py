@@ -1,0 +1,141 @@
+"""Cards of beds: what a bed's baseline does over many seeds, made and committed before any method runs on it.
+
+`results/beds/<bed>/<variant>.json`, of the recipe `beds/<bed>/<variant>`:
+
+- `format`: 1; `bed`: `<bed>/<variant>`, as the file is called; `budget`: `{unit: amount}`, up to which curves are read.
+- `seeds`: [S] of the runs, apart from those of claims.
+- `arms`: by name. `baseline`; `redraw`, the baseline again from the same warm starts with other draws, whose paired
+  differences are the noise of a claim; `control`, which must gain; more, where premises are about them.
+- `arms.<name>.curves`: metric -> [S] `{x: [T] spent, y: [T] value}`, the score before the first step at x = 0.
+- `arms.<name>.cpu_s`: [S] seconds of processor time of each run, without its warm start; `warm_cpu_s`: [S] of these.
+- `hashes`: what it was made with, as of a result of a claim: by these a test finds a card that is stale.
+- `rates`: what was fixed on it for claims to use (learning rates, fractions, levels).
+
+More keys are the maker's. Curves are as those of results, so a quantity reads both alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shuhari.claims.checks import BASELINE, START, Check
+from shuhari.claims.curve import Reading
+from shuhari.claims.quantities import Evidence, Metric, Quantity, value
+from shuhari.claims.verdict import Effect, Rule, Verdict
+from shuhari.config.library import cards
+from shuhari.config.overlay import RecipeError
+from shuhari.data import nearest
+
+FORMAT = 1
+BEDS = "beds"  # the family of recipes that are beds
+REDRAW, CONTROL = "redraw", "control"
+WHOLE = ("bed", "budget", "seeds", "arms")
+
+
+@dataclass(frozen=True, eq=False)
+class Card:
+    """A card as it was read; `digest`: of its whole text; `file`: where it lies."""
+
+    table: Mapping[str, Any]
+    digest: str = ""
+    file: Path | None = None
+
+    @property
+    def bed(self) -> str:
+        return str(self.table["bed"])
+
+    @property
+    def arms(self) -> Mapping[str, Any]:
+        arms: Mapping[str, Any] = self.table["arms"]
+        return arms
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """(of a baseline's run, of a warm start) of processor time, the median; NaN where it is not told."""
+        run, warm = self.arms[BASELINE].get("cpu_s"), self.table.get("warm_cpu_s")
+        return (float(np.median(run)) if run else math.nan, float(np.median(warm)) if warm else math.nan)
+
+    def runs(self, arm: str) -> list[Evidence]:
+        """[S] the runs of an arm, as far as the card has their curves."""
+        if arm not in self.arms:
+            raise RecipeError("claim.bed", f"the card of {self.bed} has no arm {arm!r}; {nearest(arm, self.arms)}")
+        (amount,) = self.table["budget"].values()
+        curves = self.arms[arm]["curves"]
+        return [_evidence(s, {m: c[i] for m, c in curves.items()}, amount) for i, s in enumerate(self.table["seeds"])]
+
+    def noise(self, quantity: Quantity, rule: Rule) -> np.ndarray:
+        """[S] paired differences of the baseline from its own redraw, in units of the rule (shares where it is of a
+        ratio); NaN where a run has no value."""
+        x, y = (np.array([value(quantity, run, arm, 0) for run in self.runs(arm)]) for arm in (BASELINE, REDRAW))
+        return (x - y) / np.abs(y) if rule.ratio else x - y
+
+    def spread(self, quantity: Quantity, rule: Rule) -> float:
+        """The standard deviation of one pair's difference."""
+        there = self.noise(quantity, rule)
+        there = there[np.isfinite(there)]
+        return float(there.std(ddof=1)) if len(there) > 1 else math.nan
+
+
+def find(bed: str, root: Path | None = None) -> Card | None:
+    """The card of the bed that a recipe `beds/<bed>/<variant>` is; None where it is no bed, or has no card yet."""
+    family, _, name = bed.partition("/")
+    path = (root or cards()) / f"{name}.json"
+    return read(path) if family == BEDS and path.is_file() else None
+
+
+def read(path: Path) -> Card:
+    """A card of a bed. RecipeError where it is no whole one."""
+    try:
+        text = path.read_bytes()
+        table = json.loads(text)
+        if table.get("format") != FORMAT:
+            raise ValueError(f"format {table.get('format')!r}, not {FORMAT}")
+        if gone := [key for key in WHOLE if key not in table]:
+            raise ValueError(f"without {', '.join(gone)}")
+        if BASELINE not in table["arms"]:
+            raise ValueError("without a baseline")
+    except (ValueError, AttributeError) as error:  # AttributeError: no table at all
+        raise RecipeError("claim.bed", f"{path} is no card of a bed ({error})") from None
+    return Card(table, hashlib.blake2b(text, digest_size=8).hexdigest(), path)
+
+
+def premise(
+    check: Check, number: int, quantity: Quantity, runs: Mapping[str, Sequence[Evidence]]
+) -> tuple[Effect, Verdict, dict[str, list[float]]]:
+    """(effect, whether it is met, the values by side) of a premise over runs: a card's, or a claim's own."""
+    rule = check.rule
+    ours = _values(quantity, runs[rule.arm], rule.arm, number)
+    sides = {rule.arm: ours}
+    if rule.against == START:
+        sides[START] = _values(start_of(check, number), runs[rule.arm], rule.arm, number)
+    elif isinstance(rule.against, str):
+        sides[rule.against] = _values(quantity, runs[rule.against], rule.against, number)
+    theirs = sides[rule.against] if isinstance(rule.against, str) else [float(rule.against)] * len(ours)
+    effect = rule.effect(ours, theirs)
+    return effect, rule.verdict(effect), sides
+
+
+def start_of(check: Check, number: int) -> Quantity:
+    """What a reading of a curve was before the first step."""
+    if check.quantity.get("use", "metric") != "metric":
+        raise RecipeError(f"claim.check.{number}.against", "'start': only of a metric, which has a curve")
+    return Metric(f"{Reading.of(check.quantity['metric']).metric}:first")
+
+
+def _values(quantity: Quantity, runs: Iterable[Evidence], arm: str, number: int) -> list[float]:
+    return [value(quantity, run, arm, number) for run in runs]
+
+
+def _evidence(seed: int, curves: Mapping[str, Mapping[str, Sequence[Any]]], amount: float) -> Evidence:
+    """A run from its curves: a column each over all that any of them has spent."""
+    spent = sorted({x for c in curves.values() for x in c["x"]})
+    columns = {m: [dict(zip(c["x"], c["y"], strict=True)).get(x) for x in spent] for m, c in curves.items()}
+    return Evidence(seed, columns, spent, {}, float(amount))

@@ -1,0 +1,95 @@
+"""The checks of a claim, as its table says them: what is compared, by which rule, and in which role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from shuhari.abilities import ability
+from shuhari.claims.verdict import ROLES, Rule
+from shuhari.config.overlay import RecipeError
+from shuhari.config.settings import Settings, look_up
+from shuhari.data import nearest
+
+BASELINE, START = "baseline", "start"
+SHARES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "pass@", "reward/score", "rollout/alike")
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: `quantity` is a table for the quantity that is compared, `rule` says how."""
+
+    quantity: Mapping[str, Any]
+    rule: Rule
+
+    @property
+    def trains(self) -> bool:
+        """Whether it is about runs."""
+        return bool(ability(look_up("quantity", self.quantity.get("use", "metric"), "claim.check"), "trains"))
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms whose runs it reads."""
+        sides = (self.rule.arm, self.rule.against)
+        return tuple(s for s in sides if isinstance(s, str) and s != START) if self.trains else ()
+
+
+def read_checks(tables: Sequence[Mapping[str, Any]], budget: tuple[str, float] | None) -> tuple[Check, ...]:
+    """The checks of a claim. RecipeError for a mistake in one, or in which roles there are."""
+    checks = tuple(_read(c, f"claim.check.{i}", budget) for i, c in enumerate(tables))
+    if not checks:
+        raise RecipeError("claim.check", "missing: expected a list of at least one table")
+    if any(check.rule.role for check in checks):
+        _check_roles(checks)
+    return checks
+
+
+def _read(table: Mapping[str, Any], where: str, budget: tuple[str, float] | None) -> Check:
+    own = {f.name for f in fields(Rule)}
+    rule = {k: v for k, v in table.items() if k in own}
+    quantity = {k: v for k, v in table.items() if k not in own}
+    known = {"use", *own, *(f.name for f in fields(look_up("quantity", quantity.get("use", "metric"), f"{where}.use")))}
+    for key in quantity:
+        if key not in known:
+            raise RecipeError(f"{where}.{key}", f"no key of such a check; {nearest(key, known)}")
+    if "direction" not in rule:
+        raise RecipeError(f"{where}.direction", "missing: 'up', 'down', 'not lower', 'not higher' or 'equal'")
+    if rule.get("role") == "premise":
+        rule.setdefault("arm", BASELINE)
+        if "against" not in rule:
+            raise RecipeError(f"{where}.against", "missing: a number, 'start', or an arm")
+    metric = str(quantity.get("metric", ""))
+    whole = not rule.get("ratio") and quantity.get("use") != "gain"
+    if "range" not in rule and whole and _is_share(metric):
+        rule["range"] = [0.0, 1.0]
+    elif "range" not in rule and whole and budget is not None and metric.rpartition(":")[2].startswith("to="):
+        rule["range"] = [0.0, budget[1]]
+    return Check(quantity, Settings().instance(Rule, rule, where, "a check"))
+
+
+def _check_roles(checks: Sequence[Check]) -> None:
+    """One headline, at most one guard, a premise wherever runs decide; every check has a role."""
+    count = {role: [c for c in checks if c.rule.role == role] for role in ROLES}
+    for i, check in enumerate(checks):
+        if not check.rule.role:
+            raise RecipeError(f"claim.check.{i}.role", f"missing: expected {', '.join(ROLES)}, as of the others")
+        if check.rule.against == START and check.rule.role != "premise":
+            raise RecipeError(f"claim.check.{i}.against", "'start': only a premise is compared with it")
+    for role, most in (("headline", 1), ("guard", 1)):
+        if len(count[role]) > most:
+            raise RecipeError("claim.check", f"{len(count[role])} checks are the {role}: expected one")
+    if not count["headline"]:
+        raise RecipeError("claim.check", "none is the headline: one number decides, as the paper says it")
+    if count["headline"][0].trains and not count["premise"]:
+        told = "what of bed and baseline must be so for the paper's effect to show"
+        raise RecipeError("claim.check", f"none is a premise: expected {told}")
+
+
+def _is_share(metric: str) -> bool:
+    """Whether a metric is a share of what was asked, by its name; `evaluate/<way>.mean` as `evaluate/mean`."""
+    name, _, reading = metric.rpartition(":")
+    way, dot, score = name.partition("@")[0].rpartition(".")
+    score = f"evaluate/{score}" if dot and way.startswith("evaluate/") else score
+    score = "pass@" if score == "evaluate/pass" else score
+    return score in SHARES and reading.partition("=")[0] != "to"

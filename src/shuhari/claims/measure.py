@@ -1,0 +1,247 @@
+"""Measure a claim by roles: its premises first, then look by look, then the ablations if there is an effect to explain.
+
+So a claim whose bed lacks what the paper is about costs a few baselines, one with a clear effect the seeds of its first
+look, and ablations cost nothing where nothing holds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from shuhari.abilities import ability
+from shuhari.claims import cards
+from shuhari.claims.cards import Card
+from shuhari.claims.checks import START
+from shuhari.claims.claim import Claim
+from shuhari.claims.looks import judge_look, levels, mde
+from shuhari.claims.pool import Progress, Workers
+from shuhari.claims.protocol import Protocol, protocol_of
+from shuhari.claims.quantities import Evidence, Quantity, value
+from shuhari.claims.result import describe, hashes, quantities_of, result_of, round_to
+from shuhari.claims.runs import Made, make
+from shuhari.claims.verdict import HELD, Because, Effect, Headline, Verdict, judge_reasons
+from shuhari.tools.doctor import usable_cores
+
+Tell = Callable[[Progress], None]
+
+
+@dataclass
+class Findings:
+    """What a claim has found so far: runs, and an entry for each check by its number."""
+
+    claim: Claim
+    quantities: Sequence[Quantity]
+    card: Card | None
+    run: Callable[[Claim, Sequence[Quantity]], Made]
+    made: Made = field(default_factory=Made)
+    checks: dict[int, dict[str, Any]] = field(default_factory=dict)
+    planned: dict[str, Any] | None = None
+    seeds: tuple[int, ...] = ()
+
+    def having(self, role: str) -> list[int]:
+        """The numbers of the checks of a role."""
+        return [i for i, check in enumerate(self.claim.checks) if check.rule.role == role]
+
+    @property
+    def number(self) -> int:
+        """That of the headline."""
+        return self.having("headline")[0]
+
+    def add(self, checks: Collection[int], seeds: Sequence[int]) -> None:
+        """Make what some checks need."""
+        part = self.claim.part(checks, seeds)
+        made = self.run(part, [self.quantities[i] for i in checks])
+        there = {**self.made.evidence, **made.evidence}
+        evidence = {arm: there[arm] for arm in self.claim.arms if arm in there}
+        chance, versions = made.chance or self.made.chance, made.versions or self.made.versions
+        self.made = Made(evidence, chance, versions, {**self.made.warm, **made.warm})
+
+    def values(self, number: int, side: str) -> list[float]:
+        """[S] of one side of a check."""
+        quantity, of = self.quantities[number], self.claim.checks[number]
+        runs = self.made.evidence[side][: len(self.seeds)] if of.trains else map(Evidence, self.seeds)
+        return [value(quantity, run, side, number) for run in runs]
+
+    def judge(self, number: int, level: float) -> Effect:
+        """The effect of a check over the seeds so far; its entry lacks the verdict."""
+        rule = self.claim.checks[number].rule
+        sides = {rule.arm: self.values(number, rule.arm)}
+        if isinstance(rule.against, str):
+            sides[rule.against] = self.values(number, rule.against)
+        theirs = sides[rule.against] if isinstance(rule.against, str) else [float(rule.against)] * len(self.seeds)
+        effect = rule.effect(sides[rule.arm], theirs, level)
+        self.enter(number, effect, sides, level)
+        return effect
+
+    def enter(self, number: int, effect: Effect, sides: Mapping[str, Sequence[float]], level: float) -> None:
+        entry = describe(self.claim.checks[number])
+        entry |= {"effect": round_to(effect.value), "low": round_to(effect.low), "high": round_to(effect.high)}
+        entry |= {"level": level, "n": effect.n, "values": {s: [round_to(v) for v in vs] for s, vs in sides.items()}}
+        self.checks[number] = {**entry, **({"why": effect.why} if effect.why else {})}
+
+
+def measure(
+    claim: Claim,
+    root: Path,
+    before: Mapping[str, Any] | None = None,
+    *,
+    workers: int = 0,
+    tell: Tell = lambda _: None,
+    beds: Path | None = None,
+) -> dict[str, Any]:
+    """The whole result of a claim, whose runs are made under `root`. `before`: the result that is there; beds: where
+    cards lie. ClaimError, RecipeError."""
+    card = cards.find(claim.bed, beds) if claim.looks and not claim.smoke else None
+    protocol = protocol_of(claim, card, before) if claim.looks else None
+    if protocol is not None and not claim.smoke:
+        claim = claim.at(range(protocol.first, protocol.first + len(claim.seeds)))
+    quantities, told = quantities_of(claim), hashes(claim)
+    if protocol is None:
+        return result_of(claim, quantities, make(claim, quantities, root, workers=workers, tell=tell), before, told)
+    alone = any(ability(q, "alone") for q in quantities)
+    headline, reasons = Headline.UNTESTED, Because.UNASKED
+    with Workers(1 if alone else workers or usable_cores()) as team:
+        found = Findings(claim, quantities, card, partial(make, root=root, workers=team, tell=tell, alone=alone))
+        if _premises(found):
+            headline, level = _look(found)
+            reasons = _ablate(found, level) if headline in HELD or claim.smoke else Because.UNASKED
+    ruled = _summarise(found, headline, reasons, protocol)
+    return result_of(claim.at(found.seeds), quantities, found.made, before, told, ruled)
+
+
+def _premises(found: Findings) -> bool:
+    """Whether all premises are met: from the card those that it can tell, from runs of the claim the others."""
+    claim, card = found.claim, found.card
+    have = card.arms if card else {}
+    numbers = found.having("premise")
+    told = [i for i in numbers if claim.checks[i].trains and {*claim.checks[i].arms} <= {*have}]
+    met = [_premise(found, i, {a: card.runs(a) for a in claim.checks[i].arms}, card.bed) for i in told if card]
+    met.append(_plan(found))
+    if not all(met) and not claim.smoke:
+        return False
+    seeds = claim.seeds[: claim.looks[0]]
+    if own := [i for i in numbers if i not in told]:
+        if any(claim.checks[i].trains for i in own):
+            found.add(own, seeds)
+            found.seeds = tuple(seeds)
+        for i in own:
+            check = claim.checks[i]
+            met.append(_premise(found, i, found.made.evidence if check.trains else {check.rule.arm: _blank(seeds)}, ""))
+    return all(met) or claim.smoke
+
+
+def _premise(found: Findings, number: int, runs: Mapping[str, Sequence[Evidence]], bed: str) -> bool:
+    effect, verdict, sides = cards.premise(found.claim.checks[number], number, found.quantities[number], runs)
+    found.enter(number, effect, sides, 0.95)
+    found.checks[number] |= {"verdict": "met" if verdict is Verdict.HOLDS else "not met", "card": bed}
+    return verdict is Verdict.HOLDS
+
+
+def _plan(found: Findings) -> bool:
+    """Whether the seeds could show an effect of the margin, by the noise that the bed's card tells of."""
+    rule, looks = found.claim.checks[found.number].rule, found.claim.looks
+    if found.card is None or cards.REDRAW not in found.card.arms or not found.claim.checks[found.number].trains:
+        return True
+    planned = mde(found.card.spread(found.quantities[found.number], rule), looks, rule.direction)
+    met = planned <= rule.margin
+    found.planned = {"mde": round_to(planned), "card": found.card.bed, "met": met}
+    return met
+
+
+def _look(found: Findings) -> tuple[Headline, float]:
+    """(the verdict of the headline, the level of the interval that gave it), at the first look that tells enough."""
+    claim, number = found.claim, found.number
+    rule, guards = claim.checks[number].rule, found.having("guard")
+    headline, level = Headline.OPEN, math.nan
+    for n, level in zip(claim.looks, levels(claim.looks), strict=True):
+        found.seeds = tuple(claim.seeds[:n])
+        found.add([number, *guards], found.seeds)
+        effect, guard = found.judge(number, level), None
+        for i in guards:
+            guard = claim.checks[i].rule.verdict(found.judge(i, level))
+            found.checks[i]["verdict"] = {Verdict.HOLDS: "kept", Verdict.FAILS: "fails"}.get(guard, "open")
+        look = judge_look(rule, effect, claim.looks, n, guard)
+        headline = look.headline
+        found.checks[number] |= {"verdict": headline.value, "mde": round_to(look.mde)}
+        if look.why:
+            found.checks[number].setdefault("why", look.why)
+        if look.ends:
+            break
+    return headline, level
+
+
+def _ablate(found: Findings, level: float) -> Because:
+    """Whether the effect is by the paper's reason, over the seeds of the look that decided."""
+    numbers = found.having("because")
+    if numbers:
+        found.add(numbers, found.seeds)
+    verdicts = []
+    for i in numbers:
+        verdicts.append(found.claim.checks[i].rule.verdict(found.judge(i, level)))
+        found.checks[i]["verdict"] = judge_reasons(verdicts[-1:]).value
+    return judge_reasons(verdicts)
+
+
+def _summarise(found: Findings, headline: Headline, reasons: Because, protocol: Protocol) -> dict[str, Any]:
+    """What a result by roles has beside that of the older rule."""
+    claim, number = found.claim, found.number
+    untested = {**describe(claim.checks[number]), "verdict": headline.value}
+    own = found.checks.get(number, untested)
+    keep = ("use", "metric", "arm", "against", "direction", "margin", "ratio", "effect", "low", "high", "level", "n")
+    premises = {i: found.checks[i] for i in found.having("premise") if i in found.checks}
+    failing = [describe_premise(c) for c in premises.values() if c["verdict"] != "met"]
+    if found.planned and not found.planned["met"]:
+        failing.append(f"planned MDE {found.planned['mde']:.3g} above the margin")
+    checks = []
+    for i, check in enumerate(claim.checks):
+        later = Because.UNASKED if check.rule.role == "because" else Headline.UNTESTED
+        checks.append(found.checks.get(i, {**describe(check), "verdict": later.value}))
+    guards = [found.checks[i]["verdict"] for i in found.having("guard") if i in found.checks]
+    cpu = {arm: _total(run.cpu for run in runs) for arm, runs in found.made.evidence.items()}
+    if found.made.warm:
+        cpu["warm start"] = _total(found.made.warm.values())
+    return {
+        "verdict": headline.value,
+        "bed": claim.bed,
+        "headline": {"check": number, **{k: own[k] for k in keep if k in own}, "why": own.get("why", "")},
+        "kind": "trained" if claim.checks[number].trains else "simulated",
+        "premise": {
+            "met": not failing,
+            "failing": failing,
+            "planned": found.planned,
+            "of": [*premises],
+            "card": found.card.digest if found.card else "",
+        },
+        "guard": guards[0] if guards else None,
+        "because": reasons.value,
+        "mde": {"planned": (found.planned or {}).get("mde"), "achieved": own.get("mde")},
+        "looks": list(claim.looks),
+        "cpu_s": cpu,
+        "protocol": {"hash": protocol.mark, "tries": protocol.tries, "commit": protocol.commit},
+        "exploratory": list(protocol.exploratory),
+        "checks": checks,
+    }
+
+
+def describe_premise(check: Mapping[str, Any]) -> str:
+    """A premise in few words."""
+    what = check.get("metric") or check["use"]
+    arm = f"{check['arm']}'s " if check["arm"] != "baseline" else ""
+    times = f"{check['factor']:g} x " if check["factor"] != 1 else ""
+    against = "its start" if check["against"] == START else check["against"]
+    margin = f" by {check['margin']:g}" if check["margin"] else ""
+    return f"{arm}{what} {check['direction']}{margin} against {times}{against}"
+
+
+def _total(seconds: Iterable[float]) -> float:
+    """Of what is known: a warm start whose run is gone tells nothing."""
+    return round(sum(s for s in seconds if math.isfinite(s)), 1)
+
+
+def _blank(seeds: Sequence[int]) -> list[Evidence]:
+    return [Evidence(seed) for seed in seeds]

@@ -1,0 +1,153 @@
+"""What `claim` prints: a plan of what it would run, and results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from shuhari.cli.text import note, number, say, table
+
+WORDS = {"up": "above", "down": "below", "not lower": "not lower than", "not higher": "not higher than",
+         "equal": "as"}  # fmt: skip
+BEGIN, CHANCE = (0.1, 0.6), 0.2  # what a warm start scores, and less than which an untrained policy should
+
+
+def plan(one: Any, root: Path, out: Path) -> None:
+    """Print the runs of a claim, which of them exist, what they could find, and what they are expected to cost."""
+    from shuhari.abilities import ability
+    from shuhari.claims import cards
+    from shuhari.claims.protocol import protocol_of
+    from shuhari.claims.result import differs, in_words, kept, quantities_of, times, used
+    from shuhari.claims.runs import plan_runs
+
+    used(one)  # builds every arm, so that mistakes are told of
+    say(f"{one.name}: {one.says}")
+    card = cards.find(one.bed)
+    before = kept(one.name, out / "claims")
+    protocol = protocol_of(one, card, before) if one.looks else None
+    if protocol is not None:
+        one = one.at(range(protocol.first, protocol.first + len(one.seeds)))
+    quantities = quantities_of(one)
+    jobs = plan_runs(one, root.resolve(), any(ability(q, "alone") for q in quantities)) if one.arms else []
+    budget = "".join(f", {amount:,.0f} {unit} each" for unit, amount in ([one.budget] if one.budget else []))
+    begun = sum(j.arm not in one.arms for j in jobs)
+    warm = f"; {begun} runs are warm starts and an untrained policy" if begun else ""
+    looks = f"looks at {', '.join(map(str, one.looks))} seeds" if len(one.looks) > 1 else f"{len(one.seeds)} seeds"
+    most = "at most " if len(one.looks) > 1 else ""
+    say(f"{most}{len(jobs)} runs, {sum(j.done for j in jobs)} of them there{budget}; {looks}{warm}")
+    if protocol is not None:
+        kept_by = f"commit {protocol.commit}" if protocol.commit else protocol.why
+        say(f"protocol {protocol.mark}, number {protocol.tries}: {kept_by}; seeds from {protocol.first}")
+        for told in _expected(one, quantities, card, before):
+            say(told)
+    table(("arm", "what differs from the method"), [
+        (name, ", ".join(in_words(differs(one, name))) or "-") for name in one.arms
+    ])  # fmt: skip
+    table(("role", "check", "claimed", "margin")[not one.looks :], [
+        (c.rule.role, c.quantity.get("metric") or c.quantity["use"],
+         f"{c.rule.arm} {WORDS[c.rule.direction]} {times(c.rule.factor)}{c.rule.against}", c.rule.margin,
+         )[not one.looks :]
+        for c in one.checks
+    ])  # fmt: skip
+
+
+def _expected(one: Any, quantities: Any, card: Any, before: Mapping[str, Any] | None) -> list[str]:
+    """What seeds could find, and the minutes: by the bed's card, else by the result that is there."""
+    from shuhari.claims.cards import REDRAW
+    from shuhari.claims.looks import mde, power
+
+    (i,) = [i for i, c in enumerate(one.checks) if c.rule.role == "headline"]
+    rule = one.checks[i].rule
+    out = []
+    if card is not None and REDRAW in card.arms and one.checks[i].trains:
+        planned = mde(card.spread(quantities[i], rule), one.looks, rule.direction)
+        out.append(f"planned MDE {planned:.3g} (margin {rule.margin:g}), from the card of {card.bed}")
+    elif before and (achieved := before.get("mde", {}).get("achieved")) is not None:
+        out.append(f"MDE {achieved:.3g} (margin {rule.margin:g}) in the result that is there")
+    else:
+        out.append(f"MDE {power(one.looks).mde:.2f} standard deviations of one pair's difference: no card tells these")
+    run, warm = card.seconds if card else (math.nan, math.nan)
+    if math.isnan(run) and before and before.get("seeds"):
+        told = before.get("cpu_s") or {"all": before["wall_s"]}
+        run, warm = sum(told.values()) / len(before["seeds"]) / max(len(one.arms), 1), 0.0
+    if not math.isnan(run):
+        each = run * len(one.arms) + (warm if one.warm and not math.isnan(warm) else 0.0)
+        ends = " to ".join(f"{n * each / 60:.1f}" for n in dict.fromkeys((one.looks[0], one.looks[-1])))
+        out.append(f"{ends} minutes of one core, less where runs are there")
+    return out
+
+
+def show(result: Mapping[str, Any]) -> None:
+    """Print a result."""
+    say(f"{result['method']}: {'a smoke run, no verdict' if result.get('smoke') else verdict(result)}")
+    if result["says"]:
+        say(result["says"])
+    if "headline" in result:
+        _ruled(result)
+    else:
+        _older(result)
+
+
+def verdict(result: Mapping[str, Any]) -> str:
+    """The verdict of a result and what belongs to it, in a line."""
+    if "headline" not in result:
+        return f"{result['verdict']} (as of the older rule)"
+    told = [result["verdict"]]
+    if result["because"] != "not asked":
+        told.append(result["because"] if result["because"] != "open" else "the reason open")
+    if result["guard"] == "open":
+        told.append("the guard open")
+    if failing := result["premise"]["failing"]:
+        told.append(f"premise: {'; '.join(failing)}")
+    if result["kind"] != "trained":
+        told.append(result["kind"])
+    return ", ".join(told) + (" (exploratory)" if result["exploratory"] else "")
+
+
+def _ruled(result: Mapping[str, Any]) -> None:
+    rows = []
+    for check in result["checks"]:
+        interval = f"[{number(check['low'])}, {number(check['high'])}]" if check.get("low") is not None else "-"
+        level = f"{check['level']:.1%}" if "level" in check else "-"
+        why = f" ({check['why']})" if check.get("why") else ""
+        rows.append((
+            check["role"], _what(check), check["direction"], check["margin"], check.get("effect"), interval, level,
+            check.get("n"), check["verdict"] + why,
+        ))  # fmt: skip
+    table(("role", "what", "claimed", "margin", "effect", "interval", "level", "pairs", "verdict"), rows)
+    told = {k: v for k, v in result["mde"].items() if v is not None}
+    if told:
+        say(f"MDE {', '.join(f'{k} {v:.3g}' for k, v in told.items())}; margin {result['headline']['margin']:g}")
+    for why in result["exploratory"]:
+        say(f"exploratory: {why}")
+
+
+def _what(check: Mapping[str, Any]) -> str:
+    from shuhari.claims.result import times
+
+    what = check.get("metric") or check["use"]
+    return f"{what}: {check['arm']} - {times(check['factor'])}{check['against']}"
+
+
+def _older(result: Mapping[str, Any]) -> None:
+    from shuhari.claims.result import mean, times
+
+    began, chance = (found.get("mean") for found in (result["start"].get("method", {}), result["chance"]))
+    if chance is not None and began is not None and not (BEGIN[0] <= began <= BEGIN[1] and chance < CHANCE):
+        told = f"the warm start scores {began:.0%}, an untrained policy {chance:.0%}"
+        note(f"{told}: expected {BEGIN[0]:.0%} to {BEGIN[1]:.0%}, and less than {CHANCE:.0%}")
+    rows = []
+    for check in result["checks"]:
+        means = {arm: mean(values) for arm, values in check["values"].items()}
+        against = check["against"] if isinstance(check["against"], str) else None
+        other = means.get(against) if against else check["against"]
+        interval = f"[{number(check['low'])}, {number(check['high'])}]" if check["low"] is not None else "-"
+        what = check.get("metric") or check.get("use", "")
+        rows.append((
+            what, check["direction"], f"{check['arm']} {number(means[check['arm']])}",
+            f"{times(check['factor'])}{against or 'number'} {number(other)}", check["difference"], interval,
+            check["verdict"] + (f" ({check['why']})" if "why" in check else ""),
+        ))  # fmt: skip
+    table(("what", "claimed", "arm", "against", "difference", "95 % interval", "verdict"), rows)

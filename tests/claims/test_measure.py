@@ -1,0 +1,181 @@
+"""Claims by roles end to end, on a bandit: what is run at all, when it ends, and what the result says."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shuhari.claims import runs
+from shuhari.claims.claim import read
+from shuhari.claims.measure import measure
+from shuhari.claims.result import stale
+from shuhari.config.overlay import RecipeError
+
+RECIPE = """extends = "baselines/bandit"
+part.policy.optimiser.lr = 0.3
+[claim]
+says = "a larger step learns sooner"
+budget = {steps = 12}
+settings.evaluate = {every = 0, n = 0}
+baseline.part.policy.optimiser.lr = 0.02
+arms.half.part.policy.optimiser.lr = 0.1
+check = [
+  {role = "premise", metric = "reward/mean:last=5", against = 1.0, direction = "down"},
+  {role = "headline", metric = "reward/mean:area", direction = "up", margin = 0.05},
+  {role = "guard", metric = "reward/mean:last=5", direction = "not lower", margin = 0.5},
+  {role = "because", metric = "reward/mean:area", direction = "up", against = "half"},
+]
+"""
+MADE: list[str] = []  # the arm of each run that was made
+
+
+@pytest.fixture(scope="module", autouse=True)
+def plain() -> Iterator[None]:
+    """No processes; and every module is the method's own, so that no baseline is built."""
+
+    def drive(jobs: Any, _workers: Any, _tell: Any, look: Any) -> None:
+        for job in jobs:
+            if not job.done:
+                MADE.append(job.arm)
+                assert job.make() == ""
+            look(job)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "drive", drive)
+        patch.setattr("shuhari.claims.result.common", frozenset)
+        yield
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where runs lie, which the tests share."""
+    return tmp_path_factory.mktemp("runs")
+
+
+def measured(tmp_path: Path, root: Path, before: Any = None, beds: Path | None = None, **changes: str) -> Any:
+    text = RECIPE
+    for old, new in changes.values():
+        assert old in text
+        text = text.replace(old, new)
+    (tmp_path / "own.toml").write_text(text)
+    MADE.clear()
+    found = measure(read(str(tmp_path / "own.toml")), root, before, beds=beds)
+    return json.loads(json.dumps(found))
+
+
+def test_a_clear_effect_ends_at_the_first_look(tmp_path: Path, root: Path) -> None:
+    found = measured(tmp_path, root)
+    assert (found["verdict"], found["because"], found["guard"]) == ("holds", "by its mechanism", "kept")
+    assert [c["verdict"] for c in found["checks"]] == ["met", "holds", "kept", "by its mechanism"]
+    assert found["seeds"] == [1000, 1001, 1002, 1003, 1004] and found["headline"]["level"] == 0.99
+    assert Counter(MADE) == {"baseline": 5, "method": 5, "half": 5}
+    assert found["cpu_s"].keys() == {"method", "baseline", "half"} and min(found["cpu_s"].values()) > 0
+    assert list(found["arms"]) == ["method", "baseline", "half"] and found["kind"] == "trained"
+    assert found["headline"]["effect"] > 0.05 > found["mde"]["achieved"] > 0
+    assert found["history"][0]["used"] == [1000, 1004]
+    claim = read(str(tmp_path / "own.toml"))
+    assert stale(claim, found) == ""
+    again = measured(tmp_path, root, found)
+    assert again == found and not MADE
+    assert again["exploratory"] == ["its protocol is in no git repository"]
+
+
+def test_a_premise_that_fails_costs_its_baselines_and_no_run_of_the_method(tmp_path: Path, root: Path) -> None:
+    found = measured(tmp_path, root / "apart", premise=("against = 1.0", "against = 0.11"))
+    assert found["verdict"] == "not tested" and Counter(MADE) == {"baseline": 5}
+    assert found["premise"]["failing"] == ["reward/mean:last=5 down against 0.11"]
+    assert [c["verdict"] for c in found["checks"]] == ["not met", "not tested", "not tested", "not asked"]
+    assert found["because"] == "not asked" and list(found["arms"]) == ["baseline"]
+    assert found["mde"] == {"planned": None, "achieved": None}
+
+
+def test_a_changed_protocol_goes_on_with_other_seeds_and_keeps_what_was_found(tmp_path: Path, root: Path) -> None:
+    first = measured(tmp_path, root)
+    found = measured(tmp_path, root, first, premise=("against = 1.0", "against = 0.1"))
+    assert found["seeds"] == [1005, 1006, 1007, 1008, 1009] and found["protocol"]["tries"] == 2
+    assert [h["used"] for h in found["history"]] == [[1000, 1004], [1005, 1009]]
+
+
+def test_what_cannot_be_told_goes_to_the_last_look(tmp_path: Path, root: Path) -> None:
+    """Arms that are nearly one: by a margin that is within reach, neither an effect nor none is seen early."""
+    alike = ("optimiser.lr = 0.02\narms", "optimiser.lr = 0.29\narms")
+    found = measured(tmp_path, root, alike=alike, margin=("margin = 0.05", "margin = 0.0101"))
+    assert found["verdict"] in ("open", "below margin") and found["because"] == "not asked"
+    assert "half" not in found["arms"]
+    hopeless = measured(tmp_path, root, alike=alike, margin=("margin = 0.05", "margin = 0.00001"))
+    assert hopeless["verdict"] == "open" and hopeless["headline"]["n"] == 5
+    assert hopeless["headline"]["why"] == "12 seeds could find nothing below 2 margins"
+
+
+def card(noise: float, metric: str = "reward/mean") -> dict[str, Any]:
+    def curves(shift: float) -> dict[str, Any]:
+        each = [{"x": [0.0, 12.0], "y": [0.2, 0.5 + i * shift]} for i in range(6)]
+        return {"curves": {metric: each}, "cpu_s": [1.0] * 6}
+
+    arms = {"baseline": curves(0.0), "redraw": curves(noise), "control": curves(0.0)}
+    return {"format": 1, "bed": "own/bed", "budget": {"steps": 12}, "seeds": list(range(6)), "arms": arms}
+
+
+@pytest.mark.parametrize(
+    ("noise", "verdict", "failing"),
+    [
+        (0.001, "holds", []),
+        (
+            0.1,
+            "not tested",
+            ["planned MDE 0.0867 above the margin"],
+        ),  # 0.927 of 0.187 at the end, half of it in the area
+    ],
+)
+def test_a_card_tells_premises_before_any_run(
+    tmp_path: Path, root: Path, noise: float, verdict: str, failing: list[str]
+) -> None:
+    beds = tmp_path / "beds"
+    (beds / "own").mkdir(parents=True)
+    (beds / "own" / "bed.json").write_text(json.dumps(card(noise)))
+    found = measured(tmp_path, root, beds=beds, bed=("budget =", 'bed = "beds/own/bed"\nbudget ='))
+    assert found["verdict"] == verdict and found["premise"]["failing"] == failing
+    assert found["checks"][0]["card"] == "own/bed" and found["checks"][0]["n"] == 6
+    assert found["mde"]["planned"] == pytest.approx(0.9272 * noise * (17.5 / 5) ** 0.5 / 2, rel=0.01)
+    assert bool(found["arms"]) == (verdict == "holds")
+
+
+def test_an_identity_needs_no_premise_and_no_run(tmp_path: Path, root: Path) -> None:
+    path = tmp_path / "own.toml"
+    by = 'use = "simulated", by = {use = "off_policy_bandit"}, metric = "distance/copg"'
+    path.write_text(
+        'extends = "baselines/bandit"\n[claim]\nsays = "x"\nlooks = [5]\ncheck = [\n'
+        f'{{role = "headline", {by}, direction = "equal", against = 0.0, margin = 0.01}}]\n'
+    )
+    found = measure(read(str(path)), root)
+    assert found["verdict"] == "holds" and found["kind"] == "simulated" and found["arms"] == {}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('role = "guard"', 'role = "headline"', "2 checks are the headline"),
+        (
+            '{role = "premise", metric = "reward/mean:last=5", against = 1.0, direction = "down"},',
+            "",
+            "none is a premise",
+        ),
+        ('role = "headline"', 'role = "because"', "none is the headline"),
+        ('role = "guard", ', "", r"check\.2\.role: missing: expected premise, headline"),
+        (', against = 1.0, direction = "down"', ', direction = "down"', "against: missing: a number, 'start'"),
+        ("budget =", "seeds = 8\nbudget =", r"looks = \[8\]"),
+        ("budget =", "looks = [5, 9]\nbudget =", r"expected \[5, 8, 12\]"),
+        ("against = 1.0", 'against = "hlaf"', "did you mean 'half'"),
+        ('against = "half"', 'against = "start"', "only a premise"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, old: str, new: str, told: str) -> None:
+    assert old in RECIPE
+    (tmp_path / "own.toml").write_text(RECIPE.replace(old, new, 1))
+    with pytest.raises(RecipeError, match=told):
+        read(str(tmp_path / "own.toml"))
