@@ -11,7 +11,7 @@ from pathlib import Path
 
 import shuhari
 from shuhari.data import Problem, Status, Step
-from shuhari.tasks.source import Listed, held_out, last_decision
+from shuhari.tasks.source import Listed, is_held_out, last_decision
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Safe:
     alphabet = "0123456789ab=?\n"
 
     def problems(self, split: str) -> Listed:
-        codes = [f"{n:02d}" for n in range(100) if held_out(str(n), 0.1) == (split == "test")]
+        codes = [f"{n:02d}" for n in range(100) if is_held_out(str(n), 0.1) == (split == "test")]
         return Listed([Problem("safe", c, "?\n", c, solution=("a", "b", f"={c}")) for c in codes])
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, float]:

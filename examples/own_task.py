@@ -9,7 +9,7 @@ from pathlib import Path
 
 import shuhari
 from shuhari.data import Problem, Step
-from shuhari.tasks.source import Generated, Listed, Stream, answer_text, distinct, draw_item
+from shuhari.tasks.source import Generated, Listed, Stream, answer_text, draw_distinct, draw_item
 
 
 @dataclass
@@ -23,7 +23,7 @@ class Sort:
     def problems(self, split: str) -> Generated | Listed:
         """A problem is a function of (seed, split, index); a hash of its content says which split it is in."""
         test = split == "test"
-        return distinct(lambda i: self._item(split, i), 64) if test else Generated(lambda i: self._item(split, i)[1])
+        return draw_distinct(lambda i: self._item(split, i), 64) if test else Generated(lambda i: self._item(split, i)[1])
 
     def _item(self, split: str, index: int) -> tuple[str, Problem]:
         stream, top = Stream("sort", self.seed, split, index), 10**self.digits

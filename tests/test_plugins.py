@@ -72,7 +72,7 @@ def packages(site: Path) -> Path:
 
 @pytest.mark.usefixtures("packages")
 def test_a_task_and_a_recipe_of_another_package_are_listed_found_and_resolved() -> None:
-    tasks = {t["use"]: t for t in catalogue.listing()}
+    tasks = {t["use"]: t for t in catalogue.list_tasks()}
     assert tasks["chess"]["summary"] == "Sums on a board." and tasks["chess"]["example"]["prompt"].endswith("=")
     listed = {m.name: m for m in methods()}
     assert (listed["chess/blitz"].family, listed["chess/blitz"].summary) == ("chess", "sums on a board")
@@ -84,7 +84,7 @@ def test_a_task_and_a_recipe_of_another_package_are_listed_found_and_resolved() 
 
 @pytest.mark.usefixtures("packages")
 def test_a_broken_package_breaks_its_own_names_only() -> None:
-    tasks = {t["use"]: t["problem"] for t in catalogue.listing()}
+    tasks = {t["use"]: t["problem"] for t in catalogue.list_tasks()}
     assert "torn apart" in tasks["torn"] and "Bare is not a dataclass" in tasks["bare"]
     assert tasks["arithmetic"] is tasks["chess"] is None
     recipes = {m.name: m.problem for m in methods()}

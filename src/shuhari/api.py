@@ -170,9 +170,9 @@ def parse_observations(given: Any, space: Any) -> tuple[Any, bool]:
     """(what a model's `sample` takes, whether it was a single observation), of one observation of a space or a batch of
     them. Raises ValueError for a shape or for keys that are not those of the space."""
     if isinstance(given, Mapping) and hasattr(space, "spaces"):
-        from shuhari.tasks.views import flat  # knows Gymnasium, which text has no use for
+        from shuhari.tasks.views import flatten  # knows Gymnasium, which text has no use for
 
-        parts = flat(given)
+        parts = flatten(given)
         if parts.keys() != space.keys():
             raise ValueError(f"an observation of {', '.join(parts)}: expected {', '.join(space.keys())}")
         found = {k: parse_observations(parts[k], s) for k, s in space.items()}

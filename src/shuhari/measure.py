@@ -40,7 +40,7 @@ class Meter:
         return {k: float(a) / float(n) if n else float("nan") for k, (a, n) in self.sums.items()}
 
 
-def collected_info(batch: Batch, weights: Mapping[str, Number], tasks: Iterable[str] = ()) -> Info:
+def summarise_batch(batch: Batch, weights: Mapping[str, Number], tasks: Iterable[str] = ()) -> Info:
     """reward/<name>: the mean outcome of the episodes graded; rollout/*: shares of episodes, decisions and turns an
     episode. Of the groups in which several were graded: reward/std, the mean standard deviation of the trained reward
     within one, and rollout/alike, the share of those that have none, and so teach nothing. Where the batch has problems
@@ -56,7 +56,7 @@ def collected_info(batch: Batch, weights: Mapping[str, Number], tasks: Iterable[
     return info
 
 
-def turns(batch: Batch) -> Tensor:
+def count_turns(batch: Batch) -> Tensor:
     """[B] how many calls of a policy the row's decisions come from."""
     last = batch["segment"].masked_fill(~batch["mask"], -1).cummax(1).values  # segments count up along a row
     return (last[:, 0] >= 0).long() + (last[:, 1:] > last[:, :-1]).sum(1)
@@ -72,7 +72,7 @@ def _facts(batch: Batch, weights: Mapping[str, Number]) -> Info:
         "rollout/truncated": float((status == STATUS[Status.TRUNCATED]).sum()) / n,
     }
     if bool((batch["segment"] > 0).any()):
-        info["rollout/turns"] = float(turns(batch).sum()) / n
+        info["rollout/turns"] = float(count_turns(batch).sum()) / n
     logp = batch["logp"][batch["mask"]]
     if bool(logp.isfinite().any()):
         info["rollout/entropy"] = -float(logp[logp.isfinite()].mean())  # the mean of -log p of what was sampled

@@ -22,7 +22,7 @@ def test_the_contrast_ends_at_the_optimum_and_the_gradients_do_not() -> None:
 def test_what_is_learnt_is_the_regularised_optimum_for_any_sampling() -> None:
     weight = np.exp(np.array(SMALL.rewards) / SMALL.beta)
     for mu in ((1 / 3, 1 / 3, 1 / 3), (0.7, 0.2, 0.1)):
-        learnt = OffPolicyBandit(mu=mu, steps=600).learnt("copg", 1)
+        learnt = OffPolicyBandit(mu=mu, steps=600).learn("copg", 1)
         assert learnt.tolist() == pytest.approx((weight / weight.sum()).tolist(), abs=1e-3)
 
 
@@ -35,7 +35,7 @@ def test_an_unweighted_gradient_ends_where_its_expectation_is_zero(method: str, 
         pi = z.softmax(0)
         x = mu * (r - b - SMALL.beta * (pi * 3).log())
         z = z + 0.2 * (x - x.sum() * pi)
-    learnt = OffPolicyBandit(steps=1500, pairs=128, lr=0.2).learnt(method, 0)
+    learnt = OffPolicyBandit(steps=1500, pairs=128, lr=0.2).learn(method, 0)
     assert learnt.tolist() == pytest.approx(z.softmax(0).tolist(), abs=0.02)
 
 

@@ -30,7 +30,7 @@ from shuhari.testing import (
     check_rule,
     watched,
 )
-from shuhari.testing.examples import Example, drawn, examples
+from shuhari.testing.examples import Example, draw_batch, find_examples
 
 pytestmark = pytest.mark.timeout(300)  # all recipes are read before the first test
 OPTIONAL = {"reasoning-gym": "reasoning_gym", "minari": "minari"}  # component -> the library that it cannot do without
@@ -44,7 +44,7 @@ def of(kind: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Example]:
-    return examples(run_files.recipes(tmp_path_factory.mktemp("files")).values())
+    return find_examples(run_files.recipes(tmp_path_factory.mktemp("files")).values())
 
 
 Found = dict[tuple[str, str], Example]
@@ -52,38 +52,38 @@ Found = dict[tuple[str, str], Example]
 
 @pytest.mark.parametrize("name", of("optimiser"))
 def test_optimiser(name: str, found: Found) -> None:
-    with found["optimiser", name].begun() as (component, _):
+    with found["optimiser", name].begin() as (component, _):
         check_optimiser(component)
 
 
 @pytest.mark.parametrize("name", of("follow"))
 def test_follow(name: str, found: Found) -> None:
-    with found["follow", name].begun() as (component, run):
+    with found["follow", name].begin() as (component, run):
         check_rule(component)
         check_rule(component, run.ctx.models)
 
 
 @pytest.mark.parametrize("name", of("curriculum"))
 def test_curriculum(name: str, found: Found) -> None:
-    with found["curriculum", name].begun() as (component, run):
+    with found["curriculum", name].begin() as (component, run):
         check_curriculum(component, run.ctx)
 
 
 @pytest.mark.parametrize("name", of("buffer"))
 def test_buffer(name: str, found: Found) -> None:
-    with found["buffer", name].begun() as (component, run):
+    with found["buffer", name].begin() as (component, run):
         check_buffer(component, run.ctx, unit="decision" if is_vector(run.stage.rollout) else "group")
 
 
 @pytest.mark.parametrize("name", of("recording"))
 def test_recording(name: str, found: Found) -> None:
-    with found["recording", name].begun() as (component, run):
+    with found["recording", name].begin() as (component, run):
         check_recording(component, run.stage.task)
 
 
 @pytest.mark.parametrize("name", of("task"))
 def test_environment_of_a_task(name: str, found: Found) -> None:
-    with found["task", name].begun() as (component, run):
+    with found["task", name].begin() as (component, run):
         problem = component.problems("train")[0]
         if component.environment(problem) is None:
             pytest.skip("its problems are not played")
@@ -94,13 +94,13 @@ def test_environment_of_a_task(name: str, found: Found) -> None:
 
 @pytest.mark.parametrize("name", of("rollout"))
 def test_rollout(name: str, found: Found) -> None:
-    with found["rollout", name].begun() as (component, run):
+    with found["rollout", name].begin() as (component, run):
         check_rollout(component, run.ctx)
 
 
 @pytest.mark.parametrize("name", of("engine"))
 def test_engine(name: str, found: Found) -> None:
-    with found["engine", name].begun() as (component, run):
+    with found["engine", name].begin() as (component, run):
         source, model = run.ctx.task.problems("train"), run.ctx.models["policy"]
         prompts = [run.ctx.encode(source[i].prompt) for i in range(4)]
         assert is_text(model) or isinstance(prompts[0], int | np.ndarray)
@@ -109,8 +109,8 @@ def test_engine(name: str, found: Found) -> None:
 
 @pytest.mark.parametrize("name", of("learner"))
 def test_learner(name: str, found: Found) -> None:
-    with found["learner", name].begun() as (component, run):
-        check_learner(component, drawn(run), run.ctx)
+    with found["learner", name].begin() as (component, run):
+        check_learner(component, draw_batch(run), run.ctx)
 
 
 CALLED = [(kind, name) for kind in ("transform", "objective", "reward", "metric") for name in of(kind)]

@@ -11,7 +11,7 @@ import torch
 from grading import Judge, Samples, context, requests
 from shuhari.data import Ramp
 from shuhari.loop import collect
-from shuhari.measure import collected_info
+from shuhari.measure import summarise_batch
 from shuhari.rollouts.episode import Episode
 from shuhari.rollouts.single import Single
 
@@ -47,7 +47,7 @@ def test_a_grader_that_fails_on_a_whole_batch_leaves_it_ungraded(broken: Any) ->
     assert bool(batch["reward"].isnan().all()) and bool(batch["reward/style"].isnan().all())
     assert batch["reward/score"][:, 0].tolist() == [0, 1, 0, 1]
     assert ctx.problems == ([] if broken is None else ["failed_graders (reward 'style'): RuntimeError: no network"])
-    info = collected_info(batch, ctx.weights)
+    info = summarise_batch(batch, ctx.weights)
     assert math.isnan(info["reward/style"]) and info["reward/score"] == 0.5 and info["rollout/ungraded"] == 1.0
 
 

@@ -34,7 +34,7 @@ from shuhari.ports import Ctx
 from shuhari.registry import entries
 from shuhari.store.codec import dumps, loads
 from shuhari.testing import shrink
-from shuhari.testing.compare import contents, differences, plain
+from shuhari.testing.compare import contents, differences, to_plain
 
 pytestmark = pytest.mark.timeout(300)  # all runs are made once, before the first test
 BEFORE = 2  # steps before the save, or half of them where there are fewer than four
@@ -85,7 +85,7 @@ def attributes(run: Run) -> dict[str, Any]:
             if value is None and getattr(type(component), name, 0) is None:  # a default, set or not
                 continue
             try:
-                out[f"{path}.{name}"] = plain(loads(dumps(value)))
+                out[f"{path}.{name}"] = to_plain(loads(dumps(value)))
             except TypeError:  # modules, functions, other components
                 continue
     return out
@@ -96,7 +96,7 @@ def go_on(folder: Path) -> None:
     torch.set_num_threads(1)
     for name, recipe in recipes(folder).items():
         run, reports = steps(recipe, folder / "restored" / name)
-        said = [plain(r) for r in reports]
+        said = [to_plain(r) for r in reports]
         (folder / "restored" / name / "said.bin").write_bytes(dumps({"reports": said, "attributes": attributes(run)}))
 
 
@@ -135,7 +135,7 @@ def live(folder: Path) -> dict[str, Any]:
         for _ in range(min(BEFORE, recipe.total // 2) if recipe.total else BEFORE):
             next(reports)
         shutil.copytree(folder / "lived" / name, folder / "restored" / name)
-        lived[name] = {"reports": [plain(r) for r in reports], "attributes": attributes(run)}
+        lived[name] = {"reports": [to_plain(r) for r in reports], "attributes": attributes(run)}
     return lived
 
 

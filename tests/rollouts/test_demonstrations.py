@@ -13,7 +13,7 @@ import torch
 from shuhari.buffers.demos import Demos
 from shuhari.buffers.preferences import Preferences
 from shuhari.data import Problem, Status, Whole
-from shuhari.rollouts.demonstrations import show_solution, solution_of, walk_problems
+from shuhari.rollouts.demonstrations import find_solution, show_solution, walk_problems
 from shuhari.tasks.source import Generated, Listed
 from shuhari.testing import context
 
@@ -99,6 +99,6 @@ def test_a_walk_begins_at_its_offset_and_goes_round() -> None:
 
 
 def test_what_is_shown_where_there_is_no_solution() -> None:
-    assert solution_of(Problem("t", "0", "", answer=7), "answer") == "7"
-    assert solution_of(Problem("t", "0", "", answer=7, solution="3+4")) == "3+4"
-    assert solution_of(Problem("t", "0", "", answer=True), "answer") is True
+    assert find_solution(Problem("t", "0", "", answer=7), "answer") == "7"
+    assert find_solution(Problem("t", "0", "", answer=7, solution="3+4")) == "3+4"
+    assert find_solution(Problem("t", "0", "", answer=True), "answer") is True

@@ -12,7 +12,7 @@ from shuhari.data import ContractError, Problem, Step
 from shuhari.models.text.causal import Causal
 from shuhari.needs import Need, gather
 from shuhari.pack import pack
-from shuhari.rollouts.rounds import HintCurve, HintLadder, curve, fit_curve, inverse, make_hint
+from shuhari.rollouts.rounds import HintCurve, HintLadder, fit_curve, invert_curve, make_hint, predict_accuracy
 from shuhari.rollouts.single import Single
 
 # ---------------------------------------------------------------- the ladder
@@ -143,18 +143,18 @@ def test_hinted_samples_are_scored_in_the_context_that_they_were_drawn_in():
 
 
 def test_the_share_for_a_target_by_hand():
-    assert inverse(0.5, 10.0, 0.4, 0.0) == pytest.approx(0.4)
-    assert inverse(0.5, 10.0, 0.4, 0.2) == pytest.approx(0.4 + np.log(0.6) / 10) == pytest.approx(0.3489, abs=1e-4)
-    assert inverse(0.5, 10.0, 0.4, 0.6) == 0.0  # above the target whatever is shown
-    assert inverse(0.5, 10.0, -0.2, 0.0) == 0.0 and inverse(0.5, 10.0, 1.3, 0.0) == 1.0
+    assert invert_curve(0.5, 10.0, 0.4, 0.0) == pytest.approx(0.4)
+    assert invert_curve(0.5, 10.0, 0.4, 0.2) == pytest.approx(0.4 + np.log(0.6) / 10) == pytest.approx(0.3489, abs=1e-4)
+    assert invert_curve(0.5, 10.0, 0.4, 0.6) == 0.0  # above the target whatever is shown
+    assert invert_curve(0.5, 10.0, -0.2, 0.0) == 0.0 and invert_curve(0.5, 10.0, 1.3, 0.0) == 1.0
     for a, b, c, target in ((8.0, 0.6, 0.1, 0.5), (20.0, 0.3, 0.0, 0.75)):
-        assert curve(inverse(target, a, b, c), a, b, c) == pytest.approx(target)
+        assert predict_accuracy(invert_curve(target, a, b, c), a, b, c) == pytest.approx(target)
 
 
 def test_many_samples_give_the_curve_of_an_independent_fit():
     h = np.linspace(0, 1, 9)
-    accuracy = np.clip(curve(h, 13.0, 0.55, 0.12) + 0.03 * np.sin(9 * h), 0, 1)
-    theirs, _ = curve_fit(curve, h, accuracy, p0=(10.0, 0.5, 0.05))
+    accuracy = np.clip(predict_accuracy(h, 13.0, 0.55, 0.12) + 0.03 * np.sin(9 * h), 0, 1)
+    theirs, _ = curve_fit(predict_accuracy, h, accuracy, p0=(10.0, 0.5, 0.05))
     ours = fit_curve(tuple((x, y, 10_000) for x, y in zip(h.tolist(), accuracy.tolist(), strict=True)))
     assert ours == pytest.approx(theirs, rel=1e-2)
 
@@ -164,13 +164,13 @@ def test_many_samples_give_the_curve_of_an_independent_fit():
 def test_a_pupil_without_noise_is_understood_by_the_third_round(a, b):
     share, told = 0.5, []
     for _ in range(3):
-        told.append((share, float(curve(share, a, b, 0.0)), 4))
-        share = inverse(0.5, *fit_curve(tuple(told)))
+        told.append((share, float(predict_accuracy(share, a, b, 0.0)), 4))
+        share = invert_curve(0.5, *fit_curve(tuple(told)))
     assert told[-1][1] == pytest.approx(0.5, abs=0.05)
 
 
 def test_who_can_do_it_alone_is_shown_nothing():
-    assert inverse(0.5, *fit_curve(((0.5, 1.0, 4), (0.1, 1.0, 4), (0.0, 0.75, 4)))) == 0.0
+    assert invert_curve(0.5, *fit_curve(((0.5, 1.0, 4), (0.1, 1.0, 4), (0.0, 0.75, 4)))) == 0.0
     ctx = context(model := Pupil(lambda hint, u: True))
     group = collected(HintCurve(), ctx, request(16))
     assert [t.info["hint"] for t in group][-4:] == [0.0] * 4 and model.seen[:4] == ["abcd"] * 4
@@ -211,7 +211,7 @@ def by_hand(told, target):
 @pytest.mark.parametrize("target", [0.3, 0.7])
 def test_few_samples_are_read_with_the_documented_priors(target):
     for told in (((0.8, 0.5, 1),), ((0.2, 0.25, 1),), ((0.2, 0.0, 1), (0.6, 0.75, 1))):
-        assert inverse(target, *fit_curve(told)) == pytest.approx(by_hand(told, target), abs=2e-4)
+        assert invert_curve(target, *fit_curve(told)) == pytest.approx(by_hand(told, target), abs=2e-4)
 
 
 LONG = "abcdefgh" * 12 + "a"  # 97 tokens: a share that is a little off is another hint

@@ -18,7 +18,7 @@ from shuhari.loop.run import train
 from shuhari.models.text.rows import NoRoom
 from shuhari.needs import Trace
 from shuhari.pack import pack
-from shuhari.rollouts.tree import Node, Tree, TreeSearch, mean, score, signed, uct
+from shuhari.rollouts.tree import Node, Tree, TreeSearch, back_up_mean, back_up_signed, score, uct
 
 END = 9
 Chunk = tuple[tuple[int, ...], float]  # token ids, and the log-probability of each
@@ -90,31 +90,31 @@ def chain(depth: int) -> list[Node]:
 
 def test_a_success_counts_less_towards_the_root_and_a_failure_takes_nothing_from_it() -> None:
     nodes = chain(3)
-    signed(nodes[-1], 1.0)
+    back_up_signed(nodes[-1], 1.0)
     assert [n.value for n in nodes] == [0.25, 0.5, 0.75, 1.0]
-    signed(nodes[-1], -1.0)
+    back_up_signed(nodes[-1], -1.0)
     assert [n.value for n in nodes] == [0.25, 0.5, 0.75, 1.0] and [n.visits for n in nodes] == [2] * 4
-    signed(nodes[2], 1.0)  # a leaf at depth 2: one, two and three thirds more
+    back_up_signed(nodes[2], 1.0)  # a leaf at depth 2: one, two and three thirds more
     assert [n.value for n in nodes] == pytest.approx([0.25 + 1 / 3, 0.5 + 2 / 3, 1.75, 1.0])
 
 
 def test_a_success_makes_good_all_failures() -> None:
     nodes = chain(1)
-    signed(nodes[1], -1.0), signed(nodes[1], -1.0)
+    back_up_signed(nodes[1], -1.0), back_up_signed(nodes[1], -1.0)
     assert [n.value for n in nodes] == [-1.0, -2.0]
-    signed(nodes[1], 1.0)
+    back_up_signed(nodes[1], 1.0)
     assert [n.value for n in nodes] == [0.5, 1.0]
 
 
 def test_the_discount_has_a_floor() -> None:
     nodes = chain(29)
-    signed(nodes[-1], 1.0)
+    back_up_signed(nodes[-1], 1.0)
     assert [n.value for n in nodes[:5]] == pytest.approx([0.1, 0.1, 0.1, 4 / 30, 5 / 30])
 
 
 def test_a_mean_backup_is_the_mean_of_answers() -> None:
     nodes = chain(2)
-    mean(nodes[2], 1.0), mean(nodes[1], 0.0)
+    back_up_mean(nodes[2], 1.0), back_up_mean(nodes[1], 0.0)
     assert [n.q for n in nodes] == [0.5, 0.5, 1.0] and [n.visits for n in nodes] == [2, 2, 1]
 
 

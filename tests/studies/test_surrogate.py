@@ -10,7 +10,7 @@ import pytest
 
 from shuhari.config.build import component
 from shuhari.config.overlay import RecipeError
-from shuhari.studies.surrogate import BETA, Mbtl, acquisition, fit_loss, surrogate
+from shuhari.studies.surrogate import BETA, Mbtl, acquisition, fit_loss, fit_surrogate
 
 V = np.array([0.6, 0.7, 0.8, 0.7, 0.6])
 
@@ -92,7 +92,7 @@ def test_the_surrogate_is_the_posterior_of_its_kernel() -> None:
         K = kernel(c, length, at, at) + noise**2 * np.eye(3)
         return float(-y @ np.linalg.solve(K, y) / 2 - np.linalg.slogdet(K)[1] / 2)
 
-    mean, deviation = surrogate(at, y, n, noise, 9, 0)
+    mean, deviation = fit_surrogate(at, y, n, noise, 9, 0)
     grid = [(c, length) for c in np.geomspace(1e-3, 1e3, 181) for length in np.geomspace(1e-2, 1e2, 181)]
     c, length = max(grid, key=lambda g: likelihood(*g))
     x = np.arange(n)
@@ -119,7 +119,7 @@ def test_a_policy_is_chosen_in_some_episodes_and_scored_in_others() -> None:
     J = [[0.0, 0.0, 0.0], [0.5, 0.9, 0.1], [0.4, 0.8, 0.7]]
     held = [[0.0, 0.0, 0.0], [0.3, 0.2, 0.9], [1.0, 1.0, 0.4]]
     study = Mbtl(contexts(3), trainings=2, pick="equidistant", high=500)
-    assert [study.next(np.zeros((3, 3)), [0] * k, 0) for k in range(2)] == [1, 2]
+    assert [study.choose_next(np.zeros((3, 3)), [0] * k, 0) for k in range(2)] == [1, 2]
     found = rows(study, Landscape(J, held=held))
     assert found[0]["study/coverage"] == pytest.approx((0.3 + 0.2 + 0.9) / 3)
     assert found[1]["study/coverage"] == pytest.approx((0.3 + 0.2 + 0.4) / 3)
@@ -166,11 +166,11 @@ def test_the_surrogate_sees_no_transferred_return(monkeypatch: pytest.MonkeyPatc
 
     def spied(at: Any, y: Any, *rest: Any) -> Any:
         seen.append(dict(zip(at, y.tolist(), strict=True)))
-        return surrogate(at, y, *rest)
+        return fit_surrogate(at, y, *rest)
 
     monkeypatch.setattr("shuhari.studies.surrogate.surrogate", spied)
     study = Mbtl(contexts(7), trainings=3, high=500, slope=0.0, beta="inverse", restarts=0)
-    assert study.next(J, [1, 5], 0) in (4, 6) and seen == [{1: 0.1, 5: 0.5}]
+    assert study.choose_next(J, [1, 5], 0) in (4, 6) and seen == [{1: 0.1, 5: 0.5}]
 
 
 @pytest.mark.parametrize("slope", [0.0, 0.07, "fitted"])
@@ -200,7 +200,7 @@ def test_the_next_context_is_the_best_by_enumeration(beta: Any, slope: Any, monk
                 for a in range(n)
                 if a not in done
             }
-            assert study.next(J, done, seed) == max(promise, key=lambda a: promise[a])
+            assert study.choose_next(J, done, seed) == max(promise, key=lambda a: promise[a])
             (at, y, *rest, _) = told[0]
             assert (at, list(y), rest) == (done, [J[a, a] for a in done], [n, 0.3, 4])
 
@@ -208,7 +208,7 @@ def test_the_next_context_is_the_best_by_enumeration(beta: Any, slope: Any, monk
 def test_equal_parts() -> None:
     def picked(n: int, k: int) -> list[int]:
         study = Mbtl(contexts(n), trainings=k, pick="equidistant")
-        return [study.next(np.zeros((n, n)), list(range(i)), 0) for i in range(k)]
+        return [study.choose_next(np.zeros((n, n)), list(range(i)), 0) for i in range(k)]
 
     assert picked(15, 4) == [2, 5, 9, 12]
     assert all(len(set(picked(n, k))) == k for n in range(1, 20) for k in range(1, n + 1))

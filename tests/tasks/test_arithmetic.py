@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from shuhari.data import Problem, Step
-from shuhari.tasks.arithmetic import KINDS, Arithmetic, without_carries
-from shuhari.tasks.source import Listed, answer_text, distinct, draw_item, held_out
+from shuhari.tasks.arithmetic import KINDS, Arithmetic, add_without_carries
+from shuhari.tasks.source import Listed, answer_text, draw_distinct, draw_item, is_held_out
 
 TERM = re.compile(r"[+-]?\d+")
 
@@ -86,12 +86,12 @@ def test_the_split_is_a_function_of_content_alone() -> None:
 
 def test_held_out_share() -> None:
     for fraction in (0.0625, 0.3):
-        share = np.mean([held_out(f"x{i}", fraction) for i in range(20_000)])
+        share = np.mean([is_held_out(f"x{i}", fraction) for i in range(20_000)])
         assert abs(share - fraction) < 4 * (fraction * (1 - fraction) / 20_000) ** 0.5
     # the rule itself: the first 63 bits of a hash that any other program can compute
     digest = hashlib.blake2b(b"held out\x1fsum:[47, 85]", digest_size=8).digest()
     number = (int.from_bytes(digest, "little") >> 1) / 2**63
-    assert held_out("sum:[47, 85]", number + 1e-9) and not held_out("sum:[47, 85]", number - 1e-9)
+    assert is_held_out("sum:[47, 85]", number + 1e-9) and not is_held_out("sum:[47, 85]", number - 1e-9)
 
 
 def test_training_draws_are_uniform_over_pairs() -> None:
@@ -104,7 +104,7 @@ def test_training_draws_are_uniform_over_pairs() -> None:
 
 
 def test_demonstrations_forget_every_carry() -> None:
-    assert [without_carries(47, 85), without_carries(99, 1), without_carries(12, 34)] == [22, 90, 46]
+    assert [add_without_carries(47, 85), add_without_carries(99, 1), add_without_carries(12, 34)] == [22, 90, 46]
     train = Arithmetic(forget=0.7).problems("train")
     carrying = wrong = 0
     for i in range(4000):
@@ -215,9 +215,9 @@ def test_unknown_split_and_index() -> None:
 
 
 def test_sources_that_run_dry() -> None:
-    found = distinct(lambda i: (str(i % 3), Problem("t", str(i % 3), i)), 10)
+    found = draw_distinct(lambda i: (str(i % 3), Problem("t", str(i % 3), i)), 10)
     assert [p.id for p in found.problems] == ["0", "1", "2"]
     assert isinstance(found, Listed)
-    only = next(f"c{i}" for i in range(100) if not held_out(f"c{i}", 0.5))
+    only = next(f"c{i}" for i in range(100) if not is_held_out(f"c{i}", 0.5))
     with pytest.raises(ValueError, match="split 'test'"):
         draw_item("test", 0.5, lambda: (only, None), "a task of one problem")

@@ -13,7 +13,7 @@ from shuhari.tasks.arithmetic import Arithmetic
 
 
 def test_every_task_is_listed() -> None:
-    entries = {e["use"]: e for e in catalogue.listing()}
+    entries = {e["use"]: e for e in catalogue.list_tasks()}
     assert set(entries) == set(registry.names("task"))
     assert {"arithmetic", "countdown", "reasoning-gym", "file", "bandit", "gridworld", "gym"} <= set(entries)
     assert all(e["summary"] and e["problem"] is None for e in entries.values())
@@ -35,7 +35,7 @@ def test_a_missing_extra_or_a_broken_task_hides_nothing(monkeypatch: pytest.Monk
     registry.names("task")
     monkeypatch.setitem(registry._ENTRIES, ("task", "broken"), Broken)
     monkeypatch.setitem(sys.modules, "reasoning_gym", None)
-    entries = {e["use"]: e for e in catalogue.listing()}
+    entries = {e["use"]: e for e in catalogue.list_tasks()}
     assert entries["reasoning-gym"]["example"]["answer"] == "-5"
     assert entries["broken"]["problem"] == "OSError: no disk" and entries["broken"]["summary"] == "Never made."
 

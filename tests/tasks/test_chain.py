@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shuhari.data import Problem, Step
-from shuhari.tasks.chain import Chain, sums
+from shuhari.tasks.chain import Chain, running_sums
 
 
 def said(text: str) -> list[Step]:
@@ -46,9 +46,9 @@ def test_what_is_no_answer_scores_nothing(text: str) -> None:
 
 
 def test_a_slip_takes_one_too_little_and_is_carried_on() -> None:
-    assert sums([7, -5, 6]) == [2, 8]
-    assert sums([7, -5, 6], [False, True, True]) == [3, 9]  # an addition cannot slip
-    assert sums([9, -1, 1], [False, True, False]) == [9, 9]  # what leaves 0..9 stays at its end
+    assert running_sums([7, -5, 6]) == [2, 8]
+    assert running_sums([7, -5, 6], [False, True, True]) == [3, 9]  # an addition cannot slip
+    assert running_sums([9, -1, 1], [False, True, False]) == [9, 9]  # what leaves 0..9 stays at its end
 
 
 def test_demonstrations_slip_as_often_as_they_should() -> None:

@@ -16,7 +16,7 @@ from gymnasium import spaces
 
 from shuhari.data import Problem, Status, code, is_tokens
 from shuhari.tasks.gym import Gym
-from shuhari.tasks.snapshots import Recorder, copies, repeats, restore, snapshot
+from shuhari.tasks.snapshots import Recorder, is_copyable, repeats, restore, snapshot
 
 IDS = ["CartPole-v1", "Pendulum-v1", "MountainCar-v0"]
 
@@ -202,14 +202,14 @@ def test_problems_seed_their_episodes() -> None:
 
 
 def test_the_check_tells_copy_from_replay() -> None:
-    assert copies(lambda: gymnasium.make("CartPole-v1"))
+    assert is_copyable(lambda: gymnasium.make("CartPole-v1"))
     lag, noisy = (lambda name=name: gymnasium.make(name, disable_env_checker=True) for name in ("Lag-v0", "Noisy-v0"))
-    assert not copies(lag) and repeats(lag) and not repeats(noisy)
+    assert not is_copyable(lag) and repeats(lag) and not repeats(noisy)
     assert isinstance(Gym("Lag-v0").make(), Recorder) and not isinstance(Gym("CartPole-v1").make(), Recorder)
     with pytest.warns(UserWarning, match="Noisy-v0 does not repeat itself"):
         assert Gym("Noisy-v0").copies is False
     normalised = lambda: gymnasium.wrappers.NormalizeObservation(gymnasium.make("CartPole-v1"))  # noqa: E731
-    assert not copies(normalised)  # its running mean is no plain attribute
+    assert not is_copyable(normalised)  # its running mean is no plain attribute
 
 
 def test_a_recorder_wants_a_first_seed() -> None:

@@ -12,14 +12,14 @@ from shuhari.tools import doctor
 
 
 def test_versions_and_cores() -> None:
-    assert doctor.version("torch") == torch.__version__ and doctor.version("no-such-package") is None
-    assert doctor.usable_cores() >= 1
+    assert doctor.find_version("torch") == torch.__version__ and doctor.find_version("no-such-package") is None
+    assert doctor.count_cores() >= 1
 
 
 def test_matmul_speed_grows_with_the_work_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter(range(100))
     monkeypatch.setattr(doctor.time, "perf_counter", lambda: float(next(ticks)))  # each product takes 1 second
-    assert doctor.matmul(seconds=3, n=100) == pytest.approx(2 * 100**3 / 1e9)
+    assert doctor.measure_matmul(seconds=3, n=100) == pytest.approx(2 * 100**3 / 1e9)
 
 
 @pytest.mark.parametrize(("script", "works"), [("exit 0", True), ("echo no namespaces >&2; exit 1", False)])
@@ -30,12 +30,12 @@ def test_the_sandbox_probe_believes_what_it_sees(
     bwrap.write_text(f"#!/bin/sh\n{script}\n")
     bwrap.chmod(bwrap.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = doctor.sandbox()
+    found = doctor.check_sandbox()
     assert (found["path"], found["works"]) == (str(bwrap), works)
     assert found["why"] == (None if works else "no namespaces")
 
 
 def test_without_bubblewrap_there_is_no_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = doctor.sandbox()
+    found = doctor.check_sandbox()
     assert found["works"] is False and "bubblewrap" in found["why"]

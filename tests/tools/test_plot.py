@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from shuhari.tools.plot import choose_curves, comparison, curves, series
+from shuhari.tools.plot import choose_curves, find_series, plot_comparison, plot_curves
 
 COLUMNS = {
     "step": [1, 2, 3],
@@ -48,20 +48,20 @@ def test_the_curves_that_a_run_has() -> None:
 
 
 def test_a_series_leaves_gaps_out() -> None:
-    x, y = series(COLUMNS, "reward/mean")
+    x, y = find_series(COLUMNS, "reward/mean")
     assert x.tolist() == [2, 3] and y.tolist() == [0.1, 0.3]
     with pytest.raises(KeyError, match="did you mean 'reward/mean'"):
-        series(COLUMNS, "reward/men")
+        find_series(COLUMNS, "reward/men")
 
 
 def test_curves_are_a_png_with_a_panel_each(tmp_path: Path) -> None:
-    four, one = curves(COLUMNS, tmp_path / "a" / "four.png", "title"), tmp_path / "one.png"
-    curves({k: COLUMNS[k] for k in ("step", "reward/mean")}, one)
+    four, one = plot_curves(COLUMNS, tmp_path / "a" / "four.png", "title"), tmp_path / "one.png"
+    plot_curves({k: COLUMNS[k] for k in ("step", "reward/mean")}, one)
     assert size(four)[0] == pytest.approx(3 * size(one)[0], abs=3) and size(four)[1] == pytest.approx(
         2 * size(one)[1], abs=3
     )
     with pytest.raises(ValueError, match="nothing to draw"):
-        curves({"step": [1], "critic/loss": [1.0]}, tmp_path / "none.png")
+        plot_curves({"step": [1], "critic/loss": [1.0]}, tmp_path / "none.png")
 
 
 def test_a_comparison_averages_over_common_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def test_a_comparison_averages_over_common_steps(tmp_path: Path, monkeypatch: py
     )
     a = {"step": [1, 2, 3], "m": [1.0, 2.0, 3.0]}
     b = {"step": [1, 2], "m": [3.0, 6.0]}
-    assert size(comparison({"both": [a, b], "alone": [a]}, "m", tmp_path / "c.png"))[0] > 100
+    assert size(plot_comparison({"both": [a, b], "alone": [a]}, "m", tmp_path / "c.png"))[0] > 100
     assert drawn == [([1, 2], [2.0, 4.0]), ([1, 2, 3], [1.0, 2.0, 3.0])]
 
 

@@ -16,7 +16,7 @@ from shuhari import profile
 from shuhari.loop.run import train
 from shuhari.profile import Work
 from shuhari.testing.compare import contents, differences
-from shuhari.tools.profile_report import Cost, matmul_peak, read, train_profiled
+from shuhari.tools.profile_report import Cost, measure_peak, read, train_profiled
 from small_runs import recipe
 
 
@@ -74,7 +74,7 @@ def test_a_run_that_fails_leaves_the_profile_of_what_it_did(tmp_path: Path, monk
 
 def test_the_peak_is_measured_without_a_random_number() -> None:
     before = torch.random.get_rng_state()
-    peak = matmul_peak(torch.device("cpu"))
+    peak = measure_peak(torch.device("cpu"))
     assert peak["flop_s"] > 0 and peak["size"] in (1024, 2048, 4096) and peak["threads"] == torch.get_num_threads()
     assert torch.equal(before, torch.random.get_rng_state())
 

@@ -56,11 +56,11 @@ class OffPolicyBandit:
 
     def __call__(self, seed: int) -> dict[str, float]:
         best = (torch.tensor(self.rewards, dtype=torch.float64) / self.beta).softmax(0)
-        far = {name: float((self.learnt(name, seed) - best).abs().sum() / 2) for name in METHODS}
+        far = {name: float((self.learn(name, seed) - best).abs().sum() / 2) for name in METHODS}
         gain = min(x for name, x in far.items() if name != "copg") - far["copg"]
         return {f"distance/{name}": x for name, x in far.items()} | {"gain": gain}
 
-    def learnt(self, method: str, seed: int) -> Tensor:
+    def learn(self, method: str, seed: int) -> Tensor:
         """[A] the probabilities that a method of METHODS ends with."""
         centre, baseline = METHODS[method]
         objective = LogRatio(beta=self.beta, centre=centre, over="reference")

@@ -16,7 +16,13 @@ from shuhari.data import EMPTY
 from shuhari.pack import pack
 from shuhari.ports import Ctx, Source, Task, Window
 from shuhari.registry import register
-from shuhari.rollouts.demonstrations import check_solutions, draw_problems, for_split, show_solution, solution_of
+from shuhari.rollouts.demonstrations import (
+    check_solutions,
+    draw_problems,
+    find_solution,
+    restrict_to_split,
+    show_solution,
+)
 
 
 @register("buffer", "demos")
@@ -64,12 +70,12 @@ class Demos:
 
     def held_out(self, split: str, n: int, ctx: Ctx) -> Iterator[Batch]:
         """Up to n problems of `split`, in one batch."""
-        return for_split(self, split, n, ctx).draw(ctx)
+        return restrict_to_split(self, split, n, ctx).draw(ctx)
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         for problems, at, base in draw_problems(self, "demos", ctx):
             start = base + self.state.get("rows", at)
-            said = [(p, solution_of(p, self.imitate)) for p in problems]
+            said = [(p, find_solution(p, self.imitate)) for p in problems]
             batch = pack([show_solution(p, what, ctx, self.role, self.context) for p, what in said], start=start)
             self.state["rows"] = start - base + len(batch)
             ctx.charge("decisions", int(batch["mask"].sum()))

@@ -19,7 +19,7 @@ from shuhari.buffers.recording import RecordedEpisode, columns_of
 from shuhari.data import nearest
 from shuhari.ports import Task
 from shuhari.registry import register
-from shuhari.tasks.views import flat
+from shuhari.tasks.views import flatten
 
 
 @register("recording", "minari")
@@ -59,7 +59,7 @@ class Minari:
             if isinstance(actions, Mapping | tuple):
                 raise ValueError(f"{whose}: actions of several parts: expected one array")
             yield RecordedEpisode(
-                flat(seen) if isinstance(seen, Mapping) else seen,
+                flatten(seen) if isinstance(seen, Mapping) else seen,
                 actions,
                 {self.reward: episode.rewards},
                 bool(episode.terminations[-1]),

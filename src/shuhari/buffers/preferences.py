@@ -18,7 +18,7 @@ from shuhari.data import EMPTY, Problem, nearest
 from shuhari.pack import pack
 from shuhari.ports import Ctx, Source
 from shuhari.registry import register
-from shuhari.rollouts.demonstrations import draw_problems, for_split, show_solution
+from shuhari.rollouts.demonstrations import draw_problems, restrict_to_split, show_solution
 
 
 @register("buffer", "preferences")
@@ -58,7 +58,7 @@ class Preferences:
 
     def held_out(self, split: str, n: int, ctx: Ctx) -> Iterator[Batch]:
         """Up to n problems of `split`, in one batch."""
-        return for_split(self, split, n, ctx).draw(ctx)
+        return restrict_to_split(self, split, n, ctx).draw(ctx)
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         for problems, at, base in draw_problems(self, "preferences", ctx):

@@ -27,7 +27,7 @@ from shuhari.data import EMPTY, nearest
 from shuhari.loop.machine import processor, versions
 from shuhari.store.directory import Run
 from shuhari.store.files import StoreError, replace_file
-from shuhari.tools.doctor import usable_cores
+from shuhari.tools.doctor import count_cores
 
 FILE = "replay.json"  # in the folder of a replay: what it reported
 POINTS = 2  # of each curve, at least, its start among them
@@ -135,7 +135,7 @@ def prove(
         jobs.setdefault(replay.path, replay)
     with suppress(ClaimError):  # reported by claim, below
         order = sorted(jobs.values(), key=lambda j: (j.after is not None, isinstance(j, Replay) and bool(j.wanted)))
-        drive(order, workers or usable_cores(), tell, patient=True)
+        drive(order, workers or count_cores(), tell, patient=True)
     out: list[Proof | ClaimError] = []
     for (claim, result), each in zip(claims, replays, strict=True):
         if lost := [r for r in each.values() if isinstance(r, Replay) and not r.done]:

@@ -262,14 +262,14 @@ def round_to(value: float, digits: int = 5) -> float | None:
 
 def write(result: Mapping[str, Any], at: Path) -> Path:
     """Write `at`/claims/<family>/<method>.json, and the curves as `at`/plots/<family>/<method>.png."""
-    from shuhari.tools.plot import bands
+    from shuhari.tools.plot import plot_bands
 
     path = save(result, at)
     metrics = list(dict.fromkeys(m for arm in result["arms"].values() for m in arm["curves"]))
     if metrics:
         unit = next(iter(result["budget"] or {"steps": 0}))
         curves = {m: {name: arm["curves"].get(m, []) for name, arm in result["arms"].items()} for m in metrics}
-        bands(curves, unit, at / "plots" / f"{result['method']}.png", f"{result['method']}: {result['verdict']}")
+        plot_bands(curves, unit, at / "plots" / f"{result['method']}.png", f"{result['method']}: {result['verdict']}")
     return path
 
 

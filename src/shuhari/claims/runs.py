@@ -31,7 +31,7 @@ from shuhari.loop.machine import versions
 from shuhari.loop.progress import counts
 from shuhari.store.directory import Run
 from shuhari.store.files import LockedError, StoreError, is_locked, replace_file
-from shuhari.tools.doctor import usable_cores
+from shuhari.tools.doctor import count_cores
 
 CHANCE = "chance"  # the arm of one job: how the baseline scores before anything was learnt
 SCORES = "scores.json"  # in the folder of CHANCE: what was measured
@@ -176,7 +176,7 @@ def make(
                 if ability(quantity, "trains") and job.arm in (check.rule.arm, check.rule.against):
                     value(quantity, run, job.arm, i)
 
-    team = workers if isinstance(workers, Workers) else 1 if alone else workers or usable_cores()
+    team = workers if isinstance(workers, Workers) else 1 if alone else workers or count_cores()
     drive(jobs, team, tell, look)
     found = {name: [seen[name, seed] for seed in claim.seeds] for name in claim.arms}
     return Made(found, chance, Run(jobs[-1].path).get("made_with", {}), warm)

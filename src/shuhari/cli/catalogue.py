@@ -63,7 +63,7 @@ def tasks(
     if name:
         _preview(name, n, split, sets or [], json)
         return
-    found = catalogue.listing()
+    found = catalogue.list_tasks()
     if json:
         as_json(found)
         return

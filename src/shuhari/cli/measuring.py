@@ -132,7 +132,7 @@ def compare(
     Example: shuhari compare grpo-s0,grpo-s1,grpo-s2 dapo-s0,dapo-s1,dapo-s2 --png grpo-dapo.png
     """
     from shuhari.store import metrics
-    from shuhari.tools.plot import comparison
+    from shuhari.tools.plot import plot_comparison
 
     sides = {arm: [_resolve(name) for name in _split(arm)] for arm in arms}
     if len(sides) < 2:
@@ -143,7 +143,7 @@ def compare(
     found = _by_problem(sides, n) if single else _by_seed(sides, columns, metric)
     drawn: Path | None
     try:
-        drawn = comparison(columns, metric, png, title=metric)
+        drawn = plot_comparison(columns, metric, png, title=metric)
     except KeyError as error:
         note(f"no plot: {error.args[0]}")
         drawn = None
@@ -217,10 +217,10 @@ def _against_first(found: Mapping[str, tuple[list[float], list[Any]]]) -> dict[s
 
 
 def _last(columns: Mapping[str, Sequence[Any]], metric: str, path: Path) -> float:
-    from shuhari.tools.plot import series
+    from shuhari.tools.plot import find_series
 
     try:
-        _, values = series(columns, metric)
+        _, values = find_series(columns, metric)
     except KeyError as error:
         raise typer.BadParameter(f"{path}: {error.args[0]}") from None
     if not len(values):

@@ -77,7 +77,7 @@ def show(
 
 def show_profile(path: Path, json: bool = False) -> None:
     """What `train --profile` has measured of a run: a table of phases, rates, and where the files are."""
-    from shuhari.tools.profile_report import NUMBERS, TRACE, lines, read, rows
+    from shuhari.tools.profile_report import NUMBERS, TRACE, read, table_lines, table_rows
 
     profile = read(path)
     if profile is None:
@@ -85,8 +85,8 @@ def show_profile(path: Path, json: bool = False) -> None:
     elif json:
         as_json(profile)
     else:
-        table(("phase", "seconds", "share", "ms a step", "resident MB", "GPU MB"), rows(profile))
-        for line in lines(profile):
+        table(("phase", "seconds", "share", "ms a step", "resident MB", "GPU MB"), table_rows(profile))
+        for line in table_lines(profile):
             say(line)
         say(f"profile: {path / NUMBERS}; trace, for ui.perfetto.dev: {path / TRACE}")
 

@@ -189,7 +189,7 @@ def _stop() -> Iterator[_Stop]:
 def closing(path: Path) -> None:
     """Print the scores before and after training, and where the numbers and curves are."""
     from shuhari.store import Run
-    from shuhari.tools.plot import curves
+    from shuhari.tools.plot import plot_curves
 
     run = Run(path)
     summary = run.summary or {}
@@ -202,7 +202,7 @@ def closing(path: Path) -> None:
         say(f"last {make_printable(score[0])}: {number(score[1])}")
     picture = path / "curves.png"
     try:
-        curves(run.metrics(), picture, title=str(summary.get("recipe", path.name)))
+        plot_curves(run.metrics(), picture, title=str(summary.get("recipe", path.name)))
     except ValueError as error:
         note(str(error))
     else:

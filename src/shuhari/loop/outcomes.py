@@ -16,7 +16,7 @@ from torch import Tensor
 from shuhari import reduce
 from shuhari.batch import STATUS, Batch
 from shuhari.data import EMPTY, Array, Request, Status, code, nearest
-from shuhari.measure import turns
+from shuhari.measure import count_turns
 from shuhari.stats import by_problem, cvar, powers, quantile
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def grade(requests: list[Request], ctx: Context, measure: str, solved: float) ->
     leaf = batch["leaf"]
     counts = {"length": batch["mask"].sum(1)}
     if bool((batch["segment"] > 0).any()):
-        counts["turns"] = turns(batch)
+        counts["turns"] = count_turns(batch)
     rows = [place[int(p)] for p in batch["problem"]]
     totals = {name: np.bincount(rows, count, len(requests)) for name, count in counts.items()}
     with np.errstate(invalid="ignore"):

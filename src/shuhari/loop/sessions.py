@@ -41,7 +41,7 @@ from shuhari.ports import Transform, is_vector
 from shuhari.rewards.function import Function
 from shuhari.rollouts.episode import Episode
 from shuhari.store import checkpoint
-from shuhari.tasks.prompts import Prompts, problem_of
+from shuhari.tasks.prompts import Prompts, to_problem
 from shuhari.transforms import apply
 
 DEFAULT = Sampling()
@@ -89,7 +89,7 @@ class Session:
             finally:
                 ctx.sampling = kept
         else:
-            found = self._next(problems) if isinstance(problems, int) else [problem_of(p) for p in problems]
+            found = self._next(problems) if isinstance(problems, int) else [to_problem(p) for p in problems]
             asked = [Request(p, n, sampling) if sampling else Request(p, n) for p in found]
             batch = ctx.wait(collect.collect_groups(asked, ctx))
         self._tell(Collected(batch, tuple(ctx.latest)))

@@ -89,7 +89,7 @@ class Exact:
         """Raises ValueError where the task lists no answers to any problem."""
         rows, now = self._rows, (ctx.task, role_model(ctx.models, self.role), ctx.sampling.max_new)
         if rows is None or not rows.serve(*now):
-            rows = self._rows = self._listed(ctx, now)
+            rows = self._rows = self._list_answers(ctx, now)
         ctx.charge("scored", len(rows.problem) * len(self.roles))
         chances = {role: _chances(rows, role, ctx) for role in self.roles}
         found = dict(self._numbers(rows, chances))
@@ -137,7 +137,7 @@ class Exact:
                 yield f"kept.{role}", both / total(within[role])
                 yield f"new.{role}", 1.0 - both / mine
 
-    def _listed(self, ctx: Ctx, made_for: tuple[Task, Model, int]) -> Rows:
+    def _list_answers(self, ctx: Ctx, made_for: tuple[Task, Model, int]) -> Rows:
         """The rows of all answers, made once for a task and a model."""
         source = ctx.task.problems(self.split)
         size = source.size()

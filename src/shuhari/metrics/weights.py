@@ -42,12 +42,12 @@ class Weights:
 
     def __call__(self, ctx: Ctx) -> Mapping[str, float]:
         """Raises ValueError where a parameter of `role` has no match in `of`."""
-        pairs = [(a.detach(), b.detach()) for a, b in self._matched(ctx)]
+        pairs = [(a.detach(), b.detach()) for a, b in self._match(ctx)]
         rounded = [(a.bfloat16(), b.bfloat16()) for a, b in pairs]
         plain, rough = self._numbers(pairs), self._numbers(rounded)
         return {**plain, **{f"{name}_bf16": value for name, value in rough.items()}}
 
-    def _matched(self, ctx: Ctx) -> Iterator[tuple[Tensor, Tensor]]:
+    def _match(self, ctx: Ctx) -> Iterator[tuple[Tensor, Tensor]]:
         others = dict(role_model(ctx.models, self.of).module.named_parameters())
         for name, x in role_model(ctx.models, self.role).module.named_parameters():
             if name not in others or others[name].shape != x.shape:

@@ -21,7 +21,7 @@ from shuhari.models.categorical import SUPPORTED, Categorical, sample_rows, scor
 from shuhari.models.composite import Others, unknown_rows
 from shuhari.models.sampling import honour
 from shuhari.models.spaces import FORBIDDEN, Choices, check_allowed, spaces_of
-from shuhari.models.text.choice import mark_kept, stop_strings
+from shuhari.models.text.choice import make_stops, mark_kept
 from shuhari.models.text.static import generate
 from shuhari.models.text.tokens import NEVER, TokenDist
 from shuhari.needs import Noise, Trace, Traces
@@ -157,7 +157,7 @@ class Product:
         """Sample as its member models do: one trace for each text, or decisions [B, ...]."""
         joint: Any = self.module
         if self._does is None:
-            stopped = stop_strings(sampling.stop, self.text.stops(sampling.stop), self.text.decode)
+            stopped = make_stops(sampling.stop, self.text.stops(sampling.stop), self.text.decode)
             return generate(joint, contexts, sampling, noise, ends=self.text.ends, pad=self.text.pad, stopped=stopped)
         honour(sampling, tuple(SUPPORTED), "product")
         with torch.no_grad():

@@ -77,7 +77,7 @@ class Function:
         grades: list[Mapping[str, float] | None] = [None] * len(leaves)
         if not played:
             return grades
-        columns = _columns([leaves[i][0] for i in played])
+        columns = _collect_columns([leaves[i][0] for i in played])
         columns["completions"] = [answer_text([leaves[i][0].steps[j] for j in leaves[i][1]]) for i in played]
         missing = next((n for n in self._needed if n not in columns), None)
         if missing is not None:
@@ -89,19 +89,19 @@ class Function:
             given = await given if inspect.isawaitable(given) else given
         except SystemExit as error:  # it ends nothing here but itself
             raise RuntimeError(f"{self} called exit({error.code!r})") from None
-        for i, number in zip(played, self._numbers(given, len(played)), strict=True):
+        for i, number in zip(played, self._check_numbers(given, len(played)), strict=True):
             grades[i] = None if number is None else {self.name: number}
         return grades
 
-    def _numbers(self, given: Any, n: int) -> list[float | None]:
+    def _check_numbers(self, given: Any, n: int) -> list[float | None]:
         values = given.tolist() if hasattr(given, "tolist") else given  # arrays and tensors too
         if not isinstance(values, list | tuple) or len(values) != n:
             length = f" of length {len(values)}" if isinstance(values, list | tuple) else ""
             shown = f"{type(given).__name__}{length}: {str(given)[:60]}"
             raise ContractError(f"{self} returned {shown}: expected a list of {n}, a number or None for each sample")
-        return [self._number(v) for v in values]
+        return [self._check_number(v) for v in values]
 
-    def _number(self, value: Any) -> float | None:
+    def _check_number(self, value: Any) -> float | None:
         plain = value.tolist() if hasattr(value, "tolist") else value  # a scalar of numpy or torch
         if plain is None or (isinstance(plain, float) and math.isnan(plain)):
             return None
@@ -114,7 +114,7 @@ class Function:
         return number
 
 
-def _columns(trajectories: Sequence[Trajectory]) -> dict[str, list[Any]]:
+def _collect_columns(trajectories: Sequence[Trajectory]) -> dict[str, list[Any]]:
     """name -> value of each trajectory's problem."""
     problems = [t.request.problem for t in trajectories]
     names = dict.fromkeys(n for p in problems for n in p.info)

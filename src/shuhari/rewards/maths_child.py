@@ -38,7 +38,7 @@ def limit(megabytes: int) -> None:
             continue
 
 
-def read(text: str, parse: Any) -> list[Any]:
+def parse_text(text: str, parse: Any) -> list[Any]:
     """What math-verify finds in a text; a bare formula counts as one in dollar signs."""
     found = parse(text, parsing_timeout=None)
     if not any(not isinstance(x, str) for x in found) and len(text) <= 500 and "$" not in text:
@@ -47,11 +47,11 @@ def read(text: str, parse: Any) -> list[Any]:
 
 
 def grade(answer: str, truth: str, parse: Any, verify: Any) -> dict[str, Any]:
-    gold = read(truth, parse)
+    gold = parse_text(truth, parse)
     if not gold:
         return {"grade": None, "error": f"math-verify reads nothing in the truth {truth[:60]!r}"}
     try:
-        found = read(answer, parse)
+        found = parse_text(answer, parse)
         right = bool(found) and bool(verify(gold, found, timeout_seconds=None))
     except MemoryError:
         return {"exceeded": True}

@@ -74,7 +74,7 @@ class Chosen:
 
     def _look(self) -> None:
         info, says = self._source[self._next].info, self._where.items()
-        if all(name in info and _is(info[name], value) for name, value in says):
+        if all(name in info and _matches(info[name], value) for name, value in says):
             self._found.append(self._next)
         elif not self._found:
             for name in info:
@@ -89,11 +89,11 @@ class Chosen:
         return ValueError(message)
 
 
-def _is(found: Any, value: Any) -> bool:
+def _matches(found: Any, value: Any) -> bool:
     return any(bool(np.array_equal(found, v)) for v in (value if isinstance(value, list | tuple) else (value,)))
 
 
-def chosen(walk: Walk, split: str, task: Task) -> Source:
+def select_problems(walk: Walk, split: str, task: Task) -> Source:
     """The problems of a split that a walk takes."""
     source = task.problems(split)
     if not walk.where:
@@ -107,10 +107,10 @@ B = TypeVar("B", bound=Walk)
 PATIENCE = 10_000  # problems in a row that are not wanted, before there are taken to be none
 
 
-def for_split(buffer: B, split: str, n: int, ctx: Ctx) -> B:
+def restrict_to_split(buffer: B, split: str, n: int, ctx: Ctx) -> B:
     """The same buffer over (up to n) problems of another split, from the first: one batch of them. Where
     the buffer stands in its own walk does not move."""
-    size = chosen(buffer, split, ctx.task).size()
+    size = select_problems(buffer, split, ctx.task).size()
     one: dict[str, Any] = {"split": split, "size": n if size is None else min(n, size), "draws": 1, "offset": 0}
     return replace(buffer, **one)  # type: ignore[type-var]
 
@@ -119,7 +119,10 @@ def draw_problems(walk: Walk, kind: str, ctx: Ctx) -> Iterator[tuple[list[Proble
     """(problems, place of the first of them in the walk, a number from which on row ids are this walk's own) of each
     draw. An endless source gives what lies behind `offset`, so other problems than a curriculum, which counts from 0; a
     finite one is walked round and round. ValueError for a split without problems."""
-    source, base = chosen(walk, walk.split, ctx.task), code(kind, walk.role, walk.split, walk.offset, walk.stream) >> 8
+    source, base = (
+        select_problems(walk, walk.split, ctx.task),
+        code(kind, walk.role, walk.split, walk.offset, walk.stream) >> 8,
+    )
     for _ in range(walk.draws):
         at = walk.state["at"]
         walk.state["at"] = at + walk.size
@@ -135,10 +138,10 @@ def walk_problems(source: Source, split: str, at: int, count: int, offset: int, 
     if n < 1:
         raise ValueError(f"the split {split!r} has no problems to demonstrate")
     places = [divmod(offset + i, n) for i in range(at, at + count)]
-    return [source[int(_order(turn, n)[place]) if shuffle else place] for turn, place in places]
+    return [source[int(_shuffle(turn, n)[place]) if shuffle else place] for turn, place in places]
 
 
-def solution_of(problem: Problem, imitate: str = "solution") -> Any:
+def find_solution(problem: Problem, imitate: str = "solution") -> Any:
     """The solution; where there is none and `imitate` is "answer" that, which is text where it is a number. ValueError
     for a problem that has neither, or an answer alone that nobody said should be imitated."""
     if problem.solution is not None:
@@ -157,7 +160,7 @@ def check_solutions(walk: Walk, imitate: str, task: Task) -> str:
     """What is imitated of the problems of a walk, in words, with the columns of a file. A task that is read from
     columns is asked for all of its problems, another one for the first that is walked. UnshownError for a problem that
     lacks it."""
-    source, columns = chosen(walk, walk.split, task), ability(task, "columns")
+    source, columns = select_problems(walk, walk.split, task), ability(task, "columns")
     n = source.size()
     fields: dict[str, None] = {}
     for i in range(n or 0) if columns else (walk.offset if n is None else walk.offset % max(n, 1),):
@@ -183,9 +186,9 @@ def show_solution(problem: Problem, solution: Any, ctx: Ctx, role: str, window: 
         turns = solution if isinstance(solution, tuple) else (solution,)
         if not turns:
             raise ValueError(f"{whose} has a solution without a turn: nothing to show")
-        said = [_close(turn, whose, ctx, role) for turn in turns]
+        said = [_encode_closed(turn, whose, ctx, role) for turn in turns]
         return ctx.wait(replay_turns(Playing(env, Request(problem), ctx, (role,), window), said))
-    action = _close("".join(solution) if isinstance(solution, tuple) else solution, whose, ctx, role)
+    action = _encode_closed("".join(solution) if isinstance(solution, tuple) else solution, whose, ctx, role)
     context = ctx.encode(problem.prompt, role)
     if not is_tokens(context):
         raise TypeError(f"{whose} is not text: demonstrations are token ids")
@@ -214,7 +217,7 @@ async def replay_turns(play: Playing, turns: Sequence[Payload]) -> Trajectory:
     return Trajectory(play.request, tuple(play.steps), play.status or Status.CUT)
 
 
-def _close(said: Payload, whose: str, ctx: Ctx, role: str) -> Array:
+def _encode_closed(said: Payload, whose: str, ctx: Ctx, role: str) -> Array:
     """Text or token ids as token ids with the end token last."""
     ids: Any = said if is_tokens(said) else ctx.encode(said, role)
     if not is_tokens(ids):
@@ -224,6 +227,6 @@ def _close(said: Payload, whose: str, ctx: Ctx, role: str) -> Array:
 
 
 @lru_cache(maxsize=2)
-def _order(turn: int, n: int) -> Array:
+def _shuffle(turn: int, n: int) -> Array:
     """[n] the order of pass `turn`: a function of its number, so that there is no state to save."""
     return np.random.default_rng(code("demos", turn, n)).permutation(n)

@@ -94,7 +94,7 @@ class Playing:
         self._keep(self.context, trace, decided=decided, role=role)
         self.moves += 1
         try:
-            answer = self.env.step(self._handed(trace))
+            answer = self.env.step(self._to_environment(trace))
             if inspect.isawaitable(answer):
                 answer = await asyncio.wait_for(answer, self.timeout or None)
             observation, reward, self.status = answer
@@ -106,7 +106,7 @@ class Playing:
             raise EnvironmentFailed(f"{type(error).__name__}: {error}") from error
         step = self.steps[-1]
         info = {**step.info, "observation": said} if said else step.info
-        self.steps[-1] = self._told(replace(step, reward=dict(reward), info=info))
+        self.steps[-1] = self._add_reported(replace(step, reward=dict(reward), info=info))
 
     def trajectory(self) -> Trajectory:
         """The episode, closed by a step that holds the last context: `cont` 0 after FINISHED, else 1. CUT if it has not
@@ -122,7 +122,7 @@ class Playing:
         (trace,) = await self.ctx.engine.sample(self.role, context, self.request.sampling, 1, key=key)
         return trace
 
-    def _told(self, step: Step) -> Step:
+    def _add_reported(self, step: Step) -> Step:
         """The step with what the environment told of it, one value a position; where another action was executed, with
         that one in place of the decision, of unknown log-probability (NaN), and without what its trace knew."""
         found = dict(ability(self.env, "facts"))
@@ -145,7 +145,7 @@ class Playing:
         self.steps.append(step if decided else replace(step, mask=np.zeros_like(step.mask)))
         self.decided += decided
 
-    def _handed(self, trace: Trace) -> Any:
+    def _to_environment(self, trace: Trace) -> Any:
         """The part of a decision that is passed to the environment."""
         if (takes := ability(self.env, "takes")) is not None:
             return takes(trace)

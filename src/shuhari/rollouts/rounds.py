@@ -118,7 +118,7 @@ class HintCurve:
             group += [copy_with(t, request=request) for t in found]
             if graded:
                 points += ((shown, sum(graded) / len(graded), len(graded)),)
-                share = inverse(self.target, *fit_curve(points))
+                share = invert_curve(self.target, *fit_curve(points))
         return group
 
 
@@ -152,12 +152,12 @@ def make_hint(problem: Problem, share: float, ctx: Ctx, role: str = "policy") ->
     return ((Step.of("", ids[:k], role=role, info=text),) if k else ()), k / len(ids)
 
 
-def curve(h: Any, a: float, b: float, c: float) -> Any:
+def predict_accuracy(h: Any, a: float, b: float, c: float) -> Any:
     """Accuracy c + (1 - c) / (1 + exp(-a (h - b))) at the share h of a hint: the three-parameter logistic model."""
     return c + (1 - c) * expit(a * (np.asarray(h) - b))
 
 
-def inverse(target: float, a: float, b: float, c: float) -> float:
+def invert_curve(target: float, a: float, b: float, c: float) -> float:
     """The share in [0, 1] at which the curve says `target`; 0 where even without a hint it says more."""
     return min(max(b + log((target - c) / (1 - target)) / a, 0.0), 1.0) if target > c else 0.0
 
@@ -173,7 +173,7 @@ def fit_curve(points: Sequence[tuple[float, float, int]]) -> tuple[float, float,
 
     def residuals(x: Any) -> Any:
         prior = sqrt(WEAK) * np.array([x[0], x[1] - h[0], x[2]])
-        return np.append(np.sqrt(n) * (curve(h, *parameters(x)) - accuracy), prior)
+        return np.append(np.sqrt(n) * (predict_accuracy(h, *parameters(x)) - accuracy), prior)
 
     a, b, c = parameters(least_squares(residuals, [0.0, h[0], 0.3], method="lm").x)
     return a, float(b), float(c)

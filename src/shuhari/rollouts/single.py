@@ -45,13 +45,13 @@ class Single:
             context = np.concatenate([prefix[-1].context, prefix[-1].action])
         traces = await ctx.engine.sample(self.role, context, request.sampling, request.n, key=(request.key, self.role))
         parent = len(prefix) - 1 if prefix else None
-        return [Trajectory(request, (*prefix, self._step(context, t, parent)), status_of(t)) for t in traces]
+        return [Trajectory(request, (*prefix, self._step(context, t, parent)), find_status(t)) for t in traces]
 
     def _step(self, context: Payload, trace: Trace, parent: int | None) -> Step:
         return Step.of(context, trace.action, trace.logp, trace.version, parent=parent, role=self.role, info=trace.info)
 
 
-def status_of(trace: Trace) -> Status:
+def find_status(trace: Trace) -> Status:
     """The status of an episode by its last trace: TRUNCATED where that was cut by a limit, else FINISHED."""
     return Status.TRUNCATED if trace.info.get("ended") is False else Status.FINISHED
 

@@ -135,7 +135,7 @@ class Tree:
 # ---------------------------------------------------------------- backing up
 
 
-def signed(leaf: Node, v: float, floor: float = 0.1) -> None:
+def back_up_signed(leaf: Node, v: float, floor: float = 0.1) -> None:
     """Add v, discounted towards the root by max((d + 1) / (l + 1), `floor`) at depth d of a leaf at depth l; a failure
     takes nothing from a node that has succeeded, and a success makes good all failures (DeepSearch, section 3.3)."""
     for d, node in enumerate(leaf.path):
@@ -144,7 +144,7 @@ def signed(leaf: Node, v: float, floor: float = 0.1) -> None:
         node.visits += 1
 
 
-def mean(leaf: Node, v: float) -> None:
+def back_up_mean(leaf: Node, v: float) -> None:
     """Add v all along the path, so that q is a mean over answers."""
     for node in leaf.path:
         node.value, node.visits = node.value + v, node.visits + 1
@@ -160,8 +160,10 @@ class Backup(NamedTuple):
 
 
 BACKUPS = {
-    "signed": Backup(1, signed, lambda n: n.value if n.ended else tanh(n.value)),  # the release squashes inner sums
-    "mean": Backup(0, mean, lambda n: n.q),
+    "signed": Backup(
+        1, back_up_signed, lambda n: n.value if n.ended else tanh(n.value)
+    ),  # the release squashes inner sums
+    "mean": Backup(0, back_up_mean, lambda n: n.q),
 }
 
 # ---------------------------------------------------------------- selecting
@@ -182,7 +184,7 @@ def score(node: Node, weights: Sequence[float], depth: int) -> float:
     return weights[0] * tanh(q) + weights[1] * node.uncertainty + weights[2] * sqrt(node.depth / depth)
 
 
-def _frontier(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | None:
+def _pick_frontier(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | None:
     """Expand the best of the newest nodes while none of them is an answer; then the best anywhere."""
     if fresh and not any(n.ended for n in fresh):
         return max(fresh, key=lambda n: uct(n, search.explore))
@@ -190,7 +192,7 @@ def _frontier(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | N
     return max(free, key=lambda n: score(n, search.weights, search.depth), default=None)
 
 
-def _descend(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | None:
+def _pick_uct(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | None:
     """Descend from the root to the best child, skipping subtrees that cannot be expanded."""
     live: set[int] = set()
     for n in reversed(tree.nodes):
@@ -202,15 +204,15 @@ def _descend(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | No
     return node if node.open else None
 
 
-def _breadth(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | None:
+def _pick_breadth(search: TreeSearch, tree: Tree, fresh: Sequence[Node]) -> Node | None:
     """The oldest node that can be expanded: breadth first."""
     return next((n for n in tree.nodes if n.open), None)
 
 
 SELECTS: dict[str, Callable[[TreeSearch, Tree, Sequence[Node]], Node | None]] = {
-    "frontier": _frontier,
-    "uct": _descend,
-    "breadth": _breadth,
+    "frontier": _pick_frontier,
+    "uct": _pick_uct,
+    "breadth": _pick_breadth,
 }
 
 

@@ -50,7 +50,7 @@ def write(path: Path, tree: Any, rings: RingFiles | None = None) -> set[str]:
     try:
         value, tensors = codec.encode(tree, ring=None if rings is None else save_ring)
         written: list[int] = []
-        shards = tensor_files.shards(tensors, LIMIT)
+        shards = tensor_files.split(tensors, LIMIT)
         for name, shard in zip(_files(len(shards)), shards, strict=True):
             written += write_file(temporary / name, tensor_files.pack(shard))
         text = codec.to_json(value)

@@ -51,7 +51,7 @@ def pack(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
             yield x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
-def shards(tensors: Mapping[str, Tensor], limit: int) -> list[dict[str, Tensor]]:
+def split(tensors: Mapping[str, Tensor], limit: int) -> list[dict[str, Tensor]]:
     """The tensors in order, cut so that no part has more than `limit` bytes unless it is a single tensor; one part at
     least."""
     out: list[dict[str, Tensor]] = [{}]

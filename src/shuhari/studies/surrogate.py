@@ -70,19 +70,19 @@ class Mbtl:
         J, done = np.zeros((self.n, self.n)), list[int]()  # untrained: 0, the lowest
         held = J.copy()  # the same of other episodes
         while len(done) < self.trainings:
-            a = self.next(J, done, runs.seed)
+            a = self.choose_next(J, done, runs.seed)
             yield from runs.train(f"context-{a}", self.settings(a))
             for b in [a] if self.pick == "independent" else range(self.n):
-                held[a, b] = self.measured(runs, a, self.settings(b))
+                held[a, b] = self.measure_score(runs, a, self.settings(b))
                 if self.pick != "independent":  # where nothing is chosen
-                    J[a, b] = self.measured(runs, a, {**self.settings(b), "evaluate.split": self.choose})
+                    J[a, b] = self.measure_score(runs, a, {**self.settings(b), "evaluate.split": self.choose})
             done.append(a)
             best = np.arange(self.n) if self.pick == "independent" else J.argmax(0)
             coverage = held[best, np.arange(self.n)].mean()
             numbers = {"trained": len(done), "context": a, "own": held[a, a], "coverage": coverage}
             yield {f"study/{k}": v for k, v in numbers.items()}
 
-    def measured(self, runs: Runs, a: int, settings: Mapping[str, Any]) -> float:
+    def measure_score(self, runs: Runs, a: int, settings: Mapping[str, Any]) -> float:
         """The scaled score of the policy of context `a` under `settings`."""
         score = runs.evaluate(f"context-{a}", settings)[self.measure]
         return (score - self.low) / (self.high - self.low)
@@ -91,7 +91,7 @@ class Mbtl:
         """The settings of a run in this context."""
         return {key: values[context] for key, values in self.contexts.items()}
 
-    def next(self, J: Array, done: list[int], seed: int) -> int:
+    def choose_next(self, J: Array, done: list[int], seed: int) -> int:
         """The context to train in after those in `done`."""
         k = len(done)
         if self.pick == "independent":
@@ -102,7 +102,9 @@ class Mbtl:
             return int(np.random.default_rng(code(seed, "contexts")).permutation(self.n)[k])
         if not done:
             return self.n // 2
-        mean, deviation = surrogate(done, J[done, done], self.n, self.noise, self.restarts, code(seed, "surrogate", k))
+        mean, deviation = fit_surrogate(
+            done, J[done, done], self.n, self.noise, self.restarts, code(seed, "surrogate", k)
+        )
         c = fit_loss(J, done) if self.slope == "fitted" else self.slope
         worth = acquisition(mean, deviation, J.max(0), BETA[self.beta](k), c)
         worth[done] = -np.inf
@@ -131,7 +133,7 @@ def fit_loss(J: Array, done: list[int]) -> float:
     return max(0.0, float((distance * loss).sum() / (distance**2).sum()))
 
 
-def surrogate(at: list[int], y: Array, n: int, noise: float, restarts: int, seed: int) -> tuple[Array, Array]:
+def fit_surrogate(at: list[int], y: Array, n: int, noise: float, restarts: int, seed: int) -> tuple[Array, Array]:
     """([n] mean, [n] deviation) of a Gaussian process over 0..n-1, given `y` at `at`: a constant times an RBF kernel,
     fitted by marginal likelihood. Its prior mean is 0, the lowest return."""
     try:

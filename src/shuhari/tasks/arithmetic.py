@@ -107,11 +107,11 @@ class Arithmetic:
             prompt, value = f"{terms[0]:0{width}d}{rest}", sum(terms)
         width += self.kind == "carry"
         answer = f"{value:0{width}d}"
-        solution = f"{without_carries(*terms):0{width}d}" if forgets else answer
+        solution = f"{add_without_carries(*terms):0{width}d}" if forgets else answer
         return Problem("arithmetic", f"{self.kind}/{prompt}", f"{prompt}=", answer, solution)
 
 
-def without_carries(a: int, b: int) -> int:
+def add_without_carries(a: int, b: int) -> int:
     """The sum of two numbers >= 0, column by column modulo 10: 47 + 85 -> 22."""
     total, unit = 0, 1
     while a or b:

@@ -41,7 +41,7 @@ class Bandit:
 
     def __post_init__(self) -> None:
         check(self)
-        self.means = tuple(map(float, self.means)) or tuple(self._drawn_means())
+        self.means = tuple(map(float, self.means)) or tuple(self._draw_means())
         if len(self.means) != self.arms:
             raise ValueError(f"bandit: {len(self.means)} means for {self.arms} arms: expected one an arm")
         if self.law == "bernoulli" and not all(0 <= m <= 1 for m in self.means):
@@ -78,7 +78,7 @@ class Bandit:
 
         return Discrete(1), Discrete(self.arms)
 
-    def _drawn_means(self) -> list[float]:
+    def _draw_means(self) -> list[float]:
         stream = Stream("bandit", self.seed, "means")
         u = [stream.uniform() for _ in range(self.arms)]
         return u if self.law == "bernoulli" else [NormalDist().inv_cdf(x) for x in u]

@@ -14,11 +14,11 @@ from shuhari.data import Payload
 from shuhari.ports import ability
 
 
-def listing() -> list[dict[str, Any]]:
+def list_tasks() -> list[dict[str, Any]]:
     """One entry a task: `use` (its registered name), `name` (as a recipe writes it, with its path), `summary`, `spaces`
     ("text", or observation -> action), `example` {"prompt", "answer"} or None, `fields` (name -> default), `problem`
     (why a task could not be made, or None)."""
-    return [_entry(name) for name in registry.names("task")]
+    return [_describe(name) for name in registry.names("task")]
 
 
 def preview(task: Any, n: int = 3, split: str = "train") -> list[dict[str, Any]]:
@@ -30,7 +30,7 @@ def preview(task: Any, n: int = 3, split: str = "train") -> list[dict[str, Any]]
     return [{name: getattr(p, name) for name in names} for p in problems]
 
 
-def _entry(name: str) -> dict[str, Any]:
+def _describe(name: str) -> dict[str, Any]:
     entry: dict[str, Any] = {"use": name, "name": name, "summary": "", "spaces": "text"}
     entry |= {"example": None, "problem": None, "fields": {}}
     try:
@@ -44,19 +44,19 @@ def _entry(name: str) -> dict[str, Any]:
             entry.update(shown)
         else:
             task = cls()
-            entry["spaces"] = _spaces(task.spaces())
-            entry["example"] = _example(task)
+            entry["spaces"] = _describe_spaces(task.spaces())
+            entry["example"] = _find_example(task)
     except Exception as error:  # a listing shows what there is, whatever state a task's own needs are in
         entry["problem"] = f"{type(error).__name__}: {error}"
     return entry
 
 
-def _example(task: Any) -> dict[str, Payload] | None:
+def _find_example(task: Any) -> dict[str, Payload] | None:
     shown = preview(task, 1)
     return {k: shown[0][k] for k in ("prompt", "answer")} if shown and shown[0]["prompt"] is not None else None
 
 
-def _spaces(spaces: tuple[Any, Any] | None) -> str:
+def _describe_spaces(spaces: tuple[Any, Any] | None) -> str:
     return "text" if spaces is None else f"{spaces[0]} -> {spaces[1]}"
 
 

@@ -65,7 +65,7 @@ class Chain:
     def _item(self, split: str, index: int) -> tuple[str, Problem]:
         stream = Stream("chain", self.seed, split, index)
         content, terms = draw_item(split, self.test_fraction, lambda: self._draw(stream), "chain")
-        shown = sums(terms, [stream.uniform() < self.slip for _ in terms])
+        shown = running_sums(terms, [stream.uniform() < self.slip for _ in terms])
         worked = "".join(f"{t:+d}={s}" for t, s in zip(terms[1:], shown, strict=True))
         solution = str(shown[-1]) if stream.uniform() < self.bare else worked
         return content, Problem("chain", content, f"{content}=", str(sum(terms)), solution, {"terms": len(terms)})
@@ -78,7 +78,7 @@ class Chain:
         return f"{terms[0]}{''.join(f'{t:+d}' for t in terms[1:])}", terms
 
 
-def sums(terms: Sequence[int], slips: Sequence[bool] = ()) -> list[int]:
+def running_sums(terms: Sequence[int], slips: Sequence[bool] = ()) -> list[int]:
     """The running sums after each term but the first. Where `slips`, a subtraction takes one too
     little; what leaves 0..9 after such an error stays at its end."""
     total, out = terms[0], []

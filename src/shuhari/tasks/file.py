@@ -19,8 +19,8 @@ from shuhari.bounds import ProperShare, check
 from shuhari.data import Problem, Step, code
 from shuhari.models.text.tokenizers import plain_chat
 from shuhari.registry import register
-from shuhari.tasks.rows import ROLE, read, texts
-from shuhari.tasks.source import SPLITS, Listed, answer_text, check_split, held_out
+from shuhari.tasks.rows import ROLE, list_texts, read
+from shuhari.tasks.source import SPLITS, Listed, answer_text, check_split, is_held_out
 
 LONGEST = 8192  # characters of an answer that are read, or four times the truth's where that is more
 _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(\.[0-9]{1,40})?", re.ASCII)
@@ -102,7 +102,7 @@ class File:
     def _texts(self) -> Iterator[str]:
         for problem in (p for rows in self._splits.values() for p in rows):
             more = problem.answer, problem.solution, problem.info.get("chosen"), problem.info.get("rejected")
-            yield from (*texts(problem.prompt), *(str(t) for t in more if t is not None))
+            yield from (*list_texts(problem.prompt), *(str(t) for t in more if t is not None))
 
     @cached_property
     def _splits(self) -> dict[str, tuple[Problem, ...]]:
@@ -120,7 +120,7 @@ class File:
         ids: dict[str, str] = {}
         again: Counter[str] = Counter()
         for row in rows:
-            hashed = "test" if held_out(row.text, self.test_fraction) else "train"
+            hashed = "test" if is_held_out(row.text, self.test_fraction) else "train"
             split = home[row.text][0] if row.text in home else hashed
             name = row.id
             if not name:
@@ -143,11 +143,11 @@ def matches(text: str, answer: str) -> bool:
     text, answer = " ".join(text.split()), " ".join(answer.split())
     if len(text) > max(LONGEST, 4 * len(answer)):
         return False
-    a, b = _normal(text), _normal(answer)
+    a, b = _normalise(text), _normalise(answer)
     if _NUMBER.fullmatch(a) and _NUMBER.fullmatch(b):
         return Fraction(a) == Fraction(b)
     return a == b
 
 
-def _normal(text: str) -> str:
+def _normalise(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).casefold().split())

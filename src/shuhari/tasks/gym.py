@@ -26,9 +26,9 @@ from shuhari.bounds import Count, Length, check
 from shuhari.data import EMPTY, Array, Payload, Problem, Status, Step, code, nearest
 from shuhari.models.spaces import MASK
 from shuhari.registry import find, register
-from shuhari.tasks.snapshots import Env, Recorder, copies, repeats, restore, snapshot, thaw
+from shuhari.tasks.snapshots import Env, Recorder, is_copyable, repeats, restore, snapshot, thaw
 from shuhari.tasks.source import Generated, check_split
-from shuhari.tasks.tells import EXECUTED, EXTRAS, Teller, layout_of
+from shuhari.tasks.tells import EXECUTED, EXTRAS, Teller, find_layout
 from shuhari.tasks.views import View, check_spaces, to_action, to_context, wrap
 
 __all__ = ["Episode", "Gym", "restore", "snapshot"]
@@ -90,15 +90,15 @@ class Gym:
             raise ValueError("task gym: an id is missing: expected gym/<id>, for example gym/CartPole-v1")
         self.extras: dict[str, Array] = {}  # column -> fill value where nothing is reported
         self._told = False  # whether `info` tells the actions that are allowed
-        env = self._guarded(self._made)
+        env = self._guard(self._make_env)
         try:
             check_spaces(self.path, env)
-            info = self._guarded(lambda: env.reset(seed=0))[1]
+            info = self._guard(lambda: env.reset(seed=0))[1]
             self._told = self.masks and MASK in info
-            viewed = self._viewed(env)
+            viewed = self._wrap(env)
             self._spaces = viewed.observation_space, viewed.action_space
             says = bool(self.tells or self.rewards)
-            self.extras = layout_of(env, self.tells, self.rewards, f"gym/{self.path}") if says else {}
+            self.extras = find_layout(env, self.tells, self.rewards, f"gym/{self.path}") if says else {}
         finally:
             env.close()
 
@@ -130,15 +130,15 @@ class Gym:
     def make(self) -> Env:
         """A fresh environment for a vectorised rollout. Where copying its attributes does not bring it back, it comes
         in a `Recorder`, so that `snapshot` and `restore` replay it. Seed its first reset."""
-        env = self._bare()
+        env = self._make_bare()
         return env if self.copies else Recorder(env)
 
     @cached_property
     def copies(self) -> bool:
         """Whether a snapshot is a copy of attributes (else a replay): determined once, by trial."""
-        if copies(self._bare):
+        if is_copyable(self._make_bare):
             return True
-        if not repeats(self._bare):
+        if not repeats(self._make_bare):
             warnings.warn(
                 f"gym/{self.path} does not repeat itself from its seed: a resumed run will differ from one that was "
                 "never stopped",
@@ -149,17 +149,17 @@ class Gym:
     @cached_property
     def expert(self) -> Any:
         """The environment's own `expert(observation, generator)`, a scripted policy; None where it has none."""
-        return ability(self._guarded(self._made).unwrapped, "expert")
+        return ability(self._guard(self._make_env).unwrapped, "expert")
 
-    def _bare(self) -> Env:
-        return self._viewed(self._guarded(self._made))
+    def _make_bare(self) -> Env:
+        return self._wrap(self._guard(self._make_env))
 
-    def _viewed(self, env: Env) -> Env:
+    def _wrap(self, env: Env) -> Env:
         nested = isinstance(env.observation_space, spaces.Dict)
         env = View(env, self._told) if nested or self._told else env
         return Teller(env, self.tells, self.rewards, self.extras) if self.extras else env
 
-    def _made(self) -> Env:
+    def _make_env(self) -> Env:
         space, _, world = self.path.partition("/")
         made: Any = find("world", world) if space == "world" else None
         spec = self.path if made is None else EnvSpec(self.path, made)
@@ -175,14 +175,14 @@ class Gym:
             setattr(env.unwrapped, name, value)
         return wrap(env, self.wrappers, self.keep, self.stack)
 
-    def _guarded(self, make: Callable[[], T]) -> T:
+    def _guard(self, make: Callable[[], T]) -> T:
         """The result of `make`; an error of the environment's own is raised with advice."""
         try:
             return make()
         except (gymnasium.error.DependencyNotInstalled, ModuleNotFoundError) as error:
-            raise ModuleNotFoundError(f"gym/{self.path}: {_missing(self.path, error)}") from error
+            raise ModuleNotFoundError(f"gym/{self.path}: {_explain_missing(self.path, error)}") from error
         except gymnasium.error.UnregisteredEnv:
-            raise LookupError(f"gym/{self.path}: {_unknown(self.path)}") from None
+            raise LookupError(f"gym/{self.path}: {_explain_unknown(self.path)}") from None
         except LookupError as error:
             raise LookupError(f"gym/{self.path}: {error}") from error
         except (gymnasium.error.Error, ImportError) as error:  # moved or withdrawn
@@ -242,14 +242,14 @@ class Episode:
         return self.last
 
 
-def _unknown(path: str) -> str:
+def _explain_unknown(path: str) -> str:
     name = path.rpartition(":")[2]
     near = get_close_matches(name, gymnasium.registry, 3, 0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "gymnasium.pprint_registry() lists those there are"
     return f"Gymnasium knows no such id; {hint} (an id of another package is written module:id, as ale_py:ALE/Pong-v5)"
 
 
-def _missing(path: str, error: Exception) -> str:
+def _explain_missing(path: str, error: Exception) -> str:
     spec = gymnasium.registry.get(path)
     family = re.match(r"gymnasium\.envs\.(\w+)", str(spec.entry_point)) if spec is not None else None
     command = _INSTALL.get(family[1]) if family else None

@@ -58,7 +58,7 @@ class Mixture:
         for other in others:
             a, b = (self.tasks[name].task.spaces() for name in (first, other))
             if a != b:
-                message = " and ".join(f"{name!r} has {_shown(spaces)}" for name, spaces in ((first, a), (other, b)))
+                message = " and ".join(f"{name!r} has {_describe(spaces)}" for name, spaces in ((first, a), (other, b)))
                 raise ValueError(f"mixture: {message}: expected tasks of the same spaces, or all of text")
 
     @classmethod
@@ -82,7 +82,7 @@ class Mixture:
         drawn = {name: m.task for name, m in self.tasks.items() if m.weight or split != "train"}
         sources = {name: task.problems(split) for name, task in drawn.items()}
         if split == "train":
-            return Generated(lambda i: self._drawn(sources, i))
+            return Generated(lambda i: self._draw(sources, i))
         sizes = [source.size() for source in sources.values()]
         names = list(sources)
 
@@ -119,7 +119,7 @@ class Mixture:
         sums = list(accumulate(m.weight for m in self.tasks.values()))
         return [s / sums[-1] for s in sums]
 
-    def _drawn(self, sources: Mapping[str, Source], index: int) -> Problem:
+    def _draw(self, sources: Mapping[str, Source], index: int) -> Problem:
         stream = Stream("mixture", self.seed, index)
         u = stream.uniform()
         name = next(n for n, share in zip(self.tasks, self._shares, strict=True) if u <= share)
@@ -140,7 +140,7 @@ class Mixture:
         return self.tasks[name].task, replace(problem, task=inner) if inner else problem
 
 
-def _shown(spaces: tuple[Any, Any] | None) -> str:
+def _describe(spaces: tuple[Any, Any] | None) -> str:
     return "text" if spaces is None else f"{spaces[0]} -> {spaces[1]}"
 
 

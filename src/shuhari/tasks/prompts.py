@@ -28,7 +28,7 @@ class Prompts:
         return None
 
 
-def problem_of(given: Any) -> Problem:
+def to_problem(given: Any) -> Problem:
     """Convert to a problem: a prompt (text or messages), or a mapping with `prompt`, `answer`
     and what else a grader wants. Its id is a hash of its content."""
     if isinstance(given, Problem):

@@ -60,9 +60,9 @@ def read(path: Path, called: str) -> list[Row]:
     with path.open("rb") as file:
         parquet = file.read(4) == b"PAR1"
     rows = []
-    for place, raw in (_parquet if parquet else _json_lines)(path, called):
+    for place, raw in (_read_parquet if parquet else _read_json_lines)(path, called):
         try:
-            rows.append(_row(place, json.loads(raw, parse_constant=_refuse) if isinstance(raw, str) else raw))
+            rows.append(_parse_row(place, json.loads(raw, parse_constant=_refuse) if isinstance(raw, str) else raw))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{called}, {place}: {str(error) or type(error).__name__}") from None
     if not rows:
@@ -75,7 +75,7 @@ def read(path: Path, called: str) -> list[Row]:
     return [r if none.keys() <= r.info.keys() else replace(r, info=FrozenDict({**none, **r.info})) for r in rows]
 
 
-def texts(prompt: Any) -> list[str]:
+def list_texts(prompt: Any) -> list[str]:
     """The texts of a prompt, one a message."""
     return [prompt] if isinstance(prompt, str) else [f"{m['role']}{ROLE}{m['content']}" for m in prompt]
 
@@ -83,7 +83,7 @@ def texts(prompt: Any) -> list[str]:
 # ------------------------------------------------------------------------------------------------ files
 
 
-def _json_lines(path: Path, called: str) -> Iterator[tuple[str, str]]:
+def _read_json_lines(path: Path, called: str) -> Iterator[tuple[str, str]]:
     """(place, text) of each line that is not blank."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -95,7 +95,7 @@ def _json_lines(path: Path, called: str) -> Iterator[tuple[str, str]]:
                 yield f"line {number}", text
 
 
-def _parquet(path: Path, called: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_parquet(path: Path, called: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """(place, row) of each row, counted from 1."""
     try:
         from pyarrow import ArrowException
@@ -120,17 +120,17 @@ def _refuse(constant: str) -> None:
 # ------------------------------------------------------------------------------------------------ one row
 
 
-def _row(place: str, raw: Any) -> Row:
+def _parse_row(place: str, raw: Any) -> Row:
     """ValueError says what is wrong with it. A column of None is one that the row has not: Parquet has no other."""
     if not isinstance(raw, dict):
         raise ValueError(f"expected a JSON object, found {type(raw).__name__}")
     row = {k: v for k, v in raw.items() if v is not None and not (isinstance(v, float) and math.isnan(v))}
     info = {k: freeze_value(v, k) for k, v in raw.items() if k not in _OWN}
-    said, prompt = _demonstration(row, info), row.get("prompt")
+    said, prompt = _find_demonstration(row, info), row.get("prompt")
     if "messages" in row:
         if "prompt" in row:
             raise ValueError("both `prompt` and `messages`: expected one of them")
-        prompt = _messages(row["messages"], "messages")
+        prompt = _check_messages(row["messages"], "messages")
         if prompt[-1]["role"] == "assistant":
             if said is not None:
                 raise ValueError("a demonstration beside `messages` that end with the assistant: expected one of them")
@@ -138,18 +138,18 @@ def _row(place: str, raw: Any) -> Row:
             if not prompt:
                 raise ValueError("`messages` has nothing before the assistant's: expected a prompt")
     elif isinstance(prompt, list | tuple):
-        prompt = _messages(prompt, "prompt")
+        prompt = _check_messages(prompt, "prompt")
     if "chosen" in row or "rejected" in row:
-        prompt, info["chosen"], info["rejected"] = _pair(row, prompt)
+        prompt, info["chosen"], info["rejected"] = _parse_pair(row, prompt)
     if prompt is None:
-        raise ValueError(f"no 'prompt' and no 'messages'; {_near('prompt', row)}")
+        raise ValueError(f"no 'prompt' and no 'messages'; {_suggest('prompt', row)}")
     if not (isinstance(prompt, tuple) or (isinstance(prompt, str) and prompt)):
-        raise ValueError(f"`prompt` is {_short(prompt)}: expected text, or messages with `role` and `content`")
+        raise ValueError(f"`prompt` is {_shorten(prompt)}: expected text, or messages with `role` and `content`")
     if "completion" in row and "answer" not in row and not isinstance(row.get("label", True), bool):
         raise ValueError(f"`label` is {row['label']!r}: expected true or false beside a completion")
     answer = row.get("answer")
     if isinstance(answer, bool) or not isinstance(answer, str | int | float | None):
-        raise ValueError(f"`answer` is {_short(answer)}: expected text or a number")
+        raise ValueError(f"`answer` is {_shorten(answer)}: expected text or a number")
     if said is None and "chosen" not in info and not any(k in row for k in _KINDS):
         for kind in _KINDS:
             if (near := get_close_matches(kind, info, 1, 0.8)) and near[0] != f"{kind}s":  # `answers` may be meant
@@ -157,29 +157,29 @@ def _row(place: str, raw: Any) -> Row:
     if "split" in row and not isinstance(row["split"], str):
         raise ValueError(f"`split` is {row['split']!r}: expected text")
     return Row(
-        place, prompt, "\x1e".join(_check_unicode(t, "prompt") for t in texts(prompt)),
+        place, prompt, "\x1e".join(_check_unicode(t, "prompt") for t in list_texts(prompt)),
         freeze_value(answer, "answer"), said,
         _check_unicode(str(row.get("id", "")), "id"), _check_unicode(row.get("split", ""), "split"), FrozenDict(info),
     )  # fmt: skip
 
 
-def _demonstration(row: Mapping[str, Any], info: dict[str, Any]) -> str | None:
+def _find_demonstration(row: Mapping[str, Any], info: dict[str, Any]) -> str | None:
     """`completion`, else `solution`; where both are there, `solution` is a column like any other."""
     if "completion" not in row:
         if not isinstance(row.get("solution", ""), str):
-            raise ValueError(f"`solution` is {_short(row['solution'])}: expected text")
+            raise ValueError(f"`solution` is {_shorten(row['solution'])}: expected text")
         return _check_unicode(row["solution"], "solution") if "solution" in row else None
     if "solution" in row:
         info["solution"] = freeze_value(row["solution"], "solution")
-    return _said(row["completion"], "completion")
+    return _find_reply(row["completion"], "completion")
 
 
-def _pair(row: Mapping[str, Any], prompt: Any) -> tuple[Any, str, str]:
+def _parse_pair(row: Mapping[str, Any], prompt: Any) -> tuple[Any, str, str]:
     """(prompt, chosen, rejected). Without a prompt (or with one that two conversations repeat) it is what the two have
     in common: the messages before the last at most; of two texts all up to where they part, as TRL cuts them."""
     missing = next((k for k in ("chosen", "rejected") if k not in row), None)
     if missing is not None:
-        raise ValueError(f"no {missing!r}, and `chosen` and `rejected` make a pair; {_near(missing, row)}")
+        raise ValueError(f"no {missing!r}, and `chosen` and `rejected` make a pair; {_suggest(missing, row)}")
     both = row["chosen"], row["rejected"]
     if all(isinstance(x, str) for x in both):
         good, bad = (_check_unicode(x, k) for x, k in zip(both, ("chosen", "rejected"), strict=True))
@@ -190,34 +190,34 @@ def _pair(row: Mapping[str, Any], prompt: Any) -> tuple[Any, str, str]:
         if not at or good == bad:
             raise ValueError(f"no 'prompt', and `chosen` and `rejected` {'are the same' if at else 'share none'}")
         return good[:at], good[at:], bad[at:]
-    a, b = (_messages(x, k) for x, k in zip(both, ("chosen", "rejected"), strict=True))
+    a, b = (_check_messages(x, k) for x, k in zip(both, ("chosen", "rejected"), strict=True))
     if isinstance(prompt, tuple):
         n = len(prompt) * (a[: len(prompt)] == prompt == b[: len(prompt)])
     else:
         alike = (i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y)
         n = min(next(alike, len(a)), len(a) - 1, len(b) - 1)
         prompt = a[:n] if n else prompt
-    return prompt, _said(a[n:], "chosen"), _said(b[n:], "rejected")
+    return prompt, _find_reply(a[n:], "chosen"), _find_reply(b[n:], "rejected")
 
 
-def _said(value: Any, name: str) -> str:
+def _find_reply(value: Any, name: str) -> str:
     """The assistant's reply: text, or one message."""
     if isinstance(value, str):
         return _check_unicode(value, name)
-    messages = _messages(value, name)
+    messages = _check_messages(value, name)
     if len(messages) != 1 or messages[0]["role"] != "assistant":
         roles = ", ".join(m["role"] for m in messages)
         raise ValueError(f"`{name}` ends with messages of {roles}: expected text, or one message of the assistant")
     return str(messages[0]["content"])
 
 
-def _messages(value: Any, name: str) -> tuple[FrozenDict, ...]:
+def _check_messages(value: Any, name: str) -> tuple[FrozenDict, ...]:
     if not isinstance(value, list | tuple) or not value:
-        raise ValueError(f"`{name}` is {_short(value)}: expected messages with `role` and `content`")
+        raise ValueError(f"`{name}` is {_shorten(value)}: expected messages with `role` and `content`")
     out = []
     for m in value:
         if not (isinstance(m, Mapping) and isinstance(m.get("role"), str) and isinstance(m.get("content"), str)):
-            raise ValueError(f"`{name}` has {_short(m)}: expected messages with `role` and `content` as text")
+            raise ValueError(f"`{name}` has {_shorten(m)}: expected messages with `role` and `content` as text")
         out.append(FrozenDict((k, freeze_value(v, name)) for k, v in m.items() if v is not None))
     return tuple(out)
 
@@ -250,10 +250,10 @@ def _check_unicode(text: str, name: str) -> str:
     return text
 
 
-def _near(name: str, row: Mapping[str, Any]) -> str:
+def _suggest(name: str, row: Mapping[str, Any]) -> str:
     return nearest(name, row) if row else "the object is empty"
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:60]}..."

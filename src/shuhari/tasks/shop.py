@@ -68,7 +68,7 @@ class Shop:
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
         """{"score": 1.0} where the last line says the right sum (leading zeros are allowed), else 0.0."""
-        said = LINE.fullmatch(line_of(last_decision(steps).info.get("text", "")))
+        said = LINE.fullmatch(to_line(last_decision(steps).info.get("text", "")))
         n = said["n"] if said else None
         return {"score": float(n is not None and int(n) == int(str(problem.answer)))}
 
@@ -82,7 +82,7 @@ class Shop:
         stream = Stream("shop", self.seed, split, index)
         content, prices = draw_item(split, self.test_fraction, lambda: self._draw(stream), "shop")
         total, ids = str(sum(prices.values())), ",".join(f"{k}={v}" for k, v in prices.items())
-        solution = self._guessed(prices, stream) if stream.uniform() < self.guess else _asked(prices)
+        solution = self._play_badly(prices, stream) if stream.uniform() < self.guess else _play_perfectly(prices)
         return content, Problem("shop", ids, f"{'+'.join(prices)}?\n", total, solution, {"prices": prices})
 
     def _draw(self, stream: Stream) -> tuple[str, dict[str, int]]:
@@ -96,7 +96,7 @@ class Shop:
         low = 10 ** (self.digits - 1) if self.digits > 1 else 1
         return low + stream.below(10**self.digits - low)
 
-    def _guessed(self, prices: Mapping[str, int], stream: Stream) -> tuple[str, ...]:
+    def _play_badly(self, prices: Mapping[str, int], stream: Stream) -> tuple[str, ...]:
         """A poor game: look up the first few items only, maybe none, and sum up with invented prices for the rest."""
         known = dict(list(prices.items())[: stream.below(self.items)])
         said = sum(known.values()) + sum(self._price(stream) for _ in range(self.items - len(known)))
@@ -124,7 +124,7 @@ class Counter:
         RuntimeError after the end."""
         if self.ended:
             raise RuntimeError("the game has ended: reset before the next line")
-        found = LINE.fullmatch(line_of(action))
+        found = LINE.fullmatch(to_line(action))
         self.t += 1
         if found is not None and found["n"] is not None:
             self.ended, self.said = True, ""
@@ -151,12 +151,12 @@ class Counter:
         return self.said
 
 
-def line_of(action: Any) -> str:
+def to_line(action: Any) -> str:
     """The text of an action, without its closing line end; anything but text is an empty line."""
     return action.removesuffix("\n") if isinstance(action, str) else ""
 
 
-def _asked(prices: Mapping[str, int]) -> tuple[str, ...]:
+def _play_perfectly(prices: Mapping[str, int]) -> tuple[str, ...]:
     """The lines of a perfect game: look every price up, add one after the other, and give the sum."""
     total, *rest = prices.values()
     lines = [f"find {item}" for item in prices]

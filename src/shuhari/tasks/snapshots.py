@@ -1,7 +1,7 @@
 """Snapshots of Gymnasium environments: plain data from which an episode continues exactly.
 
 Two ways. *Copy*: plain attributes of the environment and of its wrappers, and the state of its generator; enough for
-classic control and other small worlds in Python, and proved by `copies` for the environment at hand. *Replay*: the
+classic control and other small worlds in Python, and proved by `is_copyable` for the environment at hand. *Replay*: the
 seed of the last reset and the actions since, stepped again; right for every environment that repeats itself from a
 seed, at the cost of those steps. `Recorder` keeps what a replay needs; an environment without one is copied.
 Left out: states kept outside Python, which replay covers; rendering.
@@ -78,10 +78,10 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 def snapshot(env: Env) -> dict[str, Payload]:
     """The state of an environment as a payload, for `restore` on any environment made the same way."""
-    recorder = next((e for e in _layers(env) if isinstance(e, Recorder)), None)
+    recorder = next((e for e in _list_layers(env) if isinstance(e, Recorder)), None)
     if recorder is not None:
         return {"replay": recorder.record()}
-    layers = tuple({k: p for k, v in vars(e).items() if (p := _plain(v)) is not _NO} for e in _layers(env))
+    layers = tuple({k: p for k, v in vars(e).items() if (p := _to_plain(v)) is not _NO} for e in _list_layers(env))
     generator = env.unwrapped._np_random
     state = "" if generator is None else json.dumps(generator.bit_generator.state)
     return {"layers": layers, "generator": state}
@@ -90,12 +90,12 @@ def snapshot(env: Env) -> dict[str, Payload]:
 def restore(env: Env, state: Mapping[str, Any]) -> None:
     """Set `env` to the state of a snapshot, from which it continues as the original would have."""
     if "replay" in state:
-        recorder = next((e for e in _layers(env) if isinstance(e, Recorder)), None)
+        recorder = next((e for e in _list_layers(env) if isinstance(e, Recorder)), None)
         if recorder is None:
             raise ValueError(f"{env}: a snapshot for replay, but the environment has no Recorder")
         recorder.replay(state["replay"])
         return
-    layers = list(_layers(env))
+    layers = list(_list_layers(env))
     if len(layers) != len(state["layers"]):
         raise ValueError(f"{env}: a snapshot of {len(state['layers'])} layers: expected {len(layers)}, one a wrapper")
     for layer, values in zip(layers, state["layers"], strict=True):
@@ -104,7 +104,7 @@ def restore(env: Env, state: Mapping[str, Any]) -> None:
         env.unwrapped.np_random.bit_generator.state = json.loads(state["generator"])
 
 
-def copies(make: Callable[[], Env], steps: int = 256) -> bool:
+def is_copyable(make: Callable[[], Env], steps: int = 256) -> bool:
     """Whether a copy is enough: nothing is kept in objects that a copy leaves out, an environment restored in
     mid-episode over another one's episode does the same for `steps` random steps, resets among them, and nothing moved
     in a container."""
@@ -126,24 +126,26 @@ def _same_after_restore(make: Callable[[], Env], steps: int) -> bool:
         other.action_space.seed(0)
         seen = env.reset(seed=1)[0]
         _wander(other, other.reset(seed=2)[0])
-        before = _containers(env)
+        before = _list_containers(env)
         seen = _wander(env, seen)
-        recorded = any(isinstance(e, Recorder) for e in _layers(env))
-        lost = any(_opaque(v) for e in _layers(env) for v in vars(e).values()) or _containers(env) != before
+        recorded = any(isinstance(e, Recorder) for e in _list_layers(env))
+        lost = (
+            any(_is_opaque(v) for e in _list_layers(env) for v in vars(e).values()) or _list_containers(env) != before
+        )
         if not recorded and lost:
             return False
         restore(other, snapshot(env))
         for _ in range(steps):
             action = _any_action(env, seen)
             mine, theirs = env.step(copy(action)), other.step(action)
-            if not _equal(mine[:4], theirs[:4]):
+            if not _are_equal(mine[:4], theirs[:4]):
                 return False
             seen = mine[0]
             if mine[2] or mine[3]:
                 seen, second = env.reset()[0], other.reset()[0]
-                if not _equal(seen, second):
+                if not _are_equal(seen, second):
                     return False
-        return _equal(env.reset()[0], other.reset()[0])
+        return _are_equal(env.reset()[0], other.reset()[0])
     finally:
         env.close()
         other.close()
@@ -169,15 +171,15 @@ def _any_action(env: Env, seen: Any) -> Any:
     return np.add(picks if space.shape else picks[0], getattr(space, "start", 0))
 
 
-def _equal(a: Any, b: Any) -> bool:
+def _are_equal(a: Any, b: Any) -> bool:
     if isinstance(a, tuple | list):
-        return len(a) == len(b) and all(map(_equal, a, b))
+        return len(a) == len(b) and all(map(_are_equal, a, b))
     if isinstance(a, Mapping):
-        return a.keys() == b.keys() and all(_equal(a[k], b[k]) for k in a)
+        return a.keys() == b.keys() and all(_are_equal(a[k], b[k]) for k in a)
     return bool(np.array_equal(a, b, equal_nan=np.asarray(a).dtype.kind == "f"))
 
 
-def _layers(env: Env) -> Iterator[Any]:
+def _list_layers(env: Env) -> Iterator[Any]:
     """The wrappers from the outside in, then the environment itself."""
     while isinstance(env, gymnasium.Wrapper):
         yield env
@@ -185,22 +187,22 @@ def _layers(env: Env) -> Iterator[Any]:
     yield env
 
 
-def _containers(env: Env) -> list[str]:
+def _list_containers(env: Env) -> list[str]:
     """The objects in containers, which a copy leaves out."""
-    return [repr(v) for e in _layers(env) for k, v in sorted(vars(e).items()) if isinstance(v, _CONTAINERS)]
+    return [repr(v) for e in _list_layers(env) for k, v in sorted(vars(e).items()) if isinstance(v, _CONTAINERS)]
 
 
 _NO: Any = object()
 
 
-def _opaque(value: Any) -> bool:
+def _is_opaque(value: Any) -> bool:
     """Whether an attribute may hold a state that a copy misses: an object that is not known to stand still."""
     text = isinstance(value, np.ndarray) and value.dtype.kind in "SU"
     still = text or isinstance(value, (*_CONTAINERS, *_STILL)) or callable(value)
-    return not still and _plain(value) is _NO and not (type(value) is tuple and not any(map(_opaque, value)))
+    return not still and _to_plain(value) is _NO and not (type(value) is tuple and not any(map(_is_opaque, value)))
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """An attribute as a payload, or _NO where it is not plain. NumPy scalars travel as arrays without axes."""
     if isinstance(value, np.generic):
         return np.array(value) if value.dtype.kind in "biuf" else _NO
@@ -209,7 +211,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.copy() if value.dtype.kind in "biuf" else _NO
     if type(value) is tuple:
-        items = tuple(map(_plain, value))
+        items = tuple(map(_to_plain, value))
         return _NO if any(i is _NO for i in items) else items
     return _NO
 

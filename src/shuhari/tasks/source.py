@@ -86,7 +86,7 @@ def check_split(split: str, known: Sequence[str] = SPLITS) -> str:
     return split
 
 
-def held_out(content: str, fraction: float) -> bool:
+def is_held_out(content: str, fraction: float) -> bool:
     """Whether the problem with this content belongs to the test split, which holds `fraction` of all contents."""
     return code("held out", content) < fraction * 2.0**63
 
@@ -96,7 +96,7 @@ def draw_item(split: str, fraction: float, draw: Callable[[], tuple[str, T]], wh
     test = split == "test"
     for _ in range(TRIES):
         content, item = draw()
-        if held_out(content, fraction) is test:
+        if is_held_out(content, fraction) is test:
             return content, item
     raise ValueError(
         f"{what}: none of {TRIES} draws belongs to the split {split!r} (test_fraction is {fraction}): "
@@ -104,7 +104,7 @@ def draw_item(split: str, fraction: float, draw: Callable[[], tuple[str, T]], wh
     )
 
 
-def distinct(make: Callable[[int], tuple[str, Problem]], n: int) -> Listed:
+def draw_distinct(make: Callable[[int], tuple[str, Problem]], n: int) -> Listed:
     """Up to n problems of pairwise distinct content: `make(index)` gives (content, problem). Fewer only where the task
     seems to have no more: where ten times as many draws as there are problems brought none that is new."""
     found: dict[str, Problem] = {}
@@ -130,7 +130,7 @@ class Splits:
 
     @cached_property
     def _test(self) -> Listed:
-        return distinct(lambda i: self.item("test", i), self.test_size)
+        return draw_distinct(lambda i: self.item("test", i), self.test_size)
 
 
 def last_decision(steps: Sequence[Step]) -> Step:

@@ -22,7 +22,7 @@ PATIENCE = 1000  # random steps in which every name has to come up
 
 
 class Teller(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """`info[EXTRAS]`: name -> array, of the layout that `layout_of` found; the reward is the sum of its entries."""
+    """`info[EXTRAS]`: name -> array, of the layout that `find_layout` found; the reward is the sum of its entries."""
 
     def __init__(self, env: Env, tells: Mapping[str, str], rewards: tuple[str, ...], like: Mapping[str, Array]) -> None:
         super().__init__(env)
@@ -49,7 +49,7 @@ def column_of(name: str, how: str) -> str:
     return EXECUTED if how == "action" else f"reward/{name}" if how in ("reward", "final") else name
 
 
-def layout_of(env: Env, tells: Mapping[str, str], rewards: tuple[str, ...], whose: str) -> dict[str, Array]:
+def find_layout(env: Env, tells: Mapping[str, str], rewards: tuple[str, ...], whose: str) -> dict[str, Array]:
     """column -> its fill value where nothing is reported: 0 of a reward, NaN (-1 of integers) of other numbers; found
     out in an episode of random actions. ValueError for a name that never comes up, and for a reward that has not the
     entries that `rewards` names."""

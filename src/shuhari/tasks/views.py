@@ -32,7 +32,7 @@ class View(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def __init__(self, env: Env, told: bool) -> None:
         super().__init__(env)
-        parts = dict(_flat(env.observation_space, lambda s: isinstance(s, spaces.Dict)))
+        parts = dict(_flatten(env.observation_space, lambda s: isinstance(s, spaces.Dict)))
         self.mask_in_info = told and MASK not in parts  # whether the mask comes in `info`
         self.called = f"gym/{env.spec.id}" if env.spec is not None else str(env)
         self.nested = "" not in parts
@@ -56,7 +56,7 @@ class View(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._seen(observation, info, terminated or truncated), reward, terminated, truncated, info
 
     def _seen(self, observation: Any, info: Mapping[str, Any], ended: bool) -> dict[str, Any]:
-        seen = flat(observation) if self.nested else {"observation": observation}
+        seen = flatten(observation) if self.nested else {"observation": observation}
         if self.masked:
             mask = info.get(MASK) if self.mask_in_info else seen[MASK]
             if mask is None and not ended:
@@ -78,20 +78,20 @@ class View(gymnasium.Wrapper[Any, Any, Any, Any]):
         return bits
 
 
-def flat(observation: Any) -> dict[str, Any]:
+def flatten(observation: Any) -> dict[str, Any]:
     """Nested mappings as one, keys joined by "/"."""
-    return dict(_flat(observation, lambda x: isinstance(x, Mapping)))
+    return dict(_flatten(observation, lambda x: isinstance(x, Mapping)))
 
 
-def _flat(tree: Any, nested: Any, at: str = "") -> Iterable[tuple[str, Any]]:
+def _flatten(tree: Any, nested: Any, at: str = "") -> Iterable[tuple[str, Any]]:
     if not nested(tree):
         yield at, tree
         return
     for key, value in tree.items():
-        yield from _flat(value, nested, f"{at}/{key}" if at else str(key))
+        yield from _flatten(value, nested, f"{at}/{key}" if at else str(key))
 
 
-def stored(space: spaces.Space[Any]) -> Any:
+def storage_dtype(space: spaces.Space[Any]) -> Any:
     """The number type in which observations are stored: float32; bytes as they are; int64 for other integers, since
     one-dimensional int32 arrays are token ids."""
     dtype = np.dtype(space.dtype or np.float32)
@@ -106,7 +106,7 @@ def to_context(observation: Any, space: spaces.Space[Any]) -> Any:
         return {k: to_context(observation[k], s) for k, s in space.items()}
     if isinstance(space, spaces.Discrete):
         return int(observation)
-    return np.array(observation, stored(space))  # a copy: some environments hand out their own state
+    return np.array(observation, storage_dtype(space))  # a copy: some environments hand out their own state
 
 
 def to_action(action: Any, space: spaces.Space[Any]) -> int | Array:
@@ -173,7 +173,7 @@ def wrap(env: Env, wrappers: Sequence[str | Mapping[str, Any]], keep: Sequence[i
 def check_spaces(path: str, env: Env) -> None:
     """Raise ValueError for a space that no model here supports, naming the wrapper that helps."""
     seen, does = env.observation_space, env.action_space
-    for key, part in _flat(seen, lambda s: isinstance(s, spaces.Dict) and len(s)):
+    for key, part in _flatten(seen, lambda s: isinstance(s, spaces.Dict) and len(s)):
         if not isinstance(part, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
             of = f"{_named(part)} at {key!r}" if key else _named(part)
             raise ValueError(f"gym/{path}: its observation space is a {of}: expected {READ}; {_reader(path, seen)}")

@@ -23,7 +23,7 @@ has the types that its port says.
 
 from shuhari.testing.acting import check_environment
 from shuhari.testing.batches import groups, transitions
-from shuhari.testing.conformance import check_recipe, check_study, watched
+from shuhari.testing.conformance import check_recipe, check_study, watch
 from shuhari.testing.context import ScriptedEngine, context
 from shuhari.testing.learning import check_learner, check_objective, check_optimiser, check_rule, check_transform
 from shuhari.testing.looking import ConformanceError
@@ -44,5 +44,5 @@ __all__ = [
     "ConformanceError", "ModelCase", "ScriptedEngine", "check_buffer", "check_curriculum", "check_engine",
     "check_environment", "check_learner", "check_metric", "check_model", "check_objective", "check_optimiser",
     "check_recipe", "check_recording", "check_reward", "check_rollout", "check_rule", "check_study", "check_transform",
-    "check_window", "context", "groups", "run_of", "shrink", "transitions", "watched",
+    "check_window", "context", "groups", "run_of", "shrink", "transitions", "watch",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ from shuhari.data import Problem, Status, Whole
 from shuhari.models.spaces import MASK
 from shuhari.store.codec import dumps, loads
 from shuhari.testing.context import context
-from shuhari.testing.looking import DRAWS, ConformanceError, global_generators, readable, require, require_same
+from shuhari.testing.looking import DRAWS, ConformanceError, generator_states, require, require_same, to_tree
 
 Act = Callable[[Any, np.random.Generator], Any]
 """(observation, generator) -> an action as the world takes it"""
@@ -36,15 +36,15 @@ def check_environment(
 
     act: who acts; by default at random: among the actions that are allowed or, where there is no action space, among
     the turns of the problem's solution and senseless texts. ctx: what an environment may ask (`bind`)."""
-    generators = global_generators()
+    generators = generator_states()
     if isinstance(world, gymnasium.Env):
         acts = act or _random(world.action_space)
         first = _lane(world, acts, n, seed)
-        require_same(readable(first), readable(_lane(world, acts, n, seed)), world, "did something else after it was "
+        require_same(to_tree(first), to_tree(_lane(world, acts, n, seed)), world, "did something else after it was "
                      "reset with the same seed")  # fmt: skip
     else:
         _check_episodes(world, problem or world.problems("train")[0], act, n, context() if ctx is None else ctx)
-    require(global_generators() == generators, world, DRAWS)
+    require(generator_states() == generators, world, DRAWS)
 
 
 def _check_episodes(task: Any, problem: Problem, act: Act | None, n: int, ctx: Any) -> None:
@@ -56,7 +56,7 @@ def _check_episodes(task: Any, problem: Problem, act: Act | None, n: int, ctx: A
     found = [whole.step(acts) for _ in range(n)]
     again = _Episodes(task, problem, seen, ctx)
     first = [again.step(acts) for _ in range(n // 2)]
-    require_same(readable(found[: n // 2]), readable(first), task, "did something else in the same episode after "
+    require_same(to_tree(found[: n // 2]), to_tree(first), task, "did something else in the same episode after "
                  "the same actions")  # fmt: skip
     try:
         saved = loads(dumps(again.env.snapshot()))
@@ -66,7 +66,7 @@ def _check_episodes(task: Any, problem: Problem, act: Act | None, n: int, ctx: A
     later.env.restore(saved)
     later.rng, later.seen, later.over = again.rng, again.seen, again.over
     rest = [later.step(acts) for _ in range(n // 2, n)]
-    require_same(readable(found[n // 2 :]), readable(rest), task, "went on otherwise from its snapshot")
+    require_same(to_tree(found[n // 2 :]), to_tree(rest), task, "went on otherwise from its snapshot")
 
 
 class _Episodes:

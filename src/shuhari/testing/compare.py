@@ -25,26 +25,26 @@ def contents(path: Path) -> dict[str, Any]:
     summary = run.summary or {}
     summary.pop("wall_s", None)
     return {
-        "checkpoint": plain(tree),
+        "checkpoint": to_plain(tree),
         "steps": [[step, stage, json.loads(text)] for step, stage, text in steps],
-        "rollouts": [[step, name, plain(unpack(payload))] for step, name, payload in groups],
+        "rollouts": [[step, name, to_plain(unpack(payload))] for step, name, payload in groups],
         "summary": summary,
     }
 
 
-def plain(tree: Any) -> Any:
+def to_plain(tree: Any) -> Any:
     """A tree as JSON and bytes, where only equal bits are equal. Of a ring count the rows that hold something."""
 
     def ring(_: str, x: Ring) -> Any:
-        columns = {name: plain(column[: x.size]) for name, column in x.columns.items()}
+        columns = {name: to_plain(column[: x.size]) for name, column in x.columns.items()}
         return {"written": x.written, "capacity": x.capacity, "columns": columns}
 
     value, tensors = codec.encode(tree, ring=ring)
-    bits = {n: [str(x.dtype), list(x.shape), bytes_of(x)] for n, x in tensors.items()}
+    bits = {n: [str(x.dtype), list(x.shape), to_bytes(x)] for n, x in tensors.items()}
     return {"json": value, "tensors": bits}
 
 
-def bytes_of(x: Any) -> bytes:
+def to_bytes(x: Any) -> bytes:
     """The bytes of a tensor."""
     return bytes(x.contiguous().numpy().tobytes())
 

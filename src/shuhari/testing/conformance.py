@@ -18,7 +18,7 @@ from shuhari.abilities import ability
 from shuhari.config.recipe import Recipe, load
 from shuhari.loop import state, study
 from shuhari.loop.run import Run, loop, open_run
-from shuhari.testing.compare import contents, differences, plain
+from shuhari.testing.compare import contents, differences, to_plain
 from shuhari.testing.learning import (
     look_at_follow,
     look_at_objective,
@@ -30,22 +30,22 @@ from shuhari.testing.looking import ConformanceError
 from shuhari.testing.playing import look_at_grades, look_at_group, look_at_metric, look_at_requests
 from shuhari.testing.stored import look_at_draws, look_at_observing
 
-__all__ = ["ConformanceError", "check_recipe", "check_study", "watched"]
+__all__ = ["ConformanceError", "check_recipe", "check_study", "watch"]
 
 
 @contextmanager
-def watched(run: Run) -> Iterator[set[type]]:
+def watch(run: Run) -> Iterator[set[type]]:
     """A context manager in which every call of a component of the run is checked; it gives the classes of those that
     were called, as they are."""
     called: set[type] = set()
     with ExitStack() as held:
-        for component, name, check in _ports(run):
-            method = _checked(getattr(component, name), check, called)
+        for component, name, check in _find_ports(run):
+            method = _check_calls(getattr(component, name), check, called)
             held.enter_context(patch.object(component, name, method))
         yield called
 
 
-def _ports(run: Run) -> Iterator[tuple[type, str, Callable[..., Any]]]:
+def _find_ports(run: Run) -> Iterator[tuple[type, str, Callable[..., Any]]]:
     """(class, method, check) of what the run is made of, each class once; of what is in the fields of others too."""
     seen: set[tuple[type, str]] = set()
     for stage in run.progress.stages:
@@ -74,7 +74,7 @@ def _ports(run: Run) -> Iterator[tuple[type, str, Callable[..., Any]]]:
 BUFFERS: Mapping[str, Callable[..., Any]] = {"draw": look_at_draws, "observe": look_at_observing}
 
 
-def _checked(method: Callable[..., Any], check: Callable[..., Any], called: set[type]) -> Callable[..., Any]:
+def _check_calls(method: Callable[..., Any], check: Callable[..., Any], called: set[type]) -> Callable[..., Any]:
     def call(self: Any, *args: Any) -> Any:
         called.add(type(self))
         return check(self, lambda *given: method(self, *given), *args)
@@ -90,7 +90,7 @@ def check_recipe(recipe: Recipe | str | Path, path: Path) -> set[type]:
     found = found.changed({"store.every": 1})
     run = open_run(found, path / "whole")
     made = 0
-    with watched(run) as called:
+    with watch(run) as called:
         for _ in loop(run):
             made += 1
     with closing(loop(open_run(found, path / "resumed"))) as cut:  # type: ignore[type-var]
@@ -123,7 +123,7 @@ def check_study(recipe: Recipe | str | Path, path: Path) -> None:
 
 
 def _row(report: Mapping[str, Any]) -> Any:
-    return plain({k: v for k, v in report.items() if k != "seconds"})
+    return to_plain({k: v for k, v in report.items() if k != "seconds"})
 
 
 def _require_same(whole: Any, resumed: Any, who: str) -> None:

@@ -31,7 +31,7 @@ class Example:
     presets: tuple[tuple[str, Any], ...] = ()
 
     @contextmanager
-    def begun(self) -> Iterator[tuple[Any, Run]]:
+    def begin(self) -> Iterator[tuple[Any, Run]]:
         """A context manager that gives the component, and a run that has begun the stage where it is used."""
         with open_run(self.recipe) as run:
             for stage in run.progress.stages[: self.stage + 1]:
@@ -43,7 +43,7 @@ class Example:
             yield (replace(found, **dict(self.presets)) if self.presets else found), run
 
 
-def examples(more: Iterable[Recipe] = ()) -> dict[tuple[str, str], Example]:
+def find_examples(more: Iterable[Recipe] = ()) -> dict[tuple[str, str], Example]:
     """(kind, name) -> the smallest use of that component in the packaged recipes, made small (`shrink`), and in `more`.
     Those that no recipe uses are missing, and so are studies, and what only claims use."""
     packaged = (load(name) for name in names())
@@ -62,7 +62,7 @@ def examples(more: Iterable[Recipe] = ()) -> dict[tuple[str, str], Example]:
     }
 
 
-def drawn(run: Run, learner: str = "main") -> Any:
+def draw_batch(run: Run, learner: str = "main") -> Any:
     """The first batch that a learner of a run that has begun gets, with its transforms applied."""
     run.rounds = 0
     while want := run.wanted():

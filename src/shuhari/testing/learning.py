@@ -26,21 +26,21 @@ from shuhari.ports.declares import declares
 from shuhari.store.codec import dumps, loads
 from shuhari.testing.looking import (
     DRAWS,
+    are_equal,
+    call_twice,
     check_repeats,
-    columns_of,
-    equal,
-    global_generators,
-    readable,
-    rebuilt,
+    copy_columns,
+    copy_weights,
+    generator_states,
+    keep_unchanged,
+    rebuild,
     require,
     require_port,
     require_same,
     require_unchanged,
-    twice,
-    untouched,
-    weights_of,
+    to_tree,
 )
-from shuhari.testing.spying import declared
+from shuhari.testing.spying import watch_declared
 
 
 def check_transform(transform: Any, batch: Batch, ctx: Any) -> Batch:
@@ -79,7 +79,7 @@ def check_optimiser(optimiser: Any, n: int = 6) -> None:
         mine.bind(list(net.parameters()))
 
     check_repeats(optimiser, use, n=n, world=lambda: _net(3, 2), begin=bind)
-    net, mine = _net(3, 2), rebuilt(optimiser)
+    net, mine = _net(3, 2), rebuild(optimiser)
     bind(mine, net)
     before = columns(net)
     for i in range(n):
@@ -115,9 +115,9 @@ def check_rule(rule: Any, models: Mapping[str, Any] | None = None, events: Seque
         params = [p for model in played.values() for p in model.module.parameters()]
         for j, p in enumerate(params):  # all learn on between two events
             p.data += 0.01 * _numbers(*p.shape, seed=1000 * i + j)
-        before = weights_of(played)
+        before = copy_weights(played)
         look_at_follow(it, it, played, told[i])
-        after = weights_of(played)
+        after = copy_weights(played)
         moved.update(role for role in roles if not _alike(after[role], before[role]))
         require(len(moved) < 2, rule, f"moved the weights of {', '.join(sorted(moved))}: expected those of one role")
         return after
@@ -132,39 +132,39 @@ def check_learner(learner: Any, batch: Batch, ctx: Any) -> Updated:
     as it was, draws from no global generator, and does the same again from the same state. `ctx` has the models."""
     require_port("learner", learner)
     learner.bind(ctx.models)
-    generators = global_generators()
-    saved, ledger, weights = loads(dumps(state.memory(learner))), dict(ctx.ledger), weights_of(ctx.models)
+    generators = generator_states()
+    saved, ledger, weights = loads(dumps(state.memory(learner))), dict(ctx.ledger), copy_weights(ctx.models)
     told = look_at_update(learner, learner.update, batch, ctx)
-    require(global_generators() == generators, learner, DRAWS)
-    first = readable({"info": dict(told.info), "weights": weights_of(ctx.models)})
+    require(generator_states() == generators, learner, DRAWS)
+    first = to_tree({"info": dict(told.info), "weights": copy_weights(ctx.models)})
     state.remember(learner, saved)
     ctx.ledger.clear()
     ctx.ledger.update(ledger)
     for role, tensors in weights.items():
         ctx.models[role].module.load_state_dict(tensors)
     again = learner.update(batch, ctx)
-    second = readable({"info": dict(again.info), "weights": weights_of(ctx.models)})
+    second = to_tree({"info": dict(again.info), "weights": copy_weights(ctx.models)})
     require_same(first, second, learner, "did something else from the same state")
     return told
 
 
 def look_at_transform(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> Batch:
-    before = columns_of(batch)
-    out, again = twice(self, declared(self, lambda: call(batch, ctx), batch), ctx)
+    before = copy_columns(batch)
+    out, again = call_twice(self, watch_declared(self, lambda: call(batch, ctx), batch), ctx)
     require(isinstance(out, Batch), self, f"returned {type(out).__name__}: expected the batch with columns added")
     message = f"returned {len(out)} rows of {len(batch)}: a filter sets weights to 0 and deletes none"
     require(len(out) == len(batch), self, message)
     require(torch.equal(out["id"], batch["id"]), self, "changed the order of the rows")
     require_unchanged(self, batch, before)
     for name in out.names() & again.names():
-        require(equal(out[name], again[name]), self, f"gave another {name!r} when it was called again: it keeps "
+        require(are_equal(out[name], again[name]), self, f"gave another {name!r} when it was called again: it keeps "
                  "something outside of `state`, or draws from elsewhere than ctx.rng or ctx.noise")  # fmt: skip
     return out
 
 
 def look_at_objective(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> tuple[Tensor, Info]:
-    before = columns_of(batch)
-    found, again = twice(self, declared(self, lambda: call(batch, ctx)), ctx)
+    before = copy_columns(batch)
+    found, again = call_twice(self, watch_declared(self, lambda: call(batch, ctx)), ctx)
     require(isinstance(found, tuple) and len(found) == 2, self, "returned no pair: expected (loss, info)")
     loss, info = found
     require(isinstance(loss, Tensor) and isinstance(info, Mapping), self, "expected a Tensor and a mapping")
@@ -180,11 +180,11 @@ def look_at_objective(self: Any, call: Callable[..., Any], batch: Batch, ctx: An
     if shape == (len(batch), batch.width):
         decided = decided[batch["mask"]]
     require(bool(decided.isfinite().all()), self, "returned a loss that is not finite where something was decided")
-    require(equal(loss, again[0]), self, "gave another loss when it was called again")
+    require(are_equal(loss, again[0]), self, "gave another loss when it was called again")
     require_unchanged(self, batch, before)
     if couples == "row" and not links and len(batch) > 1 and shape:
         half = torch.arange(len(batch))[::2]
-        with untouched(self, ctx):
+        with keep_unchanged(self, ctx):
             piece, _ = call(batch.take(half), ctx)
         close = torch.allclose(piece.detach(), loss.detach()[half], atol=1e-5, rtol=1e-4, equal_nan=True)
         require(close, self, "gave some rows alone another loss than beside the others: say couples = 'batch', and "
@@ -194,8 +194,8 @@ def look_at_objective(self: Any, call: Callable[..., Any], batch: Batch, ctx: An
 
 def look_at_update(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> Updated:
     """One call of a learner's `update`, which is looked at."""
-    before = columns_of(batch)
-    weights = weights_of(ctx.models)
+    before = copy_columns(batch)
+    weights = copy_weights(ctx.models)
     found = call(batch, ctx)
     require(isinstance(found, Updated), self, f"told {type(found).__name__}: expected Updated")
     for name, value in found.info.items():
@@ -209,7 +209,7 @@ def look_at_update(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) 
             require(len(column) == n, self, f"told {len(column)} values of {name!r} for {n} ids")
     if trains := {role for part in ability(self, "parts").values() for role in part.trains}:
         mine = {id(p) for role in trains for p in ctx.models[role].module.parameters()}
-        for role, tensors in weights_of(ctx.models).items():
+        for role, tensors in copy_weights(ctx.models).items():
             free = any(id(p) in mine for p in ctx.models[role].module.parameters()) or _alike(tensors, weights[role])
             require(free, self, f"changed the model of role {role!r}: it trains {', '.join(sorted(trains))}")
     require_unchanged(self, batch, {k: v for k, v in before.items() if k not in found.columns})
@@ -228,9 +228,9 @@ def look_at_optimiser(self: Any, call: Callable[..., Any], evaluate: Any, at: fl
 
 def look_at_follow(self: Any, call: Callable[..., Any], models: Mapping[str, Any], event: Event) -> None:
     """One event that a rule of how weights follow others is told, which is looked at."""
-    before = weights_of(models)
+    before = copy_weights(models)
     call(models, event)
-    moved = [role for role, tensors in weights_of(models).items() if not _alike(tensors, before[role])]
+    moved = [role for role, tensors in copy_weights(models).items() if not _alike(tensors, before[role])]
     hears = ", ".join(kind.__name__ for kind in event_kinds(self.on))
     message = f"moved {', '.join(moved)} at {type(event).__name__}, and hears only {hears}"
     require(not moved or isinstance(event, event_kinds(self.on)), self, message)

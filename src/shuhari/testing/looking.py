@@ -20,7 +20,7 @@ from shuhari.abilities import ability, explain_misfit
 from shuhari.batch import Batch
 from shuhari.loop import state
 from shuhari.store.codec import dumps, loads
-from shuhari.testing.compare import differences, plain
+from shuhari.testing.compare import differences, to_plain
 
 DRAWS = "drew from a global generator: draw from ctx.rng(name) or ctx.noise"
 
@@ -61,13 +61,13 @@ def check_repeats(
     is not used: new ones are made of its settings."""
 
     def play(mine: Any, around: Any, of: range) -> list[Any]:
-        generators = global_generators()
-        found = [readable(use(mine, around, i)) for i in of]
-        require(global_generators() == generators, component, DRAWS)
+        generators = generator_states()
+        found = [to_tree(use(mine, around, i)) for i in of]
+        require(generator_states() == generators, component, DRAWS)
         return found
 
     def new(around: Any) -> Any:
-        made = rebuilt(component)
+        made = rebuild(component)
         begin(made, around)
         return made
 
@@ -83,7 +83,7 @@ def check_repeats(
         saved = loads(dumps(state.memory(cut)))
     except TypeError as error:
         raise ConformanceError(f"{type(component).__name__}: its state is not a plain tree: {error}") from error
-    later = rebuilt(component)
+    later = rebuild(component)
     begin(later, around)
     state.remember(later, saved)
     resume(later, around)
@@ -92,22 +92,22 @@ def check_repeats(
     return whole
 
 
-def rebuilt(component: Any) -> Any:
+def rebuild(component: Any) -> Any:
     """A new component with the same settings, and so with all that are in its fields; plain values are kept."""
     if isinstance(component, Mapping):
-        return {k: rebuilt(v) for k, v in component.items()}
+        return {k: rebuild(v) for k, v in component.items()}
     if type(component) in (list, tuple):
-        return type(component)(rebuilt(v) for v in component)
+        return type(component)(rebuild(v) for v in component)
     if not is_dataclass(component) or isinstance(component, type):
         return component
-    return type(component)(**{f.name: rebuilt(getattr(component, f.name)) for f in fields(component) if f.init})
+    return type(component)(**{f.name: rebuild(getattr(component, f.name)) for f in fields(component) if f.init})
 
 
-def readable(x: Any) -> Any:
+def to_tree(x: Any) -> Any:
     """A tree as `differences` compares it; a batch as its columns."""
     if isinstance(x, Batch):
-        return plain({name: x[name] for name in sorted(x.names())})
-    return plain(x)
+        return to_plain({name: x[name] for name in sorted(x.names())})
+    return to_plain(x)
 
 
 def require_same(first: Any, second: Any, who: Any, message: str) -> None:
@@ -120,22 +120,22 @@ def require_same(first: Any, second: Any, who: Any, message: str) -> None:
 
 
 
-def twice(self: Any, call: Callable[[], Any], ctx: Any) -> tuple[Any, Any]:
+def call_twice(self: Any, call: Callable[[], Any], ctx: Any) -> tuple[Any, Any]:
     """Call twice from the same state; returns both results. ConformanceError where it draws from a global
     generator."""
-    before, generators = memory(self, ctx), global_generators()
+    before, generators = copy_memory(self, ctx), generator_states()
     found = call()
-    require(global_generators() == generators, self, DRAWS)
-    with untouched(self, ctx):
+    require(generator_states() == generators, self, DRAWS)
+    with keep_unchanged(self, ctx):
         restore(self, ctx, before)
         again = call()
     return found, again
 
 
 @contextmanager
-def untouched(self: Any, ctx: Any) -> Iterator[None]:
+def keep_unchanged(self: Any, ctx: Any) -> Iterator[None]:
     """What is done inside leaves the run and the component as they were."""
-    before, problems, tell = memory(self, ctx), list(ctx.problems), ctx.tell
+    before, problems, tell = copy_memory(self, ctx), list(ctx.problems), ctx.tell
     ctx.tell = lambda event: None
     try:
         yield
@@ -145,13 +145,13 @@ def untouched(self: Any, ctx: Any) -> Iterator[None]:
         restore(self, ctx, before)
 
 
-def memory(self: Any, ctx: Any) -> dict[str, Any]:
+def copy_memory(self: Any, ctx: Any) -> dict[str, Any]:
     """The state that a call may change: the state of the component, the ledger, and the statistics that models keep."""
     mine = copy.deepcopy(ability(self, "state"))
-    return {"state": mine, "ledger": dict(ctx.ledger), "models": weights_of(ctx.models)}
+    return {"state": mine, "ledger": dict(ctx.ledger), "models": copy_weights(ctx.models)}
 
 
-def weights_of(models: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
+def copy_weights(models: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
     """role -> copies of the weights and statistics of its model."""
     return {role: {k: v.detach().clone() for k, v in m.module.state_dict().items()} for role, m in models.items()}
 
@@ -169,23 +169,23 @@ def restore(self: Any, ctx: Any, kept: Mapping[str, Any]) -> None:
                     now[name].copy_(value)
 
 
-def global_generators() -> tuple[Any, ...]:
+def generator_states() -> tuple[Any, ...]:
     """The states of the generators that a whole process shares: torch's, numpy's and Python's."""
     numbers: Any = np.random.get_state()  # noqa: NPY002
     return torch.get_rng_state().numpy().tobytes(), numbers[1].tobytes(), numbers[2], random.getstate()
 
 
-def columns_of(batch: Batch) -> dict[str, Tensor]:
+def copy_columns(batch: Batch) -> dict[str, Tensor]:
     return {name: batch[name].detach().clone() for name in batch.names()}
 
 
 def require_unchanged(self: Any, batch: Batch, before: Mapping[str, Tensor]) -> None:
     for name, column in before.items():
-        require(equal(batch[name], column), self, f"changed the column {name!r} of the batch that it was given, in "
+        require(are_equal(batch[name], column), self, f"changed the column {name!r} of the batch that it was given, in "
                  "place: columns are added with batch.put")  # fmt: skip
 
 
-def equal(a: Tensor, b: Tensor) -> bool:
+def are_equal(a: Tensor, b: Tensor) -> bool:
     a, b = a.detach(), b.detach()
     return a.shape == b.shape and bool(torch.allclose(a, b, atol=0, rtol=0, equal_nan=True) if a.is_floating_point()
                                        else torch.equal(a, b))  # fmt: skip

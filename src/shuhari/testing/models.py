@@ -28,7 +28,7 @@ from shuhari.data import Problem, Request, Sampling, Step, Trajectory
 from shuhari.needs import Need, Traces, evaluate, gather
 from shuhari.noise import CounterNoise, keys
 from shuhari.pack import pack
-from shuhari.testing.looking import global_generators
+from shuhari.testing.looking import generator_states
 
 SCORE = Need(("policy",), "log_prob")
 
@@ -53,15 +53,15 @@ class ModelCase:
     mixture_kl: bool = True
 
 
-def built(case: ModelCase, seed: int = 0) -> Any:
+def build_case(case: ModelCase, seed: int = 0) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = case.make()
         model.build(case.task)
-        return moved(model, case.shake)
+        return perturb(model, case.shake)
 
 
-def moved(model: Any, scale: float, seed: int = 1) -> Any:
+def perturb(model: Any, scale: float, seed: int = 1) -> Any:
     """The model, every weight moved by noise of this scale."""
     g = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -70,14 +70,14 @@ def moved(model: Any, scale: float, seed: int = 1) -> Any:
     return model
 
 
-def nudged(case: ModelCase, model: Any) -> Any:
-    return moved(copy.deepcopy(model), case.nudge, seed=2)
+def perturb_all(case: ModelCase, model: Any) -> Any:
+    return perturb(copy.deepcopy(model), case.nudge, seed=2)
 
 
-def picked_rows(contexts: Any, rows: Any) -> Any:
+def pick_rows(contexts: Any, rows: Any) -> Any:
     """Some contexts, in the container that they came in; one as it would be stored."""
     if isinstance(contexts, dict):
-        return {k: picked_rows(v, rows) for k, v in contexts.items()}
+        return {k: pick_rows(v, rows) for k, v in contexts.items()}
     if isinstance(contexts, list):
         return contexts[rows] if isinstance(rows, int) else [contexts[i] for i in rows]
     return contexts[rows].numpy() if isinstance(rows, int) else contexts[rows]
@@ -88,26 +88,26 @@ def rows_of(contexts: Any, traces: Any, sampling: Sampling) -> Batch:
     trajectories = []
     for i, trace in enumerate(traces):
         known: Any = {"info": trace.info, "sampling": sampling}
-        step = Step.of(picked_rows(contexts, i), trace.action, trace.logp, trace.version, **known)
+        step = Step.of(pick_rows(contexts, i), trace.action, trace.logp, trace.version, **known)
         trajectories.append(Trajectory(Request(Problem("t", str(i), None), 1, sampling), (step,)))
     return pack(trajectories)
 
 
-def drawn(case: ModelCase, model: Any, n: int, sampling: Sampling, *key: object) -> Batch:
+def draw(case: ModelCase, model: Any, n: int, sampling: Sampling, *key: object) -> Batch:
     contexts = case.contexts(n)
     return rows_of(contexts, model.sample(contexts, sampling, noise=CounterNoise(keys(0, *key, n=n))), sampling)
 
 
-def scores(model: Any, batch: Batch, tokens: int = 40_000) -> Tensor:
+def score(model: Any, batch: Batch, tokens: int = 40_000) -> Tensor:
     return gather(batch, [SCORE], {"policy": model}, tokens)[SCORE]
 
 
-def within(x: Tensor, mean: float, sigmas: float = 4.5) -> bool:
+def is_within(x: Tensor, mean: float, sigmas: float = 4.5) -> bool:
     """Whether the mean of independent rows x [B] is where it should be, to its own standard error."""
     return abs(float(x.mean()) - mean) <= sigmas * float(x.std()) / len(x) ** 0.5 + 1e-5
 
 
-def same(action: Any, logp: Any, other: Any, other_logp: Any) -> None:
+def assert_same(action: Any, logp: Any, other: Any, other_logp: Any) -> None:
     """Equal decisions (continuous ones to 1e-5), log-probabilities to 1e-5."""
     np.testing.assert_allclose(action, other, atol=1e-5 * (np.asarray(action).dtype.kind == "f"), rtol=0)
     np.testing.assert_allclose(logp, other_logp, atol=1e-5, rtol=0)
@@ -115,38 +115,38 @@ def same(action: Any, logp: Any, other: Any, other_logp: Any) -> None:
 
 def rescoring_a_fresh_sample_reproduces_its_log_probability(case: ModelCase, sampling: Sampling) -> None:
     for greedy in (False, True):
-        _rescored(case, replace(sampling, greedy=greedy))
+        _rescore(case, replace(sampling, greedy=greedy))
 
 
-def _rescored(case: ModelCase, sampling: Sampling) -> None:
-    model = built(case)
-    batch = drawn(case, model, 257, sampling)
+def _rescore(case: ModelCase, sampling: Sampling) -> None:
+    model = build_case(case)
+    batch = draw(case, model, 257, sampling)
     decided = batch["mask"]
     assert bool(decided.any(1).all()) and bool(batch["logp"][decided].isfinite().all())
-    torch.testing.assert_close(scores(model, batch), torch.where(decided, batch["logp"], 0.0), atol=1e-4, rtol=0)
+    torch.testing.assert_close(score(model, batch), torch.where(decided, batch["logp"], 0.0), atol=1e-4, rtol=0)
 
 
 def the_expected_ratio_is_one(case: ModelCase, sampling: Sampling) -> None:
-    model = built(case)
+    model = build_case(case)
     if model_kind(model) == "bound":  # the ratio of two bounds is no ratio of probabilities
         return
-    batch = drawn(case, model, case.rows, sampling)
-    ratio = ((scores(nudged(case, model), batch) - batch["logp"]) * batch["mask"]).sum(1).exp()
+    batch = draw(case, model, case.rows, sampling)
+    ratio = ((score(perturb_all(case, model), batch) - batch["logp"]) * batch["mask"]).sum(1).exp()
     if sampling.epsilon != 1.0:
         assert float(ratio.std()) > 1e-3, "the second policy is the same as the first: the check would be empty"
-    assert within(ratio, 1.0)
+    assert is_within(ratio, 1.0)
 
 
 def sampling_and_scoring_leave_global_generators_alone(case: ModelCase) -> None:
-    model = built(case)
-    before = global_generators()
-    scores(model, drawn(case, model, 5, case.settings[0]))
-    assert before == global_generators()
+    model = build_case(case)
+    before = generator_states()
+    score(model, draw(case, model, 5, case.settings[0]))
+    assert before == generator_states()
 
 
 def a_row_ignores_its_neighbours(case: ModelCase, sampling: Sampling) -> None:
     """Alone, in a crowd, or in another order, a row decides the same."""
-    model = built(case)
+    model = build_case(case)
     dense = isinstance(model.sample(case.contexts(2), sampling, noise=CounterNoise([1, 2])), Traces)
     n = case.crowd if dense else case.rows
     contexts, row_keys = case.contexts(n), keys(0, "neighbours", n=n)
@@ -154,70 +154,70 @@ def a_row_ignores_its_neighbours(case: ModelCase, sampling: Sampling) -> None:
     order = np.random.default_rng(0).permutation(n)
     pieces = [order[:1], order[1:3], order[3:64], order[64 : n // 3], order[n // 3 :]]
     for piece in pieces:
-        some = model.sample(picked_rows(contexts, piece), sampling, noise=CounterNoise(row_keys[piece]))
+        some = model.sample(pick_rows(contexts, piece), sampling, noise=CounterNoise(row_keys[piece]))
         if isinstance(crowd, Traces):
-            same(some.action, some.logp, crowd.action[piece], crowd.logp[piece])
+            assert_same(some.action, some.logp, crowd.action[piece], crowd.logp[piece])
             continue
         for j, i in enumerate(piece.tolist()):
-            same(some[j].action, some[j].logp, crowd[i].action, crowd[i].logp)
+            assert_same(some[j].action, some[j].logp, crowd[i].action, crowd[i].logp)
 
 
 def a_rows_score_ignores_its_neighbours(case: ModelCase) -> None:
-    model = built(case)
-    batch = drawn(case, model, 64, case.settings[0])
-    whole = scores(model, batch)
+    model = build_case(case)
+    batch = draw(case, model, 64, case.settings[0])
+    whole = score(model, batch)
     for piece in (torch.tensor([3]), torch.arange(63, -1, -2)):
-        torch.testing.assert_close(scores(model, batch.take(piece)), whole[piece], atol=1e-5, rtol=0)
+        torch.testing.assert_close(score(model, batch.take(piece)), whole[piece], atol=1e-5, rtol=0)
 
 
 def closed_forms_equal_monte_carlo(case: ModelCase, sampling: Sampling) -> None:
     """Over own samples, KL minus log p/q, and entropy plus log p, are 0 on average, summed over a row's decisions."""
-    model = built(case)
-    other = nudged(case, model)
-    batch = drawn(case, model, case.rows, sampling, "closed forms")
+    model = build_case(case)
+    other = perturb_all(case, model)
+    batch = draw(case, model, case.rows, sampling, "closed forms")
     roles, pair = {"policy": model, "other": other}, Need(("policy", "other"), "kl")
-    ratio = ((batch["logp"] - scores(other, batch)) * batch["mask"]).sum(1)
+    ratio = ((batch["logp"] - score(other, batch)) * batch["mask"]).sum(1)
     with torch.no_grad():
         have = dir(model(batch.take(torch.arange(1))))
     if "kl" in have and not (sampling.epsilon and not case.mixture_kl):  # no closed form for that mixture
         kl = gather(batch, [pair], roles, 40_000)[pair]
         assert bool((kl >= -1e-6).all())
-        assert within(kl.sum(1) - ratio, 0.0)
+        assert is_within(kl.sum(1) - ratio, 0.0)
     if "entropy" in have:
         need = Need(("policy",), "entropy")
         entropy = gather(batch, [need], roles, 40_000)[need]
-        assert within((entropy + batch["logp"] * batch["mask"]).sum(1), 0.0)
+        assert is_within((entropy + batch["logp"] * batch["mask"]).sum(1), 0.0)
 
 
 def save_load_score_is_bit_equal(case: ModelCase) -> None:
-    model = built(case)
-    batch = drawn(case, model, 33, case.settings[-1])
+    model = build_case(case)
+    batch = draw(case, model, 33, case.settings[-1])
     tensors = {k: v.clone().contiguous() for k, v in model.module.state_dict().items()}
     saved = save(tensors)
-    other = built(case, seed=9)
-    moved(other, case.nudge, seed=3)
-    assert not torch.equal(scores(other, batch), scores(model, batch)) or case.settings[-1].epsilon == 1.0
+    other = build_case(case, seed=9)
+    perturb(other, case.nudge, seed=3)
+    assert not torch.equal(score(other, batch), score(model, batch)) or case.settings[-1].epsilon == 1.0
     other.module.load_state_dict(load(saved))
-    assert torch.equal(scores(other, batch), scores(model, batch))
+    assert torch.equal(score(other, batch), score(model, batch))
 
 
 def a_copy_has_weights_of_its_own(case: ModelCase) -> None:
-    model = built(case)
-    batch = drawn(case, model, 65, case.settings[0])
-    before = scores(model, batch)
+    model = build_case(case)
+    batch = draw(case, model, 65, case.settings[0])
+    before = score(model, batch)
     twin = copy.deepcopy(model)
-    assert torch.equal(scores(twin, batch), before)
-    moved(twin, 1.0)
-    assert torch.equal(scores(model, batch), before)
-    assert not torch.equal(scores(twin, batch), before)
+    assert torch.equal(score(twin, batch), before)
+    perturb(twin, 1.0)
+    assert torch.equal(score(model, batch), before)
+    assert not torch.equal(score(twin, batch), before)
     again = twin.sample(case.contexts(65), case.settings[0], noise=CounterNoise(keys(0, n=65)))
     mine = torch.cat([torch.as_tensor(t.logp).flatten() for t in again])
     assert mine.shape != batch["logp"][batch["mask"]].shape or not torch.equal(mine, batch["logp"][batch["mask"]])
 
 
 def gradients_reach_the_weights_where_they_are_trained_and_only_there(case: ModelCase) -> None:
-    model = built(case)
-    batch = drawn(case, model, 9, case.settings[0])
+    model = build_case(case)
+    batch = draw(case, model, 9, case.settings[0])
     live = Need(("policy",), "log_prob", live=True)
     column = evaluate(batch, [live], {"policy": model}, trains=())[live.key]
     assert not column.requires_grad
@@ -234,8 +234,8 @@ def gradients_reach_the_weights_where_they_are_trained_and_only_there(case: Mode
 
 def picked_decisions_score_as_the_whole_does(case: ModelCase) -> None:
     """What a functional sees through `at`, chunk by chunk, is what the whole batch gives."""
-    model = built(case)
-    batch = drawn(case, model, 21, case.settings[-1])
+    model = build_case(case)
+    batch = draw(case, model, 21, case.settings[-1])
 
     def picked(dists: tuple[Any, ...], action: Tensor, column: Any) -> Tensor:
         assert len(action) == int(batch["mask"].sum()) == len(column("logp"))
@@ -243,7 +243,7 @@ def picked_decisions_score_as_the_whole_does(case: ModelCase) -> None:
 
     need = Need(("policy",), picked)
     found = gather(batch, [need], {"policy": model})[need]
-    torch.testing.assert_close(found, scores(model, batch), atol=1e-5, rtol=0)
+    torch.testing.assert_close(found, score(model, batch), atol=1e-5, rtol=0)
 
 
 BY_SETTING = (

@@ -1,7 +1,7 @@
 """Checks of how episodes come about: rewards, metrics, curricula, rollouts, windows, engines.
 
 Worlds are checked in `acting`. A check takes a component that its user has made, and raises ConformanceError where it
-does what its port does not allow; `look_at_...` is the same of one call, which a run makes (`conformance.watched`).
+does what its port does not allow; `look_at_...` is the same of one call, which a run makes (`conformance.watch`).
 
 Axes: `K` positions of an answer.
 """
@@ -26,15 +26,15 @@ from shuhari.ports import is_vector
 from shuhari.testing.context import context
 from shuhari.testing.looking import (
     DRAWS,
+    call_twice,
     check_repeats,
-    global_generators,
-    memory,
-    readable,
-    rebuilt,
+    copy_memory,
+    generator_states,
+    rebuild,
     require,
     require_port,
     require_same,
-    twice,
+    to_tree,
 )
 
 
@@ -83,13 +83,13 @@ def check_rollout(rollout: Any, ctx: Any, request: Request | None = None, n: int
     require(not find_missing(rollout, "group"), rollout, "has no group(request, ctx)")
     asked = request or Request(ctx.task.problems("train")[0], n, ctx.sampling)
     asked = ctx.fork().stamp_request(asked, "check")
-    generators = global_generators()
+    generators = generator_states()
     found = _at(ctx, 0).wait(look_at_group(rollout, rollout.group, asked, _at(ctx, 0)))
-    require(global_generators() == generators, rollout, DRAWS)
+    require(generator_states() == generators, rollout, DRAWS)
     require(found, rollout, "gave no trajectory")
-    again = rebuilt(rollout)
+    again = rebuild(rollout)
     second = _at(ctx, 0).wait(again.group(asked, _at(ctx, 0)))
-    require_same(readable([list(t.steps) for t in found]), readable([list(t.steps) for t in second]), rollout,
+    require_same(to_tree([list(t.steps) for t in found]), to_tree([list(t.steps) for t in second]), rollout,
                  "gave other trajectories for the same request")  # fmt: skip
     return found
 
@@ -132,16 +132,16 @@ def check_window(window: Any, ctx: Any = None, answers: Sequence[Sequence[int]] 
 
     def seen() -> tuple[Any, _Shown]:
         play = _Shown(run, told)
-        return run.wait(rebuilt(window)(play)), play
+        return run.wait(rebuild(window)(play)), play
 
     (found, play), (again, _) = seen(), seen()
     whole = _Shown(run, told)
     for name in ("start", "turns"):
-        require_same(readable(getattr(whole, name)), readable(getattr(play, name)), window, f"changed `{name}` of the "
+        require_same(to_tree(getattr(whole, name)), to_tree(getattr(play, name)), window, f"changed `{name}` of the "
                      "episode: expected a new context to be returned")  # fmt: skip
     ids = isinstance(found, np.ndarray) and found.ndim == 1 and found.dtype.kind in "iu"
     require(ids, window, f"gave {type(found).__name__}: expected token ids [K], as the context of this episode is")
-    require_same(readable(found), readable(again), window, "gave something else when it was asked again")
+    require_same(to_tree(found), to_tree(again), window, "gave something else when it was asked again")
     return found
 
 
@@ -163,7 +163,7 @@ def check_engine(
     run = context(models=models, engine=engine)
 
     def serve() -> Any:
-        mine = rebuilt(engine)
+        mine = rebuild(engine)
         ability(mine, "open")(3, lambda what, amount: None)
         mine.sync(models, 1)
         return mine
@@ -172,10 +172,10 @@ def check_engine(
         calls = [mine.sample(role, contexts[i], settings, n, key=("check", i)) for i in order]
         return dict(zip(order, await asyncio.gather(*calls), strict=True))
 
-    generators, order = global_generators(), list(range(len(contexts)))
+    generators, order = generator_states(), list(range(len(contexts)))
     mine = serve()
     found = run.wait(ask(mine, order))
-    require(global_generators() == generators, engine, DRAWS)
+    require(generator_states() == generators, engine, DRAWS)
     for traces in found.values():
         require(len(traces) == n, engine, f"gave {len(traces)} traces where {n} were asked for")
         for trace in traces:
@@ -198,15 +198,15 @@ def check_engine(
 
 
 def look_at_metric(self: Any, call: Callable[..., Any], ctx: Any) -> Mapping[str, float]:
-    before = memory(self, ctx)["models"]
-    found, again = twice(self, lambda: call(ctx.fork(*ctx.within)), ctx)
+    before = copy_memory(self, ctx)["models"]
+    found, again = call_twice(self, lambda: call(ctx.fork(*ctx.within)), ctx)
     require(isinstance(found, Mapping), self, f"gave a {type(found).__name__}: expected numbers by name")
     for name, value in found.items():
         number = isinstance(name, str) and isinstance(value, int | float | np.generic)
         require(number, self, f"gave {name!r} = {value!r}: expected a number")
         same = name in again and np.array_equal(value, again[name], equal_nan=True)
         require(same, self, f"gave another {name!r} when it was asked again")
-    for role, tensors in memory(self, ctx)["models"].items():
+    for role, tensors in copy_memory(self, ctx)["models"].items():
         same = all(torch.equal(x, before[role][name]) for name, x in tensors.items())
         require(same, self, f"changed the model of role {role!r}: an evaluation changes nothing")
     return found

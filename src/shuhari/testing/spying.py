@@ -34,7 +34,7 @@ class Seen:
 
 
 @contextmanager
-def columns_seen() -> Iterator[Seen]:
+def watch_columns() -> Iterator[Seen]:
     """A context manager that tells which columns of any batch are read and written inside."""
     seen = Seen()
     get, has, find = Batch.__getitem__, Batch.__contains__, Batch.get
@@ -96,12 +96,12 @@ def _says(what: str, names: tuple[str, ...], name: str) -> str:
     return f"declares {', '.join(names) or 'none'} as `{what}`; {near}"
 
 
-def declared(component: Any, call: Callable[[], Any], batch: Batch | None = None) -> Callable[[], Any]:
+def watch_declared(component: Any, call: Callable[[], Any], batch: Batch | None = None) -> Callable[[], Any]:
     """The call, with what it reads and writes held against what the component declares; `batch`: what it is given,
     where it returns it with columns added."""
 
     def watched() -> Any:
-        with columns_seen() as seen:
+        with watch_columns() as seen:
             out = call()
         new = out.names() - batch.names() if batch is not None and isinstance(out, Batch) else set[str]()
         require_declared(component, seen, {name for name in new if not _leaves_out(name, out)})

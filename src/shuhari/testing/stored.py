@@ -21,15 +21,15 @@ from shuhari.testing.context import context
 from shuhari.testing.looking import (
     DRAWS,
     check_repeats,
-    columns_of,
-    global_generators,
-    readable,
+    copy_columns,
+    generator_states,
     require,
     require_port,
     require_same,
     require_unchanged,
+    to_tree,
 )
-from shuhari.testing.spying import declared
+from shuhari.testing.spying import watch_declared
 
 Offer = Callable[[int, int], Batch]
 """(number of the offer, how much is wanted) -> a batch as it is collected, with row ids of its own"""
@@ -101,10 +101,10 @@ def check_recording(recording: Any, task: Any, seed: int = 0) -> Mapping[str, Te
     They are whole columns of one length in episode order, each episode's decisions and then its closing row, and the
     same when they are read again; no global generator is drawn from."""
     require_port("recording", recording)
-    before = global_generators()
+    before = generator_states()
     found = recording.read(task, seed)
-    require(global_generators() == before, recording, DRAWS)
-    require_same(readable(dict(found)), readable(dict(recording.read(task, seed))), recording, "read something else "
+    require(generator_states() == before, recording, DRAWS)
+    require_same(to_tree(dict(found)), to_tree(dict(recording.read(task, seed))), recording, "read something else "
                  "when it was asked again with the same seed")  # fmt: skip
     for name in ("mask", "cont", "child", "last", "episode"):
         require(name in found, recording, f"gave no column {name!r}: make them by buffers.recording.columns_of")
@@ -125,15 +125,15 @@ def check_recording(recording: Any, task: Any, seed: int = 0) -> Mapping[str, Te
 def look_at_draws(self: Any, call: Callable[..., Any], ctx: Any) -> Iterator[Batch]:
     """The batches of a call of `draw`, each looked at."""
     drawn = iter(call(ctx))
-    while (batch := declared(self, lambda: next(drawn, None))()) is not None:
+    while (batch := watch_declared(self, lambda: next(drawn, None))()) is not None:
         require(isinstance(batch, Batch), self, f"drew a {type(batch).__name__}: expected a batch")
         yield batch
 
 
 def look_at_observing(self: Any, call: Callable[..., Any], event: Event) -> None:
     """One event that a component hears, which is looked at: it leaves what was collected as it was."""
-    before = columns_of(event.batch) if isinstance(event, Collected) else {}
-    declared(self, lambda: call(event))()
+    before = copy_columns(event.batch) if isinstance(event, Collected) else {}
+    watch_declared(self, lambda: call(event))()
     if isinstance(event, Collected):
         require_unchanged(self, event.batch, before)
 

@@ -26,15 +26,15 @@ def report(seconds: float = 0.5) -> dict[str, Any]:
         "shuhari": __version__,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "cores": {"machine": os.cpu_count(), "usable": usable_cores()},
-        "memory_gb": memory(),
-        "packages": {name: version(name) for name in PACKAGES},
-        "torch": torch_facts(seconds),
-        "sandbox": sandbox(),
+        "cores": {"machine": os.cpu_count(), "usable": count_cores()},
+        "memory_gb": find_memory(),
+        "packages": {name: find_version(name) for name in PACKAGES},
+        "torch": describe_torch(seconds),
+        "sandbox": check_sandbox(),
     }
 
 
-def version(package: str) -> str | None:
+def find_version(package: str) -> str | None:
     """The installed version, None where it is not installed."""
     try:
         return metadata.version(package)
@@ -42,12 +42,12 @@ def version(package: str) -> str | None:
         return None
 
 
-def usable_cores() -> int:
+def count_cores() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def memory() -> float | None:
+def find_memory() -> float | None:
     """Physical memory in GB (10^9 bytes), None where the system does not tell."""
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
@@ -55,20 +55,20 @@ def memory() -> float | None:
         return None
 
 
-def torch_facts(seconds: float = 0.5) -> dict[str, Any]:
+def describe_torch(seconds: float = 0.5) -> dict[str, Any]:
     """Threads, devices, and the float32 matrix product's speed on the CPU."""
     import torch
 
     return {
         "threads": torch.get_num_threads(),
         "interop_threads": torch.get_num_interop_threads(),
-        "matmul_gflops": round(matmul(seconds), 1),
+        "matmul_gflops": round(measure_matmul(seconds), 1),
         "cuda": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
         "mps": torch.backends.mps.is_available(),
     }
 
 
-def matmul(seconds: float = 0.5, n: int = 768) -> float:
+def measure_matmul(seconds: float = 0.5, n: int = 768) -> float:
     """The best float32 GFLOP/s of an n x n matrix product with torch's present threads, over about `seconds`."""
     import torch
 
@@ -83,7 +83,7 @@ def matmul(seconds: float = 0.5, n: int = 768) -> float:
     return 2 * n**3 / best / 1e9 if best < float("inf") else float("nan")
 
 
-def sandbox() -> dict[str, Any]:
+def check_sandbox() -> dict[str, Any]:
     """Whether bubblewrap is there and isolates: `path`, `works`, `why` (what it said where it does not)."""
     path = shutil.which("bwrap")
     if path is None:

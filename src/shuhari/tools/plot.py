@@ -38,7 +38,7 @@ def choose_curves(names: Iterable[str]) -> dict[str, str]:
     return out or ({"loss": losses[0]} if losses else {})  # imitation has its loss alone
 
 
-def series(columns: Mapping[str, Sequence[Any]], metric: str) -> tuple[Array, Array]:
+def find_series(columns: Mapping[str, Sequence[Any]], metric: str) -> tuple[Array, Array]:
     """(step, value) where a metric has a value. Raises KeyError with the nearest name."""
     if metric not in columns:
         raise KeyError(f"no metric {metric!r}; {nearest(metric, columns)}")
@@ -47,7 +47,7 @@ def series(columns: Mapping[str, Sequence[Any]], metric: str) -> tuple[Array, Ar
     return x, y
 
 
-def curves(columns: Mapping[str, Sequence[Any]], path: str | Path, title: str = "") -> Path:
+def plot_curves(columns: Mapping[str, Sequence[Any]], path: str | Path, title: str = "") -> Path:
     """One panel a curve of CURVES that a run has, over steps; stages are set apart by lines. Raises ValueError where
     there is nothing to draw."""
     shown = choose_curves(columns)
@@ -57,7 +57,7 @@ def curves(columns: Mapping[str, Sequence[Any]], path: str | Path, title: str = 
         )
     figure, axes = _figure(len(shown))
     for ax, (label, metric) in zip(axes, shown.items(), strict=False):
-        x, y = series(columns, metric)
+        x, y = find_series(columns, metric)
         ax.plot(x, y, color="tab:blue", marker="o" if len(x) <= 40 else None, markersize=3)
         for step in _borders(columns):
             ax.axvline(step, color="0.8", linewidth=1, zorder=0)
@@ -66,13 +66,13 @@ def curves(columns: Mapping[str, Sequence[Any]], path: str | Path, title: str = 
     return _save(figure, path, title)
 
 
-def comparison(
+def plot_comparison(
     arms: Mapping[str, Sequence[Mapping[str, Sequence[Any]]]], metric: str, path: str | Path, title: str = ""
 ) -> Path:
     """One line an arm: the mean over its runs at the steps that all of them have; their range as a band."""
     figure, (ax,) = _figure(1)
     for i, (label, runs) in enumerate(arms.items()):
-        found = [dict(zip(*(v.tolist() for v in series(run, metric)), strict=True)) for run in runs]
+        found = [dict(zip(*(v.tolist() for v in find_series(run, metric)), strict=True)) for run in runs]
         steps = sorted(set.intersection(*(set(f) for f in found)))
         y = np.array([[f[s] for s in steps] for f in found])  # [runs, steps]
         ax.plot(steps, y.mean(0), color=f"C{i}", label=f"{label} (n = {len(found)})" if len(found) > 1 else label)
@@ -84,7 +84,7 @@ def comparison(
     return _save(figure, path, title)
 
 
-def bands(
+def plot_bands(
     curves: Mapping[str, Mapping[str, Sequence[Mapping[str, Sequence[float]]]]], unit: str, path: str | Path, title: str
 ) -> Path:
     """One panel a metric of `curves` (metric -> arm -> curves {x, y}, one a seed): the mean of each arm over what was

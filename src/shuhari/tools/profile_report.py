@@ -40,19 +40,19 @@ def train_profiled(recipe: Recipe, path: Path, **start: Any) -> Iterator[Info]:
             if report is None:
                 break
             last = run.ctx.step
-            peak = peak or matmul_peak(*_place(run.ctx.models))  # a new run makes its models in its first step
+            peak = peak or measure_peak(*_place(run.ctx.models))  # a new run makes its models in its first step
             yield report
         next(reports, None)  # the summary
     finally:
         reports.close()  # type: ignore[attr-defined]
         memory.close()
         if last > first:
-            profile = numbers(recorder, run.ctx.models, first=first + 1, last=last, peak=peak)
+            profile = collect_numbers(recorder, run.ctx.models, first=first + 1, last=last, peak=peak)
             for name, value in ((NUMBERS, profile), (TRACE, recorder.trace())):
                 (path / name).write_text(json.dumps(value, indent=2 if name == NUMBERS else None) + "\n")
 
 
-def matmul_peak(device: torch.device, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
+def measure_peak(device: torch.device, dtype: torch.dtype = torch.float32) -> dict[str, Any]:
     """The best rate of square matrix products, in FLOP/s, on the run's threads: the yardstick of a share of the peak.
     It takes less than a second, and draws no random number."""
     began, best, at, took = time.perf_counter(), 0.0, 0, 0.0
@@ -113,7 +113,7 @@ def read(path: Path) -> Any:
 RATES = {"sampled": "generate", "trained": "update"}  # what is worked on -> the phase in which it is
 
 
-def numbers(
+def collect_numbers(
     recorder: Profile, models: Mapping[str, Any], *, first: int, last: int, peak: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """All of `profile.json`: seconds are exclusive and add up to `seconds`; bytes; rates a second of their phase."""
@@ -151,7 +151,7 @@ def numbers(
     }
 
 
-def rows(profile: Mapping[str, Any]) -> list[tuple[str, Any, Any, Any, Any, Any]]:
+def table_rows(profile: Mapping[str, Any]) -> list[tuple[str, Any, Any, Any, Any, Any]]:
     """The table of phases: name, seconds, share, milliseconds a step, peaks of resident and GPU memory in MB. Those
     inside of another stand below it."""
     out = []
@@ -162,7 +162,7 @@ def rows(profile: Mapping[str, Any]) -> list[tuple[str, Any, Any, Any, Any, Any]
     return out
 
 
-def lines(profile: Mapping[str, Any]) -> list[str]:
+def table_lines(profile: Mapping[str, Any]) -> list[str]:
     """The text around the table."""
     first, last = profile["first_step"], profile["last_step"]
     of = f"steps {first} to {last}" + (" (since the run was resumed)" if profile["resumed"] else "")

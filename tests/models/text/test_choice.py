@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from shuhari.data import Sampling
-from shuhari.models.text.choice import choose, stop_strings
+from shuhari.models.text.choice import choose, make_stops
 
 P = torch.tensor([0.15, 0.5, 0.1, 0.25])  # by rank: ids 1, 3, 0, 2
 LOGITS = P.log()[None]
@@ -96,15 +96,15 @@ def test_stop_strings_by_spelling_and_by_text() -> None:
         return "".join(text[i] for i in ids.tolist())
 
     tokens = np.array([[2, 3, 2], [2, 2, 3], [3, 2, 4], [2, 3, -1]], np.int32)
-    spelled = stop_strings(("ab",), [np.array([2, 3], np.int32)], decode)
-    read = stop_strings(("b\n", "aab"), None, decode)
+    spelled = make_stops(("ab",), [np.array([2, 3], np.int32)], decode)
+    read = make_stops(("b\n", "aab"), None, decode)
     assert spelled is not None and read is not None
     assert spelled(tokens).tolist() == [False, True, False, False]
     assert read(tokens).tolist() == [False, True, True, False]
     assert spelled(tokens[:, :1]).tolist() == [False] * 4
-    assert stop_strings((), None, decode) is None
+    assert make_stops((), None, decode) is None
     with pytest.raises(ValueError, match="empty"):
-        stop_strings(("a", ""), None, decode)
+        make_stops(("a", ""), None, decode)
 
 
 def test_many_ids_are_drawn_as_few_are() -> None:

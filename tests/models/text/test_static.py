@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from shuhari.models.text.static import find_distinct, pad_left, places
+from shuhari.models.text.static import find_distinct, find_positions, pad_left
 
 
 def test_padding_on_the_left() -> None:
@@ -11,7 +11,7 @@ def test_padding_on_the_left() -> None:
     ids, seen = pad_left(rows, 0, 2, torch.device("cpu"))
     assert ids.tolist() == [[5, 6, 7], [0, 0, 8]]
     assert seen is not None and seen.tolist() == [[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]]
-    assert places(seen, 3).tolist() == [[0, 1, 2], [0, 0, 0]]
+    assert find_positions(seen, 3).tolist() == [[0, 1, 2], [0, 0, 0]]
     assert pad_left(rows[:1] * 2, 0, 2, torch.device("cpu"))[1] is None
 
 

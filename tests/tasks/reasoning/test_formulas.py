@@ -8,7 +8,7 @@ import math
 import pytest
 
 from shuhari.tasks.expressions import ExpressionError
-from shuhari.tasks.reasoning.formulas import formula, polynomial
+from shuhari.tasks.reasoning.formulas import parse_formula, parse_polynomial
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from shuhari.tasks.reasoning.formulas import formula, polynomial
     ],
 )
 def test_values(text: str, at: float, value: float) -> None:
-    assert formula(text, "x").at(complex(at))[0] == pytest.approx(value)
+    assert parse_formula(text, "x").at(complex(at))[0] == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
@@ -38,16 +38,16 @@ def test_values(text: str, at: float, value: float) -> None:
      "acos(x/2)", "atan(3*x)", "sinh(x)", "cosh(x)", "tanh(x)", "x**x", "(x + 1)**(5/2)", "E**(2*x)", "1/(x*x - 7)"],
 )  # fmt: skip
 def test_derivatives_are_those_of_finite_differences(text: str) -> None:
-    f, h = formula(text, "x").at, 1e-5
+    f, h = parse_formula(text, "x").at, 1e-5
     for z in (0.7 + 0j, 1.3 + 0.2j):
         assert f(z)[1] == pytest.approx((f(z + h)[0] - f(z - h)[0]) / (2 * h), rel=1e-6)
 
 
 def test_constants_and_variables() -> None:
-    assert formula("X + C", "X", {"C": 2.0}).at(3 + 0j) == (5, 1)
-    assert formula("C*X", "X", {"C": 2.0}).at(3 + 0j) == (6, 2)
+    assert parse_formula("X + C", "X", {"C": 2.0}).at(3 + 0j) == (5, 1)
+    assert parse_formula("C*X", "X", {"C": 2.0}).at(3 + 0j) == (6, 2)
     with pytest.raises(ExpressionError, match="found 'x'"):
-        formula("x + C", "X", {"C": 2.0})
+        parse_formula("x + C", "X", {"C": 2.0})
 
 
 @pytest.mark.parametrize(
@@ -57,36 +57,36 @@ def test_constants_and_variables() -> None:
 )  # fmt: skip
 def test_what_is_no_formula(text: str) -> None:
     with pytest.raises(ExpressionError):
-        formula(text, "x")
+        parse_formula(text, "x")
 
 
 def test_huge_powers_are_floats() -> None:
     with pytest.raises(ArithmeticError):
-        formula("9**9**9**9", "x").at(1 + 0j)
+        parse_formula("9**9**9**9", "x").at(1 + 0j)
     with pytest.raises(ArithmeticError):
-        formula("1/(x - x)", "x").at(1 + 0j)
+        parse_formula("1/(x - x)", "x").at(1 + 0j)
     with pytest.raises((ArithmeticError, ValueError)):
-        formula("log(0)", "x").at(1 + 0j)
-    assert cmath.isfinite(formula("x**0.5", "x").at(-1 + 0j)[0])
+        parse_formula("log(0)", "x").at(1 + 0j)
+    assert cmath.isfinite(parse_formula("x**0.5", "x").at(-1 + 0j)[0])
 
 
 def test_a_long_chain_is_no_deep_one() -> None:
     """As long as a text may be: neither reading nor evaluating it recurses once a part."""
     n = 1000
-    assert formula("+".join(["x"] * n), "x").at(2 + 0j) == (2 * n, n)
-    assert formula("-".join(["x"] * n), "x").at(2 + 0j) == (2 * (2 - n), 2 - n)
-    assert formula("*".join(["x"] * n), "x").at(1 + 0j) == (1, n)
-    assert formula("/".join(["x"] * n), "x").at(1 + 0j) == (1, 2 - n)
-    assert formula("x*2/4 - 3*x/x + 5", "x").at(4 + 0j) == (4, 0.5)
+    assert parse_formula("+".join(["x"] * n), "x").at(2 + 0j) == (2 * n, n)
+    assert parse_formula("-".join(["x"] * n), "x").at(2 + 0j) == (2 * (2 - n), 2 - n)
+    assert parse_formula("*".join(["x"] * n), "x").at(1 + 0j) == (1, n)
+    assert parse_formula("/".join(["x"] * n), "x").at(1 + 0j) == (1, 2 - n)
+    assert parse_formula("x*2/4 - 3*x/x + 5", "x").at(4 + 0j) == (4, 0.5)
 
 
 def test_polynomials() -> None:
-    assert polynomial("3*x**2*y - x + 4") == {(("x", 2), ("y", 1)): 3, (("x", 1),): -1, (): 4}
-    assert polynomial("x*x*2 + x**2") == {(("x", 2),): 3}
-    assert polynomial("-2*3") == {(): -6}
-    assert polynomial("x - x") == polynomial("0") == polynomial("0*y") == {}
-    assert polynomial("y*x") == polynomial("x * y")
-    assert polynomial("x**0") == {(): 1}
+    assert parse_polynomial("3*x**2*y - x + 4") == {(("x", 2), ("y", 1)): 3, (("x", 1),): -1, (): 4}
+    assert parse_polynomial("x*x*2 + x**2") == {(("x", 2),): 3}
+    assert parse_polynomial("-2*3") == {(): -6}
+    assert parse_polynomial("x - x") == parse_polynomial("0") == parse_polynomial("0*y") == {}
+    assert parse_polynomial("y*x") == parse_polynomial("x * y")
+    assert parse_polynomial("x**0") == {(): 1}
 
 
 @pytest.mark.parametrize(
@@ -96,4 +96,4 @@ def test_polynomials() -> None:
 )  # fmt: skip
 def test_what_is_no_expanded_polynomial(text: str) -> None:
     with pytest.raises(ExpressionError):
-        polynomial(text)
+        parse_polynomial(text)

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from shuhari.tasks.expressions import ExpressionError
-from shuhari.tasks.reasoning.logic import concludes, truth
+from shuhari.tasks.reasoning.logic import entails, truth_table
 
 
 def table(f: object, names: str) -> int:
@@ -29,15 +29,15 @@ def table(f: object, names: str) -> int:
     ],
 )
 def test_truth(text: str, names: str, f: object) -> None:
-    assert truth(text, names) == table(f, names)
+    assert truth_table(text, names) == table(f, names)
 
 
 def test_conclusions() -> None:
-    assert concludes("Q", ["P", "P → Q"], "PQ")
-    assert concludes("P ∨ R", ["P"], "PQR")
-    assert not concludes("P", ["P → Q", "Q"], "PQ")
-    assert not concludes("P ∨ ¬P", ["P"], "PQ")  # true, and says nothing
-    assert concludes("¬P", ["P", "¬P"], "P")  # anything follows from a contradiction
+    assert entails("Q", ["P", "P → Q"], "PQ")
+    assert entails("P ∨ R", ["P"], "PQR")
+    assert not entails("P", ["P → Q", "Q"], "PQ")
+    assert not entails("P ∨ ¬P", ["P"], "PQ")  # true, and says nothing
+    assert entails("¬P", ["P", "¬P"], "P")  # anything follows from a contradiction
 
 
 @pytest.mark.parametrize(
@@ -47,9 +47,9 @@ def test_conclusions() -> None:
 )  # fmt: skip
 def test_what_is_no_formula(text: str) -> None:
     with pytest.raises(ExpressionError):
-        truth(text, "PQ")
+        truth_table(text, "PQ")
 
 
 def test_too_many_variables() -> None:
     with pytest.raises(ExpressionError, match="limits"):
-        truth("A", "ABCDEFGHIJKLM")
+        truth_table("A", "ABCDEFGHIJKLM")

@@ -24,9 +24,9 @@ from shuhari.bounds import Count, Length, check
 from shuhari.data import EMPTY, Array, Payload, Sampling, nearest
 from shuhari.models.critics import Values
 from shuhari.models.text import pretrained
-from shuhari.models.text.choice import Stops, stop_strings
+from shuhari.models.text.choice import Stops, make_stops
 from shuhari.models.text.decoding import Decoder
-from shuhari.models.text.lora import Lora, adapt, merge_adapters, save_adapters, under_adapters
+from shuhari.models.text.lora import Lora, adapt, merge_adapters, name_under_adapters, save_adapters
 from shuhari.models.text.rows import Row
 from shuhari.models.text.static import generate
 from shuhari.models.text.tokenizers import Tokenizer, bpe_tokenizer, character_tokenizer, task_texts
@@ -146,9 +146,9 @@ class Causal:
 
     def __call__(self, batch: Batch) -> Any:
         """One forward pass, as a lazy TokenDist, computed at the decisions only. With `after` Values."""
-        return Values(self._behind(batch)) if self.after else self._dist(batch)
+        return Values(self._values_after(batch)) if self.after else self._dist(batch)
 
-    def _behind(self, batch: Batch) -> torch.Tensor:
+    def _values_after(self, batch: Batch) -> torch.Tensor:
         """[B, K] (or [B, K, n]) the value of the state after each decision."""
         more = torch.zeros(len(batch), 1, dtype=torch.long)  # before one position more is behind the last
         action = torch.cat([batch["action"], more.to(batch["action"].dtype)], 1)
@@ -184,7 +184,7 @@ class Causal:
             seen=seen.flatten().to(device),
             linear=net.linear,
             stretch=net.stretch,
-            behind=lambda: self._behind(batch),
+            behind=lambda: self._values_after(batch),
         )
 
     def sample(self, contexts: Sequence[Array], sampling: Sampling, *, noise: Noise) -> list[Trace]:
@@ -216,7 +216,7 @@ class Causal:
         return None
 
     def _stops(self, strings: Sequence[str]) -> Stops | None:
-        return stop_strings(strings, self.text.stops(strings), self.text.decode)
+        return make_stops(strings, self.text.stops(strings), self.text.decode)
 
     def save(self, directory: str | Path, *, dtype: str = "", shard: str = pretrained.SHARD) -> None:
         """Save a Hugging Face directory: configuration, safetensors, tokenizer; and the value head. Adapters are
@@ -242,7 +242,7 @@ class Causal:
     def renamed(self, weights: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         """The weights of a model without adapters by the names that they have under this one's, which stay as they are;
         others as given."""
-        return weights if self.lora is None else under_adapters(weights, self.module.state_dict())
+        return weights if self.lora is None else name_under_adapters(weights, self.module.state_dict())
 
     # ---------------------------------------------------------------- from scratch
 

@@ -138,7 +138,7 @@ class Stops:
         return hit
 
 
-def stop_strings(
+def make_stops(
     strings: Sequence[str], spelled: Sequence[Array] | None, decode: Callable[[Array], str]
 ) -> Stops | None:
     """What ends a text at `strings`; None without any. Raises ValueError for an empty one."""

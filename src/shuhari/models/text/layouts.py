@@ -255,11 +255,11 @@ class Lean:
         for w in (self.live(), self.frozen()):
             got = self.logits(w, self.hidden(w, ids, positions, attend))
             off = float((want - got).abs().max() / want.abs().max().clamp(min=1e-30))
-            if not off <= close(self.lm.dtype):
+            if not off <= tolerance(self.lm.dtype):
                 raise Unknown(f"its logits differ from the lean ones by {off:.2g} of the largest")
 
 
-def close(dtype: torch.dtype) -> float:
+def tolerance(dtype: torch.dtype) -> float:
     """How far two ways to compute in this type may be apart: CLOSE, or some roundings of the type if that is more."""
     return max(CLOSE, 8 * torch.finfo(dtype).eps)
 

@@ -88,7 +88,7 @@ def save_adapters(lm: Any, directory: Path, base: str) -> None:
     save_file(tensors, str(directory / "adapter_model.safetensors"), metadata={"format": "pt"})
 
 
-def under_adapters(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def name_under_adapters(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights without adapters by the names of `own`, a state with them, whose adapters are added; weights that have
     adapters, as they are."""
     if any(".lora_" in name for name in weights):

@@ -65,7 +65,9 @@ def generate(
     prompt, seen = pad_left(unique, pad, limit, device)
     place = None if seen is None else seen[:, :longest].sum(1)  # [U] the position of the first new token
     memory = network.new_cache(longest + limit)
-    logits = network.logits(network.hidden(prompt, memory, cut_mask(seen, longest), places(seen, longest))[:, -1])
+    logits = network.logits(
+        network.hidden(prompt, memory, cut_mask(seen, longest), find_positions(seen, longest))[:, -1]
+    )
     if len(unique) < B:
         logits = logits[index.to(device)]
         memory.batch_select_indices(index.to(device))
@@ -130,7 +132,7 @@ def pad_left(rows: Sequence[Array], pad: int, more: int, device: torch.device) -
     return torch.from_numpy(ids).to(device), torch.from_numpy(there.astype(np.int64)).to(device)
 
 
-def places(seen: Tensor | None, k: int) -> Tensor | None:
+def find_positions(seen: Tensor | None, k: int) -> Tensor | None:
     """[U, k] the position of each token, 0 on padding; None: counted from the left."""
     return None if seen is None else (seen[:, :k].cumsum(1) - 1).clamp(min=0)
 
@@ -145,7 +147,7 @@ def _rows(x: Tensor | None, index: Tensor) -> Tensor | None:
 
 
 @cache
-def growing_layer() -> type:
+def make_growing_layer() -> type:
     """A cache layer that writes into room made beforehand: Hugging Face's own copies all keys at every token."""
     from transformers.cache_utils import DynamicLayer
 

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.data import Array
-from shuhari.models.text.layouts import Lean, Unknown, cap_logits, close, logit_shaping
+from shuhari.models.text.layouts import Lean, Unknown, cap_logits, logit_shaping, tolerance
 from shuhari.models.text.packing import pack_rows, pays_to_share
 from shuhari.models.text.rows import WIDER
-from shuhari.models.text.static import cut_mask, find_distinct, growing_layer, pad_left, places
+from shuhari.models.text.static import cut_mask, find_distinct, find_positions, make_growing_layer, pad_left
 
 
 class Trunk(nn.Module):
@@ -117,7 +117,7 @@ class Trunk(nn.Module):
         cache = DynamicCache(config=self.lm.config)
         for i, layer in enumerate(cache.layers):
             if room and type(layer) is DynamicLayer:
-                cache.layers[i] = growing_layer()()
+                cache.layers[i] = make_growing_layer()()
                 cache.layers[i].room = room
         return cache
 
@@ -173,7 +173,7 @@ class Trunk(nn.Module):
         K, cache = action.shape[1], self.new_cache()
         prompt, seen = pad_left(unique, pad, K - 1, action.device)
         P = prompt.shape[1]
-        first = self.hidden(prompt, cache, cut_mask(seen, P), places(seen, P))
+        first = self.hidden(prompt, cache, cut_mask(seen, P), find_positions(seen, P))
         last = first[:, -1][index][:, None]
         if K == 1:
             return last
@@ -192,7 +192,7 @@ class Trunk(nn.Module):
 
     @torch.no_grad()
     def _check(self, name: str) -> None:
-        ids, off = torch.arange(3)[None] % self.vocabulary, close(self.lm.dtype)
+        ids, off = torch.arange(3)[None] % self.vocabulary, tolerance(self.lm.dtype)
         hidden = self.hidden(ids)
         want = self.lm(input_ids=ids, use_cache=False).logits.float()
         if not torch.allclose(want, self.logits(hidden), atol=off, rtol=off):
@@ -203,11 +203,11 @@ class Trunk(nn.Module):
     @torch.no_grad()
     def _check_cache(self, name: str) -> None:
         """That rows go on from a cache, padded on the left, as if alone. A recurrent state may not let rows leave."""
-        ids, off = torch.arange(3)[None] % self.vocabulary, close(self.lm.dtype)
+        ids, off = torch.arange(3)[None] % self.vocabulary, tolerance(self.lm.dtype)
         try:
             cache, seen = self.new_cache(4), torch.tensor([[1, 1, 1, 1], [0, 1, 1, 1]])
             prompt = torch.cat([ids, ids.roll(1, 1)])
-            self.hidden(prompt, cache, cut_mask(seen, 3), places(seen, 3))
+            self.hidden(prompt, cache, cut_mask(seen, 3), find_positions(seen, 3))
             cache.batch_select_indices(torch.tensor([1]))
             got = self.hidden(ids[:, 2:], cache, seen[1:], torch.tensor([[2]]))
         except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError) as error:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from shuhari.data import Array
 from shuhari.needs import decisions
-from shuhari.rollouts.vector.lanes import Seen, each, room, write
+from shuhari.rollouts.vector.lanes import Seen, allocate, map_parts, write
 from shuhari.tasks.tells import EXECUTED
 
 SENT = "sent"  # among the extras: the actions that environments got
@@ -37,11 +37,11 @@ class Fragment(NamedTuple):
         shape = rows + 1, len(episode)
         numbers = np.zeros(shape), np.ones(shape, bool), np.ones(shape, np.float32)
         nothing = {n: np.full((*shape, *x.shape), x) for n, x in extras.items()}
-        made = cls(room(space, *shape), *numbers, np.empty(shape, np.int64), nothing)
+        made = cls(allocate(space, *shape), *numbers, np.empty(shape, np.int64), nothing)
         made.episode[:] = episode
         return made
 
-    def longer(self, space: spaces.Space[object], episode: Array, extras: Mapping[str, Array]) -> Fragment:
+    def extend(self, space: spaces.Space[object], episode: Array, extras: Mapping[str, Array]) -> Fragment:
         """The same with room for twice as many steps, in which lanes are in `episode` [N]."""
         new = Fragment.of(space, 2 * len(self.mask) - 2, episode, extras)
         for to, x in zip(new, self, strict=True):
@@ -50,7 +50,7 @@ class Fragment(NamedTuple):
 
     def tensors(self, rows: int) -> list[Any]:
         """[B, ...] of the first `rows` rows; rewards in single precision."""
-        flat = [each(lambda x: torch.from_numpy(x[:rows].reshape(-1, *x.shape[2:])), x) for x in self]
+        flat = [map_parts(lambda x: torch.from_numpy(x[:rows].reshape(-1, *x.shape[2:])), x) for x in self]
         return [flat[0], flat[1].float(), *flat[2:]]
 
 
@@ -65,18 +65,20 @@ def join_rows(pieces: list[Tensor | None], n: int) -> Tensor:
     return torch.cat([*known, like.new_zeros(n, *like.shape[1:])])
 
 
-def on_last(x: Tensor, K: int) -> Tensor:
+def put_on_last(x: Tensor, K: int) -> Tensor:
     """[B] -> [B, K]: at the last position of each row, 0 before."""
     return x[:, None] if K == 1 else torch.cat([x.new_zeros(len(x), K - 1), x[:, None]], 1)
 
 
-def extra_columns(
+def make_extra_columns(
     extras: dict[str, Tensor], columns: Mapping[str, Tensor], traced: Iterable[str], policy: Any
 ) -> dict[str, Tensor]:
     """The extra columns that environments report, [B, ...] each, in place of those of a decision that was not executed.
     `traced`: the columns that the policy's traces gave, which are unknown there unless its `decision` says them."""
     K = columns["mask"].shape[1]
-    out = {n: on_last(x, K) if n.startswith("reward/") else x for n, x in extras.items() if n not in (EXECUTED, SENT)}
+    out = {
+        n: put_on_last(x, K) if n.startswith("reward/") else x for n, x in extras.items() if n not in (EXECUTED, SENT)
+    }
     if EXECUTED not in extras:
         return out
     executed, sent = extras[EXECUTED], extras[SENT]

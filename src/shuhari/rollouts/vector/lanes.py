@@ -20,7 +20,7 @@ from shuhari.abilities import ability
 from shuhari.data import Array
 from shuhari.tasks.snapshots import restore, snapshot
 from shuhari.tasks.tells import EXTRAS
-from shuhari.tasks.views import stored
+from shuhari.tasks.views import storage_dtype
 
 RUNNING, TERMINATED, TRUNCATED = 0, 1, 2
 Extras = Mapping[str, Array]  # name -> [N, ...]
@@ -100,28 +100,28 @@ class Inline:
 # ---------------------------------------------------------------- observations
 
 
-def room(space: spaces.Space[Any], *shape: int) -> Seen:
+def allocate(space: spaces.Space[Any], *shape: int) -> Seen:
     """[*shape, ...] to write observations in."""
-    return each(lambda s: np.empty((*shape, *(s.shape or ())), stored(s)), parts(space))
+    return map_parts(lambda s: np.empty((*shape, *(s.shape or ())), storage_dtype(s)), split_space(space))
 
 
-def extras_of(task: Any) -> dict[str, Array]:
+def find_extras(task: Any) -> dict[str, Array]:
     """name -> fill value, of all that the task's environments report beside observations and rewards."""
     found: dict[str, Array] = dict(ability(task, "extras"))
     return found
 
 
-def parts(space: spaces.Space[Any]) -> Any:
+def split_space(space: spaces.Space[Any]) -> Any:
     """The spaces of a Dict by key, any other space as it is."""
     return dict(space) if isinstance(space, spaces.Dict) else space
 
 
-def each(f: Callable[[Any], Any], x: Any) -> Any:
+def map_parts(f: Callable[[Any], Any], x: Any) -> Any:
     """f of an array, or of each in a mapping."""
     return {k: f(v) for k, v in x.items()} if isinstance(x, dict) else f(x)
 
 
-def at(seen: Seen, t: int | slice) -> Seen:
+def view_rows(seen: Seen, t: int | slice) -> Seen:
     """The views of row t, or of rows."""
     return {k: x[t] for k, x in seen.items()} if isinstance(seen, dict) else seen[t]
 

@@ -28,7 +28,7 @@ from shuhari.needs import Traces, role_model
 from shuhari.noise import CounterNoise, keys
 from shuhari.ports import Ctx, Task, ability
 from shuhari.registry import register
-from shuhari.rollouts.vector.fragment import SENT, Fragment, extra_columns, join_rows, on_last
+from shuhari.rollouts.vector.fragment import SENT, Fragment, join_rows, make_extra_columns, put_on_last
 from shuhari.rollouts.vector.lanes import (
     RUNNING,
     TERMINATED,
@@ -36,10 +36,10 @@ from shuhari.rollouts.vector.lanes import (
     Actor,
     Inline,
     Seen,
-    at,
-    each,
-    extras_of,
-    room,
+    allocate,
+    find_extras,
+    map_parts,
+    view_rows,
     write,
 )  # fmt: skip
 from shuhari.rollouts.vector.workers import Workers
@@ -113,8 +113,8 @@ class VectorRollout:
         self._space, self._action = found
         self.close()
         actor: Actor = Workers(task, n, self.workers, self.ring) if self.workers else Inline(make, range(n))
-        self._actor, self._now = actor, room(self._space, n)  # what each lane sees
-        self._layout = extras_of(task)
+        self._actor, self._now = actor, allocate(self._space, n)  # what each lane sees
+        self._layout = find_extras(task)
         if EXECUTED in self._layout:
             self._layout[SENT] = self._layout[EXECUTED]
         actor.start([code(seed, "lane", i) % 2**31 for i in range(n)], self._now)
@@ -160,24 +160,24 @@ class VectorRollout:
         traces, t, noise, slots = list[Traces](), 0, self._noise, self._slots
         while self._decided < before + n:
             if t == rows:
-                f, rows = f.longer(self._space, self._episode, self._layout), 2 * rows
+                f, rows = f.extend(self._space, self._episode, self._layout), 2 * rows
             settings = uniform if self._decided < self.random else sampling
-            now = at(f.seen, t)
+            now = view_rows(f.seen, t)
             for noise.slot, slot in enumerate(slots):
                 if t:
-                    self._arrive(slot, t - 1, f, now)
-                seen = each(torch.from_numpy, now if len(slots) == 1 else at(now, slot))
+                    self._receive(slot, t - 1, f, now)
+                seen = map_parts(torch.from_numpy, now if len(slots) == 1 else view_rows(now, slot))
                 trace = policy.sample(seen, settings, noise=noise)
                 traces.append(trace)
-                self._post(slot, t, f, self._taken(trace))
+                self._post(slot, t, f, self._copy_actions(trace))
             noise.step()
             t, self._rows = t + 1, self._rows + 1
-        now, ended = at(f.seen, t), self._ended
+        now, ended = view_rows(f.seen, t), self._ended
         for slot in slots:
-            self._arrive(slot, t - 1, f, now)
+            self._receive(slot, t - 1, f, now)
         f.mask[t], f.cont[t] = False, [e != TERMINATED for e in ended]
-        batch = self._batch(t + 1, f, traces, sampling, ctx)
-        self._now, self._open = each(np.copy, now), np.array([e == RUNNING for e in ended])
+        batch = self._make_batch(t + 1, f, traces, sampling, ctx)
+        self._now, self._open = map_parts(np.copy, now), np.array([e == RUNNING for e in ended])
         del self._finished[:-WINDOW]
         ctx.charge("env_steps", self._decided - before)
         return batch
@@ -205,7 +205,7 @@ class VectorRollout:
             f.extras[SENT][t, slot] = taken
         actor.post(slot, taken, new)
 
-    def _arrive(self, slot: slice, t: int, f: Fragment, after: Seen) -> None:
+    def _receive(self, slot: slice, t: int, f: Fragment, after: Seen) -> None:
         """Receive the results of row t of a slot; its observations go into the next row."""
         actor: Any = self._actor
         earned, reward = self._return, f.reward[t]
@@ -244,14 +244,14 @@ class VectorRollout:
             self._episode[i] = self._count
             self._count += 1
 
-    def _taken(self, trace: Traces) -> Any:
+    def _copy_actions(self, trace: Traces) -> Any:
         """The actions as the environments take them: copies, since some environments change what they get."""
         taken = trace.action if trace.taken is None else trace.taken
         return taken.tolist() if isinstance(self._action, spaces.Discrete) else clip_box(taken.numpy(), self._action)
 
     # ---------------------------------------------------------------- columns
 
-    def _batch(self, rows: int, f: Fragment, traces: list[Traces], sampling: Sampling, ctx: Ctx) -> Batch:
+    def _make_batch(self, rows: int, f: Fragment, traces: list[Traces], sampling: Sampling, ctx: Ctx) -> Batch:
         N, B = self.lanes, rows * self.lanes
         context, r, decides, worth, episodes, extras = f.tensors(rows)
         logp = join_rows([t.logp for t in traces], N)
@@ -265,7 +265,7 @@ class VectorRollout:
             "logp": torch.where(spread, logp, 0.0),
             "mask": spread,
             "version": torch.full((B, K), ctx.version),
-            "reward/task": on_last(r, K),
+            "reward/task": put_on_last(r, K),
             "cont": worth,
             "child": torch.where(decides, torch.arange(N, B + N), -1),
             "episode": episodes,
@@ -277,7 +277,7 @@ class VectorRollout:
         names = {n: None for t in traces for n in t.info}
         columns |= {n: join_rows([t.info.get(n) for t in traces], N) for n in names}
         if extras:
-            columns |= extra_columns(extras, columns, names, role_model(ctx.models, self.role))
+            columns |= make_extra_columns(extras, columns, names, role_model(ctx.models, self.role))
         if sampling.temperature != 1.0:
             columns["temperature"] = torch.from_numpy(sampling.temperatures(K)).expand(B, K)
         return Batch(columns)
@@ -291,7 +291,7 @@ class VectorRollout:
             return {}
         return {
             "envs": self._actor.snapshots(),
-            "now": each(lambda x: torch.from_numpy(x.copy()), self._now),
+            "now": map_parts(lambda x: torch.from_numpy(x.copy()), self._now),
             "ended": list(self._ended),
             "open": self._open.tolist(),
             "episode": self._episode.tolist(),
@@ -311,7 +311,7 @@ class VectorRollout:
         if len(saved["envs"]) != here or self._actor is None:
             raise ValueError(f"the state of {len(saved['envs'])} lanes for a rollout of {here} open ones")
         self._actor.restore(saved["envs"])
-        self._now = each(lambda x: np.array(thaw(x)), saved["now"])
+        self._now = map_parts(lambda x: np.array(thaw(x)), saved["now"])
         self._ended, self._open = list(saved["ended"]), np.array(saved["open"], bool)
         self._episode = np.array(saved["episode"], np.int64)
         self._return, self._began, self._rows = list(saved["return"]), list(saved["began"]), saved["rows"]

@@ -42,7 +42,7 @@ def lay_out(layout: Layout) -> tuple[list[int], int]:
     return begins, max(end, 1)
 
 
-def arrays(memory: mmap.mmap, layout: Layout) -> dict[str, Array]:
+def map_arrays(memory: mmap.mmap, layout: Layout) -> dict[str, Array]:
     """name -> the array, over shared memory."""
     return {
         name: np.frombuffer(memory, dtype, int(np.prod(shape, dtype=int)), begin).reshape(shape)
@@ -50,12 +50,12 @@ def arrays(memory: mmap.mmap, layout: Layout) -> dict[str, Array]:
     }
 
 
-def seen_in(found: Mapping[str, Array]) -> Any:
+def find_observations(found: Mapping[str, Array]) -> Any:
     """The observations among the arrays: one, or a dict of them by key."""
     return found["seen"] if "seen" in found else {k[5:]: x for k, x in found.items() if k.startswith("seen/")}
 
 
-def extras_in(found: Mapping[str, Array]) -> dict[str, Array]:
+def find_extra_arrays(found: Mapping[str, Array]) -> dict[str, Array]:
     """The extra columns that environments report, among the arrays."""
     return {k[6:]: x for k, x in found.items() if k.startswith("extra/")}
 
@@ -85,10 +85,13 @@ def serve(link: Connection, memory: int) -> None:
     setup = loads(link.recv_bytes())
     task = locate("task", setup["task"])(**setup["fields"])
     vars(task).update(setup["known"])
-    found = arrays(mmap.mmap(memory, lay_out(setup["layout"])[1]), setup["layout"])
-    seen, action, reward, end, fresh = seen_in(found), *(found[k] for k in ("action", "reward", "end", "fresh"))
-    lanes, extras = Inline(task.make, setup["lanes"]), extras_in(found)
-    single_thread()
+    found = map_arrays(mmap.mmap(memory, lay_out(setup["layout"])[1]), setup["layout"])
+    seen, action, reward, end, fresh = (
+        find_observations(found),
+        *(found[k] for k in ("action", "reward", "end", "fresh")),
+    )
+    lanes, extras = Inline(task.make, setup["lanes"]), find_extra_arrays(found)
+    use_one_thread()
     link.send_bytes(DONE)
     while True:
         message = link.recv_bytes()
@@ -116,7 +119,7 @@ def serve(link: Connection, memory: int) -> None:
             return
 
 
-def single_thread() -> None:
+def use_one_thread() -> None:
     """What an environment computes shares the machine with the other workers (BLAS is told by the environment)."""
     if "torch" in sys.modules:
         import torch

@@ -33,9 +33,9 @@ from shuhari.abilities import ability
 from shuhari.data import Array
 from shuhari.registry import locate
 from shuhari.rollouts.vector import worker
-from shuhari.rollouts.vector.lanes import Extras, Seen, at, extras_of, parts, write
+from shuhari.rollouts.vector.lanes import Extras, Seen, find_extras, split_space, view_rows, write
 from shuhari.store import codec
-from shuhari.tasks.views import stored
+from shuhari.tasks.views import storage_dtype
 
 PATIENCE = 5.0  # seconds for workers to end in peace
 KNOWN = ("copies",)  # what a task has found out about its environments, and a worker need not find out again
@@ -60,10 +60,10 @@ class Workers:
         seen, action = task.spaces()
         setup = {**_describe(task), "plain": isinstance(action, spaces.Discrete)}
         size = lanes // ring
-        layout = [(k, np.dtype(stored(s)).str, (lanes, *(s.shape or ()))) for k, s in _named(seen).items()]
+        layout = [(k, np.dtype(storage_dtype(s)).str, (lanes, *(s.shape or ()))) for k, s in _named(seen).items()]
         layout += [("action", np.dtype(action.dtype).str, (lanes, *(action.shape or ())))]
         layout += [("reward", "<f8", (lanes,)), ("end", "|u1", (lanes,)), ("fresh", "|u1", (lanes,))]
-        layout += [(f"extra/{n}", x.dtype.str, (lanes, *x.shape)) for n, x in extras_of(task).items()]
+        layout += [(f"extra/{n}", x.dtype.str, (lanes, *x.shape)) for n, x in find_extras(task).items()]
         bytes_ = worker.lay_out(layout)[1]
         memory = _memory(bytes_)
         self._bounds = [size * w // workers for w in range(workers + 1)]  # of each worker's share, within a slot
@@ -71,8 +71,8 @@ class Workers:
         self._end = weakref.finalize(self, _end, self.workers)
         self._posted: dict[int, Any] = {}
         try:
-            found = worker.arrays(mmap.mmap(memory, bytes_), layout)
-            self._seen, self._extras = worker.seen_in(found), worker.extras_in(found)
+            found = worker.map_arrays(mmap.mmap(memory, bytes_), layout)
+            self._seen, self._extras = worker.find_observations(found), worker.find_extra_arrays(found)
             self._action, self._reward, self._over, self._fresh = (
                 found[k] for k in ("action", "reward", "end", "fresh")
             )
@@ -116,7 +116,7 @@ class Workers:
         for w in self.workers:
             self._answer(w)
         del self._posted[lanes.start]
-        write(seen, moved, at(self._seen, moved))
+        write(seen, moved, view_rows(self._seen, moved))
         reward[lanes] = self._reward[lanes]
         stepped = lanes.start + np.flatnonzero(self._fresh[lanes] == 0) if extras else None
         for name, to in extras.items():
@@ -234,7 +234,7 @@ def _memory(size: int) -> int:
 
 
 def _named(space: spaces.Space[Any]) -> dict[str, spaces.Space[Any]]:
-    of = parts(space)
+    of = split_space(space)
     return {f"seen/{k}": s for k, s in of.items()} if isinstance(of, dict) else {"seen": of}
 
 

@@ -54,7 +54,7 @@ class Formula:
     at: Value
 
 
-def formula(text: str, variable: str, constants: Mapping[str, complex] | None = None) -> Formula:
+def parse_formula(text: str, variable: str, constants: Mapping[str, complex] | None = None) -> Formula:
     """Read `text`, a formula of `variable`; `constants` are names beside E and pi. Raises ExpressionError."""
     if len(text) > LENGTH:
         raise ExpressionError(f"{len(text)} characters (limit {LENGTH})", LENGTH)
@@ -65,7 +65,7 @@ def formula(text: str, variable: str, constants: Mapping[str, complex] | None = 
     return Formula(whole)
 
 
-def polynomial(text: str) -> dict[tuple[tuple[str, int], ...], int]:
+def parse_polynomial(text: str) -> dict[tuple[tuple[str, int], ...], int]:
     """monomial -> coefficient of an expanded polynomial with integer coefficients, `3*x**2*y - x + 4`: a sum of
     products of integers and powers of one-letter variables, without parentheses. A monomial is its (variable,
     exponent) pairs, sorted. Raises ExpressionError."""
@@ -121,14 +121,14 @@ class _Reader:
         first, rest = part(depth), list[tuple[str, Value]]()
         while self.token in operators:
             rest.append((self._next(), part(depth)))
-        return _joined(first, rest) if rest else first
+        return _combine(first, rest) if rest else first
 
     def _sign(self, depth: int) -> Value:
         if self.token not in ("+", "-"):
             return self._power(depth)
         sign = self._next()
         inner = self._sign(self._deeper(depth))
-        return inner if sign == "+" else lambda z: _negative(inner(z))
+        return inner if sign == "+" else lambda z: _negate(inner(z))
 
     def _power(self, depth: int) -> Value:
         base = self._atom(depth)
@@ -136,7 +136,7 @@ class _Reader:
             return base
         self._next()
         exponent = self._sign(self._deeper(depth))
-        return lambda z: _raised(base(z), exponent(z))
+        return lambda z: _raise_to(base(z), exponent(z))
 
     def _atom(self, depth: int) -> Value:
         token, at = self.token, self.at
@@ -157,7 +157,7 @@ class _Reader:
         if self.token != ")":
             raise ExpressionError("expected ')'", self.at)
         self._next()
-        return inner if token == "(" else lambda z: _applied(token, inner(z))
+        return inner if token == "(" else lambda z: _apply(token, inner(z))
 
     def _deeper(self, depth: int) -> int:
         if depth == DEPTH:
@@ -174,7 +174,7 @@ class _Reader:
         return before
 
 
-def _joined(first: Value, rest: Sequence[tuple[str, Value]]) -> Value:
+def _combine(first: Value, rest: Sequence[tuple[str, Value]]) -> Value:
     def at(z: complex) -> Dual:
         a, da = first(z)
         for op, right in rest:
@@ -188,16 +188,16 @@ def _joined(first: Value, rest: Sequence[tuple[str, Value]]) -> Value:
     return at
 
 
-def _negative(x: Dual) -> Dual:
+def _negate(x: Dual) -> Dual:
     return -x[0], -x[1]
 
 
-def _raised(base: Dual, exponent: Dual) -> Dual:
+def _raise_to(base: Dual, exponent: Dual) -> Dual:
     (a, da), (n, dn) = base, exponent
     value = a**n
     return value, (n * a ** (n - 1) * da if da else 0j) + (value * cmath.log(a) * dn if dn else 0j)
 
 
-def _applied(name: str, x: Dual) -> Dual:
+def _apply(name: str, x: Dual) -> Dual:
     f, slope = _FUNCTIONS[name]
     return f(x[0]), slope(x[0]) * x[1]

@@ -16,8 +16,8 @@ from fractions import Fraction
 from typing import Any
 
 from shuhari.tasks.expressions import ExpressionError, Limits, parse
-from shuhari.tasks.reasoning.formulas import formula, polynomial
-from shuhari.tasks.reasoning.logic import concludes
+from shuhari.tasks.reasoning.formulas import parse_formula, parse_polynomial
+from shuhari.tasks.reasoning.logic import entails
 from shuhari.tasks.source import Stream
 
 Entry = Mapping[str, Any]
@@ -35,13 +35,13 @@ _HEX = re.compile(r"[+-]?0x[0-9a-f]{1,100}|[+-]?[0-9]{1,100}", re.ASCII)
 # ---------------------------------------------------------------- reading answers
 
 
-def number(text: str) -> Fraction | None:
+def parse_number(text: str) -> Fraction | None:
     """A plain decimal number; commas between digits and a sign are allowed, and an exponent below 100."""
     text = text.strip().replace(",", "")
     return Fraction(text) if re.fullmatch(_NUMBER, text, re.ASCII | re.IGNORECASE) else None
 
 
-def lists(text: str) -> list[Any] | None:
+def parse_lists(text: str) -> list[Any] | None:
     """A list, or a list of lists, of numbers or quoted text, as Python or JSON writes it; every item as its text. None
     for anything else."""
     stack: list[list[Any]] = []
@@ -68,7 +68,7 @@ def lists(text: str) -> list[Any] | None:
     return None
 
 
-def complex_number(text: str) -> tuple[Fraction, Fraction] | None:
+def parse_complex(text: str) -> tuple[Fraction, Fraction] | None:
     """`3 - 2i`, `i`, `(4)`: real and imaginary part."""
     text = text.replace(" ", "").lower().replace("j", "i").removeprefix("(").removesuffix(")")
     plain = r"[0-9]{1,40}(?:\.[0-9]{1,40})?"
@@ -83,112 +83,118 @@ def complex_number(text: str) -> tuple[Fraction, Fraction] | None:
 # ---------------------------------------------------------------- one text, one number
 
 
-def same_text(text: str, entry: Entry, generator: Any) -> float:
+def grade_same_text(text: str, entry: Entry, generator: Any) -> float:
     """Equal but for case and surrounding white space."""
     return float(text.strip().casefold() == entry["answer"].strip().casefold())
 
 
-def same_word(text: str, entry: Entry, generator: Any) -> float:
-    """As `same_text`, and spaces do not count."""
+def grade_same_word(text: str, entry: Entry, generator: Any) -> float:
+    """As `grade_same_text`, and spaces do not count."""
     return float(text.replace(" ", "").strip().casefold() == entry["answer"].strip().casefold())
 
 
-def same_number(text: str, entry: Entry, generator: Any) -> float:
-    truth = number(entry["answer"])
-    return float(truth is not None and number(text) == truth)
+def grade_same_number(text: str, entry: Entry, generator: Any) -> float:
+    truth = parse_number(entry["answer"])
+    return float(truth is not None and parse_number(text) == truth)
 
 
-def calendar(text: str, entry: Entry, generator: Any) -> float:
+def grade_calendar(text: str, entry: Entry, generator: Any) -> float:
     """A number where the truth is one, else a word."""
-    return same_text(text, entry, generator) if number(entry["answer"]) is None else same_number(text, entry, generator)
+    return (
+        grade_same_text(text, entry, generator)
+        if parse_number(entry["answer"]) is None
+        else grade_same_number(text, entry, generator)
+    )
 
 
-def hexadecimal(text: str, entry: Entry, generator: Any) -> float:
+def grade_hexadecimal(text: str, entry: Entry, generator: Any) -> float:
     text = text.strip().lower()
     return float(_HEX.fullmatch(text) is not None and int(text, 16 if "x" in text else 10) == int(entry["answer"], 16))
 
 
-def probability(text: str, entry: Entry, generator: Any) -> float:
+def grade_probability(text: str, entry: Entry, generator: Any) -> float:
     """A decimal or a fraction `a/b`, within 1e-4 of the truth."""
-    parts = [number(p) for p in text.split("/", 1)]
+    parts = [parse_number(p) for p in text.split("/", 1)]
     if any(p is None for p in parts) or (parts[-1] == 0 and len(parts) == 2):
         return 0.0
     value = parts[0] if len(parts) == 1 else parts[0] / parts[1]  # type: ignore[operator]
     return float(abs(value - Fraction(entry["answer"])) <= Fraction(1, 10_000))  # type: ignore[operator]
 
 
-def complex_result(text: str, entry: Entry, generator: Any) -> float:
-    truth = complex_number(entry["answer"])
-    return float(truth is not None and complex_number(text) == truth)
+def grade_complex_result(text: str, entry: Entry, generator: Any) -> float:
+    truth = parse_complex(entry["answer"])
+    return float(truth is not None and parse_complex(text) == truth)
 
 
 # ---------------------------------------------------------------- lists
 
 
-def rows_asked(text: str, entry: Entry, generator: Any) -> float:
+def grade_rows(text: str, entry: Entry, generator: Any) -> float:
     """The rows in the requested format; a tenth for the same as a list of lists."""
     if text.strip() == entry["answer"].strip():
         return 1.0
-    return 0.1 if _as_rows(text) == entry["answer"] else 0.0
+    return 0.1 if _to_rows(text) == entry["answer"] else 0.0
 
 
-def queens(text: str, entry: Entry, generator: Any) -> float:
+def grade_queens(text: str, entry: Entry, generator: Any) -> float:
     """Any board that the generator knows to be a solution; half for one as a list of lists."""
     boards = entry["metadata"]["valid_answers"]
     if text.strip() in boards:
         return 1.0
-    return 0.5 if _as_rows(text) in boards else 0.0
+    return 0.5 if _to_rows(text) in boards else 0.0
 
 
-def items_asked(text: str, entry: Entry, generator: Any) -> float:
+def grade_items(text: str, entry: Entry, generator: Any) -> float:
     """The items in the requested format; a tenth for the same as a list."""
-    return _flat(text, entry, " ")
+    return _flatten(text, entry, " ")
 
 
-def characters_asked(text: str, entry: Entry, generator: Any) -> float:
+def grade_characters(text: str, entry: Entry, generator: Any) -> float:
     """The string in the requested format; a tenth for the list of its characters."""
-    return _flat(text, entry, "")
+    return _flatten(text, entry, "")
 
 
-def sorted_numbers(text: str, entry: Entry, generator: Any) -> float:
+def grade_sorted_numbers(text: str, entry: Entry, generator: Any) -> float:
     """A list of exactly the numbers of the truth, in its order."""
-    found, truth = lists(text), lists(entry["answer"])
+    found, truth = parse_lists(text), parse_lists(entry["answer"])
     if found is None or truth is None or not all(isinstance(x, str) for x in found):
         return 0.0
-    return float([number(x) for x in found] == [number(x) for x in truth])
+    return float([parse_number(x) for x in found] == [parse_number(x) for x in truth])
 
 
-def roots(text: str, entry: Entry, generator: Any) -> float:
+def grade_roots(text: str, entry: Entry, generator: Any) -> float:
     """The real solutions, comma-separated in any order, each within 1e-4; nothing (or "") where there are none."""
     truth = sorted(Fraction(x) for x in entry["metadata"]["real_solutions"])
     text = text.strip()
-    found = [] if text in ("", '""') else [number(x) for x in text.split(",")]
+    found = [] if text in ("", '""') else [parse_number(x) for x in text.split(",")]
     if len(found) != len(truth) or any(x is None for x in found):
         return 0.0
     pairs = zip(sorted(x for x in found if x is not None), truth, strict=True)
     return float(all(abs(a - b) <= Fraction(1, 10_000) for a, b in pairs))
 
 
-def grid(text: str, entry: Entry, generator: Any) -> float:
+def grade_grid(text: str, entry: Entry, generator: Any) -> float:
     """Rows of numbers, each within 1% of the truth; a tenth for another grid of the same shape."""
-    found, truth = ([[number(x) for x in r.split()] for r in t.strip().splitlines()] for t in (text, entry["answer"]))
+    found, truth = (
+        [[parse_number(x) for x in r.split()] for r in t.strip().splitlines()] for t in (text, entry["answer"])
+    )
     if list(map(len, found)) != list(map(len, truth)) or any(x is None for row in found for x in row):
         return 0.0
     pairs = [(a, b) for r, s in zip(found, truth, strict=True) for a, b in zip(r, s, strict=True)]
     return 1.0 if all(abs(a - b) <= abs(b) / 100 for a, b in pairs) else 0.1  # type: ignore[operator, arg-type]
 
 
-def _as_rows(text: str) -> str | None:
-    board = lists(text)
+def _to_rows(text: str) -> str | None:
+    board = parse_lists(text)
     if board is None or not all(isinstance(row, list) for row in board):
         return None
     return "\n".join(" ".join(row) for row in board)
 
 
-def _flat(text: str, entry: Entry, between: str) -> float:
+def _flatten(text: str, entry: Entry, between: str) -> float:
     if text.strip() == entry["answer"].strip():
         return 1.0
-    items = lists(text)
+    items = parse_lists(text)
     whole = items is not None and all(isinstance(x, str) for x in items) and between.join(items) == entry["answer"]
     return 0.1 if whole else 0.0
 
@@ -196,31 +202,31 @@ def _flat(text: str, entry: Entry, between: str) -> float:
 # ---------------------------------------------------------------- expressions
 
 
-def countdown(text: str, entry: Entry, generator: Any) -> float:
+def grade_countdown(text: str, entry: Entry, generator: Any) -> float:
     """Each of the numbers once, and the target's exact value."""
     return _reaches(text, entry["metadata"]["numbers"], entry["metadata"]["target"])
 
 
-def puzzle24(text: str, entry: Entry, generator: Any) -> float:
+def grade_puzzle24(text: str, entry: Entry, generator: Any) -> float:
     """Each of the four numbers once, and exactly 24."""
     return _reaches(text, entry["metadata"]["numbers"], 24)
 
 
-def product_of_polynomials(text: str, entry: Entry, generator: Any) -> float:
+def grade_product(text: str, entry: Entry, generator: Any) -> float:
     """The same polynomial, multiplied out."""
     try:
-        return float(polynomial(text.strip()) == polynomial(entry["answer"]))
+        return float(parse_polynomial(text.strip()) == parse_polynomial(entry["answer"]))
     except ExpressionError:
         return 0.0
 
 
-def antiderivative(text: str, entry: Entry, generator: Any) -> float:
+def grade_antiderivative(text: str, entry: Entry, generator: Any) -> float:
     """Whether the derivative of the answer is the integrand at `POINTS` random real points of the integrand's domain,
     to 1e-7; the constant C may stand in the answer, as a constant."""
     variable, stream = entry["metadata"]["variable"], Stream("antiderivative", entry["metadata"]["integrand"])
-    integrand = formula(entry["metadata"]["integrand"], variable)
+    integrand = parse_formula(entry["metadata"]["integrand"], variable)
     try:
-        answer = formula(text.strip(), variable, {"C": 0.5 + 2.0 * stream.uniform()})
+        answer = parse_formula(text.strip(), variable, {"C": 0.5 + 2.0 * stream.uniform()})
     except ExpressionError:
         return 0.0
     compared = 0
@@ -246,10 +252,10 @@ def antiderivative(text: str, entry: Entry, generator: Any) -> float:
     return 1.0
 
 
-def conclusion(text: str, entry: Entry, generator: Any) -> float:
+def grade_conclusion(text: str, entry: Entry, generator: Any) -> float:
     """Whether the premises entail it, and it is no tautology."""
     try:
-        return float(concludes(text, entry["metadata"]["premises"], entry["metadata"]["variables"]))
+        return float(entails(text, entry["metadata"]["premises"], entry["metadata"]["variables"]))
     except ExpressionError:
         return 0.0
 
@@ -265,7 +271,7 @@ def _reaches(text: str, numbers: list[int], target: int) -> float:
 # ---------------------------------------------------------------- moves
 
 
-def hanoi(text: str, entry: Entry, generator: Any) -> float:
+def grade_hanoi(text: str, entry: Entry, generator: Any) -> float:
     """1 for a solution no longer than the known one, else known / own length; 0.05 for legal moves that end
     elsewhere."""
     setting = entry["metadata"]
@@ -284,7 +290,7 @@ def hanoi(text: str, entry: Entry, generator: Any) -> float:
     return min(1.0, setting["solution_length"] / len(moves))
 
 
-def cube(text: str, entry: Entry, generator: Any) -> float:
+def grade_cube(text: str, entry: Entry, generator: Any) -> float:
     """Theirs, for up to 500 turns in plain notation: a repeat count of theirs is otherwise as long as it says."""
     turns = text.split()
     if len(turns) > 500 or not all(map(_TURN.fullmatch, turns)):
@@ -292,7 +298,7 @@ def cube(text: str, entry: Entry, generator: Any) -> float:
     return float(generator.score_answer(" ".join(turns), entry))
 
 
-def cars(text: str, entry: Entry, generator: Any) -> float:
+def grade_cars(text: str, entry: Entry, generator: Any) -> float:
     """Theirs, for up to 500 moves of up to 9 places: theirs otherwise walks as many as it says."""
     moves = text.split()
     if len(moves) > 500 or not all(map(_SHIFT.fullmatch, moves)):
@@ -300,7 +306,7 @@ def cars(text: str, entry: Entry, generator: Any) -> float:
     return float(generator.score_answer(" ".join(moves), entry))
 
 
-def boxes(text: str, entry: Entry, generator: Any) -> float:
+def grade_boxes(text: str, entry: Entry, generator: Any) -> float:
     """Theirs, for a list of at most 200 steps {agent: move}, each text at most 100 characters long."""
     try:
         plan = json.loads(text)

@@ -17,7 +17,7 @@ from shuhari.tasks.expressions import ExpressionError
 LENGTH, DEPTH, VARIABLES = 1024, 64, 12
 
 
-def truth(text: str, variables: Sequence[str]) -> int:
+def truth_table(text: str, variables: Sequence[str]) -> int:
     """The truth table of a formula: bit i is its value where bit j of i is the value of variables[j]. Raises
     ExpressionError."""
     if len(text) > LENGTH or len(variables) > VARIABLES:
@@ -30,11 +30,11 @@ def truth(text: str, variables: Sequence[str]) -> int:
     return table
 
 
-def concludes(text: str, premises: Sequence[str], variables: Sequence[str]) -> bool:
+def entails(text: str, premises: Sequence[str], variables: Sequence[str]) -> bool:
     """Whether the premises entail the formula `text`, and it is no tautology. Raises ExpressionError."""
-    conclusion, given = truth(text, variables), _all(len(variables))
+    conclusion, given = truth_table(text, variables), _all(len(variables))
     for premise in premises:
-        given &= truth(premise, variables)
+        given &= truth_table(premise, variables)
     return not given & ~conclusion and conclusion != _all(len(variables))
 
 

@@ -59,7 +59,7 @@ class ReasoningGym:
         if graded is not None and graded.path == "refused":
             raise ValueError(f"{name} is refused: {graded.why}")
         if graded is None:
-            if self.path in _package(name).DATASETS:
+            if self.path in _import_package(name).DATASETS:
                 raise ValueError(f"{name} is refused: its scorer was not read yet, and answers are hostile text")
             usable = [n for n, g in GRADING.items() if g.path != "refused"]
             raise ValueError(f"{name}: no such generator; {nearest(self.path, usable)}")
@@ -135,7 +135,7 @@ class ReasoningGym:
     @cached_property
     def _generator(self) -> Any:
         name = f"reasoning-gym/{self.path}"
-        factory = _package(name)
+        factory = _import_package(name)
         defaults = factory.DATASETS[self.path][1]()
         known = {f.name: getattr(defaults, f.name) for f in fields(defaults) if f.name not in _OURS}
         config = {}
@@ -143,7 +143,7 @@ class ReasoningGym:
             if key not in known:
                 hint = "it belongs to the task, beside config" if key in _OURS else nearest(key, known)
                 raise ValueError(f"{name}: no setting {key!r} in config; {hint}")
-            config[key] = _like(value, known[key], f"{name}: config.{key}")
+            config[key] = _convert(value, known[key], f"{name}: config.{key}")
         try:
             generator = factory.create_dataset(self.path, seed=0, size=GRADING[self.path].rows or _ROWS, **config)
         except (AssertionError, ValueError, TypeError) as error:
@@ -151,7 +151,7 @@ class ReasoningGym:
         return _tame(self.path, generator)
 
 
-def _package(name: str) -> Any:
+def _import_package(name: str) -> Any:
     """The package's `factory`, with its generators registered."""
     try:
         importlib.import_module("reasoning_gym")
@@ -164,12 +164,12 @@ def _package(name: str) -> Any:
         ) from None
 
 
-def _like(value: Any, default: Any, what: str) -> Any:
+def _convert(value: Any, default: Any, what: str) -> Any:
     """Convert a recipe's value to the type of the setting's default, lists to its tuple or list. TypeError-free:
     raises ValueError that names the setting."""
     if isinstance(default, list | tuple) and isinstance(value, list | tuple):
         first = default[0] if default else None
-        items = [v if first is None else _like(v, first, f"{what}[{i}]") for i, v in enumerate(value)]
+        items = [v if first is None else _convert(v, first, f"{what}[{i}]") for i, v in enumerate(value)]
         return type(default)(items)
     if type(default) is float and type(value) is int:
         return float(value)

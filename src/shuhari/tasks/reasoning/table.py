@@ -103,26 +103,37 @@ _TABLE: dict[str, Graded] = {
         (KeyError, TypeError, ValueError),
     ),
     **_theirs("replays moves, or checks an assignment", "cryptarithm quantum_lock shortest_path sokoban"),
-    **_ours(_EVAL, binary_matrix=ours.rows_asked, n_queens=ours.queens),
-    **_ours(_EVAL, spiral_matrix=ours.items_asked, string_insertion=ours.characters_asked),
-    **_ours(_SYMPY, countdown=ours.countdown, polynomial_multiplication=ours.product_of_polynomials),
-    **_ours(_SYMPY, simple_integration=ours.antiderivative, intermediate_integration=ours.antiderivative),
-    **_ours(f"{_SYMPY}; it does not check which numbers were used", puzzle24=ours.puzzle24),
-    **_ours("theirs runs `eval` on the problem", bitwise_arithmetic=ours.hexadecimal),
-    **_ours("theirs computes powers such as 1e999999999 exactly: it hangs", coin_flip=ours.probability),
-    **_ours("theirs tries all assignments of any names in the answer: it hangs", propositional_logic=ours.conclusion),
-    **_ours("theirs repeats a turn as often as the answer says: it hangs", rubiks_cube=ours.cube),
-    **_ours("theirs repeats a move as often as the answer says: it hangs", rush_hour=ours.cars),
-    **_ours("theirs raises on plans of another shape, and its search is quadratic", boxnet=ours.boxes),
-    **_ours("theirs prints the answer, and checks another move than it makes", tower_of_hanoi=ours.hanoi),
-    **_ours("theirs gives more than 1 for a wrong number where the truth is -1", calendar_arithmetic=ours.calendar),
-    **_ours("theirs prints the answer in a warning", pool_matrix=ours.grid),
-    **_ours("theirs takes `nan` for right", complex_arithmetic=ours.complex_result),
-    **_ours("theirs takes `[NaN, ...]`, and numbers that are off by 1, for right", number_sorting=ours.sorted_numbers),
-    **_ours("theirs takes any words for right where there is no solution", polynomial_equations=ours.roots),
-    **_ours("theirs takes every answer for right", game_of_life_halting=ours.same_text),
-    **_ours("theirs reads the first digits in a text, without their sign", gsm_symbolic=ours.same_number),
-    **_ours(_PREFIX, figlet_font=ours.same_word, letter_jumble=ours.same_text, spell_backward=ours.same_text),
+    **_ours(_EVAL, binary_matrix=ours.grade_rows, n_queens=ours.grade_queens),
+    **_ours(_EVAL, spiral_matrix=ours.grade_items, string_insertion=ours.grade_characters),
+    **_ours(_SYMPY, countdown=ours.grade_countdown, polynomial_multiplication=ours.grade_product),
+    **_ours(_SYMPY, simple_integration=ours.grade_antiderivative, intermediate_integration=ours.grade_antiderivative),
+    **_ours(f"{_SYMPY}; it does not check which numbers were used", puzzle24=ours.grade_puzzle24),
+    **_ours("theirs runs `eval` on the problem", bitwise_arithmetic=ours.grade_hexadecimal),
+    **_ours("theirs computes powers such as 1e999999999 exactly: it hangs", coin_flip=ours.grade_probability),
+    **_ours(
+        "theirs tries all assignments of any names in the answer: it hangs", propositional_logic=ours.grade_conclusion
+    ),
+    **_ours("theirs repeats a turn as often as the answer says: it hangs", rubiks_cube=ours.grade_cube),
+    **_ours("theirs repeats a move as often as the answer says: it hangs", rush_hour=ours.grade_cars),
+    **_ours("theirs raises on plans of another shape, and its search is quadratic", boxnet=ours.grade_boxes),
+    **_ours("theirs prints the answer, and checks another move than it makes", tower_of_hanoi=ours.grade_hanoi),
+    **_ours(
+        "theirs gives more than 1 for a wrong number where the truth is -1", calendar_arithmetic=ours.grade_calendar
+    ),
+    **_ours("theirs prints the answer in a warning", pool_matrix=ours.grade_grid),
+    **_ours("theirs takes `nan` for right", complex_arithmetic=ours.grade_complex_result),
+    **_ours(
+        "theirs takes `[NaN, ...]`, and numbers that are off by 1, for right", number_sorting=ours.grade_sorted_numbers
+    ),
+    **_ours("theirs takes any words for right where there is no solution", polynomial_equations=ours.grade_roots),
+    **_ours("theirs takes every answer for right", game_of_life_halting=ours.grade_same_text),
+    **_ours("theirs reads the first digits in a text, without their sign", gsm_symbolic=ours.grade_same_number),
+    **_ours(
+        _PREFIX,
+        figlet_font=ours.grade_same_word,
+        letter_jumble=ours.grade_same_text,
+        spell_backward=ours.grade_same_text,
+    ),
     "codeio": Graded("refused", "runs packaged programs with `exec`; their answers differ from process to process"),
     "composite": Graded("refused", "a mixture of generators: use the task `mixture`"),
 }
@@ -167,9 +178,9 @@ _CHARACTERS = {
 }
 
 
-def _filled(name: str, graded: Graded) -> Graded:
+def _fill(name: str, graded: Graded) -> Graded:
     more = _CHARACTERS.get(name, "")
     return Graded(graded.path, graded.why, graded.grader, graded.malformed, _ROWS.get(name, 0), more)
 
 
-GRADING: Mapping[str, Graded] = MappingProxyType({name: _filled(name, g) for name, g in sorted(_TABLE.items())})
+GRADING: Mapping[str, Graded] = MappingProxyType({name: _fill(name, g) for name, g in sorted(_TABLE.items())})
