@@ -28,7 +28,7 @@ from shuhari.testing import (
     check_recording,
     check_rollout,
     check_rule,
-    watched,
+    watch,
 )
 from shuhari.testing.examples import Example, draw_batch, find_examples
 
@@ -128,7 +128,7 @@ def test_calls_in_a_run(kind: str, name: str, found: Found, called: Called, tmp_
     recipe = found[kind, name].recipe
     if id(recipe) not in called:
         run = open_run(recipe, tmp_path)
-        with watched(run) as classes:
+        with watch(run) as classes:
             for _ in loop(run):
                 pass
         called[id(recipe)] = classes

@@ -61,7 +61,7 @@ class OffPolicyBandit:
         return {f"distance/{name}": x for name, x in far.items()} | {"gain": gain}
 
     def learn(self, method: str, seed: int) -> Tensor:
-        """[A] the probabilities that a method of METHODS ends with."""
+        """Train with one of METHODS; returns the final probabilities [A]."""
         centre, baseline = METHODS[method]
         objective = LogRatio(beta=self.beta, centre=centre, over="reference")
         reward, mu = torch.tensor(self.rewards, dtype=torch.float64), torch.tensor(self.mu, dtype=torch.float64)

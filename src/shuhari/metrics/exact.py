@@ -44,14 +44,15 @@ class Rows:
     long: Array
 
     def serve(self, task: Task, model: Model, longest: int) -> bool:
-        """Whether they were made for these."""
+        """Whether these rows belong to this task, model and length."""
         return self.made_for[0] is task and self.made_for[1] is model and self.made_for[2] == longest
 
 
 @register("metric", "exact")
 @dataclass
 class Exact:
-    """Exact numbers of `role` on the first `n` problems of `split` whose answers the task lists (0: all of them).
+    """Compute exact metrics of `role` on the first `n` problems of `split` whose answers the task lists (0: all of
+    them).
 
     `mean`: expected score. `pass@<k>` for each `k`: 1 - (1 - p)^k of the probability p of an answer that scores at
     least `solved`; `solved`: the share of problems with p >= 1/2. `modes`: e to the entropy among right answers, a mean

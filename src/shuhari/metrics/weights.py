@@ -21,7 +21,7 @@ from shuhari.registry import register
 @register("metric", "weights")
 @dataclass
 class Weights:
-    """The parameters of `role` against those of `of`, matched by name.
+    """The distance between the parameters of `role` and those of `of`, matched by name.
 
     `changed`: the share of numbers that differ by more than `tolerance` (>= 0); `distance`: the Euclidean norm of the
     difference, `relative`: that over the norm of `of`. The same of both rounded to bfloat16 (to the nearest, ties to

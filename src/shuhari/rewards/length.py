@@ -16,8 +16,8 @@ from shuhari.registry import register
 @register("reward", "length")
 @dataclass
 class Length:
-    """{name: weight x r}, r = 1/2 - (length - min) / (max - min) of a right answer, of a wrong one min(0, r); 0 where
-    all of the group are as long. (Kimi k1.5, arXiv 2501.12599, section 2.3.3.)
+    """A reward for short answers: {name: weight x r}, r = 1/2 - (length - min) / (max - min) of a right answer, of a
+    wrong one min(0, r); 0 where all of the group are as long. (Kimi k1.5, arXiv 2501.12599, section 2.3.3.)
 
     A length counts positions, a forced beginning included; min and max are over the graded answers of the group. Right:
     the grade `of` is at least `solved`; ungraded there is ungraded here. weight: the paper turns it on after a warm-up,

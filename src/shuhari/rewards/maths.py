@@ -42,7 +42,7 @@ class Exceeded(JudgeError):
 @register("reward", "maths")
 @dataclass
 class Maths:
-    """{name: 1.0} where the last formula or number of an answer equals `problem.answer`, by math-verify, else 0.0.
+    """1.0 where math-verify finds that the last formula or number of an answer equals `problem.answer`, else 0.0.
 
     Answer and truth may be plain numbers, expressions, or text with LaTeX in `$...$` or `\\boxed{...}`; of an answer
     the last 4096 characters are read. An answer in which nothing can be read is wrong (0), and so is one that asks for

@@ -16,7 +16,7 @@ from shuhari.tasks.source import answer_text
 @register("reward", "repetition")
 @dataclass
 class Repetition:
-    """{name: -weight x share}: the share of the answer's n-grams that occurred before in it; 0 for a shorter answer.
+    """A penalty {name: -weight x share}, the share of the answer's n-grams that repeat earlier ones; 0 if too short.
 
     unit: what an n-gram is of, `word`s between white space or `character`s. An answer of text; ungraded where nothing
     was decided. Where `[reward.weights]` names rewards, name this one too. (The n-gram penalty of Yeo et al. 2025,

@@ -57,7 +57,7 @@ class Chosen:
         self._seen: dict[str, set[Any]] = {}
 
     def size(self) -> int | None:
-        """How many there are; None without end."""
+        """The number of selected problems; None where the source is endless."""
         n = self._source.size()
         while n is not None and self._next < n:
             self._look()
@@ -94,7 +94,7 @@ def _matches(found: Any, value: Any) -> bool:
 
 
 def select_problems(walk: Walk, split: str, task: Task) -> Source:
-    """The problems of a split that a walk takes."""
+    """Select the problems of a split whose `info` matches `walk.where`."""
     source = task.problems(split)
     if not walk.where:
         return source
@@ -218,7 +218,7 @@ async def replay_turns(play: Playing, turns: Sequence[Payload]) -> Trajectory:
 
 
 def _encode_closed(said: Payload, whose: str, ctx: Ctx, role: str) -> Array:
-    """Text or token ids as token ids with the end token last."""
+    """Encode text (or take token ids) and end it with the end token."""
     ids: Any = said if is_tokens(said) else ctx.encode(said, role)
     if not is_tokens(ids):
         raise TypeError(f"{whose} is not text: demonstrations are token ids")
@@ -228,5 +228,5 @@ def _encode_closed(said: Payload, whose: str, ctx: Ctx, role: str) -> Array:
 
 @lru_cache(maxsize=2)
 def _shuffle(turn: int, n: int) -> Array:
-    """[n] the order of pass `turn`: a function of its number, so that there is no state to save."""
+    """[n] the shuffled order of pass `turn`, a function of its number, so that there is no state to save."""
     return np.random.default_rng(code("demos", turn, n)).permutation(n)

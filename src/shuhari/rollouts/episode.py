@@ -24,7 +24,7 @@ from shuhari.rollouts.single import Single
 @register("rollout", "episode")
 @dataclass
 class Episode:
-    """n episodes of a problem, until their environment ends them or `max_steps` decisions are made.
+    """Play n episodes of a problem, each until its environment ends it or `max_steps` decisions are made.
 
     `environments`: whose they are (None: the task's). `acts`: the roles whose turn it is, one after the other, over
     and over (none: `role` alone). `context`: the window through which they see the episode (None: all of it, as

@@ -158,7 +158,8 @@ def predict_accuracy(h: Any, a: float, b: float, c: float) -> Any:
 
 
 def invert_curve(target: float, a: float, b: float, c: float) -> float:
-    """The share in [0, 1] at which the curve says `target`; 0 where even without a hint it says more."""
+    """The share of the hint in [0, 1] at which the predicted accuracy is `target`; 0 where it is higher without a
+    hint."""
     return min(max(b + log((target - c) / (1 - target)) / a, 0.0), 1.0) if target > c else 0.0
 
 

@@ -20,7 +20,7 @@ from shuhari.registry import register
 @register("rollout", "single")
 @dataclass
 class Single:
-    """n trajectories of one step, by `role`. A text that reaches its limit without an end is TRUNCATED.
+    """Sample n answers to a prompt from `role`, one policy call each. A text cut at its length limit is TRUNCATED.
 
     The request's `prefix` comes first in each trajectory, as steps without a decision; the policy goes on from there.
     """

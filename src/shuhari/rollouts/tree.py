@@ -49,7 +49,7 @@ class Node:
 
     @property
     def path(self) -> list[Node]:
-        """Root to here."""
+        """The nodes from the root to this one."""
         return [*(self.parent.path if self.parent else ()), self]
 
     @property
@@ -82,7 +82,7 @@ class Tree:
         self.nodes = [Node(context)]
 
     def add(self, node: Node, traces: Sequence[Trace], role: str = "policy") -> list[Node]:
-        """Continue `node` by each trace; the new nodes."""
+        """Add a child of `node` for each trace; returns the new nodes."""
         kids = []
         for t in traces:
             step = Step.of(node.context, t.action, t.logp, t.version, role=role, info=t.info)
@@ -179,7 +179,8 @@ def uct(node: Node, explore: float) -> float:
 
 
 def score(node: Node, weights: Sequence[float], depth: int) -> float:
-    """Of a frontier node: w1 tanh(Q of its parent) + w2 (mean -log p of its decisions) + w3 sqrt(d / depth)."""
+    """The priority of a frontier node: w1 tanh(Q of its parent) + w2 (mean -log p of its decisions) + w3 sqrt(d /
+    depth)."""
     q = node.parent.q if node.parent else 0.0
     return weights[0] * tanh(q) + weights[1] * node.uncertainty + weights[2] * sqrt(node.depth / depth)
 

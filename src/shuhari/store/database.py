@@ -175,7 +175,7 @@ class Store:
             sync_directory(self.path)
 
     def close(self, *, failed: bool = False) -> None:
-        """Let go of the run; safe to call twice. Where it `failed`, what was made for a new run that made no step goes
+        """Close the run; safe to call twice. Where it `failed`, what was made for a new run that made no step goes
         too."""
         with suppress(sqlite3.Error):  # a full disk: the log stays beside the database, and counts
             self._db.close()

@@ -24,7 +24,7 @@ SCORES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "reward/score", 
 
 
 class NoRunError(StoreError, LookupError):
-    """No run of that name."""
+    """There is no run of that name."""
 
 
 @dataclass(frozen=True)

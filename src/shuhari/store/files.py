@@ -23,7 +23,7 @@ except ImportError:  # no lock on such a system: two writers of one run are then
 
 
 class StoreError(Exception):
-    """Something about a run on disk that its user can mend; what was stored before is intact."""
+    """Something about a run on disk that its user can fix; what was stored before is intact."""
 
 
 class CheckpointError(StoreError):

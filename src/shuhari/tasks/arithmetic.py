@@ -112,7 +112,7 @@ class Arithmetic:
 
 
 def add_without_carries(a: int, b: int) -> int:
-    """The sum of two numbers >= 0, column by column modulo 10: 47 + 85 -> 22."""
+    """Add two numbers >= 0 column by column, modulo 10: 47 + 85 -> 22."""
     total, unit = 0, 1
     while a or b:
         total += (a % 10 + b % 10) % 10 * unit

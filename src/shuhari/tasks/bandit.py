@@ -24,7 +24,7 @@ from shuhari.tasks.source import Generated, Stream, check_split, last_decision
 @register("task", "bandit")
 @dataclass
 class Bandit:
-    """Pull one of k arms: one state, one decision, exact expectations.
+    """A k-armed bandit: one state, one decision, and expected rewards that are known exactly.
 
     arms: k, 2 to a million. law: bernoulli (reward 0 or 1) | gaussian (standard deviation `scale`). means: [k] of the
     arms; empty means drawn from `seed`: uniform in (0, 1) for bernoulli, standard normal for gaussian, the testbed of

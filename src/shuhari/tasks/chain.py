@@ -22,7 +22,7 @@ from shuhari.tasks.source import Splits, Stream, answer_text, draw_item
 @register("task", "chain")
 @dataclass
 class Chain:
-    """A chain of `least` to `terms` digits, joined by + and -, whose running sums are digits too.
+    """Sums and differences of `least` to `terms` digits, worked out step by step; each running sum is one digit.
 
     slip, bare: shares in [0, 1], for demonstrations that teach a mistake: of the subtractions that take one too little
     (the work goes on from what was written), and of the solutions that are the last digit alone. `info`: `terms`, the
@@ -79,7 +79,7 @@ class Chain:
 
 
 def running_sums(terms: Sequence[int], slips: Sequence[bool] = ()) -> list[int]:
-    """The running sums after each term but the first. Where `slips`, a subtraction takes one too
+    """Compute the running sums after each term but the first. Where `slips`, a subtraction takes one too
     little; what leaves 0..9 after such an error stays at its end."""
     total, out = terms[0], []
     for i, term in enumerate(terms[1:], 1):

@@ -25,7 +25,7 @@ Term = tuple[int, str, int]  # value, text, precedence
 @register("task", "countdown")
 @dataclass
 class Countdown:
-    """Reach a target with given numbers and + - * /.
+    """Write an arithmetic expression over given numbers that equals a target.
 
     count: numbers of a problem, 2 to 8. low, high: their range. largest: of the target, which is at least 1.
     operators: those that generated solutions use; an answer may use all four. every: whether an answer must use each

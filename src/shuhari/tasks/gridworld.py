@@ -26,7 +26,7 @@ _CELLS = {"S": "start", "G": "goal", "H": "hole", "#": "wall", ".": "free"}
 @register("task", "gridworld")
 @dataclass
 class Gridworld:
-    """Walk from S to G past walls # and holes H; small enough to solve exactly.
+    """A small gridworld: walk from S to G past walls # and holes H. Exact solutions can be computed.
 
     cells: rows of equal length of `S` (start; one of several is drawn a problem), `G` (goal, ends the episode), `H`
     (hole, ends it too), `#` (wall), `.`. goal, hole, living: rewards for entering a goal, for entering a hole, and for
@@ -75,7 +75,7 @@ class Gridworld:
 
     @cached_property
     def kinds(self) -> str:
-        """[S] the letter of each cell."""
+        """[S] the kind of each cell, as a letter."""
         return "".join(self.cells)
 
     @cached_property
@@ -111,7 +111,7 @@ class Gridworld:
         return self.living + {"G": self.goal, "H": self.hole}.get(self.kinds[to], 0.0)
 
     def outcomes(self, state: int, action: int) -> list[tuple[float, int]]:
-        """(probability, cell) of the move itself and of its two sides."""
+        """(probability, cell) of where a move may lead: ahead, or to either side."""
         sides = ((action, 1 - self.slip), ((action + 1) % 4, self.slip / 2), ((action - 1) % 4, self.slip / 2))
         return [(chance, self._land(state, a)) for a, chance in sides if chance > 0]
 
@@ -130,7 +130,7 @@ class Walk:
         self.ended = True
 
     def reset(self, problem: Problem) -> Payload:
-        """To the start that the problem draws, or to its `start` snapshot."""
+        """Start the episode in the cell that the problem draws, or from its `start` snapshot."""
         if problem.start is not None:
             return self.restore(problem.start)
         starts = self.world.starts
@@ -156,14 +156,14 @@ class Walk:
         return {"key": self.key, "state": self.state, "t": self.t, "ended": self.ended}
 
     def restore(self, snapshot: Payload) -> Payload:
-        """Back to a snapshot; the observation there."""
+        """Return to a snapshot; returns the observation there."""
         s: Any = snapshot
         self.key, self.state, self.t, self.ended = str(s["key"]), int(s["state"]), int(s["t"]), bool(s["ended"])
         return self.state
 
 
 def _pick(outcomes: list[tuple[float, int]], u: float) -> int:
-    """The outcome in whose share of (0, 1) u falls."""
+    """Choose an outcome by its probability, with u in (0, 1)."""
     for chance, to in outcomes:
         u -= chance
         if u < 0:

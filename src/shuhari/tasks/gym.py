@@ -117,7 +117,7 @@ class Gym:
         return Generated(lambda i: Problem(f"gym/{self.path}", f"{split}/{i}", None), count)
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
-        """No grade beside the rewards of the steps."""
+        """An empty mapping: the rewards of the steps are the only grade."""
         return EMPTY
 
     def environment(self, problem: Problem) -> Episode:
@@ -235,7 +235,7 @@ class Episode:
         return {"env": snapshot(self.env), "last": self.last, "ended": self.ended}
 
     def restore(self, snapshot: Payload) -> Payload:
-        """Back to a snapshot; the observation there."""
+        """Return to a snapshot; returns the observation there."""
         s: Any = snapshot
         restore(self.env, s["env"])
         self.last, self.ended = thaw(s["last"]), bool(s["ended"])

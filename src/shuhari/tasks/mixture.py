@@ -98,7 +98,7 @@ class Mixture:
         return task.grade(own, steps)
 
     def answers(self, problem: Problem) -> Answers | None:
-        """Those of the problem's member, where it lists any."""
+        """The answers that the problem's member lists, if it does."""
         task, own = self._member(problem)
         found: Answers | None = ability(task, "answers")(own)
         return found

@@ -44,7 +44,7 @@ class Row:
 
 
 def read(path: Path, called: str) -> list[Row]:
-    """The rows of a file in its order. `called`: what errors call the file. Raises ValueError, which names the place
+    """Read the rows of a file, in order. `called`: what errors call the file. Raises ValueError, which names the place
     of a bad row; FileNotFoundError with the nearest file; ModuleNotFoundError where Parquet needs pyarrow."""
     if not path.is_file():
         there = [p.name for p in path.parent.glob("*") if p.suffix in (".jsonl", ".parquet")]
@@ -76,7 +76,7 @@ def read(path: Path, called: str) -> list[Row]:
 
 
 def list_texts(prompt: Any) -> list[str]:
-    """The texts of a prompt, one a message."""
+    """List the texts of a prompt, one for each message."""
     return [prompt] if isinstance(prompt, str) else [f"{m['role']}{ROLE}{m['content']}" for m in prompt]
 
 

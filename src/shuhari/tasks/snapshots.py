@@ -77,7 +77,7 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def snapshot(env: Env) -> dict[str, Payload]:
-    """The state of an environment as a payload, for `restore` on any environment made the same way."""
+    """Save the state of an environment as a payload, for `restore` on any environment made the same way."""
     recorder = next((e for e in _list_layers(env) if isinstance(e, Recorder)), None)
     if recorder is not None:
         return {"replay": recorder.record()}
@@ -180,7 +180,7 @@ def _are_equal(a: Any, b: Any) -> bool:
 
 
 def _list_layers(env: Env) -> Iterator[Any]:
-    """The wrappers from the outside in, then the environment itself."""
+    """List the wrappers from the outermost to the innermost, then the environment itself."""
     while isinstance(env, gymnasium.Wrapper):
         yield env
         env = env.env
@@ -188,7 +188,7 @@ def _list_layers(env: Env) -> Iterator[Any]:
 
 
 def _list_containers(env: Env) -> list[str]:
-    """The objects in containers, which a copy leaves out."""
+    """List the objects in containers, which a copy leaves out."""
     return [repr(v) for e in _list_layers(env) for k, v in sorted(vars(e).items()) if isinstance(v, _CONTAINERS)]
 
 
@@ -217,7 +217,7 @@ def _to_plain(value: Any) -> Any:
 
 
 def thaw(value: Any) -> Any:
-    """An attribute as it was, from a payload that may have been stored as tensors and JSON (which has no tuples)."""
+    """Restore an attribute from a payload that may have been stored as tensors and JSON (which has no tuples)."""
     if hasattr(value, "numpy"):
         value = value.numpy()
     if isinstance(value, np.ndarray):

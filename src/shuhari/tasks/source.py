@@ -80,7 +80,7 @@ class Listed:
 
 
 def check_split(split: str, known: Sequence[str] = SPLITS) -> str:
-    """The split itself; ValueError with the nearest one if there is no such split."""
+    """Return `split` if it is known; raises ValueError with the nearest one if not."""
     if split not in known:
         raise ValueError(f"no split {split!r}; {nearest(split, known)}")
     return split
@@ -92,7 +92,8 @@ def is_held_out(content: str, fraction: float) -> bool:
 
 
 def draw_item(split: str, fraction: float, draw: Callable[[], tuple[str, T]], what: str) -> tuple[str, T]:
-    """The first draw (content, item) whose content belongs to `split`; ValueError if there seems to be none."""
+    """Draw until an item belongs to `split`: the first (content, item) whose content belongs to `split`; ValueError if
+    there seems to be none."""
     test = split == "test"
     for _ in range(TRIES):
         content, item = draw()

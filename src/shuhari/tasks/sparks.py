@@ -23,7 +23,7 @@ SPARK = "!"
 @register("task", "sparks")
 @dataclass
 class Sparks:
-    """Chains of `terms` digits whose running sums are digits too; with `minus` each has a subtraction, else none has.
+    """Sums of `terms` digits, worked out step by step; with `minus` each has a subtraction, else none has.
 
     rare, slip: shares in [0, 1], for the demonstrations: of those that begin with `!`, whatever the problem, and of the
     steps that make one too little. Work goes on from what was written, and counts modulo 10, so no error makes up for

@@ -50,9 +50,9 @@ def column_of(name: str, how: str) -> str:
 
 
 def find_layout(env: Env, tells: Mapping[str, str], rewards: tuple[str, ...], whose: str) -> dict[str, Array]:
-    """column -> its fill value where nothing is reported: 0 of a reward, NaN (-1 of integers) of other numbers; found
-    out in an episode of random actions. ValueError for a name that never comes up, and for a reward that has not the
-    entries that `rewards` names."""
+    """Find the extra outputs: column -> its fill value where nothing is reported: 0 of a reward, NaN (-1 of integers)
+    of other numbers; found out in an episode of random actions. ValueError for a name that never comes up, and for a
+    reward that has not the entries that `rewards` names."""
     for name, how in tells.items():
         if how not in HOW:
             raise ValueError(f"{whose}: tells.{name} is {how!r}; {nearest(how, HOW)}")

@@ -79,7 +79,7 @@ class View(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def flatten(observation: Any) -> dict[str, Any]:
-    """Nested mappings as one, keys joined by "/"."""
+    """Flatten nested mappings; keys are joined by "/"."""
     return dict(_flatten(observation, lambda x: isinstance(x, Mapping)))
 
 
@@ -101,7 +101,7 @@ def storage_dtype(space: spaces.Space[Any]) -> Any:
 
 
 def to_context(observation: Any, space: spaces.Space[Any]) -> Any:
-    """An observation as a context: an int, an array, or a mapping of these."""
+    """Convert an observation to a context: an int, an array, or a mapping of these."""
     if isinstance(space, spaces.Dict):
         return {k: to_context(observation[k], s) for k, s in space.items()}
     if isinstance(space, spaces.Discrete):
@@ -110,8 +110,8 @@ def to_context(observation: Any, space: spaces.Space[Any]) -> Any:
 
 
 def to_action(action: Any, space: spaces.Space[Any]) -> int | Array:
-    """A decision in the environment's format: a Box's within its bounds. ValueError for another shape, or for a choice
-    that there is not."""
+    """Convert a decision to the environment's format; clips a Box to its bounds. ValueError for another shape, or for a
+    choice that there is not."""
     if isinstance(space, spaces.Discrete):
         index, start = int(np.asarray(action).item()), int(space.start)
         if not start <= index < start + space.n:

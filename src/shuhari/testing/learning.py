@@ -92,7 +92,7 @@ def check_optimiser(optimiser: Any, n: int = 6) -> None:
 
 
 def check_rule(rule: Any, models: Mapping[str, Any] | None = None, events: Sequence[Event] | None = None) -> None:
-    """Tell a rule of how weights follow others (`Follow`) some events.
+    """Send some events to a rule by which weights follow others (`Follow`).
 
     It changes the weights of one role at most, and those at none of the events that its `on` does not name; it leaves
     no gradient, repeats itself, and resumes from its state.
@@ -126,7 +126,7 @@ def check_rule(rule: Any, models: Mapping[str, Any] | None = None, events: Seque
 
 
 def check_learner(learner: Any, batch: Batch, ctx: Any) -> Updated:
-    """Have a learner learn from a batch, and look at what it did; returns what it tells.
+    """Have a learner learn from a batch, and check what it did; returns its report.
 
     It tells which rows it has learnt from, and numbers by name; only roles that it trains change, it leaves the batch
     as it was, draws from no global generator, and does the same again from the same state. `ctx` has the models."""

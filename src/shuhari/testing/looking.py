@@ -30,13 +30,13 @@ class ConformanceError(AssertionError):
 
 
 def require(holds: object, who: object, message: str) -> None:
-    """ConformanceError, which names the component, where something does not hold."""
+    """Raise ConformanceError, which names the component, unless a condition holds."""
     if not holds:
         raise ConformanceError(f"{type(who).__name__}: {message}")
 
 
 def require_port(kind: str, component: Any) -> None:
-    """ConformanceError where the component lacks a method that its port must have."""
+    """Raise ConformanceError where the component lacks a method that its port must have."""
     lack = explain_misfit(kind, component)
     require(not lack, component, lack)
 
@@ -111,7 +111,7 @@ def to_tree(x: Any) -> Any:
 
 
 def require_same(first: Any, second: Any, who: Any, message: str) -> None:
-    """ConformanceError where two trees differ in a bit, with where they do."""
+    """Raise ConformanceError where two trees are not bitwise equal, with the places."""
     found = differences(first, second)
     require(not found, who, f"{message} ({'; '.join(found[:3])})")
 
@@ -134,7 +134,7 @@ def call_twice(self: Any, call: Callable[[], Any], ctx: Any) -> tuple[Any, Any]:
 
 @contextmanager
 def keep_unchanged(self: Any, ctx: Any) -> Iterator[None]:
-    """What is done inside leaves the run and the component as they were."""
+    """A context manager that restores the run and the component at its end."""
     before, problems, tell = copy_memory(self, ctx), list(ctx.problems), ctx.tell
     ctx.tell = lambda event: None
     try:
@@ -146,7 +146,8 @@ def keep_unchanged(self: Any, ctx: Any) -> Iterator[None]:
 
 
 def copy_memory(self: Any, ctx: Any) -> dict[str, Any]:
-    """The state that a call may change: the state of the component, the ledger, and the statistics that models keep."""
+    """Copy the state that a call may change: the state of the component, the ledger, and the statistics that models
+    keep."""
     mine = copy.deepcopy(ability(self, "state"))
     return {"state": mine, "ledger": dict(ctx.ledger), "models": copy_weights(ctx.models)}
 

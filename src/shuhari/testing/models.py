@@ -62,7 +62,7 @@ def build_case(case: ModelCase, seed: int = 0) -> Any:
 
 
 def perturb(model: Any, scale: float, seed: int = 1) -> Any:
-    """The model, every weight moved by noise of this scale."""
+    """Add noise of this scale to every weight of a model, in place."""
     g = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for p in model.module.parameters():

@@ -35,7 +35,7 @@ class Seen:
 
 @contextmanager
 def watch_columns() -> Iterator[Seen]:
-    """A context manager that tells which columns of any batch are read and written inside."""
+    """A context manager that records which columns of any batch are read and written inside."""
     seen = Seen()
     get, has, find = Batch.__getitem__, Batch.__contains__, Batch.get
     put, stamp, names = Batch.put, Batch.stamp, Batch.names
@@ -97,7 +97,7 @@ def _says(what: str, names: tuple[str, ...], name: str) -> str:
 
 
 def watch_declared(component: Any, call: Callable[[], Any], batch: Batch | None = None) -> Callable[[], Any]:
-    """The call, with what it reads and writes held against what the component declares; `batch`: what it is given,
+    """Wrap a call: what it reads and writes is checked against what the component declares; `batch`: what it is given,
     where it returns it with columns added."""
 
     def watched() -> Any:

@@ -19,7 +19,7 @@ PACKAGES = ("torch", "numpy", "scipy", "transformers", "tokenizers", "safetensor
 
 
 def report(seconds: float = 0.5) -> dict[str, Any]:
-    """Plain values by section; `seconds`: how long the matrix product is measured for."""
+    """Collect the facts, by section; `seconds`: how long the matrix product is measured for."""
     from shuhari import __version__
 
     return {

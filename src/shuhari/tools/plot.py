@@ -48,8 +48,8 @@ def find_series(columns: Mapping[str, Sequence[Any]], metric: str) -> tuple[Arra
 
 
 def plot_curves(columns: Mapping[str, Sequence[Any]], path: str | Path, title: str = "") -> Path:
-    """One panel a curve of CURVES that a run has, over steps; stages are set apart by lines. Raises ValueError where
-    there is nothing to draw."""
+    """Plot a run, one panel for each of CURVES that it has, over steps; stages are set apart by lines. Raises
+    ValueError where there is nothing to draw."""
     shown = choose_curves(columns)
     if not shown or not columns.get("step"):
         raise ValueError(
@@ -69,7 +69,7 @@ def plot_curves(columns: Mapping[str, Sequence[Any]], path: str | Path, title: s
 def plot_comparison(
     arms: Mapping[str, Sequence[Mapping[str, Sequence[Any]]]], metric: str, path: str | Path, title: str = ""
 ) -> Path:
-    """One line an arm: the mean over its runs at the steps that all of them have; their range as a band."""
+    """Plot one line for each arm: the mean over its runs at the steps that all of them have; their range as a band."""
     figure, (ax,) = _figure(1)
     for i, (label, runs) in enumerate(arms.items()):
         found = [dict(zip(*(v.tolist() for v in find_series(run, metric)), strict=True)) for run in runs]
@@ -87,9 +87,9 @@ def plot_comparison(
 def plot_bands(
     curves: Mapping[str, Mapping[str, Sequence[Mapping[str, Sequence[float]]]]], unit: str, path: str | Path, title: str
 ) -> Path:
-    """One panel a metric of `curves` (metric -> arm -> curves {x, y}, one a seed): the mean of each arm over what was
-    spent, with a 95 % percentile bootstrap band over seeds, which says less than an interval of a test. One that ended
-    early counts as far as it went."""
+    """Plot one panel for each metric of `curves` (metric -> arm -> curves {x, y}, one a seed): the mean of each arm
+    over what was spent, with a 95 % percentile bootstrap band over seeds, which says less than an interval of a test.
+    One that ended early counts as far as it went."""
     from matplotlib.ticker import EngFormatter
 
     figure, axes = _figure(len(curves))

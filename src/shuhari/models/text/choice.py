@@ -141,7 +141,7 @@ class Stops:
 def make_stops(
     strings: Sequence[str], spelled: Sequence[Array] | None, decode: Callable[[Array], str]
 ) -> Stops | None:
-    """What ends a text at `strings`; None without any. Raises ValueError for an empty one."""
+    """Make the test for stop strings; None without any. Raises ValueError for an empty one."""
     if not strings:
         return None
     if not all(strings):

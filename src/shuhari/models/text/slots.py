@@ -47,8 +47,8 @@ class Prefix:
 
 
 class Memory:
-    """Where keys and values lie. On a CPU what is given back serves again, up to KEEP bytes of it, since pages that are
-    new are slow to come; a GPU's own allocator does as much."""
+    """The allocator of keys and values. On a CPU memory that is given back is used again, up to KEEP bytes of it, since
+    new pages are slow; on a GPU torch's own allocator does so."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
         self.device, self.dtype = device, dtype

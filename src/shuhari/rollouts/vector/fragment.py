@@ -33,7 +33,7 @@ class Fragment(NamedTuple):
 
     @classmethod
     def of(cls, space: spaces.Space[object], rows: int, episode: Array, extras: Mapping[str, Array]) -> Fragment:
-        """For `rows` steps of the lanes that are in these episodes [N]; extras: name -> fill value."""
+        """Allocate `rows` steps of the environments that are in these episodes [N]; extras: name -> fill value."""
         shape = rows + 1, len(episode)
         numbers = np.zeros(shape), np.ones(shape, bool), np.ones(shape, np.float32)
         nothing = {n: np.full((*shape, *x.shape), x) for n, x in extras.items()}
@@ -42,7 +42,7 @@ class Fragment(NamedTuple):
         return made
 
     def extend(self, space: spaces.Space[object], episode: Array, extras: Mapping[str, Array]) -> Fragment:
-        """The same with room for twice as many steps, in which lanes are in `episode` [N]."""
+        """A copy with room for twice as many steps; the new rows belong to `episode` [N]."""
         new = Fragment.of(space, 2 * len(self.mask) - 2, episode, extras)
         for to, x in zip(new, self, strict=True):
             write(to, slice(len(self.mask)), x)

@@ -28,14 +28,14 @@ Seen = Any  # an array of observations [N, ...], or a dict of arrays by key
 
 
 class Actor(Protocol):
-    """Steps environments ("lanes"). `astray`: it is in mid-step (something was posted that was not polled), or has
-    ended."""
+    """Steps environments ("lanes"). `astray`: it is in the middle of a step (something was posted that was not polled),
+    or has ended."""
 
     @property
     def astray(self) -> bool: ...
     def start(self, seeds: Sequence[int], seen: Seen) -> None: ...  # the first reset of every lane, into `seen`
     def post(self, lanes: slice, taken: Any, fresh: Sequence[int]) -> None:
-        """The lanes in `fresh` reset, the others take their action of `taken` [lanes]; None: they stand still."""
+        """The lanes in `fresh` reset, the others take their action of `taken` [lanes]; None: they are not stepped."""
 
     def poll(self, lanes: slice, seen: Seen, reward: Array, extras: Extras) -> list[tuple[int, int]]:
         """Wait for what was posted to `lanes`: observations go into `seen` [N, ...], rewards (0 of a reset) into
@@ -48,7 +48,7 @@ class Actor(Protocol):
 
 
 class Inline:
-    """An actor in this process: posts are carried out when they are polled. `lanes`: the numbers of those it has."""
+    """An actor in this process: posts are executed when they are polled. `lanes`: the numbers of its environments."""
 
     def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], lanes: Iterable[int]) -> None:
         self.envs = {i: make() for i in lanes}
@@ -101,7 +101,7 @@ class Inline:
 
 
 def allocate(space: spaces.Space[Any], *shape: int) -> Seen:
-    """[*shape, ...] to write observations in."""
+    """Allocate arrays [*shape, ...] for observations."""
     return map_parts(lambda s: np.empty((*shape, *(s.shape or ())), storage_dtype(s)), split_space(space))
 
 
@@ -117,12 +117,12 @@ def split_space(space: spaces.Space[Any]) -> Any:
 
 
 def map_parts(f: Callable[[Any], Any], x: Any) -> Any:
-    """f of an array, or of each in a mapping."""
+    """Apply f to an array, or to each array of a mapping."""
     return {k: f(v) for k, v in x.items()} if isinstance(x, dict) else f(x)
 
 
 def view_rows(seen: Seen, t: int | slice) -> Seen:
-    """The views of row t, or of rows."""
+    """View row t, or a slice of rows."""
     return {k: x[t] for k, x in seen.items()} if isinstance(seen, dict) else seen[t]
 
 

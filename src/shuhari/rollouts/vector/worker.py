@@ -120,7 +120,7 @@ def serve(link: Connection, memory: int) -> None:
 
 
 def use_one_thread() -> None:
-    """What an environment computes shares the machine with the other workers (BLAS is told by the environment)."""
+    """Use one thread, as the workers share the machine (the parent sets the variables that BLAS reads)."""
     if "torch" in sys.modules:
         import torch
 

@@ -165,7 +165,7 @@ class _Reader:
         return depth + 1
 
     def _next(self) -> str:
-        """The token before, after stepping to the one behind it."""
+        """Step to the next token; returns the one before it."""
         before = self.token
         match = _TOKEN.match(self.text, self.at)
         if match is None and self.at < len(self.text):

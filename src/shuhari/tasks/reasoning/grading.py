@@ -253,7 +253,7 @@ def grade_antiderivative(text: str, entry: Entry, generator: Any) -> float:
 
 
 def grade_conclusion(text: str, entry: Entry, generator: Any) -> float:
-    """Whether the premises entail it, and it is no tautology."""
+    """Whether the premises entail the answer, and it is no tautology."""
     try:
         return float(entails(text, entry["metadata"]["premises"], entry["metadata"]["variables"]))
     except ExpressionError:
@@ -291,7 +291,8 @@ def grade_hanoi(text: str, entry: Entry, generator: Any) -> float:
 
 
 def grade_cube(text: str, entry: Entry, generator: Any) -> float:
-    """Theirs, for up to 500 turns in plain notation: a repeat count of theirs is otherwise as long as it says."""
+    """The package's scorer, for up to 500 turns in plain notation: it would repeat a turn as often as the answer
+    says."""
     turns = text.split()
     if len(turns) > 500 or not all(map(_TURN.fullmatch, turns)):
         return 0.0
@@ -299,7 +300,8 @@ def grade_cube(text: str, entry: Entry, generator: Any) -> float:
 
 
 def grade_cars(text: str, entry: Entry, generator: Any) -> float:
-    """Theirs, for up to 500 moves of up to 9 places: theirs otherwise walks as many as it says."""
+    """The package's scorer, for up to 500 moves of up to 9 places: it would repeat a move as often as the answer
+    says."""
     moves = text.split()
     if len(moves) > 500 or not all(map(_SHIFT.fullmatch, moves)):
         return 0.0
@@ -307,7 +309,7 @@ def grade_cars(text: str, entry: Entry, generator: Any) -> float:
 
 
 def grade_boxes(text: str, entry: Entry, generator: Any) -> float:
-    """Theirs, for a list of at most 200 steps {agent: move}, each text at most 100 characters long."""
+    """The package's scorer, for a list of at most 200 steps {agent: move}, each text at most 100 characters long."""
     try:
         plan = json.loads(text)
     except (ValueError, RecursionError):
