@@ -287,7 +287,7 @@ def test_a_divergence_without_end_is_infinite_and_rows_of_an_equal_length_are_ke
     assert _mean(np.array([inf, inf])) == inf and _mean(np.array([inf, math.nan])) == inf
     assert _mean(np.array([1.0, math.nan, 3.0])) == 2.0 and math.isnan(_mean(np.array([math.nan])))
     metric = Exact()
-    rows = metric._listed(run.ctx, (run.ctx.task, run.ctx.models["policy"], int("1000")))
+    rows = metric._list_answers(run.ctx, (run.ctx.task, run.ctx.models["policy"], int("1000")))
     task, model, _ = rows.made_for
     assert rows.serve(task, model, int("1000"))
     assert not rows.serve(task, model, 999) and not rows.serve(task, run.ctx.models["other"], 1000)

@@ -168,7 +168,7 @@ def test_the_surrogate_sees_no_transferred_return(monkeypatch: pytest.MonkeyPatc
         seen.append(dict(zip(at, y.tolist(), strict=True)))
         return fit_surrogate(at, y, *rest)
 
-    monkeypatch.setattr("shuhari.studies.surrogate.surrogate", spied)
+    monkeypatch.setattr("shuhari.studies.surrogate.fit_surrogate", spied)
     study = Mbtl(contexts(7), trainings=3, high=500, slope=0.0, beta="inverse", restarts=0)
     assert study.choose_next(J, [1, 5], 0) in (4, 6) and seen == [{1: 0.1, 5: 0.5}]
 
@@ -188,7 +188,7 @@ def test_the_next_context_is_the_best_by_enumeration(beta: Any, slope: Any, monk
             mean, deviation = rng.uniform(size=(2, n))
             told = []
             monkeypatch.setattr(
-                "shuhari.studies.surrogate.surrogate",
+                "shuhari.studies.surrogate.fit_surrogate",
                 lambda *of, told=told, say=(mean, deviation): told.append(of) or say,
             )
             c = slope
