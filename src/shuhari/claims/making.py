@@ -20,7 +20,7 @@ from shuhari.config.overlay import RecipeError, budgets
 from shuhari.config.recipe import Recipe, load
 from shuhari.config.settings import look_up
 from shuhari.store.files import replace_file
-from shuhari.tools.doctor import usable_cores
+from shuhari.tools.doctor import count_cores
 
 FIRST, SEEDS = 2000, 24  # apart from those of claims
 AWAY = 1_000_000  # from a run's seed to that of its redraw
@@ -70,7 +70,7 @@ def make_card(
         else:
             seen[job.path] = read(job, claim)
 
-    drive(jobs, workers or usable_cores(), tell, look)
+    drive(jobs, workers or count_cores(), tell, look)
     assert claim.budget is not None
     unit, amount = claim.budget
     names = [name for name in (BASELINE, REDRAW, CONTROL) if any(job.arm == name for job in jobs)]

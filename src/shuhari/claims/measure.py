@@ -25,7 +25,7 @@ from shuhari.claims.quantities import Evidence, Quantity, value
 from shuhari.claims.result import describe, hashes, quantities_of, result_of, round_to
 from shuhari.claims.runs import Made, make
 from shuhari.claims.verdict import HELD, Because, Effect, Headline, Verdict, judge_reasons
-from shuhari.tools.doctor import usable_cores
+from shuhari.tools.doctor import count_cores
 
 Tell = Callable[[Progress], None]
 
@@ -105,7 +105,7 @@ def measure(
         return result_of(claim, quantities, make(claim, quantities, root, workers=workers, tell=tell), before, told)
     alone = any(ability(q, "alone") for q in quantities)
     headline, reasons = Headline.UNTESTED, Because.UNASKED
-    with Workers(1 if alone else workers or usable_cores()) as team:
+    with Workers(1 if alone else workers or count_cores()) as team:
         found = Findings(claim, quantities, card, partial(make, root=root, workers=team, tell=tell, alone=alone))
         if _premises(found):
             headline, level = _look(found)
