@@ -122,6 +122,11 @@ def entries() -> dict[tuple[str, str], type]:
     return dict(_ENTRIES)
 
 
+def known_as(cls: Any) -> list[tuple[str, str]]:
+    """The (kind, name)s of a class; none where it is not registered."""
+    return [of for of, known in _ENTRIES.items() if known is cls]
+
+
 def _entered(kind: str, name: str) -> type:
     """A component that an installed package offers, registered."""
     try:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from shuhari.claims.claim import digest, read
+from shuhari.claims.claim import read
 from shuhari.claims.curve import Reading
+from shuhari.claims.digest import digest
 from shuhari.claims.looks import levels, mde
 from shuhari.claims.result import stale
 from shuhari.claims.verdict import HELD, Because, Effect, Headline, Rule, Verdict, judge_reasons, overall

@@ -22,7 +22,6 @@ notes = []                          # what was tried before the protocol was fix
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -31,10 +30,11 @@ from typing import Annotated, Any
 
 from shuhari.bounds import Bounds, Length
 from shuhari.claims.checks import BASELINE, START, Check, read_checks
+from shuhari.claims.digest import digest
 from shuhari.claims.looks import LOOKS, levels
 from shuhari.claims.verdict import LEAST
-from shuhari.config.overlay import BUDGETS, RecipeError, Tree, budgets, in_steps
-from shuhari.config.recipe import Recipe, dump, load, place
+from shuhari.config.overlay import BUDGETS, RecipeError, Tree, budgets
+from shuhari.config.recipe import Recipe, load, place
 from shuhari.config.settings import Settings
 from shuhari.data import EMPTY, nearest
 
@@ -167,17 +167,6 @@ _MISSING = {
     "baseline": "the recipe to compare with, or a table of settings laid over this one",
     "budget": "what every arm may spend, such as {tokens = 400_000}",
 }
-
-
-def digest(recipe: Recipe) -> str:
-    """A digest of what a recipe does: not of its seed, its title or its claim, nor of whether a schedule is
-    written in steps or in shares of them."""
-    tree = {k: v for k, v in recipe.tree.items() if k not in ("paper", "summary", "claim", "seed", "threads")}
-    stages = tree.get("stage", {})
-    tree |= {"stage": {n: in_steps(s, s.get("steps")) for n, s in stages.items()}} if stages else {}
-    if not any(budgets(stage) for stage in stages.values()):  # else what one of them inherits is over its own steps
-        tree = in_steps(tree, tree.get("steps"))
-    return hashlib.blake2b(dump(Recipe("", tree)).encode(), digest_size=8).hexdigest()
 
 
 def _budget(table: Any) -> tuple[str, float] | None:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.claims.cards import Card
-from shuhari.claims.claim import FIRST, Claim, digest
+from shuhari.claims.claim import FIRST, Claim
+from shuhari.claims.digest import digest
 from shuhari.claims.result import describe
 
 TRIES = 3  # a protocol, and two redesigns of it

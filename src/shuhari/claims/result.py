@@ -17,7 +17,8 @@ import numpy as np
 
 from shuhari.abilities import ability
 from shuhari.claims.checks import Check
-from shuhari.claims.claim import METHOD, Claim, digest
+from shuhari.claims.claim import METHOD, Claim
+from shuhari.claims.digest import digest
 from shuhari.claims.quantities import Evidence, Quantity, Simulated, value
 from shuhari.claims.runs import Made
 from shuhari.claims.sources import changed, common, modules, version

@@ -21,7 +21,8 @@ from typing import Any
 
 from shuhari.abilities import ability
 from shuhari.claims.checks import BASELINE
-from shuhari.claims.claim import ALIKE, METHOD, WARM, Claim, digest
+from shuhari.claims.claim import ALIKE, METHOD, WARM, Claim
+from shuhari.claims.digest import digest
 from shuhari.claims.pool import ClaimError, Progress, Workers, changed, drive
 from shuhari.claims.quantities import Evidence, Quantity, value
 from shuhari.claims.sources import modules, version

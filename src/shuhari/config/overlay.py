@@ -70,23 +70,6 @@ def is_schedule(value: object) -> bool:
     return isinstance(value, Mapping) and "from" in value and ("to" in value or "steps" in value)
 
 
-def in_steps(stages: Tree, steps: int | None) -> Tree:
-    """A stage's table, or a recipe of one, with its schedules over parts of the stage written in its `steps`, so that
-    what does the same reads the same; as it is without steps."""
-    if steps is None:
-        return stages
-    return {k: _counted(v, steps) if isinstance(v, Mapping) else v for k, v in stages.items()}
-
-
-def _counted(table: Mapping[str, Any], steps: int) -> Tree:
-    if not is_schedule(table) or table.get("per") == "decision" or "steps" in table:
-        return in_steps(dict(table), steps)
-    part = {k: round(v * steps) if 0 < v < 1 else v for k, v in table.items() if k in ("after", "over", "warm")}
-    part["over"] = max(1, part.get("over", steps - part.get("after", 0)))
-    order = ("from", "to", "after", "over", "warm", "shape", "period", "per")
-    return {k: part.get(k, table.get(k)) for k in order if k in part or k in table}
-
-
 def lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources, path: Path = ()) -> None:
     """Lay `over` on `tree`, in place, noting `origin` for what it brings. RecipeError where `false` removes nothing."""
     if (not path or _is_stage(path)) and any(b in over for b in BUDGETS):
