@@ -71,6 +71,8 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "staleness": 0,
     "virtual": None,
     "busy": False,
+    # objectives
+    "surrogate": False,  # whether it is a loss of the policy gradient, in whose place a method may put another
     # learners and buffers
     "imitates": None,  # of a buffer: (task) -> what it imitates of its problems, in words, see `Demos`
     "card": EMPTY,  # of a buffer: what is known of the data set that it has loaded

@@ -60,6 +60,7 @@ def train(
     recipe: str | Path | Recipe,
     path: str | Path | None = None,
     *,
+    methods: Sequence[str | Path] = (),
     seed: int | None = None,
     init: str = "",
     progress: Callable[[Info], None] | None = None,
@@ -68,14 +69,18 @@ def train(
 ) -> Trained:
     """Train a recipe to its end and return the run; an unfinished run at `path` goes on, a complete one is read.
 
-    settings: dotted keys of the recipe, as `steps=100` or `**{"part.policy.terms.clip.high": 0.3}`. init: a run (`RUN`
+    settings: dotted keys of the recipe, as `steps=100` or `**{"part.policy.terms.clip.high": 0.3}`. methods: names or
+    files of methods, such as `rlvr/kl_cov`, laid over the recipe in order, below the settings. init: a run (`RUN`
     or `RUN@step`) whose weights this one starts from; it belongs to the run as the settings do. progress: called with
     each step's report. profile: write `profile.json` and `trace.json` of the steps made into the run's folder.
     Raises RecipeError for a mistake in the recipe or the settings, and where `path` holds another run.
     """
-    found = recipe if isinstance(recipe, Recipe) else recipes.load(recipe)
     changes = {**settings, **({} if seed is None else {"seed": seed})}
-    found = found.changed(changes) if changes else found
+    if isinstance(recipe, Recipe):
+        laid = recipe.laid([recipes.read_method(str(m)) for m in methods], changes) if methods else recipe
+        found = laid.changed(changes) if changes else laid
+    else:
+        found = recipes.load(recipe, settings=changes, methods=methods)
     where = Path(path) if path is not None else default_path(found, init=init)
     for report in (train_profiled if profile else steps)(found, where, init=load_initial(init), origin=init):
         if progress is not None:

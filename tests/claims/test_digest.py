@@ -48,7 +48,8 @@ def test_order_counts_where_it_acts_and_names_where_they_are_told(tmp_path: Path
     assert one != of("mixed = {}, advantage = {}", "clip = {}, bonus = {use = 'entropy', weight = 0.1}")
     tasks = "task = {replace = true, name = 'mixture', tasks = {%s}}"
     chain, other = "a = {name = 'chain'}", "b = {name = 'countdown'}"
-    both = [f'extends = "baselines/grpo_chain"\n{tasks % order}' for order in (f"{chain}, {other}", f"{other}, {chain}")]
+    orders = (f"{chain}, {other}", f"{other}, {chain}")
+    both = [f'extends = "baselines/grpo_chain"\n{tasks % order}' for order in orders]
     assert digest(written(tmp_path, both[0])) != digest(written(tmp_path, both[1]))  # another is drawn first
 
 
@@ -89,9 +90,9 @@ def test_every_number_of_a_recipe_is_in_it(name: str) -> None:
 
 def numbers(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Any]]:
     for path, value in leaves(recipe.tree):
-        told = path[0] in ("format", "threads", "seed", "claim", "paper")
+        told = path[0] in ("format", "threads", "seed", "claim", "paper", "laid")
         if not told and isinstance(value, int | float) and not isinstance(value, bool):
-            yield path, value + 1 if isinstance(value, int) else value * 0.875 or 0.5
+            yield path, 3 * value + 2 if isinstance(value, int) else value * 0.875 or 0.5
 
 
 def load_again(recipe: Recipe) -> Recipe:

@@ -75,7 +75,7 @@ def test_a_claim_killed_and_gone_on_with_is_the_claim_that_was_not(recipe: str, 
     a, b = (json.loads((tmp_path / f"out-{name}" / "claims" / "own.json").read_text()) for name in "ab")
     assert a["checks"] == b["checks"] and a["arms"]["method"]["curves"] == b["arms"]["method"]["curves"]
     assert a["verdict"] == "holds" and [c["n"] for c in a["checks"]] == [5, 5]
-    optimiser = "stage.rl.part.policy.optimiser"
+    optimiser = "part.policy.optimiser"
     assert a["arms"]["baseline"]["changes"] == {f"{optimiser}.lr": 0.02, f"{optimiser}.clip": 9.0}
     assert (
         a["start"]["method"] == a["start"]["baseline"]

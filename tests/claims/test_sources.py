@@ -28,9 +28,9 @@ def test_a_new_baseline_makes_nothing_stale(monkeypatch: pytest.MonkeyPatch, tmp
     stored = {name: library.result(name) for name in measured}
     why = {name: stale(read(name), result) for name, result in stored.items() if result is not None}
     before = sources.version(), [j.path for name in measured for j in plan_runs(read(name), tmp_path)]
-    baselines = {f"baselines/{name}": name for name in measured}
+    baselines = {f"baselines/{name}/{arm}": recipe for name in measured for arm, recipe in read(name).recipes.items()}
     monkeypatch.setattr(sources, "names", lambda: list(baselines))
-    monkeypatch.setattr(sources, "load", lambda name: load(baselines[name]))
+    monkeypatch.setattr(sources, "load", baselines.__getitem__)
     monkeypatch.setattr("shuhari.claims.result.common", cache(sources.common.__wrapped__))
     for name in measured:
         found = stored[name]
@@ -50,7 +50,7 @@ def test_the_core_is_what_training_runs_and_nothing_that_shows_or_judges() -> No
 
 
 def test_a_component_brings_what_it_imports() -> None:
-    assert {"shuhari.tasks.countdown", "shuhari.tasks.expressions"} <= set(sources.modules([load("rlvr/prorl")]))
+    assert {"shuhari.tasks.countdown", "shuhari.tasks.expressions"} <= set(sources.modules([load("rlvr/brorl")]))
     assert "shuhari.tasks.expressions" not in sources.modules([load("baselines/ppo_cartpole")])
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from grading import context
 from shuhari import testing
 from shuhari.batch import Batch
+from shuhari.claims.claim import read
 from shuhari.config.build import stage_components
 from shuhari.config.recipe import load
 from shuhari.config.stage import Components
@@ -31,8 +32,9 @@ OLD = "policy/log_prob"  # the column of what the policy said before the update
 
 
 def built(recipe: str) -> Components:
-    """The last stage of a recipe."""
-    return stage_components(load(recipe).stages[-1])
+    """The last stage of a recipe; of one that states a claim, as that measures it, with the numbers of its bed."""
+    found = load(recipe)
+    return stage_components((read(recipe).own if "claim" in found.tree else found).stages[-1])
 
 
 def answers(stage: Components, said: Sequence[str], score: Sequence[float], **told: Sequence[float]) -> Batch:

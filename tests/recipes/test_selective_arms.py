@@ -18,7 +18,8 @@ def leaves(tree: Mapping[str, Any], at: str = "") -> dict[str, Any]:
 
 
 def apart(one: str, other: str, arms: Mapping[str, Any]) -> set[str]:
-    a, b = (leaves(arms[name].stages[-1]) for name in (one, other))
+    stages = [arms[name].stages[-1] for name in (one, other)]
+    a, b = (leaves({k: v for k, v in s.items() if k not in ("laid", "paper", "summary")}) for s in stages)
     return {".".join(k.split(".")[:4]) for k in {*a, *b} if a.get(k) != b.get(k)}
 
 

@@ -201,6 +201,13 @@ def test_the_depth_is_a_limit_and_the_tokens_are_those_of_a_plain_answer() -> No
         searched(context(Script(chunks)), request(1, 5), depth=2)
 
 
+def test_chunks_of_so_many_tokens_but_for_the_last() -> None:
+    """Of 5 tokens in chunks of 2 there are three, the last of 1 token, whatever `depth` says."""
+    engine = Script({(): [((1, 2), -1.0)], (1, 2): [((3, 4), -1.0)], (1, 2, 3, 4): [((5,), -1.0)]})
+    t = searched(context(engine), request(1, 5), width=1, chunk=2)
+    assert [s.max_new for s in engine.sampling] == [2, 2, 1] and said(t) == ["12345"]
+
+
 def test_a_budget_ends_the_search() -> None:
     engine = Script(WORLD)
     t = searched(context(engine), request(3, 6), **DEEP, budget=2)

@@ -3,14 +3,17 @@
 ```toml
 [claim]
 says = "..."                        # the paper's claim, scaled to what is measured
-baseline = "baselines/grpo_chain"   # the arm `baseline`: a recipe; or a table laid over this one
+bed = "beds/trie/twins"             # what a method is laid over, where that is not its usual base; if it has a card,
+                                    # that tells of the baseline beforehand
+baseline = "baselines/grpo"         # the arm `baseline`: a recipe, or a table laid over this one; of a method over the
+                                    # bed, which alone it is where nothing is said
 looks = [5, 8, 12]                  # seeds at each look; [n]: one look at n
-bed = ""                            # whose card tells of the baseline beforehand, such as "beds/trie/twins"
 warm = "warm-up"                    # stages up to this one: made once a seed, shared by the arms, charged to none;
                                     # or a table, arm -> the last of its own stages that prepare it
 budget = {tokens = 400_000}         # of every arm, in one unit of the ledger; stages before its last are part of it
-settings = {}                       # laid over every arm: task, size, evaluation
-arms = {}                           # further arms, each a table as the baseline's; `extends` names another recipe
+settings = {}                       # laid over every arm, below a method: task, size, evaluation
+arms = {}                           # further arms, each a table laid over this one; `extends` names another recipe, or
+                                    # the arm `method`; `arms.method` is laid over all arms of the method
 smoke = {}                          # laid over every arm for a minute's version; `budget` and `seeds` too
 check = [                           # what is compared, see `quantities`, and the rule, see `verdict`
   {role = "premise", metric = "evaluate/mean:area", against = 0.5, direction = "down"},
@@ -29,20 +32,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from shuhari.bounds import Bounds, Length
-from shuhari.claims.checks import BASELINE, START, Check, read_checks
-from shuhari.claims.digest import digest
+from shuhari.claims.arms import METHOD, Of, check_arms, tables
+from shuhari.claims.checks import BASELINE, Check, read_checks
 from shuhari.claims.looks import LOOKS, levels
 from shuhari.claims.verdict import LEAST
-from shuhari.config.overlay import BUDGETS, RecipeError, Tree, budgets
-from shuhari.config.recipe import Recipe, load, place
+from shuhari.config.methods import OFFLINE
+from shuhari.config.overlay import BUDGETS, RecipeError, budgets
+from shuhari.config.recipe import Recipe, load, place, usual_base
 from shuhari.config.settings import Settings
 from shuhari.data import EMPTY, nearest
 
-METHOD, WARM = "method", "warm start"
+WARM = "warm start"
 FIRST = 1000  # the first seed of every claim: apart from those on which recipes are tried out, a smoke's among them
 SMOKE_SEEDS, SMOKE_WARM = 2, 40  # of a minute's version: how many, and the longest stage of its warm start
 ALIKE = 0.1  # share by which what arms spent may differ: the last step of an arm may be a long one
-OFFLINE = ("demos", "preferences", "offline")  # buffers that ask nobody for samples
 ASKING = ("rollout", "curriculum", "engine", "reward", "collect")  # what such a stage does not use
 
 
@@ -114,7 +117,7 @@ class Claim:
 
 def read(reference: str, *, smoke: bool = False) -> Claim:
     """The claim of a recipe; RecipeError where it has none, or for a mistake in it."""
-    method = load(reference)
+    method, on = load(reference), usual_base(reference)
     table = method.tree.get("claim")
     if not table:
         raise RecipeError("claim", f"{method.name} states no claim: a [claim] table says what is to be measured")
@@ -123,13 +126,16 @@ def read(reference: str, *, smoke: bool = False) -> Claim:
     budget = _budget(small.get("budget", stated.budget))
     checks = read_checks(stated.check, budget)
     looks = _looks(stated, small, smoke, any(check.rule.role for check in checks))
+    bed = (stated.bed or on) if on else ""
     if any(check.trains for check in checks):
-        for key, given in (("baseline", stated.baseline), ("budget", budget)):
+        for key, given in (("baseline", bed or stated.baseline), ("budget", budget)):
             if given is None:
                 raise RecipeError(f"claim.{key}", f"missing: {_MISSING[key]}")
     over = [stated.settings, {k: v for k, v in small.items() if k not in ("budget", "seeds")}]
-    whole = {name: _arm(method, arm, over, budget, f"claim.arms.{name}") for name, arm in _arms(stated).items()}
-    _check_arms(checks, whole, stated.bed)
+    made = Of(reference, method, bed, stated.arms.get(METHOD, EMPTY) if bed else EMPTY)
+    there = tables(stated.baseline, stated.arms, bed) if any(check.trains for check in checks) else {}
+    whole = {name: made.arm(arm, over, budget, f"claim.arms.{name}") for name, arm in there.items()}
+    check_arms(checks, whole, bed or stated.bed)
     warm, arms = part_stages(whole, stated.warm)
     if budget is not None:
         all_of_it = _budget(stated.budget) or budget
@@ -140,7 +146,8 @@ def read(reference: str, *, smoke: bool = False) -> Claim:
     first = 0 if smoke else FIRST
     seeds, roles = tuple(range(first, first + looks[-1])), any(check.rule.role for check in checks)
     return Claim(
-        method, stated.says, arms, checks, seeds, budget, warm, stated.notes, smoke, looks if roles else (), stated.bed,
+        method, stated.says, arms, checks, seeds, budget, warm, stated.notes, smoke, looks if roles else (),
+        bed or stated.bed,
         place(reference),
     )  # fmt: skip
 
@@ -179,58 +186,6 @@ def _budget(table: Any) -> tuple[str, float] | None:
     if unit not in known:
         raise RecipeError(f"claim.budget.{unit}", f"no such budget of a claim; {nearest(unit, known)}")
     return unit, float(Settings().checked(Length, amount, f"claim.budget.{unit}"))
-
-
-def _arms(stated: Stated) -> dict[str, Mapping[str, Any]]:
-    """name -> settings of every arm; none where only simulations are checked."""
-    if stated.baseline is None:
-        return {}
-    baseline = {"extends": stated.baseline} if isinstance(stated.baseline, str) else stated.baseline
-    others = {BASELINE: baseline, **stated.arms}
-    for name, arm in others.items():
-        if name == METHOD or (name == BASELINE and name in stated.arms) or not isinstance(arm, Mapping):
-            raise RecipeError(f"claim.arms.{name}", f"{arm!r}: expected a table of settings, and a name of its own")
-    return {METHOD: EMPTY, **others}
-
-
-def _arm(
-    method: Recipe, table: Mapping[str, Any], over: list[Any], budget: tuple[str, float] | None, where: str
-) -> Recipe:
-    """This recipe or the one that the arm extends, with what all arms share, its own settings and the budget."""
-    base = load(table["extends"]) if "extends" in table else method
-    own = {k: v for k, v in table.items() if k != "extends"}
-    try:
-        for settings in (over[0], own, over[1]):
-            base = base.changed(settings) if settings else base
-        if budget is None:
-            return base
-        unit, amount = budget
-        last = list(base.tree.get("stage", ()))[-1:]
-        spend: Tree = {unit: int(amount)}
-        return base.changed({"stage": {last[0]: spend}} if last else spend)
-    except RecipeError as error:
-        raise RecipeError(f"{where}, {error.where}", error.problem) from None
-
-
-def _check_arms(checks: tuple[Check, ...], arms: Mapping[str, Recipe], bed: str) -> None:
-    seen: dict[str, str] = {}  # digest -> arm
-    for name, arm in arms.items():
-        if (twin := seen.setdefault(digest(arm), name)) != name:
-            raise RecipeError(f"claim.arms.{name}", f"does the same as {twin!r}: expected settings that differ")
-        elsewhere = "task" in arms[METHOD].stages[-1].get("evaluate", EMPTY)  # the same for all, as all of [evaluate]
-        for section in ("evaluate",) if elsewhere else ("task", "evaluate"):  # what is solved, and how it is scored
-            theirs, ours = (dict(a.stages[-1].get(section, EMPTY)) for a in (arm, arms[METHOD]))
-            for key in dict.fromkeys((*ours, *theirs)):
-                if theirs.get(key) != ours.get(key):
-                    message = f"{section}.{key} is {theirs.get(key)!r}, the method's {ours.get(key)!r}"
-                    raise RecipeError(f"claim.arms.{name}", f"{message}: expected the same of all arms")
-    for i, check in enumerate(checks):
-        for side in (check.rule.arm, check.rule.against):
-            of_card = check.rule.role == "premise" and (side == START or bool(bed))  # which may have more arms
-            if isinstance(side, str) and side not in arms and check.trains and not of_card:
-                raise RecipeError(f"claim.check.{i}", f"no arm {side!r}; {nearest(side, arms)}")
-        if not check.trains and isinstance(check.rule.against, str):
-            raise RecipeError(f"claim.check.{i}.against", "missing: the number that a simulation is compared with")
 
 
 def part_stages(
@@ -290,7 +245,7 @@ def _warm(recipe: Recipe, names: list[str]) -> Recipe:
     stages = {}
     for table in recipe.stages[: len(names)]:
         offline = table.get("buffer", EMPTY).get("use") in OFFLINE and not table.get("learner")
-        drop = ("paper", "summary", "claim", "name", *(("evaluate", *ASKING) if offline else ()))
+        drop = ("paper", "summary", "alone", "laid", "claim", "name", *(("evaluate", *ASKING) if offline else ()))
         kept = {k: deepcopy(v) for k, v in table.items() if k not in drop}
         if offline and table["buffer"]["use"] != "offline":  # elsewhere a copy may be learnt from
             kept["models"] = {r: m for r, m in kept["models"].items() if "init" not in m}

@@ -23,7 +23,7 @@ from shuhari.data import Ramp, Sampling
 
 NAMED = ("models", "rewards", "weights", "follows", "learners", "parts", "terms", "budget")  # order says nothing
 RUN = ("transforms", "collect")  # names say nothing
-TOLD = ("name", "defaults", "imitates")  # of a stage: told apart, or no setting
+TOLD = ("name", "defaults", "imitates", "laid")  # of a stage: told apart, or no setting
 SEED = 2**31 - 2  # in the place of a run's: what is set to another number is set
 
 

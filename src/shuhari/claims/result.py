@@ -16,16 +16,16 @@ from typing import Any
 import numpy as np
 
 from shuhari.abilities import ability
+from shuhari.claims.arms import METHOD
 from shuhari.claims.checks import Check
-from shuhari.claims.claim import METHOD, Claim
+from shuhari.claims.claim import Claim
 from shuhari.claims.digest import digest
 from shuhari.claims.quantities import Evidence, Quantity, Simulated, value
 from shuhari.claims.runs import Made
 from shuhari.claims.sources import changed, common, modules, version
 from shuhari.claims.verdict import Verdict, overall
 from shuhari.config import library
-from shuhari.config.overlay import RecipeError
-from shuhari.config.recipe import differences, dump
+from shuhari.config.overlay import RecipeError, dotted, leaves
 from shuhari.store.files import replace_file
 
 WHOLE = ("verdict", "says", "checks", "start", "chance", "arms", "hashes", "history")
@@ -201,10 +201,11 @@ def _arm(claim: Claim, arm: str, made: Made, metrics: Sequence[str]) -> dict[str
 
 
 def differs(claim: Claim, arm: str) -> dict[str, Any]:
-    """Dotted key -> setting in which an arm differs from the method; None: not set."""
-    ours, theirs = dump(claim.arms[METHOD]), dump(claim.arms[arm])
-    skip = ("name", "summary", "claim", "paper", "extends")
-    return {k: there for k, (there, _) in differences(theirs, ours).items() if k.split(".")[0] not in skip}
+    """Dotted key -> setting in which the last stage of an arm differs from the method's; None: not set."""
+    skip = ("name", "summary", "claim", "paper", "alone", "laid")
+    ours, theirs = (dict(leaves(claim.arms[name].stages[-1])) for name in (METHOD, arm))
+    keys = [k for k in dict.fromkeys([*ours, *theirs]) if k[0] not in skip and ours.get(k) != theirs.get(k)]
+    return {dotted(k): theirs.get(k) for k in keys}
 
 
 def in_words(changes: Mapping[str, Any]) -> list[str]:

@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.abilities import ability
+from shuhari.claims.arms import METHOD
 from shuhari.claims.checks import BASELINE
-from shuhari.claims.claim import ALIKE, METHOD, WARM, Claim
+from shuhari.claims.claim import ALIKE, WARM, Claim
 from shuhari.claims.digest import digest
 from shuhari.claims.pool import ClaimError, Progress, Workers, changed, drive
 from shuhari.claims.quantities import Evidence, Quantity, value

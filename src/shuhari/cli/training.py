@@ -31,18 +31,21 @@ def train(
     recipe: Annotated[str, typer.Argument(help="family/method, a .toml file, or the folder of a run.")],
     run: Annotated[Path | None, typer.Option(help="Folder of the run (default: under runs/).")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random.")] = None,
+    methods: Annotated[list[str] | None, typer.Option("--with", help="Lay a method over it; may be repeated.")] = None,
     sets: Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b.c=value; may be repeated.")] = None,
     init: Annotated[str, typer.Option(help="Start from the weights of RUN or RUN@step.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved recipe and stop.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Say where the time and the memory went.")] = False,
 ) -> None:
-    """Train a recipe. The same command again resumes the run where it stopped.
+    """Train a recipe, or a method on its usual base. The same command again resumes the run where it stopped.
 
-    Example: shuhari train baselines/grpo --set task.digits=3 --set steps=50 --run runs/three-digits
+    --with lays methods over the recipe, in order: what a paper changes, without its test-bed.
+
+    Example: shuhari train baselines/grpo --with rlvr/kl_cov --set steps=50 --run runs/kl-cov
     """
     from shuhari.config.recipe import load
 
-    found = load(recipe, sets or [], {} if seed is None else {"seed": seed})
+    found = load(recipe, sets or [], {} if seed is None else {"seed": seed}, methods or [])
     if dry_run:
         from shuhari.cli.dry import dry_run as message
 
@@ -53,7 +56,7 @@ def train(
         note(f"{path} is complete: nothing to do (another folder starts anew: --run)")
         closing(path)
         return
-    command = _command(recipe, run, seed, sets or [], init) + (" --profile" if profile else "")
+    command = _command(recipe, run, seed, methods or [], sets or [], init) + (" --profile" if profile else "")
     done = _drive(found, path, init, command, profile)
     if profile:
         show_profile(path)
@@ -81,8 +84,12 @@ def _complete(path: Path, recipe: Recipe, init: str) -> bool:
     return same and there.status == "complete"
 
 
-def _command(recipe: str, run: Path | None, seed: int | None, sets: list[str], init: str) -> str:
+def _command(
+    recipe: str, run: Path | None, seed: int | None, methods: list[str], sets: list[str], init: str
+) -> str:
     words = ["shuhari", "train", recipe]
+    for name in methods:
+        words += ["--with", name]
     for flag, value in (("--run", run), ("--seed", seed), ("--init", init or None)):
         words += [] if value is None else [flag, str(value)]
     for text in sets:

@@ -17,9 +17,11 @@ from shuhari.config.stage import MICRO_BATCH, Checkpointing, Components, Role
 from shuhari.data import EMPTY, Number, Sampling, nearest
 from shuhari.loop.collect import default_weights, grades_nothing
 from shuhari.loop.evaluation import Evaluation
+from shuhari.loop.state import walk_placed
 from shuhari.ports import Learner, Reward, Task, Transform, ability, is_vector
 
 ROLE = ("init", "same_as", "from", "frozen")  # keys of [models.<role>] that are no setting of the model
+LONGEST = ("collect", "transform", "part", "learner")  # where "max_new" may stand for a number
 LEARNER = {"buffer": "buffer", "part": "parts", "transform": "transforms"}  # section -> field
 
 
@@ -43,6 +45,10 @@ def stage_components(table: Mapping[str, Any] | Components, shared: dict[str, An
     task = made.task(table["task"])
     rollout, n, sampling = _rollout(made, table.get("rollout", EMPTY))
     vector = is_vector(rollout)
+    table = {**table, **{k: _longest(table[k], sampling.max_new) for k in LONGEST if k in table}}
+    if vector and table.get("curriculum"):
+        told = "lanes of environments ask for no problems: leave it out, or play episodes (rollout.use = 'episode')"
+        raise RecipeError("curriculum", told)
     engine = _section(made, "engine", table)
     stale: int = ability(engine, "staleness")
     if vector and stale:
@@ -50,10 +56,12 @@ def stage_components(table: Mapping[str, Any] | Components, shared: dict[str, An
         raise RecipeError("engine.staleness", f"{stale}: {message}")
     graders = table.get("reward", EMPTY)
     rewards = {
-        k: made.component("reward", v, _at("reward", k), k, {"name": k}) for k, v in graders.items() if k != "weights"
+        k: made.component("reward", v, _at("reward", k), k, {"name": k})
+        for k, v in graders.items()
+        if k not in ("weights", "beside")
     }
     evaluate, evaluation_rollout = _evaluate(made, table, rollout, vector, task)
-    weights = _weights(made, graders.get("weights"), task, rewards)
+    weights = _weights(made, graders, task, rewards)
     if "weights" not in graders:
         made.defaults["reward.weights"] = weights
     cut = table.get("micro_batch", MICRO_BATCH) or None
@@ -67,6 +75,7 @@ def stage_components(table: Mapping[str, Any] | Components, shared: dict[str, An
         name=name,
         imitates=imitated(name, learners, task, alone=name == "main"),
         budget={unit: float(amount) for unit, amount in spend.items()},
+        laid=table.get("laid", EMPTY),
         task=task,
         models=_models(made, table.get("models", EMPTY), name),
         engine=engine,
@@ -156,20 +165,41 @@ def _models(made: Settings, table: Mapping[str, Any], stage: str) -> dict[str, R
     return roles
 
 
+def _longest(value: Any, max_new: int) -> Any:
+    """Settings in which "max_new" stands for the longest answer that sampling allows, and "constant:max_new" too."""
+    if isinstance(value, Mapping):
+        return {k: _longest(v, max_new) for k, v in value.items()}
+    known = {"max_new": max_new, "constant:max_new": f"constant:{max_new}"}
+    return known.get(value, value) if isinstance(value, str) else value
+
+
 def _rollout(made: Settings, table: Mapping[str, Any]) -> tuple[Any, int, Sampling]:
     n = made.checked(Length, table.get("n", 1), "rollout.n")
     sampling = made.instance(Sampling, table.get("sampling", EMPTY), "rollout.sampling", "sampling")
     rest = {k: v for k, v in table.items() if k not in ("n", "sampling")}
     rollout = made.component("rollout", rest, "rollout", USE["rollout"])
+    for place, part in walk_placed(rollout, ("rollout",)):
+        if part is not rollout and is_vector(part):
+            raise RecipeError(dotted(place), "lanes of environments: expected a rollout of groups of samples")
     return rollout, n, sampling
 
 
-def _weights(made: Settings, table: Any, task: Any, rewards: Mapping[str, Reward]) -> dict[str, Number]:
-    if table is None:
-        return {**default_weights(task, rewards)}
-    if not isinstance(table, Mapping) or not table:
-        raise RecipeError("reward.weights", f"{table!r}: expected a table of reward names and their weights")
-    return {k: made.checked(Number, v, f"reward.{dotted(('weights', k))}") for k, v in table.items()}
+def _weights(
+    made: Settings, graders: Mapping[str, Any], task: Any, rewards: Mapping[str, Reward]
+) -> dict[str, Number]:
+    """[reward.weights], or those that stand by default; and, of graders that are there, those of [reward.beside], which
+    take no other's place."""
+    given = {key: graders.get(key) for key in ("weights", "beside")}
+    for key, table in given.items():
+        if key in graders and (not isinstance(table, Mapping) or not table):
+            raise RecipeError(f"reward.{key}", f"{table!r}: expected a table of reward names and their weights")
+    more = {k: v for k, v in (given["beside"] or EMPTY).items() if k in rewards}
+    found: dict[str, Number] = {}
+    if given["weights"] is None:
+        found |= default_weights(task, {k: v for k, v in rewards.items() if k not in more})
+    for key, table in {"weights": given["weights"] or EMPTY, "beside": more}.items():
+        found |= {k: made.checked(Number, v, f"reward.{dotted((key, k))}") for k, v in table.items()}
+    return found
 
 
 def _evaluate(

@@ -21,8 +21,8 @@ Tree: TypeAlias = dict[str, Any]
 Sources: TypeAlias = dict[Path, str]
 
 BUDGETS = ("steps", "decisions", "tokens", "env_steps", "updates", "seconds")
-SCALARS = ("format", "name", "summary", "seed", "threads", "micro_batch", *BUDGETS)
-SINGLE = ("paper", "study", "task", "engine", "curriculum", "rollout", "buffer", "evaluate", "store", "claim")
+SCALARS = ("format", "name", "summary", "alone", "seed", "threads", "micro_batch", *BUDGETS)
+SINGLE = ("laid", "paper", "study", "task", "engine", "curriculum", "rollout", "buffer", "evaluate", "store", "claim")
 REPEAT = ("repeat", "block")  # of a stage: how often it runs, and together with which others
 NAMED = ("models", "reward", "collect", "transform", "part", "learner", "follow", "stage")  # tables of named tables
 ASKED = ("n", "sampling")  # of [rollout]: what is asked for, whichever rollout does it
@@ -33,6 +33,7 @@ USE = {  # what stands in a section whose table names no component
     "buffer": "fresh",
     "optimiser": "adamw",
 }
+NEEDS = ("groups", "steps", "text", "lanes", "solutions")  # of a method, which its base must have: `[needs]`
 DEPTH = 32  # names of a dotted key
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _PIECE = re.compile(r"""\s*("[^"]*"|'[^']*'|[^."'=\s]+)\s*(\.|$)""")
@@ -63,6 +64,16 @@ def leaves(tree: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any
             yield from leaves(value, (*path, key))
         else:
             yield (*path, key), value
+
+
+def look(tree: Any, path: Path) -> Any:
+    """What stands at a path; None where nothing does."""
+    there = tree
+    for key in path:
+        if not isinstance(there, Mapping) or key not in there:
+            return None
+        there = there[key]
+    return there
 
 
 def is_schedule(value: object) -> bool:

@@ -7,16 +7,18 @@ sections and how one table lies over another (`overlay`). Stages are kept by nam
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib.resources.abc import Traversable
 from pathlib import Path as File
 from typing import Annotated, Any
 
 from shuhari.bounds import Bounds, Count, Length, Positive, bare, wrong
-from shuhari.config.library import FORMAT, Method, methods, named, names, read
+from shuhari.config.files import name_stages, place, read_chain
+from shuhari.config.laid import lay_methods, place_sets, settle, spread
+from shuhari.config.library import FORMAT, Method, methods, names
+from shuhari.config.methods import Change
 from shuhari.config.overlay import (
     BUDGETS,
     NAMED,
@@ -37,13 +39,13 @@ from shuhari.config.overlay import (
     split_path,
 )
 from shuhari.data import EMPTY, nearest
-from shuhari.plugins import PluginError
 
-__all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "differences", "dump", "load", "methods", "names", "spreads"]
+__all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "differences", "dump", "load", "methods", "names",
+           "place", "read_method", "spreads", "usual_base"]  # fmt: skip
 
-OWN = ("name", "paper", "summary", "claim")  # of one file alone: a child does not inherit them
+OWN = ("name", "paper", "summary", "claim", "alone")  # of one file alone: a child does not inherit them
 _SCALARS: dict[str, Any] = {
-    **dict.fromkeys(("name", "summary", "block"), str),
+    **dict.fromkeys(("name", "summary", "alone", "block"), str),
     **dict.fromkeys(("seed", "threads", "micro_batch"), Count),
     **dict.fromkeys(BUDGETS, Positive),
     "format": Annotated[int, Bounds(1, FORMAT)],
@@ -94,57 +96,116 @@ class Recipe:
             out.append({**table, "name": name})
         return out
 
+    def laid(self, changes: Sequence[Change], settings: Mapping[str, Any] = EMPTY) -> Recipe:
+        """With methods laid over each stage that samples, in order. RecipeError where it lacks what one is about, or
+        where two contradict each other and `settings`, which are not laid here, do not decide."""
+        sets = list(leaves(_tree(settings)))
+        tree, sources = lay_methods(self.tree, self.sources, self.name, changes, sets)
+        _check(tree)
+        return Recipe(self.name, tree, sources)
+
     def changed(self, settings: Mapping[str, Any], origin: str = "set") -> Recipe:
-        """With `settings` (dotted keys or nested mappings) laid over. RecipeError where every stage sets one itself."""
-        over: Tree = {}
-        for key, value in settings.items():
-            _join(over, nested(split_path(key), _plain(value, key)))
+        """With `settings` (dotted keys or nested mappings) laid over; where methods are laid, also over the stages that
+        these changed. RecipeError where every stage sets one itself."""
         tree, sources = deepcopy(self.tree), dict(self.sources)
+        over = place_sets(tree, _tree(settings))
+        over = spread(tree, over) if "laid" in tree else over
         for path, _ in leaves(over):
-            _check_reaches(path, tree.get("stage", {}))
+            _check_reaches(path, {} if "laid" in tree else tree.get("stage", {}))
             if path[0] == "stage" and len(path) > 1 and path[1] not in tree.get("stage", {}):
                 there = tree.get("stage", {})
                 raise RecipeError(f"stage.{dotted(path[1:2])}", f"no such stage; {nearest(path[1], there)}")
         _lay(tree, over, origin, sources)
+        if "laid" in tree:
+            settle(tree, sources)
         _check(tree)
         return Recipe(self.name, tree, sources)
 
 
-def load(reference: str | File, sets: Sequence[str] = (), settings: Mapping[str, Any] = EMPTY) -> Recipe:
-    """The recipe of a name `family/method`, of a `.toml` file, or of a run's folder, resolved.
+def load(
+    reference: str | File,
+    sets: Sequence[str] = (),
+    settings: Mapping[str, Any] = EMPTY,
+    methods: Sequence[str | File] = (),
+) -> Recipe:
+    """The recipe of a name `family/method`, of a `.toml` file, or of a run's folder, resolved; a method is laid over
+    its usual base, and then `methods` (names or files of such), in order.
 
     `sets` are `a.b.c=value` (command line), `settings` the same from Python. Raises RecipeError.
     """
     try:
-        return _load(str(reference), sets, settings)
+        given = {dotted(path): value for path, value in map(setting, sets)}
+        base, changes, own = _read(str(reference))
+        if more := [read_method(str(name)) for name in methods]:
+            name = "+".join([own.get("name", base.name), *(_last(m.name) for m in more)])
+            recipe = replace(base.laid([*changes, *more], {**given, **settings}), name=name)
+        else:
+            recipe = _own(base.laid(changes, {**given, **settings}), own) if changes else base
+        recipe = recipe.changed(given, "--set") if given else recipe
+        recipe = recipe.changed(settings) if settings else recipe
+        assert recipe.stages  # resolves them: a mistake in an overlay is found here
+        return recipe
     except RecursionError:
         raise RecipeError("", f"{reference}: tables lie too deep in each other") from None
 
 
-def _load(reference: str, sets: Sequence[str], settings: Mapping[str, Any]) -> Recipe:
-    chain = list(_chain(reference))
+def usual_base(reference: str | File) -> str:
+    """The `on` of a method; "" of a recipe that is none."""
+    changes = _read(str(reference))[1]
+    return changes[0].on if changes else ""
+
+
+def _read(reference: str) -> tuple[Recipe, list[Change], Tree]:
+    """A recipe; or the base of a method, that method, and what its file says of itself."""
+    chain = list(read_chain(reference))
     if not chain:
         raise RecipeError("", "'' names no recipe: expected family/method, a .toml file, or a run's folder")
-    tree: Tree = {}
-    sources: Sources = {}
-    for i, (name, table) in enumerate(reversed(chain)):
-        last = i + 1 == len(chain)
+    if "on" in chain[0][1]:
+        name, table = chain[0]
+        change = Change.of(str(table.get("name", name)), [one for _, one in chain])
+        base, more, _ = _read(change.on)
+        if more:
+            raise RecipeError("on", f"{change.on!r} in {name} is a method: expected a base, such as {more[0].on!r}")
+        own = {k: v for k, v in table.items() if k in ("name", "summary", "paper", "claim")}
+        return base, [change], {"name": name, **own}
+    at = next((i for i, (_, table) in enumerate(chain) if "on" in table), len(chain))
+    tree, sources = Tree(), Sources()
+    if at < len(chain):
+        below = load(chain[at - 1][1]["extends"])
+        tree = {k: v for k, v in below.tree.items() if k not in OWN}
+        sources = {p: by for p, by in below.sources.items() if p[0] not in OWN}
+    for i, (name, table) in enumerate(reversed(chain[:at])):
+        last = i + 1 == at
         own = {k: v for k, v in table.items() if k != "extends" and (last or k not in OWN)}
         if "stage" in own:
             if isinstance(own["stage"], list):  # a list of stages is whole; [stage.<name>] changes one
                 lay(tree, {"stage": False}, name, sources)
-            own["stage"] = _by_name(own["stage"], name)
-        _lay(tree, own, name, sources)
+            own["stage"] = name_stages(own["stage"], name)
+        _lay(tree, spread(tree, own) if "laid" in tree else own, name, sources)
     _check(tree)
-    recipe = Recipe(str(tree.pop("name", chain[0][0])), {"format": FORMAT, **tree}, sources)
-    given: dict[str, Any] = {}
-    for text in sets:
-        path, value = setting(text)
-        given[dotted(path)] = value
-    recipe = recipe.changed(given, "--set") if given else recipe
-    recipe = recipe.changed(settings) if settings else recipe
-    assert recipe.stages  # resolves them: a mistake in an overlay is found here
-    return recipe
+    return Recipe(str(tree.pop("name", chain[0][0])), {"format": FORMAT, **tree}, sources), [], {}
+
+
+def read_method(reference: str) -> Change:
+    """A method, to be laid over another recipe than its base."""
+    chain = list(read_chain(reference))
+    if "on" not in chain[0][1]:
+        why = next((table["alone"] for _, table in chain if "alone" in table), "it has no `on`")
+        raise RecipeError("", f"{chain[0][0]} is a recipe of its own, and cannot be laid over another: {why}")
+    return Change.of(str(chain[0][1].get("name", chain[0][0])), [one for _, one in chain])
+
+
+def _own(recipe: Recipe, own: Tree) -> Recipe:
+    """With what the file of a method says of itself."""
+    tree = {k: v for k, v in recipe.tree.items() if k not in OWN}
+    said = {k: v for k, v in own.items() if k != "name"}
+    sources = {p: by for p, by in recipe.sources.items() if p[0] not in OWN}
+    sources |= {p: str(own["name"]) for p, _ in leaves(said)}
+    return Recipe(str(own["name"]), {**tree, **said}, sources)
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 def dump(recipe: Recipe) -> str:
@@ -173,91 +234,6 @@ def spreads(key: str) -> bool:
 def _settings(text: str) -> dict[Path, Any]:
     tree = tomllib.loads(text)
     return dict(leaves({**tree, "stage": {s["name"]: s for s in tree.get("stage", [])}}))
-
-
-# ------------------------------------------------------------------------------------------------ files
-
-
-def _chain(reference: str) -> Iterator[tuple[str, Tree]]:
-    """(name, table) of a recipe and of what it extends, youngest first."""
-    seen: dict[str, str] = {}
-    here: File | None = None
-    while reference:
-        name, source = _find(reference, here)
-        key = str(source)
-        if key in seen:
-            raise RecipeError("extends", f"{' -> '.join([*seen.values(), name])} goes round in a circle")
-        seen[key] = name
-        table = read(name, source)
-        here = source.parent if isinstance(source, File) and source.suffix == ".toml" else None
-        if here is not None:
-            _anchor(table, here)
-        yield name, table
-        reference = table.get("extends", "")
-        if not isinstance(reference, str):
-            raise RecipeError(
-                "extends", f"{reference!r} in {name}: expected a recipe's name, or a path ending in .toml"
-            )
-
-
-def place(reference: str | File) -> File | None:
-    """The file of a recipe; None where it lies in none of its own. RecipeError where there is no such recipe."""
-    found = _find(str(reference), None)[1]
-    return found if isinstance(found, File) else None
-
-
-def _find(reference: str, here: File | None) -> tuple[str, Traversable]:
-    path = (here or File()) / File(reference).expanduser()
-    if path.is_dir() and (path / "recipe.toml").is_file():
-        path = path / "recipe.toml"
-    if path.suffix == ".toml":
-        if not path.is_file():
-            near = f"; {nearest(path.name, files)}" if (files := _beside(path)) else ""
-            raise RecipeError("", f"no recipe file {str(path)!r} (looked in {File.cwd()}){near}")
-        return path.stem, path.resolve()
-    try:
-        found = named(reference)
-    except PluginError as error:
-        raise RecipeError("", str(error)) from None
-    if found is None:
-        near = nearest(reference, [*names(), *_beside(path)])
-        message = near if near.startswith("did you mean") else "`shuhari methods` lists those that there are"
-        raise RecipeError("", f"no recipe {reference!r}; {message}")
-    return reference, found
-
-
-def _beside(path: File) -> list[str]:
-    """The recipe files of a folder, for an error to name."""
-    return [f.name for f in path.parent.glob("*.toml")] if path.parent.is_dir() else []
-
-
-def _anchor(table: Tree, folder: File) -> None:
-    """Make `file.py:Class` absolute where the file lies beside the recipe, so that it is found from any folder."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            _anchor(value, folder)
-        elif isinstance(value, list):
-            for entry in value:
-                if isinstance(entry, dict):
-                    _anchor(entry, folder)
-        elif isinstance(value, str) and key in ("use", "name") and ".py:" in value:
-            file, _, attribute = value.rpartition(":")
-            if (folder / file).is_file():
-                table[key] = f"{(folder / file).resolve()}:{attribute}"
-
-
-def _by_name(stages: Any, recipe: str) -> Any:
-    if isinstance(stages, dict) or stages is False:
-        return stages
-    out: Tree = {}
-    for i, stage in enumerate(stages if isinstance(stages, list) else [stages]):
-        if not isinstance(stage, dict):
-            raise RecipeError("stage", f"{stage!r} in {recipe}: expected [[stage]] tables")
-        name = str(stage.get("name", i + 1))
-        if name in out:
-            raise RecipeError("stage", f"two stages of {recipe} are called {name!r}: names are unique")
-        out[name] = {k: v for k, v in stage.items() if k != "name"}
-    return out
 
 
 # ------------------------------------------------------------------------------------------------ checks
@@ -289,6 +265,14 @@ def _lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources) -> 
                 del at[path[-1]], sources[path]
 
 
+def _tree(settings: Mapping[str, Any]) -> Tree:
+    """Settings by dotted key, or nested, as one tree."""
+    over: Tree = {}
+    for key, value in settings.items():
+        _join(over, nested(split_path(key), _plain(value, key)))
+    return over
+
+
 def _join(tree: Tree, more: Mapping[str, Any]) -> None:
     for key, value in more.items():
         if isinstance(value, dict) and isinstance(tree.get(key), dict):
@@ -306,7 +290,7 @@ def _check_reaches(path: Path, stages: Mapping[str, Any]) -> None:
 
 def _check(tree: Tree, where: str = "") -> None:
     """The sections of a recipe, or of a stage's overlay: known keys, tables where tables belong, numbers in range."""
-    known = [*SCALARS, *SINGLE, *NAMED] if not where else [*BUDGETS, *REPEAT, "micro_batch", *SINGLE[2:-1], *NAMED[:-1]]
+    known = [*SCALARS, *SINGLE, *NAMED] if not where else [*BUDGETS, *REPEAT, "micro_batch", *SINGLE[3:-1], *NAMED[:-1]]
     for key, value in tree.items():
         at = f"{where}{key}"
         if key not in known:

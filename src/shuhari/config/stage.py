@@ -64,7 +64,8 @@ def asked_of(model: Any) -> tuple[str, ...]:
 class Components:
     """One stage. `budget`: what it may spend; `n`, `sampling`: of each request; `tokens`: the largest micro-batch, None
     for no limit; `weights`: reward name -> weight; `evaluation_rollout`: what evaluation uses; `defaults`: dotted key
-    -> value that the recipe left standing; `imitates`: what it shows as demonstrations, in words."""
+    -> value that the recipe left standing; `imitates`: what it shows as demonstrations, in words; `laid`: the methods
+    that were laid over it, and what each needs."""
 
     name: str
     budget: Mapping[str, float]
@@ -86,6 +87,7 @@ class Components:
     store: Checkpointing = Checkpointing()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     imitates: str = ""
+    laid: Mapping[str, Mapping[str, Any]] = EMPTY
 
     @property
     def notes(self) -> dict[str, str]:

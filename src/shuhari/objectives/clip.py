@@ -85,6 +85,7 @@ class Clip:
     advantage: str = "advantage"
     centre: Literal["one", "old"] = "one"
     score: str = "log_prob"
+    surrogate = True
     stamps = ()
 
     @property

@@ -63,6 +63,7 @@ class LogRatio:
     role: str = "policy"
     advantage: str = "advantage"
     score: str = "log_prob"
+    surrogate = True
     stamps = ()
 
     @property

@@ -59,6 +59,7 @@ class ClipCov:
     high: Ratio = 1.0
     role: str = "policy"
     couples: Literal["row", "batch"] = field(default="batch", init=False)
+    surrogate = True
     stamps = ()
     reads = ("advantage",)
 
@@ -98,6 +99,7 @@ class KlCov:
     high: Ratio = float("inf")
     role: str = "policy"
     couples: Literal["row", "batch"] = field(default="batch", init=False)
+    surrogate = True
     stamps = ()
     reads = ("advantage",)
 
@@ -141,6 +143,7 @@ class LpReg:
     high: Ratio = 9.0
     role: str = "policy"
     couples: Literal["row", "batch"] = field(default="batch", init=False)
+    surrogate = True
     stamps = ()
     reads = ("advantage",)
 

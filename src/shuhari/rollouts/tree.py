@@ -221,7 +221,8 @@ SELECTS: dict[str, Callable[[TreeSearch, Tree, Sequence[Node]], Node | None]] = 
 @dataclass
 class TreeSearch:
     """One tree a request: nodes are continued by `width` chunks of max_new / `depth` tokens until n answers are backed
-    up, or after `budget` expansions (0: no bound). With depth = 1 and width = n that is n plain samples.
+    up, or after `budget` expansions (0: no bound). With depth = 1 and width = n that is n plain samples. With `chunk`
+    > 0 that is the tokens of a chunk, but of the last, whatever max_new is, and `depth` what follows from it.
 
     Of the answers that an expansion brings only the best is backed up, by reward and then by mean log-probability
     (DeepSearch, section 3.2), with `every` all of them; where nothing can be grown, the others follow one by one. An
@@ -249,6 +250,7 @@ class TreeSearch:
     whole: bool = False
     reward: str = "score"
     role: str = "policy"
+    chunk: Count = 0
     accepts: Mapping[str, Any] = field(init=False, default_factory=lambda: {"known": None})
     stamps = ("q",)
     least_n = 0
@@ -268,8 +270,11 @@ class TreeSearch:
         """Raises ContractError for a problem that is played, and ValueError where max_new is no multiple of depth."""
         if request.settings.get("known") is not None or ctx.task.environment(request.problem) is not None:
             return await self._plain(request, ctx)
-        if request.sampling.max_new % self.depth:
-            message = f"max_new is {request.sampling.max_new}: expected a multiple of depth, which is {self.depth}"
+        longest = request.sampling.max_new
+        if self.chunk and self.depth != (depth := -(-longest // self.chunk)):
+            return await replace(self, depth=depth).group(request, ctx)
+        if not self.chunk and longest % self.depth:
+            message = f"max_new is {longest}: expected a multiple of depth, which is {self.depth}"
             raise ContractError(f"the rollout 'tree': {message}")
         context = ctx.encode(request.problem.prompt, self.role)
         prefix = force_steps(request.prefix, context, self.role, ctx)
@@ -298,7 +303,9 @@ class TreeSearch:
 
     async def _expand(self, tree: Tree, node: Node, i: int, ctx: Ctx) -> list[Node]:
         """The children of a node, those that are answers graded; the node itself where the model has no room left."""
-        sampling = replace(tree.request.sampling, max_new=tree.request.sampling.max_new // self.depth)
+        longest = tree.request.sampling.max_new
+        size = min(self.chunk, longest - node.depth * self.chunk) if self.chunk else longest // self.depth
+        sampling = replace(tree.request.sampling, max_new=size)
         key = (tree.request.key, self.role, "node", i)
         try:
             kids = tree.add(

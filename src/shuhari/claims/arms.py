@@ -1,0 +1,95 @@
+"""The arms of a claim as recipes: what each is made of, and that they may be compared.
+
+Of a recipe, an arm is it or another with settings over it. Of a method the arms stand on a bed: the settings that all
+share lie over the bed, the method over that, and an arm's own settings over the method; the baseline is the bed alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shuhari.claims.checks import BASELINE, START, Check
+from shuhari.claims.digest import describe, digest
+from shuhari.config.overlay import RecipeError, Tree
+from shuhari.config.recipe import Recipe, load, read_method, usual_base
+from shuhari.data import EMPTY, nearest
+
+METHOD = "method"
+SCORED = ("task", "evaluate", "evaluation_rollout")  # what is solved, and how it is scored
+
+
+def tables(
+    baseline: str | Mapping[str, Any] | None, arms: Mapping[str, Any], bed: str
+) -> dict[str, Mapping[str, Any]]:
+    """name -> table of every arm. RecipeError for one that is none, or has a name that is taken."""
+    table = baseline if isinstance(baseline, Mapping) else EMPTY
+    extends = baseline if isinstance(baseline, str) else bed
+    others = {BASELINE: {"extends": extends, **table} if extends else table, **arms}
+    if bed:
+        others.pop(METHOD, None)
+    for name, arm in others.items():
+        if name == METHOD or (name == BASELINE and name in arms) or not isinstance(arm, Mapping):
+            raise RecipeError(f"claim.arms.{name}", f"{arm!r}: expected a table of settings, and a name of its own")
+    return {METHOD: EMPTY, **others}
+
+
+@dataclass(frozen=True, eq=False)
+class Of:
+    """What the arms are made of: a recipe; or a method, laid over its `bed`, with `own` settings over that."""
+
+    reference: str
+    recipe: Recipe
+    bed: str = ""
+    own: Mapping[str, Any] = EMPTY
+
+    def arm(
+        self, table: Mapping[str, Any], over: Sequence[Mapping[str, Any]], budget: tuple[str, float] | None, where: str
+    ) -> Recipe:
+        """An arm of its table; `over`: what all arms share, below and above it. RecipeError for a mistake in it."""
+        try:
+            base = self._start(table.get("extends"), over[0], {k: v for k, v in table.items() if k != "extends"})
+            base = base.changed(over[1]) if over[1] else base
+            if budget is None:
+                return base
+            unit, amount = budget
+            last = list(base.tree.get("stage", ()))[-1:]
+            spend: Tree = {unit: int(amount)}
+            return base.changed({"stage": {last[0]: spend}} if last else spend)
+        except RecipeError as error:
+            raise RecipeError(f"{where}, {error.where}", error.problem) from None
+
+    def _start(self, extends: str | None, settings: Mapping[str, Any], own: Mapping[str, Any]) -> Recipe:
+        named = self.reference if extends in (None, METHOD) else str(extends)
+        if not self.bed or not usual_base(named):
+            recipe = (self.recipe if named == self.reference else load(named)).changed(settings)
+            return recipe.changed(own) if own else recipe
+        above = [self.own] if read_method(named).name == self.recipe.name else []
+        laid = load(self.bed).changed(settings).laid([read_method(named)], own)
+        for more in (*above, own):
+            laid = laid.changed(more) if more else laid
+        return laid
+
+
+def check_arms(checks: Sequence[Check], arms: Mapping[str, Recipe], bed: str) -> None:
+    """RecipeError where two arms do the same, or are scored in different ways, or a check is about none of them."""
+    seen: dict[str, str] = {}  # digest -> arm
+    for name, arm in arms.items():
+        if (twin := seen.setdefault(digest(arm), name)) != name:
+            raise RecipeError(f"claim.arms.{name}", f"does the same as {twin!r}: expected settings that differ")
+        built = [describe(one)["stages"][-1][1] for one in (arm, arms[METHOD])]
+        elsewhere = "task" in built[1].get("evaluate", EMPTY)  # the same for all, as all of [evaluate]
+        for section in SCORED[elsewhere:]:
+            theirs, ours = (one.get(section, EMPTY) for one in built)
+            for key in dict.fromkeys((*ours, *theirs)):
+                if theirs.get(key) != ours.get(key):
+                    message = f"{section}.{key} is {theirs.get(key)!r}, the method's {ours.get(key)!r}"
+                    raise RecipeError(f"claim.arms.{name}", f"{message}: expected the same of all arms")
+    for i, check in enumerate(checks):
+        for side in (check.rule.arm, check.rule.against):
+            of_card = check.rule.role == "premise" and (side == START or bool(bed))  # which may have more arms
+            if isinstance(side, str) and side not in arms and check.trains and not of_card:
+                raise RecipeError(f"claim.check.{i}", f"no arm {side!r}; {nearest(side, arms)}")
+        if not check.trains and isinstance(check.rule.against, str):
+            raise RecipeError(f"claim.check.{i}.against", "missing: the number that a simulation is compared with")

@@ -1,0 +1,101 @@
+"""The files of recipes: found by name or path, read, and followed to what they extend. No torch.
+
+Left out: how one table lies over another (`overlay`, `recipe`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.resources.abc import Traversable
+from pathlib import Path as File
+from typing import Any
+
+from shuhari.config.library import named, names, read
+from shuhari.config.overlay import RecipeError, Tree
+from shuhari.data import nearest
+from shuhari.plugins import PluginError
+
+
+def read_chain(reference: str) -> Iterator[tuple[str, Tree]]:
+    """(name, table) of a recipe and of what it extends, youngest first."""
+    seen: dict[str, str] = {}
+    here: File | None = None
+    while reference:
+        name, source = _find(reference, here)
+        key = str(source)
+        if key in seen:
+            raise RecipeError("extends", f"{' -> '.join([*seen.values(), name])} goes round in a circle")
+        seen[key] = name
+        table = read(name, source)
+        here = source.parent if isinstance(source, File) and source.suffix == ".toml" else None
+        if here is not None:
+            _anchor(table, here)
+            for key in ("on", "extends"):
+                if isinstance(other := table.get(key), str) and other.endswith(".toml"):
+                    table[key] = str(here / File(other).expanduser())
+        yield name, table
+        reference = table.get("extends", "")
+        if not isinstance(reference, str):
+            raise RecipeError(
+                "extends", f"{reference!r} in {name}: expected a recipe's name, or a path ending in .toml"
+            )
+
+
+def place(reference: str | File) -> File | None:
+    """The file of a recipe; None where it lies in none of its own. RecipeError where there is no such recipe."""
+    found = _find(str(reference), None)[1]
+    return found if isinstance(found, File) else None
+
+
+def _find(reference: str, here: File | None) -> tuple[str, Traversable]:
+    path = (here or File()) / File(reference).expanduser()
+    if path.is_dir() and (path / "recipe.toml").is_file():
+        path = path / "recipe.toml"
+    if path.suffix == ".toml":
+        if not path.is_file():
+            near = f"; {nearest(path.name, files)}" if (files := _beside(path)) else ""
+            raise RecipeError("", f"no recipe file {str(path)!r} (looked in {File.cwd()}){near}")
+        return path.stem, path.resolve()
+    try:
+        found = named(reference)
+    except PluginError as error:
+        raise RecipeError("", str(error)) from None
+    if found is None:
+        near = nearest(reference, [*names(), *_beside(path)])
+        message = near if near.startswith("did you mean") else "`shuhari methods` lists those that there are"
+        raise RecipeError("", f"no recipe {reference!r}; {message}")
+    return reference, found
+
+
+def _beside(path: File) -> list[str]:
+    """The recipe files of a folder, for an error to name."""
+    return [f.name for f in path.parent.glob("*.toml")] if path.parent.is_dir() else []
+
+
+def _anchor(table: Tree, folder: File) -> None:
+    """Make `file.py:Class` absolute where the file lies beside the recipe, so that it is found from any folder."""
+    for key, value in table.items():
+        if isinstance(value, dict):
+            _anchor(value, folder)
+        elif isinstance(value, list):
+            for entry in value:
+                if isinstance(entry, dict):
+                    _anchor(entry, folder)
+        elif isinstance(value, str) and key in ("use", "name") and ".py:" in value:
+            file, _, attribute = value.rpartition(":")
+            if (folder / file).is_file():
+                table[key] = f"{(folder / file).resolve()}:{attribute}"
+
+
+def name_stages(stages: Any, recipe: str) -> Any:
+    if isinstance(stages, dict) or stages is False:
+        return stages
+    out: Tree = {}
+    for i, stage in enumerate(stages if isinstance(stages, list) else [stages]):
+        if not isinstance(stage, dict):
+            raise RecipeError("stage", f"{stage!r} in {recipe}: expected [[stage]] tables")
+        name = str(stage.get("name", i + 1))
+        if name in out:
+            raise RecipeError("stage", f"two stages of {recipe} are called {name!r}: names are unique")
+        out[name] = {k: v for k, v in stage.items() if k != "name"}
+    return out

@@ -1,0 +1,346 @@
+"""Methods laid over a recipe: over each stage that samples, in order; other stages stay as they are.
+
+What comes out is a recipe as any other: a stage that was changed says in its overlay what differs now, and `laid` names
+the methods and what they need. The order is: the base's stage as it is resolved, all that the methods set, what they
+wrap; then `--set`, which decides where two contradict each other. Evaluation stays the base's: where a method changes
+how training rolls out or samples, [evaluate] keeps what stood there before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+from shuhari.config.methods import Change, Places, Statement, Wrap, decide, default_of, kept_by, samples, state
+from shuhari.config.overlay import (
+    BUDGETS,
+    REPEAT,
+    SCALARS,
+    USE,
+    Path,
+    RecipeError,
+    Sources,
+    Tree,
+    dotted,
+    is_schedule,
+    lay,
+    leaves,
+    look,
+    nested,
+)
+from shuhari.data import EMPTY
+
+ASIDE = (*(s for s in SCALARS if s not in BUDGETS), "laid", "paper", "study", "claim", "stage", "name")
+
+
+def lay_methods(
+    tree: Tree, sources: Sources, base: str, changes: Sequence[Change], sets: Sequence[tuple[Path, Any]]
+) -> tuple[Tree, Sources]:
+    """The tree of `base` with methods laid over it, and where each value came from. `sets`: settings that will be laid
+    over that, as (key, value). RecipeError where the base has not what a method is about, or two contradict."""
+    if there := tree.get("laid"):
+        told = f"{base} has {' and '.join(there)} laid over it already: give all methods together"
+        raise RecipeError("", told)
+    tree, sources = deepcopy(tree), dict(sources)
+    stages = tree.get("stage") or {}
+    resolved = {name: resolve(tree, name) for name in stages} or {"": resolve(tree, "")}
+    chosen = [name for name, table in resolved.items() if samples(table)]
+    who = " and ".join(c.name for c in changes)
+    if not chosen:
+        raise RecipeError("", f"{who}: laid over stages that sample, and {base} has none")
+    for name in chosen:
+        table, own = _changed(resolved[name], base, changes, [s for s in sets if s[0][0] != "stage"])
+        if name:
+            _in_stage(tree, sources, name, table, own)
+        else:
+            there = {p for p, _ in leaves(table)}
+            sources = {p: own.get(p) or sources.get(p) or f"with {who}" for p in there}
+            tree = table
+    for change in changes:
+        tree = _insert(tree, sources, change, chosen[0])
+    tree["laid"] = {c.name: dict(c.needs) for c in changes}
+    for gone in [p for p in sources if p[0] in ("laid", "paper", "claim")]:
+        del sources[gone]
+    sources |= {p: f"with {p[1]}" for p, _ in leaves({"laid": tree["laid"]})}
+    return {k: v for k, v in tree.items() if k not in ("paper", "claim")}, sources
+
+
+def resolve(tree: Tree, stage: str) -> Tree:
+    """The whole table of a stage; of a recipe without stages, that of the recipe."""
+    table = deepcopy({k: v for k, v in tree.items() if k != "stage"})
+    if stage:
+        lay(table, {k: v for k, v in tree["stage"][stage].items() if k not in REPEAT}, stage, {})
+    return table
+
+
+def spread(tree: Tree, over: Mapping[str, Any]) -> Tree:
+    """Settings over a tree of laid methods, so that they reach the stages that were changed: what these say themselves
+    is set there too, and what they alone have (a component that the base has not, or another there) there alone."""
+    out: Tree = deepcopy(dict(over))
+    for name, said in (tree.get("stage") or {}).items():
+        stage = resolve(tree, name)
+        if not samples(stage):
+            continue
+        more = _within(said, over)
+        for slot, new in _slots(over, stage, tree):
+            here, below = _used(stage, slot), _used(tree, slot)
+            whole = isinstance(new, Mapping) and ("use" in new or "replace" in new)
+            if below is not None and (whole or here == below):
+                continue
+            kept = kept_by(slot) if isinstance(new, Mapping) and below is not None else ()
+            own = {k: v for k, v in new.items() if k not in kept} if isinstance(new, Mapping) else new
+            if new is not False or here is not None:
+                _join(more, nested(slot, own))
+            _cut(out, slot, kept)
+        if more:
+            _join(out, {"stage": {name: more}})
+    return out
+
+
+def settle(tree: Tree, sources: Sources) -> None:
+    """Drop what stages remove and the base has not: it is gone. In place."""
+    for name, said in (tree.get("stage") or {}).items():
+        for path in [p for p, value in leaves(said) if value is False and len(p) > 1]:
+            if look(tree, path[:-1]) is None or path[-1] not in look(tree, path[:-1]):
+                for at in range(len(path), 0, -1):
+                    above = look(said, path[: at - 1])
+                    if at == len(path) or above[path[at - 1]] == {}:
+                        del above[path[at - 1]]
+                sources.pop(("stage", name, *path), None)
+
+
+def _slots(over: Mapping[str, Any], stage: Tree, base: Tree, path: Path = ()) -> list[tuple[Path, Any]]:
+    """(place, setting) of the components that settings are about, and of the roles and parts that the base has not."""
+    out: list[tuple[Path, Any]] = []
+    for key, value in over.items():
+        at = (*path, key)
+        alone = len(at) == 2 and at[0] in ("models", "part") and look(base, at) is None
+        if alone or (default_of(at) is not None and (len(at) > 1 or look(stage, at) is not None)):
+            out.append((at, value))
+        elif isinstance(value, Mapping) and key != "stage":
+            out += _slots(value, stage, base, at)
+    return out
+
+
+def _used(tree: Mapping[str, Any], slot: Path) -> Any:
+    """Which component stands at a place; None where none does."""
+    there = look(tree, slot)
+    if there is None and len(slot) > 1:
+        return None
+    return (there or EMPTY).get("use", default_of(slot)) or "a role"
+
+
+def _cut(tree: Tree, path: Path, kept: Sequence[str]) -> None:
+    """Take out what stands at a path, but for the keys that are kept, and what is empty then."""
+    first, *rest = path
+    if first not in tree:
+        return
+    if rest:
+        _cut(tree[first], tuple(rest), kept)
+    elif kept and isinstance(tree[first], Mapping):
+        tree[first] = {k: v for k, v in tree[first].items() if k in kept}
+    else:
+        del tree[first]
+    if first in tree and tree[first] == {}:
+        del tree[first]
+
+
+def place_sets(tree: Tree, over: Mapping[str, Any]) -> Tree:
+    """Settings with `surrogate` where it stands, in the tree or in the stages that sample."""
+    if "surrogate" not in over:
+        return dict(over)
+    rest = {k: v for k, v in over.items() if k != "surrogate"}
+    names = [n for n in tree.get("stage") or {} if samples(resolve(tree, n))]
+    for name in names or [""]:
+        stage = resolve(tree, name)
+        at, new = Places("it", stage).of(("surrogate",)), over["surrogate"]
+        old = look(stage, at)
+        there = ("stage", name) if name else ()
+        if isinstance(new, Mapping) and new.get("use", old.get("use", at[-1])) != old.get("use", at[-1]):
+            new = {**{k: old[k] for k in kept_by(at) if k in old}, **new, "replace": True}
+            if "use" not in old and _plain(new["use"], look(stage, at[:-1])):  # named by what it is
+                _join(rest, nested((*there, *at), False))
+                at = (*at[:-1], new["use"])
+        _join(rest, nested((*there, *at), new))
+    return rest
+
+
+def _plain(use: str, terms: Mapping[str, Any]) -> bool:
+    """Whether a term may be called by its objective."""
+    return use not in terms and "." not in use and ":" not in use
+
+
+def _within(said: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+    """Of `over` what a stage says something about itself."""
+    out: Tree = {}
+    for key, value in over.items():
+        here: Any = said.get(key)
+        if key in ("stage", "replace") or key not in said:
+            continue
+        table = isinstance(value, Mapping) and isinstance(here, Mapping) and not is_schedule(value)
+        if table and not is_schedule(here) and "use" not in value and "name" not in value and "replace" not in value:
+            if inner := (dict(value) if here.get("replace") else _within(here, value)):
+                out[key] = inner
+        else:
+            out[key] = value
+    return out
+
+
+def _join(tree: Tree, more: Mapping[str, Any]) -> None:
+    for key, value in more.items():
+        if isinstance(value, dict) and isinstance(tree.get(key), dict):
+            _join(tree[key], value)
+        else:
+            tree[key] = value
+
+
+# ------------------------------------------------------------------------------------------------ one stage
+
+
+def _changed(
+    stage: Tree, base: str, changes: Sequence[Change], sets: Sequence[tuple[Path, Any]]
+) -> tuple[Tree, Sources]:
+    """A resolved stage as methods leave it, and where what they bring came from."""
+    places = Places(base, stage)
+    said = [one for change in changes for one in state(change, places)]
+    table, sources = deepcopy(stage), Sources()
+    decided = decide(said, [(places.of(path), value) for path, value in sets])
+    for one in decided:
+        if isinstance(one, Wrap):
+            _wrap(table, one, sources)
+        elif not one.held:
+            _put(table, one, sources)
+    _keep_evaluation(table, stage, decided, sources)
+    for section in ("collect", "transform"):
+        for name, entry in (table.get(section) or EMPTY).items():
+            if "before" in entry and entry["before"] not in table[section]:
+                del entry["before"]
+                sources.pop((section, name, "before"), None)
+    if "loss" in places.found and "use" not in look(stage, places.found["loss"]):
+        _rename(table, places.found["loss"], sources)
+    return table, sources
+
+
+def _put(table: Tree, one: Statement, sources: Sources) -> None:
+    """Lay a statement; one that removes what is not there is done."""
+    path, value, origin = one.path, one.value, f"with {one.by}"
+    if value is False and look(table, path) is None:
+        return
+    if path[:2] == ("reward", "weights") and "weights" not in (table.get("reward") or EMPTY):
+        path = ("reward", "beside", *path[2:])  # the base's own, whatever they are, stay
+    if one.whole:
+        old = look(table, path) or EMPTY
+        value = {"replace": True, **value, **{k: old[k] for k in kept_by(path) if k in old}}
+    lay(table, nested(path, value), origin, sources)
+
+
+def _wrap(table: Tree, one: Wrap, sources: Sources) -> None:
+    """Put the component at a place into a field of another; what is asked of any rollout stays outside."""
+    old = dict(look(table, one.slot) or EMPTY)
+    kept = {k: old.pop(k) for k in kept_by(one.slot) if k in old}
+    inner = {"use": default_of(one.slot) or USE[one.slot[-1]], **old}
+    new: Tree = {**deepcopy(one.table), **kept}
+    at = new
+    for key in one.into[:-1]:
+        at = at.setdefault(key, {})
+    beside = {k: at.pop(k) for k in list(at) if len(one.into) > 1}
+    at |= {one.into[-1]: inner, **beside}
+    lay(table, nested(one.slot, {"replace": True, **new}), f"with {one.by}", sources)
+
+
+def _keep_evaluation(table: Tree, before: Tree, said: Sequence[Statement | Wrap], sources: Sources) -> None:
+    """Fill in how [evaluate] rolled out and sampled, where a method changes that for training."""
+    rollout = before.get("rollout") or {}
+    lanes = rollout.get("use") == "vector"  # which evaluation replays one by one as it is
+    if not before.get("evaluate") or lanes:
+        return
+    by = [s for s in said if (s.slot if isinstance(s, Wrap) else s.path)[:1] == ("rollout",)]
+    filled: Tree = {}
+    if any(isinstance(s, Wrap) or not (s.kept or s.held) for s in by):
+        filled["rollout"] = {"use": USE["rollout"], **{k: v for k, v in rollout.items() if k not in ("n", "sampling")}}
+    if any(isinstance(s, Statement) and "sampling" in s.path for s in by):
+        filled["sampling"] = deepcopy(rollout.get("sampling", {}))
+    for key in [k for k in filled if k in (table.get("evaluate") or EMPTY)]:
+        del filled[key]
+    if filled:
+        lay(table, {"evaluate": filled}, f"with {by[-1].by}", sources)
+
+
+def _rename(table: Tree, loss: Path, sources: Sources) -> None:
+    """Call the loss by the objective that stands there now, where it went by the one that stood there."""
+    terms, old = look(table, loss[:-1]), loss[-1]
+    use = (terms or EMPTY).get(old, EMPTY).get("use", old)
+    if not terms or old not in terms or use == old or not _plain(use, terms):
+        return
+    term = {k: v for k, v in terms[old].items() if k != "use"}
+    renamed = {use if k == old else k: term if k == old else v for k, v in terms.items()}
+    terms.clear()
+    terms |= renamed
+    origin = next((by for path, by in sources.items() if path[: len(loss)] == loss), "")
+    for path in [p for p in sources if p[: len(loss)] == loss]:
+        del sources[path]
+    sources |= {(*loss[:-1], use, *path): origin for path, _ in leaves({"": term}, ()) for path in [path[1:]]}
+
+
+# ------------------------------------------------------------------------------------------------ the recipe's tree
+
+
+def _in_stage(tree: Tree, sources: Sources, name: str, table: Tree, own: Sources) -> None:
+    """Have the overlay of a stage say what makes it `table`; `own`: where that came from, if a method brought it."""
+    old, base = tree["stage"][name], {k: v for k, v in tree.items() if k not in ASIDE}
+    there = {k: v for k, v in table.items() if k not in ASIDE}
+    over: Tree = {k: v for k, v in old.items() if k in (*BUDGETS, *REPEAT)}
+    over |= {k: v for k, v in difference(base, there).items() if k not in BUDGETS}
+    tree["stage"][name] = over
+    before = {p[2:]: by for p, by in sources.items() if p[:2] == ("stage", name)}
+    for path in before:
+        del sources["stage", name, *path]
+    last = next(reversed(own.values()), name)
+    for path, _ in leaves(over):
+        sources["stage", name, *path] = own.get(path) or before.get(path) or sources.get(path) or last
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any], path: Path = ()) -> Tree:
+    """What is to be laid over `old`, at a path of a recipe, so that it becomes `new`, in the order of that."""
+    over: Tree = {key: False for key in old if key not in new}
+    for key, value in new.items():
+        was: Any = old.get(key)
+        if key in old and _same(was, value):
+            continue
+        both = isinstance(was, Mapping) and isinstance(value, Mapping) and not (is_schedule(was) or is_schedule(value))
+        over[key] = difference(was, value, (*path, key)) if both else deepcopy(value)
+    if not path:
+        return over
+    tried: Tree = nested(path, deepcopy(dict(old)))
+    try:
+        lay(tried, nested(path, over), "", {})
+    except RecipeError:
+        return {"replace": True, **deepcopy(dict(new))}
+    return over if _same(look(tried, path), new) else {"replace": True, **deepcopy(dict(new))}
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Whether two values are one, their entries in one order."""
+    both = isinstance(a, Mapping) and isinstance(b, Mapping)
+    return list(leaves(a)) == list(leaves(b)) if both else bool(a == b and type(a) is type(b))
+
+
+def _insert(tree: Tree, sources: Sources, change: Change, first: str) -> Tree:
+    """Put the stages that a method brings before the first that samples."""
+    if not change.insert:
+        return tree
+    stages = tree.get("stage") or {"main": {}}
+    brought: Tree = {}
+    for stage in change.insert:
+        name = str(stage["name"])
+        if name in stages or name in brought:
+            raise RecipeError(f"insert.{dotted((name,))}", f"{change.name} brings a stage {name!r}, and there is one")
+        brought[name] = {k: deepcopy(v) for k, v in stage.items() if k != "name"}
+        sources |= {("stage", name, *p): f"with {change.name}" for p, _ in leaves(brought[name])}
+    out: Tree = {}
+    for name, said in stages.items():
+        out |= {**(brought if name == (first or "main") else {}), name: said}
+    if not first:
+        sources["stage", "main"] = f"with {change.name}"
+    return {**tree, "stage": out}

@@ -1,0 +1,350 @@
+"""What a method changes, as statements about a stage of any recipe; and which of two methods contradict each other.
+
+A recipe with `on`, its usual base, is a method: it says what the paper changes and nothing else (`laid` has how it is
+laid over a recipe). In it
+
+- `surrogate` is the one loss of the policy gradient, and `part.policy` the part that trains the role `policy`, whatever
+  the base calls them;
+- settings of a component come with its `use`: where the base has another the whole table takes its place, but `reduce`,
+  `stream` and `weight` of a term, `n` and `sampling` of a rollout and the place of a transform stay. Without `use` they
+  change what the base has: of that name, or in the one place that there is; where it has none, it is refused;
+- `wraps = "<field>"` puts what the base has there into that field; `like = "<role>"` copies the architecture of a role;
+  `false` removes what may be there; `[[insert]]` puts a stage before the first that samples.
+No torch before a loss is looked for: which objectives are surrogates only their classes say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from shuhari.config.overlay import BUDGETS, NEEDS, USE, Path, RecipeError, Tree, dotted, is_schedule, look
+from shuhari.data import EMPTY, nearest
+
+POLICY = "policy"
+OFFLINE = ("demos", "preferences", "offline")  # buffers that ask nobody for samples
+OWN = ("format", "name", "summary", "paper", "claim", "on", "extends", "needs", "insert")  # what is not laid
+SECTIONS = ("surrogate", "models", "engine", "curriculum", "rollout", "reward", "collect", "transform", "buffer",
+            "part", "follow", "evaluate")  # fmt: skip
+KEPT = {"terms": ("reduce", "stream", "weight"), "rollout": ("n", "sampling"), "collect": ("before",),
+        "transform": ("before",)}  # fmt: skip
+BEDS = "it is the base's to say; numbers of a test-bed stand in the claim's `settings`"
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """What a method changes: its `table`, what it `needs` of a base, stages to `insert`; `on`: its usual base."""
+
+    name: str
+    on: str
+    table: Tree
+    needs: Mapping[str, Any] = EMPTY
+    insert: Sequence[Mapping[str, Any]] = ()
+
+    @classmethod
+    def of(cls, name: str, chain: Sequence[Mapping[str, Any]]) -> Change:
+        """Of a method's table and of those that it extends, youngest first. RecipeError for what no method may say."""
+        table: Tree = {}
+        for one in reversed(chain):
+            if "on" not in one:
+                raise RecipeError("extends", f"a recipe without `on`, extended by the method {name}: expected a method")
+            _merge(table, {k: v for k, v in one.items() if k not in OWN or one is chain[0] or k == "needs"})
+        for key in table:
+            if key in (*BUDGETS, "task", "study", "stage", "threads", "seed", "micro_batch", "learner", "store"):
+                raise RecipeError(key, f"in the method {name}: {BEDS}")
+            if key not in (*SECTIONS, *OWN):
+                raise RecipeError(key, f"no such key in a method; {nearest(key, (*SECTIONS, *OWN))}")
+        for path in (("part", POLICY, "optimiser", "lr"), ("buffer", "size")):
+            if look(table, path) is not None and "use" not in table.get("buffer", EMPTY):
+                raise RecipeError(dotted(path), f"in the method {name}: {BEDS}")
+        if not isinstance(on := table.get("on"), str):
+            raise RecipeError("on", f"{on!r} in {name}: expected a recipe's name, or a path ending in .toml")
+        needs = table.get("needs", EMPTY)
+        for key in needs if isinstance(needs, Mapping) else ["needs"]:
+            if key not in NEEDS:
+                raise RecipeError(f"needs.{key}", f"no such need of a method; {nearest(key, NEEDS)}")
+        insert = table.get("insert", [])
+        if not isinstance(insert, list) or not all(isinstance(s, Mapping) and "name" in s for s in insert):
+            raise RecipeError("insert", f"{insert!r:.60} in {name}: expected [[insert]] tables with a name")
+        return cls(name, on, {k: v for k, v in table.items() if k in SECTIONS}, needs, insert)
+
+
+@dataclass(frozen=True)
+class Statement:
+    """That `by` has `value` stand at `path` of a stage: a leaf (a list, a schedule and `False` are one), or, `whole`,
+    all settings of a component. `said`: the key as the method writes it; `slot`: the component that it is about.
+    `kept`: what is asked of any component there. `held`: the base has it already, and another may not change it."""
+
+    by: str
+    path: Path
+    value: Any
+    said: Path
+    slot: Path = ()
+    whole: bool = False
+    kept: bool = False
+    held: bool = False
+
+
+@dataclass(frozen=True)
+class Wrap:
+    """That `by` puts the component at `slot` into the field `into` of another, `table`."""
+
+    by: str
+    slot: Path
+    into: Path
+    table: Tree
+
+
+@dataclass
+class Places:
+    """Where things that a method speaks of stand in a resolved `stage` of the recipe `base`."""
+
+    base: str
+    stage: Mapping[str, Any]
+    found: dict[str, Path] = field(default_factory=dict)
+
+    def of(self, path: Path) -> Path:
+        """A key of a method, or of a setting, as one of the stage. RecipeError where the base has no such place."""
+        if path[0] == "surrogate":
+            return self._loss() + path[1:]
+        if path[:2] == ("part", POLICY):
+            return self._part() + path[2:]
+        if path[0] == "part" and len(path) > 1:
+            return self._part()[:-2] + path
+        if path[0] in ("buffer", "transform") and "part" not in self.stage and "learner" in self.stage:
+            return self._part()[:2] + path
+        return path
+
+    def _part(self) -> Path:
+        if "part" not in self.found:
+            learners = self.stage.get("learner") or EMPTY
+            tables: dict[Path, Any] = {(): self.stage, **{("learner", name): one for name, one in learners.items()}}
+            names = [(*at, "part", p) for at, one in tables.items() for p, part in (one.get("part") or EMPTY).items()
+                     if POLICY in part.get("trains", [p])]  # fmt: skip
+            if len(names) != 1:
+                has = f"{len(names)} parts" if names else "no part"
+                raise RecipeError("part", f"{self.base} has {has} that train the role {POLICY!r}: expected one")
+            self.found["part"] = names[0]
+        return self.found["part"]
+
+    def _loss(self) -> Path:
+        if "loss" not in self.found:
+            part = self._part()
+            terms = (look(self.stage, part) or EMPTY).get("terms", EMPTY)
+            names = [t for t, term in terms.items() if is_surrogate(term.get("use", t))]
+            if len(names) != 1:
+                told = f"{self.base} has {len(names)} losses of the policy gradient in {dotted(part)}: expected one"
+                raise RecipeError("surrogate", f"{told}, of its terms {', '.join(terms) or '(none)'}")
+            self.found["loss"] = (*part, "terms", names[0])
+        return self.found["loss"]
+
+
+def is_surrogate(name: str) -> bool:
+    """Whether an objective is a loss of the policy gradient."""
+    from shuhari import registry
+    from shuhari.abilities import ability
+
+    try:
+        return bool(ability(registry.find("objective", name), "surrogate"))
+    except LookupError:  # which building tells of
+        return False
+
+
+def samples(stage: Mapping[str, Any]) -> bool:
+    """Whether some learner of a stage learns from what is sampled."""
+    own = stage.get("buffer") or EMPTY
+    buffers = [own] if stage.get("part") else []
+    buffers += [one.get("buffer") or own for one in (stage.get("learner") or EMPTY).values()]
+    return any(b.get("use", USE["buffer"]) not in OFFLINE for b in buffers or [own])
+
+
+# ------------------------------------------------------------------------------------------------ statements
+
+
+def state(change: Change, places: Places) -> list[Statement | Wrap]:
+    """What a method says about a stage, in order. RecipeError where the base has not what it is about."""
+    return [one for key, value in change.table.items() for one in _said((key,), value, change.name, places)]
+
+
+def _said(said: Path, value: Any, by: str, places: Places) -> Iterator[Statement | Wrap]:
+    at = places.of(said)
+    table = isinstance(value, Mapping) and not is_schedule(value)
+    default = default_of(at)
+    if not table:
+        yield Statement(by, at, value, said, at if default else ())
+    elif default is not None:
+        yield from _component(at, dict(value), said, by, places, default)
+    elif at[:1] == ("models",) and len(at) == 2 and look(places.stage, at) is None:
+        yield Statement(by, at, _role(value, said, places), said, at, whole=True)
+    elif at[-2:-1] == ("part",) and look(places.stage, at) is None:
+        yield Statement(by, at, dict(value), said, at, whole=True)
+    elif not value:
+        yield Statement(by, at, {}, said)
+    else:
+        for key, one in value.items():
+            yield from _said((*said, key), one, by, places)
+
+
+def default_of(at: Path) -> str | None:
+    """What stands at a place of a component where nothing names another; None where no component stands."""
+    at = at[2:] if at[:1] == ("learner",) else at
+    if len(at) == 1:
+        return USE.get(at[0])
+    if len(at) == 2 and at[0] in ("collect", "transform", "reward", "follow") and at != ("reward", "weights"):
+        return "ema" if at[0] == "follow" else at[1]
+    return at[3] if len(at) == 4 and at[0] == "part" and at[2] == "terms" else None
+
+
+def _component(at: Path, table: Tree, said: Path, by: str, places: Places, default: str) -> Iterator[Statement | Wrap]:
+    names = kept_by(at)
+    kept = {k: table.pop(k) for k in names if k in table}
+    use, wraps = table.pop("use", None), table.pop("wraps", None)
+    there = look(places.stage, at)
+    if use is None and table and said[0] != "follow":
+        at = _entry(at, default, table, said, by, places)
+    elif wraps is not None:
+        yield Wrap(by, at, tuple(str(wraps).split(".")), {"use": use or default, **table})
+        table = {}
+    elif use is not None or not kept or (there is None and names == ("before",)):
+        use = use or default
+        if (there is None and len(at) > 1) or use != (there or EMPTY).get("use", default):
+            yield Statement(by, at, {"use": use, **table}, said, at, whole=True)
+            table = {}
+        else:
+            yield Statement(by, (*at, "use"), use, (*said, "use"), at, held=True)
+    for path, value in _leaves(table):
+        yield Statement(by, (*at, *path), value, (*said, *path), at)
+    for path, value in _leaves(kept):
+        yield Statement(by, (*at, *path), value, (*said, *path), at, kept=True)
+
+
+def _entry(at: Path, default: str, table: Tree, said: Path, by: str, places: Places) -> Path:
+    """Where the base has the component that a method changes: of what has one place, whatever stands there."""
+    if said[0] == "surrogate":
+        raise RecipeError(dotted(said), f"{by} sets {', '.join(table)} of no loss by name: add use = ..")
+    if len(at) == 1:
+        return at
+    above = look(places.stage, at[:-1]) or EMPTY
+    found = {k: v.get("use", k) for k, v in above.items() if isinstance(v, Mapping)}
+    same = [k for k, use in found.items() if use == default]
+    if len(same) != 1:
+        has = ", ".join(found.values()) or "nothing"
+        told = f"{by} sets {', '.join(table)} of {default!r}, which {places.base} has not (there is {has})"
+        raise RecipeError(dotted(said), f"{told}; a method that brings it says use = {default!r}")
+    return (*at[:-1], same[0])
+
+
+def _role(table: Mapping[str, Any], said: Path, places: Places) -> Tree:
+    """The model of a role, its architecture that of another where it is `like` it."""
+    if (like := table.get("like")) is None:
+        return dict(table)
+    of = look(places.stage, ("models", like))
+    if not isinstance(of, Mapping):
+        known = nearest(str(like), places.stage.get("models", EMPTY))
+        raise RecipeError(f"{dotted(said)}.like", f"{like!r}: no such role in {places.base}; {known}")
+    copied = {k: v for k, v in of.items() if k not in ("use", "init", "same_as", "from", "frozen", "lora")}
+    return {**copied, **{k: v for k, v in table.items() if k != "like"}}
+
+
+def kept_by(at: Path) -> Path:
+    """The keys of a component's table that are asked of any component there."""
+    return KEPT.get(_section(at), ())
+
+
+def _section(at: Path) -> str:
+    at = at[2:] if at[:1] == ("learner",) else at
+    return "terms" if at[-2:-1] == ("terms",) else at[0]
+
+
+def _leaves(table: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """(path, value) of all that is no table but a schedule, and of empty tables."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value and not is_schedule(value):
+            yield from _leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def _merge(tree: Tree, over: Mapping[str, Any]) -> None:
+    for key, value in over.items():
+        old: Any = tree.get(key)
+        both = isinstance(old, dict) and isinstance(value, Mapping) and not is_schedule(value)
+        if both and value.get("use", old.get("use")) == old.get("use"):
+            _merge(old, value)
+        else:
+            tree[key] = {**value} if isinstance(value, Mapping) else value
+
+
+# ------------------------------------------------------------------------------------------------ contradictions
+
+
+def decide(said: Sequence[Statement | Wrap], sets: Sequence[tuple[Path, Any]]) -> list[Statement | Wrap]:
+    """What is left to be laid: without what `sets` (key of the stage, value) contradicts. RecipeError where two methods
+    contradict each other still; of two that wrap alike one is left."""
+    left = [s for s in said if isinstance(s, Statement)]
+    torn = {(s.by, s.slot or s.path) for pair in _pairs(left) for s in pair}
+    for path, value in sets:
+        out = {(s.by, s.slot) for s in left if s.slot and _differs(s, path, value)} & torn
+        left = [s for s in left if s.kept or (s.by, s.slot) not in out]
+        left = [new for s in left if (new := _with(s, path, value) if (s.by, s.slot or s.path) in torn else s)]
+    for a, b in _pairs(left):
+        one = a if len(a.path) <= len(b.path) else b
+        key = dotted((*one.said, "use") if one.whole or isinstance(one.value, Mapping) else one.said)
+        told = f"{a.by} sets {_shown(a)} and {b.by} {_shown(b)}: lay one of them, or decide with --set {key}=.."
+        raise RecipeError(dotted(one.said[:1] if one.said[0] == "surrogate" else one.said), told)
+    wraps: list[Wrap] = []
+    for w in [w for w in said if isinstance(w, Wrap)]:
+        if alike := [o for o in wraps if o.slot == w.slot and o.table["use"] == w.table["use"]]:
+            if alike[0].table != w.table:
+                told = f"{alike[0].by} and {w.by} both wrap it in {w.table['use']!r}, with other settings: lay one"
+                raise RecipeError(dotted(w.slot), told)
+        else:
+            wraps.append(w)
+    return [*left, *wraps]
+
+
+def _pairs(said: Sequence[Statement]) -> Iterator[tuple[Statement, Statement]]:
+    """Two statements of two methods that contradict each other, the earlier first."""
+    for i, b in enumerate(said):
+        for a in said[:i]:
+            if a.by != b.by and _contradict(*sorted((a, b), key=lambda s: len(s.path))):
+                yield a, b
+
+
+def _differs(s: Statement, path: Path, value: Any) -> bool:
+    """Whether a setting puts another component where a statement has, or needs, one."""
+    there = s.value.get("use") if s.whole else s.value if s.held else None
+    return path == (*s.slot, "use") and there is not None and there != value
+
+
+def _with(s: Statement, path: Path, value: Any) -> Statement | None:
+    """A statement as a setting leaves it; None where nothing of it is left."""
+    n = min(len(path), len(s.path))
+    if path[:n] != s.path[:n]:
+        return s
+    if len(path) > len(s.path) and s.whole:
+        return replace(s, value=_put(s.value, path[len(s.path) :], value))
+    return s if s.path == path and s.value == value else None
+
+
+def _put(table: Mapping[str, Any], path: Path, value: Any) -> Tree:
+    first, *rest = path
+    inner = table.get(first)
+    return {**table, first: _put(inner if isinstance(inner, Mapping) else {}, tuple(rest), value) if rest else value}
+
+
+def _contradict(a: Statement, b: Statement) -> bool:
+    """Whether two statements, the first about the same place or above, cannot both stand."""
+    if a.path != b.path[: len(a.path)]:
+        return False
+    if a.path == b.path:
+        return bool(a.value != b.value)
+    if a.whole:
+        return not b.kept and bool(look(a.value, b.path[len(a.path) :]) != b.value)
+    return True
+
+
+def _shown(s: Statement) -> str:
+    at, value = (s.said, s.value) if not s.whole else ((*s.said, "use"), s.value.get("use", s.value))
+    return f"{dotted(at)} = {'false' if value is False else 'true' if value is True else repr(value)}"

@@ -1,0 +1,80 @@
+"""Whether a stage has what the methods need that are laid over it and no component of theirs could know: `[needs]`.
+
+| need        | met by                                                                  |
+|-------------|-------------------------------------------------------------------------|
+| `groups`    | so many samples a problem, or more; lanes of environments have none     |
+| `steps`     | so many optimiser steps a batch, or more, of the part that trains `policy` |
+| `text`      | a task of text                                                          |
+| `lanes`     | a rollout that steps environments side by side                          |
+| `solutions` | problems with a solution in text                                        |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from shuhari.config.overlay import NEEDS, RecipeError, dotted
+from shuhari.config.stage import placed_learners
+from shuhari.data import nearest
+from shuhari.ports import ability, is_vector
+
+if TYPE_CHECKING:
+    from shuhari.config.stage import Components
+
+LANES = "of lanes of environments, which are one sample each: play whole episodes (rollout.use = 'episode')"
+
+
+def check_needs(stage: Components) -> None:
+    """RecipeError, with what to set, where a stage that samples lacks what a method that is laid over it needs."""
+    if not any(learner.buffer.wanted() > 0 for learner in stage.learners.values()):
+        return
+    for name, needs in stage.laid.items():
+        for need, value in needs.items():
+            if need not in NEEDS:
+                raise RecipeError(f"laid.{dotted((name, need))}", f"no such need of a method; {nearest(need, NEEDS)}")
+            if value and (lack := LACKS[need](stage, value)):
+                raise RecipeError(lack[0], f"{lack[1]} in stage {stage.name!r}: {name} needs {lack[2]}")
+
+
+def _groups(stage: Components, least: int) -> tuple[str, str, str] | None:
+    if is_vector(stage.rollout):
+        return "rollout.n", "samples", f"{least} or more of a problem, not {LANES}"
+    return ("rollout.n", f"{stage.n}", f"{least} or more samples of a problem") if stage.n < least else None
+
+
+def _steps(stage: Components, least: int) -> tuple[str, str, str] | None:
+    for place, learner in placed_learners(stage.learners):
+        for name, part in ability(learner, "parts").items():
+            if "policy" in part.trains and part.minibatches * part.epochs < least:
+                steps = part.minibatches * part.epochs
+                told = f"{least} or more optimiser steps a batch, not {steps}: as many minibatches or epochs"
+                return dotted((*place, "part", name, "minibatches")), f"{part.minibatches}", told
+    return None
+
+
+def _text(stage: Components, _: Any) -> tuple[str, str, str] | None:
+    return ("task", "no text", "a task of text") if stage.task.spaces() is not None else None
+
+
+def _lanes(stage: Components, _: Any) -> tuple[str, str, str] | None:
+    told = "environments that are stepped side by side (use = 'vector')"
+    return None if is_vector(stage.rollout) else ("rollout", type(stage.rollout).__name__.lower(), told)
+
+
+def _solutions(stage: Components, _: Any) -> tuple[str, str, str] | None:
+    wanted = "problems with a solution, or task.columns that name one"
+    if stage.task.spaces() is not None:
+        return "task", "no text", wanted
+    source = stage.task.problems("train")
+    n = source.size()
+    for i in range(min(n, 64) if n is not None else 1):
+        if source[i].solution is None:
+            return "task", f"problem {source[i].id!r} has no solution", wanted
+    return None
+
+
+LACKS: Mapping[str, Callable[[Any, Any], tuple[str, str, str] | None]] = MappingProxyType(
+    {"groups": _groups, "steps": _steps, "text": _text, "lanes": _lanes, "solutions": _solutions}
+)
