@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from shuhari.claims.board import count_tries, detectable, draw, false_holds, headline
+from shuhari.claims.board import count_tries, detectable, draw, false_holds, headline, rank
 
 
 def result(method: str, verdict: str, ends: tuple[float, float, float] | None, **more: Any) -> dict[str, Any]:
@@ -43,6 +43,25 @@ def test_false_holds_count_tries_whose_premises_were_met() -> None:
     again = {**FOUND[1], "history": [*FOUND[1]["history"], {"protocol": "c", "verdict": "open"}]}
     assert count_tries(again) == 2
     assert "0.075 of their 3 tries" in false_holds([FOUND[0], again, FOUND[2]])
+
+
+def test_methods_on_a_bed_are_ranked_by_their_paired_difference() -> None:
+    def on(bed: str, method: str, *ends: float) -> dict[str, Any]:
+        arms = {
+            name: {"curves": {"score": [{"x": [0.0, 10.0], "y": [0.0, end + i]} for i, end in enumerate(side)]}}
+            for name, side in (("method", ends), ("baseline", [0.0] * len(ends)))
+        }
+        seeds = list(range(len(ends)))
+        return {"method": method, "bed": bed, "arms": arms, "budget": {"steps": 10}, "seeds": seeds}
+
+    found = [on("beds/a/b", "worse", 0.1, 0.3), on("beds/a/b", "better", 0.5, 0.7), on("beds/c/d", "else", 9.0, 9.0)]
+    ranked = rank(
+        [*found, {**found[0], "arms": {}, "method": "untested"}, FOUND[3] | {"arms": {}}], "beds/a/b", "score:area"
+    )
+    assert list(ranked) == ["better", "worse"]  # the ends halved: 0.3 and 0.1
+    assert [e.value for e in ranked.values()] == pytest.approx([0.3, 0.1]) and ranked["worse"].n == 2
+    half = 12.706 * 0.05  # of two differences, 0.05 and 0.15
+    assert (ranked["worse"].low, ranked["worse"].high) == pytest.approx((0.1 - half, 0.1 + half), rel=1e-3)
 
 
 def test_a_picture_has_every_effect_in_margins() -> None:

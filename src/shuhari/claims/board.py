@@ -6,9 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shuhari.claims.cards import restore
+from shuhari.claims.checks import BASELINE
+from shuhari.claims.claim import METHOD
 from shuhari.claims.looks import LEVEL, LOOKS, power
+from shuhari.claims.quantities import Metric, value
 from shuhari.claims.result import times
 from shuhari.claims.verdict import Headline
+from shuhari.data import EMPTY
+from shuhari.stats import Estimate, t_interval
 
 
 def headline(result: Mapping[str, Any]) -> str:
@@ -55,6 +61,24 @@ def false_holds(results: Sequence[Mapping[str, Any]]) -> str:
     what = f"all the same ({share:.1%} of each; a try is a protocol whose premises were met)."
     more = power(LOOKS).enlarged - 1
     return f"{told} {what} Effects that are found are overstated: one as large as the MDE by {more:.0%} on average."
+
+
+def rank(results: Iterable[Mapping[str, Any]], bed: str, metric: str) -> dict[str, Estimate]:
+    """Methods on a bed, best first: a reading of a curve, less the baseline's of the same seed, with a 95 % interval.
+    Without those whose results do not have the curve."""
+    quantity, found = Metric(metric), dict[str, Estimate]()
+    for result in results:
+        arms = [result["arms"].get(name, EMPTY).get("curves", EMPTY) for name in (METHOD, BASELINE)]
+        if result.get("bed") != bed or any(name not in curves for name in quantity.names for curves in arms):
+            continue
+        (amount,) = result["budget"].values()
+        differences = []
+        for i, seed in enumerate(result["seeds"]):
+            runs = (restore(seed, {m: curves[m][i] for m in quantity.names}, amount) for curves in arms)
+            ours, theirs = (value(quantity, run, METHOD, 0) for run in runs)
+            differences.append(ours - theirs)
+        found[result["method"]] = t_interval(differences)
+    return dict(sorted(found.items(), key=lambda item: -item[1].value))
 
 
 @dataclass(frozen=True)

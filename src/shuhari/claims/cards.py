@@ -69,7 +69,7 @@ class Card:
             raise RecipeError("claim.bed", f"the card of {self.bed} has no arm {arm!r}; {nearest(arm, self.arms)}")
         (amount,) = self.table["budget"].values()
         curves = self.arms[arm]["curves"]
-        return [_evidence(s, {m: c[i] for m, c in curves.items()}, amount) for i, s in enumerate(self.table["seeds"])]
+        return [restore(s, {m: c[i] for m, c in curves.items()}, amount) for i, s in enumerate(self.table["seeds"])]
 
     def noise(self, quantity: Quantity, rule: Rule) -> np.ndarray:
         """[S] paired differences of the baseline from its own redraw, in units of the rule (shares where it is of a
@@ -134,8 +134,8 @@ def _values(quantity: Quantity, runs: Iterable[Evidence], arm: str, number: int)
     return [value(quantity, run, arm, number) for run in runs]
 
 
-def _evidence(seed: int, curves: Mapping[str, Mapping[str, Sequence[Any]]], amount: float) -> Evidence:
-    """A run from its curves: a column each over all that any of them has spent."""
+def restore(seed: int, curves: Mapping[str, Mapping[str, Sequence[Any]]], amount: float) -> Evidence:
+    """A run from its curves, as a card or a result keeps them: a column each over all that any of them has spent."""
     spent = sorted({x for c in curves.values() for x in c["x"]})
     columns = {m: [dict(zip(c["x"], c["y"], strict=True)).get(x) for x in spent] for m, c in curves.items()}
     return Evidence(seed, columns, spent, {}, float(amount))

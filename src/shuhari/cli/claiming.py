@@ -32,6 +32,8 @@ def claim(
     prove: Annotated[bool, typer.Option("--prove", help="Try whether results that are out of date stand.")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="With --prove: one seed of every arm to its end.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="With --prove: of no arm to its end.")] = False,
+    board: Annotated[str, typer.Option(metavar="BED", help="Print all methods on a bed, best first.")] = "",
+    by: Annotated[str, typer.Option(help="With --board: by which reading of a curve.")] = "evaluate/exact.mean:area",
     card: Annotated[bool, typer.Option("--card", help="Of beds: make their cards, from 24 baselines each.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Processes (0: one a core).")] = 0,
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
@@ -51,6 +53,9 @@ def claim(
     from shuhari.claims.result import write
     from shuhari.config.overlay import RecipeError
 
+    if board:
+        verdicts.show_board(board, by, out)
+        return
     named = _stale(out, recipes) if stale or (prove and not recipes) else list(dict.fromkeys(recipes or []))
     if not named:
         if not stale and not prove:

@@ -90,6 +90,21 @@ def show(result: Mapping[str, Any]) -> None:
         _older(result)
 
 
+def show_board(bed: str, metric: str, out: Path) -> None:
+    """Print the methods that have a result on a bed, best first."""
+    from shuhari.claims.board import rank
+    from shuhari.claims.result import kept
+    from shuhari.config.recipe import names
+
+    results = {name: found for name in names() if (found := kept(name, out / "claims") or kept(name)) is not None}
+    ranked = rank(results.values(), bed, metric)
+    if not ranked:
+        note(f"no result on {bed!r} has {metric.rpartition(':')[0]!r}")
+        return
+    rows = [(n, e.value, f"[{number(e.low)}, {number(e.high)}]", e.n, verdict(results[n])) for n, e in ranked.items()]
+    table(("method", f"{metric} less the baseline's", "95 % interval", "seeds", "verdict"), rows)
+
+
 def verdict(result: Mapping[str, Any]) -> str:
     """The verdict of a result and what belongs to it, in a line."""
     if "headline" not in result:
