@@ -20,9 +20,7 @@ METHOD = "method"
 SCORED = ("task", "evaluate", "evaluation_rollout")  # what is solved, and how it is scored
 
 
-def tables(
-    baseline: str | Mapping[str, Any] | None, arms: Mapping[str, Any], bed: str
-) -> dict[str, Mapping[str, Any]]:
+def tables(baseline: str | Mapping[str, Any] | None, arms: Mapping[str, Any], bed: str) -> dict[str, Mapping[str, Any]]:
     """name -> table of every arm. RecipeError for one that is none, or has a name that is taken."""
     table = baseline if isinstance(baseline, Mapping) else EMPTY
     extends = baseline if isinstance(baseline, str) else bed

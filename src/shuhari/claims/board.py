@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from shuhari.claims.arms import METHOD
 from shuhari.claims.cards import restore
 from shuhari.claims.checks import BASELINE
-from shuhari.claims.claim import METHOD
 from shuhari.claims.looks import LEVEL, LOOKS, power
 from shuhari.claims.quantities import Metric, value
 from shuhari.claims.result import times

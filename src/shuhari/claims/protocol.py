@@ -20,6 +20,8 @@ from shuhari.claims.cards import Card
 from shuhari.claims.claim import FIRST, Claim
 from shuhari.claims.digest import digest
 from shuhari.claims.result import describe
+from shuhari.config import library
+from shuhari.config.recipe import place
 
 TRIES = 3  # a protocol, and two redesigns of it
 
@@ -45,7 +47,9 @@ class Protocol:
 def protocol_of(claim: Claim, card: Card | None, before: Mapping[str, Any] | None) -> Protocol:
     """The protocol of a claim; `before`: the result that is there."""
     mark = find_mark(claim)
-    commit, why = find_commit(claim, [card.file] if card and card.file else [])
+    there = claim.bed.endswith(".toml") or library.named(claim.bed) is not None
+    files = [place(claim.bed) if there else None, card.file if card else None]
+    commit, why = find_commit(claim, [file for file in files if file is not None])
     marks = list(dict.fromkeys([*_marks(before), mark]))
     return Protocol(mark, marks.index(mark) + 1, first_seed(mark, before), commit, why)
 
