@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shuhari.cli import verdicts
+from shuhari.cli import exploring, verdicts
 from shuhari.cli.text import as_json, note, say
 
 if TYPE_CHECKING:
@@ -35,6 +35,9 @@ def claim(
     board: Annotated[str, typer.Option(metavar="BED", help="Print all methods on a bed, best first.")] = "",
     by: Annotated[str, typer.Option(help="With --board: by which reading of a curve.")] = "evaluate/exact.mean:area",
     card: Annotated[bool, typer.Option("--card", help="Of beds: make their cards, from 24 baselines each.")] = False,
+    bed: Annotated[str, typer.Option(help="Lay the method over BED and compare with that alone; exploratory.")] = "",
+    metric: Annotated[str, typer.Option(help="With --bed: what is compared, such as evaluate/mean:area.")] = "",
+    matrix: Annotated[bool, typer.Option("--matrix", help="Print methods by beds from the results there are.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Processes (0: one a core).")] = 0,
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
     runs: Annotated[Path, typer.Option(help="Where runs are made; what is there is used again.")] = Path("runs/claims"),
@@ -46,6 +49,8 @@ def claim(
     OUT/plots/<family>/<method>.png. With --prove a part of every arm is made again: where it is the same bit for bit
     the result stands; where it is not, the result says that it is stale.
 
+    With --bed any method is measured on any recipe; that is exploratory, and goes to OUT/explore/BED.
+
     Example: shuhari claim rlvr/pacs
     """
     from shuhari.claims.claim import read
@@ -55,6 +60,15 @@ def claim(
 
     if board:
         verdicts.show_board(board, by, out)
+        return
+    if matrix:
+        exploring.matrix(out, json)
+        return
+    if bed:
+        for name in recipes or [""]:
+            with _ended_by_sigterm(), _told(f"{name} on {bed}") as tell:
+                result, path = exploring.measured(name, bed, metric, dry, workers, runs, out, tell)
+            exploring.show(result, path, json)
         return
     named = _stale(out, recipes) if stale or (prove and not recipes) else list(dict.fromkeys(recipes or []))
     if not named:

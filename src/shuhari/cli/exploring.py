@@ -1,0 +1,61 @@
+"""`claim --bed` and `claim --matrix`: any method on any bed, and what is known of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from shuhari.cli import verdicts
+from shuhari.cli.text import as_json, say, table
+
+if TYPE_CHECKING:
+    from shuhari.claims.pool import Progress
+
+
+def measured(
+    name: str, bed: str, metric: str, dry: bool, workers: int, runs: Path, out: Path, tell: Callable[[Progress], None]
+) -> tuple[dict[str, Any] | None, Path | None]:
+    """The result of a method on a bed and its file; of a dry run neither, but what would be run is told."""
+    from shuhari.claims.explore import WHY, explore, folder_of
+    from shuhari.claims.measure import measure
+    from shuhari.claims.result import kept, write
+
+    if not name:
+        raise typer.BadParameter("which method? `shuhari methods` lists them")
+    one = explore(name, bed, metric)
+    if dry:
+        verdicts.plan(one, runs, out)
+        return None, None
+    at = folder_of(one.bed, out)
+    result = measure(one, runs, kept(one.name, at / "claims"), workers=workers, tell=tell)
+    result |= {"bed": one.bed, "exploratory": [WHY]}
+    return result, write(result, at)
+
+
+def show(result: dict[str, Any] | None, path: Path | None, json: bool) -> None:
+    """Print a result."""
+    if json and result is not None:
+        as_json(result)
+    elif result is not None:
+        verdicts.show(result)
+        say(f"exploratory; result: {path}")
+
+
+def matrix(out: Path, json: bool) -> None:
+    """Print methods by beds."""
+    from dataclasses import asdict
+
+    from shuhari.claims.explore import cells
+    from shuhari.claims.explore import matrix as made
+
+    if json:
+        as_json([asdict(cell) for cell in cells(out)])
+        return
+    head, *rows = made(out)
+    if not rows:
+        raise typer.BadParameter(f"no results in {out}", param_hint="--out")
+    table(head, rows)
+    say("effect [interval] of the headline, or of the first check; ? is exploratory: no protocol was fixed before")
