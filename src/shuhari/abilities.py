@@ -73,6 +73,8 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "busy": False,
     # objectives
     "surrogate": False,  # whether it is a loss of the policy gradient, in whose place a method may put another
+    # followers, and what an optimiser's reset waits for
+    "waits_for": "",  # the score of an evaluation whose plateau it acts on
     # learners and buffers
     "imitates": None,  # of a buffer: (task) -> what it imitates of its problems, in words, see `Demos`
     "card": EMPTY,  # of a buffer: what is known of the data set that it has loaded

@@ -118,6 +118,11 @@ class When:
         self.state["heard"] += 1
         return bool(self.state["heard"] % self.every == 0)
 
+    @property
+    def waits_for(self) -> str:
+        """The score whose plateau it waits for; "" where it waits for none."""
+        return self.metric if Evaluated in event_kinds(self.on) else ""
+
     def _stuck(self, event: Evaluated) -> bool:
         """Whether a plateau is reached."""
         if self.metric not in event.scores:

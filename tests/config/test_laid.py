@@ -272,6 +272,16 @@ def test_what_a_base_lacks_is_named_before_the_first_step(base: str, name: str, 
         built(load(base, methods=[name]))
 
 
+def test_a_plateau_of_a_score_that_is_not_measured_is_named() -> None:
+    for settings, told in (
+        ({"evaluate.samples": 1}, "evaluate.samples: 1: .* waits for a plateau of 'mean' in stage 'rl', which is of 2"),
+        ({"evaluate.n": 0}, "evaluate.n: 0: .* and nothing is played"),
+    ):
+        with pytest.raises(RecipeError, match=told):
+            built(load("rlvr/prorl", settings=settings))
+    built(load("rlvr/prorl", settings={"evaluate.n": 0, "evaluate.watch": 8}))
+
+
 def test_an_overlay_of_a_difference_is_the_difference() -> None:
     """For each pair of stages of some recipes: what is laid over the one is the other, in its order."""
     names = ("grpo", "grpo_chain", "ppo", "dapo", "ppo_cartpole", "opd")

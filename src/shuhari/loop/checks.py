@@ -18,7 +18,7 @@ from shuhari.data import nearest
 from shuhari.loop.answers import check_answers
 from shuhari.loop.roles import check_roles
 from shuhari.loop.state import walk_placed
-from shuhari.loop.suits import check_needs
+from shuhari.loop.suits import check_needs, check_plateaus
 from shuhari.pack import CORE
 from shuhari.ports import Learner, Reward, Task
 from shuhari.ports.declares import declares
@@ -40,6 +40,7 @@ def check_stages(stages: Sequence[Components]) -> None:
     """All of it. RecipeError with the dotted key of the mistake and the nearest right name."""
     for stage in stages:
         check_needs(stage)
+        check_plateaus(stage)
     check_roles(stages)
     check_columns(stages)
     for stage in stages:

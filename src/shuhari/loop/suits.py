@@ -1,4 +1,5 @@
-"""Whether a stage has what the methods need that are laid over it and no component of theirs could know: `[needs]`.
+"""Whether a stage has what is waited for, and what the methods need that are laid over it and no component of theirs
+could know: `[needs]`.
 
 | need        | met by                                                                  |
 |-------------|-------------------------------------------------------------------------|
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from shuhari.config.overlay import NEEDS, RecipeError, dotted
 from shuhari.config.stage import placed_learners
 from shuhari.data import nearest
+from shuhari.loop.state import walk_placed
 from shuhari.ports import ability, is_vector
 
 if TYPE_CHECKING:
@@ -36,6 +38,23 @@ def check_needs(stage: Components) -> None:
                 raise RecipeError(f"laid.{dotted((name, need))}", f"no such need of a method; {nearest(need, NEEDS)}")
             if value and (lack := LACKS[need](stage, value)):
                 raise RecipeError(lack[0], f"{lack[1]} in stage {stage.name!r}: {name} needs {lack[2]}")
+
+
+def check_plateaus(stage: Components) -> None:
+    """RecipeError, with what to set, where something waits for a plateau of a score that no evaluation reports."""
+    waiting: list[tuple[tuple[str, ...], Any]] = [(("follow", role), follow) for role, follow in stage.follows.items()]
+    waiting += [((*place, "part"), learner) for place, learner in placed_learners(stage.learners)]
+    told = stage.evaluate
+    for root, component in waiting:
+        for _, part in walk_placed(component, root):
+            score: str = ability(part, "waits_for")
+            if score not in ("greedy", "mean"):
+                continue  # of a metric, or a further way to play
+            why = f"{dotted(root)} waits for a plateau of {score!r} in stage {stage.name!r}"
+            if told is None or not (told.n or told.watch):
+                raise RecipeError("evaluate.n", f"0: {why}, and nothing is played: expected 1 or more")
+            if score == "mean" and told.samples < 2:
+                raise RecipeError("evaluate.samples", f"{told.samples}: {why}, which is of 2 samples or more")
 
 
 def _groups(stage: Components, least: int) -> tuple[str, str, str] | None:
