@@ -133,7 +133,9 @@ def test_methods(shuhari) -> None:
     found = told(shuhari("methods", "--json"))
     assert [m["name"] for m in found] == names()
     assert all(set(m) == {"name", "family", "paper", "summary", "verdict", "stale", "problem"} for m in found)
-    assert "baselines/grpo" in shuhari("methods").out
+    methods, _, beds = shuhari("methods").out.partition("what is seen there")
+    assert "baselines/grpo" in methods and "beds/" not in methods.rpartition("\n")[0]
+    assert "beds/trie/twins" in beds and "control" not in beds
 
 
 def test_tasks(shuhari, home: Path) -> None:

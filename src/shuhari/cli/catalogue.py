@@ -12,22 +12,24 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def methods(json: Json = False) -> None:
-    """List the recipes: name, what each does, and the verdict of its claim.
+    """List the recipes: name, what each does, and the verdict of its claim; then the beds that methods are measured on.
 
     Example: shuhari methods --json
     """
     from dataclasses import asdict
 
+    from shuhari.config.library import BEDS, CONTROL
     from shuhari.config.recipe import methods as listed
 
     found = listed()
     if json:
         as_json([asdict(m) for m in found])
         return
-    table(
-        ("method", "summary", "verdict"),
-        [(m.name, m.summary if m.problem is None else f"({m.problem})", _verdict(m)) for m in found],
-    )
+    rows = [(m, m.summary if m.problem is None else f"({m.problem})") for m in found]
+    table(("method", "summary", "verdict"), [(m.name, x, _verdict(m)) for m, x in rows if m.family != BEDS])
+    say("")
+    beds = [(m.name, x) for m, x in rows if m.family == BEDS and CONTROL not in m.name.split("/")]
+    table(("bed", "what is seen there"), beds)
 
 
 def _verdict(method: Any) -> str | None:

@@ -18,15 +18,16 @@ from shuhari import plugins
 from shuhari.config.overlay import RecipeError, Tree
 
 FORMAT = 1
+BEDS, CONTROL = "beds", "control"  # beds/<bed>/<variant>, and what must gain there: beds/<bed>/control/<variant>
 RESULT = 2  # the format of results of claims
 OLDER = 1  # of those by the older rule, which are still read
 
 
 @dataclass(frozen=True)
 class Method:
-    """A recipe that is there. `paper`: its number in the catalogue, several, or None; `verdict`: of its claim, and why
-    that is `stale`, where the result says so; `problem`: why it, or the whole family of another package, cannot be
-    read."""
+    """A recipe that is there. `family`: where its name begins; those of `beds` are what methods are measured on.
+    `paper`: its number in the catalogue, several, or None; `verdict`: of its claim, and why that is `stale`, where the
+    result says so; `problem`: why it, or the whole family of another package, cannot be read."""
 
     name: str
     family: str
@@ -97,7 +98,7 @@ def _method(name: str, source: Traversable) -> Method:
     table = read(name, source)
     paper = table.get("paper")
     number = paper.get("catalogue") if isinstance(paper, dict) else None  # of another package it may be anything
-    return Method(name, name.rpartition("/")[0], number, table.get("summary", ""))
+    return Method(name, name.partition("/")[0], number, table.get("summary", ""))
 
 
 def _judged(method: Method) -> Method:

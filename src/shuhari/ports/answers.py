@@ -10,7 +10,8 @@ from shuhari.data import Payload
 @dataclass(frozen=True)
 class Answers:
     """The answers to a problem: texts (or actions of one decision), the `score` that the task gives each, and maybe a
-    label of each. They are all that score above 0; with `complete` all that there are."""
+    label of each. They are all that score above 0, and maybe wrong ones that a label names; with `complete` all that
+    there are."""
 
     texts: tuple[Payload, ...]
     scores: tuple[float, ...]

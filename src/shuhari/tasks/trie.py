@@ -1,0 +1,230 @@
+"""Short words whose answers can all be listed, so that what a policy would say is known exactly: `BD1=` -> `CABD`.
+
+A prompt is two or three topic letters, maybe a digit for its level, and `=`. A strategy gives every prompt one word:
+letter i is (a x + b y + c z + d) mod 4 of the topic's letters, with numbers a to d of its own for each i, so that what
+is learnt of one prompt says something of others. What a strategy's word scores depends on the prompt's level alone.
+Demonstrations are a mixture of the strategies' words, with slips, and of loose words; so their shares are where a
+policy starts after imitation. By settings alone this makes levels that want each other's words, right words that are
+rare, long words that are hardly ever said whole, and several ways to be right: see the recipes `beds/trie/...`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import product
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+from shuhari.bounds import Bounds, Count, Share, ShareBelow1, check
+from shuhari.data import Problem, Step
+from shuhari.ports.answers import Answers
+from shuhari.registry import register
+from shuhari.tasks.source import Generated, Listed, Stream, answer_text, check_split, is_held_out
+
+LETTERS = "ABCD"
+UNSAFE = "DDD"  # how an unsafe word ends
+LARGEST = 6  # letters of words that are all listed: 4,096 words
+
+Rows: TypeAlias = tuple[tuple[Share, ...], ...]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What there is to know of a prompt: its level by number, the strategies' words, and what these score."""
+
+    level: int
+    words: tuple[str, ...]
+    scores: tuple[float, ...]
+
+
+@register("task", "trie")
+@dataclass
+class Trie:
+    """Words of `length` letters of ABCD for 16 or 64 `topics` (two or three letters) at each of the `levels`.
+
+    levels: their names, one or two. cue: whether the prompt says its level by a digit; else the second of two levels is
+    where the topic's letters sum to 0 modulo 4. scores: what each strategy's word scores, one row for all levels or one
+    a level, of up to four strategies; any other word scores 0. listed: what `answers` hands out, `all` words (of up to
+    6 letters), or the `right` ones and those with a label. Labels: `trap`, a strategy's word that is wrong at this
+    level; `unsafe`, a word that ends in `DDD`, where `unsafe` is above 0; no strategy's word may end so then.
+
+    Of demonstrations: shares: of each strategy's word, rows as of scores; the rest are loose words, whose letters are
+    floor(4 u^1.5) for uniform u. slip: the chance that a letter of a strategy's word is another one, between these two
+    by prompt; the first `firm` letters never slip. unsafe: the share that ends in `DDD`, for all levels or each.
+
+    held_out: share of prompts that are the test split, by a hash; at 0 both splits have all prompts, for where
+    optimisation is tested and not generalisation. The train split has no end: it walks all its prompts in turn. `info`:
+    `level`, by name. codes: other words; words do not depend on `seed`, which draws the demonstrations.
+    """
+
+    topics: Literal[16, 64] = 16
+    length: Annotated[int, Bounds(1, 16)] = 4
+    levels: tuple[str, ...] = ("easy", "hard")
+    cue: bool = True
+    scores: Rows = ((1.0, 1.0, 0.0, 0.0), (0.0, 0.0, 1.0, 1.0))
+    listed: Literal["all", "right"] = "all"
+    shares: Rows = ((0.175, 0.175, 0.06, 0.06),)
+    slip: tuple[Share, Share] = (0.0, 0.0)
+    firm: Count = 1
+    unsafe: tuple[Share, ...] = (0.0,)
+    held_out: ShareBelow1 = 0.0
+    codes: Count = 0
+    seed: int = 0
+    stamps = ("reward/score",)
+    _sheets: dict[str, Sheet] = field(init=False, default_factory=dict, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not 1 <= len(self.levels) <= 2 or len(set(self.levels)) < len(self.levels):
+            raise ValueError(f"trie: levels are {self.levels}: expected one name, or two that differ")
+        for name, rows in {"scores": self.scores, "shares": self.shares, "unsafe": self.unsafe}.items():
+            if len(rows) not in (1, len(self.levels)):
+                expected = f"one for all levels, or one for each of {self.levels}"
+                raise ValueError(f"trie: {name} has {len(rows)} entries: expected {expected}")
+        strategies = {len(row) for row in (*self.scores, *self.shares)}
+        if len(strategies) > 1 or not strategies <= {1, 2, 3, 4}:
+            expected = "rows of one length, the number of strategies, 1 to 4"
+            raise ValueError(f"trie: scores are {self.scores} and shares {self.shares}: expected {expected}")
+        if not all(map(any, self.scores)):
+            raise ValueError(f"trie: scores are {self.scores}: expected one above 0 in every row")
+        if any(sum(row) > 1 + 1e-9 for row in self.shares):
+            raise ValueError(f"trie: shares are {self.shares}: expected rows that sum to 1 or less")
+        if self.listed == "all" and self.length > LARGEST:
+            expected = f"listed = 'right', or a length of {LARGEST} or less"
+            raise ValueError(f"trie: length is {self.length} and listed is 'all': expected {expected}")
+        if any(self.unsafe) and self.length <= len(UNSAFE):
+            raise ValueError(f"trie: length is {self.length}: expected {len(UNSAFE) + 1} or more, as unsafe is above 0")
+        if any(self.unsafe) and any(w.endswith(UNSAFE) for p in self._every for w in self._sheet(p).words):
+            raise ValueError(f"trie: codes is {self.codes}, by which a strategy's word ends in {UNSAFE}: try another")
+
+    @property
+    def alphabet(self) -> str:
+        """The characters of prompts and answers."""
+        return f"{LETTERS}{self._cues}="
+
+    def problems(self, split: str) -> Generated | Listed:
+        return self._test if check_split(split) == "test" else Generated(lambda i: self._problem("train", i))
+
+    def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
+        """{"score": of the word, at the level of the prompt}."""
+        return {"score": _score(self._sheet(problem.id), answer_text(steps))}
+
+    def answers(self, problem: Problem) -> Answers:
+        """All words, or those that are right or bear a label."""
+        sheet = self._sheet(problem.id)
+        texts = self._words if self.listed == "all" else tuple(dict.fromkeys((*sheet.words, *self._unsafe)))
+        scores = tuple(_score(sheet, text) for text in texts)
+        labels = tuple("" if score else self._label(sheet, text) for text, score in zip(texts, scores, strict=True))
+        return Answers(texts, scores, labels, complete=self.listed == "all")
+
+    def environment(self, problem: Problem) -> None:
+        return None
+
+    def spaces(self) -> None:
+        return None
+
+    # ---------------------------------------------------------------- prompts and their words
+
+    @property
+    def _cues(self) -> str:
+        return "01" if self.cue and len(self.levels) == 2 else ""
+
+    @cached_property
+    def _every(self) -> tuple[str, ...]:
+        """All prompts, the levels of a topic side by side."""
+        topics = ("".join(x) for x in product(LETTERS, repeat=2 if self.topics == 16 else 3))
+        return tuple(f"{topic}{cue}=" for topic in topics for cue in self._cues or ("",))
+
+    @cached_property
+    def _prompts(self) -> dict[str, tuple[str, ...]]:
+        """split -> its prompts."""
+        every = self._every
+        test = tuple(p for p in every if self.held_out and is_held_out(f"trie {p}", self.held_out))
+        train = tuple(p for p in every if p not in test)
+        if self.held_out and not (test and train):
+            expected = "a share that leaves some in each split"
+            raise ValueError(f"trie: held_out is {self.held_out} of {len(every)} prompts: expected {expected}")
+        return {"train": train, "test": test or every}
+
+    @cached_property
+    def _test(self) -> Listed:
+        return Listed([self._problem("test", i) for i in range(len(self._prompts["test"]))])
+
+    @cached_property
+    def _words(self) -> tuple[str, ...]:
+        return tuple("".join(word) for word in product(LETTERS, repeat=self.length))
+
+    @cached_property
+    def _unsafe(self) -> tuple[str, ...]:
+        """All words that end unsafely, where some demonstrations do."""
+        begins = product(LETTERS, repeat=self.length - len(UNSAFE)) if any(self.unsafe) else ()
+        return tuple("".join(begin) + UNSAFE for begin in begins)
+
+    def _problem(self, split: str, index: int) -> Problem:
+        prompts = self._prompts[split]
+        prompt = prompts[index % len(prompts)]
+        sheet = self._sheet(prompt)
+        best = sheet.words[sheet.scores.index(max(sheet.scores))]
+        shown = self._demonstrate(prompt, sheet, Stream("trie", self.seed, split, index))
+        return Problem("trie", prompt, prompt, best, shown, {"level": self.levels[sheet.level]})
+
+    def _sheet(self, prompt: str) -> Sheet:
+        """What there is to know of a prompt, made once."""
+        if prompt not in self._sheets:
+            topic = [LETTERS.index(x) for x in prompt if x in LETTERS]
+            unsaid = len(self.levels) == 2 and not self._cues and sum(topic) % len(LETTERS) == 0
+            level = int(unsaid or "1" in prompt)
+            scores = _row(self.scores, level)
+            self._sheets[prompt] = Sheet(level, tuple(self._word(i, topic) for i in range(len(scores))), scores)
+        return self._sheets[prompt]
+
+    def _word(self, strategy: int, topic: Sequence[int]) -> str:
+        """The word of a strategy; no two of them begin with the same letter."""
+        common = Stream("trie", self.codes)
+        letters = [sum(x * (1 + common.below(3)) for x in topic) + strategy]
+        for i in range(1, self.length):
+            own = Stream("trie", self.codes, strategy, i)
+            letters.append(sum(x * own.below(4) for x in topic) + own.below(4))
+        return "".join(LETTERS[x % len(LETTERS)] for x in letters)
+
+    # ---------------------------------------------------------------- what demonstrations say
+
+    def _demonstrate(self, prompt: str, sheet: Sheet, stream: Stream) -> str:
+        word = self._slip(prompt, _choose(sheet.words, _row(self.shares, sheet.level), stream), stream)
+        spoilt = stream.uniform() < _row(self.unsafe, sheet.level)
+        return word[: -len(UNSAFE)] + UNSAFE if spoilt else word
+
+    def _slip(self, prompt: str, word: str, stream: Stream) -> str:
+        """The word with slips; in the place of none a loose one."""
+        if not word:
+            return "".join(LETTERS[int(len(LETTERS) * stream.uniform() ** 1.5)] for _ in range(self.length))
+        low, high = self.slip
+        chance, out = low + (high - low) * Stream("trie slip", self.codes, prompt).uniform(), word[: self.firm]
+        for letter in word[self.firm :]:
+            wrong = LETTERS[(LETTERS.index(letter) + 1 + stream.below(3)) % len(LETTERS)]
+            out += wrong if stream.uniform() < chance else letter
+        return out
+
+    def _label(self, sheet: Sheet, text: str) -> str:
+        """Of a wrong word."""
+        return "trap" if text in sheet.words else "unsafe" if text in self._unsafe else ""
+
+
+def _row(rows: tuple[T, ...], level: int) -> T:
+    return rows[min(level, len(rows) - 1)]
+
+
+def _score(sheet: Sheet, text: str) -> float:
+    return sheet.scores[sheet.words.index(text)] if text in sheet.words else 0.0
+
+
+def _choose(words: Sequence[str], shares: Sequence[float], stream: Stream) -> str:
+    """One of the words by their shares, or ""."""
+    u = stream.uniform()
+    for word, share in zip(words, shares, strict=True):
+        if u < share:
+            return word
+        u -= share
+    return ""

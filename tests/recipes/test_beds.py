@@ -1,0 +1,71 @@
+"""Beds, where methods are measured: each has exact numbers and a control, which differs in what is learnt alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shuhari.config.build import stage_components
+from shuhari.config.library import BEDS, CONTROL, names
+from shuhari.config.recipe import load
+from shuhari.data import Problem, Step
+from shuhari.metrics.exact import Exact
+from shuhari.rollouts.demonstrations import select_problems
+
+FOUND = [name for name in names() if name.split("/")[0] == BEDS]
+VARIANTS = [name for name in FOUND if CONTROL not in name.split("/")]
+
+
+def control_of(bed: str) -> str:
+    first, variant = bed.rsplit("/", 1)
+    return f"{first}/{CONTROL}/{variant}"
+
+
+def score(task: Any, problem: Problem, said: Any) -> float:
+    ids = np.zeros(1, np.int32)
+    return float(task.grade(problem, [Step.of(ids, ids, info={"text": said})])["score"])
+
+
+def test_each_bed_has_a_control_and_each_control_a_bed() -> None:
+    assert VARIANTS and sorted(set(FOUND) - set(VARIANTS)) == sorted(map(control_of, VARIANTS))
+
+
+@pytest.mark.parametrize("bed", VARIANTS)
+def test_a_bed_is_scored_exactly_and_solved_by_its_answers(bed: str) -> None:
+    *_, stage = (stage_components(table, {}) for table in load(bed).stages)
+    assert stage.evaluate is not None and stage.evaluate.n == 0
+    assert any(isinstance(metric, Exact) for metric in stage.evaluate.metrics.values())
+    source: Any = stage.task.problems("test")
+    problems = [source[i] for i in range(source.size())]
+    assert all(score(stage.task, p, p.answer) == 1 for p in problems)
+    assert not any(score(stage.task, p, "") for p in problems)
+    assert len({p.id for p in problems}) == len(problems)
+
+
+@pytest.mark.parametrize("bed", VARIANTS)
+def test_a_control_differs_in_its_last_stage_alone(bed: str) -> None:
+    (*before, last), (*same, other) = (
+        [{k: v for k, v in stage.items() if k != "summary"} for stage in load(name).stages]
+        for name in (bed, control_of(bed))
+    )
+    assert before == same
+    assert {k for k in last.keys() | other.keys() if last.get(k) != other.get(k)} <= {
+        "task",
+        "rollout",
+        "part",
+        "buffer",
+    }
+
+
+@pytest.mark.parametrize("bed", [bed for bed in VARIANTS if "buffers" in load(control_of(bed)).stages[-1]["buffer"]])
+def test_what_a_control_imitates_beside_is_right(bed: str) -> None:
+    stage = stage_components(load(control_of(bed)).stages[-1], {})
+    demos: Any = stage.learners["main"].buffer.buffers["demos"]  # type: ignore[attr-defined]
+    source = select_problems(demos, "train", stage.task)
+    problems = [source[demos.offset + i] for i in range(256)]
+    assert all(score(stage.task, p, p.solution) == 1 for p in problems)
+    per_problem = Counter(p.id for p in problems)
+    assert min(per_problem.values()) > 1  # all of those that are wanted, again and again
