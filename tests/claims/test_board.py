@@ -14,7 +14,7 @@ from shuhari.claims.board import count_tries, detectable, draw, false_holds, hea
 def result(method: str, verdict: str, ends: tuple[float, float, float] | None, **more: Any) -> dict[str, Any]:
     head: dict[str, Any] = {"margin": 0.02, "direction": "down", "n": 8, "level": 0.99}
     head |= dict(zip(("effect", "low", "high"), ends, strict=True)) if ends else {}
-    history = [{"protocol": "a", "verdict": "not tested"}, {"protocol": "b", "verdict": verdict}]
+    history = [{"try": 1, "verdict": "not tested"}, {"try": 2, "verdict": verdict}]
     mde = {"planned": 0.01, "achieved": 0.015}
     return {"method": method, "verdict": verdict, "headline": head, "mde": mde, "history": history, **more}
 
@@ -40,8 +40,13 @@ def test_a_line_says_effect_interval_and_what_could_be_found() -> None:
 
 def test_false_holds_count_tries_whose_premises_were_met() -> None:
     assert [count_tries(r) for r in FOUND] == [1, 1, 0, 0]
-    again = {**FOUND[1], "history": [*FOUND[1]["history"], {"protocol": "c", "verdict": "open"}]}
+    again = {
+        **FOUND[1],
+        "history": [*FOUND[1]["history"], {"try": 3, "verdict": "open"}, {"try": 3, "verdict": "open"}],
+    }
     assert count_tries(again) == 2
+    equal = {**again, "headline": {**again["headline"], "direction": "equal"}}  # where nothing is, it holds
+    assert false_holds([again, equal]) == false_holds([again])
     assert "0.075 of their 3 tries" in false_holds([FOUND[0], again, FOUND[2]])
 
 

@@ -78,6 +78,7 @@ def test_a_clear_effect_ends_at_the_first_look(tmp_path: Path, root: Path) -> No
     assert list(found["arms"]) == ["method", "baseline", "half"] and found["kind"] == "trained"
     assert found["headline"]["effect"] > 0.05 > found["mde"]["achieved"] > 0
     assert found["history"][0]["used"] == [1000, 1004]
+    assert (found["history"][0]["try"], found["history"][0]["commit"]) == (1, "")
     claim = read(str(tmp_path / "own.toml"))
     assert stale(claim, found) == ""
     again = measured(tmp_path, root, found)
@@ -99,6 +100,8 @@ def test_a_changed_protocol_goes_on_with_other_seeds_and_keeps_what_was_found(tm
     found = measured(tmp_path, root, first, premise=("against = 1.0", "against = 0.1"))
     assert found["seeds"] == [1005, 1006, 1007, 1008, 1009] and found["protocol"]["tries"] == 2
     assert [h["used"] for h in found["history"]] == [[1000, 1004], [1005, 1009]]
+    first["hashes"]["modules"]["shuhari.claims.claim"] = "of then"  # as if it were one of the method's own
+    assert measured(tmp_path, root, first)["seeds"] == [1005, 1006, 1007, 1008, 1009]
 
 
 def test_what_cannot_be_told_goes_to_the_last_look(tmp_path: Path, root: Path) -> None:

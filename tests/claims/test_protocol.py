@@ -49,34 +49,65 @@ def test_a_protocol_is_all_that_decides_and_no_words(tmp_path: Path, old: str, n
     assert (find_mark(claim(tmp_path)) == find_mark(claim(tmp_path, old, new))) is same
 
 
-def result(mark: str, first: int, last: int, *more: Any) -> dict[str, Any]:
+def result(mark: str, first: int, last: int, *more: Any, tries: int = 1, commit: str = "abc") -> dict[str, Any]:
     history = [*more, {"protocol": mark, "used": [first, last], "seeds": last - first + 1}]
-    return {"protocol": {"hash": mark}, "seeds": list(range(first, last + 1)), "history": history}
+    protocol = {"hash": mark, "tries": tries, "commit": commit, "why": "" if commit else "not then"}
+    seeds = list(range(first, last + 1))
+    return {"protocol": protocol, "seeds": seeds, "history": history, "hashes": {"modules": {"own": "1"}}}
 
 
 OLD = {"seeds": 8}  # of the older rule, from FIRST
+NOW = {"own": "1", "other": "2"}
 
 
-def test_after_a_change_seeds_go_on_from_the_last_used() -> None:
-    assert first_seed("a", None) == FIRST == 1000
-    assert first_seed("a", result("a", 1003, 1010)) == 1003  # of the same: measured anew
-    assert first_seed("b", result("a", 1003, 1010)) == 1011
-    assert first_seed("b", {"seeds": list(range(1000, 1008)), "history": [OLD]}) == 1008
-    back = result("b", 1008, 1012, OLD, {"protocol": "a", "used": [1013, 1024], "seeds": 12})
-    assert first_seed("a", back) == 1025
-    untested = {"protocol": {"hash": "a"}, "seeds": [], "history": [{"protocol": "a", "used": [], "seeds": 0}]}
-    assert first_seed("a", untested) == first_seed("b", untested) == 1000
+def test_a_try_goes_on_from_the_last_seed_that_was_used(tmp_path: Path) -> None:
+    assert first_seed(None) == FIRST == 1000
+    assert first_seed(result("a", 1003, 1010)) == 1011
+    assert first_seed({"seeds": list(range(1000, 1008)), "history": [OLD]}) == 1008
+    assert first_seed(result("b", 1008, 1012, OLD, {"protocol": "a", "used": [1013, 1024], "seeds": 12})) == 1025
+    own = claim(tmp_path)
+    again = protocol_of(own, None, result(find_mark(own), 1003, 1010), NOW)
+    assert (again.tries, again.first, again.exploratory) == (1, 1003, ())  # the same, measured anew
+    untested = result(find_mark(own), 1000, 999)
+    untested["history"][0] |= {"used": [], "seeds": 0}
+    assert protocol_of(own, None, untested, NOW).first == protocol_of(claim(tmp_path, "41", "42"), None, untested).first
 
 
-def test_a_fourth_protocol_is_exploratory(tmp_path: Path) -> None:
-    own, seen = claim(tmp_path), [OLD]
-    for tries, mark in enumerate(["x", "y", "z"], start=1):
-        found = protocol_of(own, None, result(mark, 1000, 1004, *seen))
-        seen.append({"protocol": mark, "used": [1000, 1004], "seeds": 5})
-        assert found.tries == tries + 1 and found.first == 1008
+def test_every_run_on_seeds_of_its_own_is_a_try(tmp_path: Path) -> None:
+    """Back and forth between two protocols: what was tried before is not had for nothing."""
+    one, two = claim(tmp_path), claim(tmp_path, "0.2}", "0.1}")
+    before, seen = result("x", 1000, 1004, OLD), list[tuple[int, int]]()
+    for own in (one, two, one, one):
+        found = protocol_of(own, None, before, NOW)
+        seen.append((found.tries, found.first))
+        more = before["history"]
+        before = result(found.mark, found.first, found.first + 4, *more, tries=found.tries, commit=found.commit)
         assert any("at most 3 count" in why for why in found.exploratory) == (found.tries > 3)
-    again = protocol_of(own, None, result(find_mark(own), 1000, 1004))
-    assert again.tries == 1
+    assert seen == [(2, 1008), (3, 1013), (4, 1018), (4, 1018)]
+
+
+def test_another_version_of_the_methods_code_is_another_try(tmp_path: Path) -> None:
+    own = claim(tmp_path)
+    before = result(find_mark(own), 1000, 1004)
+    assert protocol_of(own, None, before, NOW | {"other": "3"}).first == 1000
+    changed = protocol_of(own, None, before, NOW | {"own": "3"})
+    assert (changed.tries, changed.first) == (2, 1005)
+
+
+def test_what_was_not_committed_when_it_ran_is_not_made_good_by_committing_it(tmp_path: Path) -> None:
+    own = claim(tmp_path)
+    early = protocol_of(own, None, None, NOW)
+    assert early.exploratory == ("its protocol is in no git repository",)
+    before = result(early.mark, 1000, 1004, commit="")
+    assert protocol_of(own, None, before, NOW).exploratory == ("not then",)
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    late = protocol_of(own, None, before, NOW)
+    assert (late.tries, late.first, late.exploratory) == (2, 1005, ())  # other seeds, and one more try
+    git(tmp_path, "commit", "-q", "--allow-empty", "-m", "second")
+    kept = protocol_of(own, None, result(late.mark, 1005, 1009, tries=2, commit=late.commit), NOW)
+    assert kept == late  # HEAD is another now
 
 
 def git(at: Path, *words: str) -> None:
@@ -99,3 +130,24 @@ def test_git_must_hold_the_protocol_as_it_stands(tmp_path: Path) -> None:
     own, card = claim(tmp_path), tmp_path / "card.json"
     card.write_text("{}")
     assert find_commit(own, [card]) == ("", "card.json is not committed as it stands")
+
+
+def test_git_must_hold_what_it_extends_and_what_its_arms_do(tmp_path: Path) -> None:
+    """The claim's own file is as it was."""
+    below, arm = tmp_path / "below.toml", tmp_path / "arm.toml"
+    for path, lr in ((below, 0.3), (arm, 0.02)):
+        path.write_text(f'extends = "baselines/bandit"\npart.policy.optimiser.lr = {lr}\n')
+    text = RECIPE.replace('"baselines/bandit"', f'"{below.name}"').replace(
+        "baseline.part.policy.optimiser.lr = 0.02", f'baseline = "{arm}"'
+    )
+    (tmp_path / "own.toml").write_text(text.replace("part.policy.optimiser.lr = 0.3\n", ""))
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    assert find_commit(read(str(tmp_path / "own.toml")))[1] == ""
+    for path in (below, arm):
+        before = path.read_text()
+        path.write_text(before + "threads = 1\n")
+        told = f"{path.name} is not committed as it stands"
+        assert find_commit(read(str(tmp_path / "own.toml"))) == ("", told)
+        path.write_text(before)

@@ -175,10 +175,22 @@ def test_an_effect_is_signed_so_that_up_is_good(direction: str, gain: float) -> 
 
 
 def test_a_ratio_is_in_shares_of_what_is_compared_with() -> None:
-    y = np.array([10.0, 20, 40, 10, 20, 0])
-    found = Rule("down", 0.2, role="headline", ratio=True).effect([*(0.75 * y[:5] + SPREAD / 9), 1.0], y)
-    assert found.n == 5 and found.value == pytest.approx(0.25, abs=0.01)  # a quarter less; of 0 there is no share
-    assert Rule("down", 0.2, role="headline", ratio=True).headline(found, 0.1) is Headline.HOLDS
+    y, rule = np.array([10.0, 20, 40, 10, 20]), Rule("down", 0.2, role="headline", ratio=True)
+    found = rule.effect(0.75 * y + SPREAD / 9, y)
+    assert found.n == 5 and found.value == pytest.approx(0.25, abs=0.01)  # a quarter less
+    assert rule.headline(found, 0.1) is Headline.HOLDS
+    some = rule.effect([*(0.75 * y + SPREAD / 9), 1.0, 2.0], [*y, 0, 0])
+    assert some.value == found.value and some.why == "baseline is 0 in 2 of 7 pairs, of which there is no share"
+    assert rule.headline(some, 0.1) is Headline.OPEN
+
+
+def test_room_for_a_ratio_is_room_for_a_share() -> None:
+    """A baseline of 0.05 under a most of 0.1 has room for 30 % more, which is 0.015."""
+    y = np.full(5, 0.05) + SPREAD / 1000
+    rule = Rule("up", 0.2, role="headline", ratio=True, range=(0.0, 0.1))
+    assert rule.headline(rule.effect(1.3 * y + SPREAD / 2000, y), 0.1) is Headline.HOLDS
+    tight = Rule("up", 1.1, role="headline", ratio=True, range=(0.0, 0.1))
+    assert tight.effect(1.3 * y + SPREAD / 2000, y).why == "baseline leaves 0.05 of the range"
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,15 @@ share lie over the bed, the method over that, and an arm's own settings over the
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from shuhari.claims.checks import BASELINE, START, Check
 from shuhari.claims.digest import describe, digest
+from shuhari.config import library
+from shuhari.config.files import place, read_chain
 from shuhari.config.overlay import RecipeError, Tree
 from shuhari.config.recipe import Recipe, load, read_method, usual_base
 from shuhari.data import EMPTY, nearest
@@ -91,3 +94,16 @@ def check_arms(checks: Sequence[Check], arms: Mapping[str, Recipe], bed: str) ->
                 raise RecipeError(f"claim.check.{i}", f"no arm {side!r}; {nearest(side, arms)}")
         if not check.trains and isinstance(check.rule.against, str):
             raise RecipeError(f"claim.check.{i}.against", "missing: the number that a simulation is compared with")
+
+
+def find_files(references: Iterable[str]) -> tuple[Path, ...]:
+    """The files that recipes are written in: their own, those of what they extend, and of the bases that methods stand
+    on; without what lies in none, and names of no recipe."""
+    todo, found = [r for r in references if r.endswith(".toml") or library.named(r)], dict[Path, None]()
+    while todo:
+        here = todo.pop()
+        for _, table in read_chain(here):
+            found |= {file: None} if (file := place(here)) else {}
+            here = str(table.get("extends", ""))
+            todo += [str(table["on"])] if "on" in table else []
+    return tuple(found)

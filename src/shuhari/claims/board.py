@@ -35,9 +35,8 @@ def detectable(result: Mapping[str, Any]) -> str:
 
 
 def count_tries(result: Mapping[str, Any]) -> int:
-    """How many protocols of a claim could have held."""
-    marks = {h["protocol"] for h in result["history"] if "protocol" in h and h["verdict"] != Headline.UNTESTED}
-    return len(marks)
+    """How many tries of a claim could have held: each on seeds of its own, its premises met."""
+    return len({h["try"] for h in result["history"] if "try" in h and h["verdict"] != Headline.UNTESTED})
 
 
 def ruled(check: Mapping[str, Any]) -> str:
@@ -53,14 +52,15 @@ def ruled(check: Mapping[str, Any]) -> str:
 
 
 def false_holds(results: Sequence[Mapping[str, Any]]) -> str:
-    """How many of some results are expected to hold if no method had any effect, and what early stops do."""
-    tries, share = sum(map(count_tries, results)), (1 - LEVEL) / 2
-    told = (
-        f"If none of these methods had any effect, {share * tries:.2g} of their {tries} tries would be expected to hold"
-    )
-    what = f"all the same ({share:.1%} of each; a try is a protocol whose premises were met)."
+    """How many of some results are expected to hold if no method had any effect, and what early stops do. Of those
+    that claim an effect alone: one that claims none (`not lower`, `equal`) holds often where there is none."""
+    some = [r for r in results if r.get("headline", EMPTY).get("direction") in ("up", "down")]
+    tries, share = sum(map(count_tries, some)), (1 - LEVEL) / 2
+    told = f"If no method that claims an effect had any, {share * tries:.2g} of their {tries} tries would be expected"
+    what = f"to hold all the same ({share:.1%} of each; a try is a protocol, with one version of the method's code,"
+    told = f"{told} {what} whose premises were met)."
     more = power(LOOKS).enlarged - 1
-    return f"{told} {what} Effects that are found are overstated: one as large as the MDE by {more:.0%} on average."
+    return f"{told} Effects that are found are overstated: one as large as the MDE by {more:.0%} on average."
 
 
 def rank(results: Iterable[Mapping[str, Any]], bed: str, metric: str) -> dict[str, Estimate]:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from shuhari.bounds import Bounds, Length
-from shuhari.claims.arms import METHOD, Of, check_arms, tables
+from shuhari.claims.arms import METHOD, Of, check_arms, find_files, tables
 from shuhari.claims.checks import BASELINE, Check, read_checks
 from shuhari.claims.looks import LOOKS, levels
 from shuhari.claims.verdict import LEAST
@@ -85,6 +85,7 @@ class Claim:
     looks: tuple[int, ...] = ()  # numbers of seeds; none by the older rule
     bed: str = ""
     file: Path | None = None  # where its table stands
+    files: tuple[Path, ...] = ()  # all that it is written in: those of its arms and its bed too
 
     def at(self, seeds: Sequence[int]) -> Claim:
         """The same claim on other seeds."""
@@ -149,6 +150,7 @@ def read(reference: str, *, smoke: bool = False) -> Claim:
         method, stated.says, arms, checks, seeds, budget, warm, stated.notes, smoke, looks if roles else (),
         bed or stated.bed,
         place(reference),
+        find_files([reference, *filter(None, (bed or stated.bed, *(a.get("extends") for a in there.values())))]),
     )  # fmt: skip
 
 

@@ -1,9 +1,10 @@
 """Looks: a claim's seeds are made in groups, and it ends at the first whose interval says enough.
 
-Looks at 5, 8 and 12 pairs with intervals of 99, 99 and 96.2 % exclude 0 in 5 % of claims without an effect (Pocock's
-idea, Biometrika 64, 1977, with what is left to the last look; simulated, Student's t). What looks can find is the
-minimum detectable effect (MDE): the smallest that they find with 80 % power. All in units of the standard deviation of
-one pair's difference, of normal pairs.
+Looks at 5, 8 and 12 pairs with intervals of 99, 99 and 96.2 % exclude 0 in 5 % of claims without an effect (of the
+kind of Haybittle, British Journal of Radiology 44, 1971, and Peto et al., British Journal of Cancer 34, 1976: strict
+early looks, the rest for the last; simulated, Student's t). What looks can find is the minimum detectable effect (MDE):
+the smallest that they find with 80 % power. All in units of the standard deviation of one pair's difference, of normal
+pairs.
 """
 
 from __future__ import annotations

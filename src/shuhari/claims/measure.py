@@ -97,10 +97,10 @@ def measure(
     """The whole result of a claim, whose runs are made under `root`. `before`: the result that is there; beds: where
     cards lie. ClaimError, RecipeError."""
     card = cards.find(claim.bed, beds) if claim.looks and not claim.smoke else None
-    protocol = protocol_of(claim, card, before) if claim.looks else None
+    quantities, told = quantities_of(claim), hashes(claim)  # which have no seeds where there are looks
+    protocol = protocol_of(claim, card, before, {**told["shared"], **told["modules"]}) if claim.looks else None
     if protocol is not None and not claim.smoke:
         claim = claim.at(range(protocol.first, protocol.first + len(claim.seeds)))
-    quantities, told = quantities_of(claim), hashes(claim)
     if protocol is None:
         return result_of(claim, quantities, make(claim, quantities, root, workers=workers, tell=tell), before, told)
     alone = any(ability(q, "alone") for q in quantities)
@@ -222,7 +222,7 @@ def _summarise(found: Findings, headline: Headline, reasons: Because, protocol: 
         "mde": {"planned": (found.planned or {}).get("mde"), "achieved": own.get("mde")},
         "looks": list(claim.looks),
         "cpu_s": cpu,
-        "protocol": {"hash": protocol.mark, "tries": protocol.tries, "commit": protocol.commit},
+        "protocol": {"hash": protocol.mark, **{k: getattr(protocol, k) for k in ("tries", "commit", "why")}},
         "exploratory": list(protocol.exploratory),
         "checks": checks,
     }

@@ -1,8 +1,9 @@
 """Protocols: what a claim will be judged by, fixed and committed before its method first runs.
 
-A protocol is what a claim's arms do, their budget, the checks and the looks. After a change of it seeds go on from the
-last used, so that nothing which was seen counts again. A claim that was not fixed beforehand, or whose protocol was
-changed too often, is exploratory.
+A protocol is what a claim's arms do, their budget, the checks and the looks. A try is a protocol with one version of
+the method's own modules, on seeds of its own: after a change of either, seeds go on from the last used, so that nothing
+which was seen counts again. Whether git held the protocol is settled at the first run of a try, and stays so; one that
+it did not hold is exploratory, and so is a try after too many.
 """
 
 from __future__ import annotations
@@ -20,16 +21,16 @@ from shuhari.claims.cards import Card
 from shuhari.claims.claim import FIRST, Claim
 from shuhari.claims.digest import digest
 from shuhari.claims.result import describe
-from shuhari.config import library
-from shuhari.config.recipe import place
+from shuhari.claims.sources import ROOT, changed
+from shuhari.data import EMPTY
 
-TRIES = 3  # a protocol, and two redesigns of it
+TRIES = 3  # one, and two redesigns
 
 
 @dataclass(frozen=True)
 class Protocol:
     """The protocol of a claim. mark: its digest; tries: how many there were, this one included; first: the first seed;
-    commit: of git, that holds it, "" where none does, and `why`."""
+    commit: of git, that held it when this try first ran, "" where none did, and `why`."""
 
     mark: str
     tries: int
@@ -40,18 +41,23 @@ class Protocol:
     @property
     def exploratory(self) -> tuple[str, ...]:
         """Why what is found is a hint alone."""
-        late = (f"{self.tries} protocols: at most {TRIES} count",) if self.tries > TRIES else ()
+        late = (f"{self.tries} tries: at most {TRIES} count",) if self.tries > TRIES else ()
         return ((self.why,) if self.why else ()) + late
 
 
-def protocol_of(claim: Claim, card: Card | None, before: Mapping[str, Any] | None) -> Protocol:
-    """The protocol of a claim; `before`: the result that is there."""
-    mark = find_mark(claim)
-    there = claim.bed.endswith(".toml") or library.named(claim.bed) is not None
-    files = [place(claim.bed) if there else None, card.file if card else None]
-    commit, why = find_commit(claim, [file for file in files if file is not None])
-    marks = list(dict.fromkeys([*_marks(before), mark]))
-    return Protocol(mark, marks.index(mark) + 1, first_seed(mark, before), commit, why)
+def protocol_of(
+    claim: Claim, card: Card | None, before: Mapping[str, Any] | None, used: Mapping[str, str] = EMPTY
+) -> Protocol:
+    """The protocol of a claim; `before`: the result that is there; `used`: its modules as they are now. The try is that
+    of `before` where nothing has changed, but for one that was not committed and is now: that gets seeds of its own."""
+    mark, then = find_mark(claim), (before or EMPTY).get("protocol", EMPTY)
+    commit, why = find_commit(claim, [card.file] if card and card.file else [])
+    same = before is not None and then.get("hash") == mark and not changed(before["hashes"]["modules"], used)
+    tries, first = int(then.get("tries", 0)), first_seed(before)
+    if before is not None and same and (then["commit"] or not commit):
+        again = before["seeds"][0] if before["seeds"] else first
+        return Protocol(mark, tries, int(again), then["commit"], "" if then["commit"] else then.get("why", why))
+    return Protocol(mark, tries + 1, first, commit, why)
 
 
 def find_mark(claim: Claim) -> str:
@@ -63,13 +69,10 @@ def find_mark(claim: Claim) -> str:
     return hashlib.blake2b(told.encode(), digest_size=6).hexdigest()
 
 
-def first_seed(mark: str, before: Mapping[str, Any] | None) -> int:
-    """The first seed of a protocol: those of the result `before` where it is of the same, else the next after all that
-    were used."""
+def first_seed(before: Mapping[str, Any] | None) -> int:
+    """The first seed that no run of a claim has used; `before`: the result that is there."""
     if before is None:
         return FIRST
-    if before.get("protocol", {}).get("hash") == mark and before["seeds"]:
-        return int(before["seeds"][0])
     return 1 + max([FIRST - 1, *before["seeds"], *(s for entry in before["history"] for s in _used(entry))])
 
 
@@ -79,18 +82,17 @@ def _used(entry: Mapping[str, Any]) -> Sequence[int]:
     return used
 
 
-def _marks(before: Mapping[str, Any] | None) -> list[str]:
-    return [entry["protocol"] for entry in (before or {}).get("history", ()) if "protocol" in entry]
-
-
 def find_commit(claim: Claim, files: Sequence[Path] = ()) -> tuple[str, str]:
-    """(the commit that holds the claim's recipe, and other `files`, as they stand, ""), or ("", why not)."""
+    """(the commit that holds all files that the claim is written in, and other `files`, as they stand, ""), or ("", why
+    not). What an installed library brings, in no repository, stands as its version does."""
     if claim.file is None:
         return "", "its protocol is in no file"
     commit = _git(claim.file.parent, "rev-parse", "--short=12", "HEAD").strip()
     if not commit:
         return "", "its protocol is in no git repository"
-    for path in (claim.file, *files):
+    for path in dict.fromkeys((claim.file, *files, *claim.files)):
+        if ROOT in path.parents and not _git(path.parent, "rev-parse", "HEAD"):
+            continue
         there, here = _git(path.parent, "show", f"HEAD:./{path.name}"), path.read_text(encoding="utf-8")
         if _read_table(there) != _read_table(here) if path.suffix == ".toml" else there != here:
             return "", f"{path.name} is not committed as it stands"

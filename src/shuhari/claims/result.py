@@ -92,7 +92,9 @@ def result_of(
     }
     if claim.looks:
         used = [claim.seeds[0], claim.seeds[-1]] if claim.seeds else []
-        now |= {"protocol": ruled["protocol"]["hash"], "used": used, "premise": ruled["premise"]["failing"]}
+        fixed, failing = ruled["protocol"], ruled["premise"]["failing"]
+        now |= {"protocol": fixed["hash"], "try": fixed["tries"], "commit": fixed["commit"]}
+        now |= {"used": used, "premise": failing}
     history = list((before or {}).get("history", []))
     if history and {**history[-1], "date": ""} == {**now, "date": ""}:  # the same runs, read again
         now = history.pop()

@@ -82,7 +82,7 @@ class Rule:
 
     With a `role` intervals are those of looks, and `equal` holds where one lies within `margin` on both sides; the
     margin of a premise is part of it: `up` by more than that. ratio: differences and the margin are shares of the value
-    of `against`.
+    of `against`; where that is 0 in a pair nothing can be told, for those that are left are not all.
     """
 
     direction: str = "up"
@@ -135,6 +135,8 @@ class Rule:
             why = f"no value in {missing[0]} runs of one side and {missing[1]} of the other"
         elif found.n < LEAST:
             why = f"{found.n} of {len(d)} pairs have a value: {LEAST} are needed"
+        elif self.ratio and (none := int((y == 0).sum())):
+            why = f"{self.against} is 0 in {none} of {len(d)} pairs, of which there is no share"
         else:
             why = "" if self.role == "premise" else self._stuck(x, y, found.high)
         return Effect(found.value, found.low, found.high, found.n, sd, why)
@@ -156,7 +158,7 @@ class Rule:
         elif self.role == "premise":
             holds, fails = low > m, high <= m
         else:
-            holds, fails = low > 0, high < 0 or high <= m
+            holds, fails = low > 0, high <= m
         return Verdict.HOLDS if holds else Verdict.FAILS if fails else Verdict.OPEN
 
     def headline(self, effect: Effect, detectable: float, guard: Verdict | None = None) -> Headline:
@@ -176,23 +178,11 @@ class Rule:
     def judge(self, ours: Sequence[float], theirs: Sequence[float]) -> tuple[Verdict, Estimate, str]:
         """(verdict, difference, why it is open where the interval alone does not say) of values [S] paired by seed. A
         pair with a NaN is left out; where one side has more of them than the other, who is left says nothing."""
-        x, y = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
-        d = x - self.factor * y
-        found = t_interval(d)
-        missing = int(np.isnan(x).sum()), int(np.isnan(y).sum())
-        if missing[0] != missing[1]:
-            return Verdict.OPEN, found, f"no value in {missing[0]} runs of one side and {missing[1]} of the other"
-        if found.n < LEAST:
-            return Verdict.OPEN, found, f"{found.n} of {len(d)} pairs have a value: {LEAST} are needed"
-        down = self.direction in ("down", "not higher")
-        low, high = (-found.high, -found.low) if down else (found.low, found.high)  # as if larger were claimed
-        if why := self._stuck(x, y, high):
-            return Verdict.OPEN, found, why
-        if self.direction.startswith("not "):
-            holds, fails = low > -self.margin or low == high == 0, high < -self.margin
-        else:
-            holds, fails = low > 0, high <= self.margin
-        return Verdict.HOLDS if holds else Verdict.FAILS if fails else Verdict.OPEN, found, ""
+        found = self.effect(ours, theirs)
+        value, low, high = found.value, found.low, found.high
+        if self.direction in ("down", "not higher"):
+            value, low, high = 0.0 - value, 0.0 - high, 0.0 - low  # as the values are, not as it is claimed
+        return self.verdict(found), Estimate(value, low, high, found.n), found.why
 
     def _stuck(self, x: np.ndarray, y: np.ndarray, high: float) -> str:
         """Why two arms cannot differ, if they cannot; `high`: the largest effect that there may be."""
@@ -203,13 +193,14 @@ class Rule:
             return f"both sides are the same in {'every pair' if alike == len(x) else f'{alike} of {len(x)} pairs'}"
         if not self.range:
             return ""
-        least, most = self.range
-        near, mine, theirs = NEAR * (most - least), float(np.nanmean(x)), self.factor * float(np.nanmean(y))
+        low, most = self.range
+        near, mine, theirs = NEAR * (most - low), float(np.nanmean(x)), self.factor * float(np.nanmean(y))
         for end in self.range:
             if abs(mine - end) <= near and abs(theirs - end) <= near:
                 return f"both arms sit at {end:g}"
-        room = {"up": most - theirs, "down": theirs - least}.get(self.direction, np.inf)
-        return f"{self.against} leaves {room:.2g} of the range" if room < max(self.margin, near) and high >= 0 else ""
+        room = {"up": most - theirs, "down": theirs - low}.get(self.direction, np.inf)
+        least = max(self.margin * (abs(theirs) if self.ratio else 1.0), near)
+        return f"{self.against} leaves {room:.2g} of the range" if room < least and high >= 0 else ""
 
 
 def _within(low: float, high: float, margin: float) -> bool:

@@ -22,11 +22,11 @@ def plan(one: Any, root: Path, out: Path) -> None:
     from shuhari.claims.result import differs, in_words, kept, quantities_of, times, used
     from shuhari.claims.runs import plan_runs
 
-    used(one)  # builds every arm, so that mistakes are told of
+    now = used(one)  # builds every arm, so that mistakes are told of
     say(f"{one.name}: {one.says}")
     card = cards.find(one.bed)
     before = kept(one.name, out / "claims")
-    protocol = protocol_of(one, card, before) if one.looks else None
+    protocol = protocol_of(one, card, before, now) if one.looks else None
     if protocol is not None:
         one = one.at(range(protocol.first, protocol.first + len(one.seeds)))
     quantities = quantities_of(one)
