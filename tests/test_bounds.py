@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Annotated, Literal
 
+import numpy as np
 import pytest
+import torch
 
 from shuhari.bounds import AtLeast0, Bounds, Length, Positive, Ratio, Share, check
 from shuhari.data import Number, Ramp
@@ -34,6 +37,7 @@ class Made:
 
 @pytest.mark.parametrize("given", [
     {}, {"rate": Ramp(1, 0)}, {"low": math.inf}, {"low": Ramp(0.1, 0.2)}, {"size": 9}, {"share": 0}, {"weight": 1e300},
+    {"low": np.float32("inf")}, {"share": torch.tensor(0.5)}, {"size": np.int64(4)}, {"maybe": np.float32(2)},
     {"scale": "group"}, {"scale": 2.5}, {"k": (1, 2)}, {"maybe": 0.0}, {"arm": 3},
 ])  # fmt: skip
 def test_what_is_within_is_taken(given) -> None:
@@ -58,7 +62,26 @@ def test_what_is_within_is_taken(given) -> None:
     ({"k": (1, 0)}, r"k is \(1, 0\): entry 1: expected a number of 1 or more"),
     ({"maybe": -1.0}, "maybe is -1.0: expected a number of 0 or more"),
     ({"arm": 0}, "arm is 0: expected a number of 1 or more, or -1"),
+    ({"low": -math.inf}, "low is -inf: expected a number of 0 or more, or inf$"),
+    ({"rate": np.float32(-1)}, r"expected a number in \[0, 1\]$"),
+    ({"size": np.int64(-3)}, "expected a number of 1 or more"),
+    ({"gap": torch.tensor(-1.0)}, r"gap is tensor\(-1.\): expected a number of 0 or more"),
+    ({"weight": np.float32("nan")}, "expected a number that is finite"),
+    ({"weight": torch.tensor(math.inf)}, "expected a number that is finite"),
+    ({"maybe": np.float64(-1)}, "expected a number of 0 or more"),
+    ({"maybe": np.float32(-1)}, "expected a number of 0 or more"),
+    ({"share": Fraction(3, 2)}, r"expected a number in \[0, 1\]$"),
+    ({"k": (1, np.int64(0))}, "entry 1: expected a number of 1 or more"),
 ])  # fmt: skip
 def test_what_is_outside_is_refused_in_words(given, message) -> None:
     with pytest.raises(ValueError, match=message):
         Made(**given)
+
+
+@pytest.mark.parametrize(("bounds", "text"), [
+    (Bounds(0, infinite=True), "a number of 0 or more, or inf"), (Bounds(high=0, infinite=True),
+    "a number of 0 or less, or -inf"), (Bounds(infinite=True), "a number, or an infinity"),
+    (Bounds(0, 1, infinite=True), "a number in [0, 1]"), (Bounds(0, open="low"), "a number above 0"),
+])  # fmt: skip
+def test_bounds_in_words(bounds: Bounds, text: str) -> None:
+    assert str(bounds) == text

@@ -157,6 +157,12 @@ def test_a_rollout_is_of_groups_or_of_decisions_and_says_which() -> None:
     assert "no collect(n, ctx)" in explain_misfit("rollout", SimpleNamespace(group=group, unit="decision"))
 
 
+def test_an_ability_as_it_was_called_before_is_refused_with_its_name_of_now() -> None:
+    assert explain_misfit("task", SimpleNamespace(told={"cost": 0.0})) == "has 'told': it is called 'extras' now"
+    assert explain_misfit("task", SimpleNamespace(extras={"cost": 0.0})) == ""
+    assert explain_misfit("reward", SimpleNamespace(told=1, grade=lambda group, ctx: [])) == ""
+
+
 def test_a_name_that_is_not_optional_is_told_with_the_nearest() -> None:
     with pytest.raises(KeyError, match=r"'reprt' is not among the optional abilities.*'report'"):
         ability(object(), "reprt")

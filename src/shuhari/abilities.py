@@ -90,7 +90,6 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
 
 MUSTS: Mapping[str, Mapping[str, str]] = MappingProxyType({  # kind -> method -> what it is called with
     "rollout": {"group": "request, ctx"},
-    "rollout of decisions": {"collect": "n, ctx"},
     "reward": {"grade": "group, ctx"},
     "curriculum": {"select": "n, ctx"},
     "predictor": {"predict": "problems, ctx"},
@@ -111,18 +110,30 @@ MUSTS: Mapping[str, Mapping[str, str]] = MappingProxyType({  # kind -> method ->
 })  # fmt: skip
 
 
-OTHERWISE = {"rollout": "; one that is asked for so many decisions says unit = 'decision'"}  # which port it may be of
+IN_UNITS: Mapping[tuple[str, str], Mapping[str, str]] = MappingProxyType({  # (kind, its `unit`) -> these in their place
+    ("rollout", "decision"): {"collect": "n, ctx"},
+})  # fmt: skip
+
+RENAMED: Mapping[tuple[str, str], str] = MappingProxyType({  # (kind, name as it was called before) -> now
+    ("task", "told"): "extras",
+    ("buffer", "short"): "wanted",
+})  # fmt: skip
 
 
 def explain_misfit(kind: str, component: Any) -> str:
     """Say why a component does not fit the port of `kind`; "" where it does."""
-    if kind == "rollout" and ability(component, "unit") == "decision":
-        kind = "rollout of decisions"
-    for name, called in MUSTS.get(kind, EMPTY).items():
+    for (of, old), new in RENAMED.items():
+        if of == kind and hasattr(component, old):
+            return f"has {old!r}: it is called {new!r} now"
+    unit = ability(component, "unit")
+    musts = IN_UNITS.get((kind, unit), MUSTS.get(kind, EMPTY))
+    known = [(u, ", ".join(has)) for (of, u), has in IN_UNITS.items() if of == kind]
+    others = "".join(f"; one that has {names} says unit = {u!r}" for u, names in known)
+    for name, called in musts.items():
         method = getattr(component, name, None)
         wanted = f"{name}({called})"
         if not callable(method):
-            return f"is no {kind}: it has no {wanted}{OTHERWISE.get(kind, '')}"
+            return f"is no {kind}: it has no {wanted}{'' if (kind, unit) in IN_UNITS else others}"
         given = [part for part in called.split(", ") if part]
         try:
             inspect.signature(method).bind(*given)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import cache
+from numbers import Real
 from typing import Annotated, Any, Literal, Union
 
 from shuhari.ramp import Number, Ramp
@@ -52,6 +53,8 @@ class Bounds:
             told = f"a number below {self.high:g}" if right == ")" else f"a number of {self.high:g} or less"
         else:
             told = "a number"
+        if self.infinite and not (above and below):
+            told += ", or inf" if above else ", or -inf" if below else ", or an infinity"
         return told + (f", or {self.off:g}" if self.off is not None else "") + (f" ({self.hint})" if self.hint else "")
 
     def hold(self, x: float) -> bool:
@@ -116,7 +119,7 @@ def _bounds(hint: Any) -> Bounds | None:
 
 def wrong(hint: Any, value: Any) -> str:
     """What was expected in the place of a value, by its annotation; "" where the value is right."""
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    origin, inner, value = typing.get_origin(hint), typing.get_args(hint), _plain(value)
     if origin is Annotated:
         bounds = _bounds(hint)
         return wrong(inner[0], value) if bounds is None else _outside(bounds, value)
@@ -132,16 +135,21 @@ def wrong(hint: Any, value: Any) -> str:
                      if (told := wrong(h, v))), "")  # fmt: skip
     if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, Mapping):
         return next((f"{k}: {told}" for k, v in value.items() if (told := wrong(inner[1], v))), "")
-    if isinstance(value, float) and hint in (float, int):
+    if isinstance(value, Real) and hint in (float, int):
         return _outside(_ANY, value)
     return ""
 
 
 def _outside(bounds: Bounds, value: Any) -> str:
-    numbers = _ends(value) if isinstance(value, Ramp) else (value,)
-    if any(isinstance(x, bool) or not isinstance(x, int | float) for x in numbers) or all(map(bounds.hold, numbers)):
+    numbers = _ends(value) if isinstance(value, Ramp) else (_plain(value),)
+    if any(isinstance(x, bool) or not isinstance(x, Real) for x in numbers) or all(map(bounds.hold, numbers)):
         return ""
-    return f"expected {bounds}{'' if all(map(math.isfinite, numbers)) else ' that is finite'}"
+    return f"expected {bounds}{'' if bounds.infinite or all(map(math.isfinite, numbers)) else ' that is finite'}"
+
+
+def _plain(value: Any) -> Any:
+    """A number of NumPy or torch, or their array without axes, as Python's; anything else as it is."""
+    return value.item() if not isinstance(value, type) and getattr(value, "shape", None) == () else value
 
 
 def _ends(ramp: Ramp) -> tuple[float, ...]:
@@ -155,7 +163,7 @@ def _none_fits(choices: tuple[Any, ...], value: Any) -> str:
         base = bare(hint)
         origin = typing.get_origin(base)
         if origin is not None or base in (float, int):
-            kind: Any = str if origin is Literal else origin or float | int
+            kind: Any = str if origin is Literal else origin or Real
             if (fits := isinstance(value, kind)) and not (new := wrong(hint, value)):
                 return ""
             told = told or (new if fits else "")

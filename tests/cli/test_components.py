@@ -52,6 +52,16 @@ def test_settings_bounds_and_columns_of_one(shuhari: Any) -> None:
     assert "(required)" in out and "a recording" in out and "a number in [0, 1)" in out
 
 
+def test_an_infinity_is_said(shuhari: Any) -> None:
+    """A default of inf is no missing one, in JSON as in words."""
+    told = listed(shuhari("components", "objective", "kl_cov", "--json"))
+    low = next(s for s in told["settings"] if s["name"] == "low")
+    assert (low["default"], low["required"], low["bounds"]) == ("inf", False, "a number of 0 or more, or inf")
+    lines = shuhari("components", "objective", "kl_cov").out.splitlines()
+    line = next(x for x in lines if x.strip().startswith("low "))
+    assert "or inf" in line and line.split()[-1] == "inf"
+
+
 def test_a_preset_is_the_default_of_its_name() -> None:
     decoupled = [next(s["default"] for s in describe("optimiser", n)["settings"] if s["name"] == "decoupled")
                  for n in ("adamw", "adam")]  # fmt: skip

@@ -76,7 +76,7 @@ def test_k3_is_never_negative_and_never_overflows():
     assert k3[2] == pytest.approx(2.5 * -1 + torch.tensor(2.5).exp().item() - 1)
 
 
-@pytest.mark.parametrize("d", [-900.0, -25.0, -20.5, -19.0, -1.0, 0.5, 30.0])
+@pytest.mark.parametrize("d", [-900.0, -25.0, -20.5, -20.0, -19.0, -1.0, 0.5, 30.0])
 def test_the_gradient_of_k3_has_the_sign_of_its_derivative_however_far_the_policy_is(d):
     """exp(-d) - 1 + d has the derivative 1 - exp(-d): by central differences of it where it can be represented, and
     beyond the limit with its sign, so that a penalty pulls a policy back that has lost a decision."""
@@ -89,6 +89,15 @@ def test_the_gradient_of_k3_has_the_sign_of_its_derivative_however_far_the_polic
         torch.testing.assert_close(found, (above - below) / (2 * h), rtol=1e-6, atol=1e-8)
     else:
         assert found == pytest.approx(1 - math.exp(20)) and found.isfinite()
+
+
+@pytest.mark.parametrize(("form", "alpha", "at"), [
+    ("forward", 0.5, 20.0), ("js", 0.5, 20.0), ("alpha", 0.5, 20.0), ("alpha", -1.0, 10.0)])  # fmt: skip
+def test_the_gradient_of_a_generator_does_not_jump_at_the_limit(form, alpha, at):
+    """f is smooth, so its slope where an exponent is at the limit is near those just beside it."""
+    d = (at + torch.tensor([-1e-3, 0.0, 1e-3], dtype=torch.float64)).requires_grad_()
+    below, at, above = torch.autograd.grad(generator(form, d, alpha).sum(), d)[0].tolist()
+    assert at == pytest.approx(below, rel=5e-3) and at == pytest.approx(above, rel=5e-3)
 
 
 def test_exact_reads_the_models_own():

@@ -18,7 +18,7 @@ from torch import nn
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.config.recipe import Recipe
-from shuhari.data import Problem, Request, Step, Trajectory
+from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.engines.local import Local
 from shuhari.events import Collected, Updated
 from shuhari.models.follow import Ema
@@ -103,7 +103,7 @@ class Trails:
         if not due:
             return
         self.calls += 1
-        rate = 1 / self.calls if self.fault == "forgets" else 0.5
+        rate = {"forgets": 1 / self.calls, "still": 0.0}.get(self.fault, 0.5)
         target, policy = models["target"].module, models["policy"].module
         for a, b in zip(target.parameters(), policy.parameters(), strict=True):
             a.data.lerp_(b.data, rate)
@@ -113,6 +113,8 @@ class Trails:
 
 def test_a_rule() -> None:
     check_rule(Trails())
+    with broken("moved no weights at 25 events"):
+        check_rule(Trails("still"))
     check_rule(Ema("target", every=2))
     with broken("moved target at Updated, and hears only Committed"):
         check_rule(Trails("hears all"))
@@ -194,6 +196,55 @@ def test_columns_that_are_not_declared() -> None:
             check(cls(read="other"), batch, context())
         with broken("wrote the column 'advantege' and declares advantage.*did you mean 'advantage'"):
             check(cls(write="advantege"), batch, context())
+
+
+@dataclass
+class Lists(Columns):
+    """Reads by listing, or the weights of a stream, or makes up a stream."""
+
+    how: str = ""
+
+    def __call__(self, batch: Batch, ctx: Any) -> Any:
+        if self.how == "lists":
+            sum(batch[name].double().nan_to_num().sum() for name in batch.names())
+        if self.how == "weight":
+            batch["weight/other"]
+        stream = {"made up": "foo", "leaves out": "rl"}.get(self.how, "")
+        out = batch.put({"advantage": batch["reward"]})
+        return out.put({f"weight/{stream}": batch["mask"].float()}) if stream else out
+
+
+def test_columns_that_are_listed_and_streams_that_are_made_up() -> None:
+    batch = groups([[1.0, 0.0]], columns={"other": torch.zeros(2, 3), "weight/other": torch.ones(2, 3)})
+    for how in ("", "leaves out"):
+        check_transform(Lists(how=how), batch, context())
+    for how, name in (("lists", "read the column 'other'"), ("weight", "read the column 'weight/other'"),
+                      ("made up", "wrote the column 'weight/foo'")):  # fmt: skip
+        with broken(name):
+            check_transform(Lists(how=how), batch, context())
+
+
+@dataclass
+class EveryOther:
+    """A transform, or an objective, that tells more every other time."""
+
+    objective: bool = False
+    needs: tuple[()] = field(default=(), init=False)
+    couples: str = field(default="row", init=False)
+    calls: int = field(default=0, init=False)
+
+    def __call__(self, batch: Batch, ctx: Any) -> Any:
+        self.calls += 1
+        if self.objective:
+            return batch["reward"], {"call": torch.tensor(float(self.calls))}
+        return batch.put({"advantage": batch["reward"]}) if self.calls % 2 else batch
+
+
+def test_what_is_there_only_every_other_time() -> None:
+    with broken("gave advantage only one time of two"):
+        check_transform(EveryOther(), groups([[1.0, 0.0]]), context())
+    with broken("another info"):
+        check_objective(EveryOther(objective=True), groups([[1.0, 0.0]]), context())
 
 
 # ---------------------------------------------------------------- what is learnt from
@@ -349,22 +400,71 @@ class Stroll:
         return found[:2] if self.fault == "pair" else found
 
     def snapshot(self) -> Any:
+        if self.fault == "nothing":
+            return {}
         saved = dict(self.walk.snapshot())  # type: ignore[call-overload]
         return {**saved, "t": 0} if self.fault == "forgets" else {"walk": self.walk} if self.fault == "code" else saved
 
     def restore(self, snapshot: Any) -> Any:
-        return self.walk.restore(snapshot)
+        return None if self.fault == "nothing" else self.walk.restore(snapshot)
 
 
 @pytest.mark.parametrize(("fault", "message"), [
     ("none", "no environment"), ("draws", "same episode"), ("status", "status 'over'"), ("pair", "no triple"),
     ("outside", "not in Discrete"), ("reward", "reward 'task' = 'x'"), ("facts", "tells 'cost' = 'dear'"),
-    ("forgets", "from its snapshot"), ("code", "no payload"),
+    ("forgets", "from its snapshot"), ("nothing", "from its snapshot"), ("code", "no payload"),
 ])  # fmt: skip
 def test_the_episodes_of_a_task(fault: str, message: str) -> None:
     check_environment(Maze())
     with broken(message):
         check_environment(Maze(fault))
+
+
+@dataclass
+class Count:
+    """A task whose episodes have `length` steps and show which one it is; `keeps`: whether a snapshot holds that."""
+
+    length: int
+    keeps: bool
+
+    def problems(self, split: str) -> Any:
+        return [Problem("count", "0", None)]
+
+    def spaces(self) -> Any:
+        return spaces.Discrete(100), spaces.Discrete(2)
+
+    def environment(self, problem: Problem) -> Any:
+        return Counting(self)
+
+
+class Counting:
+    def __init__(self, task: Count) -> None:
+        self.task, self.at = task, 0
+
+    def reset(self, problem: Problem) -> Any:
+        self.at = 0
+        return np.int64(0)
+
+    def step(self, action: Any) -> Any:
+        self.at += 1
+        return np.int64(self.at), {"task": 1.0}, Status.FINISHED if self.at == self.task.length else None
+
+    def snapshot(self) -> Any:
+        return {"at": self.at} if self.task.keeps else {}
+
+    def restore(self, snapshot: Any) -> None:
+        self.at = snapshot.get("at", self.at)
+
+
+@pytest.mark.parametrize("length", [2, 3, 4, 5, 10, 20, 39, 99])
+def test_a_snapshot_is_taken_within_an_episode_however_long_those_are(length: int) -> None:
+    check_environment(Count(length, keeps=True))
+    with broken("from its snapshot"):
+        check_environment(Count(length, keeps=False))
+
+
+def test_an_episode_of_one_step_has_no_middle() -> None:
+    check_environment(Count(1, keeps=True))
 
 
 @dataclass
@@ -424,6 +524,9 @@ class Plays:
     fault: str = ""
     accepts: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.calls = CALLS.append(1) or len(CALLS)  # type: ignore[func-returns-value]
+
     async def group(self, request: Request, ctx: Any) -> Any:
         key = np.random.default_rng().integers(100) if self.fault == "draws" else request.key
         traces = await ctx.engine.sample("policy", 0, request.sampling, request.n, key=(key,))
@@ -432,7 +535,12 @@ class Plays:
             steps = [replace(s, version=np.zeros(3, np.int64)) for s in steps]
         if self.fault == "draws":
             steps = [Step.of(int(key), t.action, t.logp) for t in traces]
-        return [] if self.fault == "none" else [Trajectory(request, (s,)) for s in steps]
+        self.calls += 1
+        status = [Status.FINISHED, Status.TRUNCATED][self.calls % 2 if self.fault == "status" else 0]
+        told = {"call": self.calls} if self.fault == "info" else {}
+        if self.fault == "reward":
+            steps = [replace(s, reward={"task": float(self.calls)}) for s in steps]
+        return [] if self.fault == "none" else [Trajectory(request, (s,), status, told) for s in steps]
 
 
 def test_a_rollout() -> None:
@@ -444,7 +552,8 @@ def test_a_rollout() -> None:
     served = context(task=Bandit(), models={"policy": model}, engine=engine)
     served.serve()
     assert len(check_rollout(Single(), served, n=3)) == 3
-    for fault, message in (("none", "no trajectory"), ("draws", "same request"), ("versions", "3 versions")):
+    for fault, message in (("none", "no trajectory"), ("draws", "same request"), ("versions", "3 versions"),
+                           *((x, "same request") for x in ("status", "info", "reward"))):  # fmt: skip
         with broken(f"^Plays: .*{message}"):
             check_rollout(Plays(fault), run())
 
@@ -467,7 +576,10 @@ class Answers:
     async def sample(self, role: str, context: Any, sampling: Any, n: int = 1, *, key: Any) -> list[Trace]:
         self.calls += 1
         own = ("c", self.calls) if self.fault == "order" else key
-        return await self.inner.sample(role, context, sampling, n - (self.fault == "few"), key=own)
+        found = await self.inner.sample(role, context, sampling, n - (self.fault == "few"), key=own)
+        if self.fault == "logp":
+            found = [replace(t, logp=t.logp - 0.1 * self.calls) for t in found if t.logp is not None]
+        return [replace(t, info={"call": self.calls}) for t in found] if self.fault == "info" else list(found)
 
     async def score(self, role: str, context: Any, action: Any, names: Any) -> Any:
         found = await self.inner.score(role, context, action, names)
@@ -479,7 +591,8 @@ def test_an_engine() -> None:
     model.build(Bandit(arms=50))
     check_engine(Answers(), {"policy": model}, [0, 0, 0, 0])
     for fault, message in (("version", "version 0: expected 1"), ("order", "another order"),
-                           ("few", "1 traces where 2"), ("score", "scored")):  # fmt: skip
+                           ("few", "1 traces where 2"), ("logp", "another log-probability"),
+                           ("info", "another info 'call'"), ("score", "scored")):  # fmt: skip
         with broken(f"^Answers: .*{message}"):
             check_engine(Answers(fault), {"policy": model}, [0, 0, 0, 0])
 

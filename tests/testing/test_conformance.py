@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from shuhari.batch import Batch
-from shuhari.config.recipe import Recipe
+from shuhari.config.recipe import Recipe, load
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.ports import Ctx
+from shuhari.rollouts.vector.vector import VectorRollout
 from shuhari.testing import (
     ConformanceError,
     check_metric,
@@ -178,6 +179,15 @@ def test_a_component_of_ones_own_is_looked_at_in_a_run(fault: str, found: bool, 
         return
     with pytest.raises(ConformanceError, match="when it was called again"):
         check_recipe(recipe, tmp_path)
+
+
+def test_a_rollout_of_decisions_is_looked_at_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = load("baselines/a2c_cartpole").changed({"env_steps": 80, "evaluate": {}})
+    assert VectorRollout in check_recipe(recipe, tmp_path / "sound")
+    collect = VectorRollout.collect
+    monkeypatch.setattr(VectorRollout, "collect", lambda self, n, ctx: collect(self, 1, ctx))
+    with pytest.raises(ConformanceError, match="VectorRollout: collected 8 decisions where 40 were wanted"):
+        check_recipe(recipe, tmp_path / "broken")
 
 
 def test_memory_that_is_not_saved_is_found_where_every_call_looks_sound(tmp_path: Path) -> None:

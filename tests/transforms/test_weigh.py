@@ -50,6 +50,23 @@ def test_it_multiplies_the_stream_that_it_is_of_and_leaves_that_as_it_is() -> No
     assert out["weight/rl"][:, 0].tolist() == [0.0, 3.0]
 
 
+def test_what_the_stream_does_not_carry_neither_counts_nor_overflows() -> None:
+    """Rows 0 and 1 are of the stream: mean 2, standard deviation sqrt(2); row 2 is not."""
+    batch = transitions([[0.0] * 3]).take(torch.arange(3))
+    on = torch.tensor([[1.0], [1.0], [0.0]])
+    batch = batch.put({"advantage": torch.tensor([[1.0], [3.0], [900.0]]), "weight/rl": on})
+    found = check_transform(Weigh(scale="batch"), batch, context())["weight/worth"][:, 0].tolist()
+    assert found == pytest.approx([math.exp(-(0.5**0.5)), math.exp(0.5**0.5), 0.0])
+    found = check_transform(Weigh(most=math.inf), batch, context())["weight/worth"][:, 0].tolist()
+    assert found == pytest.approx([math.e, math.exp(3), 0.0])
+
+
+def test_a_weight_that_is_not_finite_is_refused() -> None:
+    with pytest.raises(ValueError, match="lower `most`"):
+        worth(Weigh(most=math.inf), advantage=[0.0, 900.0])
+    assert worth(Weigh(), advantage=[0.0, 900.0]) == pytest.approx([1.0, 20.0])
+
+
 @pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"most": -1.0}, {"scale": "group"}])
 def test_settings_out_of_bounds(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -17,6 +17,7 @@ from shuhari.cli.text import as_json, say, table
 WORDS: dict[Any, str] = {
     int: "whole number", float: "number", bool: "true or false", str: "text", type(None): "nothing"
 }  # fmt: skip
+INFINITIES = (float("inf"), -float("inf"))
 TOLD = ("reads", "stamps", "roles", "needs", "hears", "couples", "links", "least_n")  # of what it declares, in order
 
 
@@ -160,16 +161,20 @@ def _default_text(setting: Mapping[str, Any]) -> str:
     if setting["required"]:
         return "(required)"
     value = setting["default"]
-    return repr(value) if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, str):
+        return value if value in map(str, INFINITIES) else repr(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _plain(value: Any) -> Any:
     """A default as JSON writes it."""
     if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
+        return _plain(asdict(value))
     if isinstance(value, Mapping):
-        return dict(value)
-    return list(value) if isinstance(value, tuple | list) else value
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    return str(value) if value in INFINITIES else value
 
 
 def _types(hint: Any) -> Iterator[str]:

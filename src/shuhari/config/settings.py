@@ -29,7 +29,8 @@ from shuhari.config.overlay import USE, RecipeError, dotted
 from shuhari.data import EMPTY, Ramp, Sampling, nearest
 
 RENAMED = {("transform 'advantage'", "apart"): "exclude"}  # a setting as it was called before
-
+Table = Mapping[str, Any]
+Names = Mapping[str, str]
 KINDS: dict[Any, str] = {  # what an annotation asks for
     ports.Task: "task",
     ports.Reward: "reward",
@@ -84,8 +85,8 @@ class Settings:
         table: Any,
         where: str,
         default: str | None = None,
-        given: Mapping[str, Any] = EMPTY,
-        places: Mapping[str, str] = EMPTY,
+        given: Table = EMPTY,
+        places: Names = EMPTY,
     ) -> Any:
         """The component of a table; `use` picks the class (`default` where it is missing). `given` plain values fill
         fields that the class has and the table has not; `places`: field -> the dotted key that errors name for it.
@@ -122,15 +123,15 @@ class Settings:
         return self._once("task", cls, rest, where, f"task {name!r}")
 
     def _once(
-        self, kind: str, cls: type, table: Mapping[str, Any], where: str, what: str, given: Any = EMPTY, *places: Any
+        self, kind: str, cls: type, table: Table, where: str, what: str, given: Table = EMPTY, places: Names = EMPTY
     ) -> Any:
         given = {**self.given.get(kind, EMPTY), **given}
         if kind == "optimiser":  # its memory belongs to the parameters of one learner
-            return self._fitting(kind, cls, table, where, what, given, *places)
+            return self._fitting(kind, cls, table, where, what, given, places)
         key = json.dumps([where, f"{cls.__module__}.{cls.__qualname__}", list(table.items()), given], default=str)
         if key not in self.shared:
             before, self.defaults = self.defaults, {}
-            self.shared[key] = self._fitting(kind, cls, table, where, what, given, *places), self.defaults
+            self.shared[key] = self._fitting(kind, cls, table, where, what, given, places), self.defaults
             self.defaults = before
         made, defaults = self.shared[key]
         self.defaults.update(defaults)
@@ -145,13 +146,7 @@ class Settings:
     # ---------------------------------------------------------------- dataclasses
 
     def instance(
-        self,
-        cls: Any,
-        table: Mapping[str, Any],
-        where: str,
-        what: str,
-        given: Mapping[str, Any] = EMPTY,
-        places: Mapping[str, str] = EMPTY,
+        self, cls: Any, table: Table, where: str, what: str, given: Table = EMPTY, places: Names = EMPTY
     ) -> Any:
         """`cls` with the settings of a table; RecipeError with the key of what is unknown, wrong or missing."""
         if not is_dataclass(cls) or not isinstance(cls, type):

@@ -96,7 +96,7 @@ def _exp(x: Tensor) -> Tensor:
 
 def _beyond(x: Tensor) -> Tensor:
     """By how much that tangent rises above exp(LIMIT)."""
-    return (x - LIMIT).clamp(min=0) * exp(LIMIT)
+    return F.relu(x - LIMIT) * exp(LIMIT)  # whose slope at LIMIT is 0: that of the clamp beside it counts there
 
 
 @dataclass(frozen=True)

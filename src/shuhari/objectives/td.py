@@ -31,7 +31,7 @@ class QLearning:
     double: the action of the maximum is the trained net's own, its value the target's (van Hasselt et al. 2016,
     equation 4). loss: `huber` (quadratic within 1) or `squared` (halved). role: the net that is trained, with `all()`
     values [B, K, A]; target: the one that follows it. n: rewards before the value, see `td_target`. Info: `value`,
-    `td_target`. Stamps `td_error` [B].
+    `target`. Stamps `td_error` [B].
     """
 
     gamma: Discount = 0.99
@@ -76,10 +76,10 @@ class SoftTD:
 
     Roles: the critic that is trained, its target, the policy, the temperature. n: rewards before the value, see
     `td_target`; they stand without the entropies on the way. subset: the minimum is over so many members, drawn anew
-    for each optimiser batch (0: over all); entropy: whether the target has the term of the temperature, which else the
-    policy's own loss has alone (RLPD: Ball et al. 2023, "Efficient Online Reinforcement Learning with Offline Data",
-    algorithm 1). Info: `value`, `target`. Stamps `td_error` [B]. ValueError for a subset of more members than there
-    are.
+    for each optimiser batch (0: over all); entropy: whether the target has the term of the temperature; without it the
+    policy's loss alone rewards entropy (RLPD: Ball et al. 2023, "Efficient Online Reinforcement Learning with Offline
+    Data", algorithm 1). Info: `value`, `target`. Stamps `td_error` [B]. ValueError for a subset of more
+    members than there are.
     """
 
     gamma: Discount = 0.99
@@ -208,7 +208,7 @@ def _smallest_value(ctx: Ctx, role: str, batch: Batch, action: Tensor, subset: i
     value = member_values(_find_model(ctx, role)(batch.put({"action": action})).value())
     if subset:
         if subset > value.shape[1]:
-            raise ValueError(f"soft_td: subset is {subset}: expected at most the {value.shape[1]} members of {role!r}")
+            raise ValueError(f"subset is {subset}: expected at most the {value.shape[1]} members of {role!r}")
         value = value[:, torch.randperm(value.shape[1], generator=ctx.rng("subset"))[:subset]]
     return value.amin(1)
 

@@ -82,7 +82,8 @@ class Trail:
         """Remove the files and empty folders `own`, in order, and the folders on the way there; all of it stays where
         more than that has been made."""
         with suppress(OSError):
-            if set(self.path.iterdir()) - self.before - {*own}:
+            there = set(self.path.iterdir()) if self.path.is_dir() else set[Path]()
+            if there - self.before - {*own}:
                 return
             for path in own:
                 if path.is_dir():
@@ -90,7 +91,8 @@ class Trail:
                 else:
                     path.unlink(missing_ok=True)
             for path in self.missing:
-                path.rmdir()
+                if path.is_dir():
+                    path.rmdir()
 
 
 @contextmanager

@@ -18,7 +18,15 @@ from shuhari.data import Problem, Status, Whole
 from shuhari.models.spaces import MASK
 from shuhari.store.codec import dumps, loads
 from shuhari.testing.context import context
-from shuhari.testing.looking import DRAWS, ConformanceError, generator_states, require, require_same, to_tree
+from shuhari.testing.looking import (
+    DRAWS,
+    ConformanceError,
+    generator_states,
+    require,
+    require_port,
+    require_same,
+    to_tree,
+)
 
 Act = Callable[[Any, np.random.Generator], Any]
 """(observation, generator) -> an action as the world takes it"""
@@ -32,7 +40,9 @@ def check_environment(
 
     The same start and the same actions give the same bits; a step gives what its port says; what is seen lies in the
     space that is declared, with an action allowed where there is a mask; no global generator is drawn from. Of a task
-    also: what `snapshot` gives can be stored, and another environment that takes it back goes on as the first one.
+    also: what `snapshot` gives in the middle of an episode can be stored, and another environment that takes it back
+    goes on as the first one. Where no episode has a second step it is taken before the first: then this shows no more
+    than that it can be stored and taken back.
 
     act: who acts; by default at random: among the actions that are allowed or, where there is no action space, among
     the turns of the problem's solution and senseless texts. ctx: what an environment may ask (`bind`)."""
@@ -43,6 +53,7 @@ def check_environment(
         require_same(to_tree(first), to_tree(_lane(world, acts, n, seed)), world, "did something else after it was "
                      "reset with the same seed")  # fmt: skip
     else:
+        require_port("task", world)
         _check_episodes(world, problem or world.problems("train")[0], act, n, context() if ctx is None else ctx)
     require(generator_states() == generators, world, DRAWS)
 
@@ -53,10 +64,14 @@ def _check_episodes(task: Any, problem: Problem, act: Act | None, n: int, ctx: A
     seen = space[0] if space is not None else None
     require(task.environment(problem) is not None, task, f"gives problem {problem.id!r} no environment")
     whole = _Episodes(task, problem, seen, ctx)
-    found = [whole.step(acts) for _ in range(n)]
+    found, within = list[Any](), list[int]()
+    for i in range(1, n + 1):
+        found.append(whole.step(acts))
+        within += [] if whole.over else [i]
+    cut = min((i for i in within if i < n), key=lambda i: abs(i - n // 2), default=0)
     again = _Episodes(task, problem, seen, ctx)
-    first = [again.step(acts) for _ in range(n // 2)]
-    require_same(to_tree(found[: n // 2]), to_tree(first), task, "did something else in the same episode after "
+    first = [again.step(acts) for _ in range(cut)]
+    require_same(to_tree(found[:cut]), to_tree(first), task, "did something else in the same episode after "
                  "the same actions")  # fmt: skip
     try:
         saved = loads(dumps(again.env.snapshot()))
@@ -65,8 +80,8 @@ def _check_episodes(task: Any, problem: Problem, act: Act | None, n: int, ctx: A
     later = _Episodes(task, problem, seen, ctx)
     later.env.restore(saved)
     later.rng, later.seen, later.over = again.rng, again.seen, again.over
-    rest = [later.step(acts) for _ in range(n // 2, n)]
-    require_same(to_tree(found[n // 2 :]), to_tree(rest), task, "went on otherwise from its snapshot")
+    rest = [later.step(acts) for _ in range(cut, n)]
+    require_same(to_tree(found[cut:]), to_tree(rest), task, "went on otherwise from its snapshot")
 
 
 class _Episodes:

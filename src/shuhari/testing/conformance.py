@@ -27,7 +27,7 @@ from shuhari.testing.learning import (
     look_at_update,
 )
 from shuhari.testing.looking import ConformanceError
-from shuhari.testing.playing import look_at_grades, look_at_group, look_at_metric, look_at_requests
+from shuhari.testing.playing import look_at_grades, look_at_group, look_at_lanes, look_at_metric, look_at_requests
 from shuhari.testing.stored import look_at_draws, look_at_observing
 
 __all__ = ["ConformanceError", "check_recipe", "check_study", "watch"]
@@ -62,7 +62,7 @@ def _find_ports(run: Run) -> Iterator[tuple[type, str, Callable[..., Any]]]:
         found += [(x, "grade", look_at_grades) for x in stage.rewards.values()]
         found += [(m, "__call__", look_at_metric) for m in (stage.evaluate.metrics if stage.evaluate else {}).values()]
         found += [(stage.curriculum, "select", look_at_requests), (stage.curriculum, "observe", look_at_observing)]
-        found += [(stage.rollout, "group", look_at_group)]
+        found += [(stage.rollout, "group", look_at_group), (stage.rollout, "collect", look_at_lanes)]
         for component, name, check in found:
             for _, part in state.walk(component) if name in ("select", "observe", "draw") else [("", component)]:
                 kind = type(part)

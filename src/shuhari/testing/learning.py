@@ -1,7 +1,7 @@
 """Checks of what is learnt from batches: transforms, objectives, optimisers, followers, learners.
 
 A check takes a component that its user has made, and raises ConformanceError where the component does what its port
-does not allow; `look_at_...` is the same of one call, which a run makes (`conformance.watched`).
+does not allow; `look_at_...` is the same of one call, which a run makes (`conformance.watch`).
 
 Axes: `B` rows, `K` positions of a row, `P` links.
 """
@@ -56,7 +56,7 @@ def check_objective(objective: Any, batch: Batch, ctx: Any) -> tuple[Tensor, Inf
 
     The loss is [B, K], [B] or [P], a number only where the objective says that it couples the batch; it is finite
     where something was decided; a half of the rows has that half of the losses, unless rows are coupled; it draws from
-    no global generator, leaves the batch as it was, and does the same again from the same state."""
+    no global generator, leaves the batch as it was, and gives the same loss and info again from the same state."""
     return look_at_objective(objective, objective.__call__, batch, ctx)
 
 
@@ -94,7 +94,7 @@ def check_optimiser(optimiser: Any, n: int = 6) -> None:
 def check_rule(rule: Any, models: Mapping[str, Any] | None = None, events: Sequence[Event] | None = None) -> None:
     """Send some events to a rule by which weights follow others (`Follow`).
 
-    It changes the weights of one role at most, and those at none of the events that its `on` does not name; it leaves
+    It changes the weights of one role, and those at none of the events that its `on` does not name; it leaves
     no gradient, repeats itself, and resumes from its state.
 
     models: role -> model, of which it gets copies; without them two small nets play its roles. events: those that it is
@@ -123,6 +123,7 @@ def check_rule(rule: Any, models: Mapping[str, Any] | None = None, events: Seque
         return after
 
     check_repeats(rule, use, n=len(told), world=world)
+    require(moved, rule, f"moved no weights at {len(told)} events: expected those of one role")
 
 
 def check_learner(learner: Any, batch: Batch, ctx: Any) -> Updated:
@@ -156,7 +157,9 @@ def look_at_transform(self: Any, call: Callable[..., Any], batch: Batch, ctx: An
     require(len(out) == len(batch), self, message)
     require(torch.equal(out["id"], batch["id"]), self, "changed the order of the rows")
     require_unchanged(self, batch, before)
-    for name in out.names() & again.names():
+    other = ", ".join(sorted(out.names() ^ again.names()))
+    require(not other, self, f"gave {other} only one time of two, when it was called again from the same state")
+    for name in out.names():
         require(are_equal(out[name], again[name]), self, f"gave another {name!r} when it was called again: it keeps "
                  "something outside of `state`, or draws from elsewhere than ctx.rng or ctx.noise")  # fmt: skip
     return out
@@ -181,6 +184,7 @@ def look_at_objective(self: Any, call: Callable[..., Any], batch: Batch, ctx: An
         decided = decided[batch["mask"]]
     require(bool(decided.isfinite().all()), self, "returned a loss that is not finite where something was decided")
     require(are_equal(loss, again[0]), self, "gave another loss when it was called again")
+    require_same(to_tree(_told(info)), to_tree(_told(again[1])), self, "gave another info when it was called again")
     require_unchanged(self, batch, before)
     if couples == "row" and not links and len(batch) > 1 and shape:
         half = torch.arange(len(batch))[::2]
@@ -190,6 +194,10 @@ def look_at_objective(self: Any, call: Callable[..., Any], batch: Batch, ctx: An
         require(close, self, "gave some rows alone another loss than beside the others: say couples = 'batch', and "
                  "read columns only")  # fmt: skip
     return loss, info
+
+
+def _told(info: Info) -> dict[str, Any]:
+    return {name: x.detach() if isinstance(x, Tensor) else x for name, x in info.items()}
 
 
 def look_at_update(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> Updated:

@@ -89,21 +89,21 @@ def check_rollout(rollout: Any, ctx: Any, request: Request | None = None, n: int
     require(found, rollout, "gave no trajectory")
     again = rebuild(rollout)
     second = _at(ctx, 0).wait(again.group(asked, _at(ctx, 0)))
-    require_same(to_tree([list(t.steps) for t in found]), to_tree([list(t.steps) for t in second]), rollout,
+    require_same(to_tree([_played(t) for t in found]), to_tree([_played(t) for t in second]), rollout,
                  "gave other trajectories for the same request")  # fmt: skip
     return found
+
+
+def _played(t: Trajectory) -> list[Any]:
+    """All that came about in an episode."""
+    return [list(t.steps), t.status.value, dict(t.info), dict(t.graded_by)]
 
 
 def _check_lanes(rollout: Any, ctx: Any, n: int) -> Batch:
     drawn: list[Batch] = []
 
     def use(mine: Any, world: None, i: int) -> Any:
-        batch = mine.collect(n, _at(ctx, i))
-        require(isinstance(batch, Batch), rollout, f"collected a {type(batch).__name__}: expected a batch")
-        made = int(batch["mask"].sum())
-        require(made >= n, rollout, f"collected {made} decisions where {n} were wanted")
-        parent, rows = batch.local(batch["parent"]), torch.arange(len(batch))
-        require(bool((parent < rows).all()), rollout, "collected a row before the one that it follows")
+        batch = look_at_lanes(mine, mine.collect, n, _at(ctx, i))
         drawn.append(batch)
         return batch
 
@@ -183,11 +183,10 @@ def check_engine(
                     "expected 1, as of the last sync")  # fmt: skip
     for i, traces in run.wait(ask(serve(), order[::-1])).items():
         for a, b in zip(found[i], traces, strict=True):
-            require(np.array_equal(a.action, b.action), engine, "gave another answer to the same key among the same "
-                    "calls in another order")  # fmt: skip
+            _require_alike(a, b, engine, "to the same key among the same calls in another order")
     alone = run.wait(ask(serve(), order[:1]))
     for a, b in zip(found[0], alone[0], strict=True):
-        require(np.array_equal(a.action, b.action), engine, "gave another answer to a call alone than beside others")
+        _require_alike(a, b, engine, "to a call alone than beside others")
     for i, traces in found.items():
         for trace in traces:
             said = run.wait(mine.score(role, contexts[i], trace.action, ["log_prob"]))["log_prob"]
@@ -195,6 +194,21 @@ def check_engine(
                 require(np.allclose(said, trace.logp, atol=1e-4), engine, f"scored {said} what it had sampled with "
                         f"{trace.logp}")  # fmt: skip
     return [found[i] for i in order]
+
+
+def _require_alike(a: Trace, b: Trace, engine: Any, when: str) -> None:
+    """Two traces are one answer, but for how numbers are rounded that are computed beside others."""
+    require(np.array_equal(a.action, b.action), engine, f"gave another answer {when}")
+    require(np.array_equal(a.version, b.version), engine, f"gave another version {when}")
+    require_same(to_tree(a.taken), to_tree(b.taken), engine, f"gave another `taken` {when}")
+    named = sorted(a.info.keys() ^ b.info.keys())
+    require(not named, engine, f"gave info {', '.join(named)} only at one time {when}")
+    require((a.logp is None) == (b.logp is None), engine, f"gave a log-probability only at one time {when}")
+    told = [(f"info {name!r}", x, b.info[name]) for name, x in a.info.items()]
+    for name, x, y in told + ([] if a.logp is None else [("log-probability", a.logp, b.logp)]):
+        number = np.asarray(x).dtype.kind in "biufc"
+        close = np.shape(x) == np.shape(y) and np.allclose(x, y, atol=1e-4, equal_nan=True) if number else x == y
+        require(close, engine, f"gave another {name} {when}: {x} and {y}")
 
 
 def look_at_metric(self: Any, call: Callable[..., Any], ctx: Any) -> Mapping[str, float]:
@@ -236,6 +250,17 @@ async def look_at_group(self: Any, call: Callable[..., Any], request: Request, c
             require(step.logp is None or len(step.logp) == k, self, f"gave a step of {k} positions and "
                      f"{0 if step.logp is None else len(step.logp)} log-probabilities")  # fmt: skip
     return found
+
+
+def look_at_lanes(self: Any, call: Callable[..., Any], n: int, ctx: Any) -> Batch:
+    """One call of `collect` of a rollout of decisions, which is looked at."""
+    batch = call(n, ctx)
+    require(isinstance(batch, Batch), self, f"collected a {type(batch).__name__}: expected a batch")
+    made = int(batch["mask"].sum())
+    require(made >= n, self, f"collected {made} decisions where {n} were wanted")
+    parent, rows = batch.local(batch["parent"]), torch.arange(len(batch))
+    require(bool((parent < rows).all()), self, "collected a row before the one that it follows")
+    return batch
 
 
 async def look_at_requests(self: Any, call: Callable[..., Any], n: int, ctx: Any) -> list[Request]:

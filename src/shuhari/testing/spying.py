@@ -1,7 +1,8 @@
 """Which columns a component reads and writes, held against what it declares.
 
 While a component runs, `Batch` is watched from outside. A column that is read only where it is there, because it was
-looked for (`in`, `get`, `names`), need not be declared; nor those of rows, models and engines (`FREE`).
+looked for by its name (`in`, `get`), need not be declared; nor those of rows, models and engines (`FREE`). Buffers keep
+whatever there is: what they have listed (`names`) counts as looked for.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from shuhari.ports.declares import declares
 from shuhari.testing.looking import require
 
 FREE = frozenset(CORE) | frozenset(DERIVED) | {"reward", "support", "replaced", "resumes", "viewed", "cut", "last"}
+STREAM = "rl"  # which a batch carries that names none
 SPACES = ("context", "view", "_w")  # of columns that are named after the task's observations, and the library's own
 
 
@@ -34,11 +36,12 @@ class Seen:
 
 
 @contextmanager
-def watch_columns() -> Iterator[Seen]:
-    """A context manager that records which columns of any batch are read and written inside."""
+def watch_columns(*, keeps: bool = False) -> Iterator[Seen]:
+    """A context manager that records which columns of any batch are read and written inside. keeps: whether those that
+    were listed count as looked for, as of a buffer."""
     seen = Seen()
     get, has, find = Batch.__getitem__, Batch.__contains__, Batch.get
-    put, stamp, names = Batch.put, Batch.stamp, Batch.names
+    put, stamp, names, flat = Batch.put, Batch.stamp, Batch.names, Batch.flat
 
     def name_of(key: Any) -> str:
         return key if isinstance(key, str) else str(key.key)
@@ -57,8 +60,15 @@ def watch_columns() -> Iterator[Seen]:
 
     def listed(self: Batch) -> set[str]:
         there = names(self)
-        seen.sought |= there
+        seen.sought |= there if keeps else set()
         return there
+
+    def copied(self: Batch) -> Batch:
+        before = {*seen.read}
+        try:
+            return flat(self)
+        finally:
+            seen.read &= before
 
     def added(self: Batch, columns: Any, **how: Any) -> Batch:
         seen.put |= {name_of(key) for key in columns}
@@ -69,7 +79,7 @@ def watch_columns() -> Iterator[Seen]:
         stamp(self, name, value)
 
     watched: dict[str, Any] = {"__getitem__": read, "__contains__": contains, "get": found, "names": listed}
-    watched |= {"put": added, "stamp": stamped}
+    watched |= {"put": added, "stamp": stamped, "flat": copied}
     with patch.multiple(Batch, **watched):
         yield seen
 
@@ -81,7 +91,7 @@ def require_declared(component: Any, seen: Seen, added: set[str] | frozenset[str
     known = FREE | wants | set(says.reads) | set(says.hears) | set(says.stamps or ()) | seen.sought | seen.put
     for name in sorted(seen.read - known):
         space = name.partition("/")[0]
-        if space in SPACES or name.startswith("_") or "weight/" in name:
+        if space in SPACES or name.startswith("_"):
             continue
         require(False, component, f"read the column {name!r} and {_says('reads', says.reads, name)}")
     if says.stamps is None:
@@ -96,23 +106,27 @@ def _says(what: str, names: tuple[str, ...], name: str) -> str:
     return f"declares {', '.join(names) or 'none'} as `{what}`; {near}"
 
 
-def watch_declared(component: Any, call: Callable[[], Any], batch: Batch | None = None) -> Callable[[], Any]:
+def watch_declared(
+    component: Any, call: Callable[[], Any], batch: Batch | None = None, *, keeps: bool = False
+) -> Callable[[], Any]:
     """Wrap a call: what it reads and writes is checked against what the component declares; `batch`: what it is given,
-    where it returns it with columns added."""
+    where it returns it with columns added; `keeps`: see `watch_columns`."""
 
     def watched() -> Any:
-        with watch_columns() as seen:
+        with watch_columns(keeps=keeps) as seen:
             out = call()
-        new = out.names() - batch.names() if batch is not None and isinstance(out, Batch) else set[str]()
-        require_declared(component, seen, {name for name in new if not _leaves_out(name, out)})
+        new = set[str]()
+        if batch is not None and isinstance(out, Batch):
+            new = {name for name in out.names() - batch.names() if not _leaves_out(name, batch, out)}
+        require_declared(component, seen, new)
         return out
 
     return watched
 
 
-def _leaves_out(name: str, batch: Batch) -> bool:
-    """Whether a column only leaves rows out of a stream that others carry, as a filter does."""
-    if not name.startswith("weight/"):
+def _leaves_out(name: str, batch: Batch, out: Batch) -> bool:
+    """Whether a column of `out` only leaves rows out of the stream that `batch` carries, as a filter does."""
+    if name != f"weight/{batch.stream or STREAM}":
         return False
-    weight = batch.weight(name.removeprefix("weight/"))
-    return bool(((weight == 0) | (weight == batch["mask"])).all())
+    weight = out.weight(name.removeprefix("weight/"))
+    return bool(((weight == 0) | (weight == out["mask"])).all())

@@ -125,7 +125,7 @@ def check_recording(recording: Any, task: Any, seed: int = 0) -> Mapping[str, Te
 def look_at_draws(self: Any, call: Callable[..., Any], ctx: Any) -> Iterator[Batch]:
     """The batches of a call of `draw`, each looked at."""
     drawn = iter(call(ctx))
-    while (batch := watch_declared(self, lambda: next(drawn, None))()) is not None:
+    while (batch := watch_declared(self, lambda: next(drawn, None), keeps=True)()) is not None:
         require(isinstance(batch, Batch), self, f"drew a {type(batch).__name__}: expected a batch")
         yield batch
 
@@ -133,7 +133,7 @@ def look_at_draws(self: Any, call: Callable[..., Any], ctx: Any) -> Iterator[Bat
 def look_at_observing(self: Any, call: Callable[..., Any], event: Event) -> None:
     """One event that a component hears, which is looked at: it leaves what was collected as it was."""
     before = copy_columns(event.batch) if isinstance(event, Collected) else {}
-    watch_declared(self, lambda: call(event))()
+    watch_declared(self, lambda: call(event), keeps=True)()
     if isinstance(event, Collected):
         require_unchanged(self, event.batch, before)
 

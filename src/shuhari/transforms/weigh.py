@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import torch
+
 from shuhari.batch import Batch
 from shuhari.bounds import Bounds, Ratio, check
 from shuhari.data import Number
@@ -26,8 +28,9 @@ class Weigh:
     """Stamps `weight/<stream>` [B, K]: min(exp(A / temperature), most) on the decisions of stream `of`, 0 elsewhere.
 
     A: `column` [B] or [B, K] (`advantage`; of a data set `to_go`, the rewards still to come), less the value of the
-    role `baseline`, if one is named. scale: `batch` makes A of mean 0 and standard deviation 1 over the draw first;
-    temperature is in units of A. most: what no weight is above (AWR: 20). Where A is unknown (NaN) the weight is 0.
+    role `baseline`, if one is named. scale: `batch` makes A of mean 0 and standard deviation 1 over those decisions
+    first; temperature is in units of A. most: what no weight is above (AWR: 20). Where A is unknown (NaN) the weight is
+    0. ValueError where a weight is not finite.
     A term learns by it where it names the stream: `terms.nll = {stream = "<stream>"}`.
     """
 
@@ -60,9 +63,14 @@ class Weigh:
         if self.needs:
             value = batch[self.needs[0]]
             worth = worth - (value.mean(2) if value.dim() == 3 else value)
-        known = ~worth.isnan() & batch["mask"]
+        carried = weights_on(batch, self.of)
+        known = ~worth.isnan() & batch["mask"] & (carried != 0)
         worth = worth.masked_fill(~known, 0.0)
         if self.scale == "batch":
             worth = whiten(worth, known)
         weight = (worth / ctx.at(self.temperature)).exp().clamp(max=ctx.at(self.most))
-        return batch.put({f"weight/{self.stream}": weight * known * weights_on(batch, self.of)})
+        weight = torch.where(known, weight * carried, 0.0)
+        if not bool(weight.isfinite().all()):
+            raise ValueError(f"weigh: exp({self.column} / temperature) is not finite: lower `most`"
+                             " or raise `temperature`")
+        return batch.put({f"weight/{self.stream}": weight})

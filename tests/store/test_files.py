@@ -1,0 +1,33 @@
+"""What was about to be made is taken back, and no more than that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shuhari.store.files import Trail
+
+
+def test_folders_on_the_way_are_removed_where_the_path_itself_was_never_made(tmp_path: Path) -> None:
+    trail = Trail(tmp_path / "a" / "b" / "run")
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    trail.remove([tmp_path / "a" / "b" / "run" / "file"])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_was_made_is_removed_and_what_stood_there_stays(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    trail = Trail(tmp_path / "a" / "run")
+    (tmp_path / "a" / "run").mkdir()
+    own = tmp_path / "a" / "run" / "file"
+    own.touch()
+    trail.remove([own])
+    assert list(tmp_path.iterdir()) == [tmp_path / "a"] and not list((tmp_path / "a").iterdir())
+
+
+def test_all_of_it_stays_where_more_has_been_made(tmp_path: Path) -> None:
+    trail = Trail(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    for name in ("own", "other"):
+        (tmp_path / "run" / name).touch()
+    trail.remove([tmp_path / "run" / "own"])
+    assert {p.name for p in (tmp_path / "run").iterdir()} == {"own", "other"}
