@@ -31,7 +31,7 @@ def card(**more: Any) -> dict[str, Any]:
     }
     arms = {name: {"curves": {"evaluate/entropy": c}, "cpu_s": [4.0] * SEEDS} for name, c in lines.items()}
     plain = {"format": 1, "bed": "trie/twins", "budget": {"steps": 10}, "seeds": list(range(2000, 2000 + SEEDS))}
-    return {**plain, "arms": arms, "warm_cpu_s": [13.0] * SEEDS, **more}
+    return {**plain, "arms": arms, "warm_cpu_s": [13.0] * SEEDS, "hashes": {}, **more}
 
 
 def written(tmp_path: Path, table: Any) -> Path:

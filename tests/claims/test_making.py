@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import numpy as np
 import pytest
 
 from shuhari.claims import cards, making
+from shuhari.claims.cards import find_change
 from shuhari.claims.claim import Claim
-from shuhari.claims.making import claim_of, find_change, make_card, save_card
+from shuhari.claims.making import claim_of, make_card, save_card
 from shuhari.claims.quantities import Metric
+from shuhari.claims.result import used
 from shuhari.claims.verdict import Rule
 from shuhari.config.library import cards as kept
 from shuhari.config.overlay import RecipeError
@@ -66,8 +69,12 @@ def test_a_card_is_read_as_it_was_made(tmp_path: Path) -> None:
     assert starts["baseline"] == starts["redraw"] == starts["control"]  # of one warm start a seed
     noise = found.noise(Metric("reward/mean:area"), Rule("up", 0.1, role="headline"))
     assert np.abs(noise).min() > 0  # other draws
-    assert find_change(made, claim) == ""
-    assert find_change(made, bed(tmp_path, 0.2)) == "recipe 'baseline' has changed"
+    now = used(claim)
+    assert find_change(made, claim, now) == ""
+    assert find_change(made, bed(tmp_path, 0.2), now) == "recipe 'baseline' has changed"
+    assert find_change(made, replace(claim, warm={}), now) == "recipe 'warm start' has changed"
+    assert "its budget is {'steps': 6.0}, the claim's" in find_change(made, replace(claim, budget=("tokens", 6)), now)
+    assert "has changed" in find_change(made, claim, {name: "another" for name in now})
 
 
 def test_a_bed_has_one_budget(tmp_path: Path) -> None:
@@ -79,4 +86,5 @@ def test_a_bed_has_one_budget(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", CARDS)
 def test_a_card_is_of_the_bed_as_it_stands(name: str) -> None:
     found = cards.read(kept() / f"{name}.json")
-    assert find_change(found.table, making.plan_card(f"beds/{name}")) == "", f"shuhari claim --card beds/{name}"
+    claim = making.plan_card(f"beds/{name}")
+    assert find_change(found.table, claim, used(claim)) == "", f"shuhari claim --card beds/{name}"

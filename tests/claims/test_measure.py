@@ -13,7 +13,7 @@ import pytest
 from shuhari.claims import runs
 from shuhari.claims.claim import read
 from shuhari.claims.measure import measure
-from shuhari.claims.result import stale
+from shuhari.claims.result import hashes, stale
 from shuhari.config.overlay import RecipeError
 
 RECIPE = """extends = "baselines/bandit"
@@ -115,13 +115,28 @@ def test_what_cannot_be_told_goes_to_the_last_look(tmp_path: Path, root: Path) -
     assert hopeless["headline"]["why"] == "12 seeds could find nothing below 2 margins"
 
 
-def card(noise: float, metric: str = "reward/mean") -> dict[str, Any]:
+def card(noise: float, hashed: Any, metric: str = "reward/mean") -> dict[str, Any]:
     def curves(shift: float) -> dict[str, Any]:
         each = [{"x": [0.0, 12.0], "y": [0.2, 0.5 + i * shift]} for i in range(6)]
         return {"curves": {metric: each}, "cpu_s": [1.0] * 6}
 
     arms = {"baseline": curves(0.0), "redraw": curves(noise), "control": curves(0.0)}
-    return {"format": 1, "bed": "own/bed", "budget": {"steps": 12}, "seeds": list(range(6)), "arms": arms}
+    known = {"hashes": hashed, "budget": {"steps": 12}}
+    return {"format": 1, "bed": "own/bed", "seeds": list(range(6)), "arms": arms, **known}
+
+
+BED = ("budget =", 'bed = "beds/own/bed"\nbudget =')
+
+
+def beds_of(tmp_path: Path, noise: float, **changes: Any) -> Path:
+    """Where a card lies that is of the claim of RECIPE, but for `changes`."""
+    tmp_path.mkdir(exist_ok=True)
+    (tmp_path / "own.toml").write_text(RECIPE)
+    beds = tmp_path / "beds"
+    (beds / "own").mkdir(parents=True)
+    hashed = hashes(read(str(tmp_path / "own.toml")))
+    (beds / "own" / "bed.json").write_text(json.dumps(card(noise, hashed) | changes))
+    return beds
 
 
 @pytest.mark.parametrize(
@@ -138,14 +153,25 @@ def card(noise: float, metric: str = "reward/mean") -> dict[str, Any]:
 def test_a_card_tells_premises_before_any_run(
     tmp_path: Path, root: Path, noise: float, verdict: str, failing: list[str]
 ) -> None:
-    beds = tmp_path / "beds"
-    (beds / "own").mkdir(parents=True)
-    (beds / "own" / "bed.json").write_text(json.dumps(card(noise)))
-    found = measured(tmp_path, root, beds=beds, bed=("budget =", 'bed = "beds/own/bed"\nbudget ='))
+    found = measured(tmp_path, root, beds=beds_of(tmp_path, noise), bed=BED)
     assert found["verdict"] == verdict and found["premise"]["failing"] == failing
     assert found["checks"][0]["card"] == "own/bed" and found["checks"][0]["n"] == 6
     assert found["mde"]["planned"] == pytest.approx(0.9272 * noise * (17.5 / 5) ** 0.5 / 2, rel=0.01)
     assert bool(found["arms"]) == (verdict == "holds")
+
+
+def test_a_card_of_another_baseline_is_refused(tmp_path: Path, root: Path) -> None:
+    with pytest.raises(RecipeError, match=r"its budget is \{'tokens': 99\}, the claim's \{'steps': 12.0\}"):
+        measured(tmp_path, root, beds=beds_of(tmp_path / "a", 0.001, budget={"tokens": 99}), bed=BED)
+    beds = beds_of(tmp_path / "b", 0.001)
+    with pytest.raises(RecipeError, match="recipe 'baseline' has changed; `shuhari claim --card beds/own/bed`"):
+        measured(tmp_path, root, beds=beds, bed=BED, lr=("lr = 0.02", "lr = 0.03"))
+    assert measured(tmp_path, root, beds=beds, bed=BED, lr=("lr = 0.3", "lr = 0.4"))["headline"]  # the method's own
+
+
+def test_a_card_without_noise_plans_nothing(tmp_path: Path, root: Path) -> None:
+    found = measured(tmp_path, root, beds=beds_of(tmp_path, 0.0), bed=BED)
+    assert found["verdict"] == "not tested" and found["premise"]["failing"] == ["no noise in the card to plan with"]
 
 
 def test_an_identity_needs_no_premise_and_no_run(tmp_path: Path, root: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -33,7 +34,7 @@ def test_claims_without_an_effect_hold_as_often_as_the_level_says() -> None:
 def test_an_effect_of_the_margin_is_found_as_often_as_the_mde_says() -> None:
     found = simulate(RULE, normal(400, RULE.margin))
     assert found.held.low < chance(RULE.margin) < found.held.high  # 80 %
-    planted = simulate(RULE, plant(normal(50), 2 * RULE.margin))
+    planted = simulate(RULE, plant(RULE, normal(50), 2 * RULE.margin))
     assert planted.held.value > 0.95 and planted.pairs < 9  # most end at the first look
 
 
@@ -72,8 +73,11 @@ def test_claims_are_drawn_from_a_pool_without_replacement_and_sides_by_lot() -> 
 
 def test_what_is_planted_is_what_was_asked_for() -> None:
     pairs = normal(3)
-    np.testing.assert_allclose(plant(pairs, 0.3)[..., 0] - pairs[..., 0], 0.3)
-    grown = plant(pairs, 0.3, ratio=True)
+    np.testing.assert_allclose(plant(RULE, pairs, 0.3)[..., 0] - pairs[..., 0], 0.3)
+    lower = replace(RULE, direction="down")
+    np.testing.assert_allclose(plant(lower, pairs, 0.3)[..., 0] - pairs[..., 0], -0.3)
+    assert simulate(lower, plant(lower, normal(50), 2 * RULE.margin)).held.value > 0.95
+    grown = plant(replace(RULE, ratio=True), pairs, 0.3)
     np.testing.assert_allclose((grown[..., 0] - pairs[..., 0]) / np.abs(pairs[..., 1]), 0.3)
 
 

@@ -8,7 +8,8 @@
   differences are the noise of a claim; `control`, which must gain; more, where premises are about them.
 - `arms.<name>.curves`: metric -> [S] `{x: [T] spent, y: [T] value}`, the score before the first step at x = 0.
 - `arms.<name>.cpu_s`: [S] seconds of processor time of each run, without its warm start; `warm_cpu_s`: [S] of these.
-- `hashes`: what it was made with, as of a result of a claim: by these a test finds a card that is stale.
+- `hashes`: what it was made with, as of a result of a claim: by these a card is refused that is stale, or of another
+  baseline than a claim's.
 - `rates`: what was fixed on it for claims to use (learning rates, fractions, levels).
 
 More keys are the maker's. Curves are as those of results, so a quantity reads both alike.
@@ -27,8 +28,11 @@ from typing import Any
 import numpy as np
 
 from shuhari.claims.checks import BASELINE, START, Check
+from shuhari.claims.claim import WARM, Claim
 from shuhari.claims.curve import Reading
+from shuhari.claims.digest import digest
 from shuhari.claims.quantities import Evidence, Metric, Quantity, value
+from shuhari.claims.sources import changed
 from shuhari.claims.verdict import Effect, Rule, Verdict
 from shuhari.config.library import cards
 from shuhari.config.overlay import RecipeError
@@ -37,7 +41,7 @@ from shuhari.data import nearest
 FORMAT = 1
 BEDS = "beds"  # the family of recipes that are beds
 REDRAW, CONTROL = "redraw", "control"
-WHOLE = ("bed", "budget", "seeds", "arms")
+WHOLE = ("bed", "budget", "seeds", "arms", "hashes")
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +109,28 @@ def read(path: Path) -> Card:
     except (ValueError, AttributeError) as error:  # AttributeError: no table at all
         raise RecipeError("claim.bed", f"{path} is no card of a bed ({error})") from None
     return Card(table, hashlib.blake2b(text, digest_size=8).hexdigest(), path)
+
+
+def check(card: Card | None, claim: Claim, used: Mapping[str, str]) -> None:
+    """RecipeError where a card is of another baseline than the claim's, or older than that is."""
+    if card is not None and BASELINE in claim.arms and (why := find_change(card.table, claim, used)):
+        told = f"`shuhari claim --card {claim.bed}` makes it anew, a bed of the claim's own needs none"
+        raise RecipeError("claim.bed", f"the card of {card.bed} does not tell of this claim's baseline: {why}; {told}")
+
+
+def find_change(card: Mapping[str, Any], claim: Claim, used: Mapping[str, str]) -> str:
+    """In what the runs of a card are not those that a claim would make of the same arms; "" where in nothing. used: the
+    modules of the claim as they are now."""
+    budget = dict([claim.budget]) if claim.budget else {}
+    if card["budget"] != budget:
+        return f"its budget is {card['budget']}, the claim's {budget}"
+    then, prepares = card["hashes"], claim.warm.get(BASELINE)
+    now = {name: digest(arm) for name, arm in claim.arms.items() if name in card["arms"]}
+    now |= {WARM: digest(prepares)} if prepares is not None else {}
+    for name in dict.fromkeys((BASELINE, WARM, *now)):
+        if now.get(name) != then["recipes"].get(name):
+            return f"recipe {name!r} has changed"
+    return changed({**then["modules"], **then["shared"]}, used)
 
 
 def premise(

@@ -93,16 +93,6 @@ def save_card(card: Mapping[str, Any], at: Path) -> Path:
     return path
 
 
-def find_change(card: Mapping[str, Any], claim: Claim) -> str:
-    """What of a bed is no longer as its card was made with; "" where nothing is."""
-    then, now = card["hashes"], hashes(claim)
-    for key, what in (("recipes", "recipe"), ("modules", "module")):
-        own, theirs = ({**found[key], **(found["shared"] if key == "modules" else {})} for found in (now, then))
-        if changed := [name for name in {**own, **theirs} if own.get(name) != theirs.get(name)]:
-            return f"{what} {changed[0]!r} has changed"
-    return ""
-
-
 def _redraw(job: Job) -> Job:
     """A baseline's run again, on the same task and from the same warm start, with other draws."""
     recipe = with_seed(job.recipe, job.seed + AWAY)

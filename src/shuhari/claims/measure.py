@@ -98,7 +98,9 @@ def measure(
     cards lie. ClaimError, RecipeError."""
     card = cards.find(claim.bed, beds) if claim.looks and not claim.smoke else None
     quantities, told = quantities_of(claim), hashes(claim)  # which have no seeds where there are looks
-    protocol = protocol_of(claim, card, before, {**told["shared"], **told["modules"]}) if claim.looks else None
+    used = {**told["shared"], **told["modules"]}
+    cards.check(card, claim, used)
+    protocol = protocol_of(claim, card, before, used) if claim.looks else None
     if protocol is not None and not claim.smoke:
         claim = claim.at(range(protocol.first, protocol.first + len(claim.seeds)))
     if protocol is None:
@@ -143,12 +145,13 @@ def _premise(found: Findings, number: int, runs: Mapping[str, Sequence[Evidence]
 
 
 def _plan(found: Findings) -> bool:
-    """Whether the seeds could show an effect of the margin, by the noise that the bed's card tells of."""
+    """Whether the seeds could show an effect of the margin, by the noise that the bed's card tells of; without noise it
+    tells of nothing."""
     rule, looks = found.claim.checks[found.number].rule, found.claim.looks
     if found.card is None or cards.REDRAW not in found.card.arms or not found.claim.checks[found.number].trains:
         return True
     planned = mde(found.card.spread(found.quantities[found.number], rule), looks, rule.direction)
-    met = planned <= rule.margin
+    met = 0 < planned <= rule.margin
     found.planned = {"mde": round_to(planned), "card": found.card.bed, "met": met}
     return met
 
@@ -196,7 +199,10 @@ def _summarise(found: Findings, headline: Headline, reasons: Because, protocol: 
     premises = {i: found.checks[i] for i in found.having("premise") if i in found.checks}
     failing = [describe_premise(c) for c in premises.values() if c["verdict"] != "met"]
     if found.planned and not found.planned["met"]:
-        failing.append(f"planned MDE {found.planned['mde']:.3g} above the margin")
+        planned = found.planned["mde"]
+        failing.append(
+            f"planned MDE {planned:.3g} above the margin" if planned else "no noise in the card to plan with"
+        )
     checks = []
     for i, check in enumerate(claim.checks):
         later = Because.UNASKED if check.rule.role == "because" else Headline.UNTESTED

@@ -61,9 +61,11 @@ def draw_pairs(pool: np.ndarray, claims: int, seed: int = 0, most: int = LOOKS[-
     return np.where(turned[..., None], drawn[..., ::-1], drawn)
 
 
-def plant(pairs: np.ndarray, effect: float, ratio: bool = False) -> np.ndarray:
-    """The pairs with a true effect: the method's side better by so much (of a ratio, by that share of the other's)."""
-    more = effect * np.abs(pairs[..., 1]) if ratio else effect
+def plant(rule: Rule, pairs: np.ndarray, effect: float) -> np.ndarray:
+    """The pairs with a true effect: the method's side better by so much, in the rule's direction (of a ratio, by that
+    share of the other's)."""
+    effect = -effect if rule.direction in ("down", "not higher") else effect
+    more = effect * np.abs(pairs[..., 1]) if rule.ratio else effect
     return np.stack([pairs[..., 0] + more, pairs[..., 1]], -1)
 
 

@@ -25,6 +25,7 @@ def plan(one: Any, root: Path, out: Path) -> None:
     now = used(one)  # builds every arm, so that mistakes are told of
     say(f"{one.name}: {one.says}")
     card = cards.find(one.bed)
+    cards.check(card, one, now)
     before = kept(one.name, out / "claims")
     protocol = protocol_of(one, card, before, now) if one.looks else None
     if protocol is not None:
