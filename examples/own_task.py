@@ -23,7 +23,9 @@ class Sort:
     def problems(self, split: str) -> Generated | Listed:
         """A problem is a function of (seed, split, index); a hash of its content says which split it is in."""
         test = split == "test"
-        return draw_distinct(lambda i: self._item(split, i), 64) if test else Generated(lambda i: self._item(split, i)[1])
+        if test:
+            return draw_distinct(lambda i: self._item(split, i), 64)
+        return Generated(lambda i: self._item(split, i)[1])
 
     def _item(self, split: str, index: int) -> tuple[str, Problem]:
         stream, top = Stream("sort", self.seed, split, index), 10**self.digits
