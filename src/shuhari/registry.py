@@ -103,6 +103,12 @@ def locate(what: str, name: str, known: Iterable[str] = ()) -> Any:
         raise LookupError(f"{what} {name!r}: {path} has no {attribute!r}; {nearest(attribute, public)}") from None
 
 
+def search_here() -> None:
+    """Let modules be found in the current folder, as `python -m` does, also where the command is a script."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
+
+
 def names(kind: str) -> list[str]:
     """The names of a kind that are registered or that installed packages offer, sorted."""
     _load(kind)
@@ -136,8 +142,7 @@ def _entered(kind: str, name: str) -> type:
 
 
 def _module(what: str, name: str, path: str, known: Iterable[str]) -> Any:
-    if (here := str(Path.cwd())) not in sys.path:  # as for `python -m`, also where the command is a script
-        sys.path.append(here)
+    search_here()
     try:
         return importlib.import_module(path)
     except ModuleNotFoundError as error:

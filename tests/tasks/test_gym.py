@@ -220,7 +220,7 @@ def test_a_recorder_wants_a_first_seed() -> None:
     restore(fresh, snapshot(env))  # nothing happened yet: nothing to replay
     with pytest.raises(ValueError, match="no Recorder"):
         restore(Gym("CartPole-v1").make(), snapshot(env))
-    with pytest.raises(ValueError, match="expected 3, one a wrapper"):
+    with pytest.raises(ValueError, match="expected 4, one a wrapper"):
         restore(Gym("CartPole-v1").make(), {"layers": (), "generator": ""})
 
 

@@ -5,6 +5,7 @@ Left out: how one table lies over another (`overlay`, `recipe`).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from importlib.resources.abc import Traversable
 from pathlib import Path as File
@@ -73,7 +74,8 @@ def _beside(path: File) -> list[str]:
 
 
 def _anchor(table: Tree, folder: File) -> None:
-    """Make `file.py:Class` absolute where the file lies beside the recipe, so that it is found from any folder."""
+    """Make `file.py:Class` absolute where the file lies beside the recipe, so that it is found from any folder; let the
+    module of a task `gym/module:id` be found there too."""
     for key, value in table.items():
         if isinstance(value, dict):
             _anchor(value, folder)
@@ -85,6 +87,10 @@ def _anchor(table: Tree, folder: File) -> None:
             file, _, attribute = value.rpartition(":")
             if (folder / file).is_file():
                 table[key] = f"{(folder / file).resolve()}:{attribute}"
+        elif key == "name" and isinstance(value, str) and value.startswith("gym/") and ":" in value:
+            module, beside = value[4:].partition(":")[0], str(folder.resolve())
+            if beside not in sys.path and (folder / f"{module.replace('.', '/')}.py").is_file():
+                sys.path.append(beside)
 
 
 def name_stages(stages: Any, recipe: str) -> Any:

@@ -26,6 +26,8 @@ SINGLE = ("laid", "paper", "study", "task", "engine", "curriculum", "rollout", "
 REPEAT = ("repeat", "block")  # of a stage: how often it runs, and together with which others
 NAMED = ("models", "reward", "collect", "transform", "part", "learner", "follow", "stage")  # tables of named tables
 ASKED = ("n", "sampling")  # of [rollout]: what is asked for, whichever rollout does it
+HINT = {"task ": "; a Gymnasium environment is registered in its module and named gym/<module>:<id>"}
+GYM = re.compile(r"^gym/|\.py(?=:)")  # what is too much in a name for which gym/<module>:<id> is meant
 USE = {  # what stands in a section whose table names no component
     "engine": "local",
     "curriculum": "sequential",

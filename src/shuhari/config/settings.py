@@ -25,7 +25,7 @@ from pydantic_core import SchemaError
 
 from shuhari import bounds, ports, registry
 from shuhari.abilities import explain_misfit
-from shuhari.config.overlay import USE, RecipeError, dotted
+from shuhari.config.overlay import GYM, HINT, USE, RecipeError, dotted
 from shuhari.data import EMPTY, Ramp, Sampling, nearest
 
 RENAMED = {("transform 'advantage'", "apart"): "exclude"}  # a setting as it was called before
@@ -118,7 +118,7 @@ class Settings:
             name, _, path = name.partition("/")
             rest = {"path": path, **rest}
         if "path" not in rest and re.search(r"-v\d+$", name):
-            raise RecipeError(f"{where}.name", f"no task {name!r}; did you mean 'gym/{name}'?")
+            raise RecipeError(f"{where}.name", f"no task {name!r}; did you mean 'gym/{GYM.sub('', name)}'?")
         cls = look_up("task", name, f"{where}.name")
         return self._once("task", cls, rest, where, f"task {name!r}")
 
@@ -144,13 +144,13 @@ class Settings:
         return made
 
     # ---------------------------------------------------------------- dataclasses
-
     def instance(
         self, cls: Any, table: Table, where: str, what: str, given: Table = EMPTY, places: Names = EMPTY
     ) -> Any:
         """`cls` with the settings of a table; RecipeError with the key of what is unknown, wrong or missing."""
         if not is_dataclass(cls) or not isinstance(cls, type):
-            raise RecipeError(where, f"{what} is no dataclass: its init fields are its settings")
+            problem = f"{what} is no dataclass: its init fields are its settings"
+            raise RecipeError(where, problem + HINT.get(what[:5], ""))
         if not isinstance(table, Mapping):
             raise RecipeError(where, f"{table!r}: expected a table of settings of {what}")
         own = {f.name: f for f in fields(cls) if f.init}

@@ -25,7 +25,8 @@ from shuhari.abilities import ability
 from shuhari.bounds import Count, Length, check
 from shuhari.data import EMPTY, Array, Payload, Problem, Status, Step, code, nearest
 from shuhari.models.spaces import MASK
-from shuhari.registry import find, register
+from shuhari.registry import find, register, search_here
+from shuhari.tasks.checked import Checked
 from shuhari.tasks.snapshots import Env, Recorder, is_copyable, repeats, restore, snapshot, thaw
 from shuhari.tasks.source import Generated, check_split
 from shuhari.tasks.tells import EXECUTED, EXTRAS, Teller, find_layout
@@ -165,6 +166,7 @@ class Gym:
         spec = self.path if made is None else EnvSpec(self.path, made)
         if made is None and ":" not in self.path and self.path not in gymnasium.registry:
             raise gymnasium.error.UnregisteredEnv
+        search_here()
         try:
             env = gymnasium.make(spec, disable_env_checker=True, **self.kwargs)
         except TypeError as error:
@@ -173,7 +175,7 @@ class Gym:
             if not hasattr(env.unwrapped, name):
                 raise ValueError(f"gym/{self.path}: attributes.{name}: {nearest(name, vars(env.unwrapped))}")
             setattr(env.unwrapped, name, value)
-        return wrap(env, self.wrappers, self.keep, self.stack)
+        return Checked(wrap(env, self.wrappers, self.keep, self.stack), f"gym/{self.path}", len(self.rewards))
 
     def _guard(self, make: Callable[[], T]) -> T:
         """The result of `make`; an error of the environment's own is raised with advice."""

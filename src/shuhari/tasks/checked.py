@@ -1,0 +1,102 @@
+"""What a Gymnasium environment returns, checked at every step, so that a broken one is named where it breaks: left
+alone, a reward that is no number makes whole episodes vanish from what is learnt and reported."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+Env = gymnasium.Env[Any, Any]
+FIVE = "gymnasium's five values, (observation, reward, terminated, truncated, info)"
+TWO = "gymnasium's two values, (observation, info)"
+
+
+class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Passes everything on. Raises ValueError for a reward that is no finite number (with `entries`: no row of so many
+    of them), for an observation that is not of its space's shape or holds a NaN, and for a `step` or a `reset` of the
+    old gym. An error of the environment's own is left as it is, with a note that names the environment and the step."""
+
+    def __init__(self, env: Env, called: str, entries: int = 0) -> None:
+        super().__init__(env)
+        self.called, self.entries = called, entries
+        self.at = 0  # steps of this episode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.at = 0
+        try:
+            found: Any = self.env.reset(seed=seed, options=options)
+        except Exception as error:
+            error.add_note(f"raised by the reset of {self.called}")
+            raise
+        if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
+            raise ValueError(f"{self.called}: its reset returned {_show(found)}: expected {TWO}")
+        self._see(found[0], self.env.observation_space)
+        return found
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        self.at += 1
+        try:
+            found: Any = self.env.step(action)
+        except Exception as error:
+            if "expected 5, got 4" in str(error):  # a wrapper of Gymnasium's own, which takes them apart
+                raise ValueError(
+                    f"{self.called}: its step returned 4 values, as the old gym: expected {FIVE}"
+                ) from error
+            error.add_note(f"raised by step {self.at} of an episode of {self.called}")
+            raise
+        if not (isinstance(found, tuple) and len(found) == 5):
+            raise ValueError(f"{self.called}: its step returned {_show(found)}: expected {FIVE}")
+        if self.entries and np.size(found[1]) != self.entries:
+            raise ValueError(f"{self.called}: its reward has {np.size(found[1])} entries, "
+                             f"and `rewards` names {self.entries}")  # fmt: skip
+        if not (_are_finite(found[1], self.entries) if self.entries else _is_finite(found[1])):
+            expected = f"{self.entries} finite numbers" if self.entries else "a finite number"
+            raise ValueError(f"{self.called}: its reward at {self._when()} is {_show(found[1])}: expected {expected}")
+        self._see(found[0], self.env.observation_space)
+        return found
+
+    def _see(self, seen: Any, space: Any, key: str = "") -> None:
+        if isinstance(space, spaces.Dict):
+            if not isinstance(seen, Mapping) or (lost := space.keys() - seen.keys()):
+                has = f"lacks {min(lost)!r}" if isinstance(seen, Mapping) else f"is {_show(seen)}"
+                raise ValueError(f"{self.called}: its observation{key} at {self._when()} {has}: expected {space}")
+            for name, part in space.items():
+                self._see(seen[name], part, f"{key} {name!r}")
+            return
+        x = np.asarray(seen)
+        if x.shape != space.shape and space.shape is not None:
+            problem = f"has shape {x.shape}: expected {space.shape}"
+        elif x.dtype.kind not in "biuf":
+            problem = f"is {_show(seen)}: expected numbers"
+        elif x.dtype.kind == "f" and np.isnan(x).any():
+            problem = f"holds a NaN: {_show(seen)}: expected numbers"
+        else:
+            return
+        raise ValueError(f"{self.called}: its observation{key} at {self._when()} {problem}")
+
+    def _when(self) -> str:
+        return f"step {self.at} of an episode" if self.at else "the reset"
+
+
+def _is_finite(reward: Any) -> bool:
+    try:
+        return (type(reward) is float or np.ndim(reward) == 0) and isfinite(reward)
+    except (TypeError, ValueError):  # None, a text, a ragged list
+        return False
+
+
+def _are_finite(reward: Any, n: int) -> bool:
+    x = np.asarray(reward)
+    return x.size == n and x.dtype.kind in "biuf" and bool(np.isfinite(x).all())
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."

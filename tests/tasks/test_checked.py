@@ -1,0 +1,133 @@
+"""Environments that break Gymnasium's interface are named where they break."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+from shuhari.data import Problem
+from shuhari.rollouts.vector.vector import VectorRollout
+from shuhari.tasks.checked import Checked
+from shuhari.tasks.gym import Gym
+
+FINE = np.zeros(2, np.float32)
+
+
+@dataclass
+class Broken(gymnasium.Env[Any, Any]):
+    """Breaks at the third step of an episode, or at the reset of one after the first; good at first sight."""
+
+    reward: Any = 1.0
+    seen: Any = None
+    values: int = 5
+    raises: str = ""
+    begin: Any = (FINE, {})
+
+    def __post_init__(self) -> None:
+        self.observation_space, self.action_space = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2)
+        self.count = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.count = 0
+        return self.begin
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        if self.count < 3:
+            return FINE, 1.0, False, False, {}
+        if self.raises:
+            raise ZeroDivisionError(self.raises)
+        whole = FINE if self.seen is None else self.seen, self.reward, False, False, {}
+        return whole[: self.values]
+
+
+@pytest.fixture(autouse=True)
+def registered() -> Iterator[None]:
+    gymnasium.register("Broken-v0", entry_point=Broken)
+    yield
+    del gymnasium.registry["Broken-v0"]
+
+
+def third(**how: Any) -> Any:
+    task = Gym("Broken-v0", kwargs=how)
+    task.__dict__["copies"] = True  # the trial of copies would come upon it before
+    problem = Problem("gym/Broken-v0", "train/0", None)
+    episode = task.environment(problem)
+    episode.reset(problem)
+    return [episode.step(0) for _ in range(3)][-1]
+
+
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, None, "1.0", np.array([1.0]), [1.0, 2.0]])
+def test_reward_that_is_no_finite_number_is_refused(reward: Any) -> None:
+    with pytest.raises(ValueError, match=r"gym/Broken-v0: its reward at step 3 of an episode is .*a finite number"):
+        third(reward=reward)
+
+
+@pytest.mark.parametrize("reward", [0.5, 2, True, np.float32(3), np.array(4.0), np.int64(-1)])
+def test_numbers_of_any_type_are_rewards(reward: Any) -> None:
+    assert third(reward=reward)[1] == {"task": float(reward)}
+
+
+@pytest.mark.parametrize(
+    ("seen", "says"),
+    [
+        (np.array([0, np.nan], np.float32), r"observation at step 3 of an episode holds a NaN"),
+        (np.zeros(3, np.float32), r"at step 3 of an episode has shape \(3,\): expected \(2,\)"),
+        (np.zeros(1, np.float32), r"has shape \(1,\): expected \(2,\)"),  # which would be spread over the row
+        (np.array(["a", "b"]), "expected numbers"),
+    ],
+)
+def test_observation_that_is_not_of_its_space_is_refused(seen: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=f"gym/Broken-v0: its .*{says}"):
+        third(seen=seen)
+
+
+def test_parts_of_a_nested_observation_are_named() -> None:
+    env = Broken()
+    env.observation_space = spaces.Dict({"arm": spaces.Dict({"joint": spaces.Box(-1, 1, (2,))})})
+    env.begin = {"arm": {"joint": np.zeros(3)}}, {}
+    with pytest.raises(ValueError, match=r"mine: its observation 'arm' 'joint' at the reset has shape \(3,\)"):
+        Checked(env, "mine").reset()
+    env.begin = {"arm": {}}, {}
+    with pytest.raises(ValueError, match="mine: its observation 'arm' at the reset lacks 'joint'"):
+        Checked(env, "mine").reset()
+
+
+@pytest.mark.parametrize("kwargs", [{}, {"max_episode_steps": 9}])
+def test_step_of_the_old_gym_is_refused(kwargs: Any) -> None:
+    with pytest.raises(ValueError, match=r"gym/Broken-v0: its step returned .*4.*: expected gymnasium's five values"):
+        third(values=4, **kwargs)
+
+
+def test_reset_without_info_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"gym/Broken-v0: its reset returned array.*expected gymnasium's two values"):
+        Gym("Broken-v0", kwargs={"begin": FINE})
+
+
+def test_error_of_the_environment_names_it() -> None:
+    with pytest.raises(ZeroDivisionError, match="boom") as error:
+        third(raises="boom")
+    assert error.value.__notes__ == ["raised by step 3 of an episode of gym/Broken-v0"]
+
+
+def test_vector_reward_needs_its_entries() -> None:
+    env = Checked(Broken(reward=[1.0, 2.0]), "mine", 2)
+    env.reset()
+    for _ in range(2):
+        env.env.step(0)
+    assert env.step(0)[1] == [1.0, 2.0]
+    env.unwrapped.reward = [1.0, math.nan]  # type: ignore[attr-defined]
+    with pytest.raises(ValueError, match=r"mine: its reward at step 2 .*expected 2 finite numbers"):
+        env.step(0)
+
+
+def test_lanes_refuse_it_too() -> None:
+    with pytest.raises(ValueError, match=r"gym/Broken-v0: its reward at step 3 .* is nan"):
+        VectorRollout(lanes=2).open(Gym("Broken-v0", kwargs={"reward": math.nan}), 0)
