@@ -254,7 +254,10 @@ def test_a_failure_is_told_with_lane_environment_and_cause(tmp_path: Path) -> No
         rollout.collect(1, context(Elementwise()))
     with pytest.raises(ArithmeticError, match="the door fell off") as inline:
         opened(task, lanes=4).collect(60, context(Elementwise()))
-    assert inline.value.__notes__ == ["in lane 3, counted from 0"]
+    assert inline.value.__notes__ == [
+        "raised by step 6 of an episode of gym/worker_worlds:Counted-v7",
+        "in lane 3, counted from 0",
+    ]
 
 
 def test_a_worker_that_dies_is_missed_at_once(tmp_path: Path) -> None:
