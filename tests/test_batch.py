@@ -358,3 +358,10 @@ def test_the_tokens_of_a_forward_are_padded_or_packed():
 
 def test_a_row_of_nobody_in_particular_is_the_policys() -> None:
     assert code("policy") == POLICY == int(Batch({"mask": torch.ones(1, 1, dtype=torch.bool)})["role"][0])
+
+
+def test_a_stream_that_has_no_column_says_how_it_is_read() -> None:
+    batch = Batch({"mask": torch.ones(1, 1, dtype=torch.bool)}, stream="rl")
+    with pytest.raises(KeyError, match=r"a stream is read by batch\.weight\('rl'\)"):
+        batch["weight/rl"]
+    assert batch.weight("rl").tolist() == [[1.0]]

@@ -80,3 +80,10 @@ def test_how_much_the_samples_of_a_group_differ() -> None:
     assert math.isclose(info["reward/std"], math.sqrt(0.25 * 0.75) / 2, rel_tol=1e-6) and info["rollout/alike"] == 0.5
     assert told([1.0, math.nan, 0.0], [1, 1, 1])["reward/std"] == 0.5  # what nobody graded is no difference
     assert not {"reward/std", "rollout/alike"} & told([1.0, 0.0], [1, 2]).keys()
+
+
+def test_what_graded_nothing_is_named() -> None:
+    meter = Meter()
+    numbers = {"rollout/ungraded": 1.0, "reward/mean": math.nan, "reward/mine": math.nan, "reward/other": 1.0}
+    meter.update(numbers)
+    assert meter.why() == "no sample was graded: every reward was None or NaN, of 'mine'"

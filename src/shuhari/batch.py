@@ -92,7 +92,9 @@ class Batch:
             value = self._derived.get(name)
             if value is None:
                 if name not in DERIVED:
-                    raise KeyError(f"no column {name!r}; {nearest(name, self.names() | set(DERIVED))}")
+                    space, _, stream = name.partition("/")
+                    how = f"a stream is read by batch.weight({stream!r}); " if space == "weight" and stream else ""
+                    raise KeyError(f"no column {name!r}; {how}{nearest(name, self.names() | set(DERIVED))}")
                 value = self._derived[name] = DERIVED[name](self)
         elif self.rows is not None:
             value = self._gathered[name] = value.index_select(0, self.rows)

@@ -32,8 +32,11 @@ class Meter:
 
     def why(self) -> str:
         """What keeps a step from its samples."""
-        if self.means().get("rollout/ungraded") == 1:
-            return "no sample was graded: every reward was None or NaN"
+        means = self.means()
+        if means.get("rollout/ungraded") == 1:
+            silent = [k for k, x in means.items() if k.startswith("reward/") and "@" not in k and k != "reward/mean"]
+            named = ", ".join(repr(k.removeprefix("reward/")) for k in silent if means[k] != means[k])
+            return f"no sample was graded: every reward was None or NaN{f', of {named}' if named else ''}"
         return "a filter rejects nearly all (are a group's outcomes all equal?)"
 
     def means(self) -> dict[str, float]:

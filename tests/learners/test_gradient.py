@@ -380,6 +380,16 @@ def test_a_term_that_cannot_be_is_refused(couples: Any, reduce: str, told: str) 
         Term(objective, reduce=reduce)
 
 
+def test_a_loss_of_nothing_is_an_error() -> None:
+    class Empty(Surrogate):
+        def __call__(self, batch: Batch, ctx: Any) -> Any:
+            loss, info = super().__call__(batch, ctx)
+            return loss[:, :0], info
+
+    with pytest.raises(ValueError, match=r"part 'policy', term 'loss': Empty returned a loss of \(\d+, 0\): expected"):
+        gradient(Empty(), batch_of(), None)
+
+
 def test_a_loss_without_gradient_is_an_error() -> None:
     class Detached(Surrogate):
         def __call__(self, batch: Batch, ctx: Any) -> Any:

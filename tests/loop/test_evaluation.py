@@ -264,6 +264,20 @@ def test_metrics_are_asked_also_where_nothing_is_played() -> None:
     assert ctx.ledger == {"evaluate/scored": 6, "evaluate/metric/decisions": 4}
 
 
+@pytest.mark.parametrize(
+    ("metric", "told"),
+    [
+        (lambda ctx: 3.0, r"gave 3\.0: expected a mapping"),
+        (lambda ctx: {"first": "much"}, "gave 'first' as 'much': expected a number"),
+        (lambda ctx: {"first": 1 / 0}, "raised ZeroDivisionError: division by zero"),
+    ],
+)
+def test_a_metric_that_gives_no_numbers_is_named(metric: Any, told: str) -> None:
+    ctx = context(lambda p, j: {"score": 1.0})
+    with pytest.raises(ValueError, match=rf"\[evaluate\.metrics\.sure\] function {told}"):
+        scores_of(ctx, Evaluation(n=0, metrics={"sure": metric}), ctx.rollout)
+
+
 @pytest.mark.parametrize("name", ["a.b", "a/b", "a@b", "", "mean"])
 def test_names_that_reports_need_are_refused(name: str) -> None:
     for section in ("more", "metrics"):

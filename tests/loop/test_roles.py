@@ -224,3 +224,14 @@ def test_a_ratio_of_bounds_is_refused_before_the_first_step() -> None:
     for fine in (Clip(behaviour="present"), Clip(score="parameters")):
         main.parts["policy"].terms = {"clip": replace(terms["clip"], objective=fine)}
         check_answers([stage])
+
+
+@pytest.mark.parametrize("misspelt", ["polcy", "policy2"])
+def test_a_misspelt_role_that_nothing_asks_is_missed_before_a_model_is_made(misspelt: str) -> None:
+    check_roles([stage_components(BANDIT)])
+    spare = {**BANDIT, "models": {"policy": {"use": "tabular"}, misspelt: {"use": "tabular"}}}
+    with pytest.raises(RecipeError, match=rf"models\.{misspelt}: nothing asks role '{misspelt}' .* mean 'policy'"):
+        check_roles([stage_components(spare)])
+    source = {"use": "tabular", "from": misspelt}  # what another begins from is asked
+    asked = {**spare, "models": {misspelt: {"use": "tabular"}, "policy": source}}
+    check_roles([stage_components(asked)])

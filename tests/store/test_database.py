@@ -441,3 +441,13 @@ def test_a_run_that_made_a_step_or_was_there_stays(tmp_path: Path) -> None:
     Store.open(tmp_path / "c").close()
     fail(tmp_path / "c", lambda store: None)
     assert all((tmp_path / name / "run.sqlite").is_file() for name in "abc")
+
+
+def test_a_path_that_can_be_no_folder_is_told_without_a_word_of_what_was_stored(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text("")
+    for path in ("p.jsonl", "p.jsonl/run"):
+        with pytest.raises(StoreError, match=r"no run can be made at .*: .*p\.jsonl is a file; expected .* a folder$"):
+            Store.open(tmp_path / path)
+    if Path("/proc").is_dir():
+        with pytest.raises(StoreError, match=r"no run can be made at /proc/nope/run: in /proc no folder .* another path$"):
+            Store.open("/proc/nope/run")

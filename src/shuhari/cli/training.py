@@ -133,6 +133,7 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool) -
         except Exception as error:
             live.close()
             setting = isinstance(error, KeyError | ValueError | TypeError | FileNotFoundError)
+            setting = setting or type(error) is LookupError  # of a name in what a setting names
             if step is None and setting and not isinstance(error, RecipeError):
                 message = error.args[0] if isinstance(error, KeyError) and error.args else error
                 raise RecipeError("", f"the run cannot start: {message}") from error

@@ -171,6 +171,10 @@ class Loss:
 
     def _reduce(self, name: str, loss: Tensor, w: Tensor | None, batch: Batch) -> Tensor:
         term = self.part.terms[name]
+        if not loss.numel() and len(batch) and not term.links:
+            made, shape = type(term.objective).__name__, tuple(loss.shape)
+            expected = f"expected ({len(batch)}, {batch.width}), or a number a row"
+            raise ValueError(f"part {self.name!r}, term {name!r}: {made} returned a loss of {shape}: {expected}")
         if loss.dim() == 0:
             if not term.couples:
                 raise ValueError(f"term {name!r} returned one number but couples rows singly: return a loss a row")

@@ -172,7 +172,26 @@ def score_models(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> dict
     for name, metric in evaluation.metrics.items():
         beside = ctx.fork("evaluate", "metrics", name, rollout=rollout, task=evaluation.task)
         with beside.charging_to("evaluate"):
-            out |= {f"{name}.{k}": float(v) for k, v in metric(beside).items()}
+            out |= {f"{name}.{k}": v for k, v in _read_metric(name, metric, beside).items()}
+    return out
+
+
+def _read_metric(name: str, metric: Metric, ctx: Context) -> dict[str, float]:
+    """The numbers of one metric, NaN where one is unknown. Raises ValueError, which names the metric, for what is no
+    number, and where the metric itself raises."""
+    told = f"[evaluate.metrics.{name}] {type(metric).__name__}"
+    try:
+        found: Any = metric(ctx)
+    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
+        raise ValueError(f"{told} raised {type(error).__name__}: {error}") from error
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{told} gave {found!r}: expected a mapping, name of a number -> number")
+    out = {}
+    for key, value in found.items():
+        try:
+            out[key] = float(value)
+        except (TypeError, ValueError):
+            raise ValueError(f"{told} gave {key!r} as {value!r}: expected a number") from None
     return out
 
 

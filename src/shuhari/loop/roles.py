@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -182,6 +183,43 @@ def check_roles(stages: Sequence[Components]) -> None:
                 distinct(needs)
             except ValueError as error:
                 raise RecipeError(dotted(place), str(error)) from None
+    _check_used(stages)
+
+
+def _check_used(stages: Sequence[Components]) -> None:
+    """RecipeError for a role that nothing in any stage asks, nor has among its settings, and that is called nearly as
+    one that is asked: a misspelt name. Another may be one that a component calls without a word of it."""
+    asked: set[str] = set()
+    for stage in stages:
+        for _, roles, needs in walk_asked(stage):
+            asked |= {*roles, *(r for need in needs for r in need.roles)}
+        places = [part for _, part in walk_placed({**stage.memories(), "more": stage.evaluate}, ())]
+        asked |= {r for part in places for r in declares(part).roles}
+        asked |= {text for part in places for text in _texts(part)} & stage.models.keys()
+    roles = [(stage, name, role) for stage in stages for name, role in stage.models.items()]
+    while further := {r for _, name, role in roles if name in asked for r in (*role.asks, role.source) if r} - asked:
+        asked |= further
+    for stage, name, _ in roles:
+        if name not in asked and (near := nearest(name, asked)).startswith("did you"):
+            message = f"nothing asks role {name!r} in stage {stage.name!r}; {near}"
+            own = f"; leave it out (models.{name} = false), or let what calls it say so: roles = ({name!r},)"
+            raise RecipeError(dotted(("models", name)), message + own)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """The texts among the settings of a component."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from (*_texts(key), *_texts(item))
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            yield from _texts(item)
+    elif is_dataclass(value):
+        for f in fields(value):
+            if f.init:
+                yield from _texts(getattr(value, f.name, None))
 
 
 def _missing(place: tuple[str, ...], role: str, stage: Components, alive: Iterable[str]) -> RecipeError:

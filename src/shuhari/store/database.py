@@ -24,6 +24,7 @@ from shuhari.store.files import (
     Lock,
     StoreError,
     Trail,
+    make_run_folder,
     replace_file,
     sync_directory,
     translate_errors,
@@ -75,7 +76,7 @@ class Store:
         path = Path(path)
         trail = None if (path / schema.FILE).exists() else Trail(path)
         with translate_errors(f"open the run {path}"):
-            (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+            make_run_folder(path)
             lock = Lock(path)
             try:
                 db = schema.create(path, format)

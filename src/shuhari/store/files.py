@@ -70,6 +70,20 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_run_folder(path: Path) -> None:
+    """The folders of a run. StoreError where the path can be none; other errors of the disk as they are."""
+    there = next(p for p in (path.absolute(), *path.absolute().parents) if os.path.exists(p))
+    if not there.is_dir():
+        raise StoreError(f"no run can be made at {path}: {there} is a file; expected the path of a folder")
+    try:
+        (path / "checkpoints").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        why = f"in {there} no folder can be made ({error.strerror or error})"
+        raise StoreError(f"no run can be made at {path}: {why}; give another path") from None
+
+
 class Trail:
     """What is about to be made at `path`, so that it can be taken back: the folders on the way there that are missing
     yet, and what stands there already."""
