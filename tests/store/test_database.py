@@ -449,5 +449,6 @@ def test_a_path_that_can_be_no_folder_is_told_without_a_word_of_what_was_stored(
         with pytest.raises(StoreError, match=r"no run can be made at .*: .*p\.jsonl is a file; expected .* a folder$"):
             Store.open(tmp_path / path)
     if Path("/proc").is_dir():
-        with pytest.raises(StoreError, match=r"no run can be made at /proc/nope/run: in /proc no folder .* another path$"):
+        told = r"no run can be made at /proc/nope/run: in /proc no folder .* another path$"
+        with pytest.raises(StoreError, match=told):
             Store.open("/proc/nope/run")
