@@ -196,12 +196,12 @@ def _check_used(stages: Sequence[Components]) -> None:
         places = [part for _, part in walk_placed({**stage.memories(), "more": stage.evaluate}, ())]
         asked |= {r for part in places for r in declares(part).roles}
         asked |= {text for part in places for text in _texts(part)} & stage.models.keys()
-    roles = [(stage, name, role) for stage in stages for name, role in stage.models.items()]
-    while further := {r for _, name, role in roles if name in asked for r in (*role.asks, role.source) if r} - asked:
+    cast = [(stage.name, name, role) for stage in stages for name, role in stage.models.items()]
+    while further := {r for _, name, role in cast if name in asked for r in (*role.asks, role.source) if r} - asked:
         asked |= further
-    for stage, name, _ in roles:
+    for where, name, _ in cast:
         if name not in asked and (near := nearest(name, asked)).startswith("did you"):
-            message = f"nothing asks role {name!r} in stage {stage.name!r}; {near}"
+            message = f"nothing asks role {name!r} in stage {where!r}; {near}"
             own = f"; leave it out (models.{name} = false), or let what calls it say so: roles = ({name!r},)"
             raise RecipeError(dotted(("models", name)), message + own)
 
