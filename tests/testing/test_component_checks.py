@@ -545,7 +545,7 @@ class Plays:
 
 def test_a_rollout() -> None:
     def run() -> Any:
-        return context(task=Bandit(), engine=ScriptedEngine({"policy": lambda context, i: i % 3}))
+        return context(task=Bandit(), engine=ScriptedEngine({"policy": lambda context, i: 1}))
 
     engine, model = Local(), Tabular()
     model.build(Bandit())
