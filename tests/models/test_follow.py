@@ -254,7 +254,7 @@ def long(completions: list[str]) -> list[float]:
 def test_without_resets_and_at_weight_0_prolonged_training_is_dapo() -> None:
     """The recipe's clip, filter and advantages are DAPO's (but for high = 0.4 and its punishment of long answers), and
     what it adds changes no bit of the weights."""
-    small = {"models.policy.hidden": 16, "models.policy.layers": 1, "evaluate.n": 0, "rollout.n": 4, "buffer.size": 4}
+    small = {"models.policy.hidden": 16, "models.policy.layers": 1, "evaluate.n": 2, "rollout.n": 4, "buffer.size": 4}
     graded = {"reward.long.use": f"{__file__}:long", "reward.weights.long": 1.0}  # answers of an untrained policy
     recipe = load("rlvr/prorl").changed({**small, **graded, "stage.warm-up.steps": 1, "steps": 3})
     made = stage_components(recipe.stages[-1])
@@ -264,7 +264,9 @@ def test_without_resets_and_at_weight_0_prolonged_training_is_dapo() -> None:
     own, ends = "stage.rl.part.policy", []
     never = {"stage.rl.follow.reference.patience": 99, f"{own}.optimiser.reset.patience": 99}
     dapo = deepcopy(recipe.tree)
-    dapo["stage"]["rl"] = {}
+    added = dapo["stage"]["rl"]
+    del added["models"], added["follow"], added["part"]["policy"]["terms"]["divergence"]
+    del added["part"]["policy"]["optimiser"]["reset"]
     for arm in (recipe.changed({**never, f"{own}.terms.divergence.weight": 0.0}), Recipe("dapo", dapo)):
         with open_run(arm) as run, closing(loop(run)) as steps:
             *_, last = steps

@@ -303,7 +303,8 @@ def test_each_filter_has_a_column_of_its_own():
 def test_micro_batches_change_neither_choice_nor_gradient(method):
     """In the run of a recipe, with a policy that has moved since it was sampled from."""
     term = f"part.policy.terms.{method}"
-    small = ["stage.warm-up=false", "models.policy.hidden=16", "models.policy.layers=1", "rollout.n=4", "buffer.size=4"]
+    small = ["stage.warm-up=false", "rollout.n=4", "buffer.size=4"]
+    small += [f"models.policy.{k}" for k in ("hidden=16", "layers=1", "heads=2")]
     found = []
     for tokens in (0, 60):
         more = [f"{term}.fraction=0.2", "evaluate=false", f"micro_batch={tokens}"]

@@ -142,6 +142,6 @@ def test_mbtl() -> None:
     step of 100 contexts is half of all over the range, and so 0.035 a step of 15."""
     study = component("study", load("curriculum/mbtl").tree["study"])
     assert isinstance(study, Mbtl) and (study.pick, study.beta, study.noise, study.restarts) == ("mbtl", "log", 0.1, 9)
-    assert study.n == 15 and study.next(np.zeros((15, 15)), [], 0) == 7
+    assert study.n == 15 and study.choose_next(np.zeros((15, 15)), [], 0) == 7
     assert study.slope * (study.n - 1) == pytest.approx(0.005 * 99, rel=0.02)
     assert (study.low, study.high) == (0, 500)  # returns of CartPole, as shares

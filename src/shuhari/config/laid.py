@@ -86,8 +86,8 @@ def spread(tree: Tree, over: Mapping[str, Any]) -> Tree:
         for slot, new in _slots(over, stage, tree):
             here, below = _used(stage, slot), _used(tree, slot)
             whole = isinstance(new, Mapping) and ("use" in new or "replace" in new)
-            if below is not None and (whole or here == below):
-                continue
+            if (below is not None and (whole or here == below)) or (slot[0] == "reward" and here is None):
+                continue  # a new grader stands where `reward.weights` does
             kept = kept_by(slot) if isinstance(new, Mapping) and below is not None else ()
             own = {k: v for k, v in new.items() if k not in kept} if isinstance(new, Mapping) else new
             if new is not False or here is not None:

@@ -71,7 +71,7 @@ class Trie:
     unsafe: tuple[Share, ...] = (0.0,)
     held_out: ShareBelow1 = 0.0
     codes: Count = 0
-    seed: int = 0
+    seed: Count = 0
     stamps = ("reward/score",)
     _sheets: dict[str, Sheet] = field(init=False, default_factory=dict, repr=False, compare=False)
 
