@@ -24,6 +24,7 @@ from shuhari.config.overlay import (
     Tree,
     dotted,
     is_schedule,
+    join,
     lay,
     leaves,
     look,
@@ -91,10 +92,10 @@ def spread(tree: Tree, over: Mapping[str, Any]) -> Tree:
             kept = kept_by(slot) if isinstance(new, Mapping) and below is not None else ()
             own = {k: v for k, v in new.items() if k not in kept} if isinstance(new, Mapping) else new
             if new is not False or here is not None:
-                _join(more, nested(slot, own))
+                join(more, nested(slot, own))
             _cut(out, slot, kept)
         if more:
-            _join(out, {"stage": {name: more}})
+            join(out, {"stage": {name: more}})
     return out
 
 
@@ -160,9 +161,9 @@ def place_sets(tree: Tree, over: Mapping[str, Any]) -> Tree:
         if isinstance(new, Mapping) and new.get("use", old.get("use", at[-1])) != old.get("use", at[-1]):
             new = {**{k: old[k] for k in kept_by(at) if k in old}, **new, "replace": True}
             if "use" not in old and _plain(new["use"], look(stage, at[:-1])):  # named by what it is
-                _join(rest, nested((*there, *at), False))
+                join(rest, nested((*there, *at), False))
                 at = (*at[:-1], new["use"])
-        _join(rest, nested((*there, *at), new))
+        join(rest, nested((*there, *at), new))
     return rest
 
 
@@ -185,14 +186,6 @@ def _within(said: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
         else:
             out[key] = value
     return out
-
-
-def _join(tree: Tree, more: Mapping[str, Any]) -> None:
-    for key, value in more.items():
-        if isinstance(value, dict) and isinstance(tree.get(key), dict):
-            _join(tree[key], value)
-        else:
-            tree[key] = value
 
 
 # ------------------------------------------------------------------------------------------------ one stage

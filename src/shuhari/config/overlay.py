@@ -26,8 +26,6 @@ SINGLE = ("laid", "paper", "study", "task", "engine", "curriculum", "rollout", "
 REPEAT = ("repeat", "block")  # of a stage: how often it runs, and together with which others
 NAMED = ("models", "reward", "collect", "transform", "part", "learner", "follow", "stage")  # tables of named tables
 ASKED = ("n", "sampling")  # of [rollout]: what is asked for, whichever rollout does it
-HINT = {"task ": "; a Gymnasium environment is registered in its module and named gym/<module>:<id>"}
-GYM = re.compile(r"^gym/|\.py(?=:)")  # what is too much in a name for which gym/<module>:<id> is meant
 USE = {  # what stands in a section whose table names no component
     "engine": "local",
     "curriculum": "sequential",
@@ -248,6 +246,15 @@ def nested(path: Path, value: Any) -> Tree:
     for key in reversed(path):
         value = {key: value}
     return value
+
+
+def join(tree: Tree, more: Mapping[str, Any]) -> None:
+    """Merge tables into `tree`, in place, key by key; none of the rules by which one recipe lies over another."""
+    for key, value in more.items():
+        if isinstance(value, dict) and isinstance(tree.get(key), dict):
+            join(tree[key], value)
+        else:
+            tree[key] = value
 
 
 def has(tree: Any, path: Path) -> bool:

@@ -31,6 +31,7 @@ from shuhari.config.overlay import (
     Tree,
     dotted,
     has,
+    join,
     lay,
     leaves,
     nested,
@@ -269,16 +270,8 @@ def _tree(settings: Mapping[str, Any]) -> Tree:
     """Settings by dotted key, or nested, as one tree."""
     over: Tree = {}
     for key, value in settings.items():
-        _join(over, nested(split_path(key), _plain(value, key)))
+        join(over, nested(split_path(key), _plain(value, key)))
     return over
-
-
-def _join(tree: Tree, more: Mapping[str, Any]) -> None:
-    for key, value in more.items():
-        if isinstance(value, dict) and isinstance(tree.get(key), dict):
-            _join(tree[key], value)
-        else:
-            tree[key] = value
 
 
 def _check_reaches(path: Path, stages: Mapping[str, Any]) -> None:

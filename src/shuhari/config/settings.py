@@ -25,12 +25,13 @@ from pydantic_core import SchemaError
 
 from shuhari import bounds, ports, registry
 from shuhari.abilities import explain_misfit
-from shuhari.config.overlay import GYM, HINT, USE, RecipeError, dotted
+from shuhari.config.overlay import USE, RecipeError, dotted
 from shuhari.data import EMPTY, Ramp, Sampling, nearest
 
 RENAMED = {("transform 'advantage'", "apart"): "exclude"}  # a setting as it was called before
 Table = Mapping[str, Any]
 Names = Mapping[str, str]
+_PLAIN_CLASS = "is no dataclass: its init fields are its settings"
 KINDS: dict[Any, str] = {  # what an annotation asks for
     ports.Task: "task",
     ports.Reward: "reward",
@@ -118,8 +119,12 @@ class Settings:
             name, _, path = name.partition("/")
             rest = {"path": path, **rest}
         if "path" not in rest and re.search(r"-v\d+$", name):
-            raise RecipeError(f"{where}.name", f"no task {name!r}; did you mean 'gym/{GYM.sub('', name)}'?")
+            meant = re.sub(r"^gym/|\.py(?=:)", "", name)
+            raise RecipeError(f"{where}.name", f"no task {name!r}; did you mean 'gym/{meant}'?")
         cls = look_up("task", name, f"{where}.name")
+        if not is_dataclass(cls):
+            env = "a Gymnasium environment is registered in its module and named gym/<module>:<id>"
+            raise RecipeError(where, f"task {name!r} {_PLAIN_CLASS}; {env}")
         return self._once("task", cls, rest, where, f"task {name!r}")
 
     def _once(
@@ -144,13 +149,13 @@ class Settings:
         return made
 
     # ---------------------------------------------------------------- dataclasses
+
     def instance(
         self, cls: Any, table: Table, where: str, what: str, given: Table = EMPTY, places: Names = EMPTY
     ) -> Any:
         """`cls` with the settings of a table; RecipeError with the key of what is unknown, wrong or missing."""
         if not is_dataclass(cls) or not isinstance(cls, type):
-            problem = f"{what} is no dataclass: its init fields are its settings"
-            raise RecipeError(where, problem + HINT.get(what[:5], ""))
+            raise RecipeError(where, f"{what} {_PLAIN_CLASS}")
         if not isinstance(table, Mapping):
             raise RecipeError(where, f"{table!r}: expected a table of settings of {what}")
         own = {f.name: f for f in fields(cls) if f.init}
