@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from registry_examples import Example, draw_batch, find_examples
 
 import run_files
 from shuhari.abilities import ability
@@ -30,9 +31,9 @@ from shuhari.testing import (
     check_rule,
     watch,
 )
-from shuhari.testing.examples import Example, draw_batch, find_examples
 
 pytestmark = pytest.mark.timeout(300)  # all recipes are read before the first test
+Found = dict[tuple[str, str], Example]
 OPTIONAL = {"reasoning-gym": "reasoning_gym", "minari": "minari"}  # component -> the library that it cannot do without
 
 
@@ -43,11 +44,8 @@ def of(kind: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], Example]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return find_examples(run_files.recipes(tmp_path_factory.mktemp("files")).values())
-
-
-Found = dict[tuple[str, str], Example]
 
 
 @pytest.mark.parametrize("name", of("optimiser"))
@@ -118,7 +116,7 @@ Called = dict[int, set[type]]
 
 
 @pytest.fixture(scope="module")
-def called() -> dict[int, set[type]]:
+def called() -> Called:
     """The classes that the run of a recipe has called, looked at; each recipe is run once."""
     return {}
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union
 import pytest
 
 from shuhari import registry
-from shuhari.bounds import Bounds, hints, wrong
+from shuhari.bounds import Bounds, bare, hints, wrong
 from shuhari.config.overlay import RecipeError
 from shuhari.config.settings import Settings
 from shuhari.config.stage import Checkpointing
@@ -52,7 +52,7 @@ def outside(hint: Any) -> list[Any]:
     if typing.get_origin(hint) is Literal:
         return ["nobody has named anything so"]
     bounds = next((x for x in typing.get_args(hint)[1:] if isinstance(x, Bounds)), Bounds())
-    base = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
+    base = bare(hint)
     if not {int, float} & set(leaves(base)):
         return []
     out: list[Any] = [math.nan, *(() if bounds.infinite else (math.inf, -math.inf))]
@@ -85,8 +85,7 @@ def refused(hint: Any, default: Any = None) -> Iterator[tuple[Any, Any]]:
 def takes(hint: Any, value: Any) -> bool:
     """Whether an annotation is of a value's kind, and takes it."""
     kinds = {int: int, float: (int, float), str: str}
-    base = typing.get_args(hint)[0] if typing.get_origin(hint) is Annotated else hint
-    return isinstance(value, kinds.get(base, ())) and not wrong(hint, value)
+    return isinstance(value, kinds.get(bare(hint), ())) and not wrong(hint, value)
 
 
 def cases(cls: type) -> Iterator[tuple[str, Any, str]]:

@@ -30,8 +30,6 @@ from shuhari.testing.looking import ConformanceError
 from shuhari.testing.playing import look_at_grades, look_at_group, look_at_lanes, look_at_metric, look_at_requests
 from shuhari.testing.stored import look_at_draws, look_at_observing
 
-__all__ = ["ConformanceError", "check_recipe", "check_study", "watch"]
-
 
 @contextmanager
 def watch(run: Run) -> Iterator[set[type]]:

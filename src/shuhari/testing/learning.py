@@ -32,6 +32,7 @@ from shuhari.testing.looking import (
     copy_columns,
     copy_weights,
     generator_states,
+    have_same_weights,
     keep_unchanged,
     rebuild,
     require,
@@ -84,7 +85,7 @@ def check_optimiser(optimiser: Any, n: int = 6) -> None:
     before = columns(net)
     for i in range(n):
         use(mine, net, i)
-    require(not _alike(columns(net), before), optimiser, f"left all parameters as they were for {n} steps")
+    require(not have_same_weights(columns(net), before), optimiser, f"left all parameters as they were for {n} steps")
     with suppress(FloatingPointError):
         mine.step(_Squares(net, inputs, outputs * float("nan")), float(n))
     require(all(bool(x.isfinite().all()) for x in columns(net).values()), optimiser, "let a gradient that is not "
@@ -118,7 +119,7 @@ def check_rule(rule: Any, models: Mapping[str, Any] | None = None, events: Seque
         before = copy_weights(played)
         look_at_follow(it, it, played, told[i])
         after = copy_weights(played)
-        moved.update(role for role in roles if not _alike(after[role], before[role]))
+        moved.update(role for role in roles if not have_same_weights(after[role], before[role]))
         require(len(moved) < 2, rule, f"moved the weights of {', '.join(sorted(moved))}: expected those of one role")
         return after
 
@@ -218,7 +219,8 @@ def look_at_update(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) 
     if trains := {role for part in ability(self, "parts").values() for role in part.trains}:
         mine = {id(p) for role in trains for p in ctx.models[role].module.parameters()}
         for role, tensors in copy_weights(ctx.models).items():
-            free = any(id(p) in mine for p in ctx.models[role].module.parameters()) or _alike(tensors, weights[role])
+            same = have_same_weights(tensors, weights[role])
+            free = same or any(id(p) in mine for p in ctx.models[role].module.parameters())
             require(free, self, f"changed the model of role {role!r}: it trains {', '.join(sorted(trains))}")
     require_unchanged(self, batch, {k: v for k, v in before.items() if k not in found.columns})
     return found
@@ -238,7 +240,7 @@ def look_at_follow(self: Any, call: Callable[..., Any], models: Mapping[str, Any
     """One event that a rule of how weights follow others is told, which is looked at."""
     before = copy_weights(models)
     call(models, event)
-    moved = [role for role, tensors in copy_weights(models).items() if not _alike(tensors, before[role])]
+    moved = [role for role, tensors in copy_weights(models).items() if not have_same_weights(tensors, before[role])]
     hears = ", ".join(kind.__name__ for kind in event_kinds(self.on))
     message = f"moved {', '.join(moved)} at {type(event).__name__}, and hears only {hears}"
     require(not moved or isinstance(event, event_kinds(self.on)), self, message)
@@ -299,7 +301,3 @@ def _events(metric: str) -> list[Event]:
     some.insert(9, StageStarted("next"))
     assert {type(x) for x in some} == set(EVENTS.values())
     return some
-
-
-def _alike(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
-    return all(torch.equal(x, b[name]) for name, x in a.items())

@@ -119,7 +119,6 @@ def require_same(first: Any, second: Any, who: Any, message: str) -> None:
 # ---------------------------------------------------------------- one call
 
 
-
 def call_twice(self: Any, call: Callable[[], Any], ctx: Any) -> tuple[Any, Any]:
     """Call twice from the same state; returns both results. ConformanceError where it draws from a global
     generator."""
@@ -155,6 +154,11 @@ def copy_memory(self: Any, ctx: Any) -> dict[str, Any]:
 def copy_weights(models: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
     """role -> copies of the weights and statistics of its model."""
     return {role: {k: v.detach().clone() for k, v in m.module.state_dict().items()} for role, m in models.items()}
+
+
+def have_same_weights(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> bool:
+    """Whether each tensor of the one equals that of its name in the other."""
+    return all(torch.equal(x, b[name]) for name, x in a.items())
 
 
 def restore(self: Any, ctx: Any, kept: Mapping[str, Any]) -> None:

@@ -28,8 +28,9 @@ from shuhari.testing.looking import (
     DRAWS,
     call_twice,
     check_repeats,
-    copy_memory,
+    copy_weights,
     generator_states,
+    have_same_weights,
     rebuild,
     require,
     require_port,
@@ -212,7 +213,7 @@ def _require_alike(a: Trace, b: Trace, engine: Any, when: str) -> None:
 
 
 def look_at_metric(self: Any, call: Callable[..., Any], ctx: Any) -> Mapping[str, float]:
-    before = copy_memory(self, ctx)["models"]
+    before = copy_weights(ctx.models)
     found, again = call_twice(self, lambda: call(ctx.fork(*ctx.within)), ctx)
     require(isinstance(found, Mapping), self, f"gave a {type(found).__name__}: expected numbers by name")
     for name, value in found.items():
@@ -220,8 +221,8 @@ def look_at_metric(self: Any, call: Callable[..., Any], ctx: Any) -> Mapping[str
         require(number, self, f"gave {name!r} = {value!r}: expected a number")
         same = name in again and np.array_equal(value, again[name], equal_nan=True)
         require(same, self, f"gave another {name!r} when it was asked again")
-    for role, tensors in copy_memory(self, ctx)["models"].items():
-        same = all(torch.equal(x, before[role][name]) for name, x in tensors.items())
+    for role, tensors in copy_weights(ctx.models).items():
+        same = have_same_weights(tensors, before[role])
         require(same, self, f"changed the model of role {role!r}: an evaluation changes nothing")
     return found
 
