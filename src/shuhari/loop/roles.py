@@ -18,7 +18,7 @@ from shuhari.config.overlay import RecipeError, dotted
 from shuhari.config.stage import Components, Role, placed_learners
 from shuhari.data import EMPTY, code, nearest
 from shuhari.events import Event, event_kinds
-from shuhari.loop.state import walk_placed
+from shuhari.loop.state import walk, walk_placed
 from shuhari.needs import Need, bind_models, distinct
 from shuhari.ports import Follow, Model, Task, ability
 from shuhari.ports.declares import declares
@@ -193,7 +193,7 @@ def _check_used(stages: Sequence[Components]) -> None:
     for stage in stages:
         for _, roles, needs in walk_asked(stage):
             asked |= {*roles, *(r for need in needs for r in need.roles)}
-        places = [part for _, part in walk_placed({**stage.memories(), "more": stage.evaluate}, ())]
+        places = [part for _, part in walk({**stage.memories(), "more": stage.evaluate})]
         asked |= {r for part in places for r in declares(part).roles}
         asked |= {text for part in places for text in _texts(part)} & stage.models.keys()
     cast = [(stage.name, name, role) for stage in stages for name, role in stage.models.items()]

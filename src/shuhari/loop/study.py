@@ -130,7 +130,7 @@ def _check_same(path: Path, step: int, before: Info, now: Info) -> None:
 
 def _finish(store: Store, recipe: Recipe, rows: list[Info], runs: Children, seconds: float) -> None:
     """summary.json as of any run; `before` and `after`: the first row and the last."""
-    message = {"recipe": recipe.name, "seed": recipe.seed, "steps": len(rows), "wall_s": seconds, "spent": runs.spent()}
+    about = {"recipe": recipe.name, "seed": recipe.seed, "steps": len(rows), "wall_s": seconds, "spent": runs.spent()}
     ends = {"before": rows[0], "after": rows[-1]} if rows else {"before": {}, "after": {}}
-    store.write_text("summary.json", json.dumps({**message, **ends, "repeatable": runs.repeatable}, indent=2) + "\n")
+    store.write_text("summary.json", json.dumps({**about, **ends, "repeatable": runs.repeatable}, indent=2) + "\n")
     store.set(complete=True)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from shuhari.config.overlay import NEEDS, RecipeError, dotted
 from shuhari.config.stage import placed_learners
 from shuhari.data import nearest
-from shuhari.loop.state import walk_placed
+from shuhari.loop.state import walk
 from shuhari.ports import ability, is_vector
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def check_plateaus(stage: Components) -> None:
     waiting += [((*place, "part"), learner) for place, learner in placed_learners(stage.learners)]
     told = stage.evaluate
     for root, component in waiting:
-        for _, part in walk_placed(component, root):
+        for _, part in walk(component):
             score: str = ability(part, "waits_for")
             if score not in ("greedy", "mean"):
                 continue  # of a metric, or a further way to play

@@ -189,14 +189,14 @@ class Run:
         if not step:
             return None
         scored = [c for c in there if c["score"] is not None]
-        message = ", ".join(dict.fromkeys(str(c["step"]) for c in there))
+        steps = ", ".join(dict.fromkeys(str(c["step"]) for c in there))
         if step == "best":
             if not scored:
-                raise StoreError(f"{self.path} has no best checkpoint: none of steps {message} was evaluated")
+                raise StoreError(f"{self.path} has no best checkpoint: none of steps {steps} was evaluated")
             return int(max(scored, key=lambda c: c["score"])["step"])
         if not step.isdecimal() or int(step) not in {c["step"] for c in there}:
             best = ", or `best`" if scored else ""
-            raise StoreError(f"{self.path} has no checkpoint of step {step}; checkpoints there: steps {message}{best}")
+            raise StoreError(f"{self.path} has no checkpoint of step {step}; checkpoints there: steps {steps}{best}")
         return int(step)
 
     def load(self, step: int | None = None) -> Any:

@@ -22,6 +22,9 @@ except ImportError:  # no lock on such a system: two writers of one run are then
     fcntl = None  # type: ignore[assignment]
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT)  # no space is left, on the disk or to its user
+
+
 class StoreError(Exception):
     """Something about a run on disk that its user can fix; what was stored before is intact."""
 
@@ -78,7 +81,7 @@ def make_run_folder(path: Path) -> None:
     try:
         (path / "checkpoints").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in FULL:
             raise
         why = f"in {there} no folder can be made ({error.strerror or error})"
         raise StoreError(f"no run can be made at {path}: {why}; give another path") from None
@@ -116,7 +119,7 @@ def translate_errors(what: str) -> Iterator[None]:
         yield
     except (OSError, sqlite3.Error) as error:
         if isinstance(error, OSError):
-            full, why = error.errno in (errno.ENOSPC, errno.EDQUOT), error.strerror or str(error)
+            full, why = error.errno in FULL, error.strerror or str(error)
         else:
             full, why = "is full" in str(error), f"SQLite says {str(error)!r}"
         why = "the disk is full: free some space" if full else why

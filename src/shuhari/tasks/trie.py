@@ -209,7 +209,7 @@ class Trie:
 
     def _label(self, sheet: Sheet, text: str) -> str:
         """Of a wrong word."""
-        return "trap" if text in sheet.words else "unsafe" if text in self._unsafe else ""
+        return "trap" if text in sheet.words else "unsafe" if any(self.unsafe) and text.endswith(UNSAFE) else ""
 
 
 def _row(rows: tuple[T, ...], level: int) -> T:
