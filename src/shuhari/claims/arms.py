@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.claims.checks import BASELINE, START, Check
-from shuhari.claims.digest import describe, digest
+from shuhari.claims.digest import describe, digest_of
 from shuhari.config import library
 from shuhari.config.files import place, read_chain
 from shuhari.config.overlay import RecipeError, Tree
@@ -76,10 +76,11 @@ class Of:
 def check_arms(checks: Sequence[Check], arms: Mapping[str, Recipe], bed: str) -> None:
     """RecipeError where two arms do the same, or are scored in different ways, or a check is about none of them."""
     seen: dict[str, str] = {}  # digest -> arm
-    for name, arm in arms.items():
-        if (twin := seen.setdefault(digest(arm), name)) != name:
+    told = {name: describe(arm) for name, arm in arms.items()}
+    for name in arms:
+        if (twin := seen.setdefault(digest_of(told[name]), name)) != name:
             raise RecipeError(f"claim.arms.{name}", f"does the same as {twin!r}: expected settings that differ")
-        built = [describe(one)["stages"][-1][1] for one in (arm, arms[METHOD])]
+        built = [told[one]["stages"][-1][1] for one in (name, METHOD)]
         elsewhere = "task" in built[1].get("evaluate", EMPTY)  # the same for all, as all of [evaluate]
         for section in SCORED[elsewhere:]:
             theirs, ours = (one.get(section, EMPTY) for one in built)
@@ -88,9 +89,9 @@ def check_arms(checks: Sequence[Check], arms: Mapping[str, Recipe], bed: str) ->
                     message = f"{section}.{key} is {theirs.get(key)!r}, the method's {ours.get(key)!r}"
                     raise RecipeError(f"claim.arms.{name}", f"{message}: expected the same of all arms")
     for i, check in enumerate(checks):
-        for side in (check.rule.arm, check.rule.against):
+        for side in check.rule.sides:
             of_card = check.rule.role == "premise" and (side == START or bool(bed))  # which may have more arms
-            if isinstance(side, str) and side not in arms and check.trains and not of_card:
+            if side not in arms and check.trains and not of_card:
                 raise RecipeError(f"claim.check.{i}", f"no arm {side!r}; {nearest(side, arms)}")
         if not check.trains and isinstance(check.rule.against, str):
             raise RecipeError(f"claim.check.{i}.against", "missing: the number that a simulation is compared with")

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,16 +31,16 @@ from shuhari.claims.checks import BASELINE, START, Check
 from shuhari.claims.claim import WARM, Claim
 from shuhari.claims.curve import Reading
 from shuhari.claims.digest import digest
-from shuhari.claims.quantities import Evidence, Metric, Quantity, value
+from shuhari.claims.looks import mde
+from shuhari.claims.quantities import Evidence, Metric, Quantity, values
 from shuhari.claims.sources import changed
 from shuhari.claims.verdict import Effect, Rule, Verdict
-from shuhari.config.library import cards
+from shuhari.config.library import BEDS, cards
 from shuhari.config.overlay import RecipeError
 from shuhari.data import nearest
 
 FORMAT = 1
-BEDS = "beds"  # the family of recipes that are beds
-REDRAW, CONTROL = "redraw", "control"
+REDRAW = "redraw"
 WHOLE = ("bed", "budget", "seeds", "arms", "hashes")
 
 
@@ -78,7 +78,7 @@ class Card:
     def noise(self, quantity: Quantity, rule: Rule) -> np.ndarray:
         """[S] paired differences of the baseline from its own redraw, in units of the rule (shares where it is of a
         ratio); NaN where a run has no value."""
-        x, y = (np.array([value(quantity, run, arm, 0) for run in self.runs(arm)]) for arm in (BASELINE, REDRAW))
+        x, y = (np.array(values(quantity, self.runs(arm), arm, 0)) for arm in (BASELINE, REDRAW))
         return (x - y) / np.abs(y) if rule.ratio else x - y
 
     def spread(self, quantity: Quantity, rule: Rule) -> float:
@@ -138,15 +138,18 @@ def premise(
 ) -> tuple[Effect, Verdict, dict[str, list[float]]]:
     """(effect, whether it is met, the values by side) of a premise over runs: a card's, or a claim's own."""
     rule = check.rule
-    ours = _values(quantity, runs[rule.arm], rule.arm, number)
-    sides = {rule.arm: ours}
+    sides = {side: values(quantity, runs[side], side, number) for side in rule.sides if side != START}
     if rule.against == START:
-        sides[START] = _values(start_of(check, number), runs[rule.arm], rule.arm, number)
-    elif isinstance(rule.against, str):
-        sides[rule.against] = _values(quantity, runs[rule.against], rule.against, number)
-    theirs = sides[rule.against] if isinstance(rule.against, str) else [float(rule.against)] * len(ours)
-    effect = rule.effect(ours, theirs)
+        sides[START] = values(start_of(check, number), runs[rule.arm], rule.arm, number)
+    effect = rule.effect(*rule.pairs(sides))
     return effect, rule.verdict(effect), sides
+
+
+def plan(card: Card | None, check: Check, quantity: Quantity, looks: Sequence[int]) -> float | None:
+    """The smallest effect that looks would find, by the noise that a card tells of; None where none tells."""
+    if card is None or REDRAW not in card.arms or not check.trains:
+        return None
+    return mde(card.spread(quantity, check.rule), looks, check.rule.direction)
 
 
 def start_of(check: Check, number: int) -> Quantity:
@@ -154,10 +157,6 @@ def start_of(check: Check, number: int) -> Quantity:
     if check.quantity.get("use", "metric") != "metric":
         raise RecipeError(f"claim.check.{number}.against", "'start': only of a metric, which has a curve")
     return Metric(f"{Reading.of(check.quantity['metric']).metric}:first")
-
-
-def _values(quantity: Quantity, runs: Iterable[Evidence], arm: str, number: int) -> list[float]:
-    return [value(quantity, run, arm, number) for run in runs]
 
 
 def restore(seed: int, curves: Mapping[str, Mapping[str, Sequence[Any]]], amount: float) -> Evidence:

@@ -31,8 +31,7 @@ class Check:
     @property
     def arms(self) -> tuple[str, ...]:
         """The arms whose runs it reads."""
-        sides = (self.rule.arm, self.rule.against)
-        return tuple(s for s in sides if isinstance(s, str) and s != START) if self.trains else ()
+        return tuple(side for side in self.rule.sides if side != START) if self.trains else ()
 
 
 def read_checks(tables: Sequence[Mapping[str, Any]], budget: tuple[str, float] | None) -> tuple[Check, ...]:

@@ -99,6 +99,10 @@ class Claim:
         warm = {name: recipe for name, recipe in self.warm.items() if name in named}
         return replace(self, arms=arms, checks=some, seeds=tuple(seeds), warm=warm)
 
+    def having(self, role: str) -> list[int]:
+        """The numbers of the checks of a role."""
+        return [i for i, check in enumerate(self.checks) if check.rule.role == role]
+
     @property
     def name(self) -> str:
         return self.method.name
@@ -126,17 +130,19 @@ def read(reference: str, *, smoke: bool = False) -> Claim:
     small = stated.smoke if smoke else EMPTY
     budget = _budget(small.get("budget", stated.budget))
     checks = read_checks(stated.check, budget)
-    looks = _looks(stated, small, smoke, any(check.rule.role for check in checks))
+    roles, trains = any(check.rule.role for check in checks), any(check.trains for check in checks)
+    looks = _looks(stated, small, smoke, roles)
     bed = (stated.bed or on) if on else ""
-    if any(check.trains for check in checks):
+    named = bed or stated.bed  # whose card may tell of the baseline
+    if trains:
         for key, given in (("baseline", bed or stated.baseline), ("budget", budget)):
             if given is None:
                 raise RecipeError(f"claim.{key}", f"missing: {_MISSING[key]}")
     over = [stated.settings, {k: v for k, v in small.items() if k not in ("budget", "seeds")}]
     made = Of(reference, method, bed, stated.arms.get(METHOD, EMPTY) if bed else EMPTY)
-    there = tables(stated.baseline, stated.arms, bed) if any(check.trains for check in checks) else {}
+    there = tables(stated.baseline, stated.arms, bed) if trains else {}
     whole = {name: made.arm(arm, over, budget, f"claim.arms.{name}") for name, arm in there.items()}
-    check_arms(checks, whole, bed or stated.bed)
+    check_arms(checks, whole, named)
     warm, arms = part_stages(whole, stated.warm)
     if budget is not None:
         all_of_it = _budget(stated.budget) or budget
@@ -145,12 +151,12 @@ def read(reference: str, *, smoke: bool = False) -> Claim:
         short = {id(recipe): _short(recipe) for recipe in warm.values()}
         warm = {arm: short[id(recipe)] for arm, recipe in warm.items()}
     first = 0 if smoke else FIRST
-    seeds, roles = tuple(range(first, first + looks[-1])), any(check.rule.role for check in checks)
+    seeds = tuple(range(first, first + looks[-1]))
     return Claim(
         method, stated.says, arms, checks, seeds, budget, warm, stated.notes, smoke, looks if roles else (),
-        bed or stated.bed,
+        named,
         place(reference),
-        find_files([reference, *filter(None, (bed or stated.bed, *(a.get("extends") for a in there.values())))]),
+        find_files([reference, *filter(None, (named, *(a.get("extends") for a in there.values())))]),
     )  # fmt: skip
 
 

@@ -29,8 +29,13 @@ SEED = 2**31 - 2  # in the place of a run's: what is set to another number is se
 
 def digest(recipe: Recipe) -> str:
     """A digest of what a recipe does. RecipeError where it cannot be built."""
-    told = json.dumps(describe(recipe), sort_keys=True, ensure_ascii=False)
-    return hashlib.blake2b(told.encode(), digest_size=8).hexdigest()
+    return digest_of(describe(recipe))
+
+
+def digest_of(told: Mapping[str, Any]) -> str:
+    """The digest of a recipe that is described already."""
+    text = json.dumps(told, sort_keys=True, ensure_ascii=False)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def describe(recipe: Recipe) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from shuhari.claims.cards import CONTROL, FORMAT, REDRAW
+from shuhari.claims.cards import FORMAT, REDRAW
 from shuhari.claims.checks import BASELINE
 from shuhari.claims.claim import WARM, Claim, part_stages
 from shuhari.claims.pool import Progress, drive
@@ -31,8 +31,8 @@ def plan_card(bed: str, seeds: int = SEEDS) -> Claim:
     """The runs of a card as those of a claim without checks. RecipeError where the bed has no one budget."""
     family, _, name = bed.partition("/")
     where, _, variant = name.rpartition("/")
-    control = f"{family}/{where}/{CONTROL}/{variant}"
-    arms = {BASELINE: load(bed)} | ({CONTROL: load(control)} if control in library.names() else {})
+    control = f"{family}/{where}/{library.CONTROL}/{variant}"
+    arms = {BASELINE: load(bed)} | ({library.CONTROL: load(control)} if control in library.names() else {})
     return claim_of(bed, arms, seeds)
 
 
@@ -73,7 +73,7 @@ def make_card(
     drive(jobs, workers or count_cores(), tell, look)
     assert claim.budget is not None
     unit, amount = claim.budget
-    names = [name for name in (BASELINE, REDRAW, CONTROL) if any(job.arm == name for job in jobs)]
+    names = [name for name in (BASELINE, REDRAW, library.CONTROL) if any(job.arm == name for job in jobs)]
     return {
         "format": FORMAT,
         "bed": bed.partition("/")[2],

@@ -18,11 +18,11 @@ from shuhari.claims import cards
 from shuhari.claims.cards import Card
 from shuhari.claims.checks import START
 from shuhari.claims.claim import Claim
-from shuhari.claims.looks import judge_look, levels, mde
+from shuhari.claims.looks import judge_look, levels
 from shuhari.claims.pool import Progress, Workers
-from shuhari.claims.protocol import Protocol, protocol_of
-from shuhari.claims.quantities import Evidence, Quantity, value
-from shuhari.claims.result import describe, hashes, quantities_of, result_of, round_to
+from shuhari.claims.protocol import Protocol, prepare
+from shuhari.claims.quantities import Evidence, Quantity, values
+from shuhari.claims.result import describe, hashes, quantities_of, result_of, round_to, runs_of, times
 from shuhari.claims.runs import Made, make
 from shuhari.claims.verdict import HELD, Because, Effect, Headline, Verdict, judge_reasons
 from shuhari.tools.doctor import count_cores
@@ -43,14 +43,10 @@ class Findings:
     planned: dict[str, Any] | None = None
     seeds: tuple[int, ...] = ()
 
-    def having(self, role: str) -> list[int]:
-        """The numbers of the checks of a role."""
-        return [i for i, check in enumerate(self.claim.checks) if check.rule.role == role]
-
     @property
     def number(self) -> int:
         """That of the headline."""
-        return self.having("headline")[0]
+        return self.claim.having("headline")[0]
 
     def add(self, checks: Collection[int], seeds: Sequence[int]) -> None:
         """Make what some checks need."""
@@ -61,20 +57,11 @@ class Findings:
         chance, versions = made.chance or self.made.chance, made.versions or self.made.versions
         self.made = Made(evidence, chance, versions, {**self.made.warm, **made.warm})
 
-    def values(self, number: int, side: str) -> list[float]:
-        """[S] of one side of a check."""
-        quantity, of = self.quantities[number], self.claim.checks[number]
-        runs = self.made.evidence[side][: len(self.seeds)] if of.trains else map(Evidence, self.seeds)
-        return [value(quantity, run, side, number) for run in runs]
-
     def judge(self, number: int, level: float) -> Effect:
         """The effect of a check over the seeds so far; its entry lacks the verdict."""
-        rule = self.claim.checks[number].rule
-        sides = {rule.arm: self.values(number, rule.arm)}
-        if isinstance(rule.against, str):
-            sides[rule.against] = self.values(number, rule.against)
-        theirs = sides[rule.against] if isinstance(rule.against, str) else [float(rule.against)] * len(self.seeds)
-        effect = rule.effect(sides[rule.arm], theirs, level)
+        rule, quantity, claim = self.claim.checks[number].rule, self.quantities[number], self.claim.at(self.seeds)
+        sides = {side: values(quantity, runs_of(claim, number, side, self.made), side, number) for side in rule.sides}
+        effect = rule.effect(*rule.pairs(sides), level)
         self.enter(number, effect, sides, level)
         return effect
 
@@ -96,13 +83,9 @@ def measure(
 ) -> dict[str, Any]:
     """The whole result of a claim, whose runs are made under `root`. `before`: the result that is there; beds: where
     cards lie. ClaimError, RecipeError."""
-    card = cards.find(claim.bed, beds) if claim.looks and not claim.smoke else None
     quantities, told = quantities_of(claim), hashes(claim)  # which have no seeds where there are looks
     used = {**told["shared"], **told["modules"]}
-    cards.check(card, claim, used)
-    protocol = protocol_of(claim, card, before, used) if claim.looks else None
-    if protocol is not None and not claim.smoke:
-        claim = claim.at(range(protocol.first, protocol.first + len(claim.seeds)))
+    claim, card, protocol = prepare(claim, before, used, beds)
     if protocol is None:
         return result_of(claim, quantities, make(claim, quantities, root, workers=workers, tell=tell), before, told)
     alone = any(ability(q, "alone") for q in quantities)
@@ -120,7 +103,7 @@ def _premises(found: Findings) -> bool:
     """Whether all premises are met: from the card those that it can tell, from runs of the claim the others."""
     claim, card = found.claim, found.card
     have = card.arms if card else {}
-    numbers = found.having("premise")
+    numbers = claim.having("premise")
     told = [i for i in numbers if claim.checks[i].trains and {*claim.checks[i].arms} <= {*have}]
     met = [_premise(found, i, {a: card.runs(a) for a in claim.checks[i].arms}, card.bed) for i in told if card]
     met.append(_plan(found))
@@ -147,19 +130,19 @@ def _premise(found: Findings, number: int, runs: Mapping[str, Sequence[Evidence]
 def _plan(found: Findings) -> bool:
     """Whether the seeds could show an effect of the margin, by the noise that the bed's card tells of; without noise it
     tells of nothing."""
-    rule, looks = found.claim.checks[found.number].rule, found.claim.looks
-    if found.card is None or cards.REDRAW not in found.card.arms or not found.claim.checks[found.number].trains:
+    check, card = found.claim.checks[found.number], found.card
+    planned = cards.plan(card, check, found.quantities[found.number], found.claim.looks)
+    if card is None or planned is None:
         return True
-    planned = mde(found.card.spread(found.quantities[found.number], rule), looks, rule.direction)
-    met = 0 < planned <= rule.margin
-    found.planned = {"mde": round_to(planned), "card": found.card.bed, "met": met}
+    met = 0 < planned <= check.rule.margin
+    found.planned = {"mde": round_to(planned), "card": card.bed, "met": met}
     return met
 
 
 def _look(found: Findings) -> tuple[Headline, float]:
     """(the verdict of the headline, the level of the interval that gave it), at the first look that tells enough."""
     claim, number = found.claim, found.number
-    rule, guards = claim.checks[number].rule, found.having("guard")
+    rule, guards = claim.checks[number].rule, claim.having("guard")
     headline, level = Headline.OPEN, math.nan
     for n, level in zip(claim.looks, levels(claim.looks), strict=True):
         found.seeds = tuple(claim.seeds[:n])
@@ -180,7 +163,7 @@ def _look(found: Findings) -> tuple[Headline, float]:
 
 def _ablate(found: Findings, level: float) -> Because:
     """Whether the effect is by the paper's reason, over the seeds of the look that decided."""
-    numbers = found.having("because")
+    numbers = found.claim.having("because")
     if numbers:
         found.add(numbers, found.seeds)
     verdicts = []
@@ -196,7 +179,7 @@ def _summarise(found: Findings, headline: Headline, reasons: Because, protocol: 
     untested = {**describe(claim.checks[number]), "verdict": headline.value}
     own = found.checks.get(number, untested)
     keep = ("use", "metric", "arm", "against", "direction", "margin", "ratio", "effect", "low", "high", "level", "n")
-    premises = {i: found.checks[i] for i in found.having("premise") if i in found.checks}
+    premises = {i: found.checks[i] for i in claim.having("premise") if i in found.checks}
     failing = [describe_premise(c) for c in premises.values() if c["verdict"] != "met"]
     if found.planned and not found.planned["met"]:
         planned = found.planned["mde"]
@@ -207,7 +190,7 @@ def _summarise(found: Findings, headline: Headline, reasons: Because, protocol: 
     for i, check in enumerate(claim.checks):
         later = Because.UNASKED if check.rule.role == "because" else Headline.UNTESTED
         checks.append(found.checks.get(i, {**describe(check), "verdict": later.value}))
-    guards = [found.checks[i]["verdict"] for i in found.having("guard") if i in found.checks]
+    guards = [found.checks[i]["verdict"] for i in claim.having("guard") if i in found.checks]
     cpu = {arm: _total(run.cpu for run in runs) for arm, runs in found.made.evidence.items()}
     if found.made.warm:
         cpu["warm start"] = _total(found.made.warm.values())
@@ -238,10 +221,9 @@ def describe_premise(check: Mapping[str, Any]) -> str:
     """A premise in few words."""
     what = check.get("metric") or check["use"]
     arm = f"{check['arm']}'s " if check["arm"] != "baseline" else ""
-    times = f"{check['factor']:g} x " if check["factor"] != 1 else ""
     against = "its start" if check["against"] == START else check["against"]
     margin = f" by {check['margin']:g}" if check["margin"] else ""
-    return f"{arm}{what} {check['direction']}{margin} against {times}{against}"
+    return f"{arm}{what} {check['direction']}{margin} against {times(check['factor'])}{against}"
 
 
 def _total(seconds: Iterable[float]) -> float:

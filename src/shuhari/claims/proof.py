@@ -21,8 +21,9 @@ from typing import Any
 from shuhari.abilities import ability
 from shuhari.claims.claim import Claim
 from shuhari.claims.pool import ClaimError, Progress, Work, changed, drive
-from shuhari.claims.result import find_restated, hashes, points, quantities_of, round_to, stale, values
-from shuhari.claims.runs import PACKAGES, Job, Made, evidence, named, own, plan_runs
+from shuhari.claims.quantities import Evidence, values
+from shuhari.claims.result import find_restated, hashes, points, quantities_of, round_to, stale
+from shuhari.claims.runs import PACKAGES, Job, evidence, named, own, plan_runs
 from shuhari.data import EMPTY, nearest
 from shuhari.loop.machine import processor, versions
 from shuhari.store.directory import Run
@@ -232,7 +233,7 @@ def _simulated(claim: Claim, result: Mapping[str, Any]) -> str:
     for i, (check, quantity) in enumerate(zip(claim.checks, quantities_of(claim), strict=True)):
         then = result["checks"][i].get("values", EMPTY).get(check.rule.arm)
         if not ability(quantity, "trains") and then is not None:
-            now = [round_to(v) for v in values(quantity, check.rule.arm, claim, Made(), i)]
+            now = [round_to(v) for v in values(quantity, map(Evidence, claim.seeds), check.rule.arm, i)]
             if now != then:
                 at = next(k for k, (a, b) in enumerate(zip(then, now, strict=True)) if a != b)
                 return f"check {i}, seed {claim.seeds[at]}: simulated {then[at]} then, {now[at]} now"

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shuhari.claims import cards
 from shuhari.claims.cards import Card
 from shuhari.claims.claim import FIRST, Claim
 from shuhari.claims.digest import digest
@@ -58,6 +59,21 @@ def protocol_of(
         again = before["seeds"][0] if before["seeds"] else first
         return Protocol(mark, tries, int(again), then["commit"], "" if then["commit"] else then.get("why", why))
     return Protocol(mark, tries + 1, first, commit, why)
+
+
+def prepare(
+    claim: Claim, before: Mapping[str, Any] | None, used: Mapping[str, str], beds: Path | None = None
+) -> tuple[Claim, Card | None, Protocol | None]:
+    """(a claim on the seeds of its try, the card of its bed, its protocol), as they are when it is measured; a smoke
+    needs no card, and the older rule neither. RecipeError where the card is of another baseline. beds: where cards lie.
+    """
+    if not claim.looks:
+        return claim, None, None
+    card = None if claim.smoke else cards.find(claim.bed, beds)
+    cards.check(card, claim, used)
+    protocol = protocol_of(claim, card, before, used)
+    seeds = claim.seeds if claim.smoke else range(protocol.first, protocol.first + len(claim.seeds))
+    return claim.at(seeds), card, protocol
 
 
 def find_mark(claim: Claim) -> str:

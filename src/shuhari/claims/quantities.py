@@ -6,7 +6,7 @@ Left out: the rule (`verdict`). Axes: `T` points of a curve.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
@@ -70,6 +70,11 @@ def value(quantity: Quantity, run: Evidence, arm: str, check: int) -> float:
     except KeyError as error:
         raise RecipeError(f"claim.check.{check}", f"arm {arm!r}: {error.args[0]} (the runs are kept)") from None
     return found if math.isfinite(found) else math.nan
+
+
+def values(quantity: Quantity, runs: Iterable[Evidence], arm: str, check: int) -> list[float]:
+    """[S] `value` of each run of an arm."""
+    return [value(quantity, run, arm, check) for run in runs]
 
 
 @register("quantity", "metric")

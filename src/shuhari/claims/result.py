@@ -20,7 +20,7 @@ from shuhari.claims.arms import METHOD
 from shuhari.claims.checks import Check
 from shuhari.claims.claim import Claim
 from shuhari.claims.digest import digest
-from shuhari.claims.quantities import Evidence, Quantity, Simulated, value
+from shuhari.claims.quantities import Evidence, Quantity, Simulated, values
 from shuhari.claims.runs import Made
 from shuhari.claims.sources import changed, common, modules, version
 from shuhari.claims.verdict import Verdict, overall
@@ -46,23 +46,18 @@ def judge(claim: Claim, quantities: Sequence[Quantity], made: Made) -> list[dict
     out = []
     for i, (check, quantity) in enumerate(zip(claim.checks, quantities, strict=True)):
         rule = check.rule
-        ours = values(quantity, rule.arm, claim, made, i)
-        fixed = not isinstance(rule.against, str)
-        theirs = [float(rule.against)] * len(ours) if fixed else values(quantity, str(rule.against), claim, made, i)
-        verdict, found, why = rule.judge(ours, theirs)
+        sides = {side: values(quantity, runs_of(claim, i, side, made), side, i) for side in rule.sides}
+        verdict, found, why = rule.judge(*rule.pairs(sides))
         entry: dict[str, Any] = {**describe(check), "verdict": verdict.value}
         entry |= {"difference": round_to(found.value), "low": round_to(found.low), "high": round_to(found.high)}
-        entry |= {"n": found.n, "values": {rule.arm: [round_to(v) for v in ours]}}
-        if not fixed:
-            entry["values"][str(rule.against)] = [round_to(v) for v in theirs]
+        entry |= {"n": found.n, "values": {side: [round_to(v) for v in vs] for side, vs in sides.items()}}
         out.append({**entry, **({"why": why} if why else {})})
     return out
 
 
-def values(quantity: Quantity, arm: str, claim: Claim, made: Made, check: int) -> list[float]:
-    """[S] the quantity in each run of an arm, or for each seed where nothing is trained."""
-    runs = made.evidence[arm] if ability(quantity, "trains") else map(Evidence, claim.seeds)
-    return [value(quantity, run, arm, check) for run in runs]
+def runs_of(claim: Claim, check: int, arm: str, made: Made) -> list[Evidence]:
+    """[S] what a check reads of an arm: its runs, or the seeds alone where nothing is trained."""
+    return made.evidence[arm] if claim.checks[check].trains else [Evidence(seed) for seed in claim.seeds]
 
 
 def result_of(

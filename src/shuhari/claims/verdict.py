@@ -8,7 +8,7 @@ is the reason). Checks without a role follow the older rule: `Rule.judge`, `over
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated
@@ -121,6 +121,16 @@ class Rule:
             raise ValueError(f"an ablation goes {self.direction!r}: expected 'up' or 'down'")
         if self.role == "premise" and self.arm == "method":
             raise ValueError("a premise is of bed and baseline alone: expected another arm than 'method'")
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """What is compared by its values: `arm`, and `against` where that is no number."""
+        return (self.arm, self.against) if isinstance(self.against, str) else (self.arm,)
+
+    def pairs(self, values: Mapping[str, Sequence[float]]) -> tuple[Sequence[float], Sequence[float]]:
+        """([S] of `arm`, [S] of `against`) out of the values of each side."""
+        ours = values[self.arm]
+        return ours, values[self.against] if isinstance(self.against, str) else [float(self.against)] * len(ours)
 
     def effect(self, ours: Sequence[float] | Array, theirs: Sequence[float] | Array, level: float = 0.95) -> Effect:
         """The effect in values [S] paired by seed, with its interval at `level`. A pair with a NaN is left out."""

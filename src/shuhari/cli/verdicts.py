@@ -17,19 +17,14 @@ BEGIN, CHANCE = (0.1, 0.6), 0.2  # what a warm start scores, and less than which
 def plan(one: Any, root: Path, out: Path) -> None:
     """Print the runs of a claim, which of them exist, what they could find, and what they are expected to cost."""
     from shuhari.abilities import ability
-    from shuhari.claims import cards
-    from shuhari.claims.protocol import protocol_of
+    from shuhari.claims.protocol import prepare
     from shuhari.claims.result import differs, in_words, kept, quantities_of, times, used
     from shuhari.claims.runs import plan_runs
 
     now = used(one)  # builds every arm, so that mistakes are told of
     say(f"{one.name}: {one.says}")
-    card = cards.find(one.bed)
-    cards.check(card, one, now)
-    before = kept(one.name, out / "claims")
-    protocol = protocol_of(one, card, before, now) if one.looks else None
-    if protocol is not None:
-        one = one.at(range(protocol.first, protocol.first + len(one.seeds)))
+    before = None if one.smoke else kept(one.name, out / "claims")
+    one, card, protocol = prepare(one, before, now)
     quantities = quantities_of(one)
     jobs = plan_runs(one, root.resolve(), any(ability(q, "alone") for q in quantities)) if one.arms else []
     budget = "".join(f", {amount:,.0f} {unit} each" for unit, amount in ([one.budget] if one.budget else []))
@@ -40,7 +35,7 @@ def plan(one: Any, root: Path, out: Path) -> None:
     say(f"{most}{len(jobs)} runs, {sum(j.done for j in jobs)} of them there{budget}; {looks}{warm}")
     if protocol is not None:
         kept_by = f"commit {protocol.commit}" if protocol.commit else protocol.why
-        say(f"protocol {protocol.mark}, number {protocol.tries}: {kept_by}; seeds from {protocol.first}")
+        say(f"protocol {protocol.mark}, number {protocol.tries}: {kept_by}; seeds from {one.seeds[0]}")
         for told in _expected(one, quantities, card, before):
             say(told)
     table(("arm", "what differs from the method"), [
@@ -56,14 +51,12 @@ def plan(one: Any, root: Path, out: Path) -> None:
 
 def _expected(one: Any, quantities: Any, card: Any, before: Mapping[str, Any] | None) -> list[str]:
     """What seeds could find, and the minutes: by the bed's card, else by the result that is there."""
-    from shuhari.claims.cards import REDRAW
-    from shuhari.claims.looks import mde, power
+    from shuhari.claims.cards import plan
+    from shuhari.claims.looks import power
 
-    (i,) = [i for i, c in enumerate(one.checks) if c.rule.role == "headline"]
-    rule = one.checks[i].rule
-    out = []
-    if card is not None and REDRAW in card.arms and one.checks[i].trains:
-        planned = mde(card.spread(quantities[i], rule), one.looks, rule.direction)
+    (i,) = one.having("headline")
+    rule, out = one.checks[i].rule, []
+    if (planned := plan(card, one.checks[i], quantities[i], one.looks)) is not None:
         out.append(f"planned MDE {planned:.3g} (margin {rule.margin:g}), from the card of {card.bed}")
     elif before and (achieved := before.get("mde", {}).get("achieved")) is not None:
         out.append(f"MDE {achieved:.3g} (margin {rule.margin:g}) in the result that is there")
