@@ -47,9 +47,9 @@ def train(
 
     found = load(recipe, sets or [], {} if seed is None else {"seed": seed}, methods or [])
     if dry_run:
-        from shuhari.cli.dry import dry_run as message
+        from shuhari.cli.dry import dry_run as show_plan
 
-        message(found)
+        show_plan(found)
         return
     path = run or (Path(recipe) if (Path(recipe) / "recipe.toml").is_file() else _default_path(found, init))
     if _complete(path, found, init):

@@ -88,8 +88,8 @@ class Tree:
             step = Step.of(node.context, t.action, t.logp, t.version, role=role, info=t.info)
             context, ended = np.concatenate([node.context, t.action]), t.info.get("ended") is not False
             logp, decided = (0.0, 0) if t.logp is None else (float(t.logp.sum()), len(t.logp))
-            message = node.depth + 1, ended, node.logp + logp, node.decided + decided
-            kids.append(Node(context, node, step, *message))
+            path = node.depth + 1, ended, node.logp + logp, node.decided + decided
+            kids.append(Node(context, node, step, *path))
         node.kids += kids
         self.nodes += kids
         return kids
@@ -121,8 +121,8 @@ class Tree:
         for n in nodes:
             assert n.step is not None
             k = len(n.step.mask)
-            message = {name: np.full(k, nan if (x := of(n)) is None else x, np.float32) for name, of in columns.items()}
-            steps.append(replace(n.step, parent=place.get(id(n.parent), root), info={**n.step.info, **message}))
+            own = {name: np.full(k, nan if (x := of(n)) is None else x, np.float32) for name, of in columns.items()}
+            steps.append(replace(n.step, parent=place.get(id(n.parent), root), info={**n.step.info, **own}))
         finished = any(s.info.get("ended") is not False for s in steps)
         inner = {id(n.parent) for n in nodes}
         asked = [n.graded_by for n in nodes if id(n) not in inner]
@@ -160,9 +160,8 @@ class Backup(NamedTuple):
 
 
 BACKUPS = {
-    "signed": Backup(
-        1, back_up_signed, lambda n: n.value if n.ended else tanh(n.value)
-    ),  # the release squashes inner sums
+    # the release squashes inner sums
+    "signed": Backup(1, back_up_signed, lambda n: n.value if n.ended else tanh(n.value)),
     "mean": Backup(0, back_up_mean, lambda n: n.q),
 }
 
