@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import pytest
 
 from shuhari.claims.claim import FIRST, Claim, read
-from shuhari.claims.protocol import find_commit, find_mark, first_seed, protocol_of
+from shuhari.claims.making import plan_card
+from shuhari.claims.protocol import choose_card, find_commit, find_mark, first_seed, protocol_of
+from shuhari.claims.result import hashes, used
+from shuhari.config.overlay import RecipeError
 
 RECIPE = """extends = "baselines/bandit"
 part.policy.optimiser.lr = 0.3
@@ -151,3 +155,39 @@ def test_git_must_hold_what_it_extends_and_what_its_arms_do(tmp_path: Path) -> N
         told = f"{path.name} is not committed as it stands"
         assert find_commit(read(str(tmp_path / "own.toml"))) == ("", told)
         path.write_text(before)
+
+
+METHOD = """on = "beds/trie/easy"
+surrogate = {use = "clip", high = 0.4}
+[paper]
+title = "x"
+[claim]
+says = "a higher bound"
+warm = "warm-up"
+budget = {steps = 80}
+check = [
+  {role = "premise", metric = "evaluate/exact.mean:area", against = 1.0, direction = "down"},
+  {role = "headline", metric = "evaluate/exact.mean:area", direction = "up", margin = 0.2},
+]
+"""
+
+
+def test_a_card_tells_of_the_bed_alone(tmp_path: Path) -> None:
+    """A claim that states another baseline has none, one whose baseline is the bed needs one that is up to date."""
+    bed = plan_card("beds/trie/easy")
+    run = {"curves": {}, "cpu_s": []}
+    card = {"format": 1, "bed": "trie/easy", "budget": {"steps": 80}, "seeds": [], "arms": {"baseline": run}}
+    where = tmp_path / "trie" / "easy.json"
+    where.parent.mkdir()
+
+    def chosen(settings: str = "", **changes: Any) -> bool:
+        (tmp_path / "own.toml").write_text(METHOD.replace("check =", f"{settings}\ncheck ="))
+        where.write_text(json.dumps({**card, "hashes": hashes(bed), **changes}))
+        one = read(str(tmp_path / "own.toml"))
+        return choose_card(one, used(one), tmp_path) is not None
+
+    assert chosen() and chosen("settings.threads = 1")  # as it is
+    for other in ("settings.part.policy.minibatches = 2", 'baseline = {extends = "method", surrogate.high = 0.3}'):
+        assert not chosen(other)
+        with pytest.raises(RecipeError, match=r"its budget is .* makes it anew"):
+            chosen(other, budget={"steps": 70})

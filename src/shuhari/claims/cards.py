@@ -114,7 +114,7 @@ def read(path: Path) -> Card:
 def check(card: Card | None, claim: Claim, used: Mapping[str, str]) -> None:
     """RecipeError where a card is of another baseline than the claim's, or older than that is."""
     if card is not None and BASELINE in claim.arms and (why := find_change(card.table, claim, used)):
-        told = f"`shuhari claim --card {claim.bed}` makes it anew, a bed of the claim's own needs none"
+        told = f"`shuhari claim --card {claim.bed}` makes it anew"
         raise RecipeError("claim.bed", f"the card of {card.bed} does not tell of this claim's baseline: {why}; {told}")
 
 

@@ -21,8 +21,11 @@ from shuhari.claims import cards
 from shuhari.claims.cards import Card
 from shuhari.claims.claim import FIRST, Claim
 from shuhari.claims.digest import digest
+from shuhari.claims.making import plan_card
 from shuhari.claims.result import describe
+from shuhari.claims.result import used as used_by
 from shuhari.claims.sources import ROOT, changed
+from shuhari.config.library import names
 from shuhari.data import EMPTY
 
 TRIES = 3  # one, and two redesigns
@@ -65,15 +68,26 @@ def prepare(
     claim: Claim, before: Mapping[str, Any] | None, used: Mapping[str, str], beds: Path | None = None
 ) -> tuple[Claim, Card | None, Protocol | None]:
     """(a claim on the seeds of its try, the card of its bed, its protocol), as they are when it is measured; a smoke
-    needs no card, and the older rule neither. RecipeError where the card is of another baseline. beds: where cards lie.
-    """
+    needs no card, and the older rule neither. RecipeError where the card is out of date. beds: where cards lie."""
     if not claim.looks:
         return claim, None, None
-    card = None if claim.smoke else cards.find(claim.bed, beds)
-    cards.check(card, claim, used)
+    card = None if claim.smoke else choose_card(claim, used, beds)
     protocol = protocol_of(claim, card, before, used)
     seeds = claim.seeds if claim.smoke else range(protocol.first, protocol.first + len(claim.seeds))
     return claim.at(seeds), card, protocol
+
+
+def choose_card(claim: Claim, used: Mapping[str, str], beds: Path | None = None) -> Card | None:
+    """The card that tells of a claim's baseline. None where its bed has none, or where the claim says that its baseline
+    is another than the bed alone, of which the card is, as the bed stands. RecipeError where the card is out of date.
+    """
+    card = cards.find(claim.bed, beds)
+    if card is not None and cards.find_change(card.table, claim, used) and claim.bed in names():
+        bed = plan_card(claim.bed)
+        if not cards.find_change(card.table, bed, used_by(bed)):
+            return None
+    cards.check(card, claim, used)
+    return card
 
 
 def find_mark(claim: Claim) -> str:
