@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 
-from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory, is_tokens
+from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory, copy_with, is_tokens
 from shuhari.needs import Need, Trace, evaluate
 from shuhari.noise import CounterNoise
 from shuhari.pack import dense, pack
@@ -62,7 +62,7 @@ def answer_calls(model: Any, calls: Sequence[Call], tokens: int, version: int) -
         block = min(BLOCK, sampling.max_new) if text else 1
         with torch.no_grad():
             traces += model.sample(rows, sampling, noise=CounterNoise(noise[part], block))
-    done = iter([add_text(replace(t, version=version), model) for t in traces])
+    done = iter([add_text(copy_with(t, version=version), model) for t in traces])
     return [[next(done) for _ in range(len(c.keys))] for c in calls]
 
 
@@ -71,7 +71,7 @@ def add_text(trace: Trace, model: Any) -> Trace:
     decode = ability(model, "decode")
     if not is_tokens(trace.action) or decode is None:
         return trace
-    return replace(trace, info={**trace.info, "text": decode(trace.action)})
+    return copy_with(trace, info={**trace.info, "text": decode(trace.action)})
 
 
 def answer_queries(models: Mapping[str, Any], queries: Sequence[Query]) -> list[Mapping[str, Array]]:

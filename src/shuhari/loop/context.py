@@ -18,7 +18,7 @@ import torch
 
 from shuhari.abilities import ability
 from shuhari.batch import Batch
-from shuhari.data import Array, Number, Payload, Ramp, Request, Sampling, Trajectory, code, nearest
+from shuhari.data import Array, Number, Payload, Ramp, Request, Sampling, Trajectory, code, copy_with, nearest
 from shuhari.engines.clock import VirtualLoop, new_loop
 from shuhari.events import Event
 from shuhari.loop import collect
@@ -266,7 +266,7 @@ class Context:
             if unknown := [name for name in sampling if name not in known]:
                 raise ValueError(f"a request's sampling has no field {unknown[0]!r}; {nearest(unknown[0], known)}")
             sampling = replace(self.sampling, **sampling)
-        return replace(request, key=key, n=request.n or self.n, sampling=self.now(sampling))
+        return copy_with(request, key=key, n=request.n or self.n, sampling=self.now(sampling))
 
     def now(self, sampling: Sampling) -> Sampling:
         """With schedules over steps resolved; a temperature ramp counts decisions and stays."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from shuhari.data import Array, Payload, Request, Status, Step, Trajectory, Whole, is_tokens
+from shuhari.data import Array, Payload, Request, Status, Step, Trajectory, Whole, copy_with, is_tokens
 from shuhari.needs import Trace, decisions, role_model
 from shuhari.ports import Ctx, Window, ability
 from shuhari.tasks.tells import EXECUTED
@@ -106,7 +106,7 @@ class Playing:
             raise EnvironmentFailed(f"{type(error).__name__}: {error}") from error
         step = self.steps[-1]
         info = {**step.info, "observation": said} if said else step.info
-        self.steps[-1] = self._add_reported(replace(step, reward=dict(reward), info=info))
+        self.steps[-1] = self._add_reported(copy_with(step, reward=dict(reward), info=info))
 
     def trajectory(self) -> Trajectory:
         """The episode, closed by a step that holds the last context: `cont` 0 after FINISHED, else 1. CUT if it has not
@@ -131,18 +131,18 @@ class Playing:
         executed, k = found.pop(EXECUTED, None), len(step.mask)
         facts = {n: np.broadcast_to(x, (k, *np.shape(x))) if np.ndim(x) else float(x) for n, x in found.items()}
         if executed is None:
-            return replace(step, info={**step.info, **facts})
+            return copy_with(step, info={**step.info, **facts})
         taken = torch.as_tensor(np.asarray(executed))[None]
         taken = taken.float() if taken.is_floating_point() else taken.long()
         columns = decisions(role_model(self.ctx.models, step.role), taken)
         decided = {n: x[0].numpy() for n, x in columns.items()}
         unknown = np.full(k, np.nan, np.float32)
-        return replace(step, action=decided.pop("action"), logp=unknown, info={**decided, **facts})
+        return copy_with(step, action=decided.pop("action"), logp=unknown, info={**decided, **facts})
 
     def _keep(self, context: Payload, trace: Trace, *, decided: bool = True, role: str = "") -> None:
         fields: dict[str, Any] = {"parent": len(self.steps) - 1 if self.steps else None, "role": role or self.role}
         step = Step.of(context, trace.action, trace.logp, trace.version, info=trace.info, **fields)
-        self.steps.append(step if decided else replace(step, mask=np.zeros_like(step.mask)))
+        self.steps.append(step if decided else copy_with(step, mask=np.zeros_like(step.mask)))
         self.decided += decided
 
     def _to_environment(self, trace: Trace) -> Any:
