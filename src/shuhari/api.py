@@ -102,9 +102,9 @@ def load_initial(of: str) -> dict[str, Any]:
     """role -> weights of `RUN`, `RUN@step` or `RUN@best`, to start another run from."""
     if not of:
         return {}
-    from shuhari.store import Run, reference
+    from shuhari.store import Run, find_checkpoint
 
-    path, step = reference(of)
+    path, step = find_checkpoint(of)
     return dict(Run(path).load(step)["models"])
 
 

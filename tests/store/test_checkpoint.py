@@ -74,7 +74,7 @@ def test_rings_are_stored_beside_and_listed(tmp_path: Path) -> None:
     rings, ring = RingFiles(tmp_path / "rings"), Ring.zeros(8, {"x": torch.zeros(1)}, block=2)
     ring.append({"x": torch.arange(5.0)})
     blocks = checkpoint.write(tmp_path / "c", {"buffer": {"ring": ring}}, rings)
-    assert len(blocks) == 3 and checkpoint.blocks(tmp_path / "c") == blocks
+    assert len(blocks) == 3 and checkpoint.list_blocks(tmp_path / "c") == blocks
     back = checkpoint.read(tmp_path / "c", RingFiles(tmp_path / "rings"))["buffer"]["ring"]
     assert torch.equal(back.columns["x"], ring.columns["x"]) and back.written == 5
     with pytest.raises(CheckpointError, match=r"\$Blocks"):

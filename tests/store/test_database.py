@@ -184,14 +184,14 @@ def test_a_full_database_keeps_what_was_stored(store: Store) -> None:
 @pytest.mark.parametrize("where", ["encode", "before", "after"])
 def test_ctrl_c_inside_a_commit(store: Store, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     commit(store, 0)
-    real = Store._transaction
+    real = Store._write_step
 
     def interrupted(self: Store, *args: Any) -> None:
         if where == "after":
             real(self, *args)
         raise KeyboardInterrupt
 
-    target, name = (database.checkpoint, "write") if where == "encode" else (Store, "_transaction")
+    target, name = (database.checkpoint, "write") if where == "encode" else (Store, "_write_step")
     monkeypatch.setattr(target, name, interrupted)
     with pytest.raises(KeyboardInterrupt):
         commit(store, 1)
@@ -293,7 +293,7 @@ def test_problems_are_counted_for_ever_and_their_rollouts_found(store: Store) ->
     assert [g["group"] for g in run.rollouts(problem="1+1", step=1)] == ["l"]
     assert run.rollouts(problem="sums/2+2") == run.rollouts(problem="1+1", step=2) == []
     with sqlite3.connect(store.path / "run.sqlite") as db:
-        where, args = Run._where(None, "a/sums/1+1")
+        where, args = Run._make_condition(None, "a/sums/1+1")
         (*plan,) = db.execute(f"explain query plan select id from rollouts where {where}", args)
     db.close()
     assert len(args) == 5 and not [told for *_, told in plan if told.startswith("SCAN")]
@@ -306,7 +306,7 @@ def test_a_score_of_few_graded_chooses_no_checkpoint(tmp_path: Path) -> None:
     with Store.open(tmp_path / "r", best="evaluate/greedy") as store:
         for step, greedy, ungraded in ((0, 0.4, 0.0), (1, 1.0, 0.9), (2, 0.3, 0.05)):
             store.commit(step, metrics={"evaluate/greedy": greedy, "evaluate/ungraded": ungraded}, tree={})
-        assert Run(store.path).at("best") == 0
+        assert Run(store.path).find_step("best") == 0
 
 
 def test_a_newer_format_is_refused_and_left_alone(store: Store) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from shuhari.store import Run, Store, StoreError, list_runs, metrics, reference, resolve
+from shuhari.store import Run, Store, StoreError, find_checkpoint, list_runs, metrics, resolve
 from shuhari.store.directory import NoRunError
 
 
@@ -48,20 +48,20 @@ def test_a_checkpoint_is_named_by_its_step_or_as_the_best(tmp_path: Path) -> Non
     at = tmp_path / "a@b"
     run = Run(at)
     assert [(c["step"], c["score"]) for c in run.checkpoints()] == [(0, 0.1), (1, 0.7), (2, 0.2), (3, 0.7), (4, None)]
-    assert reference(str(at)) == (at, None)  # a name may have an @ itself
-    assert reference(f"{at}@2") == (at, 2)
-    assert reference("a@b@best", tmp_path) == (at, 1)  # the first of equals
+    assert find_checkpoint(str(at)) == (at, None)  # a name may have an @ itself
+    assert find_checkpoint(f"{at}@2") == (at, 2)
+    assert find_checkpoint("a@b@best", tmp_path) == (at, 1)  # the first of equals
     for wrong in ("7", "-1", "x"):
         with pytest.raises(
             StoreError, match=f"no checkpoint of step {wrong}; checkpoints there: steps 0, 1, 2, 3, 4, or"
         ):
-            reference(f"{at}@{wrong}")
+            find_checkpoint(f"{at}@{wrong}")
     with pytest.raises(NoRunError, match="no run 'ab'"):
-        reference("ab@3", tmp_path)
+        find_checkpoint("ab@3", tmp_path)
     with pytest.raises(StoreError, match="no best checkpoint: none of steps 0, 1 was evaluated"):
-        reference(f"{make(tmp_path / 'c')}@best")
+        find_checkpoint(f"{make(tmp_path / 'c')}@best")
     with pytest.raises(StoreError, match="has no checkpoint yet"):
-        reference(f"{make(tmp_path / 'd', 0)}@best")
+        find_checkpoint(f"{make(tmp_path / 'd', 0)}@best")
 
 
 def test_list_runs(tmp_path: Path) -> None:

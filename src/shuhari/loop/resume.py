@@ -100,7 +100,7 @@ def commit_step(run: Resumable, *, checkpoint: bool) -> None:
     if run.store is None:
         return
     ctx, again = run.ctx, run.store.step == run.ctx.step  # again: the step is stored and now saved, on leaving
-    run.saved = checkpoint = checkpoint or run.store.due(ctx.step, run.stage.store.every)
+    run.saved = checkpoint = checkpoint or run.store.is_due(ctx.step, run.stage.store.every)
     run.store.commit(
         ctx.step,
         stage=run.stage.name,

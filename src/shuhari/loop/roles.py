@@ -24,7 +24,7 @@ from shuhari.ports import Follow, Model, Task, ability
 from shuhari.ports.declares import declares
 from shuhari.profile import spanned
 from shuhari.store import Run as Stored
-from shuhari.store import reference
+from shuhari.store import find_checkpoint
 
 
 @spanned("build")
@@ -96,7 +96,7 @@ def _weights_from(source: str, name: str, models: Mapping[str, Model]) -> Mappin
     if source in models:
         return models[source].module.state_dict()
     run, _, role = source.partition(":")
-    path, step = reference(run)
+    path, step = find_checkpoint(run)
     saved = Stored(path).load(step)["models"]
     if (role or name) not in saved:
         near = nearest(role or name, saved)

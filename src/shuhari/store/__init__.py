@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shuhari.store.database import Store
-    from shuhari.store.directory import NoRunError, Run, list_runs, metrics, reference, resolve
+    from shuhari.store.directory import NoRunError, Run, find_checkpoint, list_runs, metrics, resolve
     from shuhari.store.files import CheckpointError, LockedError, StoreError
     from shuhari.store.ring import Ring
     from shuhari.store.rollouts import pick
@@ -23,10 +23,10 @@ __all__ = [
     "Run",
     "Store",
     "StoreError",
+    "find_checkpoint",
     "list_runs",
     "metrics",
     "pick",
-    "reference",
     "resolve",
 ]
 _HOME = {
@@ -40,7 +40,7 @@ _HOME = {
     "list_runs": "directory",
     "metrics": "directory",
     "pick": "rollouts",
-    "reference": "directory",
+    "find_checkpoint": "directory",
     "resolve": "directory",
 }
 

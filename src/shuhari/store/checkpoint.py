@@ -51,7 +51,7 @@ def write(path: Path, tree: Any, rings: RingFiles | None = None) -> set[str]:
         value, tensors = codec.encode(tree, ring=None if rings is None else save_ring)
         written: list[int] = []
         shards = tensor_files.split(tensors, LIMIT)
-        for name, shard in zip(_files(len(shards)), shards, strict=True):
+        for name, shard in zip(_name_files(len(shards)), shards, strict=True):
             written += write_file(temporary / name, tensor_files.pack(shard))
         text = codec.to_json(value)
         listed = json.dumps(sorted(blocks), separators=(",", ":"))
@@ -69,15 +69,15 @@ def write(path: Path, tree: Any, rings: RingFiles | None = None) -> set[str]:
 
 def read(path: Path, rings: RingFiles | None = None) -> Any:
     """The tree of a checkpoint; CheckpointError names the file that is missing or damaged, and how."""
-    sums, _, text = _document(path)
+    sums, _, text = _read_document(path)
     file, tensors = path, dict[str, Any]()
     try:
-        for name, size, crc in zip(_files(len(sums) // 2), sums[::2], sums[1::2], strict=True):
+        for name, size, crc in zip(_name_files(len(sums) // 2), sums[::2], sums[1::2], strict=True):
             file = path / name
             found = file.stat().st_size
             if found != size:
                 raise CheckpointError(f"{file}: {found} bytes, of {size} written")
-            if _crc(file) != crc:
+            if _compute_crc(file) != crc:
                 raise CheckpointError(f"{file}: its content is not what was written (checksum)")
             tensors |= tensor_files.read(file)
         return codec.decode(codec.from_json(text), tensors, ring=None if rings is None else rings.load)
@@ -87,12 +87,12 @@ def read(path: Path, rings: RingFiles | None = None) -> Any:
         raise CheckpointError(f"{path}: {error}") from error
 
 
-def blocks(path: Path) -> set[str]:
+def list_blocks(path: Path) -> set[str]:
     """The ring blocks that a checkpoint is made of."""
-    return set(_document(path)[1])
+    return set(_read_document(path)[1])
 
 
-def _document(path: Path) -> tuple[list[int], list[str], bytes]:
+def _read_document(path: Path) -> tuple[list[int], list[str], bytes]:
     """(bytes and crc32 of each file of tensors, ring blocks, the tree's JSON)."""
     file = path / "tree.json"
     try:
@@ -112,12 +112,12 @@ def _document(path: Path) -> tuple[list[int], list[str], bytes]:
     return json.loads(head[2]), json.loads(head[3]), text
 
 
-def _files(n: int) -> list[str]:
+def _name_files(n: int) -> list[str]:
     """The names of n files of tensors."""
     return ["tensors.safetensors"] if n == 1 else [f"tensors-{i:05d}-of-{n:05d}.safetensors" for i in range(1, n + 1)]
 
 
-def _crc(file: Path) -> int:
+def _compute_crc(file: Path) -> int:
     crc = 0
     with open(file, "rb") as opened:
         while chunk := opened.read(2**22):

@@ -34,13 +34,13 @@ def encode(tree: Any, *, ring: Callable[[str, Ring], Any] | None = None) -> tupl
     Raises TypeError for anything outside the closed table, naming where it is.
     """
     writer = Writer(ring)
-    return writer.node(tree, ""), writer.tensors
+    return writer.write(tree, ""), writer.tensors
 
 
 def decode(value: Any, tensors: Mapping[str, Tensor], *, ring: Callable[[Any], Ring] | None = None) -> Any:
     """The tree of (JSON, tensors); CodecError for anything that `encode` does not write."""
     with refuse_errors():
-        return Reader(tensors, ring).node(value, 0)
+        return Reader(tensors, ring).read(value, 0)
 
 
 def dumps(tree: Any) -> bytes:
@@ -73,8 +73,8 @@ def to_json(value: Any) -> bytes:
 
 def from_json(text: bytes) -> Any:
     """The JSON of `to_json`; CodecError for numbers that are not finite."""
-    return json.loads(text, parse_constant=_no_constant)
+    return json.loads(text, parse_constant=_refuse_constant)
 
 
-def _no_constant(text: str) -> Any:
+def _refuse_constant(text: str) -> Any:
     raise CodecError(f"the number {text}: expected a finite one")

@@ -35,7 +35,7 @@ UNGRADED = 0.1  # share of an evaluation above which its score chooses no checkp
 
 
 @dataclass(frozen=True)
-class Kept:
+class Checkpoint:
     """A checkpoint that is there. `score`: the metric that decides which is best, where its step had it."""
 
     name: str
@@ -62,7 +62,7 @@ class Store:
         self._trail: Trail | None = None  # of a run that is new
         self._checkpoints = path / "checkpoints"
         self._rings = RingFiles(self._checkpoints / "rings")
-        self._kept: list[Kept] = []
+        self._kept: list[Checkpoint] = []
 
     @classmethod
     def open(cls, path: str | Path, *, format: int = schema.FORMAT, keep: int = 2, best: str | None = None) -> Store:
@@ -123,14 +123,14 @@ class Store:
         if step < self.step:
             raise ValueError(f"step {step} after step {self.step}: steps are committed in order")
         started = time.perf_counter()
-        new: Kept | None = None
+        new: Checkpoint | None = None
         kept = self._kept
         with translate_errors(f"commit step {step} of {self.path}"):
             try:
                 if tree is not None:
-                    new = self._write(step, tree, metrics, pin)
-                    kept = self._keep([*self._kept, new])
-                self._transaction(step, stage, wall, metrics, rollouts, events, problems, new, kept)
+                    new = self._write_checkpoint(step, tree, metrics, pin)
+                    kept = self._select_kept([*self._kept, new])
+                self._write_step(step, stage, wall, metrics, rollouts, events, problems, new, kept)
                 self.step = step
                 if new is not None:
                     self._rings.settle(keep=True)
@@ -143,7 +143,7 @@ class Store:
                 self._undo()
                 raise
 
-    def due(self, step: int, every: int, share: float = 0.05) -> bool:
+    def is_due(self, step: int, every: int, share: float = 0.05) -> bool:
         """Whether a checkpoint is due: each `every` steps; 0: where it would cost at most this share of the time."""
         return step % every == 0 if every else (time.perf_counter() - self._saved) * share >= self.seconds
 
@@ -167,7 +167,7 @@ class Store:
     def note(self, kind: str, data: Any) -> None:
         """An event outside of a step, at the last that is stored."""
         with translate_errors(f"write to {self.path}"):
-            self._db.execute(_EVENT, _fact(self.step, kind, data))
+            self._db.execute(_EVENT, _make_event(self.step, kind, data))
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file of the run (recipe.toml, summary.json) as a whole."""
@@ -194,7 +194,7 @@ class Store:
 
     # ------------------------------------------------------------------ inside a commit
 
-    def _write(self, step: int, tree: Any, metrics: Mapping[str, Any], pin: bool) -> Kept:
+    def _write_checkpoint(self, step: int, tree: Any, metrics: Mapping[str, Any], pin: bool) -> Checkpoint:
         name, again = f"step-{step:08d}", 0
         while (self._checkpoints / name).exists():  # the same step once more: never write over what is named
             again += 1
@@ -203,15 +203,16 @@ class Store:
         score = metrics.get(self.best) if self.best is not None else None
         if self.best is not None and metrics.get(f"{self.best.rpartition('/')[0]}/ungraded", 0) > UNGRADED:
             score = None  # it is of those alone that something graded
-        return Kept(name, step, pin, None if score is None or score != score else float(score), frozenset(blocks))
+        number = None if score is None or score != score else float(score)
+        return Checkpoint(name, step, pin, number, frozenset(blocks))
 
-    def _keep(self, there: list[Kept]) -> list[Kept]:
+    def _select_kept(self, there: list[Checkpoint]) -> list[Checkpoint]:
         scored = [k for k in there if k.score is not None]
         best = max(scored, key=lambda k: k.score or 0.0).name if scored else None  # the first of equals
         last = {k.name for k in there[-self.keep :]}
         return [k for k in there if k.pinned or k.name in last or k.name == best]
 
-    def _transaction(
+    def _write_step(
         self,
         step: int,
         stage: str,
@@ -220,12 +221,12 @@ class Store:
         groups: Iterable[Mapping[str, Any]],
         events: Iterable[tuple[str, Any]],
         problems: Iterable[tuple[str, str, int, int]],
-        new: Kept | None,
-        kept: list[Kept],
+        new: Checkpoint | None,
+        kept: list[Checkpoint],
     ) -> None:
         text = schema.to_text(dict(metrics), "metrics")
-        payloads = [_row(step, g) for g in groups]
-        facts = [_fact(step, kind, data) for kind, data in events]
+        payloads = [_make_row(step, g) for g in groups]
+        facts = [_make_event(step, kind, data) for kind, data in events]
         counts = [(step, *row) for row in problems]
         db = self._db
         if new is not None:
@@ -259,10 +260,10 @@ class Store:
             self._db.execute("pragma synchronous = normal")
             before, self.cursor = self.cursor, schema.read_cursor(self._db)
             self._rings.settle(keep=self.cursor != before)
-            self.step = self._last_step()
+            self.step = self._read_last_step()
             self._drop_files()
 
-    def _remove(self, there: list[Kept], kept: list[Kept]) -> None:
+    def _remove(self, there: list[Checkpoint], kept: list[Checkpoint]) -> None:
         names, blocks = {k.name for k in kept}, frozenset[str]().union(*(k.blocks for k in kept))
         gone = [k for k in there if k.name not in names]
         with suppress(OSError):  # what stays behind goes at the next opening
@@ -272,7 +273,7 @@ class Store:
 
     # ------------------------------------------------------------------ on opening
 
-    def _last_step(self) -> int:
+    def _read_last_step(self) -> int:
         return int(self._db.execute("select coalesce(max(step), -1) from steps").fetchone()[0])
 
     def _drop_newer(self) -> None:
@@ -281,7 +282,7 @@ class Store:
         for table in ("steps", "rollouts", "events", "problems", "checkpoints"):
             self._db.execute(f"delete from {table} where step > ?", (after,))
         self._db.execute("commit")
-        self.step = self._last_step()
+        self.step = self._read_last_step()
         self._drop_files()
 
     def _drop_files(self) -> None:
@@ -292,10 +293,10 @@ class Store:
             blocks = known.get(name)
             if blocks is None:
                 try:
-                    blocks = frozenset(checkpoint.blocks(self._checkpoints / name))
+                    blocks = frozenset(checkpoint.list_blocks(self._checkpoints / name))
                 except CheckpointError:  # reported when it is loaded; until then no block is removed that it may need
                     blocks, damaged = frozenset(), True
-            self._kept.append(Kept(name, step, bool(pinned), score, blocks))
+            self._kept.append(Checkpoint(name, step, bool(pinned), score, blocks))
         names = {k.name for k in self._kept}
         for entry in self._checkpoints.iterdir():
             if entry.name not in names and entry.name.startswith(("step-", ".tmp-")):
@@ -309,14 +310,14 @@ _ROLLOUT = """insert into rollouts (step, name, payload, task, problem, why, sco
 _EVENT = "insert into events (step, kind, data, crc) values (?, ?, ?, ?)"
 
 
-def _row(step: int, group: Mapping[str, Any]) -> tuple[Any, ...]:
+def _make_row(step: int, group: Mapping[str, Any]) -> tuple[Any, ...]:
     payload, score = rollouts.pack(group), group.get("score")
     names = (None if group.get(k) is None else str(group[k]) for k in ("task", "problem", "why"))
     score = None if score is None or score != score else float(score)
     return (step, str(group["group"]), payload, *names, score, schema.checksum(step, payload))
 
 
-def _fact(step: int, kind: str, data: Any) -> tuple[Any, ...]:
+def _make_event(step: int, kind: str, data: Any) -> tuple[Any, ...]:
     text = schema.to_text(data, f"the event {kind!r}")
     return step, kind, text, schema.checksum(kind, text)
 
@@ -330,13 +331,14 @@ def load(run: Path, db: sqlite3.Connection, rings: RingFiles, step: int | None =
     else:
         name = next((n for n, s in reversed(rows) if s == step), None)
     if name is None:
-        raise StoreError(f"{run} has no checkpoint{'' if step is None else f' of step {step}'}; {_others(rows)}")
+        raise StoreError(f"{run} has no checkpoint{'' if step is None else f' of step {step}'}; {_list_others(rows)}")
     try:
         return checkpoint.read(run / "checkpoints" / name, rings)
     except CheckpointError as error:
         others = [(n, s) for n, s in rows if n != name]
-        raise CheckpointError(f"{error}. {_others(others)}; start from one of them as `--init {run}@STEP`") from error
+        message = f"{_list_others(others)}; start from one of them as `--init {run}@STEP`"
+        raise CheckpointError(f"{error}. {message}") from error
 
 
-def _others(rows: list[tuple[str, int]]) -> str:
+def _list_others(rows: list[tuple[str, int]]) -> str:
     return f"checkpoints there: steps {', '.join(str(s) for _, s in rows)}" if rows else "no other checkpoint is there"

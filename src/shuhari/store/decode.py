@@ -58,26 +58,33 @@ def refuse_errors() -> Iterator[None]:
 def from_tree(tree: Mapping[str, Any]) -> Batch:
     """The batch of `to_tree`; ValueError where columns differ in length or a row points at no step."""
     columns, arena, links = tree["columns"], tree["arena"], tree["links"]
-    if {len(x) for x in columns.values()} != {len(columns["mask"])} or columns["mask"].dim() != 2:
-        raise ValueError("the columns of a batch differ in length")
-    if len(columns["mask"]) and not columns["mask"].numel():  # rows without bytes: their number is anybody's
-        raise ValueError("the rows of a batch are empty")
-    pointers = {"parent": len(columns["mask"]), "child": len(columns["mask"]), "step": len(arena)}
+    n, lengths = len(columns["mask"]), {len(x) for x in columns.values()}
+    if lengths != {n} or columns["mask"].dim() != 2:
+        shape = list(columns["mask"].shape)
+        raise ValueError(f"a batch's mask is {shape}, its columns have {sorted(lengths)} rows: expected [B, K], B rows")
+    if n and not columns["mask"].numel():  # rows without bytes: their number is anybody's
+        raise ValueError(f"the {n} rows of a batch are empty: expected at least 1 position")
+    pointers = {"parent": n, "child": n, "step": len(arena)}
     for name in pointers.keys() & columns.keys():
         x = columns[name]
         inside = not len(x) or -2 <= int(x.min()) <= int(x.max()) < pointers[name]
         if x.dtype != torch.int64 or x.dim() != 1 or not inside:
-            raise ValueError(f"the column {name!r} points outside the batch")
+            found = f"{x.dtype} {list(x.shape)}"
+            raise ValueError(f"the column {name!r} ({found}): expected int64 [B] from -2 to {pointers[name] - 1}")
     if any(not isinstance(step, Step) for step in arena):
-        raise ValueError("the arena of a batch holds something else than steps")
+        kinds = sorted({type(step).__name__ for step in arena} - {"Step"})
+        raise ValueError(f"the arena of a batch holds {', '.join(kinds)}: expected steps")
     for name, (index, more) in links.items():
         if index.dim() != 2 or any(len(x) != len(index) for x in more.values()):
-            raise ValueError(f"the links {name!r} differ in length")
-        if len(index) and not 0 <= int(index.min()) <= int(index.max()) < len(columns["mask"]):
-            raise ValueError(f"the links {name!r} point outside the batch")
+            rows = {column: len(x) for column, x in more.items()}
+            message = f"{list(index.shape)}, their columns have {rows} rows: expected [P, L] and P rows"
+            raise ValueError(f"the links {name!r} are {message}")
+        if len(index) and not 0 <= int(index.min()) <= int(index.max()) < n:
+            message = f"{int(index.min())} to {int(index.max())}: expected 0 to {n - 1}"
+            raise ValueError(f"the links {name!r} name rows {message}")
     scored = tree.get("scored", ())
     if not isinstance(scored, tuple) or not all(isinstance(name, str) for name in scored):
-        raise ValueError("the scored columns of a batch are no names")
+        raise ValueError(f"the scored columns of a batch are {str(scored)[:60]}: expected a tuple of names")
     return Batch(columns, None, None, arena, links, tree["stream"], frozenset(scored))
 
 
@@ -87,42 +94,42 @@ class Reader:
     def __init__(self, tensors: Mapping[str, Tensor], ring: Callable[[Any], Ring] | None) -> None:
         self.tensors, self.ring = tensors, ring
 
-    def node(self, x: Any, depth: int) -> Any:
+    def read(self, x: Any, depth: int) -> Any:
         if type(x) is list:
-            return [self.node(v, depth + 1) for v in self._checked(x, depth)]
+            return [self.read(v, depth + 1) for v in self._check_depth(x, depth)]
         if type(x) is not dict:
             if type(x) is float and not math.isfinite(x):  # 1e999
                 raise CodecError(f"the number {x}: expected a finite one")
             return x
-        self._checked(x, depth)
+        self._check_depth(x, depth)
         if len(x) == 1:
             ((key, value),) = x.items()
             if key[:1] == "$":
-                return self._tag(key, value, depth + 1)
+                return self._read_tag(key, value, depth + 1)
         if any(key[:1] == "$" for key in x):
-            raise CodecError(f"an object with the keys {sorted(x)[:4]}: a tag stands alone")
-        return {k: self.node(v, depth + 1) for k, v in x.items()}
+            raise CodecError(f"an object with the keys {sorted(x)[:4]}: expected one that begins with $ to stand alone")
+        return {k: self.read(v, depth + 1) for k, v in x.items()}
 
-    def _checked(self, x: Any, depth: int) -> Any:
+    def _check_depth(self, x: Any, depth: int) -> Any:
         if depth > 4 * DEPTH:
-            raise CodecError(f"more than {4 * DEPTH} levels")
+            raise CodecError(f"a tree of more than {4 * DEPTH} levels: expected at most {DEPTH}")
         return x
 
-    def _tag(self, tag: str, value: Any, depth: int) -> Any:
+    def _read_tag(self, tag: str, value: Any, depth: int) -> Any:
         name = tag[1:]
         if name == "array":
-            return self._array(value)
+            return self._read_array(value)
         if name == "tuple":
-            return tuple([self.node(v, depth) for v in value])
+            return tuple([self.read(v, depth) for v in value])
         if name in WIRE:
-            return self._wire(WIRE[name], self._dict(value, depth))
+            return self._read_wire(WIRE[name], self._read_mapping(value, depth))
         if name in ("text", "bytes"):
             raw = base64.b64decode(value, validate=True)
             return raw.decode("utf-8", "surrogatepass") if name == "text" else raw
         if name == "frozen":
-            return FrozenDict(self._dict(value, depth)) or EMPTY
+            return FrozenDict(self._read_mapping(value, depth)) or EMPTY
         if name == "map":
-            return {self._key(k, depth): self.node(v, depth) for k, v in value}
+            return {self._read_key(k, depth): self.read(v, depth) for k, v in value}
         if name == "tensor":
             return self.tensors[value]
         if name == "complex":
@@ -130,7 +137,7 @@ class Reader:
         if name == "blob":
             return self.tensors[value].numpy().tobytes()
         if name == "scalar":
-            return np.frombuffer(base64.b64decode(value[1], validate=True), _dtype(value[0]))[0]
+            return np.frombuffer(base64.b64decode(value[1], validate=True), _check_dtype(value[0]))[0]
         if name == "float":
             return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[value]
         if name == "int":
@@ -138,52 +145,56 @@ class Reader:
         if name == "Status":
             return Status(value)
         if name == "Batch":
-            return from_tree(self._dict(value, depth))
+            return from_tree(self._read_mapping(value, depth))
         if name == "Ring":
-            return _ring(self._dict(value, depth))
+            return _make_ring(self._read_mapping(value, depth))
         if name == "Blocks" and self.ring is not None:
             return self.ring(value)
         raise CodecError(f"the tag {tag!r}; {nearest(name, ['array', 'tensor', 'tuple', *WIRE])}")
 
-    def _dict(self, value: Any, depth: int) -> dict[str, Any]:
-        out = self.node(value, depth)
+    def _read_mapping(self, value: Any, depth: int) -> dict[str, Any]:
+        out = self.read(value, depth)
         if type(out) is not dict:
             raise CodecError(f"a {type(out).__name__}: expected a mapping")
         return out
 
-    def _key(self, key: Any, depth: int) -> str:
-        out = self.node(key, depth)
+    def _read_key(self, key: Any, depth: int) -> str:
+        out = self.read(key, depth)
         if type(out) is not str:
             raise CodecError(f"the key {out!r}: expected text")
         return out
 
-    def _array(self, value: Any) -> np.ndarray[Any, Any]:
+    def _read_array(self, value: Any) -> np.ndarray[Any, Any]:
         if type(value) is str:
             return self.tensors[value].numpy()
         dtype, shape, data = value
-        raw = base64.b64decode(data, validate=True) if type(data) is str else self.node(data, 0)
-        return np.frombuffer(raw, _dtype(dtype)).reshape(shape).copy()
+        raw = base64.b64decode(data, validate=True) if type(data) is str else self.read(data, 0)
+        return np.frombuffer(raw, _check_dtype(dtype)).reshape(shape).copy()
 
-    def _wire(self, cls: type, fields: dict[str, Any]) -> Any:
+    def _read_wire(self, cls: type, fields: dict[str, Any]) -> Any:
         for name in fields:
             if name not in FIELDS[cls]:
                 raise CodecError(f"a {cls.__name__} with {name!r}; {nearest(name, FIELDS[cls])}")
         for name, kind in _OF.get(cls, {}).items():
             if name in fields and not isinstance(fields[name], kind):
-                raise CodecError(f"a {cls.__name__} whose {name} is a {type(fields[name]).__name__}")
+                expected = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
+                message = f"is a {type(fields[name]).__name__}: expected {expected}"
+                raise CodecError(f"a {cls.__name__} whose {name} {message}")
         steps = fields.get("steps" if cls is Trajectory else "prefix", ())
         if any(type(step) is not Step for step in steps):
-            raise CodecError(f"a {cls.__name__} with steps that are none")
+            kinds = sorted({type(step).__name__ for step in steps} - {"Step"})
+            raise CodecError(f"a {cls.__name__} whose steps hold {', '.join(kinds)}: expected steps")
         return cls(**fields)
 
 
-def _ring(fields: dict[str, Any]) -> Ring:
-    if not all(x.numel() for x in fields["columns"].values()):  # rows without bytes: their number is anybody's
-        raise CodecError("a ring with an empty column")
+def _make_ring(fields: dict[str, Any]) -> Ring:
+    empty = sorted(name for name, x in fields["columns"].items() if not x.numel())
+    if empty:  # rows without bytes: their number is anybody's
+        raise CodecError(f"a ring whose columns {empty} are empty: expected at least 1 number")
     return Ring(**fields)
 
 
-def _dtype(text: Any) -> np.dtype[Any]:
+def _check_dtype(text: Any) -> np.dtype[Any]:
     dtype = np.dtype(text) if type(text) is str and len(text) < 8 else None
     if dtype is None or dtype.kind not in "biufc":
         raise CodecError(f"the array type {str(text)[:40]!r}: expected bool, integers, floats or complex numbers")

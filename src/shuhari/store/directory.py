@@ -106,10 +106,10 @@ class Run:
         """Columns of equal length, one entry a committed step later than `after`: `step`, `stage`, `wall` (seconds) and
         every metric; None where a step has not that metric."""
         with self._open() as db:
-            crc = _or_null(db, "steps", "crc")
+            crc = _select_or_null(db, "steps", "crc")
             query = f"select step, stage, wall, metrics, {crc} from steps where step > ? order by step"
             rows = db.execute(query, (after,)).fetchall()
-        values = [self._json(f"step {row[0]}", row[3], row[4], row[0], row[3]) for row in rows]
+        values = [self._parse(f"step {row[0]}", row[3], row[4], row[0], row[3]) for row in rows]
         columns: dict[str, list[Any]] = {n: [row[i] for row in rows] for i, n in enumerate(("step", "stage", "wall"))}
         for name in dict.fromkeys(n for v in values for n in v):
             if name not in ("step", "stage", "wall"):
@@ -120,10 +120,10 @@ class Run:
         """[{step, kind, data}] in order, of one kind or all."""
         where, args = ("where kind = ?", (kind,)) if kind is not None else ("", ())
         with self._open() as db:
-            crc = _or_null(db, "events", "crc")
+            crc = _select_or_null(db, "events", "crc")
             rows = db.execute(f"select step, kind, data, {crc} from events {where} order by id", args).fetchall()
         return [
-            {"step": step, "kind": k, "data": self._json(f"an event of step {step}", data, crc, k, data)}
+            {"step": step, "kind": k, "data": self._parse(f"an event of step {step}", data, crc, k, data)}
             for step, k, data, crc in rows
         ]
 
@@ -133,11 +133,11 @@ class Run:
         query = """select task, problem, sum(asked), sum(solved), min(step), max(step) from problems
                    group by task, problem order by task, problem"""
         with self._open() as db:
-            rows = db.execute(query).fetchall() if schema.columns_of(db, "problems") else []
+            rows = db.execute(query).fetchall() if schema.list_columns(db, "problems") else []
         names = ("task", "problem", "asked", "solved", "first", "last")
         return [dict(zip(names, row, strict=True)) for row in rows]
 
-    def _json(self, what: str, text: str, crc: int | None, *parts: str | int) -> Any:
+    def _parse(self, what: str, text: str, crc: int | None, *parts: str | int) -> Any:
         schema.verify(self.path, what, crc, *parts)
         try:
             return json.loads(text)
@@ -151,20 +151,21 @@ class Run:
         from shuhari.store.rollouts import unpack
 
         with self._open() as db:
-            if problem and "problem" not in schema.columns_of(db, "rollouts"):
+            if problem and "problem" not in schema.list_columns(db, "rollouts"):
                 message = "ask for a step, or resume it, and later groups are found"
                 raise StoreError(f"{self.path} does not say whose a group is (it is of format 1): {message}")
             if step is None and not problem:
                 step = db.execute("select max(step) from rollouts").fetchone()[0]
-            where, args = self._where(step, problem)
-            query = f"select step, payload, {_or_null(db, 'rollouts', 'crc')} from rollouts where {where} order by id"
+            where, args = self._make_condition(step, problem)
+            crc = _select_or_null(db, "rollouts", "crc")
+            query = f"select step, payload, {crc} from rollouts where {where} order by id"
             rows = db.execute(query, args).fetchall()
         for at, payload, crc in rows:
             schema.verify(self.path, f"a rollout of step {at}", crc, at, payload)
         return [{**unpack(payload), "step": at} for at, payload, _ in rows]
 
     @staticmethod
-    def _where(step: int | None, problem: str) -> tuple[str, list[Any]]:
+    def _make_condition(step: int | None, problem: str) -> tuple[str, list[Any]]:
         """The condition on rollouts, and its values; each way to read "task/id" is one that an index finds."""
         if not problem:
             return "step = ?", [step]
@@ -180,7 +181,7 @@ class Run:
             rows = db.execute("select step, score from checkpoints order by step, rowid").fetchall()
         return [{"step": step, "score": score} for step, score in rows]
 
-    def at(self, step: str) -> int | None:
+    def find_step(self, step: str) -> int | None:
         """The step of a checkpoint that is kept: of its number, or of `best` (the first of equals); None of "", the
         last. StoreError where there is none, with those that there are."""
         there = self.checkpoints()
@@ -223,11 +224,11 @@ def metrics(run: str | Path) -> dict[str, list[Any]]:
 def resolve(run: str | Path, root: str | Path = "runs") -> Path:
     """The directory of RUN: a path, a name under `root`, or `latest`; NoRunError gives the nearest name."""
     path, root = Path(run), Path(root)
-    names = {str(p.relative_to(root)): p for p in _runs(root)}
+    names = {str(p.relative_to(root)): p for p in _find_runs(root)}
     if str(run) == "latest":
         if not names:
             raise NoRunError(f"no run is in {root}/ yet: `shuhari train` makes one")
-        return max(names.values(), key=_changed)
+        return max(names.values(), key=_read_change_time)
     for candidate in (path, root / path):
         if (candidate / schema.FILE).is_file():
             return candidate
@@ -236,45 +237,45 @@ def resolve(run: str | Path, root: str | Path = "runs") -> Path:
     raise NoRunError(f"no run {str(run)!r}, neither a path nor in {root}/; {nearest(str(run), names)}")
 
 
-def reference(text: str, root: str | Path = "runs") -> tuple[Path, int | None]:
+def find_checkpoint(text: str, root: str | Path = "runs") -> tuple[Path, int | None]:
     """(directory, step) of a checkpoint `RUN` (the last: None), `RUN@step` or `RUN@best`. NoRunError, or StoreError for
     the step."""
     name, _, step = text.rpartition("@") if "@" in text and not Path(text).is_dir() else (text, "", "")
     path = resolve(name, root)
-    return path, Run(path).at(step)
+    return path, Run(path).find_step(step)
 
 
 def list_runs(root: str | Path = "runs") -> list[Summary]:
     """Every run under `root`, by name; one that cannot be read is listed as such."""
-    return [_summary(path, str(path.relative_to(root))) for path in sorted(_runs(Path(root)))]
+    return [_summarise(path, str(path.relative_to(root))) for path in sorted(_find_runs(Path(root)))]
 
 
-def _or_null(db: sqlite3.Connection, table: str, column: str) -> str:
+def _select_or_null(db: sqlite3.Connection, table: str, column: str) -> str:
     """The column, or nothing where the format of the run has none."""
-    return column if column in schema.columns_of(db, table) else "null"
+    return column if column in schema.list_columns(db, table) else "null"
 
 
-def _summary(path: Path, name: str) -> Summary:
+def _summarise(path: Path, name: str) -> Summary:
     try:
         run = Run(path)
         total = run.get("total")
         if total is None:
             with suppress(StoreError):
                 total = run.recipe.get("steps")
-        score_name, score, ungraded = _last_score(run)
+        score_name, score, ungraded = _read_last_score(run)
         note = f"{ungraded:.0%} of that ungraded" if ungraded else ""
         return Summary(name, path, run.status, run.step, total, score, score_name, note)
     except (StoreError, ValueError) as error:
         return Summary(name, path, "unreadable", note=str(error))
 
 
-def _last_score(run: Run) -> tuple[str, float | None, float]:
+def _read_last_score(run: Run) -> tuple[str, float | None, float]:
     """The score that a list shows, its name, and the share of its evaluation that nothing graded."""
     found: dict[str, float] = {}
     with run._open() as db:  # evaluations are rare: look back until one is found, not for ever
-        query = f"select step, metrics, {_or_null(db, 'steps', 'crc')} from steps order by step desc limit 1000"
+        query = f"select step, metrics, {_select_or_null(db, 'steps', 'crc')} from steps order by step desc limit 1000"
         for step, text, crc in db.execute(query):
-            values = run._json(f"step {step}", text, crc, step, text)
+            values = run._parse(f"step {step}", text, crc, step, text)
             found = {**{n: values[n] for n in (*SCORES, "evaluate/ungraded") if n in values}, **found}
             if SCORES[0] in found:
                 break
@@ -283,11 +284,11 @@ def _last_score(run: Run) -> tuple[str, float | None, float]:
     return name, found.get(name), share
 
 
-def _runs(root: Path) -> list[Path]:
+def _find_runs(root: Path) -> list[Path]:
     """Directories with a database, at most three names deep: `runs/x`, `runs/family/method/seed`."""
     return [p.parent for depth in (1, 2, 3) for p in root.glob(f"{'*/' * depth}{schema.FILE}")]
 
 
-def _changed(run: Path) -> float:
+def _read_change_time(run: Path) -> float:
     times = [p.stat().st_mtime for p in (run / schema.FILE, run / f"{schema.FILE}-wal") if p.exists()]
     return max(times)

@@ -151,7 +151,7 @@ class Lock:
         path = run / self.NAME
         file = open(path, "a+")  # noqa: SIM115  (kept open as long as the lock is held)
         end = time.monotonic() + patience
-        while not _try(file):  # a reader that asks whether the run is alive holds the lock for an instant
+        while not _try_lock(file):  # a reader that asks whether the run is alive holds the lock for an instant
             if time.monotonic() > end:
                 file.seek(0)
                 owner = file.read().strip() or "another process"
@@ -171,7 +171,7 @@ class Lock:
             self.file = None
 
 
-def _try(file: IO[str]) -> bool:
+def _try_lock(file: IO[str]) -> bool:
     if fcntl is None:
         return True
     try:
@@ -190,4 +190,4 @@ def is_locked(run: Path) -> bool:
     except OSError:
         return False
     with file:
-        return not _try(file)  # closing gives it back
+        return not _try_lock(file)  # closing gives it back

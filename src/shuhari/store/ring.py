@@ -141,14 +141,14 @@ class RingFiles:
         ring.written = manifest["written"]
         files: dict[int, tuple[str, int]] = {}
         for b, file, crc in manifest["files"]:
-            for name, x in self._block(file, crc).items():
+            for name, x in self._read_block(file, crc).items():
                 columns[name][b * block : (b + 1) * block] = x
             ring.touch(b * block)
             files[b] = file, crc
         self._stored[manifest["name"]] = weakref.ref(ring), ring.stamps.copy(), files
         return ring
 
-    def _block(self, file: str, crc: int) -> dict[str, Tensor]:
+    def _read_block(self, file: str, crc: int) -> dict[str, Tensor]:
         folder, _, base = file.partition("/")
         if not (_SAFE.fullmatch(folder) and _SAFE.fullmatch(base)):
             raise CheckpointError(f"{self.root}: {file!r} is not the name of a block")

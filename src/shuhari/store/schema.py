@@ -64,7 +64,7 @@ def create(run: Path, format: int) -> sqlite3.Connection:
             check_format(db, run, format)
         db.execute("pragma journal_mode = wal")
         db.execute("pragma synchronous = normal")
-        missing = "" if fresh else _missing(db)
+        missing = "" if fresh else _write_upgrade(db)
         db.executescript(f"begin;{_TABLES}{missing}{_INDICES}"
                          f"insert into meta values ('format', '{format:d}') on conflict (key) do update "
                          f"set value = excluded.value where cast(value as integer) < {format:d};commit;")  # fmt: skip
@@ -74,17 +74,17 @@ def create(run: Path, format: int) -> sqlite3.Connection:
     return db
 
 
-def _missing(db: sqlite3.Connection) -> str:
+def _write_upgrade(db: sqlite3.Connection) -> str:
     """What makes the tables of an older format those of this one: the columns that they lack."""
     out = ""
     for table, columns in _LATER.items():
-        there = columns_of(db, table)
+        there = list_columns(db, table)
         new = {c: kind for c, kind in columns.items() if there and c not in there}
         out += "".join(f"alter table {table} add column {c} {kind};" for c, kind in new.items())
     return out
 
 
-def columns_of(db: sqlite3.Connection, table: str) -> set[str]:
+def list_columns(db: sqlite3.Connection, table: str) -> set[str]:
     """The columns of a table, none where there is no such table."""
     return {row[1] for row in db.execute(f"pragma table_info({table})")}
 

@@ -55,9 +55,9 @@ def export(
     """
     from shuhari.api import load
     from shuhari.models.text.pretrained import dtype_of
-    from shuhari.store import Run, reference
+    from shuhari.store import Run, find_checkpoint
 
-    path, step = reference(str(run))
+    path, step = find_checkpoint(str(run))
     if dtype:
         dtype_of(dtype)
     if not re.fullmatch(r"[1-9]\d*(KB|MB|GB)", shard):
@@ -103,9 +103,9 @@ def export_replay(run: str | Path, directory: str | Path, *, place: str = "") ->
     from shuhari.buffers.recordings import save
     from shuhari.loop import resume, state
     from shuhari.loop.run import open_run
-    from shuhari.store import Run, reference
+    from shuhari.store import Run, find_checkpoint
 
-    path, step = reference(str(run))
+    path, step = find_checkpoint(str(run))
     target = Path(directory)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target} is there already: choose another directory")
