@@ -23,7 +23,7 @@ def test_metric_reads_a_curve() -> None:
 
 def test_a_gain_is_of_two_readings_of_one_run() -> None:
     run = evidence(vote=[0.2, 0.5, 0.9], plain=[0.1, 0.4, 0.5])
-    gain = Gain("vote:final", "plain:first", factor=2.0)
+    gain = Gain("vote:final", "plain:first", weight=2.0)
     assert gain(run) == pytest.approx(0.9 - 2 * 0.1) and gain.names == ("vote", "plain")
     assert Gain("vote:mean", "vote:final").names == ("vote",)
     with pytest.raises(ValueError, match="no reading 'fnal' of a curve; did you mean 'final'"):

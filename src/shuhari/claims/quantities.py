@@ -98,12 +98,12 @@ class Metric:
 @register("quantity", "gain")
 @dataclass
 class Gain:
-    """`metric` less `factor` times `other`, two readings of one run: what a further way to decode gains over the plain
-    one, where `metric = "evaluate/vote.mean:final", other = "evaluate/mean:final"`."""
+    """`metric` less `weight` times `other`, two readings of one run: what a further way to decode gains over the plain
+    one, where `metric = "evaluate/vote.mean:final", other = "evaluate/mean:final"`; a reward less beta times a KL."""
 
     metric: str
     other: str
-    factor: float = 1.0
+    weight: float = 1.0
 
     def __post_init__(self) -> None:
         check(self)
@@ -115,7 +115,7 @@ class Gain:
 
     def __call__(self, run: Evidence) -> float:
         a, b = (reading(run.columns, run.spent, run.start, run.whole, run.began) for reading in self._readings)
-        return a - self.factor * b
+        return a - self.weight * b
 
 
 def both(run: Evidence, first: str, second: str) -> tuple[np.ndarray, np.ndarray]:
