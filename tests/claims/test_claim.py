@@ -161,7 +161,8 @@ def test_scores_of_further_ways_and_metrics_are_shares_too(tmp_path: Path, metri
 
 def test_a_gain_may_be_below_zero(tmp_path: Path) -> None:
     plain = 'metric = "evaluate/mean:final"'
-    claim = read(written(tmp_path, RECIPE.replace(plain, f'use = "gain"\nother = "evaluate/greedy"\nweight = 0.5\n{plain}')))
+    gain = f'use = "gain"\nother = "evaluate/greedy"\nweight = 0.5\n{plain}'
+    claim = read(written(tmp_path, RECIPE.replace(plain, gain)))
     assert claim.checks[0].rule.range == () and claim.checks[0].quantity["weight"] == 0.5
 
 

@@ -19,11 +19,11 @@ from typing import Any
 
 from shuhari.claims import cards
 from shuhari.claims.cards import Card
+from shuhari.claims.checks import BASELINE
 from shuhari.claims.claim import FIRST, Claim
 from shuhari.claims.digest import digest
 from shuhari.claims.making import plan_card
 from shuhari.claims.result import describe
-from shuhari.claims.result import used as used_by
 from shuhari.claims.sources import ROOT, changed
 from shuhari.config.library import names
 from shuhari.data import EMPTY
@@ -78,16 +78,23 @@ def prepare(
 
 
 def choose_card(claim: Claim, used: Mapping[str, str], beds: Path | None = None) -> Card | None:
-    """The card that tells of a claim's baseline. None where its bed has none, or where the claim says that its baseline
-    is another than the bed alone, of which the card is, as the bed stands. RecipeError where the card is out of date.
-    """
+    """The card that tells of a claim's baseline. None where its bed has none, or where its baseline, warm start or
+    budget is another than the bed's, of which a card is. RecipeError where the card is out of date."""
     card = cards.find(claim.bed, beds)
-    if card is not None and cards.find_change(card.table, claim, used) and claim.bed in names():
-        bed = plan_card(claim.bed)
-        if not cards.find_change(card.table, bed, used_by(bed)):
-            return None
+    if card is None or not _stands_on_bed(claim):
+        return None
     cards.check(card, claim, used)
     return card
+
+
+def _stands_on_bed(claim: Claim) -> bool:
+    """Whether the baseline is the bed alone; so too where the bed is no recipe that is there."""
+    if BASELINE not in claim.arms or claim.bed not in names():
+        return True
+    bed = plan_card(claim.bed)
+    mine, its = ((c.arms[BASELINE], c.warm.get(BASELINE)) for c in (claim, bed))
+    alike = all((a and digest(a)) == (b and digest(b)) for a, b in zip(mine, its, strict=True))
+    return alike and claim.budget == bed.budget
 
 
 def find_mark(claim: Claim) -> str:
