@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from shuhari.config.overlay import lay, leaves, setting, split_path
 from shuhari.config.recipe import FORMAT, Recipe, RecipeError, dump, load, methods, names
-from shuhari.config.settings import ramp
+from shuhari.config.values import ramp
 from shuhari.data import Count
 
 BASE = """

@@ -12,8 +12,9 @@ from typing import Any
 from shuhari.bounds import Length, hints, wrong
 from shuhari.config.imitation import imitated
 from shuhari.config.overlay import USE, RecipeError, budgets, dotted
-from shuhari.config.settings import Settings, plain
+from shuhari.config.settings import Settings
 from shuhari.config.stage import MICRO_BATCH, Checkpointing, Components, Role
+from shuhari.config.values import join_key, plain
 from shuhari.data import EMPTY, Number, Sampling, nearest
 from shuhari.loop.collect import default_weights, grades_nothing
 from shuhari.loop.evaluation import Evaluation
@@ -56,7 +57,7 @@ def stage_components(table: Mapping[str, Any] | Components, shared: dict[str, An
         raise RecipeError("engine.staleness", f"{stale}: {message}")
     graders = table.get("reward", EMPTY)
     rewards = {
-        k: made.component("reward", v, _at("reward", k), k, {"name": k})
+        k: made.component("reward", v, join_key("reward", k), k, {"name": k})
         for k, v in graders.items()
         if k not in ("weights", "beside")
     }
@@ -68,7 +69,7 @@ def stage_components(table: Mapping[str, Any] | Components, shared: dict[str, An
     if "micro_batch" not in table:
         made.defaults["micro_batch"] = MICRO_BATCH
     learners = _learners(made, table, cut, vector)
-    collect = {k: made.component("transform", v, _at("collect", k), k) for k, v in ordered(table, "collect")}
+    collect = {k: made.component("transform", v, join_key("collect", k), k) for k, v in ordered(table, "collect")}
     if grades_nothing(task, rewards):
         _check_graded(name, learners, collect)
     return Components(
@@ -89,7 +90,7 @@ def stage_components(table: Mapping[str, Any] | Components, shared: dict[str, An
         weights=weights,
         collect=collect,
         follows={
-            role: made.component("follow", v, _at("follow", role), "ema", {"role": role})
+            role: made.component("follow", v, join_key("follow", role), "ema", {"role": role})
             for role, v in table.get("follow", EMPTY).items()
         },
         evaluate=evaluate,
@@ -119,17 +120,13 @@ def ordered(table: Mapping[str, Any], section: str) -> Iterable[tuple[str, Mappi
         if before not in entries or before == name:
             others = [e for e in entries if e != name]
             message = f"{before!r} is no other entry; {nearest(str(before), others)}"
-            raise RecipeError(f"{_at(section, name)}.before", message)
+            raise RecipeError(f"{join_key(section, name)}.before", message)
         order.remove(name)
         order.insert(order.index(before), name)
     return [(name, {k: v for k, v in entries[name].items() if k != "before"}) for name in order]
 
 
 # ------------------------------------------------------------------------------------------------ sections
-
-
-def _at(section: str, name: str) -> str:
-    return dotted((section, name))
 
 
 def _section(made: Settings, kind: str, table: Mapping[str, Any]) -> Any:
@@ -139,7 +136,7 @@ def _section(made: Settings, kind: str, table: Mapping[str, Any]) -> Any:
 def _models(made: Settings, table: Mapping[str, Any], stage: str) -> dict[str, Role]:
     roles: dict[str, Role] = {}
     for name, entry in table.items():
-        where, own = _at("models", name), {k: v for k, v in entry.items() if k not in ROLE}
+        where, own = join_key("models", name), {k: v for k, v in entry.items() if k not in ROLE}
         init, same_as, source = (plain([str], entry.get(k, ""), f"{where}.{k}") for k in ("init", "same_as", "from"))
         frozen = plain([bool], entry.get("frozen", bool(source)), f"{where}.frozen")
         if (Path(source) / "config.json").is_file() and source:  # a Hugging Face directory

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from shuhari.config.methods import Change, Places, Statement, Wrap, decide, default_of, kept_by, samples, state
+from shuhari.config.contradictions import decide
+from shuhari.config.methods import Change, Places, Statement, Wrap, default_of, kept_by, samples, state
 from shuhari.config.overlay import (
     BUDGETS,
     REPEAT,

@@ -1,4 +1,4 @@
-"""What a method changes, as statements about a stage of any recipe; and which of two methods contradict each other.
+"""What a method changes, as statements about a stage of any recipe.
 
 A recipe with `on`, its usual base, is a method: it says what the paper changes and nothing else (`laid` has how it is
 laid over a recipe). In it
@@ -10,13 +10,15 @@ laid over a recipe). In it
   change what the base has: of that name, or in the one place that there is; where it has none, it is refused;
 - `wraps = "<field>"` puts what the base has there into that field; `like = "<role>"` copies the architecture of a role;
   `false` removes what may be there; `[[insert]]` puts a stage before the first that samples.
-No torch before a loss is looked for: which objectives are surrogates only their classes say.
+
+Left out: which statements of two methods contradict each other (`contradictions`). No torch before a loss is looked
+for: which objectives are surrogates only their classes say.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from shuhari.config.overlay import BUDGETS, NEEDS, USE, Path, RecipeError, Tree, dotted, is_schedule, look
@@ -274,77 +276,3 @@ def _merge(tree: Tree, over: Mapping[str, Any]) -> None:
             _merge(old, value)
         else:
             tree[key] = {**value} if isinstance(value, Mapping) else value
-
-
-# ------------------------------------------------------------------------------------------------ contradictions
-
-
-def decide(said: Sequence[Statement | Wrap], sets: Sequence[tuple[Path, Any]]) -> list[Statement | Wrap]:
-    """What is left to be laid: without what `sets` (key of the stage, value) contradicts. RecipeError where two methods
-    contradict each other still; of two that wrap alike one is left."""
-    left = [s for s in said if isinstance(s, Statement)]
-    torn = {(s.by, s.slot or s.path) for pair in _pairs(left) for s in pair}
-    for path, value in sets:
-        out = {(s.by, s.slot) for s in left if s.slot and _differs(s, path, value)} & torn
-        left = [s for s in left if s.kept or (s.by, s.slot) not in out]
-        left = [new for s in left if (new := _with(s, path, value) if (s.by, s.slot or s.path) in torn else s)]
-    for a, b in _pairs(left):
-        one = a if len(a.path) <= len(b.path) else b
-        key = dotted((*one.said, "use") if one.whole or isinstance(one.value, Mapping) else one.said)
-        told = f"{a.by} sets {_shown(a)} and {b.by} {_shown(b)}: lay one of them, or decide with --set {key}=.."
-        raise RecipeError(dotted(one.said[:1] if one.said[0] == "surrogate" else one.said), told)
-    wraps: list[Wrap] = []
-    for w in [w for w in said if isinstance(w, Wrap)]:
-        if alike := [o for o in wraps if o.slot == w.slot and o.table["use"] == w.table["use"]]:
-            if alike[0].table != w.table:
-                told = f"{alike[0].by} and {w.by} both wrap it in {w.table['use']!r}, with other settings: lay one"
-                raise RecipeError(dotted(w.slot), told)
-        else:
-            wraps.append(w)
-    return [*left, *wraps]
-
-
-def _pairs(said: Sequence[Statement]) -> Iterator[tuple[Statement, Statement]]:
-    """Two statements of two methods that contradict each other, the earlier first."""
-    for i, b in enumerate(said):
-        for a in said[:i]:
-            if a.by != b.by and _contradict(*sorted((a, b), key=lambda s: len(s.path))):
-                yield a, b
-
-
-def _differs(s: Statement, path: Path, value: Any) -> bool:
-    """Whether a setting puts another component where a statement has, or needs, one."""
-    there = s.value.get("use") if s.whole else s.value if s.held else None
-    return path == (*s.slot, "use") and there is not None and there != value
-
-
-def _with(s: Statement, path: Path, value: Any) -> Statement | None:
-    """A statement as a setting leaves it; None where nothing of it is left."""
-    n = min(len(path), len(s.path))
-    if path[:n] != s.path[:n]:
-        return s
-    if len(path) > len(s.path) and s.whole:
-        return replace(s, value=_put(s.value, path[len(s.path) :], value))
-    return s if s.path == path and s.value == value else None
-
-
-def _put(table: Mapping[str, Any], path: Path, value: Any) -> Tree:
-    first, *rest = path
-    inner = table.get(first)
-    return {**table, first: _put(inner if isinstance(inner, Mapping) else {}, tuple(rest), value) if rest else value}
-
-
-def _contradict(a: Statement, b: Statement) -> bool:
-    """Whether two statements, the first about the same place or above, cannot both stand."""
-    if a.path != b.path[: len(a.path)]:
-        return False
-    if a.path == b.path:
-        return bool(a.value != b.value)
-    if a.whole:
-        return not b.kept and bool(look(a.value, b.path[len(a.path) :]) != b.value)
-    return True
-
-
-def _shown(s: Statement) -> str:
-    at, value = (s.said, s.value) if not s.whole else ((*s.said, "use"), s.value.get("use", s.value))
-    return f"{dotted(at)} = {'false' if value is False else 'true' if value is True else repr(value)}"

@@ -15,17 +15,12 @@ import types
 import typing
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
-from functools import cache
-from math import isnan
-from typing import Any, Literal, Union
-
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic.errors import PydanticSchemaGenerationError
-from pydantic_core import SchemaError
+from typing import Any, Union
 
 from shuhari import bounds, ports, registry
 from shuhari.abilities import explain_misfit
-from shuhari.config.overlay import USE, RecipeError, dotted
+from shuhari.config.overlay import USE, RecipeError
+from shuhari.config.values import join_key, plain, ramp
 from shuhari.data import EMPTY, Ramp, Sampling, nearest
 
 RENAMED = {("transform 'advantage'", "apart"): "exclude"}  # a setting as it was called before
@@ -55,7 +50,6 @@ KINDS: dict[Any, str] = {  # what an annotation asks for
     ports.Study: "study",
     ports.Analysis: "analysis",
 }
-RAMP = {"from": "start", "per": ""} | {k: k for k in ("to", "over", "after", "warm", "shape", "steps", "period")}
 
 
 class Settings:
@@ -162,17 +156,17 @@ class Settings:
         hints = bounds.hints(cls, bare=True)
         for key in table:
             if key not in own:
-                raise RecipeError(_at(where, key), f"no setting of {what}; {_instead(what, key, own)}")
+                raise RecipeError(join_key(where, key), f"no setting of {what}; {_instead(what, key, own)}")
         values = {k: v for k, v in given.items() if k in own and k not in table}
         for key, raw in table.items():
             per = "decision" if cls is Sampling and key == "temperature" else "step"
-            at = places.get(key) or _at(where, key)
+            at = places.get(key) or join_key(where, key)
             values[key] = self.value(hints[key], raw, at, per)
             if values[key] != own[key].default and (message := bounds.wrong(bounds.hints(cls)[key], values[key])):
                 raise RecipeError(at, f"{raw!r}: {message}")
         for name, f in own.items():
             if name not in values:
-                self._default(f, _at(where, name), what)
+                self._default(f, join_key(where, name), what)
         try:
             return cls(**values)
         except (ValueError, TypeError, LookupError, OSError) as error:
@@ -226,7 +220,7 @@ class Settings:
             origin, inner = typing.get_origin(h), typing.get_args(h)
             table = isinstance(raw, Mapping) and isinstance(origin, type) and issubclass(origin, Mapping)
             if table and _structured(inner[-1]):
-                return {k: self._named(inner[-1], v, _at(where, k), k) for k, v in raw.items()}
+                return {k: self._named(inner[-1], v, join_key(where, k), k) for k, v in raw.items()}
             if isinstance(raw, list) and origin is tuple and _structured(inner[0]):
                 return tuple(self.value(inner[0], v, f"{where}.{i}") for i, v in enumerate(raw))
         return plain([h for h in choices if h is not Ramp], raw, where)
@@ -254,76 +248,6 @@ def look_up(kind: str, name: str, where: str) -> type:
         raise RecipeError(where, f"{name!r} cannot be imported: {type(error).__name__}: {error}{at}") from error
 
 
-def ramp(table: Mapping[str, Any], where: str, per: str = "step", *, in_steps: bool = True) -> Ramp:
-    """`{from, to, over, after, warm, shape, period}`, or `{from, steps, warm, period}`, as a schedule over a stage,
-    whose budget is `in_steps`; with `per = "decision"` over the decisions of a sample, which is what a sampling
-    temperature counts."""
-    for key in table:
-        if key not in RAMP:
-            raise RecipeError(_at(where, key), f"no key of a schedule; {nearest(key, RAMP)}")
-    wanted = ("from", "steps") if "steps" in table else ("from", "to", *(("over",) if per == "decision" else ()))
-    for key in wanted:
-        if key not in table:
-            whole = "{from = .., to = .., over = ..}" if per == "decision" else "{from = .., to = ..}"
-            message = f"missing: a schedule is {whole}; this has {', '.join(table) or 'none'}"
-            raise RecipeError(_at(where, key), message)
-    if table.get("per", "step") != per:
-        known = "it counts decisions here: add per = 'decision'" if per == "decision" else "it counts steps here"
-        raise RecipeError(_at(where, "per"), f"{table.get('per', 'step')!r}: {known}")
-    kinds: dict[str, Any] = {"steps": tuple[tuple[float, float], ...], "shape": str}
-    values = {RAMP[k]: plain([kinds.get(k, float)], v, _at(where, k)) for k, v in table.items() if k != "per"}
-    try:
-        made = Ramp(**values)
-        made.check(in_steps=in_steps)
-        if per == "decision" and made.relative:
-            raise ValueError("it counts the decisions of a sample: expected `over`, `after` and `warm` from 1 on")
-        return made
-    except ValueError as error:
-        raise RecipeError(where, str(error)) from None
-
-
-def plain(choices: list[Any], raw: Any, where: str) -> Any:
-    """A number, truth value, text, tuple or mapping of those, checked strictly: "8" is no number, 8.5 no integer."""
-    if isinstance(raw, float) and isnan(raw):
-        raise RecipeError(where, "nan: expected a finite number")
-    if int in choices and float not in choices and isinstance(raw, float) and raw.is_integer():
-        raw = int(raw)
-    try:
-        return _adapter(Union[tuple(choices)]).validate_json(json.dumps(raw))  # noqa: UP007
-    except ValidationError as error:
-        raise RecipeError(where, f"{raw!r}: expected {_expected(choices, error, raw)}") from None
-    except (PydanticSchemaGenerationError, SchemaError):  # of components, by name
-        raise RecipeError(where, f"{raw!r:.60}: expected a table") from None
-    except (TypeError, ValueError, RecursionError) as error:  # a date of TOML, or an annotation that is none of ours
-        raise RecipeError(where, f"{raw!r}: {error}") from None
-
-
-@cache
-def _adapter(hint: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
-
-
-def _said(hint: Any) -> str:
-    """What an annotation asks for, in words."""
-    names: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
-    origin = typing.get_origin(hint)
-    if origin is Mapping:
-        return "a table"
-    many = origin is tuple and Ellipsis in typing.get_args(hint)
-    return "a list" if many else names.get(hint, str(hint).replace("typing.", ""))
-
-
-def _expected(choices: list[Any], error: ValidationError, raw: Any) -> str:
-    for choice in choices:
-        if typing.get_origin(choice) is Literal:
-            known = [str(x) for x in typing.get_args(choice)]
-            near = nearest(str(raw), known)
-            return f"one of {', '.join(map(repr, known))}" + (f"; {near}" if near.startswith("did you") else "")
-    first, message = error.errors()[0], " or ".join(map(_said, choices))
-    place = ".".join(str(x) for x in first["loc"] if isinstance(x, int))
-    return f"{message} (entry {place}: {first['msg']})" if place else message
-
-
 def _flat(own: Mapping[str, Field[Any]], hints: Mapping[str, Any]) -> str | None:
     required = [n for n, f in own.items() if f.default is MISSING and f.default_factory is MISSING]
     return required[0] if len(required) == 1 and hints[required[0]] in KINDS else None
@@ -340,10 +264,6 @@ def _structured(hint: Any) -> bool:
 def _instead(what: str, key: str, own: Collection[str]) -> str:
     """What to write in the place of a setting that there is not."""
     return f"it is called {RENAMED[what, key]!r} now" if (what, key) in RENAMED else nearest(key, own)
-
-
-def _at(where: str, key: str) -> str:
-    return f"{where}.{dotted((key,))}" if where else dotted((key,))
 
 
 def _names(kind: str) -> str:
