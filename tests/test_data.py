@@ -19,6 +19,7 @@ from shuhari.data import (
     code,
     is_tokens,
     nearest,
+    with_article,
 )
 
 
@@ -129,7 +130,13 @@ def test_codes_are_stable_and_fit_a_column():
 
 def test_nearest():
     assert nearest("advantge", ["advantage", "return"]) == "did you mean 'advantage'?"
-    assert nearest("zzz", ["b", "a"]) == "known: a, b" and nearest("x", []) == "known: none"
+    assert nearest("zzz", ["b", "a", "b"]) == "known: a, b" and nearest("x", []) == "known: none"
+    assert nearest("scroe", ["role", "reward/score"]) == "did you mean 'reward/score'?"
+
+
+def test_a_noun_has_its_article():
+    said = {noun: with_article(noun) for noun in ("task", "objective", "analysis", "environments")}
+    assert list(said.values()) == ["a task", "an objective", "an analysis", "environments"]
 
 
 def test_tokens_are_one_dimensional_int32():

@@ -85,10 +85,18 @@ Length = Annotated[int, Bounds(1)]
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The end of an error message: the nearest right name, or all of them."""
-    known = sorted(map(str, names))
-    near = get_close_matches(str(name), known, 1)
-    return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known) or 'none'}"
+    """The end of an error message: the nearest right name, also by what is behind its last slash, or all of them."""
+    known = sorted({str(n) for n in names})
+    called = {**{n.rpartition("/")[2]: n for n in known}, **{n: n for n in known}}
+    near = get_close_matches(str(name), called, 1)
+    return f"did you mean {called[near[0]]!r}?" if near else f"known: {', '.join(known) or 'none'}"
+
+
+def with_article(noun: str) -> str:
+    """A noun as a sentence has it: "a task", "an objective"; one in the plural stands alone."""
+    if noun.endswith("s") and not noun.endswith(("ss", "sis")):
+        return noun
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def check(component: Any) -> None:

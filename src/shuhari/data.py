@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from shuhari import bounds
 from shuhari.bounds import nearest as nearest
+from shuhari.bounds import with_article as with_article
 from shuhari.ramp import Count as Count
 from shuhari.ramp import Number as Number
 from shuhari.ramp import Ramp as Ramp

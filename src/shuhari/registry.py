@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from shuhari import plugins
-from shuhari.data import nearest
+from shuhari.data import nearest, with_article
 
 C = TypeVar("C", bound=type)
 
@@ -118,7 +118,9 @@ def names(kind: str) -> list[str]:
 def other(kind: str, cls: type) -> str:
     """"is registered as ..." where a class is that of other kinds and not of this one; empty else."""
     kinds = {k for (k, _), known in _ENTRIES.items() if _origin(known) == _origin(cls)}
-    return "" if not kinds or kind in kinds else f"is registered as {' and '.join(sorted(kinds))}: expected a {kind}"
+    if not kinds or kind in kinds:
+        return ""
+    return f"is registered as {' and '.join(sorted(kinds))}: expected {with_article(kind)}"
 
 
 def entries() -> dict[tuple[str, str], type]:

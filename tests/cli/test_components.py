@@ -75,6 +75,22 @@ def test_a_name_alone_is_enough_where_it_is_of_one_kind(shuhari: Any) -> None:
     assert done.code == 2 and "several" in done.err and name in done.err
 
 
+def test_a_class_that_is_registered_needs_no_kind(shuhari: Any, home: Path) -> None:
+    own = OWN.replace("@dataclass\n", '@register("predictor", "half")\n@dataclass\n')
+    (home / "halves.py").write_text("from shuhari.registry import register\n" + own)
+    told = listed(shuhari("components", "halves.py:Half", "--json"))
+    assert (told["kind"], told["name"]) == ("predictor", "half")
+    del registry._ENTRIES["predictor", "half"]
+
+
+def test_a_class_that_is_not_registered_or_not_there_is_told(shuhari: Any, home: Path) -> None:
+    (home / "plain.py").write_text(OWN)
+    done = shuhari("components", "plain.py:Half")
+    assert done.code == 2 and "say its kind too" in " ".join(done.err.replace("│", " ").split())
+    done = shuhari("components", "plain.py:Hal")
+    assert done.code == 2 and "did you mean 'Half'?" in " ".join(done.err.replace("│", " ").split())
+
+
 @pytest.mark.parametrize("argv", [("transfrm",), ("transform", "gaee"), ("gaee",), ("transfrm", "gae")])
 def test_what_is_not_there_is_told_with_the_nearest(shuhari: Any, argv: tuple[str, ...]) -> None:
     done = shuhari("components", *argv)

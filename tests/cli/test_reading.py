@@ -88,6 +88,8 @@ def test_eval_of_an_earlier_step_and_another_split(shuhari, home: Path) -> None:
     assert (found["step"], found["split"], found["problems"]) == (2, "train", 3) and "mean" not in found
     out = shuhari("eval", "s0", "-n", 2, "--samples", 2).out
     assert "pass@2" in out and "95 % interval" in out
+    done = shuhari("eval", "s0", "--split", "nope")
+    assert done.code == 2 and "--split" in done.err and "'nope'" in done.err and "known: test, train" in done.err
     done = shuhari("eval", "s0", "--samples", 2, "-k", 4)
     assert done.code == 2 and "at least 4 samples" in " ".join(done.err.replace("│", " ").split())
 

@@ -35,6 +35,18 @@ def test_the_same_command_again_says_that_the_run_is_complete(shuhari, home: Pat
     assert shuhari("train", "runs/s0").code == 0  # a run's folder is its recipe
 
 
+def test_a_score_that_is_not_known_is_in_the_table_too(shuhari, home: Path) -> None:
+    """One that nothing graded, at the beginning, at the end, or at both."""
+    file = home / "runs/s0/summary.json"
+    summary = json.loads(file.read_text())
+    nan = float("nan")
+    ends = {"before": {"late": nan, "early": 0.5, "none": nan}, "after": {"late": 0.25, "early": nan, "none": nan}}
+    file.write_text(json.dumps({**summary, **ends}))
+    lines = [line.split() for line in shuhari("train", "runs/s0").out.splitlines()]
+    assert ["late", "nan", "0.25", "-"] in lines and ["early", "0.5", "nan", "-"] in lines
+    assert ["none", "nan", "nan", "-"] in lines
+
+
 def test_another_recipe_at_the_same_place_is_refused(shuhari, home: Path) -> None:
     done = shuhari("train", "tiny.toml", "--set", "rollout.n=2", "--run", "runs/s0")
     assert done.code == 2 and "another recipe" in done.err and "Traceback" not in done.err

@@ -216,6 +216,19 @@ def test_a_mistake_names_its_key_and_what_was_expected(key: str, value: Any, mes
         make({key: value})
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"part.polcy.optimiser.lr": 1e-3}, r"part\.polcy: it has no 'terms', .*did you mean 'policy'"),
+        ({"models.polcy.hidden": 8}, r"models\.polcy: it has no 'use', .*did you mean 'policy'"),
+        ({"part.other.optimiser.lr": 1e-3}, r"part\.other\.terms: Part needs 'terms'"),
+    ],
+)
+def test_an_entry_that_lacks_what_it_needs_may_be_another_misspelt(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        stage_components(load("baselines/bandit").changed(change).stages[0])
+
+
 def test_names_of_components_that_are_not_there() -> None:
     with pytest.raises(RecipeError, match=r"here\.use: no buffer 'frsh'; did you mean 'fresh'"):
         component("buffer", {"use": "frsh"}, "here")

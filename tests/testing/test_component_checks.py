@@ -298,6 +298,7 @@ def test_a_buffer(fault: str, message: str) -> None:
 class Tape:
     """A recording that does what `fault` says."""
 
+    stamps = ("reward/*",)
     fault: str = ""
 
     def read(self, task: Any, seed: int) -> Any:
@@ -314,13 +315,15 @@ class Tape:
             out["reward/task"] = out["reward/task"][:-1]
         if self.fault == "closing":
             out["mask"] = torch.ones_like(out["mask"])
+        if self.fault == "undeclared":
+            out["mood"] = out["cont"]
         return out
 
 
 @pytest.mark.parametrize(("fault", "message"), [
     ("draws", "same seed"), ("order", "."), ("no actions", "no actions"),
     ("short", "7 rows of 'reward/task': expected 8"),
-    ("closing", "closing row that decides"),
+    ("closing", "closing row that decides"), ("undeclared", "'mood', which its `stamps` leave out: reward/[*]"),
 ])  # fmt: skip
 def test_a_recording(fault: str, message: str) -> None:
     check_recording(Tape(), None)

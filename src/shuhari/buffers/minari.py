@@ -42,6 +42,10 @@ class Minari:
         if bool(self.id) == bool(self.path):
             raise ValueError(f"minari: id is {self.id!r} and path is {self.path!r}: expected one of them")
 
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (f"reward/{self.reward}", *self.columns)
+
     def read(self, task: Task, seed: int) -> dict[str, Tensor]:
         return columns_of(self._episodes())
 

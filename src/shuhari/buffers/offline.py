@@ -25,6 +25,7 @@ from shuhari.data import Array, code, nearest
 from shuhari.events import Event, Loaded, StageStarted
 from shuhari.needs import decisions, role_model
 from shuhari.ports import Ctx, Recording
+from shuhari.ports.declares import together
 from shuhari.registry import register
 from shuhari.transforms.returns import credit
 
@@ -79,6 +80,10 @@ class Offline:
         self._whole: dict[str, dict[str, Tensor]] = {}  # split -> columns
         self._priced: tuple[tuple[str, float], ...] = ()  # by which weights the rewards were worked out
         self._walk: tuple[int, Tensor] | None = None  # the order of this epoch, and its seed
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together((f"weight/{self.stream}", "last", "return", "to_go"), self.data)
 
     def wanted(self) -> int:
         return 0

@@ -21,6 +21,7 @@ from shuhari.bounds import AtLeast0, Count, Length, PositiveShare, Share, check
 from shuhari.buffers.recording import RecordedEpisode, card_of, columns_of, digest, join_sets, select_episodes
 from shuhari.data import Array, Status, code, nearest
 from shuhari.ports import Recording, Task
+from shuhari.ports.declares import together
 from shuhari.registry import locate, register
 from shuhari.store import tensors
 from shuhari.store.files import write_file
@@ -44,6 +45,7 @@ class Played:
     for a task without environments, ValueError for settings that its actions do not take.
     """
 
+    stamps = ("reward/*",)
     policy: str = "expert"
     episodes: Length = 20
     epsilon: Share = 0.0
@@ -117,6 +119,10 @@ class Joined:
             if name not in self.parts:
                 raise ValueError(f"joined: share.{name}: no such part; {nearest(name, self.parts)}")
 
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together((), *self.parts.values())
+
     def read(self, task: Task, seed: int) -> dict[str, Tensor]:
         sets = []
         for name, part in self.parts.items():
@@ -140,6 +146,7 @@ class Stored:
     that the episode ended by itself, `ogbench` the last observation of a recording, which was cut there (its action
     is left out; Park et al. 2025, "OGBench"). reward: the name of what `rewards` says."""
 
+    stamps = ("*", "reward/*")
     path: str = ""
     reward: str = "task"
     layout: Literal["d4rl", "ogbench"] = "d4rl"

@@ -91,11 +91,19 @@ def _all(kind: str = "") -> list[tuple[str, str]]:
 
 
 def _of_any_kind(text: str) -> tuple[str, str]:
-    """(kind, name) of the one component that is called so."""
+    """(kind, name) of the one component that is called so, or that a file or a dotted path registers."""
     from shuhari.data import nearest
-    from shuhari.registry import KINDS
+    from shuhari.registry import KINDS, known_as, locate
 
     found = [(k, n) for k, n in _all() if n == text]
+    if not found and ("." in text or ":" in text):
+        try:
+            found = known_as(locate("component", text, {n for _, n in _all()}))
+        except LookupError as error:
+            raise typer.BadParameter(str(error.args[0]), param_hint="KIND") from None
+        if not found:
+            told = f"{text} is registered as no component: say its kind too, shuhari components KIND {text}"
+            raise typer.BadParameter(told, param_hint="KIND")
     if len(found) == 1:
         return found[0]
     if found:
@@ -180,7 +188,7 @@ def _plain(value: Any) -> Any:
 def _types(hint: Any) -> Iterator[str]:
     """What may stand there, in words."""
     from shuhari.config.settings import KINDS
-    from shuhari.data import Ramp
+    from shuhari.data import Ramp, with_article
 
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
@@ -197,7 +205,7 @@ def _types(hint: Any) -> Iterator[str]:
     elif hint is Ramp:
         yield "schedule"
     elif hint in KINDS:
-        yield f"a {KINDS[hint]}"
+        yield with_article(KINDS[hint])
     else:
         table = isinstance(hint, type) and is_dataclass(hint)
         name = f"table ({hint.__name__})" if table else str(hint).replace("typing.", "")

@@ -81,6 +81,7 @@ def measure(
     import json
     from dataclasses import replace
 
+    from shuhari.config.overlay import RecipeError
     from shuhari.config.recipe import load
     from shuhari.loop.evaluation import Evaluation
     from shuhari.loop.evaluation import evaluate as evaluated
@@ -97,7 +98,12 @@ def measure(
         if tasks is not None:
             table = json.dumps(_tested(opened.recipe.tree), sort_keys=True)
             used = replace(used, task=tasks.setdefault(table, used.task or opened.ctx.task))
-        outcomes = evaluated(opened.ctx, used, opened.stage.evaluation_rollout)
+        try:
+            outcomes = evaluated(opened.ctx, used, opened.stage.evaluation_rollout)
+        except RecipeError as error:
+            if error.where != "evaluate.split" or "split" not in settings:
+                raise
+            raise typer.BadParameter(error.problem, param_hint="--split") from None
         for problem in dict.fromkeys(opened.ctx.problems):
             note(problem)
         return outcomes, used, opened.ctx.step

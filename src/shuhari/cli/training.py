@@ -202,11 +202,11 @@ def closing(path: Path) -> None:
     run = Run(path)
     summary = run.summary or {}
     before, after = summary.get("before") or {}, summary.get("after") or {}
-    names = [n for n in dict.fromkeys([*before, *after]) if not (math.isnan(before.get(n, 0) + after.get(n, 0)))]
-    if names:
+    if names := dict.fromkeys([*before, *after]):
         rows = [(n, before.get(n), after.get(n), _change(before.get(n), after.get(n))) for n in names]
         table(("held-out", "before", "after", "change"), rows)
-    elif (score := _last(run.metrics())) is not None:
+    known = any(not math.isnan(x) for x in (*before.values(), *after.values()))
+    if not known and (score := _last(run.metrics())) is not None:
         say(f"last {make_printable(score[0])}: {number(score[1])}")
     picture = path / "curves.png"
     try:
@@ -219,8 +219,9 @@ def closing(path: Path) -> None:
 
 
 def _change(before: Any, after: Any) -> str:
-    numbers = isinstance(before, int | float) and isinstance(after, int | float)
-    return f"{after - before:+.4g}" if numbers else "-"
+    if not isinstance(before, int | float) or not isinstance(after, int | float) or math.isnan(after - before):
+        return "-"
+    return f"{after - before:+.4g}"
 
 
 def _last(columns: dict[str, list[Any]]) -> tuple[str, float] | None:

@@ -150,6 +150,8 @@ def _models(made: Settings, table: Mapping[str, Any], stage: str) -> dict[str, R
             raise RecipeError(f"{where}.{key}", f"with same_as = {same_as!r} nothing else belongs here")
         if not own and not same_as and not init:
             raise RecipeError(where, 'expected use = .., init = "<role>" (a copy) or same_as = "<role>"')
+        if own and "use" not in own and (near := nearest(name, {*table} - {name})).startswith("did you mean"):
+            raise RecipeError(where, f"it has no 'use', which a new role needs; {near}")
         model = made.component("model", own, where) if own else None
         if same_as:  # which holds for its stage only: the role starts anew after it
             made.shared.pop(f"role {name}", None)

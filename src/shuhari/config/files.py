@@ -31,6 +31,7 @@ def read_chain(reference: str) -> Iterator[tuple[str, Tree]]:
         here = source.parent if isinstance(source, File) and source.suffix == ".toml" else None
         if here is not None:
             _anchor(table, here)
+            _let_import(table, here)
             for key in ("on", "extends"):
                 if isinstance(other := table.get(key), str) and other.endswith(".toml"):
                     table[key] = str(here / File(other).expanduser())
@@ -74,23 +75,36 @@ def _beside(path: File) -> list[str]:
 
 
 def _anchor(table: Tree, folder: File) -> None:
-    """Make `file.py:Class` absolute where the file lies beside the recipe, so that it is found from any folder; let the
-    module of a task `gym/module:id` be found there too."""
-    for key, value in table.items():
-        if isinstance(value, dict):
-            _anchor(value, folder)
-        elif isinstance(value, list):
-            for entry in value:
-                if isinstance(entry, dict):
-                    _anchor(entry, folder)
-        elif isinstance(value, str) and key in ("use", "name") and ".py:" in value:
-            file, _, attribute = value.rpartition(":")
+    """Make `file.py:Class` absolute where the file lies beside the recipe, so that it is found from any folder."""
+    for holder, key, text in list(_walk_texts(table)):
+        if key in ("use", "name") and ".py:" in text:
+            file, _, attribute = text.rpartition(":")
             if (folder / file).is_file():
-                table[key] = f"{(folder / file).resolve()}:{attribute}"
-        elif key == "name" and isinstance(value, str) and value.startswith("gym/") and ":" in value:
-            module, beside = value[4:].partition(":")[0], str(folder.resolve())
+                holder[key] = f"{(folder / file).resolve()}:{attribute}"
+
+
+def _let_import(table: Tree, folder: File) -> None:
+    """Let the module of a task `gym/module:id` be imported from beside the recipe.
+
+    Gymnasium imports it by that name whenever an environment is made: later, by whoever needs one, and in workers,
+    which are given this process's `sys.path`. So no context around a piece of work would do, and a name with the folder
+    in it would be another task, with other draws, on each machine. Appended, the folder hides no module that was found
+    before."""
+    for _, key, text in _walk_texts(table):
+        if key == "name" and text.startswith("gym/") and ":" in text:
+            module, beside = text[4:].partition(":")[0], str(folder.resolve())
             if beside not in sys.path and (folder / f"{module.replace('.', '/')}.py").is_file():
                 sys.path.append(beside)
+
+
+def _walk_texts(table: Tree) -> Iterator[tuple[Tree, str, str]]:
+    """(the table that holds it, key, text) of every text of a table and of the tables in it."""
+    for key, value in table.items():
+        if isinstance(value, str):
+            yield table, key, value
+        for inner in value if isinstance(value, list) else [value]:
+            if isinstance(inner, dict):
+                yield from _walk_texts(inner)
 
 
 def name_stages(stages: Any, recipe: str) -> Any:

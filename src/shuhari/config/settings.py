@@ -21,7 +21,7 @@ from shuhari import bounds, ports, registry
 from shuhari.abilities import explain_misfit
 from shuhari.config.overlay import USE, RecipeError
 from shuhari.config.values import join_key, plain, ramp
-from shuhari.data import EMPTY, Ramp, Sampling, nearest
+from shuhari.data import EMPTY, Ramp, Sampling, nearest, with_article
 
 RENAMED = {("transform 'advantage'", "apart"): "exclude"}  # a setting as it was called before
 Table = Mapping[str, Any]
@@ -89,7 +89,7 @@ class Settings:
         chosen = "name" if kind == "task" else "use"
         table = {chosen: table} if isinstance(table, str) else table
         if not isinstance(table, Mapping):
-            raise RecipeError(where, f"{table!r}: expected a table of settings of a {kind}, or its name")
+            raise RecipeError(where, f"{table!r}: expected a table of settings of {with_article(kind)}, or its name")
         if kind == "task":
             return self.task({**({} if default is None else {"name": default}), **table}, where)
         name = table.get("use", default)
@@ -220,17 +220,24 @@ class Settings:
             origin, inner = typing.get_origin(h), typing.get_args(h)
             table = isinstance(raw, Mapping) and isinstance(origin, type) and issubclass(origin, Mapping)
             if table and _structured(inner[-1]):
-                return {k: self._named(inner[-1], v, join_key(where, k), k) for k, v in raw.items()}
+                return {k: self._named(inner[-1], v, join_key(where, k), k, raw) for k, v in raw.items()}
             if isinstance(raw, list) and origin is tuple and _structured(inner[0]):
                 return tuple(self.value(inner[0], v, f"{where}.{i}") for i, v in enumerate(raw))
         return plain([h for h in choices if h is not Ramp], raw, where)
 
-    def _named(self, hint: Any, raw: Any, where: str, name: str) -> Any:
+    def _named(self, hint: Any, raw: Any, where: str, name: str, beside: Collection[str]) -> Any:
+        """An entry of a table of named things; one that lacks what it needs may be another's name misspelt."""
         if hint in KINDS:
             return self.component(KINDS[hint], raw, where, name)
         if not isinstance(raw, Mapping):
             raise RecipeError(where, f"{raw!r}: expected a table")
-        return self._plain(hint, raw, where, {"trains": (name,)})
+        own, hints = {f.name: f for f in fields(hint) if f.init}, bounds.hints(hint, bare=True)
+        given = {"trains": (name,)}
+        lost = [n for n in _required(own) if n not in {**given, **raw}] if _flat(own, hints) is None else []
+        near = nearest(name, {*beside} - {name})
+        if lost and near.startswith("did you mean"):
+            raise RecipeError(where, f"it has no {lost[0]!r}, which a new entry needs; {near}")
+        return self._plain(hint, raw, where, given)
 
 
 # ------------------------------------------------------------------------------------------------ helpers
@@ -249,8 +256,13 @@ def look_up(kind: str, name: str, where: str) -> type:
 
 
 def _flat(own: Mapping[str, Field[Any]], hints: Mapping[str, Any]) -> str | None:
-    required = [n for n, f in own.items() if f.default is MISSING and f.default_factory is MISSING]
+    """The one setting that is required, where it is a component: its settings stand beside the others."""
+    required = _required(own)
     return required[0] if len(required) == 1 and hints[required[0]] in KINDS else None
+
+
+def _required(own: Mapping[str, Field[Any]]) -> list[str]:
+    return [n for n, f in own.items() if f.default is MISSING and f.default_factory is MISSING]
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:

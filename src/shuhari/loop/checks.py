@@ -16,24 +16,25 @@ from shuhari.config.overlay import RecipeError, dotted
 from shuhari.config.stage import placed_learners
 from shuhari.data import nearest
 from shuhari.loop.answers import check_answers
+from shuhari.loop.evaluation import Evaluation, find_held_out
 from shuhari.loop.roles import check_roles
 from shuhari.loop.state import walk_placed
 from shuhari.loop.suits import check_needs, check_plateaus
 from shuhari.pack import CORE
 from shuhari.ports import Learner, Reward, Task
-from shuhari.ports.declares import declares
+from shuhari.ports.declares import declares, is_among
 
 if TYPE_CHECKING:
     from shuhari.config.stage import Components
-    from shuhari.loop.evaluation import Evaluation
 
 Place = tuple[str, ...]
-ALWAYS = frozenset(CORE) | frozenset(DERIVED) | {"reward"}
-SPACES = {  # what is before the slash of a column -> how a name behind it is missed
+ALWAYS = frozenset(CORE) | frozenset(DERIVED) | {"reward", "context/*", "view/*"}
+MISSED = {  # what is before the slash of a column -> how a name behind it is missed
     "reward": "no grader gives a reward {!r}",
     "weight": "no rows carry the stream {!r}",
     "links": "nothing makes links {!r}",
 }
+ANYTHING = ("*", *(f"{space}/*" for space in MISSED))  # what may be written by who does not say
 
 
 def check_stages(stages: Sequence[Components]) -> None:
@@ -60,15 +61,17 @@ def check_columns(stages: Sequence[Components]) -> None:
         graded.check(stage.rollout, ("rollout",), stage.name)
         if stage.evaluate is not None:
             _check_evaluation(stage, stage.evaluate)
-        there = Columns(graded.known | ALWAYS, graded.free)
-        _streams(there, stage)
+        there = Columns(graded.known | ALWAYS)
+        for _, learner in placed_learners(stage.learners):  # streams are known wherever they are named: a filter may
+            for x in (learner.buffer, *stage.collect.values(), *learner.transforms.values()):  # come before the buffer
+                there.add(x, "weight")
         for component in (stage.curriculum, stage.rollout):
             there.add(component)
         for name, transform in stage.collect.items():
             there.step(transform, ("collect", name), stage.name)
         there.check(stage.curriculum, ("curriculum",), stage.name)
         for place, learner in placed_learners(stage.learners):
-            _check_learner(learner, place, Columns(there.known, there.free), stage.name)
+            _check_learner(learner, place, Columns(there.known), stage.name)
 
 
 def check_samples(stage: Components) -> None:
@@ -88,17 +91,16 @@ def check_samples(stage: Components) -> None:
 
 
 class Columns:
-    """The columns `known` at a place; in the spaces (`reward`, `weight`, `links`) of `free` there may be others, and
-    anything where "" is one of them."""
+    """The columns `known` at a place: `reward/*` stands for any of a space (`reward`, `weight`, `links`), `*` for any
+    of none."""
 
-    def __init__(self, known: Iterable[str], free: Iterable[str] = ()) -> None:
-        self.known, self.free = set(known), set(free)
+    def __init__(self, known: Iterable[str]) -> None:
+        self.known = set(known)
 
     def add(self, component: Any, space: str = "") -> None:
-        """Behind a component that writes to a space ("": to any)."""
-        stamps = declares(component).stamps
-        self.known |= set(stamps or ())
-        self.free |= {space} if stamps is None else set()
+        """What a component may have written to a space ("": anywhere)."""
+        stamps, begins = declares(component).stamps, f"{space}/" if space else ""
+        self.known |= {name for name in (ANYTHING if stamps is None else stamps) if name.startswith(begins)}
 
     def check(self, component: Any, place: Place, stage: str) -> None:
         """What a component, and those in its fields, read. RecipeError with the setting that names what is missing."""
@@ -117,19 +119,17 @@ class Columns:
 
     def has(self, name: str) -> bool:
         """Whether a column may be there."""
-        space, _, rest = name.partition("/")
-        if name in self.known or "" in self.free or (rest and space in ("context", "view")):
-            return True
-        return bool(rest) and space in self.free
+        return is_among(name, self.known)
 
     def missing(self, name: str, place: Place, stage: str) -> RecipeError:
         """The error for a column that is not there."""
+        known = {n for n in self.known if not n.endswith("*")}
         space, _, rest = name.partition("/")
-        if rest and space in SPACES:
-            names = {n.removeprefix(f"{space}/") for n in self.known if n.startswith(f"{space}/")}
-            message, near = SPACES[space].format(rest), nearest(rest, names)
+        if rest and space in MISSED:
+            names = {n.removeprefix(f"{space}/") for n in known if n.startswith(f"{space}/")}
+            message, near = MISSED[space].format(rest), nearest(rest, names)
         else:
-            message, near = f"nothing before it writes a column {name!r}", nearest(name, self.known)
+            message, near = f"nothing before it writes a column {name!r}", nearest(name, known)
         own = f"; a component of your own that writes it says so: stamps = ({name!r},)"
         return RecipeError(
             dotted(place), f"{message} in stage {stage!r}; {near}{'' if near.startswith('did you') else own}"
@@ -152,6 +152,8 @@ def check_weights(weights: Iterable[str], graded: Columns, stage: str) -> None:
 
 
 def _check_evaluation(stage: Components, evaluation: Evaluation) -> None:
+    if evaluation.n:
+        find_held_out(evaluation.task or stage.task, evaluation)
     further = [(("more", name, "rollout"), way.rollout) for name, way in evaluation.more.items() if way.rollout]
     plays: list[tuple[Place, Any]] = [(("rollout",), stage.evaluation_rollout), *further]
     for place, rollout in plays:
@@ -159,15 +161,6 @@ def _check_evaluation(stage: Components, evaluation: Evaluation) -> None:
         tested.check(rollout, ("evaluate", *place), stage.name)
         if evaluation.measure not in ("", "reward") and not tested.has(name := f"reward/{evaluation.measure}"):
             raise tested.missing(name, ("evaluate", "measure"), stage.name)
-
-
-def _streams(there: Columns, stage: Components) -> None:
-    """Streams are known wherever they are named: a filter may come before the buffer that its stream is of."""
-    for _, learner in placed_learners(stage.learners):
-        for x in (learner.buffer, *stage.collect.values(), *learner.transforms.values()):
-            stamps = declares(x).stamps
-            there.known |= {name for name in stamps or () if name.startswith("weight/")}
-            there.free |= {"weight"} if stamps is None else set()
 
 
 def _within(learner: Learner, place: Place) -> Iterator[tuple[Place, Any]]:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from shuhari.abilities import ability
 from shuhari.bounds import Bounds, Count, Length, check
+from shuhari.config.overlay import RecipeError
 from shuhari.data import EMPTY, Ramp, Request, Sampling
 from shuhari.loop.outcomes import Named, Outcomes, grade
-from shuhari.ports import Learner, Metric, Rollout, Task
+from shuhari.ports import Learner, Metric, Rollout, Source, Task
 from shuhari.profile import spanned
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
         raise ValueError(f"[evaluate] pass@{max(evaluation.k)} of {samples} samples: expected more samples")
     phase, ticket = ("evaluate", *((first,) if first else ())), ctx.step << 32 if evaluation.fresh else 0
     ctx = ctx.fork(*phase, rollout=rollout, task=evaluation.task, ticket=ticket)
-    source = ctx.task.problems(evaluation.split)
+    source = find_held_out(ctx.task, evaluation)
     size = source.size()
     n = evaluation.n if size is None else min(evaluation.n, size - first)
     if not evaluation.n:
@@ -128,6 +129,14 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
         sampled_rewards=sampled_rewards,
         tokens=(_tokens_drawn(ctx) - spent) / count,
     )
+
+
+def find_held_out(task: Task, evaluation: Evaluation) -> Source:
+    """The problems of the split that is tested. RecipeError where the task has none of that name."""
+    try:
+        return task.problems(evaluation.split)
+    except (ValueError, LookupError) as error:
+        raise RecipeError("evaluate.split", str(error.args[0] if error.args else error)) from error
 
 
 def _tokens_drawn(ctx: Context) -> float:

@@ -6,11 +6,13 @@ checks are in `loop/checks.py`. Left out: the columns of models and engines (wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from shuhari.needs import Need
+
+SPACES = ("reward", "weight", "links", "context", "view")  # of columns `<space>/<name>`; a `*` stands for the others
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class Declares:
     one that is read only where it is there need not be named. hears: of a buffer, columns that an update tells of rows
     that it has drawn. stamps: columns that it writes; None: it does not say, so
     that nothing is known of what is there behind it. Beside plain names there are `reward/<name>` (what is graded; a
-    task and a reward stamp nothing else), `weight/<stream>` (rows that carry a stream) and `links/<name>`. couples:
+    task and a reward stamp nothing else), `weight/<stream>` (rows that carry a stream) and `links/<name>`; names that
+    only data tell are said as `reward/*`, `weight/*`, `links/*`, and `*` for all others. couples:
     whether the loss of a row depends on others (`batch`), links: the links that it is of. least_n: how many samples
     of a group it compares, so what `rollout.n` must at least be; of a rollout 0 where `n` does not say how many there
     are.
@@ -48,6 +51,12 @@ def declares(component: Any) -> Declares:
 def needs_of(component: Any) -> tuple[Need, ...]:
     """Its `needs` alone, which every draw asks for."""
     return tuple(_said(component, "needs"))
+
+
+def is_among(column: str, declared: Collection[str]) -> bool:
+    """Whether a column is one of those declared, or one that a `*` among them stands for."""
+    space, slash, _ = column.partition("/")
+    return column in declared or (f"{space}/*" if slash and space in SPACES else "*") in declared
 
 
 def _said(component: Any, name: str) -> Any:

@@ -17,7 +17,7 @@ from shuhari.batch import Batch
 from shuhari.columns import DERIVED
 from shuhari.data import nearest
 from shuhari.pack import CORE
-from shuhari.ports.declares import declares
+from shuhari.ports.declares import declares, is_among
 from shuhari.testing.looking import require
 
 FREE = frozenset(CORE) | frozenset(DERIVED) | {"reward", "support", "replaced", "resumes", "viewed", "cut", "last"}
@@ -88,16 +88,16 @@ def require_declared(component: Any, seen: Seen, added: set[str] | frozenset[str
     """ConformanceError for a column that was read, stamped or `added` to a batch and is not declared (`declares`)."""
     says = declares(component)
     wants = {need.key for need in says.needs}
-    known = FREE | wants | set(says.reads) | set(says.hears) | set(says.stamps or ()) | seen.sought | seen.put
+    known = FREE | wants | set(says.reads) | set(says.hears) | seen.sought | seen.put
     for name in sorted(seen.read - known):
         space = name.partition("/")[0]
-        if space in SPACES or name.startswith("_"):
+        if space in SPACES or name.startswith("_") or is_among(name, says.stamps or ()):
             continue
         require(False, component, f"read the column {name!r} and {_says('reads', says.reads, name)}")
     if says.stamps is None:
         return
-    for name in sorted((added | seen.stamped) - set(says.stamps) - wants):
-        if not name.startswith("_"):
+    for name in sorted((added | seen.stamped) - wants):
+        if not name.startswith("_") and not is_among(name, says.stamps):
             require(False, component, f"wrote the column {name!r} and {_says('stamps', says.stamps, name)}")
 
 

@@ -15,7 +15,8 @@ from shuhari.abilities import ability
 from shuhari.batch import POINTERS, Batch
 from shuhari.events import Collected, Event, Updated
 from shuhari.loop import state
-from shuhari.ports.declares import declares
+from shuhari.pack import CORE
+from shuhari.ports.declares import declares, is_among
 from shuhari.testing.batches import groups, transitions
 from shuhari.testing.context import context
 from shuhari.testing.looking import (
@@ -99,7 +100,8 @@ def check_recording(recording: Any, task: Any, seed: int = 0) -> Mapping[str, Te
     """Read recorded episodes and look at their columns, which are returned.
 
     They are whole columns of one length in episode order, each episode's decisions and then its closing row, and the
-    same when they are read again; no global generator is drawn from."""
+    same when they are read again; what is more than those of any recording is declared, where it says what it `stamps`;
+    no global generator is drawn from."""
     require_port("recording", recording)
     before = generator_states()
     found = recording.read(task, seed)
@@ -111,8 +113,12 @@ def check_recording(recording: Any, task: Any, seed: int = 0) -> Mapping[str, Te
     require("taken" in found or "action" in found, recording, "gave no actions: expected a column 'taken'")
     require(any(x.partition("/")[0] == "context" for x in found), recording, "gave no observations: expected 'context'")
     n = len(found["mask"])
+    stamps = declares(recording).stamps
+    own = None if stamps is None else (*CORE, "taken", "last", "context", "context/*", *stamps)
     for name, column in found.items():
         require(len(column) == n, recording, f"gave {len(column)} rows of {name!r}: expected {n}")
+        told = own is None or is_among(name, own)
+        require(told, recording, f"gave the column {name!r}, which its `stamps` leave out: {', '.join(stamps or ())}")
     decides, last, child, episode = found["mask"].any(1), found["last"], found["child"], found["episode"]
     rows = torch.arange(n)
     require(torch.equal(decides, last != rows), recording, "gave a closing row that decides, or an episode without one")
