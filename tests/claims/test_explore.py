@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from shuhari.claims.digest import digest
-from shuhari.claims.explore import cells, explore, matrix, score
+from shuhari.claims.explore import arrange, choose_metric, explore, read_cells
+from shuhari.claims.looks import mde
 from shuhari.cli import main
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
@@ -21,12 +23,49 @@ def test_the_method_over_the_bed_is_compared_with_the_bed_alone() -> None:
     assert terms == [["kl_cov"], ["clip"]] and claim.budget == ("steps", 120.0)
     assert len({id(r) for r in claim.warm.values()}) == 1 and [s["name"] for s in claim.arms["method"].stages] == ["rl"]
     assert digest(claim.warm["method"]) == digest(explore("rlvr/lite_ppo", "baselines/grpo").warm["baseline"])
-    assert claim.checks[0].quantity["metric"] == "evaluate/mean:area" and not claim.looks
+    assert claim.checks[0].quantity["metric"] == "evaluate/mean:area" and claim.looks == (5, 8, 12)
+
+
+def write_card(beds: Path, noise: float) -> None:
+    """A card of beds/trie/twins whose baseline and redraw have areas that differ by 0, noise, .. 5 noise."""
+
+    def curves(shift: float) -> dict[str, Any]:
+        each = [{"x": [0.0, 80.0], "y": [0.3 + i * shift] * 2} for i in range(6)]
+        return {"curves": {"evaluate/exact.mean": each}}
+
+    arms = {"baseline": curves(0.0), "redraw": curves(noise)}
+    card = {"format": 1, "bed": "trie/twins", "seeds": list(range(6)), "arms": arms, "budget": {"steps": 80}}
+    (beds / "trie").mkdir(parents=True)
+    (beds / "trie" / "twins.json").write_text(json.dumps(card | {"hashes": {}}))
+
+
+def test_the_margin_is_what_can_be_found(tmp_path: Path) -> None:
+    """By a card .9272 deviations, of 0 to 5 that is 1.871. Without one .02 of a share, else a twentieth."""
+    write_card(tmp_path, 0.01)
+    (check,) = explore("rlvr/lite_ppo", "beds/trie/twins", beds=tmp_path).checks
+    assert check.rule.role == "headline" and check.rule.margin == pytest.approx(0.9272 * 0.01871, rel=0.01)
+    assert check.rule.margin >= mde(0.01 * 3.5**0.5, (5, 8, 12))  # so that no plan fails it
+    assert explore("rlvr/lite_ppo", "beds/trie/twins", margin=0.3, beds=tmp_path).checks[0].rule.margin == 0.3
+    (share,) = explore("rlvr/lite_ppo", "beds/trie/twins", beds=tmp_path / "none").checks
+    assert (share.rule.margin, share.rule.ratio, share.rule.range) == (0.02, False, (0.0, 1.0))
+    (other,) = explore("rlvr/clip_cov", "baselines/bandit", "reward/mean:area").checks
+    assert (other.rule.margin, other.rule.ratio) == (0.05, True)
+
+
+def test_methods_are_joined_in_order() -> None:
+    claim = explore("rlvr/kl_cov+rlvr/lite_ppo", "baselines/grpo")
+    stage = claim.arms["method"].stages[-1]
+    assert claim.name == "rlvr/kl_cov+rlvr/lite_ppo" and list(stage["laid"]) == ["rlvr/kl_cov", "rlvr/lite_ppo"]
+    with pytest.raises(RecipeError, match="no recipe"):
+        explore("rlvr/kl_cov+rlvr/none", "baselines/grpo")
 
 
 def test_what_is_measured_is_what_the_bed_reports() -> None:
-    assert score({"evaluate": {"metrics": {"x": {"use": "exact"}}}}) == "evaluate/x.mean:area"
-    assert [score({"evaluate": {"samples": n}}) for n in (1, 4)] == ["evaluate/greedy:area", "evaluate/mean:area"]
+    assert choose_metric({"evaluate": {"metrics": {"x": {"use": "exact"}}}}) == "evaluate/x.mean:area"
+    assert [choose_metric({"evaluate": {"samples": n}}) for n in (1, 4)] == [
+        "evaluate/greedy:area",
+        "evaluate/mean:area",
+    ]
     assert explore("rlvr/clip_cov", "baselines/bandit", "reward/mean:final").checks[0].rule.arm == "method"
 
 
@@ -54,12 +93,12 @@ def test_methods_by_beds(tmp_path: Path) -> None:
     write(tmp_path / "claims" / "rlvr" / "b.json", "rlvr/b", "", -0.5, old=True)
     write(tmp_path / "explore" / "beds/x" / "claims" / "rlvr" / "a.json", "rlvr/a", "beds/x", 0.75)  # the claim stands
     write(tmp_path / "explore" / "mine" / "claims" / "rlvr" / "a.json", "rlvr/a", "mine", 0.5)
-    assert matrix(tmp_path) == [
+    assert arrange(tmp_path) == [
         ("method", "beds/x", "mine", "task chain"),
         ("rlvr/a", "+0.25 [0.15, 0.35]", "+0.5 [0.4, 0.6]?", ""),
         ("rlvr/b", "", "", "-0.5 [-0.6, -0.4]"),
     ]
-    assert [cell.exploratory for cell in cells(tmp_path)] == [False, False, True, True]
+    assert [cell.exploratory for cell in read_cells(tmp_path)] == [False, False, True, True]
 
 
 def test_it_is_measured_and_kept_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,8 +109,11 @@ def test_it_is_measured_and_kept_apart(tmp_path: Path, capsys: pytest.CaptureFix
         main(["claim", "rlvr/clip_cov", "--bed", str(bed), *at, "--json"])
     assert ended.value.code == 0 and not (tmp_path / "out" / "claims").exists()
     found = json.loads((tmp_path / "out" / "explore" / "own" / "claims" / "rlvr" / "clip_cov.json").read_text())
-    assert found["bed"] == "own" and found["exploratory"] and found["seeds"] == list(range(1000, 1008))
-    capsys.readouterr()
+    assert found["bed"] == "own" and found["exploratory"] and len(found["seeds"]) in (5, 8, 12)
+    assert found["headline"]["margin"] == 0.02 and found["premise"]["met"] and found["because"] == "not asked"
+    with pytest.raises(SystemExit):
+        main(["claim", "--board", "own", "--by", found["headline"]["metric"], "--out", str(tmp_path / "out")])
+    assert "rlvr/clip_cov" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["claim", "--matrix", "--out", str(tmp_path / "out")])
     assert "rlvr/clip_cov" in capsys.readouterr().out

@@ -34,13 +34,16 @@ class Check:
         return tuple(side for side in self.rule.sides if side != START) if self.trains else ()
 
 
-def read_checks(tables: Sequence[Mapping[str, Any]], budget: tuple[str, float] | None) -> tuple[Check, ...]:
-    """The checks of a claim. RecipeError for a mistake in one, or in which roles there are."""
+def read_checks(
+    tables: Sequence[Mapping[str, Any]], budget: tuple[str, float] | None, *, premises: bool = True
+) -> tuple[Check, ...]:
+    """The checks of a claim; without `premises` a headline of runs needs none. RecipeError for a mistake in one, or in
+    which roles there are."""
     checks = tuple(_read(c, f"claim.check.{i}", budget) for i, c in enumerate(tables))
     if not checks:
         raise RecipeError("claim.check", "missing: expected a list of at least one table")
     if any(check.rule.role for check in checks):
-        _check_roles(checks)
+        _check_roles(checks, premises)
     return checks
 
 
@@ -60,14 +63,14 @@ def _read(table: Mapping[str, Any], where: str, budget: tuple[str, float] | None
             raise RecipeError(f"{where}.against", "missing: a number, 'start', or an arm")
     metric = str(quantity.get("metric", ""))
     whole = not rule.get("ratio") and quantity.get("use") != "gain"
-    if "range" not in rule and whole and _is_share(metric):
+    if "range" not in rule and whole and is_share(metric):
         rule["range"] = [0.0, 1.0]
     elif "range" not in rule and whole and budget is not None and metric.rpartition(":")[2].startswith("to="):
         rule["range"] = [0.0, budget[1]]
     return Check(quantity, Settings().instance(Rule, rule, where, "a check"))
 
 
-def _check_roles(checks: Sequence[Check]) -> None:
+def _check_roles(checks: Sequence[Check], premises: bool) -> None:
     """One headline, at most one guard, a premise wherever runs decide; every check has a role."""
     count = {role: [c for c in checks if c.rule.role == role] for role in ROLES}
     for i, check in enumerate(checks):
@@ -80,12 +83,12 @@ def _check_roles(checks: Sequence[Check]) -> None:
             raise RecipeError("claim.check", f"{len(count[role])} checks are the {role}: expected one")
     if not count["headline"]:
         raise RecipeError("claim.check", "none is the headline: one number decides, as the paper says it")
-    if count["headline"][0].trains and not count["premise"]:
+    if premises and count["headline"][0].trains and not count["premise"]:
         told = "what of bed and baseline must be so for the paper's effect to show"
         raise RecipeError("claim.check", f"none is a premise: expected {told}")
 
 
-def _is_share(metric: str) -> bool:
+def is_share(metric: str) -> bool:
     """Whether a metric is a share of what was asked, by its name; `evaluate/<way>.mean` as `evaluate/mean`."""
     name, _, reading = metric.rpartition(":")
     way, dot, score = name.partition("@")[0].rpartition(".")

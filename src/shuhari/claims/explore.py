@@ -1,26 +1,35 @@
 """Any method on any bed: what is looked at beside the claims, and all results as methods by beds.
 
-An exploratory measurement lays a method over a bed (any recipe that samples) and compares it with the bed alone: the
-score of the bed, averaged over its own budget, eight paired seeds, a 95 % interval. Nobody fixed a protocol for it, so
-it decides nothing, and its results are kept apart (`results/explore/<bed>/`).
+An exploratory measurement lays a method, or several in order (`a+b`), over a bed (any recipe that samples) and compares
+that with the bed alone: the score of the bed, averaged over its own budget, by the rule of claims with a headline and
+nothing beside it. Nobody fixed a protocol for it, so it counts nowhere, and its results are kept apart
+(`results/explore/<bed>/`).
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from shuhari.claims import cards
 from shuhari.claims.arms import METHOD, check_arms
-from shuhari.claims.checks import BASELINE, read_checks
+from shuhari.claims.checks import BASELINE, Check, is_share, read_checks
 from shuhari.claims.claim import FIRST, Claim, part_stages
+from shuhari.claims.looks import LOOKS
+from shuhari.claims.result import quantities_of
 from shuhari.config.overlay import RecipeError, budgets
 from shuhari.config.recipe import load, read_method
 from shuhari.data import EMPTY
 
-SEEDS = 8
+JOINED = "+"  # between methods that are laid together
+SMALL, SMALL_SHARE = (
+    0.02,
+    0.05,
+)  # margins where no card tells of noise: of a share of 1; of the bed's own value, elsewhere
 WHY = "any method on any bed: no protocol was fixed before"
 FOLDER = "explore"
 
@@ -44,26 +53,48 @@ class Cell:
         return f"{self.effect:+.3g} [{self.low:.2g}, {self.high:.2g}]{'?' if self.exploratory else ''}"
 
 
-def explore(reference: str, bed: str, metric: str = "") -> Claim:
-    """The comparison of a method on a bed with the bed alone. metric: a reading of a curve; default: the first score
-    that the bed reports, as an area. RecipeError where it cannot be laid there, or the bed has no budget of its own."""
-    change, base = read_method(reference), load(bed)
-    laid = replace(base.laid([change]), name=change.name)
+def explore(reference: str, bed: str, metric: str = "", margin: float = 0.0, beds: Path | None = None) -> Claim:
+    """The comparison of a method, or of several that are joined by `+`, with the bed alone.
+
+    metric: a reading of a curve (default: the first score that the bed reports, as an area); margin: the smallest
+    effect of interest (default: what the looks can find by the bed's card, else `SMALL`, `SMALL_SHARE`); beds: where
+    cards lie. RecipeError where a method cannot be laid there, or the bed has no budget of its own.
+    """
+    changes = [read_method(one) for one in ([reference] if Path(reference).is_file() else reference.split(JOINED))]
+    base = load(bed)
+    laid = replace(base.laid(changes), name=JOINED.join(change.name for change in changes))
     last = base.stages[-1]
     ((unit, amount),) = list(budgets(last).items())[:1] or [("", 0)]
     if unit in ("", "seconds"):
         raise RecipeError("", f"{bed}: expected a budget in steps, tokens or the like of its last stage, not in {unit}")
-    checks = read_checks([{"metric": metric or score(last), "direction": "up"}], (unit, float(amount)))
     whole = {METHOD: laid, BASELINE: base}
-    check_arms(checks, whole, "")
     names = list(base.tree.get("stage") or ())
     warm, arms = part_stages(whole, names[-2] if len(names) > 1 else "")
-    says = f"{change.name} on {base.name}, against that alone"
-    return Claim(laid, says, arms, checks, tuple(range(FIRST, FIRST + SEEDS)), (unit, float(amount)), warm, (WHY,),
-                 bed=base.name)  # fmt: skip
+    seeds = tuple(range(FIRST, FIRST + LOOKS[-1]))
+    budget, says = (unit, float(amount)), f"{laid.name} on {base.name}, against that alone"
+    made = Claim(laid, says, arms, (), seeds, budget, warm, (WHY,), looks=LOOKS, bed=base.name)
+    made = replace(made, checks=_check(metric or choose_metric(last), margin or SMALL, budget))
+    check_arms(made.checks, whole, base.name)
+    return made if margin else replace(made, checks=(_with_margin(made, beds),))
 
 
-def score(stage: Mapping[str, Any]) -> str:
+def _check(metric: str, margin: float, budget: tuple[str, float]) -> tuple[Check, ...]:
+    table = {"role": "headline", "metric": metric, "direction": "up", "margin": margin}
+    return read_checks([table], budget, premises=False)
+
+
+def _with_margin(claim: Claim, beds: Path | None) -> Check:
+    """The headline with a margin that can be found: by the noise that the bed's card tells of, else by the scale."""
+    (check,), (quantity,) = claim.checks, quantities_of(claim)
+    planned = cards.plan(cards.find(claim.bed, beds), check, quantity, claim.looks)
+    if planned and math.isfinite(planned):
+        return replace(check, rule=replace(check.rule, margin=float(f"{planned * 1.005:.3g}")))  # never rounded below
+    if is_share(str(check.quantity["metric"])):
+        return check
+    return replace(check, rule=replace(check.rule, margin=SMALL_SHARE, ratio=True, range=()))
+
+
+def choose_metric(stage: Mapping[str, Any]) -> str:
     """The area of the score that a stage is measured by: exact where it is, else of samples, else greedy."""
     told = stage.get("evaluate") or EMPTY
     exact = next((name for name, one in (told.get("metrics") or EMPTY).items() if one.get("use", name) == "exact"), "")
@@ -76,7 +107,15 @@ def folder_of(bed: str, out: Path) -> Path:
     return out / FOLDER / bed
 
 
-def cells(out: Path) -> Iterator[Cell]:
+def read_results(bed: str, out: Path) -> list[dict[str, Any]]:
+    """What was explored on a bed, by name of the methods."""
+    return [
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted((folder_of(bed, out) / "claims").rglob("*.json"))
+    ]
+
+
+def read_cells(out: Path) -> Iterator[Cell]:
     """What the results under `out` say, claims first."""
     claims = sorted((out / "claims").rglob("*.json"))
     for path in [*claims, *sorted((out / FOLDER).rglob("*.json"))]:
@@ -88,11 +127,11 @@ def cells(out: Path) -> Iterator[Cell]:
         yield Cell(result["method"], bed, metric, effect, low, high, result["verdict"], path not in claims)
 
 
-def matrix(out: Path) -> list[tuple[str, ...]]:
+def arrange(out: Path) -> list[tuple[str, ...]]:
     """Rows of text: the beds, then a method a row with what was found on each. Of a claim and an exploration of one
     method on one bed the claim stands."""
     found: dict[tuple[str, str], Cell] = {}
-    for cell in cells(out):
+    for cell in read_cells(out):
         found.setdefault((cell.method, cell.bed), cell)
     beds, methods = ({key[i]: None for key in sorted(found)} for i in (1, 0))
     rows = [(m, *(str(found[m, b]) if (m, b) in found else "" for b in beds)) for m in methods]

@@ -37,6 +37,9 @@ def claim(
     card: Annotated[bool, typer.Option("--card", help="Of beds: make their cards, from 24 baselines each.")] = False,
     bed: Annotated[str, typer.Option(help="Lay the method over BED and compare with that alone; exploratory.")] = "",
     metric: Annotated[str, typer.Option(help="With --bed: what is compared, such as evaluate/mean:area.")] = "",
+    margin: Annotated[
+        float, typer.Option(min=0.0, help="With --bed: the least effect of interest (0: as found).")
+    ] = 0.0,
     matrix: Annotated[bool, typer.Option("--matrix", help="Print methods by beds from the results there are.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Processes (0: one a core).")] = 0,
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
@@ -49,7 +52,8 @@ def claim(
     OUT/plots/<family>/<method>.png. With --prove a part of every arm is made again: where it is the same bit for bit
     the result stands; where it is not, the result says that it is stale.
 
-    With --bed any method is measured on any recipe; that is exploratory, and goes to OUT/explore/BED.
+    With --bed any method, or several as A+B, is measured on any recipe. That is exploratory, and goes to
+    OUT/explore/BED.
 
     Example: shuhari claim rlvr/pacs
     """
@@ -67,7 +71,7 @@ def claim(
     if bed:
         for name in recipes or [""]:
             with _ended_by_sigterm(), _told(f"{name} on {bed}") as tell:
-                result, path = exploring.measured(name, bed, metric, dry, workers, runs, out, tell)
+                result, path = exploring.measured(name, bed, metric, margin, dry, workers, runs, out, tell)
             exploring.show(result, path, json)
         return
     named = _stale(out, recipes) if stale or (prove and not recipes) else list(dict.fromkeys(recipes or []))

@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
 
 def measured(
-    name: str, bed: str, metric: str, dry: bool, workers: int, runs: Path, out: Path, tell: Callable[[Progress], None]
+    name: str,
+    bed: str,
+    metric: str,
+    margin: float,
+    dry: bool,
+    workers: int,
+    runs: Path,
+    out: Path,
+    tell: Callable[[Progress], None],
 ) -> tuple[dict[str, Any] | None, Path | None]:
     """The result of a method on a bed and its file; of a dry run neither, but what would be run is told."""
     from shuhari.claims.explore import WHY, explore, folder_of
@@ -25,7 +33,7 @@ def measured(
 
     if not name:
         raise typer.BadParameter("which method? `shuhari methods` lists them")
-    one = explore(name, bed, metric)
+    one = explore(name, bed, metric, margin)
     if dry:
         verdicts.plan(one, runs, out)
         return None, None
@@ -48,13 +56,12 @@ def matrix(out: Path, json: bool) -> None:
     """Print methods by beds."""
     from dataclasses import asdict
 
-    from shuhari.claims.explore import cells
-    from shuhari.claims.explore import matrix as made
+    from shuhari.claims.explore import arrange, read_cells
 
     if json:
-        as_json([asdict(cell) for cell in cells(out)])
+        as_json([asdict(cell) for cell in read_cells(out)])
         return
-    head, *rows = made(out)
+    head, *rows = arrange(out)
     if not rows:
         raise typer.BadParameter(f"no results in {out}", param_hint="--out")
     table(head, rows)

@@ -85,12 +85,15 @@ def show(result: Mapping[str, Any]) -> None:
 
 
 def show_board(bed: str, metric: str, out: Path) -> None:
-    """Print the methods that have a result on a bed, best first."""
+    """Print the methods that have a result on a bed, best first; of a claim and an exploration the claim stands."""
     from shuhari.claims.board import rank
+    from shuhari.claims.explore import read_results
     from shuhari.claims.result import kept
     from shuhari.config.recipe import names
 
-    results = {name: found for name in names() if (found := kept(name, out / "claims") or kept(name)) is not None}
+    results = {found["method"]: found for found in read_results(bed, out)}
+    claimed = {name: found for name in names() if (found := kept(name, out / "claims") or kept(name)) is not None}
+    results |= {name: found for name, found in claimed.items() if found.get("bed") == bed}
     ranked = rank(results.values(), bed, metric)
     if not ranked:
         note(f"no result on {bed!r} has {metric.rpartition(':')[0]!r}")
