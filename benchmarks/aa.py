@@ -31,11 +31,11 @@ from shuhari.api import load_initial
 from shuhari.claims import cards
 from shuhari.claims.looks import LOOKS, mde
 from shuhari.claims.quantities import Metric, value
-from shuhari.claims.trials import Shares, draw_pairs, plant, simulate
 from shuhari.claims.verdict import Rule
 from shuhari.config import library
 from shuhari.config.recipe import Recipe, load
 from shuhari.stats import Estimate
+from trials import Shares, draw_pairs, plant, simulate
 
 OUT = Path(__file__).parent / "results" / "aa.json"
 COMPARISONS, PLANTED, POOL, EACH = 400, 50, 64, 8  # the pool: pairs of tables, runs of text, of a warm-up each

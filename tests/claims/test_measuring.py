@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from shuhari.claims import runs
+from shuhari.claims.board import count_tries
 from shuhari.claims.claim import read
 from shuhari.claims.measure import measure
 from shuhari.claims.result import hashes, stale
@@ -57,14 +58,16 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runs")
 
 
-def measured(tmp_path: Path, root: Path, before: Any = None, beds: Path | None = None, **changes: str) -> Any:
+def measured(
+    tmp_path: Path, root: Path, before: Any = None, beds: Path | None = None, begun: Path | None = None, **changes: str
+) -> Any:
     text = RECIPE
     for old, new in changes.values():
         assert old in text
         text = text.replace(old, new)
     (tmp_path / "own.toml").write_text(text)
     MADE.clear()
-    found = measure(read(str(tmp_path / "own.toml")), root, before, beds=beds)
+    found = measure(read(str(tmp_path / "own.toml")), root, before, beds=beds, begun=begun)
     return json.loads(json.dumps(found))
 
 
@@ -102,6 +105,40 @@ def test_a_changed_protocol_goes_on_with_other_seeds_and_keeps_what_was_found(tm
     assert [h["used"] for h in found["history"]] == [[1000, 1004], [1005, 1009]]
     first["hashes"]["modules"]["shuhari.claims.claim"] = "of then"  # as if it were one of the method's own
     assert measured(tmp_path, root, first)["seeds"] == [1005, 1006, 1007, 1008, 1009]
+
+
+def test_a_claim_that_is_stopped_leaves_its_try(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stopped as the method's second run begins; the same protocol goes on, another is a second try on other seeds."""
+    plain, begun = runs.drive, tmp_path / "begun.json"
+
+    def stop(jobs: Any, workers: Any, tell: Any, look: Any) -> None:
+        second = [job for job in jobs if job.arm == "method"][1:]
+        plain([job for job in jobs if job not in second], workers, tell, look)
+        if second:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "drive", stop)
+        with pytest.raises(KeyboardInterrupt):
+            measured(tmp_path, root / "stopped", begun=begun)
+    (entry,) = json.loads(begun.read_text())
+    assert entry["protocol"]["tries"] == 1 and entry["seeds"] == list(range(1000, 1012))
+    again = measured(tmp_path, root / "stopped", begun=begun)
+    assert again["protocol"]["tries"] == 1 and again["seeds"][0] == 1000 and len(again["history"]) == 1
+    other = measured(tmp_path, root / "stopped", begun=begun, guard=("margin = 0.5", "margin = 0.4"))
+    assert other["protocol"]["tries"] == 2 and other["seeds"][0] == 1012
+    assert [(h["try"], h["verdict"], h["used"]) for h in other["history"]] == [
+        (1, "stopped", [1000, 1011]),
+        (2, "holds", [1012, 1016]),
+    ]
+    assert count_tries(other) == 2
+
+
+def test_premises_that_fail_begin_no_try(tmp_path: Path, root: Path) -> None:
+    begun = tmp_path / "begun.json"
+    changes = ("against = 1.0", "against = 0.11")
+    assert measured(tmp_path, root / "apart", begun=begun, premise=changes)["verdict"] == "not tested"
+    assert not begun.exists()
 
 
 def test_what_cannot_be_told_goes_to_the_last_look(tmp_path: Path, root: Path) -> None:

@@ -24,6 +24,7 @@ from shuhari.claims.protocol import Protocol, prepare
 from shuhari.claims.quantities import Evidence, Quantity, values
 from shuhari.claims.result import describe, hashes, quantities_of, result_of, round_to, runs_of, times
 from shuhari.claims.runs import Made, make
+from shuhari.claims.tries import Begun
 from shuhari.claims.verdict import HELD, Because, Effect, Headline, Verdict, judge_reasons
 from shuhari.tools.doctor import count_cores
 
@@ -38,6 +39,7 @@ class Findings:
     quantities: Sequence[Quantity]
     card: Card | None
     run: Callable[[Claim, Sequence[Quantity]], Made]
+    begin: Callable[[], None]  # called before the method's first run
     made: Made = field(default_factory=Made)
     checks: dict[int, dict[str, Any]] = field(default_factory=dict)
     planned: dict[str, Any] | None = None
@@ -80,23 +82,27 @@ def measure(
     workers: int = 0,
     tell: Tell = lambda _: None,
     beds: Path | None = None,
+    begun: Path | None = None,
 ) -> dict[str, Any]:
     """The whole result of a claim, whose runs are made under `root`. `before`: the result that is there; beds: where
-    cards lie. ClaimError, RecipeError."""
+    cards lie; begun: where its try is written down before the method's first run. ClaimError, RecipeError."""
     quantities, told = quantities_of(claim), hashes(claim)  # which have no seeds where there are looks
     used = {**told["shared"], **told["modules"]}
-    claim, card, protocol = prepare(claim, before, used, beds)
+    tries = Begun(begun, before)
+    claim, card, protocol = prepare(claim, tries.last(), used, beds)
     if protocol is None:
         return result_of(claim, quantities, make(claim, quantities, root, workers=workers, tell=tell), before, told)
     alone = any(ability(q, "alone") for q in quantities)
     headline, reasons = Headline.UNTESTED, Because.UNASKED
     with Workers(1 if alone else workers or count_cores()) as team:
-        found = Findings(claim, quantities, card, partial(make, root=root, workers=team, tell=tell, alone=alone))
+        run = partial(make, root=root, workers=team, tell=tell, alone=alone)
+        begin = partial(tries.write, protocol.table, list(claim.seeds), told["modules"])
+        found = Findings(claim, quantities, card, run, begin)
         if _premises(found):
             headline, level = _look(found)
             reasons = _ablate(found, level) if headline in HELD or claim.smoke else Because.UNASKED
     ruled = _summarise(found, headline, reasons, protocol)
-    return result_of(claim.at(found.seeds), quantities, found.made, before, told, ruled)
+    return result_of(claim.at(found.seeds), quantities, found.made, tries.stopped(protocol.tries), told, ruled)
 
 
 def _premises(found: Findings) -> bool:
@@ -144,6 +150,7 @@ def _look(found: Findings) -> tuple[Headline, float]:
     claim, number = found.claim, found.number
     rule, guards = claim.checks[number].rule, claim.having("guard")
     headline, level = Headline.OPEN, math.nan
+    found.begin()
     for n, level in zip(claim.looks, levels(claim.looks), strict=True):
         found.seeds = tuple(claim.seeds[:n])
         found.add([number, *guards], found.seeds)
@@ -211,7 +218,7 @@ def _summarise(found: Findings, headline: Headline, reasons: Because, protocol: 
         "mde": {"planned": (found.planned or {}).get("mde"), "achieved": own.get("mde")},
         "looks": list(claim.looks),
         "cpu_s": cpu,
-        "protocol": {"hash": protocol.mark, **{k: getattr(protocol, k) for k in ("tries", "commit", "why")}},
+        "protocol": protocol.table,
         "exploratory": list(protocol.exploratory),
         "checks": checks,
     }

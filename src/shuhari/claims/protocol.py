@@ -48,6 +48,11 @@ class Protocol:
         late = (f"{self.tries} tries: at most {TRIES} count",) if self.tries > TRIES else ()
         return ((self.why,) if self.why else ()) + late
 
+    @property
+    def table(self) -> dict[str, Any]:
+        """As a result has it."""
+        return {"hash": self.mark, "tries": self.tries, "commit": self.commit, "why": self.why}
+
 
 def protocol_of(
     claim: Claim, card: Card | None, before: Mapping[str, Any] | None, used: Mapping[str, str] = EMPTY

@@ -60,6 +60,7 @@ def claim(
     from shuhari.claims.claim import read
     from shuhari.claims.pool import ClaimError
     from shuhari.claims.result import write
+    from shuhari.claims.tries import file_of
     from shuhari.config.overlay import RecipeError
 
     if board:
@@ -123,7 +124,10 @@ def claim(
             failed += 1
             continue
         found.append(result)
-        path = None if smoke else write(result, out)
+        path = None
+        if not smoke:
+            path = write(result, out)
+            file_of(one.name, out).unlink(missing_ok=True)
         if not json:
             verdicts.show(result)
             say(f"result: {path}" if path else "smoke: that it runs is all it says")
@@ -136,11 +140,12 @@ def claim(
 def _measured(one: Any, workers: int, root: Path, out: Path) -> dict[str, Any]:
     from shuhari.claims.measure import measure
     from shuhari.claims.result import kept
+    from shuhari.claims.tries import file_of
 
-    before = None if one.smoke else kept(one.name, out / "claims")
+    before, begun = (None, None) if one.smoke else (kept(one.name, out / "claims"), file_of(one.name, out))
     try:
         with _told(one.name) as tell, _ended_by_sigterm():
-            return measure(one, root, before, workers=workers, tell=tell)
+            return measure(one, root, before, workers=workers, tell=tell, begun=begun)
     except KeyboardInterrupt:
         note(f"stopped; the runs that were made are in {root}, and the same command goes on")
         raise

@@ -30,17 +30,21 @@ def measured(
     from shuhari.claims.explore import WHY, explore, folder_of
     from shuhari.claims.measure import measure
     from shuhari.claims.result import kept, write
+    from shuhari.claims.tries import file_of
 
     if not name:
         raise typer.BadParameter("which method? `shuhari methods` lists them")
     one = explore(name, bed, metric, margin)
-    if dry:
-        verdicts.plan(one, runs, out)
-        return None, None
     at = folder_of(one.bed, out)
-    result = measure(one, runs, kept(one.name, at / "claims"), workers=workers, tell=tell)
+    if dry:
+        verdicts.plan(one, runs, at)
+        return None, None
+    begun = file_of(one.name, at)
+    result = measure(one, runs, kept(one.name, at / "claims"), workers=workers, tell=tell, begun=begun)
     result |= {"bed": one.bed, "exploratory": [WHY]}
-    return result, write(result, at)
+    path = write(result, at)
+    begun.unlink(missing_ok=True)
+    return result, path
 
 
 def show(result: dict[str, Any] | None, path: Path | None, json: bool) -> None:

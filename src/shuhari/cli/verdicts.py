@@ -20,11 +20,13 @@ def plan(one: Any, root: Path, out: Path) -> None:
     from shuhari.claims.protocol import prepare
     from shuhari.claims.result import differs, in_words, kept, quantities_of, times, used
     from shuhari.claims.runs import plan_runs
+    from shuhari.claims.tries import Begun, file_of
 
     now = used(one)  # builds every arm, so that mistakes are told of
     say(f"{one.name}: {one.says}")
     before = None if one.smoke else kept(one.name, out / "claims")
-    one, card, protocol = prepare(one, before, now)
+    tries = Begun(None if one.smoke else file_of(one.name, out), before)
+    one, card, protocol = prepare(one, tries.last(), now)
     quantities = quantities_of(one)
     jobs = plan_runs(one, root.resolve(), any(ability(q, "alone") for q in quantities)) if one.arms else []
     budget = "".join(f", {amount:,.0f} {unit} each" for unit, amount in ([one.budget] if one.budget else []))

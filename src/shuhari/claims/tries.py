@@ -1,0 +1,80 @@
+"""Tries that have begun: written down before a method's first run, so that stopping a claim undoes none.
+
+`<out>/begun/<family>/<method>.json` lists them, each as a result would: `protocol` (hash, tries, commit, why), all
+`seeds` that it may use, `hashes.modules` of the method's own code, `date`. The file goes when a result is written; a
+try that was given up for another then stands in that result's history as stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from shuhari.config.overlay import RecipeError
+from shuhari.store.files import replace_file
+
+FOLDER = "begun"
+STOPPED = "stopped"  # in the place of a verdict
+KEYS = ("date", "protocol", "seeds", "hashes")
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The tries of one claim that have begun and have no result. file: where they stand, None where none is written
+    down; before: the result that is there."""
+
+    file: Path | None
+    before: Mapping[str, Any] | None = None
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """Those that have no line in the history. RecipeError where the file is none of tries."""
+        if self.file is None or not self.file.is_file():
+            return []
+        try:
+            found: list[dict[str, Any]] = json.loads(self.file.read_text(encoding="utf-8"))
+            ended = {line.get("try") for line in (self.before or {}).get("history", ())}
+            return [one for one in found if all(key in one for key in KEYS) and one["protocol"]["tries"] not in ended]
+        except (ValueError, KeyError, TypeError) as error:
+            raise RecipeError("", f"{self.file} is no list of tries ({error}): move it away") from None
+
+    def last(self) -> Mapping[str, Any] | None:
+        """What the next try goes on from: the last one that has begun, in the shape of a result; else the result."""
+        begun = self.entries
+        return {**begun[-1], "history": [*self._history(), *map(_line, begun)]} if begun else self.before
+
+    def stopped(self, tries: int) -> Mapping[str, Any] | None:
+        """The result that is there with a line in its history for each try but number `tries`, which has ended."""
+        lines = [_line(one) for one in self.entries if one["protocol"]["tries"] != tries]
+        return {**(self.before or {}), "history": [*self._history(), *lines]} if lines else self.before
+
+    def write(self, protocol: Mapping[str, Any], seeds: list[int], modules: Mapping[str, str]) -> None:
+        """Write a try down, if it is not."""
+        begun = self.entries
+        known = {one["protocol"]["tries"] for one in begun} | {line.get("try") for line in self._history()}
+        if self.file is None or protocol["tries"] in known:
+            return
+        now = {"date": date.today().isoformat(), "protocol": dict(protocol), "seeds": seeds}
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps([*begun, {**now, "hashes": {"modules": dict(modules)}}], indent=1)
+        replace_file(self.file, [f"{text}\n".encode()])
+
+    def _history(self) -> list[dict[str, Any]]:
+        return list((self.before or {}).get("history", ()))
+
+
+def file_of(name: str, out: Path) -> Path:
+    """Where the tries of the claim `name` are written down that have begun; it goes when a result is written."""
+    return out / FOLDER / f"{name}.json"
+
+
+def _line(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A try as a line of a history."""
+    told, seeds = entry["protocol"], entry["seeds"]
+    line = {"date": entry["date"], "verdict": STOPPED, "checks": [], "seeds": len(seeds)}
+    fixed = {"protocol": told["hash"], "try": told["tries"], "commit": told["commit"]}
+    return {**line, **fixed, "used": [seeds[0], seeds[-1]]}
