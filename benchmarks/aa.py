@@ -25,6 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+from trials import Shares, draw_pairs, plant, simulate
 
 import shuhari
 from shuhari.api import load_initial
@@ -35,7 +36,6 @@ from shuhari.claims.verdict import Rule
 from shuhari.config import library
 from shuhari.config.recipe import Recipe, load
 from shuhari.stats import Estimate
-from trials import Shares, draw_pairs, plant, simulate
 
 OUT = Path(__file__).parent / "results" / "aa.json"
 COMPARISONS, PLANTED, POOL, EACH = 400, 50, 64, 8  # the pool: pairs of tables, runs of text, of a warm-up each
