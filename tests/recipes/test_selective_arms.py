@@ -28,15 +28,20 @@ def test_another_loss_in_the_place_of_the_clip(method: str) -> None:
     arms = read(f"rlvr/{method}").arms
     terms = {name: set(arm.stages[-1]["part"]["policy"]["terms"]) for name, arm in arms.items()}
     assert terms.pop("method") == {method} and terms.pop("baseline") == {"clip"}
-    assert terms == ({} if method == "lp_reg" else {"bounds": {method}})
+    assert {name for name in terms if name != "counted"} == (set() if method == "lp_reg" else {"bounds"})
+    assert all(loss == {method} for loss in terms.values())
     assert apart("method", "baseline", arms) == {"part.policy.terms.clip", f"part.policy.terms.{method}"}
-    for arm in arms.values():
-        assert all(t["reduce"] == "decision" for t in arm.stages[-1]["part"]["policy"]["terms"].values())
+
+
+def test_what_is_counted_of_grpo_is_counted_of_grpo() -> None:
+    """The arm `counted` has the method's name and the gradient of the baseline; it reports what the method would do."""
+    terms = {name: arm.stages[-1]["part"]["policy"]["terms"] for name, arm in read("rlvr/clip_cov").arms.items()}
+    assert terms["counted"] == {"clip_cov": {**terms["baseline"]["clip"], "fraction": 0.0}}
 
 
 @pytest.mark.parametrize("method", ["clip_cov", "kl_cov"])
 def test_the_same_bounds_without_the_mechanism(method: str) -> None:
-    """More entropy than GRPO may come from the bounds alone; the claim is of the selection, so it is checked apart."""
+    """More entropy than GRPO may come from the bounds alone; whether it is the selection is asked apart."""
     claim = read(f"rlvr/{method}")
     arms = {name: leaves(arm.stages[-1]) for name, arm in claim.arms.items()}
     fraction = f"part.policy.terms.{method}.fraction"
@@ -44,8 +49,9 @@ def test_the_same_bounds_without_the_mechanism(method: str) -> None:
         fraction
     }
     assert arms["bounds"][fraction] == 0
-    entropy = {c.rule.against for c in claim.checks if c.quantity["metric"] == "rollout/entropy:last=5"}
-    assert entropy == {"baseline", "bounds"} and all(c.rule.arm == "method" for c in claim.checks)
+    asked = {c.rule.role: c for c in claim.checks}
+    assert asked["headline"].quantity == asked["because"].quantity
+    assert (asked["headline"].rule.against, asked["because"].rule.against) == ("baseline", "bounds")
 
 
 def test_copg_is_compared_with_a_baseline_of_its_own_pairs() -> None:
