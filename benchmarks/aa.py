@@ -1,16 +1,18 @@
 """Does the rule of claims keep its word? Comparisons of a recipe with itself, look by look; and planted effects.
 
-    python benchmarks/aa.py [tables | text | card:BED:QUANTITY:MARGIN ...] [--workers N]
+    python benchmarks/aa.py [tables | text | card:BED:METRIC ... | pools] [--workers N]
 
 `tables`: 128 runs each of the bandit's recipe and of the gridworld's; the last reward. `text`: 64 runs of a tiny
 language model, eight from each of eight warm-ups, with bounds of the ratio under which some collapse.
-`card:trie/twins:evaluate/exact.mean:area:0.02`: the committed baselines of a bed and their redraw. Of each pool 400
-comparisons draw 12 pairs without replacement, so their interval is that of this pool; one over pools would be wider.
+`card:trie/twins:evaluate/exact.entropy:area`: the committed baselines of a bed, their redraw and its control.
 
-Each is a claim with a margin (of tables and text: what its looks can just find), and so are 50 in which the method's
-side is better by twice the margin, and 400 in which it is by what the looks can just find (the MDE). Wanted: at most
-5 % of comparisons say that arms differ, 2.5 % that the method holds; at least 80 % of the 50 are found, and of the 400
-as many as the MDE says: 80 %, to their interval. Results: benchmarks/results/aa.json.
+Of each pool 400 comparisons draw 12 pairs without replacement; each is a claim whose margin is the least that its looks
+can find (the MDE; of a card, as planned from it). So are 50 in which the method's side is better by twice the margin,
+400 in which it is by the margin, and, of a card, 50 of the control against the baseline. Wanted: at most 5 % of
+comparisons say that arms differ, 2.5 % that the method holds; at least 80 % of the 50 are found, and of the 400 as many
+as the MDE says: 80 %. Comparisons of one pool share its runs, so their binomial interval is that of this pool alone;
+`pools` says by how much the shares of pools differ: of 40, each of 24 normal pairs. Results:
+benchmarks/results/aa.json.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ import shuhari
 from shuhari.api import load_initial
 from shuhari.claims import cards
 from shuhari.claims.looks import LOOKS, mde
-from shuhari.claims.quantities import Metric, value
+from shuhari.claims.quantities import Metric, values
 from shuhari.claims.verdict import Rule
 from shuhari.config import library
 from shuhari.config.recipe import Recipe, load
@@ -39,6 +41,7 @@ from shuhari.stats import Estimate
 
 OUT = Path(__file__).parent / "results" / "aa.json"
 COMPARISONS, PLANTED, POOL, EACH = 400, 50, 64, 8  # the pool: pairs of tables, runs of text, of a warm-up each
+POOLS, SEEDS = 40, 24  # what a card has
 MOST = LOOKS[-1]
 TABLES = {"baselines/bandit": {"steps": 10}, "baselines/gridworld": {"steps": 3}}  # while they still learn
 WARM = {"stage.rl": False}
@@ -126,11 +129,29 @@ def text(pool: ProcessPoolExecutor, before: dict) -> dict:
     return {"values": values, "64 runs": told(just_found(np.array(drawn)), np.array(drawn))}
 
 
-def card(bed: str, metric: str, margin: float) -> dict:
-    """400 comparisons resampled from the baselines of a bed and their redraw."""
+def card(bed: str, metric: str) -> dict:
+    """400 comparisons resampled from the baselines of a bed and their redraw, and 50 of its control."""
     found, quantity = cards.read(library.cards() / f"{bed}.json"), Metric(metric)
-    sides = [[value(quantity, run, arm, 0) for run in found.runs(arm)] for arm in (cards.BASELINE, cards.REDRAW)]
-    return {metric: told(Rule("up", margin, role="headline"), draw_pairs(np.array(sides).T, COMPARISONS))}
+    sides = {arm: np.array(values(quantity, found.runs(arm), arm, 0)) for arm in found.arms}
+    up = Rule("up", 1.0, role="headline")
+    rule = replace(up, margin=mde(found.spread(quantity, up), LOOKS))
+    out = told(rule, draw_pairs(np.stack([sides[cards.BASELINE], sides[cards.REDRAW]], 1), COMPARISONS))
+    better = np.stack([sides[library.CONTROL], sides[cards.BASELINE]], 1)
+    out["control"] = _table(simulate(rule, draw_pairs(better, PLANTED, by_lot=False)))
+    effect = float(np.nanmean(better[:, 0] - better[:, 1])) / rule.margin
+    return {metric: out, f"{metric}, control in margins": round(effect, 2)}
+
+
+def pools() -> dict:
+    """How the shares of pools differ, each of 24 normal pairs: (the least, the median, the most) of 40."""
+    rng, found = np.random.default_rng(1), []
+    for seed in range(POOLS):
+        pool = np.stack([rng.standard_normal(SEEDS), np.zeros(SEEDS)], 1)
+        pairs = draw_pairs(pool, COMPARISONS, seed)
+        parts = told(Rule("up", mde(float(pool[:, 0].std(ddof=1)), LOOKS), role="headline"), pairs)
+        found.append([parts["null"]["excludes 0"], parts["null"]["holds"], parts["just found"]["holds"]])
+    shares = np.quantile([[e["share"] for e in row] for row in found], (0, 0.5, 1), axis=0).T.round(4).tolist()
+    return dict(zip(("excludes 0", "holds", "the margin is found"), shares, strict=True))
 
 
 def main() -> None:
@@ -142,15 +163,16 @@ def main() -> None:
     with ProcessPoolExecutor(given.workers, mp_context=get_context("spawn")) as pool:
         for what in given.what:
             if what.startswith("card:"):
-                _, bed, rest = what.split(":", 2)
-                metric, _, margin = rest.rpartition(":")
-                found[f"card {bed}"] = found.get(f"card {bed}", {}) | card(bed, metric, float(margin))
+                _, bed, metric = what.split(":", 2)
+                found[f"card {bed}"] = found.get(f"card {bed}", {}) | card(bed, metric)
+            elif what == "pools":
+                found[what] = pools()
             elif what == "text":
                 found[what] = text(pool, found.get(what, {}))
             elif what == "tables":
                 found[what] = tables(pool)
             else:
-                parser.error(f"{what!r}: expected tables, text, or card:BED:METRIC:READING:MARGIN")
+                parser.error(f"{what!r}: expected tables, text, pools, or card:BED:METRIC:READING")
             OUT.parent.mkdir(parents=True, exist_ok=True)
             OUT.write_text(json.dumps(found, indent=1) + "\n")
     for what, groups in found.items():

@@ -49,15 +49,17 @@ def judge_pairs(rule: Rule, pairs: np.ndarray, looks: Sequence[int] = LOOKS) -> 
     raise AssertionError("the last look ends a claim")
 
 
-def draw_pairs(pool: np.ndarray, claims: int, seed: int = 0, most: int = LOOKS[-1]) -> np.ndarray:
+def draw_pairs(
+    pool: np.ndarray, claims: int, seed: int = 0, most: int = LOOKS[-1], *, by_lot: bool = True
+) -> np.ndarray:
     """[K, P, 2] claims out of a `pool` [S, 2] of runs that are paired (a baseline and its redraw): other seeds each,
-    drawn without replacement, and by lot which side is the method. ValueError where the pool is too small."""
+    drawn without replacement, and `by_lot` which side is the method. ValueError where the pool is too small."""
     pool = pool[np.isfinite(pool).all(1)]
     if len(pool) < most:
         raise ValueError(f"{len(pool)} pairs: expected at least {most}")
     rng = np.random.default_rng(seed)
     drawn = np.array([pool[rng.permutation(len(pool))[:most]] for _ in range(claims)])
-    turned = rng.random((claims, most)) < 0.5
+    turned = (rng.random((claims, most)) < 0.5) & by_lot
     return np.where(turned[..., None], drawn[..., ::-1], drawn)
 
 

@@ -6,6 +6,7 @@ TABLES, and the two marks in a page.
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections import Counter
@@ -242,12 +243,46 @@ def papers() -> Iterator[str]:
         yield row(f"`{name}`", title, str(paper.get("year", "-")), changes, judged)
 
 
+POOLS = {"tables baselines/bandit": "128 runs of the bandit", "tables baselines/gridworld": "128 runs of the gridworld",
+         "text 64 runs": "64 runs of a language model, of which some collapse"}  # fmt: skip
+
+
+def trials() -> Iterator[str]:
+    """Claims drawn from pools of runs, without an effect and with planted ones."""
+    found = json.loads((PAGES.parent / "benchmarks" / "results" / "aa.json").read_text(encoding="utf-8"))
+    yield row("pool", "say that arms differ, of 400", "hold", "planted, of 50", "the margin planted, of 400", "control")
+    yield row(*["---"] * 6)
+    for what, pools in found.items():
+        for name, parts in pools.items():
+            if not isinstance(parts, dict):
+                continue
+            pool = POOLS.get(f"{what} {name}") or f"`beds/{what.removeprefix('card ')}`, `{name}`"
+            null, control = parts["null"], "-"
+            if "control" in parts:
+                control = f"{share(parts['control']['holds'])}, {pools[f'{name}, control in margins']:.0f} margins"
+            yield row(pool, share(null["excludes 0"]), share(null["holds"]), share(parts["planted"]["holds"]),
+                      share(parts["just found"]["holds"]), control)  # fmt: skip
+    ends = {name: f"{low:.1%} to {high:.1%}" for name, (low, _, high) in found["pools"].items()}
+    yield ""
+    yield (
+        "Comparisons of one pool share its runs, so an interval is that of its pool alone. By simulation, 40 pools of "
+        f"24 normal pairs: {ends['excludes 0']} say that arms differ, {ends['holds']} hold, and "
+        f"{ends['the margin is found']} find the margin."
+    )
+
+
+def share(of: Mapping[str, float]) -> str:
+    """A share with its interval, in per cent."""
+    return f"{of['share']:.1%} [{100 * of['low']:.1f}, {100 * of['high']:.1f}]"
+
+
 TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "reasoning-gym generators": reasoning_gym,
     "spaces": spaces,
     "scoreboard": scoreboard,
     "scoreboard by the older rule": older,
     "papers": papers,
+    "trials": trials,
 }
 PICTURES: Mapping[str, Callable[[], str]] = {"scoreboard.svg": picture}
 

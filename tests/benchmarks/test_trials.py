@@ -83,6 +83,8 @@ def test_claims_are_drawn_from_a_pool_without_replacement_and_sides_by_lot() -> 
     assert 3.0 not in drawn and set(np.abs(drawn[..., 0] - drawn[..., 1]).ravel()) == {0.5}
     first = (drawn[..., 0] > drawn[..., 1]).mean()
     assert first == pytest.approx(0.5, abs=0.03)
+    kept = draw_pairs(pool, 400, by_lot=False)
+    assert (kept[..., 1] - kept[..., 0] == 0.5).all()
     with pytest.raises(ValueError, match="11 pairs: expected at least 12"):
         draw_pairs(pool[:12], 1)
 
