@@ -1,0 +1,154 @@
+"""Sums worked step by step, with slips, rechecks and, after `;`, the answer: `7-5+6=` -> `-5=2?2+6=8;8`.
+
+A step of the work is a term, `=` and the running sum; each `?` behind it is a recheck, which says the sum once more.
+The problems are those of `chain`. What is graded is the answer alone, so rechecks cost tokens and are worth them only
+where they mend slips. Demonstrations say how often the work slips, rechecks, mends and gets stuck, and so what a policy
+does after imitation. By settings alone this makes padded answers, errors that have a place, rechecks that pay on long
+problems only, endless loops, and answers with and without work: see the recipes `beds/work/...`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import takewhile
+from operator import eq
+from typing import Annotated, Any, Literal
+
+from shuhari.bounds import Bounds, Count, Length, ProperShare, Share, check
+from shuhari.data import Problem, Step
+from shuhari.registry import register
+from shuhari.tasks.chain import Chain
+from shuhari.tasks.source import Splits, Stream, answer_text
+
+HIGHEST = 9  # every running sum is one digit
+
+
+@register("task", "work")
+@dataclass
+class Work:
+    """Sums and differences of `least` (0: all have `terms`) to `terms` digits; each running sum is one digit.
+
+    Right is what ends in `;` and the answer; so work that is cut is wrong, and an answer without work is right too.
+    template: a letter before the prompt, `w` (worked) or `d` (bare), by which two of these tasks in a `mixture` are
+    told apart; demonstrations of `d` are `;` and a digit, the right one at a rate of `guess`, else any other.
+
+    Of demonstrations with work, by chances in [0, 1]: slip: that a sum is one too little (0 stays 0; the work goes on
+    from what was written, and what leaves 0..9 stays at its end). recheck: of one more recheck of a step, at most
+    `rechecks`. fix: that a recheck mends a wrong sum; of a right one it is never wrong. loop: that the work gets stuck
+    at a step, any of them: it is rechecked up to `cap` characters, and there is no answer.
+
+    `info`: `terms`, the number of them. test_fraction, test_size, seed: as for `chain`, whose split this is; no
+    template moves what is held out.
+    """
+
+    terms: Annotated[int, Bounds(2, 64)] = 4
+    least: Annotated[int, Bounds(2, 64, off=0)] = 0
+    template: Literal["", "w", "d"] = ""
+    slip: Share = 0.25
+    recheck: Share = 0.0
+    rechecks: Count = 5
+    fix: Share = 0.8
+    loop: Share = 0.0
+    cap: Length = 36
+    guess: Share = 0.15
+    test_fraction: ProperShare = 1 / 16
+    test_size: Length = 256
+    seed: Count = 0
+    stamps = ("reward/score",)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.least > self.terms:
+            raise ValueError(f"work: least is {self.least}: expected at most terms, which is {self.terms}")
+        longest = 4 * (self.terms - 1)
+        if self.loop and self.cap <= longest:
+            expected = f"more than the {longest} characters of the work without rechecks, as loop is above 0"
+            raise ValueError(f"work: cap is {self.cap}: expected {expected}")
+
+    @property
+    def alphabet(self) -> str:
+        """The characters of prompts and answers."""
+        return f"0123456789+-=?;{self.template}"
+
+    @cached_property
+    def problems(self) -> Splits:
+        sums = Chain(self.terms, self.least, test_fraction=self.test_fraction, seed=self.seed).problems
+
+        def make(split: str, index: int) -> tuple[str, Problem]:
+            content, of = sums.item(split, index)
+            prompt, answer = f"{self.template}{of.prompt}", f";{of.answer}"
+            shown = self._demonstrate(content, answer, Stream("work", self.seed, split, index))
+            return content, Problem("work", f"{self.template}{content}", prompt, answer, shown, of.info)
+
+        return Splits(make, self.test_size)
+
+    def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
+        """{"score": 1.0} where the text from the last `;` on is the answer, else 0.0."""
+        return {"score": float("".join(answer_text(steps).rpartition(";")[1:]) == problem.answer)}
+
+    def first_wrong(self, problem: Problem, text: str) -> int | None:
+        """Find the first character that no right work has there: len(text) where it ends too early, None where it is
+        right. Right work is any number of right steps in order, rechecked or not, and the answer."""
+        at = 0
+        for step in _steps(problem.id.removeprefix(self.template)):
+            if text[at : at + 1] == ";":
+                break
+            at += (same := _agree(text[at:], step))
+            if same < len(step):
+                return at
+            while (same := _agree(text[at:], f"?{step[-1]}")) == 2:
+                at += same
+            if same:
+                return at + same
+        same = _agree(text[at:], str(problem.answer))
+        return None if text[at:] == problem.answer else at + same
+
+    def environment(self, problem: Problem) -> None:
+        return None
+
+    def spaces(self) -> None:
+        return None
+
+    def _demonstrate(self, content: str, answer: str, stream: Stream) -> str:
+        if self.template == "d":
+            miss = 1 + stream.below(HIGHEST)
+            return answer if stream.uniform() < self.guess else f";{(int(answer[1:]) + miss) % (HIGHEST + 1)}"
+        total, *terms = _terms(content)
+        stuck, text = stream.below(len(terms)) if stream.uniform() < self.loop else -1, ""
+        for i, term in enumerate(terms):
+            right = _clip(total + term)
+            total = _clip(right - (stream.uniform() < self.slip))
+            text += f"{term:+d}={total}"
+            if i == stuck:
+                return (text + f"?{total}" * self.cap)[: self.cap]
+            for _ in range(self.rechecks):
+                if stream.uniform() >= self.recheck:
+                    break
+                total = right if stream.uniform() < self.fix else total
+                text += f"?{total}"
+        return f"{text};{total}"
+
+
+def _terms(content: str) -> list[int]:
+    """The signed terms of a sum: `7-5+6` -> 7, -5, 6."""
+    return [int(term) for term in re.findall(r"[+-]?\d", content)]
+
+
+def _steps(content: str) -> Iterator[str]:
+    """The right steps of a sum without rechecks: `-5=2`, `+6=8`."""
+    total, *terms = _terms(content)
+    for term in terms:
+        total += term
+        yield f"{term:+d}={total}"
+
+
+def _clip(total: int) -> int:
+    return min(max(total, 0), HIGHEST)
+
+
+def _agree(text: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    return sum(1 for _ in takewhile(bool, map(eq, text, other)))
