@@ -41,6 +41,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "columns": EMPTY,  # field of a problem -> the column of the data that it is read from
     "ungraded": False,  # whether it grades nothing
     "answers": do_nothing,  # (problem) -> Answers | None, see Listing
+    "first_wrong": None,  # (problem, text) -> the place of the first character that is wrong; None where it is right
     "preview": None,  # () -> {"spaces", "prompt", "answer"}: what listings show of a task that is dear to make
     "copies": None,  # whether its environments can be copied, once it has tried; workers of lanes are sent it
     "extras": EMPTY,  # column -> fill value, of what its environments report beside observation and reward

@@ -1,0 +1,80 @@
+"""Whether a model's values find the first mistake of an answer, on tasks that say where it is.
+
+Left out: answers of several turns, and what a value says of later decisions.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from shuhari.abilities import ability
+from shuhari.bounds import Length, check
+from shuhari.data import Request, code
+from shuhari.needs import Need
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("metric", "localisation")
+@dataclass
+class Localisation:
+    """Sample `samples` answers to each of the first `n` problems of `split`, and compare the values that `role` gives to
+    first mistakes, as the task's `first_wrong(problem, text)` finds them, with those of right decisions.
+
+    `auc`: the chance in [0, 1] that the value at a first mistake is lower than at the same place of an answer that is
+    right up to there, ties by half; only answers at the same place are compared, so that .5 is what chance gives, also
+    where values go by the place alone. NaN where no place has both. `wrong`: the share of answers with a mistake. A
+    model `causal_value` with `after = true` has seen the decision that it values.
+    """
+
+    role: str = "credit"
+    split: str = "test"
+    n: Length = 128
+    samples: Length = 4
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    def __call__(self, ctx: Ctx) -> Mapping[str, float]:
+        """Raises ValueError where the task does not say where an answer goes wrong."""
+        first_wrong = ability(ctx.task, "first_wrong")
+        if first_wrong is None:
+            expected = "a task that has first_wrong(problem, text) -> int | None"
+            raise ValueError(f"localisation: the task says of no answer where it goes wrong: expected {expected}")
+        source = ctx.task.problems(self.split)
+        size = source.size()
+        problems = [source[i] for i in range(self.n if size is None else min(self.n, size))]
+        asked = [Request(p, self.samples) for p in problems]
+        batch = ctx.wait(ctx.probe(asked, tag="localisation"))
+        need = Need((self.role,), "value")
+        values = ctx.score(batch, [need])[need]
+        known = {code(p.task, p.id): p for p in problems}
+        right: dict[int, list[float]] = defaultdict(list)
+        wrong: dict[int, list[float]] = defaultdict(list)
+        for row, (problem, step) in enumerate(zip(batch["problem"].tolist(), batch["step"].tolist(), strict=True)):
+            text, said = str(batch.arena[step].info["text"]), values[row][batch["mask"][row]].tolist()
+            at = first_wrong(known[problem], text)
+            place = len(said) if at is None else len(ctx.encode(text[:at], self.role)) if at else 0
+            for i, value in enumerate(said[:place]):
+                right[i].append(value)
+            if place < len(said):  # else it was right, or cut
+                wrong[place].append(said[place])
+        mistakes = sum(map(len, wrong.values()))
+        return {"auc": _auc(wrong, right), "wrong": mistakes / len(batch)}
+
+
+def _auc(lower: Mapping[int, list[float]], higher: Mapping[int, list[float]]) -> float:
+    """The share of pairs of the same key in which the first is lower, ties by half; NaN without pairs."""
+    wins = pairs = 0.0
+    for key in lower.keys() & higher.keys():
+        a, b = np.array(lower[key])[:, None], np.array(higher[key])
+        wins, pairs = wins + float((a < b).sum() + (a == b).sum() / 2), pairs + a.size * b.size
+    return wins / pairs if pairs else float("nan")

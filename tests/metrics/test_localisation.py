@@ -1,0 +1,84 @@
+"""Whether values find first mistakes: areas by hand, and a critic that knows, one that knows places and one by chance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shuhari.data import Request, Step, Trajectory
+from shuhari.metrics.localisation import Localisation, _auc
+from shuhari.pack import pack
+from shuhari.tasks.bandit import Bandit
+from shuhari.tasks.work import Work
+
+TASK = Work(terms=3)
+
+
+def context(answers: list[str], value: Callable[[str, int, int | None], float]) -> Any:
+    """A policy that says these in turn, and the value of each decision: of (text, place, the first wrong place)."""
+    source: Any = TASK.problems("test")
+    texts = []
+    for i, text in enumerate(answers):
+        p = source[i]
+        a, b = (x + "=" + str(int(y)) for x, y in zip((p.id[1:3], p.id[3:]), _sums(p.id), strict=True))
+        other = str((int(str(p.answer)[1]) + 1) % 10)
+        texts.append(text.format(a=a, b=b, answer=p.answer, miss=other))
+
+    async def probe(asked: list[Request], tag: str) -> Any:
+        steps = [Step.of(np.ones(3, np.int32), np.ones(len(t), np.int32), info={"text": t}) for t in texts]
+        return pack([Trajectory(r, (s,)) for r, s in zip(asked, steps, strict=True)])
+
+    def score(batch: Any, needs: list[Any]) -> Any:
+        out = torch.zeros(len(batch), batch.width)
+        for i, text in enumerate(texts):
+            at = TASK.first_wrong(source[i], text)
+            out[i, : len(text)] = torch.tensor([value(text, k, at) for k in range(len(text))])
+        return {needs[0]: out}
+
+    def wait(coroutine: Any) -> Any:
+        with pytest.raises(StopIteration) as stop:
+            coroutine.send(None)
+        return stop.value.value
+
+    return SimpleNamespace(task=TASK, probe=probe, score=score, wait=wait, encode=lambda text, role: np.array([*text]))
+
+
+def _sums(content: str) -> tuple[int, int]:
+    first, second, third = int(content[0]), int(content[1:3]), int(content[3:])
+    return first + second, first + second + third
+
+
+ANSWERS = ["{a}{b}{answer}", "{a}{b};{miss}", "{a}{b}{answer}", "{a}?x{b}{answer}", "{a}{b}", "{a}{b};{miss}"]
+
+
+def measure(value: Callable[[str, int, int | None], float]) -> Any:
+    return Localisation(n=len(ANSWERS), samples=1)(context(ANSWERS, value))
+
+
+def test_a_critic_that_knows_finds_all_and_one_of_places_none() -> None:
+    """Of six answers two are wrong at their end and one at place 5; the fifth is right as far as it goes."""
+    assert measure(lambda text, k, at: -1.0 if k == at else float(k)) == {"auc": 1.0, "wrong": 0.5}
+    assert measure(lambda text, k, at: 1.0 if k == at else 0.0)["auc"] == 0.0
+    assert measure(lambda text, k, at: float(-k))["auc"] == 0.5
+
+
+def test_what_is_behind_a_mistake_does_not_count() -> None:
+    assert measure(lambda text, k, at: -1.0 if at is not None and k >= at else 0.0)["auc"] == 1.0
+    assert measure(lambda text, k, at: -1.0 if at is not None and k > at else 0.0)["auc"] == 0.5
+
+
+def test_areas_by_hand() -> None:
+    """At place 1 of six pairs four are in order and one a tie; place 2 has one side alone."""
+    assert _auc({1: [0.0, 1.0], 2: [0.0]}, {1: [0.5, 1.0, 2.0], 3: [0.0]}) == pytest.approx((3 + 1 + 0.5) / 6)
+    assert math.isnan(_auc({1: [0.0]}, {2: [1.0]}))
+
+
+def test_a_task_that_does_not_say_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"expected a task that has first_wrong\(problem, text\)"):
+        Localisation()(SimpleNamespace(task=Bandit()))  # type: ignore[arg-type]
