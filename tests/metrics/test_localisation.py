@@ -1,4 +1,4 @@
-"""Whether values find first mistakes: areas by hand, and a critic that knows, one that knows places and one by chance."""
+"""Whether values find first mistakes: areas by hand, and a critic that knows, and one of places alone."""
 
 from __future__ import annotations
 
@@ -81,4 +81,4 @@ def test_areas_by_hand() -> None:
 
 def test_a_task_that_does_not_say_is_refused() -> None:
     with pytest.raises(ValueError, match=r"expected a task that has first_wrong\(problem, text\)"):
-        Localisation()(SimpleNamespace(task=Bandit()))  # type: ignore[arg-type]
+        Localisation()(SimpleNamespace(task=Bandit()))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -22,8 +23,8 @@ from shuhari.registry import register
 @register("metric", "localisation")
 @dataclass
 class Localisation:
-    """Sample `samples` answers to each of the first `n` problems of `split`, and compare the values that `role` gives to
-    first mistakes, as the task's `first_wrong(problem, text)` finds them, with those of right decisions.
+    """Sample `samples` answers to each of the first `n` problems of `split`, and compare the values that `role` gives
+    to first mistakes, as the task's `first_wrong(problem, text)` finds them, with those of right decisions.
 
     `auc`: the chance in [0, 1] that the value at a first mistake is lower than at the same place of an answer that is
     right up to there, ties by half; only answers at the same place are compared, so that .5 is what chance gives, also
@@ -62,7 +63,8 @@ class Localisation:
         for row, (problem, step) in enumerate(zip(batch["problem"].tolist(), batch["step"].tolist(), strict=True)):
             text, said = str(batch.arena[step].info["text"]), values[row][batch["mask"][row]].tolist()
             at = first_wrong(known[problem], text)
-            place = len(said) if at is None else len(ctx.encode(text[:at], self.role)) if at else 0
+            begin: Any = ctx.encode(text[:at], self.role) if at else ()
+            place = len(said) if at is None else len(begin)
             for i, value in enumerate(said[:place]):
                 right[i].append(value)
             if place < len(said):  # else it was right, or cut

@@ -79,7 +79,7 @@ class Work:
 
         def make(split: str, index: int) -> tuple[str, Problem]:
             content, of = sums.item(split, index)
-            prompt, answer = f"{self.template}{of.prompt}", f";{of.answer}"
+            prompt, answer = f"{self.template}{content}=", f";{of.answer!s}"
             shown = self._demonstrate(content, answer, Stream("work", self.seed, split, index))
             return content, Problem("work", f"{self.template}{content}", prompt, answer, shown, of.info)
 
