@@ -15,6 +15,7 @@ from shuhari.claims.board import count_tries
 from shuhari.claims.claim import read
 from shuhari.claims.measure import measure
 from shuhari.claims.result import hashes, stale
+from shuhari.cli.verdicts import verdict
 from shuhari.config.overlay import RecipeError
 
 RECIPE = """extends = "baselines/bandit"
@@ -220,6 +221,38 @@ def test_an_identity_needs_no_premise_and_no_run(tmp_path: Path, root: Path) -> 
     )
     found = measure(read(str(path)), root)
     assert found["verdict"] == "holds" and found["kind"] == "simulated" and found["arms"] == {}
+
+
+WITHIN = """extends = "baselines/bandit"
+[claim]
+says = "it learns within a run"
+budget = {steps = 12}
+looks = [5]
+settings.evaluate = {every = 0, n = 0}
+[[claim.check]]
+role = "headline"
+use = "gain"
+metric = "reward/mean:last=5"
+other = "reward/mean:first"
+direction = "up"
+against = 0.0
+margin = 0.1
+"""
+
+
+def test_gains_within_runs_need_no_baseline_and_the_result_says_so(tmp_path: Path, root: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(WITHIN)
+    found = measure(read(str(path)), root)
+    assert found["verdict"] == "holds" and found["kind"] == "not compared" and list(found["arms"]) == ["method"]
+    assert "not compared" in verdict(found)
+    premise = '\n[[claim.check]]\nrole = "premise"\nmetric = "reward/mean:first"\nagainst = 1.0\ndirection = "down"\n'
+    path.write_text(WITHIN + premise)  # which is of a baseline
+    with pytest.raises(RecipeError, match=r"claim\.baseline: missing"):
+        read(str(path))
+    path.write_text(WITHIN.replace('use = "gain"\n', "").replace('other = "reward/mean:first"\n', ""))
+    with pytest.raises(RecipeError, match="none is a premise"):
+        read(str(path))
 
 
 @pytest.mark.parametrize(

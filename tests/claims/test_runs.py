@@ -134,6 +134,9 @@ def test_results_that_are_broken_or_of_another_are_told_of(recipe: str, tmp_path
     at = ["--out", str(tmp_path)]
     assert ran(["claim", recipe, "--show", *at]) == 2 and "without says, checks" in capsys.readouterr().err
     assert ran(["claim", recipe, "--stale", "--dry-run", *at]) == 0 and "without says" in capsys.readouterr().err
+    assert ran(["claim", recipe, "--stale", "--out", str(tmp_path / "none")]) == 0
+    assert "not measured" in capsys.readouterr().out and not (tmp_path / "none").exists()
+    assert ran(["claim", recipe, "--whole", *at]) == 2 and "of --prove" in capsys.readouterr().err
     assert ran(["claim", "rlvr/pacs", "--show", *at]) == 0 and "that shuhari brings" in capsys.readouterr().err
     assert ran(["claim", "data/sft_grpo", "--show", *at]) == 2 and "states no claim" in capsys.readouterr().err
     (tmp_path / "more").mkdir()

@@ -24,7 +24,10 @@ SCORED = ("task", "evaluate", "evaluation_rollout")  # what is solved, and how i
 
 
 def tables(baseline: str | Mapping[str, Any] | None, arms: Mapping[str, Any], bed: str) -> dict[str, Mapping[str, Any]]:
-    """name -> table of every arm. RecipeError for one that is none, or has a name that is taken."""
+    """name -> table of every arm, without a baseline where neither that nor a bed is given. RecipeError for one that is
+    none, or has a name that is taken."""
+    if baseline is None and not bed:
+        return {METHOD: EMPTY}
     table = baseline if isinstance(baseline, Mapping) else EMPTY
     extends = baseline if isinstance(baseline, str) else bed
     others = {BASELINE: {"extends": extends, **table} if extends else table, **arms}

@@ -29,6 +29,11 @@ class Check:
         return bool(ability(look_up("quantity", self.quantity.get("use", "metric"), "claim.check"), "trains"))
 
     @property
+    def within(self) -> bool:
+        """Whether it compares two readings of one run with each other, and so needs no other arm."""
+        return self.quantity.get("use") == "gain" and len(self.rule.sides) == 1
+
+    @property
     def arms(self) -> tuple[str, ...]:
         """The arms whose runs it reads."""
         return tuple(side for side in self.rule.sides if side != START) if self.trains else ()
@@ -83,7 +88,7 @@ def _check_roles(checks: Sequence[Check], premises: bool) -> None:
             raise RecipeError("claim.check", f"{len(count[role])} checks are the {role}: expected one")
     if not count["headline"]:
         raise RecipeError("claim.check", "none is the headline: one number decides, as the paper says it")
-    if premises and count["headline"][0].trains and not count["premise"]:
+    if premises and count["headline"][0].trains and not (count["premise"] or all(check.within for check in checks)):
         told = "what of bed and baseline must be so for the paper's effect to show"
         raise RecipeError("claim.check", f"none is a premise: expected {told}")
 

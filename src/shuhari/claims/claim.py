@@ -135,8 +135,9 @@ def read(reference: str, *, smoke: bool = False) -> Claim:
     bed = (stated.bed or on) if on else ""
     named = bed or stated.bed  # whose card may tell of the baseline
     if trains:
+        within = roles and not stated.arms and all(check.within for check in checks)
         for key, given in (("baseline", bed or stated.baseline), ("budget", budget)):
-            if given is None:
+            if given is None and not (key == "baseline" and within):
                 raise RecipeError(f"claim.{key}", f"missing: {_MISSING[key]}")
     over = [stated.settings, {k: v for k, v in small.items() if k not in ("budget", "seeds")}]
     made = Of(reference, method, bed, stated.arms.get(METHOD, EMPTY) if bed else EMPTY)
@@ -199,12 +200,14 @@ def _budget(table: Any) -> tuple[str, float] | None:
 def part_stages(
     arms: Mapping[str, Recipe], warm: str | Mapping[str, Any]
 ) -> tuple[dict[str, Recipe], dict[str, Recipe]]:
-    """(what prepares each arm, each arm without it): the baseline's stages up to `warm` for all of them, or the arms'
-    own, where `warm` names one of each; an arm that it does not name starts from fresh weights."""
+    """(what prepares each arm, each arm without it): the baseline's stages up to `warm` for all of them (where nothing
+    is compared, the method's), or the arms' own, where `warm` names one of each; an arm that it does not name starts
+    from fresh weights."""
     if not warm:
         return {}, dict(arms)
     if isinstance(warm, str):
-        shared = _prepare(arms[BASELINE], warm, "the baseline", "claim.warm")
+        who = BASELINE if BASELINE in arms else METHOD
+        shared = _prepare(arms[who], warm, f"the {who}", "claim.warm")
         return dict.fromkeys(arms, shared), {name: _after(arm, warm) for name, arm in arms.items()}
     if lost := next((name for name in warm if name not in arms), ""):
         raise RecipeError(f"claim.warm.{lost}", f"no such arm; {nearest(lost, arms)}")

@@ -205,7 +205,7 @@ def _summarise(found: Findings, headline: Headline, reasons: Because, protocol: 
         "verdict": headline.value,
         "bed": claim.bed,
         "headline": {"check": number, **{k: own[k] for k in keep if k in own}, "why": own.get("why", "")},
-        "kind": "trained" if claim.checks[number].trains else "simulated",
+        "kind": _kind(claim, number),
         "premise": {
             "met": not failing,
             "failing": failing,
@@ -222,6 +222,13 @@ def _summarise(found: Findings, headline: Headline, reasons: Because, protocol: 
         "exploratory": list(protocol.exploratory),
         "checks": checks,
     }
+
+
+def _kind(claim: Claim, number: int) -> str:
+    """What the headline's number is: of trained runs, of one arm of them alone, or simulated."""
+    if not claim.checks[number].trains:
+        return "simulated"
+    return "trained" if len(claim.arms) > 1 else "not compared"
 
 
 def describe_premise(check: Mapping[str, Any]) -> str:

@@ -197,7 +197,7 @@ def plan_runs(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
     warm: dict[Path, Job] = {}  # what several arms start from is one job
     jobs: list[Job] = []
     if claim.warm and not claim.smoke:
-        jobs.append(job(CHANCE, claim.arms[BASELINE], claim.seeds[0]))
+        jobs.append(job(CHANCE, claim.arms.get(BASELINE, claim.own), claim.seeds[0]))
     for seed in claim.seeds:
         for name, arm in claim.arms.items():
             made = job(WARM, claim.warm[name], seed) if name in claim.warm else None

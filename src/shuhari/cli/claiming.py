@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shuhari.cli import exploring, verdicts
-from shuhari.cli.text import as_json, note, say
+from shuhari.cli.text import as_json, note, say, table
 
 if TYPE_CHECKING:
     from shuhari.claims.pool import Progress
@@ -26,7 +26,7 @@ QUIET = 15.0  # seconds between two lines where the output is no terminal
 def claim(
     recipes: Annotated[list[str] | None, typer.Argument(metavar="RECIPE...", help="family/method, or a .toml.")] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="A minute's version on two seeds; no result is kept.")] = False,
-    stale: Annotated[bool, typer.Option("--stale", help="Only those, or of all, whose result is out of date.")] = False,
+    stale: Annotated[bool, typer.Option("--stale", help="List the results that are out of date; run nothing.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Print the results that are kept; run nothing.")] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="Show arms, budget and checks; run nothing.")] = False,
     prove: Annotated[bool, typer.Option("--prove", help="Try whether results that are out of date stand.")] = False,
@@ -63,6 +63,9 @@ def claim(
     from shuhari.claims.tries import file_of
     from shuhari.config.overlay import RecipeError
 
+    for option, given in (("--whole", whole), ("--quick", quick)):
+        if given and not prove:
+            raise typer.BadParameter("of --prove, which is not given", param_hint=option)
     if board:
         verdicts.show_board(board, by, out)
         return
@@ -75,12 +78,20 @@ def claim(
                 result, path = exploring.measured(name, bed, metric, margin, dry, workers, runs, out, tell)
             exploring.show(result, path, json)
         return
-    named = _stale(out, recipes) if stale or (prove and not recipes) else list(dict.fromkeys(recipes or []))
+    named = list(dict.fromkeys(recipes or []))
+    if stale or (prove and not recipes):
+        why = _stale(out, recipes)
+        named = list(why)
+        if stale and not (prove or show or dry):
+            _list_stale(why, json)
+            return
+        for name, reason in why.items():
+            note(f"{name}: {reason}")
+        if not named:
+            say("every result is up to date")
+            return
     if not named:
-        if not stale and not prove:
-            raise typer.BadParameter("which recipe? `shuhari methods` lists them; --stale takes what is out of date")
-        say("every result is up to date")
-        return
+        raise typer.BadParameter("which recipe? `shuhari methods` lists them, --stale those that are out of date")
     if prove:
         from shuhari.cli.proving import prove as proving
 
@@ -184,9 +195,20 @@ def _kept(named: list[str], out: Path, json: bool) -> None:
         verdicts.show(result)
 
 
-def _stale(out: Path, given: list[str] | None) -> list[str]:
+def _list_stale(why: Mapping[str, str], json: bool) -> None:
+    """Print the recipes whose results are out of date, and why each is."""
+    if json:
+        as_json([{"recipe": name, "why": reason} for name, reason in why.items()])
+    elif why:
+        table(("recipe", "its result"), why.items())
+        say("shuhari claim --prove tries which of them stand; shuhari claim RECIPE... measures those that it names")
+    else:
+        say("every result is up to date")
+
+
+def _stale(out: Path, given: list[str] | None) -> dict[str, str]:
     """Those of the recipes `given` (none: of all that were measured) whose result is missing, out of date, or of an
-    older core."""
+    older core, and which it is."""
     from shuhari.claims.claim import read
     from shuhari.claims.result import kept
     from shuhari.claims.result import stale as why
@@ -194,7 +216,7 @@ def _stale(out: Path, given: list[str] | None) -> list[str]:
     from shuhari.config.overlay import RecipeError
     from shuhari.config.recipe import load, names
 
-    found = []
+    found = {}
     for name in given or names():
         called = load(name).name if given else name
         try:
@@ -207,8 +229,7 @@ def _stale(out: Path, given: list[str] | None) -> list[str]:
         reason = "not measured" if result is None else result.get("stale", "") or why(read(name), result)
         reason = reason or ("older core" if result is not None and older(result["hashes"]) else "")
         if reason:
-            note(f"{name}: {reason}")
-            found.append(name)
+            found[name] = reason
     return found
 
 

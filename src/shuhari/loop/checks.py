@@ -16,7 +16,7 @@ from shuhari.config.overlay import RecipeError, dotted
 from shuhari.config.stage import placed_learners
 from shuhari.data import nearest
 from shuhari.loop.answers import check_answers
-from shuhari.loop.evaluation import Evaluation, find_held_out
+from shuhari.loop.evaluation import SPLITS, Evaluation, find_held_out
 from shuhari.loop.roles import check_roles
 from shuhari.loop.state import walk_placed
 from shuhari.loop.suits import check_needs, check_plateaus
@@ -152,7 +152,7 @@ def check_weights(weights: Iterable[str], graded: Columns, stage: str) -> None:
 
 
 def _check_evaluation(stage: Components, evaluation: Evaluation) -> None:
-    if evaluation.n:
+    if evaluation.n and evaluation.split not in SPLITS:  # whether there are problems in one is dearer to know
         find_held_out(evaluation.task or stage.task, evaluation)
     further = [(("more", name, "rollout"), way.rollout) for name, way in evaluation.more.items() if way.rollout]
     plays: list[tuple[Place, Any]] = [(("rollout",), stage.evaluation_rollout), *further]

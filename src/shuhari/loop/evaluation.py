@@ -23,6 +23,7 @@ from shuhari.profile import spanned
 if TYPE_CHECKING:
     from shuhari.loop.context import Context
 
+SPLITS = ("train", "test")  # which every task has
 PLAYED = ("greedy", "mean", "length", "turns", "distinct", "ungraded", "tokens", "pass", "quantile", "cvar")
 
 
