@@ -80,12 +80,12 @@ def claim(
         return
     named = list(dict.fromkeys(recipes or []))
     if stale or (prove and not recipes):
-        why = _stale(out, recipes)
-        named = list(why)
+        reasons = _stale(out, recipes)
+        named = list(reasons)
         if stale and not (prove or show or dry):
-            _list_stale(why, json)
+            _list_stale(reasons, json)
             return
-        for name, reason in why.items():
+        for name, reason in reasons.items():
             note(f"{name}: {reason}")
         if not named:
             say("every result is up to date")
