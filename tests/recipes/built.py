@@ -31,10 +31,11 @@ from shuhari.transforms import apply
 OLD = "policy/log_prob"  # the column of what the policy said before the update
 
 
-def built(recipe: str) -> Components:
-    """The last stage of a recipe; of one that states a claim, as that measures it, with the numbers of its bed."""
+def built(recipe: str, *, usual: bool = False) -> Components:
+    """The last stage of a recipe; of one that states a claim, as that measures it, with the numbers of its bed, unless
+    its `usual` base is asked for."""
     found = load(recipe)
-    return stage_components((read(recipe).own if "claim" in found.tree else found).stages[-1])
+    return stage_components((read(recipe).own if "claim" in found.tree and not usual else found).stages[-1])
 
 
 def answers(stage: Components, said: Sequence[str], score: Sequence[float], **told: Sequence[float]) -> Batch:

@@ -134,7 +134,7 @@ def test_many_hot_samples_and_arms_that_differ_in_the_reference_alone():
 def test_the_loss_is_the_sum_over_tokens():
     """-sum_i A_i log pi(y_i), the mean over answers alone: of rewards 1 and 0 each token has -1/2 and 1/2, however many
     they are; beside it the bonus, a thousandth of the entropy of a token."""
-    stage = built("rlvr/t1")
+    stage = built("rlvr/t1", usual=True)
     log_prob, entropy = (padded([x] * 2, [x] * 3).requires_grad_() for x in (-1.0, 1.0))
     models = {"policy": table(log_prob=log_prob, entropy=entropy), "reference": table(log_prob=log_prob.detach())}
     found, bonus = learnt(stage, answers(stage, ["ab", "cde"], [1, 0]), log_prob, entropy, **models)
@@ -146,7 +146,7 @@ def test_repetition_length_and_kl_are_all_in_the_reward():
     """Of four answers the first is right, at a log-ratio of 2 to the reference in all, and costs 0.05 times that; the
     second repeats three of its four 9-grams; the third is right with 23 tokens of 24, half of the way to what costs 1;
     the fourth is wrong, and cut. So R = 0.9, 0.25, 0.5, -1, and A_i = R_i less the mean of the others."""
-    stage, alphabet = built("rlvr/t1"), "abcdefghijklmnopqrstuvwxyz"
+    stage, alphabet = built("rlvr/t1", usual=True), "abcdefghijklmnopqrstuvwxyz"
     said = [alphabet[:22], "a" * 12, alphabet[:23], alphabet[:24]]
     log_prob = padded(*([-3.0] * len(text) for text in said))
     reference = log_prob.clone()
