@@ -131,7 +131,7 @@ def text(pool: ProcessPoolExecutor, before: dict) -> dict:
 
 def card(bed: str, metric: str) -> dict:
     """400 comparisons resampled from the baselines of a bed and their redraw, and 50 of its control."""
-    found, quantity = cards.read(library.cards() / f"{bed}.json"), Metric(metric)
+    found, quantity = cards.read(library.find_cards() / f"{bed}.json"), Metric(metric)
     sides = {arm: np.array(values(quantity, found.runs(arm), arm, 0)) for arm in found.arms}
     up = Rule("up", 1.0, role="headline")
     rule = replace(up, margin=mde(found.spread(quantity, up), LOOKS))

@@ -141,7 +141,7 @@ def report(names: Sequence[str], seeds: Sequence[int]) -> None:
 
 
 def main() -> None:
-    known = [n.removeprefix(FAMILY) for n in recipes.names() if n.startswith(FAMILY)]
+    known = [n.removeprefix(FAMILY) for n in recipes.list_names() if n.startswith(FAMILY)]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(known)}")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])

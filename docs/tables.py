@@ -101,18 +101,18 @@ def _deciders(seen: Any, does: Any) -> str:
 
 def kept() -> list[dict[str, Any]]:
     """The results of all claims of recipes, by name."""
-    from shuhari.config.library import result
+    from shuhari.config.library import read_result
 
-    return [r for name in claims() if (r := result(name)) is not None]
+    return [r for name in claims() if (r := read_result(name)) is not None]
 
 
 @cache
 def claims() -> tuple[str, ...]:
     """The recipes that state a claim."""
-    from shuhari.config.library import names
+    from shuhari.config.library import list_names
     from shuhari.config.recipe import load
 
-    return tuple(name for name in names() if load(name).tree.get("claim"))
+    return tuple(name for name in list_names() if load(name).tree.get("claim"))
 
 
 def scoreboard() -> Iterator[str]:
@@ -224,19 +224,19 @@ def scale(result: Mapping[str, Any]) -> str:
 
 def papers() -> Iterator[str]:
     """Every paper that a recipe cites, by recipe."""
-    from shuhari.config.library import names, result
+    from shuhari.config.library import list_names, read_result
     from shuhari.config.recipe import load
 
     yield row("recipe", "paper", "year", "what it changes", "verdict")
     yield row("---", "---", "---", "---", "---")
-    for name in names():
+    for name in list_names():
         tree = load(name).tree
         paper = tree.get("paper")
         if paper is None:
             continue
         number = paper.get("arxiv")
         title = f"[{paper['title']}](https://arxiv.org/abs/{number}), {number}" if number else paper["title"]
-        kept = result(name)
+        kept = read_result(name)
         rule = " (older rule)" if kept and "headline" not in kept else ""
         judged = verdict(kept) + rule if kept else "not measured" if "claim" in tree else "-"
         changes = paper.get("changes", tree.get("summary", ""))

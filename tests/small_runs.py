@@ -276,9 +276,9 @@ def recipe(name: str, folder: Path, **settings: Any) -> Recipe:
     """A recipe of this file, with settings laid over; a checkpoint every step unless it says otherwise."""
     file = folder / f"{name}.toml"
     file.write_text(ALL[name])
-    return often(load(file)).changed({k.replace("__", "."): v for k, v in settings.items()})
+    return often(load(file)).with_settings({k.replace("__", "."): v for k, v in settings.items()})
 
 
 def often(recipe: Recipe) -> Recipe:
     """With a checkpoint every step where the recipe leaves that to the clock."""
-    return recipe if "store" in recipe.tree else recipe.changed({"store.every": 1})
+    return recipe if "store" in recipe.tree else recipe.with_settings({"store.every": 1})

@@ -61,10 +61,10 @@ def test_another_recipe_in_the_same_folder_is_refused() -> None:
 def test_default_folders_tell_settings_and_seeds_apart() -> None:
     plain = recipe.load("baselines/bandit")
     assert default_path(plain) == Path("runs/bandit-s0")
-    assert default_path(plain.changed({"seed": 3})) == Path("runs/bandit-s3")
-    other = default_path(plain.changed({"steps": 7}))
+    assert default_path(plain.with_settings({"seed": 3})) == Path("runs/bandit-s3")
+    other = default_path(plain.with_settings({"steps": 7}))
     assert other.name.startswith("bandit-s0-")
-    assert other == default_path(plain.changed({"steps": 7}))
+    assert other == default_path(plain.with_settings({"steps": 7}))
 
 
 def test_a_run_starts_from_anothers_weights() -> None:

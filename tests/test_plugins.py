@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from shuhari import plugins, registry
-from shuhari.config.library import methods, names
+from shuhari.config.library import list_methods, list_names
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 from shuhari.config.settings import look_up
@@ -74,9 +74,9 @@ def packages(site: Path) -> Path:
 def test_a_task_and_a_recipe_of_another_package_are_listed_found_and_resolved() -> None:
     tasks = {t["use"]: t for t in catalogue.list_tasks()}
     assert tasks["chess"]["summary"] == "Sums on a board." and tasks["chess"]["example"]["prompt"].endswith("=")
-    listed = {m.name: m for m in methods()}
+    listed = {m.name: m for m in list_methods()}
     assert (listed["chess/blitz"].family, listed["chess/blitz"].summary) == ("chess", "sums on a board")
-    assert {"baselines/grpo", "chess/blitz"} <= set(names())
+    assert {"baselines/grpo", "chess/blitz"} <= set(list_names())
     recipe = load("chess/blitz", ["task.digits=1"])
     assert recipe.tree["task"] == {"name": "chess", "digits": 1} and recipe.tree["models"]  # of what it extends
     assert look_up("task", "chess", "task.name").__module__ == "chesspkg.tasks"
@@ -87,8 +87,8 @@ def test_a_broken_package_breaks_its_own_names_only() -> None:
     tasks = {t["use"]: t["problem"] for t in catalogue.list_tasks()}
     assert "torn apart" in tasks["torn"] and "Bare is not a dataclass" in tasks["bare"]
     assert tasks["arithmetic"] is tasks["chess"] is None
-    recipes = {m.name: m.problem for m in methods()}
-    assert "torn apart" in str(recipes["torn"]) and recipes["chess/blitz"] is None and "torn" not in names()
+    recipes = {m.name: m.problem for m in list_methods()}
+    assert "torn apart" in str(recipes["torn"]) and recipes["chess/blitz"] is None and "torn" not in list_names()
     with pytest.raises(
         RecipeError, match=r"recipes 'torn' of tornpkg 1.2 \(tornpkg.recipes\) cannot be read: RuntimeEr"
     ):
@@ -113,9 +113,9 @@ def test_a_name_that_two_packages_offer_is_neither(site: Path) -> None:
 def test_a_recipe_of_our_name_is_ours_and_a_malformed_one_is_listed(site: Path) -> None:
     files = {"badpkg/__init__.py": "", "badpkg/recipes/grpo.toml": RECIPE, "badpkg/recipes/odd.toml": "paper = 'x'\n"}
     distribution(site, "badpkg", {"shuhari.recipes": {"baselines": "badpkg.recipes"}}, files)
-    listed = [m for m in methods() if m.name == "baselines/grpo"]
+    listed = [m for m in list_methods() if m.name == "baselines/grpo"]
     assert len(listed) == 1 and listed[0].summary == load("baselines/grpo").tree["summary"]
-    assert "baselines/odd" in names()
+    assert "baselines/odd" in list_names()
 
 
 def test_nothing_of_another_package_is_looked_for_or_imported_before_it_is_asked_for(packages: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shuhari.config import recipe as recipes
-from shuhari.config.library import named
+from shuhari.config.library import find_recipe
 from shuhari.config.recipe import Recipe
 from shuhari.data import EMPTY, Info, Payload, Sampling
 from shuhari.loop import resume
@@ -47,8 +47,8 @@ class Trained:
 def default_path(recipe: Recipe, root: str | Path = "runs", init: str = "") -> Path:
     """runs/<method>-s<seed>, and a mark of the settings where they differ from the packaged recipe, or of the run whose
     weights it starts from, so that the same command finds the same run."""
-    seeded = recipe.changed({"seed": recipe.seed})
-    plain = recipes.load(recipe.name, settings={"seed": recipe.seed}) if named(recipe.name) else None
+    seeded = recipe.with_settings({"seed": recipe.seed})
+    plain = recipes.load(recipe.name, settings={"seed": recipe.seed}) if find_recipe(recipe.name) else None
     text = recipes.dump(seeded)
     same = plain is not None and recipes.dump(plain) == text and not init
     marked = f"{text}\n# init {init}" if init else text
@@ -77,8 +77,8 @@ def train(
     """
     changes = {**settings, **({} if seed is None else {"seed": seed})}
     if isinstance(recipe, Recipe):
-        laid = recipe.laid([recipes.read_method(str(m)) for m in methods], changes) if methods else recipe
-        found = laid.changed(changes) if changes else laid
+        laid = recipe.with_methods([recipes.read_method(str(m)) for m in methods], changes) if methods else recipe
+        found = laid.with_settings(changes) if changes else laid
     else:
         found = recipes.load(recipe, settings=changes, methods=methods)
     where = Path(path) if path is not None else default_path(found, init=init)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from shuhari.analysis.mass_balance import MassBalance, balance, softmax, step
-from shuhari.config.build import component
+from shuhari.config.build import make_component
 
 P = np.array([0.4, 0.1, 0.3, 0.2])
 RIGHT = np.array([True, True, False, False])
@@ -102,11 +102,11 @@ def test_one_draw_of_a_wrong_action_moves_as_computed() -> None:
 
 
 def test_a_seed_is_its_numbers_and_mistakes_are_named() -> None:
-    made = component("analysis", {"use": "mass_balance", "steps": 20})
+    made = make_component("analysis", {"use": "mass_balance", "steps": 20})
     assert made(1) == made(1) != made(2)
     for table, told in (
         ({"right": 128}, "right is 128"),
         ({"samples": [32, 8]}, "rising"),
     ):
         with pytest.raises(ValueError, match=told):
-            component("analysis", {"use": "mass_balance", **table})
+            make_component("analysis", {"use": "mass_balance", **table})

@@ -224,11 +224,11 @@ def test_turns_that_the_environment_does_not_take_are_named():
 
 
 def test_a_model_scores_the_turns_of_the_tool_game_and_nothing_between():
-    from shuhari.config.build import component
+    from shuhari.config.build import make_component
     from shuhari.needs import Need, evaluate
     from shuhari.tasks.shop import Shop
 
-    task, model = Shop(), component("model", {"use": "causal", "hidden": 16, "layers": 1, "heads": 2})
+    task, model = Shop(), make_component("model", {"use": "causal", "hidden": 16, "layers": 1, "heads": 2})
     torch.manual_seed(0)
     model.build(task)
     (batch,) = Demos(size=3).draw(testing.context(models={"policy": model}, task=task))

@@ -9,7 +9,7 @@ import pytest
 from shuhari.claims.claim import read
 from shuhari.claims.digest import digest
 from shuhari.claims.runs import plan_runs
-from shuhari.config.build import stage_components
+from shuhari.config.build import build_stage
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 
@@ -217,5 +217,5 @@ def test_recorded_data_prepare_an_arm_with_copies_and_without_rollouts(tmp_path:
     assert list(claim.warm) == ["method"]
     (stage,) = claim.warm["method"].stages
     assert "target" in stage["models"] and "rollout" not in stage and "evaluate" not in stage
-    assert stage_components(stage).budget == {"updates": 20.0}
+    assert build_stage(stage).budget == {"updates": 20.0}
     assert [arm.stages[-1]["env_steps"] for arm in claim.arms.values()] == [100, 100]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shuhari.claims.digest import describe, digest
-from shuhari.config.overlay import dotted, leaves
+from shuhari.config.overlay import format_path, walk_leaves
 from shuhari.config.recipe import Recipe, RecipeError, dump, load
 
 
@@ -21,8 +21,8 @@ def written(tmp_path: Path, text: str) -> Recipe:
 
 def test_neither_seed_nor_title_nor_threads_count() -> None:
     recipe = load("baselines/grpo")
-    assert digest(recipe) == digest(recipe.changed({"seed": 3, "summary": "x", "threads": 2, "paper.year": 1}))
-    assert digest(recipe) != digest(recipe.changed({"task.seed": 0}))  # which otherwise is that of the run
+    assert digest(recipe) == digest(recipe.with_settings({"seed": 3, "summary": "x", "threads": 2, "paper.year": 1}))
+    assert digest(recipe) != digest(recipe.with_settings({"task.seed": 0}))  # which otherwise is that of the run
 
 
 def test_a_setting_at_its_default_is_none_wherever_it_stands(tmp_path: Path) -> None:
@@ -31,9 +31,9 @@ def test_a_setting_at_its_default_is_none_wherever_it_stands(tmp_path: Path) -> 
     below = written(tmp_path, f"{chain}stage.rl.part.policy.terms.clip = {{use = 'clip', low = 0.2, high = 0.2}}")
     assert digest(above) == digest(below) == digest(load("baselines/grpo_chain"))
     high = {"part.policy.terms.clip.high": 0.28}
-    in_stage = load("baselines/grpo_chain").changed({f"stage.rl.{k}": v for k, v in high.items()})
-    assert digest(in_stage) == digest(above.changed(high))
-    assert digest(above.changed(high)) != digest(above)
+    in_stage = load("baselines/grpo_chain").with_settings({f"stage.rl.{k}": v for k, v in high.items()})
+    assert digest(in_stage) == digest(above.with_settings(high))
+    assert digest(above.with_settings(high)) != digest(above)
 
 
 def test_order_counts_where_it_acts_and_names_where_they_are_told(tmp_path: Path) -> None:
@@ -56,11 +56,11 @@ def test_order_counts_where_it_acts_and_names_where_they_are_told(tmp_path: Path
 def test_shares_of_a_stage_are_its_steps() -> None:
     recipe = load("baselines/grpo_chain")
     rate = "stage.warm-up.part.policy.optimiser.lr"  # of 450 steps
-    spelled = recipe.changed({rate: {"from": 2e-3, "to": 0, "after": 360, "over": 90, "warm": 15}})
+    spelled = recipe.with_settings({rate: {"from": 2e-3, "to": 0, "after": 360, "over": 90, "warm": 15}})
     assert digest(recipe) == digest(spelled)
-    assert digest(recipe) != digest(spelled.changed({f"{rate}.over": 91}))
+    assert digest(recipe) != digest(spelled.with_settings({f"{rate}.over": 91}))
     longer = {"stage.warm-up.steps": 900}
-    assert digest(recipe.changed(longer)) != digest(spelled.changed(longer))
+    assert digest(recipe.with_settings(longer)) != digest(spelled.with_settings(longer))
 
 
 def test_files_of_ones_own_go_by_their_names(tmp_path: Path) -> None:
@@ -80,16 +80,16 @@ def test_every_number_of_a_recipe_is_in_it(name: str) -> None:
     tried = 0
     for path, other in numbers(recipe):
         try:
-            found = digest(recipe.changed({dotted(path): other}))
+            found = digest(recipe.with_settings({format_path(path): other}))
         except RecipeError:
             continue  # no number that may stand there
         tried += 1
-        assert found != own, dotted(path)
+        assert found != own, format_path(path)
     assert tried > 10 and own == digest(Recipe("x", load_again(recipe).tree))
 
 
 def numbers(recipe: Recipe) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for path, value in leaves(recipe.tree):
+    for path, value in walk_leaves(recipe.tree):
         told = path[0] in ("format", "threads", "seed", "claim", "paper", "laid")
         if not told and isinstance(value, int | float) and not isinstance(value, bool):
             yield path, 3 * value + 2 if isinstance(value, int) else value * 0.875 or 0.5

@@ -18,7 +18,7 @@ from shuhari.claims.making import claim_of, make_card, save_card
 from shuhari.claims.quantities import Metric
 from shuhari.claims.result import used
 from shuhari.claims.verdict import Rule
-from shuhari.config.library import cards as kept
+from shuhari.config.library import find_cards as kept
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 

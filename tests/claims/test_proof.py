@@ -234,7 +234,7 @@ class Double:
 
 
 def test_speeds_are_left_as_they_are_unless_their_module_changed(tmp_path: Path) -> None:
-    claim, result = read("engine/srl"), library.result("engine/srl")
+    claim, result = read("engine/srl"), library.read_result("engine/srl")
     assert result is not None
     result["hashes"] |= {key: hashes(claim)[key] for key in ("recipes", "claim", "modules")}  # as if measured today
     assert prove([(claim, result)], tmp_path) == [Proof(None, "it compares speeds: bits prove nothing here")]

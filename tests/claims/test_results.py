@@ -14,12 +14,12 @@ from shuhari.claims.looks import levels, mde
 from shuhari.claims.result import stale
 from shuhari.claims.verdict import HELD, Because, Effect, Headline, Rule, Verdict, judge_reasons, overall
 from shuhari.cli.verdicts import BEGIN, CHANCE
-from shuhari.config.library import names, result, results
+from shuhari.config.library import find_results, list_names, read_result
 from shuhari.config.recipe import load
 from shuhari.config.settings import Settings
 
-CLAIMS = [name for name in names() if load(name).tree.get("claim")]
-RESULTS = [p.relative_to(results()).with_suffix("").as_posix() for p in sorted(results().rglob("*.json"))]
+CLAIMS = [name for name in list_names() if load(name).tree.get("claim")]
+RESULTS = [p.relative_to(find_results()).with_suffix("").as_posix() for p in sorted(find_results().rglob("*.json"))]
 
 
 @pytest.mark.parametrize("smoke", [False, True], ids=["full", "smoke"])
@@ -30,7 +30,7 @@ def test_a_claim_can_be_read(name: str, smoke: bool) -> None:
     arms = [digest(arm) for arm in claim.arms.values()]
     assert len({*arms}) == len(arms), "an arm that is another's copy"
     for check in claim.checks:
-        Settings().component("quantity", check.quantity, name, "metric")
+        Settings().make_component("quantity", check.quantity, name, "metric")
 
 
 @pytest.mark.parametrize("name", RESULTS)
@@ -39,7 +39,7 @@ def test_a_result_is_of_the_claim_as_it_stands_or_says_that_it_is_not(name: str)
     assert found.get("stale") or stale(read(name), found) == "", f"shuhari claim --prove {name}"
 
 
-OLDER = [name for name in RESULTS if "headline" not in (result(name) or {})]
+OLDER = [name for name in RESULTS if "headline" not in (read_result(name) or {})]
 RULED = [name for name in RESULTS if name not in OLDER]
 
 
@@ -128,7 +128,7 @@ def test_no_claim_sits_at_the_floor_or_the_ceiling(name: str) -> None:
 
 
 def kept(name: str) -> dict[str, Any]:
-    found = result(name)
+    found = read_result(name)
     assert found is not None
     return found
 

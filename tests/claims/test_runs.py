@@ -108,7 +108,7 @@ def test_jobs_pair_by_seed_share_a_warm_start_and_what_is_alike(recipe: str, tmp
 
 def test_runs_that_fail_are_told_of_together(recipe: str, tmp_path: Path) -> None:
     claim = read(recipe, smoke=True)
-    quantities = [Settings().component("quantity", c.quantity, "x", "metric") for c in claim.checks]
+    quantities = [Settings().make_component("quantity", c.quantity, "x", "metric") for c in claim.checks]
     bad = [j for j in plan_runs(claim, tmp_path) if j.arm == "method" and j.seed == 1]
     (bad[0].path / "checkpoints" / "step-1").mkdir(parents=True)  # of a run whose database is lost
     with pytest.raises(ClaimError, match="1 of 6 runs failed"):

@@ -18,18 +18,18 @@ from shuhari.claims.claim import read
 from shuhari.claims.result import hashes, stale
 from shuhari.claims.runs import plan_runs
 from shuhari.config import library
-from shuhari.config.build import component
+from shuhari.config.build import make_component
 from shuhari.config.recipe import load
 
 
 def test_a_new_baseline_makes_nothing_stale(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Were every method a baseline, no component were any method's own, and still all that was measured stands."""
     measured = ("curriculum/dots", "engine/areal", "rlvr/lp_reg")
-    stored = {name: library.result(name) for name in measured}
+    stored = {name: library.read_result(name) for name in measured}
     why = {name: stale(read(name), result) for name, result in stored.items() if result is not None}
     before = sources.version(), [j.path for name in measured for j in plan_runs(read(name), tmp_path)]
     baselines = {f"baselines/{name}/{arm}": recipe for name in measured for arm, recipe in read(name).recipes.items()}
-    monkeypatch.setattr(sources, "names", lambda: list(baselines))
+    monkeypatch.setattr(sources, "list_names", lambda: list(baselines))
     monkeypatch.setattr(sources, "load", baselines.__getitem__)
     monkeypatch.setattr("shuhari.claims.result.common", cache(sources.common.__wrapped__))
     for name in measured:
@@ -82,14 +82,14 @@ def test_a_world_is_followed_and_played(monkeypatch: pytest.MonkeyPatch) -> None
             self.at += int(action)
             return np.array([self.at], np.float32), 1.0, self.at >= self.length, False, {}
 
-    task = component("task", {"name": "gym/world/line", "kwargs": {"length": 2}})
+    task = make_component("task", {"name": "gym/world/line", "kwargs": {"length": 2}})
     episode = task.environment(problem := task.problems("test")[0])
     episode.reset(problem)
     assert [episode.step(1)[2] is None for _ in range(2)] == [True, False]
-    recipe = load("baselines/ppo_cartpole").changed({"task.name": "gym/world/line"})
+    recipe = load("baselines/ppo_cartpole").with_settings({"task.name": "gym/world/line"})
     assert Path(__file__).stem in "".join(sources.modules([recipe]))
     with pytest.raises(ValueError, match="did you mean 'line'"):
-        component("task", {"name": "gym/world/lime"})
+        make_component("task", {"name": "gym/world/lime"})
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shuhari.cli.text import make_printable
-from shuhari.config.recipe import names
+from shuhari.config.recipe import list_names
 from shuhari.store import Run, Store
 
 
@@ -133,7 +133,7 @@ def test_compare_mistakes(shuhari, home: Path) -> None:
 
 def test_methods(shuhari) -> None:
     found = told(shuhari("methods", "--json"))
-    assert [m["name"] for m in found] == names()
+    assert [m["name"] for m in found] == list_names()
     assert all(set(m) == {"name", "family", "paper", "summary", "verdict", "stale", "problem"} for m in found)
     methods, _, beds = shuhari("methods").out.partition("what is seen there")
     assert "baselines/grpo" in methods and "beds/" not in methods.rpartition("\n")[0]

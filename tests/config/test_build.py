@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 
-from shuhari.config.build import arithmetic, component, ordered, stage_components
+from shuhari.config.build import build_stage, describe_work, make_component, order_entries
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.config.settings import Settings
 from shuhari.config.stage import Components
@@ -142,7 +142,7 @@ class NoDataclass:
 
 
 def make(table: dict[str, Any], name: str = "Everything", kind: str = "transform") -> Any:
-    return component(kind, {"use": f"{HERE}.{name}", **table}, "here")
+    return make_component(kind, {"use": f"{HERE}.{name}", **table}, "here")
 
 
 # ---------------------------------------------------------------- values
@@ -226,18 +226,18 @@ def test_a_mistake_names_its_key_and_what_was_expected(key: str, value: Any, mes
 )
 def test_an_entry_that_lacks_what_it_needs_may_be_another_misspelt(change: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        stage_components(load("baselines/bandit").changed(change).stages[0])
+        build_stage(load("baselines/bandit").with_settings(change).stages[0])
 
 
 def test_names_of_components_that_are_not_there() -> None:
     with pytest.raises(RecipeError, match=r"here\.use: no buffer 'frsh'; did you mean 'fresh'"):
-        component("buffer", {"use": "frsh"}, "here")
+        make_component("buffer", {"use": "frsh"}, "here")
     with pytest.raises(RecipeError, match=r"here\.use: .*has no 'Everythin'; did you mean 'Everything'"):
         make({}, "Everythin")
     with pytest.raises(RecipeError, match="is no dataclass"):
         make({}, "NoDataclass")
     with pytest.raises(RecipeError, match="use = 3: expected a name"):
-        component("buffer", {"use": 3}, "here")
+        make_component("buffer", {"use": 3}, "here")
 
 
 def test_schedules_count_steps_and_a_sampling_temperature_counts_decisions() -> None:
@@ -275,9 +275,9 @@ def test_components_nest_by_the_port_of_the_field() -> None:
 def test_a_component_from_a_file(tmp_path: Path) -> None:
     code = "from dataclasses import dataclass\n@dataclass\nclass Mine:\n    a: int = 1\n"
     (tmp_path / "own_component.py").write_text(code)
-    assert component("objective", {"use": f"{tmp_path / 'own_component.py'}:Mine", "a": 5}).a == 5
+    assert make_component("objective", {"use": f"{tmp_path / 'own_component.py'}:Mine", "a": 5}).a == 5
     with pytest.raises(RecipeError, match="no file"):
-        component("objective", {"use": f"{tmp_path / 'nothing.py'}:Mine"})
+        make_component("objective", {"use": f"{tmp_path / 'nothing.py'}:Mine"})
 
 
 @pytest.mark.parametrize(
@@ -286,7 +286,7 @@ def test_a_component_from_a_file(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_imported_is_named_with_its_place(tmp_path: Path, code: str, told: str) -> None:
     (tmp_path / "broken_component.py").write_text(code)
     with pytest.raises(RecipeError, match=rf"part\.x\.use: .*broken_component.py:Mine' cannot be imported: .*{told}"):
-        component("objective", {"use": f"{tmp_path / 'broken_component.py'}:Mine"}, "part.x")
+        make_component("objective", {"use": f"{tmp_path / 'broken_component.py'}:Mine"}, "part.x")
 
 
 def test_annotations_that_only_checkers_import_are_resolved(tmp_path: Path) -> None:
@@ -301,12 +301,13 @@ class Late:
     inner: Buffer | None = None
 """
     (tmp_path / "late_component.py").write_text(code)
-    assert component("objective", {"use": f"{tmp_path / 'late_component.py'}:Late", "inner": "fresh"}).inner.size == 64
+    late = {"use": f"{tmp_path / 'late_component.py'}:Late", "inner": "fresh"}
+    assert make_component("objective", late).inner.size == 64
 
 
 def test_defaults_that_stand_are_told() -> None:
     made = Settings()
-    made.component(
+    made.make_component(
         "transform", {"use": f"{HERE}.Everything", "whole": 2, "inner": {"use": f"{HERE}.Scaled", "scale": 1}}, "here"
     )
     assert made.defaults["here.real"] == 0.5 and made.defaults["here.inner.name"] == ""
@@ -332,7 +333,7 @@ def table(**more: Any) -> dict[str, Any]:
 
 
 def build(**more: Any) -> Components:
-    return stage_components(table(**more))
+    return build_stage(table(**more))
 
 
 def test_the_sections_that_a_recipe_leaves_out() -> None:
@@ -361,16 +362,16 @@ def test_the_rollout_splits_into_request_and_component() -> None:
 def test_a_schedule_in_steps_and_shares_wants_a_budget_in_steps() -> None:
     ramped = table()
     ramped["part"]["policy"]["terms"]["clip"]["high"] = {"from": 0.2, "to": 0.3, "after": 5}
-    clip = stage_components(ramped).learners["main"].parts["policy"].terms["clip"]
+    clip = build_stage(ramped).learners["main"].parts["policy"].terms["clip"]
     assert clip.objective.high == Ramp(0.2, 0.3, None, 5.0)
     del ramped["steps"]
     with pytest.raises(RecipeError, match=r"terms\.clip\.high: a ramp's `after` is 5\.0: expected a share below 1"):
-        stage_components({**ramped, "tokens": 100})
+        build_stage({**ramped, "tokens": 100})
 
 
 def test_an_old_name_of_a_setting_is_refused_with_the_new_one() -> None:
     with pytest.raises(RecipeError, match=r"here\.apart: no setting of .*; it is called 'exclude' now"):
-        Settings().component("transform", {"use": "advantage", "apart": "demo"}, "here")
+        Settings().make_component("transform", {"use": "advantage", "apart": "demo"}, "here")
 
 
 def test_terms_split_into_their_own_fields_and_the_objectives() -> None:
@@ -380,7 +381,7 @@ def test_terms_split_into_their_own_fields_and_the_objectives() -> None:
     assert isinstance(term.objective, Loss)
     ramped = table()
     ramped["part"]["policy"]["terms"]["clip"]["high"] = {"from": 0.2, "to": 0.3, "over": 5}
-    assert stage_components(ramped).learners["main"].parts["policy"].terms["clip"].objective.high == Ramp(0.2, 0.3, 5.0)
+    assert build_stage(ramped).learners["main"].parts["policy"].terms["clip"].objective.high == Ramp(0.2, 0.3, 5.0)
 
 
 @pytest.mark.parametrize(
@@ -417,7 +418,7 @@ def test_mistakes_in_a_stage(at: tuple[str, ...], value: Any, message: str) -> N
         inner = inner[key]
     inner[at[-1]] = value
     with pytest.raises(RecipeError, match=message):
-        stage_components(whole)
+        build_stage(whole)
 
 
 def test_a_task_may_carry_a_path(tmp_path: Path) -> None:
@@ -464,7 +465,7 @@ steps = 1
 models.judge = {use = "tabular"}
 """)
     shared: dict[str, Any] = {}
-    judges = [stage_components(t, shared).models["judge"] for t in load(file).stages]
+    judges = [build_stage(t, shared).models["judge"] for t in load(file).stages]
     assert [(j.same_as, j.init, j.model is not None) for j in judges] == [
         ("policy", "", False), ("other", "", False), ("", "policy", False),
         ("policy", "", False), ("", "", True),
@@ -496,7 +497,7 @@ def test_learners_beside_the_main_one() -> None:
     with pytest.raises(RecipeError, match=r"learner\.world\.buffer\.sze: .*did you mean 'size'"):
         build(learner={"world": {**other, "buffer": {"use": f"{HERE}.Store", "sze": 1}}})
     only = table(learner={"main": {"buffer": {"use": f"{HERE}.Store"}}})
-    assert stage_components(only).learners["main"].buffer.size == 4
+    assert build_stage(only).learners["main"].buffer.size == 4
 
 
 def test_a_vector_rollout_counts_decisions_and_is_measured_by_episodes() -> None:
@@ -512,14 +513,15 @@ def test_a_follower_knows_its_role() -> None:
 
 def test_order_of_transforms() -> None:
     def names(**entries: dict[str, Any]) -> list[str]:
-        return [n for n, _ in ordered({"collect": entries}, "collect")]
+        return [n for n, _ in order_entries({"collect": entries}, "collect")]
 
     assert names(a={}, b={}) == ["a", "b"]
     assert names(a={}, b={}, c={"before": "a"}) == ["c", "a", "b"]
     assert names(a={}, b={}, c={"before": "a"}, d={"before": "c"}) == ["d", "c", "a", "b"]
     with pytest.raises(RecipeError, match=r"collect\.c\.before: 'bb' is no other entry; did you mean 'b'|known"):
         names(b={}, c={"before": "bb"})
-    assert ordered({"collect": {"a": {"before": "b", "x": 1}, "b": {}}}, "collect") == [("a", {"x": 1}), ("b", {})]
+    table = {"collect": {"a": {"before": "b", "x": 1}, "b": {}}}
+    assert order_entries(table, "collect") == [("a", {"x": 1}), ("b", {})]
 
 
 # ---------------------------------------------------------------- stages
@@ -528,13 +530,13 @@ def test_order_of_transforms() -> None:
 def test_what_says_the_same_is_the_same_object_across_stages() -> None:
     shared: dict[str, Any] = {}
     other = table(name="second", buffer={"size": 3})
-    first, second = stage_components(table(), shared), stage_components(other, shared)
+    first, second = build_stage(table(), shared), build_stage(other, shared)
     assert first.task is second.task and first.engine is second.engine and first.curriculum is second.curriculum
     assert first.models["policy"].model is second.models["policy"].model
     assert first.learners["main"] is not second.learners["main"]
     a, b = (s.learners["main"].parts["policy"] for s in (first, second))
     assert a.terms["clip"].objective is b.terms["clip"].objective and a.optimiser is not b.optimiser
-    third = stage_components(table(name="third"), shared)
+    third = build_stage(table(name="third"), shared)
     assert third.learners["main"] is first.learners["main"] and third.defaults == first.defaults
 
 
@@ -546,16 +548,16 @@ def test_two_places_never_share() -> None:
 
 def test_a_living_model_cannot_be_changed_by_a_later_stage() -> None:
     shared: dict[str, Any] = {}
-    stage_components(table(), shared)
+    build_stage(table(), shared)
     with pytest.raises(
         RecipeError, match=r"models\.policy: models live on: stage 'two' cannot change the model of stage 'main'"
     ):
-        stage_components(table(name="two", models={"policy": {"use": f"{HERE}.Net", "width": 9}}), shared)
+        build_stage(table(name="two", models={"policy": {"use": f"{HERE}.Net", "width": 9}}), shared)
 
 
 def test_memories_name_every_component() -> None:
     s = build(collect={"a": {"use": f"{HERE}.Scaled", "scale": 1}})
-    places = s.memories()
+    places = s.list_memories()
     assert set(places) == {
         "task",
         "engine",
@@ -577,7 +579,7 @@ def test_what_is_tested_has_the_spaces_of_what_is_trained() -> None:
         build(evaluate={"task": bandit})
     s = build(evaluate={"task": {"name": "arithmetic", "digits": 3}, "n": 0})
     assert s.evaluate is not None and s.evaluate.task.digits == 3  # type: ignore[union-attr]
-    assert s.memories()["evaluate"]["task"] is s.evaluate.task
+    assert s.list_memories()["evaluate"]["task"] is s.evaluate.task
 
 
 def test_the_sampling_of_a_further_way_lies_over_that_of_evaluation_or_of_the_stage() -> None:
@@ -606,7 +608,7 @@ def test_arithmetic_in_one_line() -> None:
     part = {**table()["part"]["policy"], "minibatches": 2}
     s = build(rollout={"use": f"{HERE}.Single", "n": 8}, part={"policy": part})
     assert (
-        arithmetic(s)
+        describe_work(s)
         == "64 problems x 8 = 512 rows, 2 minibatches x 1 epoch = 2 optimiser steps, micro-batch <= 4k tokens"
     )
     lanes = build(
@@ -615,7 +617,7 @@ def test_arithmetic_in_one_line() -> None:
         part={"policy": part, "critic": {**part, "epochs": 4}},
         micro_batch=0,
     )
-    assert arithmetic(lanes) == (
+    assert describe_work(lanes) == (
         "2048 decisions, policy 2 minibatches x 1 epoch = 2 optimiser steps, "
         "critic 2 minibatches x 4 epochs = 8 optimiser steps, micro-batch = minibatch"
     )
@@ -638,16 +640,16 @@ OPTIONAL = {"InvertedDoublePendulum": "mujoco", "MiniGrid": "minigrid"}  # in a 
 
 
 def test_every_recipe_of_the_package_builds_and_passes_its_checks() -> None:
-    from shuhari.config.recipe import names
+    from shuhari.config.recipe import list_names
     from shuhari.loop.checks import check_stages
 
-    for name in names():
+    for name in list_names():
         shared: dict[str, Any] = {}
         stages = load(name).stages
         if any(part in stages[0]["task"]["name"] and find_spec(needs) is None for part, needs in OPTIONAL.items()):
             continue
-        built = [stage_components(stage, shared) for stage in stages]
-        assert all(map(arithmetic, built))
+        built = [build_stage(stage, shared) for stage in stages]
+        assert all(map(describe_work, built))
         assert all("." in key or key == "micro_batch" for stage in built for key in stage.defaults)
         check_stages(built)
 

@@ -44,11 +44,11 @@ def test_module_beside_the_recipe_is_found(path: None, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["gym/worlds.py:Corridor-v0", "worlds.py:Corridor-v0", "worlds:Corridor-v0"])
 def test_id_of_a_file_is_told_as_that_of_a_module(name: str) -> None:
     with pytest.raises(RecipeError, match="did you mean 'gym/worlds:Corridor-v0'"):
-        Settings().task({"name": name})
+        Settings().make_task({"name": name})
 
 
 def test_class_of_an_environment_is_told_to_be_named_by_its_id(tmp_path: Path) -> None:
     (tmp_path / "worlds.py").write_text(WORLD.format("Told"))
     with pytest.raises(RecipeError, match=r"is no dataclass.*gym/<module>:<id>"):
-        Settings().task({"name": f"{tmp_path}/worlds.py:Corridor"})
+        Settings().make_task({"name": f"{tmp_path}/worlds.py:Corridor"})
     del gymnasium.registry["Told-v0"]

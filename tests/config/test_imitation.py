@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from shuhari.config.build import arithmetic, stage_components
+from shuhari.config.build import build_stage, describe_work
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 
@@ -18,7 +18,7 @@ def grpo(path: Path, rows: list[dict[str, str]], *more: str) -> list[str]:
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     recipe = load("baselines/grpo", [f'task={{replace=true, name="file/{file}"}}', *more])
     shared: dict[str, object] = {}
-    return [stage_components(table, shared).imitates for table in recipe.stages]
+    return [build_stage(table, shared).imitates for table in recipe.stages]
 
 
 ROWS = [{"prompt": f"{i}+1=", "answer": str(i + 1), "split": split} for i in range(4) for split in ("train", "test")]
@@ -46,5 +46,5 @@ def test_one_row_of_many_without_a_demonstration_is_found(tmp_path: Path) -> Non
 @pytest.mark.parametrize("task", ["arithmetic", "chain"])
 def test_tasks_that_demonstrate_are_as_before(task: str) -> None:
     table, _ = load("baselines/grpo", [f'task={{replace=true, name="{task}"}}']).stages
-    stage = stage_components(table)
-    assert stage.imitates == "demonstrations" and "imitates demonstrations" in arithmetic(stage)
+    stage = build_stage(table)
+    assert stage.imitates == "demonstrations" and "imitates demonstrations" in describe_work(stage)

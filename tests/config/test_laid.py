@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from shuhari.config.build import stage_components
-from shuhari.config.laid import difference, resolve
-from shuhari.config.overlay import RecipeError, dotted, leaves
-from shuhari.config.recipe import Recipe, dump, load, read_method, usual_base
+from shuhari.config.build import build_stage
+from shuhari.config.laid import find_difference, resolve
+from shuhari.config.overlay import RecipeError, format_path, walk_leaves
+from shuhari.config.recipe import Recipe, dump, find_usual_base, load, read_method
 from shuhari.loop.checks import check_stages
 
 PLAIN = """steps = 5
@@ -50,7 +50,7 @@ def only(recipe: Recipe) -> dict[str, Any]:
 
 def built(recipe: Recipe) -> Any:
     shared: dict[str, Any] = {}
-    stages = [stage_components(table, shared) for table in recipe.stages]
+    stages = [build_stage(table, shared) for table in recipe.stages]
     check_stages(stages)
     return stages[-1]
 
@@ -177,14 +177,15 @@ def test_a_setting_decides_and_is_laid_last(write: Any) -> None:
 
 
 def test_settings_reach_what_a_method_brings_and_the_base_below(write: Any) -> None:
-    recipe = load("curriculum/ghpo").changed({"rollout.levels": [0.5], "rollout.n": 3, "rollout.sampling.max_new": 9})
+    settings = {"rollout.levels": [0.5], "rollout.n": 3, "rollout.sampling.max_new": 9}
+    recipe = load("curriculum/ghpo").with_settings(settings)
     warm, rl = recipe.stages
     assert rl["rollout"]["levels"] == [0.5] and "levels" not in warm["rollout"]
     assert [s["rollout"]["n"] for s in (warm, rl)] == [3, 3]
     assert [s["rollout"]["sampling"]["max_new"] for s in (warm, rl)] == [9, 9]
-    without = load("rlvr/t1").changed({"follow.reference": False, "collect.overlong": False}).stages[-1]
+    without = load("rlvr/t1").with_settings({"follow.reference": False, "collect.overlong": False}).stages[-1]
     assert "reference" not in without.get("follow", {}) and list(without["collect"]) == ["advantage", "kl_in_reward"]
-    more = load("rlvr/t1").changed({"collect.mixed.before": "advantage"})
+    more = load("rlvr/t1").with_settings({"collect.mixed.before": "advantage"})
     assert "mixed" in more.stages[-1]["collect"]
 
 
@@ -192,8 +193,8 @@ def test_every_value_says_where_it_came_from(write: Any) -> None:
     own = write(f"{STAGES}curriculum.pool = 64", "mine.toml")
     recipe = load(own, ["rollout.n=4"], methods=["rlvr/kl_cov", "curriculum/mopps"])
     assert recipe.name == "mine+kl_cov+mopps"
-    assert set(recipe.sources) == {path for path, _ in leaves(recipe.tree)}
-    by = {dotted(path[2:]): origin for path, origin in recipe.sources.items() if path[:2] == ("stage", "rl")}
+    assert set(recipe.sources) == {path for path, _ in walk_leaves(recipe.tree)}
+    by = {format_path(path[2:]): origin for path, origin in recipe.sources.items() if path[:2] == ("stage", "rl")}
     assert by["part.policy.terms.kl_cov.reduce"] == "with rlvr/kl_cov"
     assert by["curriculum.of"] == by["curriculum.candidates.pool"] == "with curriculum/mopps"
     assert recipe.sources["rollout", "n"] == "--set" and recipe.sources["task", "terms"] == "baselines/grpo_chain"
@@ -214,7 +215,7 @@ def test_what_a_run_stores_is_what_it_does(name: str, tmp_path: Path) -> None:
 def test_a_recipe_may_extend_a_method(write: Any) -> None:
     own = write('extends = "curriculum/ghpo"\nrollout.levels = [0.25]\ntask.terms = 3\n')
     recipe = load(own)
-    assert usual_base(own) == "" and recipe.stages[-1]["rollout"]["levels"] == [0.25]
+    assert find_usual_base(own) == "" and recipe.stages[-1]["rollout"]["levels"] == [0.25]
     assert [s["task"]["terms"] for s in recipe.stages] == [3, 3] and "claim" not in recipe.tree
 
 
@@ -290,5 +291,6 @@ def test_an_overlay_of_a_difference_is_the_difference() -> None:
     cut = [{k: v for k, v in s.items() if isinstance(v, Mapping) and k not in ("paper", "claim")} for s in stages]
     for old in cut:
         for new in cut:
-            tried = resolve({**old, "stage": {"s": difference(old, new)}}, "s")
-            assert list(leaves(tried)) == list(leaves({k: new[k] for k in tried})) and tried.keys() == new.keys()
+            tried = resolve({**old, "stage": {"s": find_difference(old, new)}}, "s")
+            assert list(walk_leaves(tried)) == list(walk_leaves({k: new[k] for k in tried}))
+            assert tried.keys() == new.keys()

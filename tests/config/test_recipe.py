@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shuhari.config.overlay import lay, leaves, setting, split_path
-from shuhari.config.recipe import FORMAT, Recipe, RecipeError, dump, load, methods, names
-from shuhari.config.values import ramp
+from shuhari.config.overlay import lay, parse_setting, split_path, walk_leaves
+from shuhari.config.recipe import FORMAT, Recipe, RecipeError, dump, list_methods, list_names, load
+from shuhari.config.values import read_ramp
 from shuhari.data import Count
 
 BASE = """
@@ -158,7 +158,7 @@ def test_each_value_knows_its_source(write) -> None:
     assert r.sources["rollout", "sampling", "temperature"] == "base"
     assert r.sources["collect", "mixed"] == "child"  # an empty table is a value too
     assert r.sources["seed",] == "--set"
-    assert set(r.sources) >= {p for p, _ in leaves(r.tree) if p != ("format",)}
+    assert set(r.sources) >= {p for p, _ in walk_leaves(r.tree) if p != ("format",)}
 
 
 keys = st.sampled_from(["a", "b", "c"])
@@ -172,9 +172,9 @@ def test_every_leaf_has_exactly_one_source_and_it_said_so(layers: list) -> None:
     sources: dict = {}
     for i, layer in enumerate(layers):
         lay(tree, layer, str(i), sources)
-    assert set(sources) == {p for p, _ in leaves(tree)}
-    for path, value in leaves(tree):
-        said = dict(leaves(layers[int(sources[path])]))
+    assert set(sources) == {p for p, _ in walk_leaves(tree)}
+    for path, value in walk_leaves(tree):
+        said = dict(walk_leaves(layers[int(sources[path])]))
         assert said[path] == value
 
 
@@ -208,13 +208,13 @@ def test_laying_the_same_over_twice_changes_nothing(base: dict, over: dict) -> N
     ],
 )
 def test_a_setting_is_toml_or_a_bare_word(text: str, path: tuple, value: object) -> None:
-    assert setting(text) == (path, value)
+    assert parse_setting(text) == (path, value)
 
 
 @pytest.mark.parametrize("text", ["steps", "=3", "a..b=1", "a.=1", ".a=1", "x=[1,"])
 def test_a_setting_that_is_none(text: str) -> None:
     with pytest.raises(RecipeError):
-        setting(text)
+        parse_setting(text)
 
 
 @given(
@@ -361,7 +361,7 @@ def test_a_stored_recipe_loads_to_the_same(write, tmp_path: Path) -> None:
     assert "extends" not in tomllib.loads(dump(first))
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", list_names())
 def test_every_recipe_of_the_package_resolves_and_survives_storing(name: str, tmp_path: Path) -> None:
     recipe = load(name)
     (tmp_path / "recipe.toml").write_text(dump(recipe))
@@ -401,7 +401,7 @@ def test_a_mistake_names_the_key_the_value_and_what_was_expected(write, text: st
 def test_the_learning_rate_follows_the_length_of_its_stage(steps: int, stage: str, at: int, value: float) -> None:
     key = "steps" if stage == "rl" else f"stage.{stage}.steps"
     table = next(s for s in load("baselines/grpo", [f"{key}={steps}"]).stages if s["name"] == stage)
-    rate = ramp(table["part"]["policy"]["optimiser"]["lr"], "lr")
+    rate = read_ramp(table["part"]["policy"]["optimiser"]["lr"], "lr")
     assert rate(Count(at, at, steps, in_steps=True)) == pytest.approx(value)
 
 
@@ -440,8 +440,8 @@ def test_user_code_beside_the_recipe_is_found_from_any_folder(write, tmp_path: P
 
 
 def test_methods_are_objects_with_the_promised_fields() -> None:
-    found = methods()
-    assert [m.name for m in found] == names() and FORMAT == 1
+    found = list_methods()
+    assert [m.name for m in found] == list_names() and FORMAT == 1
     for m in found:
         assert m.family == m.name.split("/")[0] and m.summary
         assert m.paper is None or isinstance(m.paper, int | list)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shuhari.config.overlay import RecipeError, repeated
+from shuhari.config.overlay import RecipeError, expand_repeats
 from shuhari.config.recipe import Recipe, dump, load
 from shuhari.loop.run import train
 from shuhari.testing.compare import contents, differences
@@ -15,7 +15,7 @@ from small_runs import BANDIT
 
 
 def names(**stages: dict[str, Any]) -> list[str]:
-    return [name for name, _ in repeated(stages)]
+    return [name for name, _ in expand_repeats(stages)]
 
 
 def recipe(folder: Path, stages: str) -> Recipe:
@@ -29,7 +29,7 @@ def test_a_stage_runs_n_times_and_those_of_a_block_in_turn() -> None:
     block = {"x": {"block": "round", "repeat": 2}, "y": {"block": "round"}}
     assert names(**block) == ["x", "y", "x 2", "y 2"]
     assert names(w={}, **block, z={"block": "other", "repeat": 2}) == ["w", "x", "y", "x 2", "y 2", "z", "z 2"]
-    assert list(repeated({"a": {"repeat": 2, "steps": 3}})) == [("a", {"steps": 3}), ("a 2", {"steps": 3})]
+    assert list(expand_repeats({"a": {"repeat": 2, "steps": 3}})) == [("a", {"steps": 3}), ("a 2", {"steps": 3})]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_stage_runs_n_times_and_those_of_a_block_in_turn() -> None:
 )
 def test_stages_that_cannot_be_told_apart_are_refused(stages: dict[str, Any], told: str) -> None:
     with pytest.raises(RecipeError, match=told):
-        list(repeated(stages))
+        list(expand_repeats(stages))
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "true", "1.5", '"two"'])
@@ -51,7 +51,7 @@ def test_a_number_of_times_is_a_whole_one(tmp_path: Path, value: str) -> None:
 
 
 def test_a_setting_of_a_stage_reaches_all_its_times_and_a_dump_keeps_them(tmp_path: Path) -> None:
-    own = recipe(tmp_path, '[[stage]]\nname = "a"\nsteps = 2\nrepeat = 3\n').changed({"stage.a.steps": 4})
+    own = recipe(tmp_path, '[[stage]]\nname = "a"\nsteps = 2\nrepeat = 3\n').with_settings({"stage.a.steps": 4})
     assert [s["steps"] for s in own.stages] == [4, 4, 4]
     assert own.total == 12
     (tmp_path / "again.toml").write_text(dump(own))

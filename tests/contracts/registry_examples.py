@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shuhari.config.build import stage_components
-from shuhari.config.library import names
+from shuhari.config.build import build_stage
+from shuhari.config.library import list_names
 from shuhari.config.recipe import Recipe, load
 from shuhari.config.stage import Components
 from shuhari.events import Collected
@@ -39,21 +39,21 @@ class Example:
             run.progress.index, run.progress.entered = self.stage, True
             run.ctx.count = run.progress.count()
             run.ctx.serve()
-            found = dict(state.walk(run.stage.memories()))[self.path]
+            found = dict(state.walk(run.stage.list_memories()))[self.path]
             yield (replace(found, **dict(self.presets)) if self.presets else found), run
 
 
 def find_examples(more: Iterable[Recipe] = ()) -> dict[tuple[str, str], Example]:
     """(kind, name) -> the smallest use of that component in the packaged recipes, made small (`shrink`), and in `more`.
     Those that no recipe uses are missing, and so are studies, and what only claims use."""
-    packaged = (load(name) for name in names())
+    packaged = (load(name) for name in list_names())
     recipes = [*more, *(shrink(r) for r in packaged if "study" not in r.tree)]
     uses: dict[type, Example] = {}
     for recipe in sorted(recipes, key=lambda r: _size(r.tree)):
         shared: dict[str, Any] = {}
-        stages: list[Components] = [stage_components(table, shared) for table in recipe.stages]
+        stages: list[Components] = [build_stage(table, shared) for table in recipe.stages]
         for i, stage in enumerate(stages):
-            for path, component in state.walk(stage.memories()):
+            for path, component in state.walk(stage.list_memories()):
                 uses.setdefault(type(component), Example(recipe, i, path))
     return {
         (kind, name): replace(uses[cls], presets=tuple(preset(kind, name).items()))

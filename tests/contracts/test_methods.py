@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from shuhari.api import train
-from shuhari.config.build import stage_components
-from shuhari.config.library import names
+from shuhari.config.build import build_stage
+from shuhari.config.library import list_names
 from shuhari.config.overlay import RecipeError
-from shuhari.config.recipe import Recipe, load, read_method, usual_base
+from shuhari.config.recipe import Recipe, find_usual_base, load, read_method
 from shuhari.loop.checks import check_stages
 from shuhari.testing import shrink
 
-METHODS = [name for name in names() if usual_base(name)]
-BASES = [name for name in names() if name.startswith("baselines/")]
+METHODS = [name for name in list_names() if find_usual_base(name)]
+BASES = [name for name in list_names() if name.startswith("baselines/")]
 PAIRS = [
     ("rlvr/kl_cov", "curriculum/mopps"),
     ("rlvr/clip_cov", "curriculum/ghpo"),
@@ -29,7 +29,7 @@ TINY = {"models.policy.hidden": 16, "models.policy.heads": 2, "models.policy.lay
 
 def built(recipe: Recipe) -> None:
     shared: dict[str, Any] = {}
-    check_stages([stage_components(table, shared) for table in recipe.stages])
+    check_stages([build_stage(table, shared) for table in recipe.stages])
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -37,7 +37,7 @@ def test_over_every_baseline_it_is_built_or_refused_in_words(name: str) -> None:
     change, refused = read_method(name), []
     for base in BASES:
         try:
-            built(load(base).laid([change]))
+            built(load(base).with_methods([change]))
         except RecipeError as error:
             refused.append(error)
     assert all(len(error.problem) > 20 for error in refused) and len(refused) < len(BASES) - 2

@@ -104,7 +104,7 @@ def test_a_recipe_cannot_say_what_is_outside(cls: Any) -> None:
     for name, value, bad in cases(cls):
         raw = list(value) if isinstance(value, tuple) else value
         with pytest.raises(RecipeError) as error:
-            Settings().instance(cls, {name: raw}, "at", "it")
+            Settings().make(cls, {name: raw}, "at", "it")
         assert error.value.where.startswith(f"at.{name}"), (name, value)
         assert bad in error.value.problem, (name, value)
         assert "expected" in error.value.problem or "did you mean" in error.value.problem, (name, value)

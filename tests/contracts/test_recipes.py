@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from shuhari.config.library import names
+from shuhari.config.library import list_names
 from shuhari.config.recipe import load
 from shuhari.testing import check_recipe, shrink
 
-RECIPES = [name for name in names() if "study" not in load(name).tree]
+RECIPES = [name for name in list_names() if "study" not in load(name).tree]
 
 
 @pytest.mark.parametrize("name", RECIPES)

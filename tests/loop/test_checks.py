@@ -11,7 +11,7 @@ import pytest
 
 import shuhari
 from shuhari import registry
-from shuhari.config.build import stage_components
+from shuhari.config.build import build_stage
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.config.stage import Components
 from shuhari.data import Problem
@@ -27,11 +27,11 @@ BANDIT = {"task.name": "bandit", "models.policy.use": "tabular", "steps": 1}
 
 def built(recipe: Recipe) -> list[Components]:
     shared: dict[str, Any] = {}
-    return [stage_components(table, shared) for table in recipe.stages]
+    return [build_stage(table, shared) for table in recipe.stages]
 
 
 def checked(name: str, **changes: Any) -> None:
-    check_stages(built(load(name).changed({k.replace("__", "."): v for k, v in changes.items()})))
+    check_stages(built(load(name).with_settings({k.replace("__", "."): v for k, v in changes.items()})))
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_a_name_that_nothing_writes_is_missed(name: str, change: dict[str, Any],
 
 
 def test_a_run_that_would_miss_a_column_in_its_last_stage_is_not_begun() -> None:
-    recipe = load("baselines/grpo").changed({"part.policy.terms.clip.advantage": "advantge"})
+    recipe = load("baselines/grpo").with_settings({"part.policy.terms.clip.advantage": "advantge"})
     assert [s["name"] for s in recipe.stages] == ["warm-up", "rl"]
     with pytest.raises(RecipeError, match="stage 'rl'"):
         Run(recipe)
@@ -82,7 +82,7 @@ def test_a_run_that_would_miss_a_column_in_its_last_stage_is_not_begun() -> None
 
 def test_columns_count_in_order() -> None:
     """An objective reads what an earlier part stamps; a transform what one before it does."""
-    swapped = load("baselines/sac_pendulum").changed({})
+    swapped = load("baselines/sac_pendulum").with_settings({})
     (stage,) = built(swapped)
     parts: Any = stage.learners["main"].parts  # type: ignore[attr-defined]
     order = list(parts)
@@ -170,9 +170,9 @@ def test_one_that_says_nothing_is_not_checked_and_hides_what_is_behind_it() -> N
 
 def test_a_task_that_does_not_say_what_it_grades_may_grade_anything_but_writes_no_other_column() -> None:
     own = {"task": {"name": f"{HERE}.Graded"}, "reward.weights": {"taste": 1.0}}
-    (*_, stage) = built(load("baselines/grpo").changed(own))
+    (*_, stage) = built(load("baselines/grpo").with_settings(own))
     check_stages([stage])
-    (*_, stage) = built(load("baselines/grpo").changed({**own, "part.policy.terms.clip.advantage": "advantge"}))
+    (*_, stage) = built(load("baselines/grpo").with_settings({**own, "part.policy.terms.clip.advantage": "advantge"}))
     with pytest.raises(RecipeError, match="advantge"):
         check_stages([stage])
 

@@ -164,7 +164,7 @@ every = 2
 def recipe(text: str, folder: Path, **changes: Any) -> Recipe:
     file = folder / "slow.toml"
     file.write_text(text)
-    return load(file).changed({k.replace("__", "."): v for k, v in changes.items()})
+    return load(file).with_settings({k.replace("__", "."): v for k, v in changes.items()})
 
 
 def run_out(recipe: Recipe, path: Path | None = None) -> list[dict[str, Any]]:
@@ -342,7 +342,7 @@ def test_nothing_is_lost_or_learnt_from_twice(data: st.DataObject) -> None:
     }
     cuts = draw(st.lists(st.integers(1, 4), max_size=3))
     with tempfile.TemporaryDirectory() as name:
-        own, path = recipe(WORLD, Path(name)).changed(changes), Path(name) / "run"
+        own, path = recipe(WORLD, Path(name)).with_settings(changes), Path(name) / "run"
         stands: dict[int, list[int]] = {}  # step -> groups, as the last process that made the step learnt from them
         for cut in [*cuts, 99]:
             TAKEN.clear()
@@ -392,7 +392,7 @@ class Asks:
 
 def test_judges_in_flight_repeat_and_resume(tmp_path: Path) -> None:
     own = recipe(WORLD, tmp_path, steps=5, reward__judge={"use": f"{HERE}:Asks"})
-    own = own.changed({"reward.weights": {"task": 1.0, "judged": 0.1}})
+    own = own.with_settings({"reward.weights": {"task": 1.0, "judged": 0.1}})
     run_out(own, tmp_path / "whole")
     for cut in (2, 4):
         path = tmp_path / f"cut-{cut}"

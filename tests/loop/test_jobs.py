@@ -51,7 +51,7 @@ class Asks:
 def asking(folder: Path, steps: int = 9) -> Recipe:
     file = folder / "own.toml"
     file.write_text(BANDIT + VIRTUAL + f'[curriculum]\nuse = "{HERE}.Asks"\n[store]\nevery = 1\n')
-    return load(file).changed({"steps": steps})
+    return load(file).with_settings({"steps": steps})
 
 
 def told(recipe: Recipe, path: Path) -> tuple[list[Any], float]:

@@ -161,7 +161,7 @@ def test_a_run_goes_on_with_its_work_spread_otherwise(reference: References, tmp
     there, first = tmp_path / "run", recipe("stages", tmp_path)
     mine = sitting(first, there, 4)
     spread = {"rollout.workers": 1, "engine.tokens": 512, "stage.third.micro_batch": 8192, "threads": 1}
-    other = first.changed(spread)
+    other = first.with_settings(spread)
     mine += sitting(other, there, None)
     assert not differences(timeless(reports), timeless(mine))
     theirs, ours = contents(path), contents(there)

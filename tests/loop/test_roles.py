@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from shuhari.config.build import stage_components
+from shuhari.config.build import build_stage
 from shuhari.config.overlay import RecipeError
 from shuhari.config.stage import Role
 from shuhari.data import EMPTY
@@ -158,7 +158,7 @@ def test_roles_that_an_objective_calls_itself_and_columns_of_two_functionals() -
     def functional(dists: Any, action: Any, column: Any) -> Any:
         return action
 
-    stage = stage_components({**BANDIT, "name": "main"})
+    stage = build_stage({**BANDIT, "name": "main"})
     main: Any = stage.learners["main"]
     terms = main.parts["policy"].terms
     terms["reparam"] = replace(terms["clip"], objective=Reparam())
@@ -214,7 +214,7 @@ def test_a_method_that_a_distribution_lacks_is_missed_before_the_first_step() ->
 
 
 def test_a_ratio_of_bounds_is_refused_before_the_first_step() -> None:
-    stage = stage_components({**BANDIT, "name": "main"})
+    stage = build_stage({**BANDIT, "name": "main"})
     policy = stage.models["policy"].model
     policy.kind = "bound"
     with pytest.raises(RecipeError, match=r"terms\.clip: role 'policy' .* by a bound alone .* score = "):
@@ -228,10 +228,10 @@ def test_a_ratio_of_bounds_is_refused_before_the_first_step() -> None:
 
 @pytest.mark.parametrize("misspelt", ["polcy", "policy2"])
 def test_a_misspelt_role_that_nothing_asks_is_missed_before_a_model_is_made(misspelt: str) -> None:
-    check_roles([stage_components(BANDIT)])
+    check_roles([build_stage(BANDIT)])
     spare = {**BANDIT, "models": {"policy": {"use": "tabular"}, misspelt: {"use": "tabular"}}}
     with pytest.raises(RecipeError, match=rf"models\.{misspelt}: nothing asks role '{misspelt}' .* mean 'policy'"):
-        check_roles([stage_components(spare)])
+        check_roles([build_stage(spare)])
     source = {"use": "tabular", "from": misspelt}  # what another begins from is asked
     asked = {**spare, "models": {misspelt: {"use": "tabular"}, "policy": source}}
-    check_roles([stage_components(asked)])
+    check_roles([build_stage(asked)])

@@ -68,7 +68,7 @@ def _empty() -> None:
 def made(text: str, folder: Path, **settings: Any) -> Recipe:
     file = folder / "own.toml"
     file.write_text(text)
-    return often(load(file)).changed({k.replace("__", "."): v for k, v in settings.items()})
+    return often(load(file)).with_settings({k.replace("__", "."): v for k, v in settings.items()})
 
 
 def noisy(folder: Path) -> Recipe:
@@ -168,7 +168,7 @@ def test_an_event_told_by_a_listener_comes_after_the_one_it_hears(tmp_path: Path
 
 def test_the_rollout_of_evaluation_is_remembered(tmp_path: Path) -> None:
     with open_run(recipe("ppo", tmp_path, evaluate={"n": 1})) as run:
-        places = run.stage.memories()
+        places = run.stage.list_memories()
         assert places["evaluate"]["rollout"] is run.stage.evaluation_rollout is not run.stage.rollout
 
 

@@ -25,8 +25,8 @@ import run_files
 import shuhari.loop.run
 import small_runs
 from shuhari.batch import Batch
-from shuhari.config.build import stage_components
-from shuhari.config.library import names
+from shuhari.config.build import build_stage
+from shuhari.config.library import list_names
 from shuhari.config.recipe import Recipe, load
 from shuhari.loop import state
 from shuhari.loop.run import Run
@@ -80,7 +80,7 @@ def steps(recipe: Recipe, path: Path) -> tuple[Run, Iterator[Any]]:
 def attributes(run: Run) -> dict[str, Any]:
     """path.attribute -> value, of every component and of all that the codec can write: also what is in no state."""
     out = {}
-    for path, component in state.walk({s.name: s.memories() for s in run.progress.stages}):
+    for path, component in state.walk({s.name: s.list_memories() for s in run.progress.stages}):
         for name, value in getattr(component, "__dict__", {}).items():
             if value is None and getattr(type(component), name, 0) is None:  # a default, set or not
                 continue
@@ -156,11 +156,11 @@ def test_what_is_kept_outside_of_the_state_is_found(found: dict[str, list[str]])
 
 def test_every_component_is_covered(tmp_path: Path) -> None:
     used = set()
-    packaged = (load(name) for name in names())
+    packaged = (load(name) for name in list_names())
     for recipe in (*recipes(tmp_path).values(), *(shrink(r) for r in packaged if "study" not in r.tree)):
         shared: dict[str, Any] = {}
-        for stage in [stage_components(table, shared) for table in recipe.stages]:
-            used |= {type(c) for _, c in state.walk(stage.memories())}
+        for stage in [build_stage(table, shared) for table in recipe.stages]:
+            used |= {type(c) for _, c in state.walk(stage.list_memories())}
     known = {c for _, c in entries().items() if c.__module__.startswith("shuhari.")}
     missing = [
         f"{kind} {name!r}"

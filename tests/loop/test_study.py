@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import shuhari
-from shuhari.config.build import component
+from shuhari.config.build import make_component
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe, load
 from shuhari.loop.study import train
@@ -87,7 +87,7 @@ def test_a_run_of_a_study_is_an_ordinary_run(whole: tuple[Path, list[Any]], tmp_
     folder = next((path / "children").iterdir())
     context = int(folder.name.removeprefix("context-"))
     recipe = Recipe("study", {k: v for k, v in made(tmp_path).tree.items() if k != "study"})
-    list(shuhari.loop.run.train(recipe.changed({"task.seed": context}), tmp_path / "alone"))
+    list(shuhari.loop.run.train(recipe.with_settings({"task.seed": context}), tmp_path / "alone"))
     assert not differences(contents(folder), contents(tmp_path / "alone"))
     measured = Run(path).load()["measured"][f'{folder.name} {{"task.seed": {float(context)}}}']
     assert measured["scores"] == Run(folder).summary["after"]  # type: ignore[index]
@@ -162,7 +162,7 @@ def test_another_study_at_the_same_place_is_refused(tmp_path: Path) -> None:
     recipe = made(tmp_path, steps=1)
     list(train(recipe, tmp_path / "run"))
     with pytest.raises(RecipeError, match=r"study\.pick"):
-        next(iter(train(recipe.changed({"study.pick": "random"}), tmp_path / "run")))
+        next(iter(train(recipe.with_settings({"study.pick": "random"}), tmp_path / "run")))
 
 
 def test_a_study_belongs_to_the_whole_recipe(tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_a_study_of_ones_own_and_one_that_does_not_repeat_itself(tmp_path: Path)
     number.write_text("1")
     text = f'[study]\nuse = "{__file__}:Wayward"\nfile = {json.dumps(str(number))}\n'
     recipe = made(tmp_path, text, steps=2, seed=3)
-    assert type(component("study", recipe.tree["study"])).__name__ == "Wayward"
+    assert type(make_component("study", recipe.tree["study"])).__name__ == "Wayward"
     reports = train(recipe, tmp_path / "run")
     next(iter(reports))
     reports.close()  # type: ignore[attr-defined]

@@ -80,7 +80,7 @@ def made(text: str) -> Recipe:
 
 def opened(text: str = SMALL, **task: Any) -> Run:
     recipe = made(text)
-    run = open_run(recipe.changed({f"task.{k}": v for k, v in task.items()}) if task else recipe)
+    run = open_run(recipe.with_settings({f"task.{k}": v for k, v in task.items()}) if task else recipe)
     run.enter_stage()
     return run
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from shuhari.config.build import component, stage_components
+from shuhari.config.build import build_stage, make_component
 from shuhari.config.recipe import Recipe, load
 from shuhari.events import Committed, Evaluated, StageStarted, Updated
 from shuhari.learners.loss import Loss
@@ -80,7 +80,7 @@ def test_only_the_events_of_its_kind_and_learner_count() -> None:
 
 
 def test_several_kinds_of_events_of_a_recipe() -> None:
-    rule = component("follow", {"use": "copy", "role": "target", "on": ["stage", "step"], "every": 2})
+    rule = make_component("follow", {"use": "copy", "role": "target", "on": ["stage", "step"], "every": 2})
     acts = []
     for event in (StageStarted("rl"), UPDATE, Committed(1), Committed(2), StageStarted("rl")):
         models = roles()
@@ -155,7 +155,7 @@ def test_where_learning_stalls_the_reference_and_the_moments_start_anew(tmp_path
     stalled = {"on": "plateau", "metric": "mean", "patience": 3}
     file = tmp_path / "text.toml"
     file.write_text(TEXT)
-    recipe = load(file).changed({
+    recipe = load(file).with_settings({
         "steps": 20, "stage.rl.evaluate.every": 1, "stage.rl.follow.reference": {"use": "copy", **stalled},
         "stage.rl.part.policy.optimiser.reset": stalled, "stage.rl.part.policy.minibatches": 1,
     })  # fmt: skip
@@ -191,7 +191,9 @@ def test_resets_hear_the_problems_set_apart_and_not_those_that_are_reported(tmp_
     heard: list[Any] = []
     reported = []
     for watch in (0, 1):
-        recipe = load(file).changed({"evaluate.watch": watch, "evaluate.n": 2, "stage.warm-up": False, "steps": 4})
+        recipe = load(file).with_settings(
+            {"evaluate.watch": watch, "evaluate.n": 2, "stage.warm-up": False, "steps": 4}
+        )
         with open_run(recipe) as run, closing(loop(run)) as steps:
             next(steps)
             run.listeners.append(SimpleNamespace(observe=heard.append))
@@ -210,8 +212,8 @@ def test_a_claim_on_broadened_rollouts_starts_from_the_stalled_policy_with_an_an
     """BroRL: whether its stage follows in one run, or starts from the weights that a run left, as in a claim: the
     anchor is the policy, though the run before had a reference that is not; the resets move it."""
     small = {"models.policy.hidden": 16, "models.policy.layers": 1, "evaluate.n": 0, "rollout.n": 4, "buffer.size": 2}
-    recipe = load("rlvr/brorl").changed({**small, "collect.mixed": False, "stage.warm-up": False, "stage.rl.steps": 1,
-                                         "stage.broad.rollout.n": 4})  # fmt: skip
+    changes = {"collect.mixed": False, "stage.warm-up": False, "stage.rl.steps": 1, "stage.broad.rollout.n": 4}
+    recipe = load("rlvr/brorl").with_settings({**small, **changes})
     assert recipe.stages[0]["follow"]["reference"]["patience"] == 1_000_000  # the stall is that of ProRL's baseline
     assert recipe.stages[0]["part"]["policy"]["optimiser"]["reset"]["patience"] == 1_000_000
     with open_run(recipe) as run:
@@ -225,7 +227,7 @@ def test_a_claim_on_broadened_rollouts_starts_from_the_stalled_policy_with_an_an
         assert not run.done()
         run.enter_stage()
         _anchored(run)
-    with open_run(recipe.changed({"stage.rl": False}), init=init) as run:
+    with open_run(recipe.with_settings({"stage.rl": False}), init=init) as run:
         run.enter_stage()
         _anchored(run)
         assert all(torch.equal(x, init["policy"][k]) for k, x in run.ctx.models["policy"].module.state_dict().items())
@@ -256,8 +258,8 @@ def test_without_resets_and_at_weight_0_prolonged_training_is_dapo() -> None:
     what it adds changes no bit of the weights."""
     small = {"models.policy.hidden": 16, "models.policy.layers": 1, "evaluate.n": 2, "rollout.n": 4, "buffer.size": 4}
     graded = {"reward.long.use": f"{__file__}:long", "reward.weights.long": 1.0}  # answers of an untrained policy
-    recipe = load("rlvr/prorl").changed({**small, **graded, "stage.warm-up.steps": 1, "steps": 3})
-    made = stage_components(recipe.stages[-1])
+    recipe = load("rlvr/prorl").with_settings({**small, **graded, "stage.warm-up.steps": 1, "steps": 3})
+    made = build_stage(recipe.stages[-1])
     term = made.learners["main"].parts["policy"].terms["clip"]  # type: ignore[attr-defined]
     assert (term.objective, term.reduce) == (Clip(low=0.2, high=0.4), "decision")
     assert list(made.collect.values()) == [Mixed(), Advantage()]
@@ -267,7 +269,7 @@ def test_without_resets_and_at_weight_0_prolonged_training_is_dapo() -> None:
     added = dapo["stage"]["rl"]
     del added["models"], added["follow"], added["part"]["policy"]["terms"]["divergence"]
     del added["part"]["policy"]["optimiser"]["reset"]
-    for arm in (recipe.changed({**never, f"{own}.terms.divergence.weight": 0.0}), Recipe("dapo", dapo)):
+    for arm in (recipe.with_settings({**never, f"{own}.terms.divergence.weight": 0.0}), Recipe("dapo", dapo)):
         with open_run(arm) as run, closing(loop(run)) as steps:
             *_, last = steps
             ends.append([p.detach().clone() for p in run.ctx.models["policy"].module.parameters()])

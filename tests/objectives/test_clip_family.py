@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.config.build import stage_components
+from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.needs import Need
@@ -239,7 +239,7 @@ def test_an_untruncated_weight_makes_the_surrogate_exact_under_another_sampler()
 
 def test_decoupled_is_ppo_where_the_sampler_is_the_policy_before_the_update():
     """AReaL, equation 5 with pi_prox = pi_behaviour: value and gradient are those of PPO's clip."""
-    clip = stage_components(load("engine/areal").stages[-1]).learners["main"].parts["policy"].terms["clip"].objective
+    clip = build_stage(load("engine/areal").stages[-1]).learners["main"].parts["policy"].terms["clip"].objective
     old = [[x - log(r) for x, r in zip(*rows, strict=True)] for rows in zip(LOGP, RATIO, strict=True)]
     columns = {"policy__log_prob": old, "logp": old}
     check(measured([SCALED], clip, "decision", **columns), *measured([SCALED], Clip(), "decision"))
@@ -249,7 +249,7 @@ def test_decoupled_is_ppo_where_the_sampler_is_the_policy_before_the_update():
 
 
 def stage(name):
-    return stage_components(load(f"baselines/{name}").stages[-1])
+    return build_stage(load(f"baselines/{name}").stages[-1])
 
 
 @pytest.mark.parametrize(
@@ -282,4 +282,4 @@ def test_the_recipes_are_these_settings(name, clip, reduce, collect, transforms)
     assert made.sampling.max_new == 8 and made.n * learner.buffer.size == 512
     assert learner.parts["policy"].minibatches == (1 if clip.behaviour == "present" else 2)
     assert ("reference" in made.models) == (name in ("rloo", "reinforce_pp"))
-    assert "reference" not in stage_components(load(f"baselines/{name}").stages[0]).models
+    assert "reference" not in build_stage(load(f"baselines/{name}").stages[0]).models

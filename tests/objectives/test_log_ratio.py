@@ -280,7 +280,7 @@ def test_a_cut_into_micro_batches_changes_no_gradient(tmp_path):
     """Groups are cut apart by it, and their centre is that of the whole."""
     (tmp_path / "r.toml").write_text(RUN)
     made = load(tmp_path / "r.toml")
-    reports = [list(train(made.changed({"micro_batch": cut}))) for cut in (0, 12)]
+    reports = [list(train(made.with_settings({"micro_batch": cut}))) for cut in (0, 12)]
     for whole, pieces in zip(*reports, strict=True):
         assert whole["policy/grad_norm"] > 1e-3 and whole["policy/error"] > 0
         for name in ("policy/grad_norm", "policy/loss/log_ratio", "policy/log_ratio", "policy/error"):

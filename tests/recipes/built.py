@@ -18,7 +18,7 @@ from grading import context
 from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.claims.claim import read
-from shuhari.config.build import stage_components
+from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
 from shuhari.config.stage import Components
 from shuhari.data import Problem, Request, Step, Trajectory
@@ -35,7 +35,7 @@ def built(recipe: str, *, usual: bool = False) -> Components:
     """The last stage of a recipe; of one that states a claim, as that measures it, with the numbers of its bed, unless
     its `usual` base is asked for."""
     found = load(recipe)
-    return stage_components((read(recipe).own if "claim" in found.tree and not usual else found).stages[-1])
+    return build_stage((read(recipe).own if "claim" in found.tree and not usual else found).stages[-1])
 
 
 def answers(stage: Components, said: Sequence[str], score: Sequence[float], **told: Sequence[float]) -> Batch:

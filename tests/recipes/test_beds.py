@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from shuhari.abilities import ability
-from shuhari.config.build import stage_components
-from shuhari.config.library import BEDS, CONTROL, names
+from shuhari.config.build import build_stage
+from shuhari.config.library import BEDS, CONTROL, list_names
 from shuhari.config.recipe import load
 from shuhari.data import Problem, Step
 from shuhari.metrics.exact import Exact
 from shuhari.rollouts.demonstrations import select_problems
 
-FOUND = [name for name in names() if name.split("/")[0] == BEDS]
+FOUND = [name for name in list_names() if name.split("/")[0] == BEDS]
 VARIANTS = [name for name in FOUND if CONTROL not in name.split("/")]
 
 
@@ -42,7 +42,7 @@ def test_each_bed_has_a_control_and_each_control_a_bed() -> None:
 
 @pytest.mark.parametrize("bed", VARIANTS)
 def test_a_bed_is_scored_exactly_or_anew_and_solved_by_its_answers(bed: str) -> None:
-    *_, stage = (stage_components(table, {}) for table in load(bed).stages)
+    *_, stage = (build_stage(table, {}) for table in load(bed).stages)
     problems = list_tested(stage.task)
     exact = [x for x in stage.evaluate.metrics.values() if isinstance(x, Exact)] if stage.evaluate else []
     if ability(stage.task, "answers")(problems[0]) is not None:
@@ -75,7 +75,7 @@ def test_a_control_differs_in_its_last_stage_alone(bed: str) -> None:
 
 @pytest.mark.parametrize("bed", [bed for bed in VARIANTS if "buffers" in load(control_of(bed)).stages[-1]["buffer"]])
 def test_what_a_control_imitates_beside_is_right(bed: str) -> None:
-    stage = stage_components(load(control_of(bed)).stages[-1], {})
+    stage = build_stage(load(control_of(bed)).stages[-1], {})
     demos: Any = stage.learners["main"].buffer.buffers["demos"]  # type: ignore[attr-defined]
     source = select_problems(demos, "train", stage.task)
     problems = [source[demos.offset + i] for i in range(256)]

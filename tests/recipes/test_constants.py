@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from built import OLD, answers, built, learnt, padded, same, table
 
-from shuhari.config.build import component
+from shuhari.config.build import make_component
 from shuhari.config.recipe import load
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.log_ratio import LogRatio
@@ -140,7 +140,7 @@ def test_kimi_pays_for_short_answers_after_a_warm_up() -> None:
 def test_mbtl() -> None:
     """160: a Gaussian process with noise 0.1 and 9 restarts, sqrt(log(k + 1)) deviations, the middle first; 0.005 a
     step of 100 contexts is half of all over the range, and so 0.035 a step of 15."""
-    study = component("study", load("curriculum/mbtl").tree["study"])
+    study = make_component("study", load("curriculum/mbtl").tree["study"])
     assert isinstance(study, Mbtl) and (study.pick, study.beta, study.noise, study.restarts) == ("mbtl", "log", 0.1, 9)
     assert study.n == 15 and study.choose_next(np.zeros((15, 15)), [], 0) == 7
     assert study.slope * (study.n - 1) == pytest.approx(0.005 * 99, rel=0.02)

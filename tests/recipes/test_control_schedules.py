@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shuhari.config.build import stage_components
+from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
 from shuhari.ramp import Count
 
@@ -22,7 +22,7 @@ RATES = {
 def test_the_rate_falls_to_0_over_whatever_budget_there_is(name: str) -> None:
     whole = 4000
     (table,) = load(f"baselines/{name}", [f"env_steps={whole}"]).stages
-    rate = stage_components(table).learners["main"].parts["policy"].optimiser.lr
+    rate = build_stage(table).learners["main"].parts["policy"].optimiser.lr
     for share in (0.0, 0.5, 0.75, 1.0):
         at = Count(3, share * whole, whole, in_steps=False)
         assert rate(at) == pytest.approx((1 - share) * RATES[name])
@@ -30,6 +30,6 @@ def test_the_rate_falls_to_0_over_whatever_budget_there_is(name: str) -> None:
 
 def test_exploration_of_dqn_ends_after_15_hundredths() -> None:
     (table,) = load("baselines/dqn_cartpole", ["env_steps=2000"]).stages
-    epsilon = stage_components(table).sampling.epsilon
+    epsilon = build_stage(table).sampling.epsilon
     found = [epsilon(Count(3, spent, 2000, in_steps=False)) for spent in (0, 150, 300, 2000)]
     assert found == pytest.approx([1.0, 0.52, 0.04, 0.04])

@@ -14,7 +14,7 @@ import pytest
 
 from grading import Told, context
 from shuhari import testing
-from shuhari.config.build import stage_components
+from shuhari.config.build import build_stage
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 from shuhari.config.stage import Components
@@ -177,7 +177,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Co
 
     def made(more: str) -> Components:
         (tmp_path / "r.toml").write_text(RECIPE.format(folder=tmp_path) + more.replace("HERE", str(tmp_path)))
-        return stage_components(load(tmp_path / "r.toml").stages[0])
+        return build_stage(load(tmp_path / "r.toml").stages[0])
 
     return made
 

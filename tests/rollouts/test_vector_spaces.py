@@ -304,7 +304,7 @@ n = 3
 
 def recipe(tmp_path: Path, text: str = RUN, **settings: Any) -> Any:
     (tmp_path / "run.toml").write_text(text)
-    return often(load(tmp_path / "run.toml")).changed(settings)
+    return often(load(tmp_path / "run.toml")).with_settings(settings)
 
 
 def test_a_run_with_masks_images_and_normalisers_resumes_bit_for_bit(tmp_path: Path) -> None:
@@ -397,7 +397,7 @@ def test_an_image_task_and_joint_choices_train(tmp_path: Path) -> None:
     )
     reports = list(
         train(
-            recipe(tmp_path, plain, steps=2).changed({"evaluate.n": 1, "evaluate.settings.max_steps": 5}),
+            recipe(tmp_path, plain, steps=2).with_settings({"evaluate.n": 1, "evaluate.settings.max_steps": 5}),
             tmp_path / "image",
         )
     )

@@ -95,7 +95,7 @@ def test_one_lane_is_sequential_ppo(workers: int) -> None:
     """SRL's inline layout: at every step of a PPO run what is learnt from is, bit for bit, what one environment gives
     that is stepped action by action under the weights of that moment."""
     few = {"steps": 4, "buffer.size": 48, "rollout.lanes": 1, "rollout.workers": workers, "models.policy.hidden": [8]}
-    run = open_run(load("baselines/ppo_cartpole").changed({**few, "evaluate.n": 0, "part.policy.minibatches": 2}))
+    run = open_run(load("baselines/ppo_cartpole").with_settings({**few, "evaluate.n": 0, "part.policy.minibatches": 2}))
     with run:
         run.enter_stage()  # which opens the lanes
         key, env = run.ctx.key("rollout", run.stage.name), Gym("CartPole-v1").make()
@@ -222,13 +222,13 @@ def test_the_recipe_is_the_same_run_with_any_number_of_workers(tmp_path: Path) -
     """Stopped with two workers, gone on with none."""
     wrappers = [{"use": "shuhari.tasks.latency.Latency", "seconds": 0.0}]
     few = {"steps": 6, "buffer.size": 64, "models.policy.hidden": [8], "evaluate.n": 2, "store.every": 1}
-    srl = load("engine/srl").changed({**few, "task.wrappers": wrappers})
+    srl = load("engine/srl").with_settings({**few, "task.wrappers": wrappers})
     assert (srl.tree["rollout"]["workers"], srl.tree["rollout"]["ring"]) == (2, 4)
-    list(train(srl.changed({"rollout.workers": 0}), tmp_path / "whole"))
+    list(train(srl.with_settings({"rollout.workers": 0}), tmp_path / "whole"))
     steps: Any = train(srl, tmp_path / "cut")
     assert [next(steps)["step"] for _ in range(4)] == [1, 2, 3, 4]
     steps.close()
-    assert [r["step"] for r in train(srl.changed({"rollout.workers": 0}), tmp_path / "cut")] == [5, 6]
+    assert [r["step"] for r in train(srl.with_settings({"rollout.workers": 0}), tmp_path / "cut")] == [5, 6]
     assert Run(tmp_path / "cut").status == "complete"
     assert differences(contents(tmp_path / "whole"), contents(tmp_path / "cut")) == []
 

@@ -79,13 +79,13 @@ def corrected(source: str = "") -> Recipe:
     """TD3 whose policy corrects the base; in the table of models it then stands behind the target that copies it."""
     base = {"use": "deterministic", "hidden": [8], **({"from": source} if source else {"frozen": True})}
     policy = {"replace": True, "use": "residual", "hidden": [8], "scale": 0.2}
-    return load("baselines/td3_pendulum").changed(
+    return load("baselines/td3_pendulum").with_settings(
         {k: v for k, v in SMALL.items() if k != "models.policy.hidden"} | {"models.policy": policy, "models.base": base}
     )
 
 
 def test_a_frozen_controller_is_corrected(tmp_path: Path) -> None:
-    first = load("baselines/td3_pendulum").changed(SMALL)
+    first = load("baselines/td3_pendulum").with_settings(SMALL)
     list(train(first, tmp_path / "base"))
     recipe = corrected(f"{tmp_path / 'base'}:policy")
     run = open_run(recipe)
@@ -102,10 +102,10 @@ def test_a_frozen_controller_is_corrected(tmp_path: Path) -> None:
 
 
 def test_weights_that_are_not_there_are_told(tmp_path: Path) -> None:
-    list(train(load("baselines/td3_pendulum").changed(SMALL), tmp_path / "base"))
+    list(train(load("baselines/td3_pendulum").with_settings(SMALL), tmp_path / "base"))
     with pytest.raises(KeyError, match=r"no role 'base' there .*known: .*policy"):
         open_run(corrected(str(tmp_path / "base"))).enter_stage()
     for wrong in ({"init": "policy", "from": "x"}, {"from": "x"}):
-        recipe = load("baselines/td3_pendulum").changed({"models.other": wrong})
+        recipe = load("baselines/td3_pendulum").with_settings({"models.other": wrong})
         with pytest.raises(RecipeError, match=r"models\.other"):
             open_run(recipe)

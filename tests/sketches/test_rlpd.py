@@ -20,7 +20,7 @@ def test_a_micro_batch_sees_the_same_members_as_its_whole_batch() -> None:
     higher."""
 
     def targets(**settings: object) -> list[float]:
-        reports = list(train(load("baselines/sac_pendulum").changed({**RLPD, **settings})))
+        reports = list(train(load("baselines/sac_pendulum").with_settings({**RLPD, **settings})))
         return [r["critic/target"] for r in reports if "critic/target" in r]
 
     whole = targets()

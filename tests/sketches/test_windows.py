@@ -11,7 +11,7 @@ import torch
 from toys import Relay, Watch
 from windows import Answer, CarryOver, Chunks, KeepLast, Summary
 
-from shuhari.config.build import component
+from shuhari.config.build import make_component
 from shuhari.config.recipe import RecipeError
 from shuhari.data import Request, code
 from shuhari.learners.parts import Term
@@ -166,10 +166,10 @@ def test_two_roles_take_turns_and_each_learns_from_its_own() -> None:
 
 def test_a_recipe_names_windows_environments_and_who_acts() -> None:
     table: dict[str, Any] = {"use": "episode", "acts": ["policy", "helper"], "environments": {"use": "windows.Chunks"}}
-    made = component("rollout", {**table, "context": {"use": "windows.KeepLast", "k": 2}})
+    made = make_component("rollout", {**table, "context": {"use": "windows.KeepLast", "k": 2}})
     assert made == Episode(acts=("policy", "helper"), environments=Chunks(), context=KeepLast(2))
     with pytest.raises(RecipeError, match=r"rollout\.context\.kk: no setting of window 'windows.KeepLast'; did you"):
-        component("rollout", {"use": "episode", "context": {"use": "windows.KeepLast", "kk": 2}})
+        make_component("rollout", {"use": "episode", "context": {"use": "windows.KeepLast", "kk": 2}})
 
 
 def test_a_restored_run_goes_on_as_if_never_stopped() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shuhari.config.build import component
+from shuhari.config.build import make_component
 from shuhari.config.overlay import RecipeError
 from shuhari.studies.surrogate import BETA, Mbtl, acquisition, fit_loss, fit_surrogate
 
@@ -234,4 +234,4 @@ def test_independent_runs_serve_their_own_context_alone() -> None:
 )
 def test_mistakes_are_named(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(RecipeError, match=told):
-        component("study", {"use": "mbtl", **settings})
+        make_component("study", {"use": "mbtl", **settings})

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from shuhari import api
-from shuhari.config.build import stage_components
+from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
 from shuhari.config.stage import Components
 from shuhari.data import Problem, Step
@@ -80,7 +80,7 @@ def parts(name: str) -> Components:
     """The components of `baselines/grpo` with this task."""
     config = {f"task.config.{k}": v for k, v in SMALL.get(name, {}).items()}
     settings = {"task.name": f"reasoning-gym/{name}", **config, "models.policy.hidden": 6}
-    return stage_components(load("baselines/grpo", settings=settings).stages[-1])
+    return build_stage(load("baselines/grpo", settings=settings).stages[-1])
 
 
 def right(task: ReasoningGym, problem: Problem) -> str:

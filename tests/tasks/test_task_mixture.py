@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import shuhari
-from shuhari.config.build import component
+from shuhari.config.build import make_component
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
 from shuhari.data import Problem, Step
@@ -78,7 +78,7 @@ def test_a_finite_member_gives_all_of_its_problems(tmp_path: Path) -> None:
     rows = [{"prompt": f"p{i}", "answer": str(i), "split": "train" if i < 5 else "test"} for i in range(7)]
     file.write_text("".join(json.dumps(r) + "\n" for r in rows))
     table = {"name": "mixture", "tasks": {"own": {"name": f"file/{file}"}, "sums": {"name": "arithmetic"}}}
-    task = component("task", table)
+    task = make_component("task", table)
     source = task.problems("train")
     assert {p.id for p in map(source.__getitem__, range(200)) if p.task == "own"} == {
         task.tasks["own"].task.problems("train")[i].id for i in range(5)
@@ -145,13 +145,13 @@ SMALL = {
 
 
 def test_members_are_written_flat_and_draw_from_the_seed_of_the_run() -> None:
-    task = component("task", SMALL["task"])  # type: ignore[arg-type]
+    task = make_component("task", SMALL["task"])  # type: ignore[arg-type]
     assert task.tasks["sums"].weight == 2.0 and task.tasks["sums"].task.digits == 1
     assert task.tasks["arithmetic"].task == Arithmetic()  # a member is called as the task it names, unless told
-    from shuhari.config.build import stage_components
+    from shuhari.config.build import build_stage
 
     (stage,) = load("baselines/grpo", settings={**SMALL, "seed": 7}).stages
-    made: Any = stage_components(stage).task
+    made: Any = build_stage(stage).task
     assert made.seed == made.tasks["sums"].task.seed == 7
     for key, value, message in [
         (
@@ -163,13 +163,13 @@ def test_members_are_written_flat_and_draw_from_the_seed_of_the_run() -> None:
         ("task.tasks.sums.weight", "much", r"task\.tasks\.sums\.weight: 'much': expected a number"),
     ]:
         with pytest.raises(RecipeError, match=message):
-            stage_components(load("baselines/grpo", settings={**SMALL, key: value}).stages[0])
+            build_stage(load("baselines/grpo", settings={**SMALL, key: value}).stages[0])
 
 
 def test_another_member_of_the_same_name_replaces_its_settings() -> None:
-    recipe = load("baselines/grpo", settings=SMALL).changed({"task.tasks.sums": {"name": "shop"}})
+    recipe = load("baselines/grpo", settings=SMALL).with_settings({"task.tasks.sums": {"name": "shop"}})
     assert recipe.tree["task"]["tasks"]["sums"] == {"name": "shop"}
-    gone = recipe.changed({"task.tasks.sums": False})
+    gone = recipe.with_settings({"task.tasks.sums": False})
     assert list(gone.tree["task"]["tasks"]) == ["arithmetic"]
 
 

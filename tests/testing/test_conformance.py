@@ -182,7 +182,7 @@ def test_a_component_of_ones_own_is_looked_at_in_a_run(fault: str, found: bool, 
 
 
 def test_a_rollout_of_decisions_is_looked_at_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = load("baselines/a2c_cartpole").changed({"env_steps": 80, "evaluate": {}})
+    recipe = load("baselines/a2c_cartpole").with_settings({"env_steps": 80, "evaluate": {}})
     assert VectorRollout in check_recipe(recipe, tmp_path / "sound")
     collect = VectorRollout.collect
     monkeypatch.setattr(VectorRollout, "collect", lambda self, n, ctx: collect(self, 1, ctx))

@@ -41,10 +41,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (home / "r.toml").write_text(RECIPE)
     recipe = load(home / "r.toml")
     shuhari.train(recipe, home / "full")
-    shuhari.train(recipe.changed(LORA), home / "lora")
+    shuhari.train(recipe.with_settings(LORA), home / "lora")
     export(home / "full", home / "base")
     policy = {"use": "causal", "path": str(home / "base"), "lora": {"rank": 2, "alpha": 4}}
-    shuhari.train(recipe.changed({"models.policy": policy}), home / "upon")
+    shuhari.train(recipe.with_settings({"models.policy": policy}), home / "upon")
     return home
 
 
@@ -216,6 +216,8 @@ def test_mistakes_are_told(home: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_exported_is_a_model_to_start_from(home: Path, tmp_path: Path) -> None:
-    recipe = load(home / "full").changed({"models.policy": {"use": "causal", "path": str(home / "base")}, "steps": 1})
-    run = shuhari.train(recipe.changed({"part.policy.optimiser.lr": 1e-30}), tmp_path / "run")
+    recipe = load(home / "full").with_settings(
+        {"models.policy": {"use": "causal", "path": str(home / "base")}, "steps": 1}
+    )
+    run = shuhari.train(recipe.with_settings({"part.policy.optimiser.lr": 1e-30}), tmp_path / "run")
     np.testing.assert_allclose(ours(run.path), ours(home / "full"), atol=1e-6)

@@ -14,9 +14,9 @@ from typing import Any
 from shuhari.claims.checks import BASELINE, START, Check
 from shuhari.claims.digest import describe, digest_of
 from shuhari.config import library
-from shuhari.config.files import place, read_chain
+from shuhari.config.files import find_file, read_chain
 from shuhari.config.overlay import RecipeError, Tree
-from shuhari.config.recipe import Recipe, load, read_method, usual_base
+from shuhari.config.recipe import Recipe, find_usual_base, load, read_method
 from shuhari.data import EMPTY, nearest
 
 METHOD = "method"
@@ -54,25 +54,25 @@ class Of:
         """An arm of its table; `over`: what all arms share, below and above it. RecipeError for a mistake in it."""
         try:
             base = self._start(table.get("extends"), over[0], {k: v for k, v in table.items() if k != "extends"})
-            base = base.changed(over[1]) if over[1] else base
+            base = base.with_settings(over[1]) if over[1] else base
             if budget is None:
                 return base
             unit, amount = budget
             last = list(base.tree.get("stage", ()))[-1:]
             spend: Tree = {unit: int(amount)}
-            return base.changed({"stage": {last[0]: spend}} if last else spend)
+            return base.with_settings({"stage": {last[0]: spend}} if last else spend)
         except RecipeError as error:
             raise RecipeError(f"{where}, {error.where}", error.problem) from None
 
     def _start(self, extends: str | None, settings: Mapping[str, Any], own: Mapping[str, Any]) -> Recipe:
         named = self.reference if extends in (None, METHOD) else str(extends)
-        if not self.bed or not usual_base(named):
-            recipe = (self.recipe if named == self.reference else load(named)).changed(settings)
-            return recipe.changed(own) if own else recipe
+        if not self.bed or not find_usual_base(named):
+            recipe = (self.recipe if named == self.reference else load(named)).with_settings(settings)
+            return recipe.with_settings(own) if own else recipe
         above = [self.own] if read_method(named).name == self.recipe.name else []
-        laid = load(self.bed).changed(settings).laid([read_method(named)], own)
+        laid = load(self.bed).with_settings(settings).with_methods([read_method(named)], own)
         for more in (*above, own):
-            laid = laid.changed(more) if more else laid
+            laid = laid.with_settings(more) if more else laid
         return laid
 
 
@@ -103,11 +103,11 @@ def check_arms(checks: Sequence[Check], arms: Mapping[str, Recipe], bed: str) ->
 def find_files(references: Iterable[str]) -> tuple[Path, ...]:
     """The files that recipes are written in: their own, those of what they extend, and of the bases that methods stand
     on; without what lies in none, and names of no recipe."""
-    todo, found = [r for r in references if r.endswith(".toml") or library.named(r)], dict[Path, None]()
+    todo, found = [r for r in references if r.endswith(".toml") or library.find_recipe(r)], dict[Path, None]()
     while todo:
         here = todo.pop()
         for _, table in read_chain(here):
-            found |= {file: None} if (file := place(here)) else {}
+            found |= {file: None} if (file := find_file(here)) else {}
             here = str(table.get("extends", ""))
             todo += [str(table["on"])] if "on" in table else []
     return tuple(found)

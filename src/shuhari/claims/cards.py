@@ -35,7 +35,7 @@ from shuhari.claims.looks import mde
 from shuhari.claims.quantities import Evidence, Metric, Quantity, values
 from shuhari.claims.sources import changed
 from shuhari.claims.verdict import Effect, Rule, Verdict
-from shuhari.config.library import BEDS, cards
+from shuhari.config.library import BEDS, find_cards
 from shuhari.config.overlay import RecipeError
 from shuhari.data import nearest
 
@@ -91,7 +91,7 @@ class Card:
 def find(bed: str, root: Path | None = None) -> Card | None:
     """The card of the bed that a recipe `beds/<bed>/<variant>` is; None where it is no bed, or has no card yet."""
     family, _, name = bed.partition("/")
-    path = (root or cards()) / f"{name}.json"
+    path = (root or find_cards()) / f"{name}.json"
     return read(path) if family == BEDS and path.is_file() else None
 
 

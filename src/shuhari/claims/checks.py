@@ -72,7 +72,7 @@ def _read(table: Mapping[str, Any], where: str, budget: tuple[str, float] | None
         rule["range"] = [0.0, 1.0]
     elif "range" not in rule and whole and budget is not None and metric.rpartition(":")[2].startswith("to="):
         rule["range"] = [0.0, budget[1]]
-    return Check(quantity, Settings().instance(Rule, rule, where, "a check"))
+    return Check(quantity, Settings().make(Rule, rule, where, "a check"))
 
 
 def _check_roles(checks: Sequence[Check], premises: bool) -> None:

@@ -37,8 +37,8 @@ from shuhari.claims.checks import BASELINE, Check, read_checks
 from shuhari.claims.looks import LOOKS, levels
 from shuhari.claims.verdict import LEAST
 from shuhari.config.methods import OFFLINE
-from shuhari.config.overlay import BUDGETS, RecipeError, budgets
-from shuhari.config.recipe import Recipe, load, place, usual_base
+from shuhari.config.overlay import BUDGETS, RecipeError, read_budgets
+from shuhari.config.recipe import Recipe, find_file, find_usual_base, load
 from shuhari.config.settings import Settings
 from shuhari.data import EMPTY, nearest
 
@@ -122,11 +122,11 @@ class Claim:
 
 def read(reference: str, *, smoke: bool = False) -> Claim:
     """The claim of a recipe; RecipeError where it has none, or for a mistake in it."""
-    method, on = load(reference), usual_base(reference)
+    method, on = load(reference), find_usual_base(reference)
     table = method.tree.get("claim")
     if not table:
         raise RecipeError("claim", f"{method.name} states no claim: a [claim] table says what is to be measured")
-    stated: Stated = Settings().instance(Stated, table, "claim", "a claim")
+    stated: Stated = Settings().make(Stated, table, "claim", "a claim")
     small = stated.smoke if smoke else EMPTY
     budget = _budget(small.get("budget", stated.budget))
     checks = read_checks(stated.check, budget)
@@ -156,7 +156,7 @@ def read(reference: str, *, smoke: bool = False) -> Claim:
     return Claim(
         method, stated.says, arms, checks, seeds, budget, warm, stated.notes, smoke, looks if roles else (),
         named,
-        place(reference),
+        find_file(reference),
         find_files([reference, *filter(None, (named, *(a.get("extends") for a in there.values())))]),
     )  # fmt: skip
 
@@ -171,7 +171,7 @@ def _looks(stated: Stated, small: Mapping[str, Any], smoke: bool, roles: bool) -
     found = (small.get("seeds", SMOKE_SEEDS),) if smoke else (stated.looks or LOOKS) if roles else plain
     least = 2 if smoke else LEAST
     for number in found:
-        Settings().checked(Annotated[int, Bounds(least)], number, "claim.looks" if roles else "claim.seeds")
+        Settings().check(Annotated[int, Bounds(least)], number, "claim.looks" if roles else "claim.seeds")
     try:
         levels(found)
     except ValueError as error:
@@ -194,7 +194,7 @@ def _budget(table: Any) -> tuple[str, float] | None:
     known = [b for b in BUDGETS if b != "seconds"]  # which no two machines spend alike
     if unit not in known:
         raise RecipeError(f"claim.budget.{unit}", f"no such budget of a claim; {nearest(unit, known)}")
-    return unit, float(Settings().checked(Length, amount, f"claim.budget.{unit}"))
+    return unit, float(Settings().check(Length, amount, f"claim.budget.{unit}"))
 
 
 def part_stages(
@@ -232,7 +232,7 @@ def _split(arm: Recipe, where: str, budget: tuple[str, float], whole: tuple[str,
     unit, amount = budget
     parts: dict[str, int] = {}
     for stage in first:
-        given = budgets(stage)
+        given = read_budgets(stage)
         if list(given) != [whole[0]]:
             message = f"stage {stage['name']!r} is given {', '.join(given)}: expected {whole[0]} alone, as a part of"
             raise RecipeError(where, f"{message} the budget; or, charged to none, to be named in claim.warm")
@@ -241,7 +241,7 @@ def _split(arm: Recipe, where: str, budget: tuple[str, float], whole: tuple[str,
     if left < 1:
         message = ", ".join(f"{part:,} {unit} of {name!r}" for name, part in parts.items())
         raise RecipeError(where, f"{message} leave nothing of {amount:,.0f} for the last stage, {last['name']!r}")
-    return arm.changed({"stage": {name: {unit: part} for name, part in {**parts, last["name"]: left}.items()}})
+    return arm.with_settings({"stage": {name: {unit: part} for name, part in {**parts, last["name"]: left}.items()}})
 
 
 def _short(warm: Recipe) -> Recipe:

@@ -40,12 +40,12 @@ def digest_of(told: Mapping[str, Any]) -> str:
 
 def describe(recipe: Recipe) -> dict[str, Any]:
     """What a recipe does, as JSON: each stage in order, and the study."""
-    from shuhari.config.build import component, stage_components
+    from shuhari.config.build import build_stage, make_component
 
-    seeded = recipe.changed({"seed": SEED})
+    seeded = recipe.with_settings({"seed": SEED})
     shared: dict[str, Any] = {}
-    stages = [stage_components(table, shared) for table in seeded.stages]
-    study = {"study": _plain(component("study", recipe.tree["study"], "study"))} if "study" in recipe.tree else {}
+    stages = [build_stage(table, shared) for table in seeded.stages]
+    study = {"study": _plain(make_component("study", recipe.tree["study"], "study"))} if "study" in recipe.tree else {}
     return {**study, "stages": [[stage.name, describe_stage(stage)] for stage in stages]}
 
 

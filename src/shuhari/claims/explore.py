@@ -21,7 +21,7 @@ from shuhari.claims.checks import BASELINE, Check, is_share, read_checks
 from shuhari.claims.claim import FIRST, Claim, part_stages
 from shuhari.claims.looks import LOOKS
 from shuhari.claims.result import quantities_of
-from shuhari.config.overlay import RecipeError, budgets
+from shuhari.config.overlay import RecipeError, read_budgets
 from shuhari.config.recipe import load, read_method
 from shuhari.data import EMPTY
 
@@ -62,9 +62,9 @@ def explore(reference: str, bed: str, metric: str = "", margin: float = 0.0, bed
     """
     changes = [read_method(one) for one in ([reference] if Path(reference).is_file() else reference.split(JOINED))]
     base = load(bed)
-    laid = replace(base.laid(changes), name=JOINED.join(change.name for change in changes))
+    laid = replace(base.with_methods(changes), name=JOINED.join(change.name for change in changes))
     last = base.stages[-1]
-    ((unit, amount),) = list(budgets(last).items())[:1] or [("", 0)]
+    ((unit, amount),) = list(read_budgets(last).items())[:1] or [("", 0)]
     if unit in ("", "seconds"):
         raise RecipeError("", f"{bed}: expected a budget in steps, tokens or the like of its last stage, not in {unit}")
     whole = {METHOD: laid, BASELINE: base}

@@ -16,7 +16,7 @@ from shuhari.claims.quantities import Evidence
 from shuhari.claims.result import hashes, points, round_to
 from shuhari.claims.runs import Job, plan_runs, read, with_seed
 from shuhari.config import library
-from shuhari.config.overlay import RecipeError, budgets
+from shuhari.config.overlay import RecipeError, read_budgets
 from shuhari.config.recipe import Recipe, load
 from shuhari.config.settings import look_up
 from shuhari.store.files import replace_file
@@ -32,7 +32,7 @@ def plan_card(bed: str, seeds: int = SEEDS) -> Claim:
     family, _, name = bed.partition("/")
     where, _, variant = name.rpartition("/")
     control = f"{family}/{where}/{library.CONTROL}/{variant}"
-    arms = {BASELINE: load(bed)} | ({library.CONTROL: load(control)} if control in library.names() else {})
+    arms = {BASELINE: load(bed)} | ({library.CONTROL: load(control)} if control in library.list_names() else {})
     return claim_of(bed, arms, seeds)
 
 
@@ -40,7 +40,7 @@ def claim_of(bed: str, arms: Mapping[str, Recipe], seeds: int) -> Claim:
     """A claim without checks, of arms that share all stages but the last."""
     recipe = arms[BASELINE]
     *before, last = recipe.stages
-    spend = budgets(last)
+    spend = read_budgets(last)
     if len(spend) != 1:
         raise RecipeError("", f"{bed} spends {', '.join(spend) or 'nothing'} in its last stage: expected one budget")
     ((unit, amount),) = spend.items()
@@ -97,7 +97,7 @@ def _redraw(job: Job) -> Job:
     """A baseline's run again, on the same task and from the same warm start, with other draws."""
     recipe = with_seed(job.recipe, job.seed + AWAY)
     own = {f.name for f in fields(look_up("task", recipe.stages[-1]["task"]["name"], "task.name"))}
-    recipe = recipe.changed({"task": {"seed": job.seed}}) if "seed" in own else recipe
+    recipe = recipe.with_settings({"task": {"seed": job.seed}}) if "seed" in own else recipe
     return replace(job, arm=REDRAW, recipe=recipe, path=job.path.with_name(f"{job.path.name}-redraw"))
 
 

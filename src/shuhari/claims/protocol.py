@@ -25,7 +25,7 @@ from shuhari.claims.digest import digest
 from shuhari.claims.making import plan_card
 from shuhari.claims.result import describe
 from shuhari.claims.sources import ROOT, changed
-from shuhari.config.library import names
+from shuhari.config.library import list_names
 from shuhari.data import EMPTY
 
 TRIES = 3  # one, and two redesigns
@@ -94,7 +94,7 @@ def choose_card(claim: Claim, used: Mapping[str, str], beds: Path | None = None)
 
 def _stands_on_bed(claim: Claim) -> bool:
     """Whether the baseline is the bed alone; so too where the bed is no recipe that is there."""
-    if BASELINE not in claim.arms or claim.bed not in names():
+    if BASELINE not in claim.arms or claim.bed not in list_names():
         return True
     bed = plan_card(claim.bed)
     mine, its = ((c.arms[BASELINE], c.warm.get(BASELINE)) for c in (claim, bed))

@@ -25,7 +25,7 @@ from shuhari.claims.runs import Made
 from shuhari.claims.sources import changed, common, modules, version
 from shuhari.claims.verdict import Verdict, overall
 from shuhari.config import library
-from shuhari.config.overlay import RecipeError, dotted, leaves
+from shuhari.config.overlay import RecipeError, format_path, walk_leaves
 from shuhari.store.files import replace_file
 
 WHOLE = ("verdict", "says", "checks", "start", "chance", "arms", "hashes", "history")
@@ -34,9 +34,9 @@ WHOLE = ("verdict", "says", "checks", "start", "chance", "arms", "hashes", "hist
 def kept(name: str, at: Path | None = None) -> dict[str, Any] | None:
     """The stored result of a claim under `at`, or of those packaged with the library; None where there is none.
     RecipeError where it is not a whole one."""
-    found = library.result(name, at)
+    found = library.read_result(name, at)
     if found is not None and (gone := [key for key in WHOLE if key not in found]):
-        where = (at or library.results()) / f"{name}.json"
+        where = (at or library.find_results()) / f"{name}.json"
         raise RecipeError("", f"{where} is no result of a claim (without {', '.join(gone)}): move it away")
     return found
 
@@ -149,9 +149,9 @@ def used(claim: Claim) -> dict[str, str]:
 
 def quantities_of(claim: Claim) -> list[Quantity]:
     """The quantity of each check."""
-    from shuhari.config.build import component
+    from shuhari.config.build import make_component
 
-    return [component("quantity", c.quantity, f"claim.check.{i}", "metric") for i, c in enumerate(claim.checks)]
+    return [make_component("quantity", c.quantity, f"claim.check.{i}", "metric") for i, c in enumerate(claim.checks)]
 
 
 def stale(claim: Claim, result: Mapping[str, Any]) -> str:
@@ -173,10 +173,10 @@ def find_restated(claim: Claim, result: Mapping[str, Any]) -> str:
 
 def model(claim: Claim) -> dict[str, Any]:
     """The kind of the method's policy, and its number of parameters."""
-    from shuhari.config.build import stage_components
+    from shuhari.config.build import build_stage
 
     stage = claim.own.stages[-1]
-    parts = stage_components(stage)
+    parts = build_stage(stage)
     policy = parts.models["policy"].model
     policy.build(parts.task)
     return {**stage["models"]["policy"], "parameters": sum(p.numel() for p in policy.module.parameters())}
@@ -200,9 +200,9 @@ def _arm(claim: Claim, arm: str, made: Made, metrics: Sequence[str]) -> dict[str
 def differs(claim: Claim, arm: str) -> dict[str, Any]:
     """Dotted key -> setting in which the last stage of an arm differs from the method's; None: not set."""
     skip = ("name", "summary", "claim", "paper", "alone", "laid")
-    ours, theirs = (dict(leaves(claim.arms[name].stages[-1])) for name in (METHOD, arm))
+    ours, theirs = (dict(walk_leaves(claim.arms[name].stages[-1])) for name in (METHOD, arm))
     keys = [k for k in dict.fromkeys([*ours, *theirs]) if k[0] not in skip and ours.get(k) != theirs.get(k)]
-    return {dotted(k): theirs.get(k) for k in keys}
+    return {format_path(k): theirs.get(k) for k in keys}
 
 
 def in_words(changes: Mapping[str, Any]) -> list[str]:

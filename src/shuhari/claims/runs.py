@@ -27,7 +27,7 @@ from shuhari.claims.digest import digest
 from shuhari.claims.pool import ClaimError, Progress, Workers, changed, drive
 from shuhari.claims.quantities import Evidence, Quantity, value
 from shuhari.claims.sources import modules, version
-from shuhari.config.overlay import budgets
+from shuhari.config.overlay import read_budgets
 from shuhari.config.recipe import Recipe
 from shuhari.loop.machine import versions
 from shuhari.loop.progress import counts
@@ -86,8 +86,8 @@ class Job:
         except StoreError:  # it is just being made
             return 0.0
         steps = self.recipe.total
-        unit = "steps" if steps else next(iter(budgets(self.recipe.stages[-1])))
-        whole = steps or sum(budgets(stage).get(unit, 0) for stage in self.recipe.stages)
+        unit = "steps" if steps else next(iter(read_budgets(self.recipe.stages[-1])))
+        whole = steps or sum(read_budgets(stage).get(unit, 0) for stage in self.recipe.stages)
         return min(1.0, spent(columns, unit)[-1] / whole) if columns["step"] else 0.0
 
     def make(self) -> str:
@@ -218,7 +218,7 @@ def named(*parts: str) -> str:
 def with_seed(recipe: Recipe, seed: int) -> Recipe:
     """The recipe of one run, without settings that do not affect it."""
     tree = {k: v for k, v in recipe.tree.items() if k not in ("claim", "paper", "summary")}
-    return Recipe("claim", tree).changed({"seed": seed, "threads": 1})
+    return Recipe("claim", tree).with_settings({"seed": seed, "threads": 1})
 
 
 def own(recipe: Recipe) -> tuple[str, ...]:

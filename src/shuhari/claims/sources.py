@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from shuhari import registry
-from shuhari.config.library import names
-from shuhari.config.overlay import RecipeError, leaves
+from shuhari.config.library import list_names
+from shuhari.config.overlay import RecipeError, walk_leaves
 from shuhari.config.recipe import Recipe, load
 
 ROOT = Path(__file__).parents[1]
@@ -74,7 +74,7 @@ def common() -> frozenset[str]:
     """The modules that the recipes of `baselines/` use too, which are no method's own. What cannot be made here, for
     want of a library, counts as none of them."""
     found: set[str] = set()
-    for name in names():
+    for name in list_names():
         if name.startswith("baselines/"):
             with suppress(RecipeError):
                 found |= set(modules([load(name)]))
@@ -95,13 +95,13 @@ def older(hashes: Mapping[str, Any]) -> bool:
 
 def _made_of(recipe: Recipe) -> set[Any]:
     """The classes of a recipe's components and worlds, and the functions that components hold."""
-    from shuhari.config.build import component, stage_components
+    from shuhari.config.build import build_stage, make_component
     from shuhari.loop import state
 
-    used: list[Any] = [component("study", recipe.tree["study"])] if "study" in recipe.tree else []
+    used: list[Any] = [make_component("study", recipe.tree["study"])] if "study" in recipe.tree else []
     shared: dict[str, Any] = {}
-    for stage in (stage_components(table, shared) for table in recipe.stages):
-        used += [part for _, part in state.walk(stage.memories())]
+    for stage in (build_stage(table, shared) for table in recipe.stages):
+        used += [part for _, part in state.walk(stage.list_memories())]
     functions = {f for part in used for f in getattr(part, "__dict__", {}).values() if inspect.isfunction(f)}
     worlds = {name for text in _texts(recipe) for name in _WORLD.findall(text)}
     known = worlds and set(registry.names("world"))
@@ -109,7 +109,7 @@ def _made_of(recipe: Recipe) -> set[Any]:
 
 
 def _texts(recipe: Recipe) -> list[str]:
-    found = [one for _, value in leaves(recipe.tree) for one in (value if isinstance(value, list) else [value])]
+    found = [one for _, value in walk_leaves(recipe.tree) for one in (value if isinstance(value, list) else [value])]
     return [one for one in found if isinstance(one, str)]
 
 

@@ -19,7 +19,7 @@ def methods(json: Json = False) -> None:
     from dataclasses import asdict
 
     from shuhari.config.library import BEDS, CONTROL
-    from shuhari.config.recipe import methods as listed
+    from shuhari.config.recipe import list_methods as listed
 
     found = listed()
     if json:
@@ -35,14 +35,14 @@ def methods(json: Json = False) -> None:
 def _verdict(method: Any) -> str | None:
     """The verdict of its claim, and whether the library has changed since; None where it states none."""
     from shuhari.claims.sources import older
-    from shuhari.config.library import result
+    from shuhari.config.library import read_result
     from shuhari.config.recipe import load
 
     if method.problem is not None:
         return None
     if method.verdict is None:
         return "not measured" if load(method.name).tree.get("claim") else None
-    kept = result(method.name)
+    kept = read_result(method.name)
     assert kept is not None
     marks = ["older rule"] * ("headline" not in kept) + ["exploratory"] * bool(kept.get("exploratory"))
     marks += ["stale"] if method.stale else ["older core"] if older(kept["hashes"]) else []
@@ -75,12 +75,12 @@ def tasks(
 
 
 def _preview(name: str, n: int, split: str, sets: list[str], json: bool) -> None:
-    from shuhari.config.build import component
-    from shuhari.config.overlay import dotted, setting
+    from shuhari.config.build import make_component
+    from shuhari.config.overlay import format_path, parse_setting
     from shuhari.tasks import catalogue
 
-    given = dict((dotted(path), value) for path, value in map(setting, sets))
-    task = component("task", {"name": name, **given})
+    given = dict((format_path(path), value) for path, value in map(parse_setting, sets))
+    task = make_component("task", {"name": name, **given})
     shown = catalogue.preview(task, n, split)
     if json:
         as_json(shown)

@@ -214,10 +214,10 @@ def _stale(out: Path, given: list[str] | None) -> dict[str, str]:
     from shuhari.claims.result import stale as why
     from shuhari.claims.sources import older
     from shuhari.config.overlay import RecipeError
-    from shuhari.config.recipe import load, names
+    from shuhari.config.recipe import list_names, load
 
     found = {}
-    for name in given or names():
+    for name in given or list_names():
         called = load(name).name if given else name
         try:
             result = kept(called, out / "claims")

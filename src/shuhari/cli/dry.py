@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 def dry_run(recipe: Recipe) -> None:
     """Print the recipe and build its components once, so that every mistake but those of data shows."""
-    from shuhari.config.build import arithmetic, stage_components
+    from shuhari.config.build import build_stage, describe_work
     from shuhari.config.settings import Settings
     from shuhari.loop.checks import check_stages
 
     shared: dict[str, Any] = {}
-    stages = [stage_components(table, shared) for table in recipe.stages]
+    stages = [build_stage(table, shared) for table in recipe.stages]
     check_stages(stages)
     defaults: dict[tuple[str, str], list[str]] = {}  # (key, value) -> the stages where it stands
     for stage in stages:
@@ -29,7 +29,7 @@ def dry_run(recipe: Recipe) -> None:
     sources = {k: "default" if len(v) == len(stages) else f"default in {', '.join(v)}" for k, v in defaults.items()}
     if "study" in recipe.tree:
         study = Settings()
-        study.component("study", recipe.tree["study"], "study")
+        study.make_component("study", recipe.tree["study"], "study")
         sources |= {(key, _text(value)): "default" for key, value in study.defaults.items()}
     rows = values(recipe, sources)
     width = min(72, max((len(text) for text, _ in rows), default=0))
@@ -39,18 +39,18 @@ def dry_run(recipe: Recipe) -> None:
     say()
     for stage in stages:
         budget = ", ".join(f"{v:g} {k}" for k, v in stage.budget.items())
-        say(f"{stage.name}: {budget}; {arithmetic(stage)}")
+        say(f"{stage.name}: {budget}; {describe_work(stage)}")
 
 
 def values(recipe: Recipe, defaults: Mapping[tuple[str, str], str]) -> list[tuple[str, str]]:
     """(`key = value`, source) of the recipe's own values and of the `defaults` it leaves standing, by section."""
-    from shuhari.config.overlay import SCALARS, dotted, leaves, split_path
+    from shuhari.config.overlay import SCALARS, format_path, split_path, walk_leaves
 
     sections: dict[str, list[tuple[str, str]]] = {"": []}
-    own = dict(leaves(recipe.tree))
+    own = dict(walk_leaves(recipe.tree))
     for path, value in own.items():
         rows = sections.setdefault("" if path[0] in SCALARS else path[0], [])
-        rows.append((f"{dotted(path)} = {_text(value)}", recipe.sources.get(path, "default")))
+        rows.append((f"{format_path(path)} = {_text(value)}", recipe.sources.get(path, "default")))
     for (key, text), source in defaults.items():
         path = split_path(key)
         if not any(p[: len(path)] == path for p in own):

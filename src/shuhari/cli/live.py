@@ -113,9 +113,9 @@ class Eta:
     """
 
     def __init__(self, stages: Sequence[Mapping[str, Any]]) -> None:
-        from shuhari.config.overlay import budgets
+        from shuhari.config.overlay import read_budgets
 
-        self.budgets = {s["name"]: budgets(s) for s in stages}
+        self.budgets = {s["name"]: read_budgets(s) for s in stages}
         steps = [b.get("steps") for b in self.budgets.values()]
         self.weight = dict(zip(self.budgets, [s or 0 for s in steps] if all(steps) else [1] * len(steps), strict=True))
         self.entered: dict[str, Mapping[str, Any]] = {}  # stage -> the report before it

@@ -73,13 +73,13 @@ def _default_path(recipe: Recipe, init: str) -> Path:
 
 def _complete(path: Path, recipe: Recipe, init: str) -> bool:
     """Whether the run at `path` is complete; a run of another recipe or origin is for `open_run` to refuse."""
-    from shuhari.config.recipe import differences, dump, spreads
+    from shuhari.config.recipe import dump, find_differences, spreads
     from shuhari.store import Run
 
     if not (path / "run.sqlite").is_file() or not (path / "recipe.toml").is_file():
         return False
     there = Run(path)
-    changed = differences((path / "recipe.toml").read_text(), dump(recipe))
+    changed = find_differences((path / "recipe.toml").read_text(), dump(recipe))
     same = all(map(spreads, changed)) and (not init or there.get("init", "") == init)
     return same and there.status == "complete"
 

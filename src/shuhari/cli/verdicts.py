@@ -91,10 +91,10 @@ def show_board(bed: str, metric: str, out: Path) -> None:
     from shuhari.claims.board import rank
     from shuhari.claims.explore import read_results
     from shuhari.claims.result import kept
-    from shuhari.config.recipe import names
+    from shuhari.config.recipe import list_names
 
     results = {found["method"]: found for found in read_results(bed, out)}
-    claimed = {name: found for name in names() if (found := kept(name, out / "claims") or kept(name)) is not None}
+    claimed = {name: found for name in list_names() if (found := kept(name, out / "claims") or kept(name)) is not None}
     results |= {name: found for name, found in claimed.items() if found.get("bed") == bed}
     ranked = rank(results.values(), bed, metric)
     if not ranked:

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.bounds import Length, hints, wrong
-from shuhari.config.imitation import imitated
-from shuhari.config.overlay import USE, RecipeError, budgets, dotted
+from shuhari.config.imitation import describe_imitation
+from shuhari.config.overlay import USE, RecipeError, format_path, read_budgets
 from shuhari.config.settings import Settings
 from shuhari.config.stage import MICRO_BATCH, Checkpointing, Components, Role
-from shuhari.config.values import join_key, plain
+from shuhari.config.values import join_key, read_plain
 from shuhari.data import EMPTY, Number, Sampling, nearest
 from shuhari.loop.collect import default_weights, grades_nothing
 from shuhari.loop.evaluation import Evaluation
@@ -26,61 +26,63 @@ LONGEST = ("collect", "transform", "part", "learner")  # where "max_new" may sta
 LEARNER = {"buffer": "buffer", "part": "parts", "transform": "transforms"}  # section -> field
 
 
-def component(kind: str, table: Mapping[str, Any], where: str = "", default: str | None = None) -> Any:
+def make_component(kind: str, table: Mapping[str, Any], where: str = "", default: str | None = None) -> Any:
     """One component out of a table, as a recipe would make it. Raises RecipeError."""
-    return Settings().component(kind, table, where or kind, default)
+    return Settings().make_component(kind, table, where or kind, default)
 
 
-def stage_components(table: Mapping[str, Any] | Components, shared: dict[str, Any] | None = None) -> Components:
+def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | None = None) -> Components:
     """The components of one stage (an entry of `Recipe.stages`); `Components` made by hand are returned as they are.
     Pass the same `shared` dict for every stage of a run: what says the same is the same object. Raises RecipeError with
     the dotted key of the mistake."""
     if isinstance(table, Components):
         return table
     seed = {"seed": int(table.get("seed", 0))}  # tasks and curricula draw from the run's seed unless they set their own
-    spend = budgets(table)
+    spend = read_budgets(table)
     made = Settings(shared, {"task": seed, "curriculum": seed}, in_steps="steps" in spend or not spend, whole=True)
     name = str(table.get("name", "main"))
     if "task" not in table:
         raise RecipeError("task", "missing: a recipe needs [task] with a name")
-    task = made.task(table["task"])
-    rollout, n, sampling = _rollout(made, table.get("rollout", EMPTY))
+    task = made.make_task(table["task"])
+    rollout, n, sampling = _make_rollout(made, table.get("rollout", EMPTY))
     vector = is_vector(rollout)
-    table = {**table, **{k: _longest(table[k], sampling.max_new) for k in LONGEST if k in table}}
+    table = {**table, **{k: _replace_max_new(table[k], sampling.max_new) for k in LONGEST if k in table}}
     if vector and table.get("curriculum"):
         told = "lanes of environments ask for no problems: leave it out, or play episodes (rollout.use = 'episode')"
         raise RecipeError("curriculum", told)
-    engine = _section(made, "engine", table)
+    engine = _make_section(made, "engine", table)
     stale: int = ability(engine, "staleness")
     if vector and stale:
         message = "lanes of environments are learnt from as they are stepped: leave it at 0, or play whole episodes"
         raise RecipeError("engine.staleness", f"{stale}: {message}")
     graders = table.get("reward", EMPTY)
     rewards = {
-        k: made.component("reward", v, join_key("reward", k), k, {"name": k})
+        k: made.make_component("reward", v, join_key("reward", k), k, {"name": k})
         for k, v in graders.items()
         if k not in ("weights", "beside")
     }
-    evaluate, evaluation_rollout = _evaluate(made, table, rollout, vector, task)
-    weights = _weights(made, graders, task, rewards)
+    evaluate, evaluation_rollout = _make_evaluation(made, table, rollout, vector, task)
+    weights = _read_weights(made, graders, task, rewards)
     if "weights" not in graders:
         made.defaults["reward.weights"] = weights
     cut = table.get("micro_batch", MICRO_BATCH) or None
     if "micro_batch" not in table:
         made.defaults["micro_batch"] = MICRO_BATCH
-    learners = _learners(made, table, cut, vector)
-    collect = {k: made.component("transform", v, join_key("collect", k), k) for k, v in ordered(table, "collect")}
+    learners = _make_learners(made, table, cut, vector)
+    collect = {
+        k: made.make_component("transform", v, join_key("collect", k), k) for k, v in order_entries(table, "collect")
+    }
     if grades_nothing(task, rewards):
         _check_graded(name, learners, collect)
     return Components(
         name=name,
-        imitates=imitated(name, learners, task, alone=name == "main"),
+        imitates=describe_imitation(name, learners, task, alone=name == "main"),
         budget={unit: float(amount) for unit, amount in spend.items()},
         laid=table.get("laid", EMPTY),
         task=task,
-        models=_models(made, table.get("models", EMPTY), name),
+        models=_make_roles(made, table.get("models", EMPTY), name),
         engine=engine,
-        curriculum=_section(made, "curriculum", table),
+        curriculum=_make_section(made, "curriculum", table),
         rollout=rollout,
         learners=learners,
         n=n,
@@ -90,12 +92,12 @@ def stage_components(table: Mapping[str, Any] | Components, shared: dict[str, An
         weights=weights,
         collect=collect,
         follows={
-            role: made.component("follow", v, join_key("follow", role), "ema", {"role": role})
+            role: made.make_component("follow", v, join_key("follow", role), "ema", {"role": role})
             for role, v in table.get("follow", EMPTY).items()
         },
         evaluate=evaluate,
         evaluation_rollout=evaluation_rollout,
-        store=made.instance(Checkpointing, table.get("store", EMPTY), "store", "[store]"),
+        store=made.make(Checkpointing, table.get("store", EMPTY), "store", "[store]"),
         defaults=made.defaults,
     )
 
@@ -109,7 +111,7 @@ def _check_graded(stage: str, learners: Mapping[str, Learner], collect: Mapping[
                           "'preferences')")  # fmt: skip
 
 
-def ordered(table: Mapping[str, Any], section: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
+def order_entries(table: Mapping[str, Any], section: str) -> Iterable[tuple[str, Mapping[str, Any]]]:
     """The entries of `collect` or `transform` in their order; `before = "name"` moves one to before another."""
     entries = dict(table.get(section, EMPTY))
     order = list(entries)
@@ -129,16 +131,17 @@ def ordered(table: Mapping[str, Any], section: str) -> Iterable[tuple[str, Mappi
 # ------------------------------------------------------------------------------------------------ sections
 
 
-def _section(made: Settings, kind: str, table: Mapping[str, Any]) -> Any:
-    return made.component(kind, table.get(kind, EMPTY), kind, USE[kind])
+def _make_section(made: Settings, kind: str, table: Mapping[str, Any]) -> Any:
+    return made.make_component(kind, table.get(kind, EMPTY), kind, USE[kind])
 
 
-def _models(made: Settings, table: Mapping[str, Any], stage: str) -> dict[str, Role]:
+def _make_roles(made: Settings, table: Mapping[str, Any], stage: str) -> dict[str, Role]:
     roles: dict[str, Role] = {}
     for name, entry in table.items():
         where, own = join_key("models", name), {k: v for k, v in entry.items() if k not in ROLE}
-        init, same_as, source = (plain([str], entry.get(k, ""), f"{where}.{k}") for k in ("init", "same_as", "from"))
-        frozen = plain([bool], entry.get("frozen", bool(source)), f"{where}.frozen")
+        keys = ("init", "same_as", "from")
+        init, same_as, source = (read_plain([str], entry.get(k, ""), f"{where}.{k}") for k in keys)
+        frozen = read_plain([bool], entry.get("frozen", bool(source)), f"{where}.frozen")
         if (Path(source) / "config.json").is_file() and source:  # a Hugging Face directory
             own, source = {**own, "path": source}, ""
         if source and not own:
@@ -152,7 +155,7 @@ def _models(made: Settings, table: Mapping[str, Any], stage: str) -> dict[str, R
             raise RecipeError(where, 'expected use = .., init = "<role>" (a copy) or same_as = "<role>"')
         if own and "use" not in own and (near := nearest(name, {*table} - {name})).startswith("did you mean"):
             raise RecipeError(where, f"it has no 'use', which a new role needs; {near}")
-        model = made.component("model", own, where) if own else None
+        model = made.make_component("model", own, where) if own else None
         if same_as:  # which holds for its stage only: the role starts anew after it
             made.shared.pop(f"role {name}", None)
         else:
@@ -164,26 +167,26 @@ def _models(made: Settings, table: Mapping[str, Any], stage: str) -> dict[str, R
     return roles
 
 
-def _longest(value: Any, max_new: int) -> Any:
+def _replace_max_new(value: Any, max_new: int) -> Any:
     """Settings in which "max_new" stands for the longest answer that sampling allows, and "constant:max_new" too."""
     if isinstance(value, Mapping):
-        return {k: _longest(v, max_new) for k, v in value.items()}
+        return {k: _replace_max_new(v, max_new) for k, v in value.items()}
     known = {"max_new": max_new, "constant:max_new": f"constant:{max_new}"}
     return known.get(value, value) if isinstance(value, str) else value
 
 
-def _rollout(made: Settings, table: Mapping[str, Any]) -> tuple[Any, int, Sampling]:
-    n = made.checked(Length, table.get("n", 1), "rollout.n")
-    sampling = made.instance(Sampling, table.get("sampling", EMPTY), "rollout.sampling", "sampling")
+def _make_rollout(made: Settings, table: Mapping[str, Any]) -> tuple[Any, int, Sampling]:
+    n = made.check(Length, table.get("n", 1), "rollout.n")
+    sampling = made.make(Sampling, table.get("sampling", EMPTY), "rollout.sampling", "sampling")
     rest = {k: v for k, v in table.items() if k not in ("n", "sampling")}
-    rollout = made.component("rollout", rest, "rollout", USE["rollout"])
+    rollout = made.make_component("rollout", rest, "rollout", USE["rollout"])
     for place, part in walk_placed(rollout, ("rollout",)):
         if part is not rollout and is_vector(part):
-            raise RecipeError(dotted(place), "lanes of environments: expected a rollout of groups of samples")
+            raise RecipeError(format_path(place), "lanes of environments: expected a rollout of groups of samples")
     return rollout, n, sampling
 
 
-def _weights(
+def _read_weights(
     made: Settings, graders: Mapping[str, Any], task: Any, rewards: Mapping[str, Reward]
 ) -> dict[str, Number]:
     """[reward.weights], or those that stand by default; and, of graders that are there, those of [reward.beside], which
@@ -197,11 +200,11 @@ def _weights(
     if given["weights"] is None:
         found |= default_weights(task, {k: v for k, v in rewards.items() if k not in more})
     for key, table in {"weights": given["weights"] or EMPTY, "beside": more}.items():
-        found |= {k: made.checked(Number, v, f"reward.{dotted((key, k))}") for k, v in table.items()}
+        found |= {k: made.check(Number, v, f"reward.{format_path((key, k))}") for k, v in table.items()}
     return found
 
 
-def _evaluate(
+def _make_evaluation(
     made: Settings, stage: Mapping[str, Any], rollout: Any, vector: bool, task: Task
 ) -> tuple[Evaluation | None, Any]:
     """[evaluate], and its `rollout`: the stage's own, or an episode at a time where that one has lanes. The sampling of
@@ -210,25 +213,26 @@ def _evaluate(
     rest = {} if table is None else {k: v for k, v in table.items() if k != "rollout"}
     other = (table or EMPTY).get("rollout")
     alone = other is not None or vector
-    used = made.component("rollout", other or EMPTY, "evaluate.rollout", "episode") if alone else rollout
+    used = made.make_component("rollout", other or EMPTY, "evaluate.rollout", "episode") if alone else rollout
     if table is None:
         return None, used
     sampling = rest.get("sampling", stage.get("rollout", EMPTY).get("sampling", EMPTY))
     for name, way in (rest.get("more") or EMPTY).items():
         if isinstance(way, Mapping) and isinstance(own := way.get("sampling"), Mapping):
             rest["more"] = {**rest["more"], name: {**way, "sampling": {**sampling, **own}}}
-    evaluation: Evaluation = made.instance(Evaluation, rest, "evaluate", "[evaluate]")
+    evaluation: Evaluation = made.make(Evaluation, rest, "evaluate", "[evaluate]")
     if evaluation.task is not None and evaluation.task.spaces() != task.spaces():
         here, there = ("text" if x is None else f"{x[0]} -> {x[1]}" for x in (evaluation.task.spaces(), task.spaces()))
         raise RecipeError("evaluate.task", f"it has {here}, and what is trained {there}: expected the same spaces")
     for key, value in evaluation.settings.items():
         if message := wrong(hints(type(used)).get(key), value):
-            raise RecipeError(f"evaluate.settings.{dotted((key,))}", f"{value!r}: {message}")
+            raise RecipeError(f"evaluate.settings.{format_path((key,))}", f"{value!r}: {message}")
     return evaluation, used
 
 
-def _learners(made: Settings, table: Mapping[str, Any], cut: int | None, vector: bool) -> dict[str, Learner]:
-    tables = {name: ("learner." + dotted((name,)), dict(entry)) for name, entry in table.get("learner", EMPTY).items()}
+def _make_learners(made: Settings, table: Mapping[str, Any], cut: int | None, vector: bool) -> dict[str, Learner]:
+    named = table.get("learner", EMPTY)
+    tables = {name: (join_key("learner", name), dict(entry)) for name, entry in named.items()}
     top = {s: table[s] for s in LEARNER if s in table}
     if "main" in tables:
         tables["main"] = (tables["main"][0], {**top, **tables["main"][1]})
@@ -236,66 +240,70 @@ def _learners(made: Settings, table: Mapping[str, Any], cut: int | None, vector:
         tables = {"main": ("", top), **tables}
     if not tables:
         raise RecipeError("part", "missing: nothing learns; give [part.<name>] or [learner.<name>]")
-    return {name: _learner(made, name, where, entry, cut, vector) for name, (where, entry) in tables.items()}
+    return {name: _make_learner(made, name, where, entry, cut, vector) for name, (where, entry) in tables.items()}
 
 
-def _learner(made: Settings, name: str, where: str, entry: dict[str, Any], cut: int | None, vector: bool) -> Learner:
+def _make_learner(
+    made: Settings, name: str, where: str, entry: dict[str, Any], cut: int | None, vector: bool
+) -> Learner:
     at = {s: s if name == "main" and s in entry else f"{where}.{s}".lstrip(".") for s in LEARNER}
     for section in ("part", "transform"):
         if section in entry and not isinstance(entry[section], Mapping):
             raise RecipeError(at[section], f"{entry[section]!r}: expected a table of named tables")
     if "transform" in entry:
-        entry["transform"] = dict(ordered(entry, "transform"))
+        entry["transform"] = dict(order_entries(entry, "transform"))
     buffer = dict(entry.get("buffer", EMPTY))
     buffer.setdefault("use", USE["buffer"])
     if vector and buffer["use"] == "fresh":
         buffer.setdefault("unit", "decision")
     table = {LEARNER.get(k, k): v for k, v in {**entry, "buffer": buffer}.items()}
     places = {LEARNER[s]: place for s, place in at.items()}
-    learner: Learner = made.component(
+    learner: Learner = made.make_component(
         "learner", table, where or "learner", "gradient", {"tokens": cut, "name": name}, places
     )
     for key, part in ability(learner, "parts").items():
         if not part.terms:
-            raise RecipeError(f"{at['part']}.{dotted((key, 'terms'))}", "no terms: nothing to minimise")
+            raise RecipeError(f"{at['part']}.{format_path((key, 'terms'))}", "no terms: nothing to minimise")
     return learner
 
 
 # ------------------------------------------------------------------------------------------------ what it amounts to
 
 
-def arithmetic(stage: Components) -> str:
+def describe_work(stage: Components) -> str:
     """One line: what a step collects, how often it is learnt from, and in what pieces."""
     out = []
     for name, learner in stage.learners.items():
         parts = ability(learner, "parts")
-        out.append((f"{name}: " if len(stage.learners) > 1 else "") + _drawn(learner.buffer, stage.n))
+        out.append((f"{name}: " if len(stage.learners) > 1 else "") + _describe_draws(learner.buffer, stage.n))
         for part_name, part in parts.items():
             m, e = part.minibatches, part.epochs
-            steps = f"{_count(m, 'minibatch', 'es')} x {_count(e, 'epoch')} = {_count(m * e, 'optimiser step')}"
+            factors = f"{_format_count(m, 'minibatch', 'es')} x {_format_count(e, 'epoch')}"
+            steps = f"{factors} = {_format_count(m * e, 'optimiser step')}"
             out.append(f"{part_name} {steps}" if len(parts) > 1 else steps)
     if stage.imitates:
         out.append(f"imitates {stage.imitates}")
-    out.append("micro-batch = minibatch" if stage.tokens is None else f"micro-batch <= {_short(stage.tokens)} tokens")
+    limit = "= minibatch" if stage.tokens is None else f"<= {_format_number(stage.tokens)} tokens"
+    out.append(f"micro-batch {limit}")
     return ", ".join(out)
 
 
-def _drawn(buffer: Any, n: int) -> str:
+def _describe_draws(buffer: Any, n: int) -> str:
     size, unit = ability(buffer, "size"), ability(buffer, "unit")
     if size is None:
         return type(buffer).__name__.lower()
     if unit is None:
         return f"{size} rows of {type(buffer).__name__.lower()}"
     return (
-        f"{_count(size, 'problem')} x {n} = {_count(size * n, 'row')}"
+        f"{_format_count(size, 'problem')} x {n} = {_format_count(size * n, 'row')}"
         if unit == "group"
         else f"{size} decisions"
     )
 
 
-def _count(n: int, what: str, plural: str = "s") -> str:
+def _format_count(n: int, what: str, plural: str = "s") -> str:
     return f"{n} {what}{'' if n == 1 else plural}"
 
 
-def _short(n: int) -> str:
+def _format_number(n: int) -> str:
     return f"{n // 1024}k" if n % 1024 == 0 else str(n)

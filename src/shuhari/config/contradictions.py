@@ -7,39 +7,39 @@ from dataclasses import replace
 from typing import Any
 
 from shuhari.config.methods import Statement, Wrap
-from shuhari.config.overlay import Path, RecipeError, Tree, dotted, look
+from shuhari.config.overlay import Path, RecipeError, Tree, format_path, look_up
 
 
 def decide(said: Sequence[Statement | Wrap], sets: Sequence[tuple[Path, Any]]) -> list[Statement | Wrap]:
     """What is left to be laid: without what `sets` (key of the stage, value) contradicts. RecipeError where two methods
     contradict each other still; of two that wrap alike one is left."""
     left = [s for s in said if isinstance(s, Statement)]
-    torn = {(s.by, s.slot or s.path) for pair in _pairs(left) for s in pair}
+    torn = {(s.by, s.slot or s.path) for pair in _find_conflicts(left) for s in pair}
     for path, value in sets:
         out = {(s.by, s.slot) for s in left if s.slot and _differs(s, path, value)} & torn
         left = [s for s in left if s.kept or (s.by, s.slot) not in out]
-        left = [new for s in left if (new := _with(s, path, value) if (s.by, s.slot or s.path) in torn else s)]
-    for a, b in _pairs(left):
+        left = [new for s in left if (new := _apply_setting(s, path, value) if (s.by, s.slot or s.path) in torn else s)]
+    for a, b in _find_conflicts(left):
         one = a if len(a.path) <= len(b.path) else b
-        key = dotted((*one.said, "use") if one.whole or isinstance(one.value, Mapping) else one.said)
-        told = f"{a.by} sets {_shown(a)} and {b.by} {_shown(b)}: lay one of them, or decide with --set {key}=.."
-        raise RecipeError(dotted(one.said[:1] if one.said[0] == "surrogate" else one.said), told)
+        key = format_path((*one.said, "use") if one.whole or isinstance(one.value, Mapping) else one.said)
+        told = f"{a.by} sets {_describe(a)} and {b.by} {_describe(b)}: lay one of them, or decide with --set {key}=.."
+        raise RecipeError(format_path(one.said[:1] if one.said[0] == "surrogate" else one.said), told)
     wraps: list[Wrap] = []
     for w in [w for w in said if isinstance(w, Wrap)]:
         if alike := [o for o in wraps if o.slot == w.slot and o.table["use"] == w.table["use"]]:
             if alike[0].table != w.table:
                 told = f"{alike[0].by} and {w.by} both wrap it in {w.table['use']!r}, with other settings: lay one"
-                raise RecipeError(dotted(w.slot), told)
+                raise RecipeError(format_path(w.slot), told)
         else:
             wraps.append(w)
     return [*left, *wraps]
 
 
-def _pairs(said: Sequence[Statement]) -> Iterator[tuple[Statement, Statement]]:
+def _find_conflicts(said: Sequence[Statement]) -> Iterator[tuple[Statement, Statement]]:
     """Two statements of two methods that contradict each other, the earlier first."""
     for i, b in enumerate(said):
         for a in said[:i]:
-            if a.by != b.by and _contradict(*sorted((a, b), key=lambda s: len(s.path))):
+            if a.by != b.by and _is_conflict(*sorted((a, b), key=lambda s: len(s.path))):
                 yield a, b
 
 
@@ -49,7 +49,7 @@ def _differs(s: Statement, path: Path, value: Any) -> bool:
     return path == (*s.slot, "use") and there is not None and there != value
 
 
-def _with(s: Statement, path: Path, value: Any) -> Statement | None:
+def _apply_setting(s: Statement, path: Path, value: Any) -> Statement | None:
     """A statement as a setting leaves it; None where nothing of it is left."""
     n = min(len(path), len(s.path))
     if path[:n] != s.path[:n]:
@@ -65,17 +65,17 @@ def _put(table: Mapping[str, Any], path: Path, value: Any) -> Tree:
     return {**table, first: _put(inner if isinstance(inner, Mapping) else {}, tuple(rest), value) if rest else value}
 
 
-def _contradict(a: Statement, b: Statement) -> bool:
+def _is_conflict(a: Statement, b: Statement) -> bool:
     """Whether two statements, the first about the same place or above, cannot both stand."""
     if a.path != b.path[: len(a.path)]:
         return False
     if a.path == b.path:
         return bool(a.value != b.value)
     if a.whole:
-        return not b.kept and bool(look(a.value, b.path[len(a.path) :]) != b.value)
+        return not b.kept and bool(look_up(a.value, b.path[len(a.path) :]) != b.value)
     return True
 
 
-def _shown(s: Statement) -> str:
+def _describe(s: Statement) -> str:
     at, value = (s.said, s.value) if not s.whole else ((*s.said, "use"), s.value.get("use", s.value))
-    return f"{dotted(at)} = {'false' if value is False else 'true' if value is True else repr(value)}"
+    return f"{format_path(at)} = {'false' if value is False else 'true' if value is True else repr(value)}"

@@ -11,7 +11,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path as File
 from typing import Any
 
-from shuhari.config.library import named, names, read
+from shuhari.config.library import find_recipe, list_names, read_table
 from shuhari.config.overlay import RecipeError, Tree
 from shuhari.data import nearest
 from shuhari.plugins import PluginError
@@ -27,7 +27,7 @@ def read_chain(reference: str) -> Iterator[tuple[str, Tree]]:
         if key in seen:
             raise RecipeError("extends", f"{' -> '.join([*seen.values(), name])} goes round in a circle")
         seen[key] = name
-        table = read(name, source)
+        table = read_table(name, source)
         here = source.parent if isinstance(source, File) and source.suffix == ".toml" else None
         if here is not None:
             _anchor(table, here)
@@ -43,7 +43,7 @@ def read_chain(reference: str) -> Iterator[tuple[str, Tree]]:
             )
 
 
-def place(reference: str | File) -> File | None:
+def find_file(reference: str | File) -> File | None:
     """The file of a recipe; None where it lies in none of its own. RecipeError where there is no such recipe."""
     found = _find(str(reference), None)[1]
     return found if isinstance(found, File) else None
@@ -55,21 +55,21 @@ def _find(reference: str, here: File | None) -> tuple[str, Traversable]:
         path = path / "recipe.toml"
     if path.suffix == ".toml":
         if not path.is_file():
-            near = f"; {nearest(path.name, files)}" if (files := _beside(path)) else ""
+            near = f"; {nearest(path.name, files)}" if (files := _list_beside(path)) else ""
             raise RecipeError("", f"no recipe file {str(path)!r} (looked in {File.cwd()}){near}")
         return path.stem, path.resolve()
     try:
-        found = named(reference)
+        found = find_recipe(reference)
     except PluginError as error:
         raise RecipeError("", str(error)) from None
     if found is None:
-        near = nearest(reference, [*names(), *_beside(path)])
+        near = nearest(reference, [*list_names(), *_list_beside(path)])
         message = near if near.startswith("did you mean") else "`shuhari methods` lists those that there are"
         raise RecipeError("", f"no recipe {reference!r}; {message}")
     return reference, found
 
 
-def _beside(path: File) -> list[str]:
+def _list_beside(path: File) -> list[str]:
     """The recipe files of a folder, for an error to name."""
     return [f.name for f in path.parent.glob("*.toml")] if path.parent.is_dir() else []
 

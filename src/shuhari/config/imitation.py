@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from shuhari.abilities import ability
-from shuhari.config.overlay import RecipeError, dotted
-from shuhari.config.stage import placed_learners
+from shuhari.config.overlay import RecipeError, format_path
+from shuhari.config.stage import walk_learners
 from shuhari.data import UnshownError
 from shuhari.loop.state import walk
 from shuhari.ports import Learner, Task
 
 
-def imitated(stage: str, learners: Mapping[str, Learner], task: Task, *, alone: bool = False) -> str:
+def describe_imitation(stage: str, learners: Mapping[str, Learner], task: Task, *, alone: bool = False) -> str:
     """What the buffers of a stage show as demonstrations, in words; "" where none of them shows any. RecipeError, with
     the ways on, where a problem lacks it. `alone`: the recipe has no other stage."""
     names: dict[str, None] = {}
-    at = "" if alone else f"{dotted(('stage', stage))}."
-    for above, learner in placed_learners(learners):
-        place = dotted((*above, "buffer"))
+    at = "" if alone else f"{format_path(('stage', stage))}."
+    for above, learner in walk_learners(learners):
+        place = format_path((*above, "buffer"))
         for path, buffer in walk(learner.buffer):
             if (show := ability(buffer, "imitates")) is None:
                 continue

@@ -13,7 +13,16 @@ from copy import deepcopy
 from typing import Any
 
 from shuhari.config.contradictions import decide
-from shuhari.config.methods import Change, Places, Statement, Wrap, default_of, kept_by, samples, state
+from shuhari.config.methods import (
+    Change,
+    Places,
+    Statement,
+    Wrap,
+    find_default,
+    is_sampling,
+    list_kept,
+    list_statements,  # fmt: skip
+)
 from shuhari.config.overlay import (
     BUDGETS,
     REPEAT,
@@ -23,13 +32,13 @@ from shuhari.config.overlay import (
     RecipeError,
     Sources,
     Tree,
-    dotted,
+    format_path,
     is_schedule,
     join,
     lay,
-    leaves,
-    look,
-    nested,
+    look_up,
+    nest,
+    walk_leaves,
 )
 from shuhari.data import EMPTY
 
@@ -47,16 +56,16 @@ def lay_methods(
     tree, sources = deepcopy(tree), dict(sources)
     stages = tree.get("stage") or {}
     resolved = {name: resolve(tree, name) for name in stages} or {"": resolve(tree, "")}
-    chosen = [name for name, table in resolved.items() if samples(table)]
+    chosen = [name for name, table in resolved.items() if is_sampling(table)]
     who = " and ".join(c.name for c in changes)
     if not chosen:
         raise RecipeError("", f"{who}: laid over stages that sample, and {base} has none")
     for name in chosen:
-        table, own = _changed(resolved[name], base, changes, [s for s in sets if s[0][0] != "stage"])
+        table, own = _change_stage(resolved[name], base, changes, [s for s in sets if s[0][0] != "stage"])
         if name:
-            _in_stage(tree, sources, name, table, own)
+            _set_stage(tree, sources, name, table, own)
         else:
-            there = {p for p, _ in leaves(table)}
+            there = {p for p, _ in walk_leaves(table)}
             sources = {p: own.get(p) or sources.get(p) or f"with {who}" for p in there}
             tree = table
     for change in changes:
@@ -64,7 +73,7 @@ def lay_methods(
     tree["laid"] = {c.name: dict(c.needs) for c in changes}
     for gone in [p for p in sources if p[0] in ("laid", "paper", "claim")]:
         del sources[gone]
-    sources |= {p: f"with {p[1]}" for p, _ in leaves({"laid": tree["laid"]})}
+    sources |= {p: f"with {p[1]}" for p, _ in walk_leaves({"laid": tree["laid"]})}
     return {k: v for k, v in tree.items() if k not in ("paper", "claim")}, sources
 
 
@@ -82,18 +91,18 @@ def spread(tree: Tree, over: Mapping[str, Any]) -> Tree:
     out: Tree = deepcopy(dict(over))
     for name, said in (tree.get("stage") or {}).items():
         stage = resolve(tree, name)
-        if not samples(stage):
+        if not is_sampling(stage):
             continue
-        more = _within(said, over)
-        for slot, new in _slots(over, stage, tree):
-            here, below = _used(stage, slot), _used(tree, slot)
+        more = _select_said(said, over)
+        for slot, new in _list_slots(over, stage, tree):
+            here, below = _find_component(stage, slot), _find_component(tree, slot)
             whole = isinstance(new, Mapping) and ("use" in new or "replace" in new)
             if (below is not None and (whole or here == below)) or (slot[0] == "reward" and here is None):
                 continue  # a new grader stands where `reward.weights` does
-            kept = kept_by(slot) if isinstance(new, Mapping) and below is not None else ()
+            kept = list_kept(slot) if isinstance(new, Mapping) and below is not None else ()
             own = {k: v for k, v in new.items() if k not in kept} if isinstance(new, Mapping) else new
             if new is not False or here is not None:
-                join(more, nested(slot, own))
+                join(more, nest(slot, own))
             _cut(out, slot, kept)
         if more:
             join(out, {"stage": {name: more}})
@@ -103,34 +112,34 @@ def spread(tree: Tree, over: Mapping[str, Any]) -> Tree:
 def settle(tree: Tree, sources: Sources) -> None:
     """Drop what stages remove and the base has not: it is gone. In place."""
     for name, said in (tree.get("stage") or {}).items():
-        for path in [p for p, value in leaves(said) if value is False and len(p) > 1]:
-            if look(tree, path[:-1]) is None or path[-1] not in look(tree, path[:-1]):
+        for path in [p for p, value in walk_leaves(said) if value is False and len(p) > 1]:
+            if look_up(tree, path[:-1]) is None or path[-1] not in look_up(tree, path[:-1]):
                 for at in range(len(path), 0, -1):
-                    above = look(said, path[: at - 1])
+                    above = look_up(said, path[: at - 1])
                     if at == len(path) or above[path[at - 1]] == {}:
                         del above[path[at - 1]]
                 sources.pop(("stage", name, *path), None)
 
 
-def _slots(over: Mapping[str, Any], stage: Tree, base: Tree, path: Path = ()) -> list[tuple[Path, Any]]:
+def _list_slots(over: Mapping[str, Any], stage: Tree, base: Tree, path: Path = ()) -> list[tuple[Path, Any]]:
     """(place, setting) of the components that settings are about, and of the roles and parts that the base has not."""
     out: list[tuple[Path, Any]] = []
     for key, value in over.items():
         at = (*path, key)
-        alone = len(at) == 2 and at[0] in ("models", "part") and look(base, at) is None
-        if alone or (default_of(at) is not None and (len(at) > 1 or look(stage, at) is not None)):
+        alone = len(at) == 2 and at[0] in ("models", "part") and look_up(base, at) is None
+        if alone or (find_default(at) is not None and (len(at) > 1 or look_up(stage, at) is not None)):
             out.append((at, value))
         elif isinstance(value, Mapping) and key != "stage":
-            out += _slots(value, stage, base, at)
+            out += _list_slots(value, stage, base, at)
     return out
 
 
-def _used(tree: Mapping[str, Any], slot: Path) -> Any:
+def _find_component(tree: Mapping[str, Any], slot: Path) -> Any:
     """Which component stands at a place; None where none does."""
-    there = look(tree, slot)
+    there = look_up(tree, slot)
     if there is None and len(slot) > 1:
         return None
-    return (there or EMPTY).get("use", default_of(slot)) or "a role"
+    return (there or EMPTY).get("use", find_default(slot)) or "a role"
 
 
 def _cut(tree: Tree, path: Path, kept: Sequence[str]) -> None:
@@ -153,27 +162,27 @@ def place_sets(tree: Tree, over: Mapping[str, Any]) -> Tree:
     if "surrogate" not in over:
         return dict(over)
     rest = {k: v for k, v in over.items() if k != "surrogate"}
-    names = [n for n in tree.get("stage") or {} if samples(resolve(tree, n))]
+    names = [n for n in tree.get("stage") or {} if is_sampling(resolve(tree, n))]
     for name in names or [""]:
         stage = resolve(tree, name)
-        at, new = Places("it", stage).of(("surrogate",)), over["surrogate"]
-        old = look(stage, at)
+        at, new = Places("it", stage).find(("surrogate",)), over["surrogate"]
+        old = look_up(stage, at)
         there = ("stage", name) if name else ()
         if isinstance(new, Mapping) and new.get("use", old.get("use", at[-1])) != old.get("use", at[-1]):
-            new = {**{k: old[k] for k in kept_by(at) if k in old}, **new, "replace": True}
-            if "use" not in old and _plain(new["use"], look(stage, at[:-1])):  # named by what it is
-                join(rest, nested((*there, *at), False))
+            new = {**{k: old[k] for k in list_kept(at) if k in old}, **new, "replace": True}
+            if "use" not in old and _is_plain(new["use"], look_up(stage, at[:-1])):  # named by what it is
+                join(rest, nest((*there, *at), False))
                 at = (*at[:-1], new["use"])
-        join(rest, nested((*there, *at), new))
+        join(rest, nest((*there, *at), new))
     return rest
 
 
-def _plain(use: str, terms: Mapping[str, Any]) -> bool:
+def _is_plain(use: str, terms: Mapping[str, Any]) -> bool:
     """Whether a term may be called by its objective."""
     return use not in terms and "." not in use and ":" not in use
 
 
-def _within(said: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+def _select_said(said: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
     """Of `over` what a stage says something about itself."""
     out: Tree = {}
     for key, value in over.items():
@@ -182,7 +191,7 @@ def _within(said: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
             continue
         table = isinstance(value, Mapping) and isinstance(here, Mapping) and not is_schedule(value)
         if table and not is_schedule(here) and "use" not in value and "name" not in value and "replace" not in value:
-            if inner := (dict(value) if here.get("replace") else _within(here, value)):
+            if inner := (dict(value) if here.get("replace") else _select_said(here, value)):
                 out[key] = inner
         else:
             out[key] = value
@@ -192,14 +201,14 @@ def _within(said: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
 # ------------------------------------------------------------------------------------------------ one stage
 
 
-def _changed(
+def _change_stage(
     stage: Tree, base: str, changes: Sequence[Change], sets: Sequence[tuple[Path, Any]]
 ) -> tuple[Tree, Sources]:
     """A resolved stage as methods leave it, and where what they bring came from."""
     places = Places(base, stage)
-    said = [one for change in changes for one in state(change, places)]
+    said = [one for change in changes for one in list_statements(change, places)]
     table, sources = deepcopy(stage), Sources()
-    decided = decide(said, [(places.of(path), value) for path, value in sets])
+    decided = decide(said, [(places.find(path), value) for path, value in sets])
     for one in decided:
         if isinstance(one, Wrap):
             _wrap(table, one, sources)
@@ -211,7 +220,7 @@ def _changed(
             if "before" in entry and entry["before"] not in table[section]:
                 del entry["before"]
                 sources.pop((section, name, "before"), None)
-    if "loss" in places.found and "use" not in look(stage, places.found["loss"]):
+    if "loss" in places.found and "use" not in look_up(stage, places.found["loss"]):
         _rename(table, places.found["loss"], sources)
     return table, sources
 
@@ -219,28 +228,28 @@ def _changed(
 def _put(table: Tree, one: Statement, sources: Sources) -> None:
     """Lay a statement; one that removes what is not there is done."""
     path, value, origin = one.path, one.value, f"with {one.by}"
-    if value is False and look(table, path) is None:
+    if value is False and look_up(table, path) is None:
         return
     if path[:2] == ("reward", "weights") and "weights" not in (table.get("reward") or EMPTY):
         path = ("reward", "beside", *path[2:])  # the base's own, whatever they are, stay
     if one.whole:
-        old = look(table, path) or EMPTY
-        value = {"replace": True, **value, **{k: old[k] for k in kept_by(path) if k in old}}
-    lay(table, nested(path, value), origin, sources)
+        old = look_up(table, path) or EMPTY
+        value = {"replace": True, **value, **{k: old[k] for k in list_kept(path) if k in old}}
+    lay(table, nest(path, value), origin, sources)
 
 
 def _wrap(table: Tree, one: Wrap, sources: Sources) -> None:
     """Put the component at a place into a field of another; what is asked of any rollout stays outside."""
-    old = dict(look(table, one.slot) or EMPTY)
-    kept = {k: old.pop(k) for k in kept_by(one.slot) if k in old}
-    inner = {"use": default_of(one.slot) or USE[one.slot[-1]], **old}
+    old = dict(look_up(table, one.slot) or EMPTY)
+    kept = {k: old.pop(k) for k in list_kept(one.slot) if k in old}
+    inner = {"use": find_default(one.slot) or USE[one.slot[-1]], **old}
     new: Tree = {**deepcopy(one.table), **kept}
     at = new
     for key in one.into[:-1]:
         at = at.setdefault(key, {})
     beside = {k: at.pop(k) for k in list(at) if len(one.into) > 1}
     at |= {one.into[-1]: inner, **beside}
-    lay(table, nested(one.slot, {"replace": True, **new}), f"with {one.by}", sources)
+    lay(table, nest(one.slot, {"replace": True, **new}), f"with {one.by}", sources)
 
 
 def _keep_evaluation(table: Tree, before: Tree, said: Sequence[Statement | Wrap], sources: Sources) -> None:
@@ -263,9 +272,9 @@ def _keep_evaluation(table: Tree, before: Tree, said: Sequence[Statement | Wrap]
 
 def _rename(table: Tree, loss: Path, sources: Sources) -> None:
     """Call the loss by the objective that stands there now, where it went by the one that stood there."""
-    terms, old = look(table, loss[:-1]), loss[-1]
+    terms, old = look_up(table, loss[:-1]), loss[-1]
     use = (terms or EMPTY).get(old, EMPTY).get("use", old)
-    if not terms or old not in terms or use == old or not _plain(use, terms):
+    if not terms or old not in terms or use == old or not _is_plain(use, terms):
         return
     term = {k: v for k, v in terms[old].items() if k != "use"}
     renamed = {use if k == old else k: term if k == old else v for k, v in terms.items()}
@@ -274,50 +283,50 @@ def _rename(table: Tree, loss: Path, sources: Sources) -> None:
     origin = next((by for path, by in sources.items() if path[: len(loss)] == loss), "")
     for path in [p for p in sources if p[: len(loss)] == loss]:
         del sources[path]
-    sources |= {(*loss[:-1], use, *path): origin for path, _ in leaves({"": term}, ()) for path in [path[1:]]}
+    sources |= {(*loss[:-1], use, *path): origin for path, _ in walk_leaves({"": term}, ()) for path in [path[1:]]}
 
 
 # ------------------------------------------------------------------------------------------------ the recipe's tree
 
 
-def _in_stage(tree: Tree, sources: Sources, name: str, table: Tree, own: Sources) -> None:
+def _set_stage(tree: Tree, sources: Sources, name: str, table: Tree, own: Sources) -> None:
     """Have the overlay of a stage say what makes it `table`; `own`: where that came from, if a method brought it."""
     old, base = tree["stage"][name], {k: v for k, v in tree.items() if k not in ASIDE}
     there = {k: v for k, v in table.items() if k not in ASIDE}
     over: Tree = {k: v for k, v in old.items() if k in (*BUDGETS, *REPEAT)}
-    over |= {k: v for k, v in difference(base, there).items() if k not in BUDGETS}
+    over |= {k: v for k, v in find_difference(base, there).items() if k not in BUDGETS}
     tree["stage"][name] = over
     before = {p[2:]: by for p, by in sources.items() if p[:2] == ("stage", name)}
     for path in before:
         del sources["stage", name, *path]
     last = next(reversed(own.values()), name)
-    for path, _ in leaves(over):
+    for path, _ in walk_leaves(over):
         sources["stage", name, *path] = own.get(path) or before.get(path) or sources.get(path) or last
 
 
-def difference(old: Mapping[str, Any], new: Mapping[str, Any], path: Path = ()) -> Tree:
+def find_difference(old: Mapping[str, Any], new: Mapping[str, Any], path: Path = ()) -> Tree:
     """What is to be laid over `old`, at a path of a recipe, so that it becomes `new`, in the order of that."""
     over: Tree = {key: False for key in old if key not in new}
     for key, value in new.items():
         was: Any = old.get(key)
-        if key in old and _same(was, value):
+        if key in old and _is_same(was, value):
             continue
         both = isinstance(was, Mapping) and isinstance(value, Mapping) and not (is_schedule(was) or is_schedule(value))
-        over[key] = difference(was, value, (*path, key)) if both else deepcopy(value)
+        over[key] = find_difference(was, value, (*path, key)) if both else deepcopy(value)
     if not path:
         return over
-    tried: Tree = nested(path, deepcopy(dict(old)))
+    tried: Tree = nest(path, deepcopy(dict(old)))
     try:
-        lay(tried, nested(path, over), "", {})
+        lay(tried, nest(path, over), "", {})
     except RecipeError:
         return {"replace": True, **deepcopy(dict(new))}
-    return over if _same(look(tried, path), new) else {"replace": True, **deepcopy(dict(new))}
+    return over if _is_same(look_up(tried, path), new) else {"replace": True, **deepcopy(dict(new))}
 
 
-def _same(a: Any, b: Any) -> bool:
+def _is_same(a: Any, b: Any) -> bool:
     """Whether two values are one, their entries in one order."""
     both = isinstance(a, Mapping) and isinstance(b, Mapping)
-    return list(leaves(a)) == list(leaves(b)) if both else bool(a == b and type(a) is type(b))
+    return list(walk_leaves(a)) == list(walk_leaves(b)) if both else bool(a == b and type(a) is type(b))
 
 
 def _insert(tree: Tree, sources: Sources, change: Change, first: str) -> Tree:
@@ -329,9 +338,10 @@ def _insert(tree: Tree, sources: Sources, change: Change, first: str) -> Tree:
     for stage in change.insert:
         name = str(stage["name"])
         if name in stages or name in brought:
-            raise RecipeError(f"insert.{dotted((name,))}", f"{change.name} brings a stage {name!r}, and there is one")
+            where = f"insert.{format_path((name,))}"
+            raise RecipeError(where, f"{change.name} brings a stage {name!r}, and there is one")
         brought[name] = {k: deepcopy(v) for k, v in stage.items() if k != "name"}
-        sources |= {("stage", name, *p): f"with {change.name}" for p, _ in leaves(brought[name])}
+        sources |= {("stage", name, *p): f"with {change.name}" for p, _ in walk_leaves(brought[name])}
     out: Tree = {}
     for name, said in stages.items():
         out |= {**(brought if name == (first or "main") else {}), name: said}

@@ -38,38 +38,38 @@ class Method:
     problem: str | None = None
 
 
-def methods() -> list[Method]:
+def list_methods() -> list[Method]:
     """Every recipe of this package, then of installed ones, by name. What is wrong with those breaks nothing here."""
-    return [_judged(m) for m in _found()]
+    return [_add_verdict(m) for m in _list_recipes()]
 
 
-def names() -> list[str]:
+def list_names() -> list[str]:
     """The recipes of this package and of installed ones, as `family/method`."""
-    return [m.name for m in _found() if m.problem is None]
+    return [m.name for m in _list_recipes() if m.problem is None]
 
 
-def _found() -> list[Method]:
+def _list_recipes() -> list[Method]:
     """`methods`, without the results of their claims."""
-    out = [_method(name, source) for name, source in _own()]
+    out = [_read_method(name, source) for name, source in _walk_own()]
     ours = {m.name for m in out}
     for family in sorted(plugins.find_offered(plugins.RECIPES)):
         try:
-            out += [_method(*found) for found in plugins.recipes(family) if found[0] not in ours]
+            out += [_read_method(*found) for found in plugins.recipes(family) if found[0] not in ours]
         except (plugins.PluginError, RecipeError) as error:
             out.append(Method(family, family, problem=str(error)))
     return out
 
 
-def named(name: str) -> Traversable | None:
+def find_recipe(name: str) -> Traversable | None:
     """The file of the recipe `family/method`, None where there is none. PluginError where its family is of a package
     that cannot be read; no other package is looked into."""
-    own, family = dict(_own()), name.partition("/")[0]
+    own, family = dict(_walk_own()), name.partition("/")[0]
     if name in own or family not in plugins.find_offered(plugins.RECIPES):
         return own.get(name)
     return dict(plugins.recipes(family)).get(name)
 
 
-def read(name: str, source: Traversable) -> Tree:
+def read_table(name: str, source: Traversable) -> Tree:
     """The table in a file. RecipeError where it is no TOML, or of a format to come."""
     try:
         table = tomllib.loads(source.read_text(encoding="utf-8"))
@@ -85,47 +85,47 @@ def read(name: str, source: Traversable) -> Tree:
     return table
 
 
-def _own(folder: Traversable | None = None, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
+def _walk_own(folder: Traversable | None = None, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
     folder = resources.files("shuhari") / "recipes" if folder is None else folder
     for entry in sorted(folder.iterdir(), key=lambda e: e.name):
         if entry.is_dir():
-            yield from _own(entry, f"{prefix}{entry.name}/")
+            yield from _walk_own(entry, f"{prefix}{entry.name}/")
         elif entry.name.endswith(".toml"):
             yield prefix + entry.name.removesuffix(".toml"), entry
 
 
-def _method(name: str, source: Traversable) -> Method:
-    table = read(name, source)
+def _read_method(name: str, source: Traversable) -> Method:
+    table = read_table(name, source)
     paper = table.get("paper")
     number = paper.get("catalogue") if isinstance(paper, dict) else None  # of another package it may be anything
     return Method(name, name.partition("/")[0], number, table.get("summary", ""))
 
 
-def _judged(method: Method) -> Method:
+def _add_verdict(method: Method) -> Method:
     try:
-        kept = result(method.name)
+        kept = read_result(method.name)
     except RecipeError as error:
         return replace(method, problem=str(error))
     return method if kept is None else replace(method, verdict=kept["verdict"], stale=kept.get("stale", ""))
 
 
-def results() -> File:
+def find_results() -> File:
     """Where results of claims lie: what the package brings, or results/claims of a clone."""
     root = File(str(resources.files("shuhari")))
     inside = root / "claims_data"
     return inside if inside.is_dir() else root.parents[1] / "results" / "claims"
 
 
-def cards() -> File:
+def find_cards() -> File:
     """Where cards of beds lie: what the package brings, or results/beds of a clone."""
     root = File(str(resources.files("shuhari")))
     inside = root / "beds_data"
     return inside if inside.is_dir() else root.parents[1] / "results" / "beds"
 
 
-def result(name: str, at: File | None = None) -> dict[str, Any] | None:
+def read_result(name: str, at: File | None = None) -> dict[str, Any] | None:
     """The result of a method's claim, None where it has not been measured. RecipeError where it cannot be read."""
-    path = (at or results()) / f"{name}.json"
+    path = (at or find_results()) / f"{name}.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
         if found is not None and found["format"] not in (OLDER, RESULT):

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from shuhari.config.overlay import BUDGETS, NEEDS, USE, Path, RecipeError, Tree, dotted, is_schedule, look
+from shuhari.config.overlay import BUDGETS, NEEDS, USE, Path, RecipeError, Tree, format_path, is_schedule, look_up
 from shuhari.data import EMPTY, nearest
 
 POLICY = "policy"
@@ -58,8 +58,8 @@ class Change:
             if key not in (*SECTIONS, *OWN):
                 raise RecipeError(key, f"no such key in a method; {nearest(key, (*SECTIONS, *OWN))}")
         for path in (("part", POLICY, "optimiser", "lr"), ("buffer", "size")):
-            if look(table, path) is not None and "use" not in table.get("buffer", EMPTY):
-                raise RecipeError(dotted(path), f"in the method {name}: {BEDS}")
+            if look_up(table, path) is not None and "use" not in table.get("buffer", EMPTY):
+                raise RecipeError(format_path(path), f"in the method {name}: {BEDS}")
         if not isinstance(on := table.get("on"), str):
             raise RecipeError("on", f"{on!r} in {name}: expected a recipe's name, or a path ending in .toml")
         needs = table.get("needs", EMPTY)
@@ -106,19 +106,19 @@ class Places:
     stage: Mapping[str, Any]
     found: dict[str, Path] = field(default_factory=dict)
 
-    def of(self, path: Path) -> Path:
+    def find(self, path: Path) -> Path:
         """A key of a method, or of a setting, as one of the stage. RecipeError where the base has no such place."""
         if path[0] == "surrogate":
-            return self._loss() + path[1:]
+            return self._find_loss() + path[1:]
         if path[:2] == ("part", POLICY):
-            return self._part() + path[2:]
+            return self._find_part() + path[2:]
         if path[0] == "part" and len(path) > 1:
-            return self._part()[:-2] + path
+            return self._find_part()[:-2] + path
         if path[0] in ("buffer", "transform") and "part" not in self.stage and "learner" in self.stage:
-            return self._part()[:2] + path
+            return self._find_part()[:2] + path
         return path
 
-    def _part(self) -> Path:
+    def _find_part(self) -> Path:
         if "part" not in self.found:
             learners = self.stage.get("learner") or EMPTY
             tables: dict[Path, Any] = {(): self.stage, **{("learner", name): one for name, one in learners.items()}}
@@ -130,13 +130,15 @@ class Places:
             self.found["part"] = names[0]
         return self.found["part"]
 
-    def _loss(self) -> Path:
+    def _find_loss(self) -> Path:
         if "loss" not in self.found:
-            part = self._part()
-            terms = (look(self.stage, part) or EMPTY).get("terms", EMPTY)
+            part = self._find_part()
+            terms = (look_up(self.stage, part) or EMPTY).get("terms", EMPTY)
             names = [t for t, term in terms.items() if is_surrogate(term.get("use", t))]
             if len(names) != 1:
-                told = f"{self.base} has {len(names)} losses of the policy gradient in {dotted(part)}: expected one"
+                told = (
+                    f"{self.base} has {len(names)} losses of the policy gradient in {format_path(part)}: expected one"
+                )
                 raise RecipeError("surrogate", f"{told}, of its terms {', '.join(terms) or '(none)'}")
             self.found["loss"] = (*part, "terms", names[0])
         return self.found["loss"]
@@ -153,7 +155,7 @@ def is_surrogate(name: str) -> bool:
         return False
 
 
-def samples(stage: Mapping[str, Any]) -> bool:
+def is_sampling(stage: Mapping[str, Any]) -> bool:
     """Whether some learner of a stage learns from what is sampled."""
     own = stage.get("buffer") or EMPTY
     buffers = [own] if stage.get("part") else []
@@ -164,31 +166,31 @@ def samples(stage: Mapping[str, Any]) -> bool:
 # ------------------------------------------------------------------------------------------------ statements
 
 
-def state(change: Change, places: Places) -> list[Statement | Wrap]:
+def list_statements(change: Change, places: Places) -> list[Statement | Wrap]:
     """What a method says about a stage, in order. RecipeError where the base has not what it is about."""
-    return [one for key, value in change.table.items() for one in _said((key,), value, change.name, places)]
+    return [one for key, value in change.table.items() for one in _read_stage((key,), value, change.name, places)]
 
 
-def _said(said: Path, value: Any, by: str, places: Places) -> Iterator[Statement | Wrap]:
-    at = places.of(said)
+def _read_stage(said: Path, value: Any, by: str, places: Places) -> Iterator[Statement | Wrap]:
+    at = places.find(said)
     table = isinstance(value, Mapping) and not is_schedule(value)
-    default = default_of(at)
+    default = find_default(at)
     if not table:
         yield Statement(by, at, value, said, at if default else ())
     elif default is not None:
-        yield from _component(at, dict(value), said, by, places, default)
-    elif at[:1] == ("models",) and len(at) == 2 and look(places.stage, at) is None:
-        yield Statement(by, at, _role(value, said, places), said, at, whole=True)
-    elif at[-2:-1] == ("part",) and look(places.stage, at) is None:
+        yield from _read_component(at, dict(value), said, by, places, default)
+    elif at[:1] == ("models",) and len(at) == 2 and look_up(places.stage, at) is None:
+        yield Statement(by, at, _fill_role(value, said, places), said, at, whole=True)
+    elif at[-2:-1] == ("part",) and look_up(places.stage, at) is None:
         yield Statement(by, at, dict(value), said, at, whole=True)
     elif not value:
         yield Statement(by, at, {}, said)
     else:
         for key, one in value.items():
-            yield from _said((*said, key), one, by, places)
+            yield from _read_stage((*said, key), one, by, places)
 
 
-def default_of(at: Path) -> str | None:
+def find_default(at: Path) -> str | None:
     """What stands at a place of a component where nothing names another; None where no component stands."""
     at = at[2:] if at[:1] == ("learner",) else at
     if len(at) == 1:
@@ -198,13 +200,15 @@ def default_of(at: Path) -> str | None:
     return at[3] if len(at) == 4 and at[0] == "part" and at[2] == "terms" else None
 
 
-def _component(at: Path, table: Tree, said: Path, by: str, places: Places, default: str) -> Iterator[Statement | Wrap]:
-    names = kept_by(at)
+def _read_component(
+    at: Path, table: Tree, said: Path, by: str, places: Places, default: str
+) -> Iterator[Statement | Wrap]:
+    names = list_kept(at)
     kept = {k: table.pop(k) for k in names if k in table}
     use, wraps = table.pop("use", None), table.pop("wraps", None)
-    there = look(places.stage, at)
+    there = look_up(places.stage, at)
     if use is None and table and said[0] != "follow":
-        at = _entry(at, default, table, said, by, places)
+        at = _find_entry(at, default, table, said, by, places)
     elif wraps is not None:
         yield Wrap(by, at, tuple(str(wraps).split(".")), {"use": use or default, **table})
         table = {}
@@ -215,55 +219,55 @@ def _component(at: Path, table: Tree, said: Path, by: str, places: Places, defau
             table = {}
         else:
             yield Statement(by, (*at, "use"), use, (*said, "use"), at, held=True)
-    for path, value in _leaves(table):
+    for path, value in _walk_leaves(table):
         yield Statement(by, (*at, *path), value, (*said, *path), at)
-    for path, value in _leaves(kept):
+    for path, value in _walk_leaves(kept):
         yield Statement(by, (*at, *path), value, (*said, *path), at, kept=True)
 
 
-def _entry(at: Path, default: str, table: Tree, said: Path, by: str, places: Places) -> Path:
+def _find_entry(at: Path, default: str, table: Tree, said: Path, by: str, places: Places) -> Path:
     """Where the base has the component that a method changes: of what has one place, whatever stands there."""
     if said[0] == "surrogate":
-        raise RecipeError(dotted(said), f"{by} sets {', '.join(table)} of no loss by name: add use = ..")
+        raise RecipeError(format_path(said), f"{by} sets {', '.join(table)} of no loss by name: add use = ..")
     if len(at) == 1:
         return at
-    above = look(places.stage, at[:-1]) or EMPTY
+    above = look_up(places.stage, at[:-1]) or EMPTY
     found = {k: v.get("use", k) for k, v in above.items() if isinstance(v, Mapping)}
     same = [k for k, use in found.items() if use == default]
     if len(same) != 1:
         has = ", ".join(found.values()) or "nothing"
         told = f"{by} sets {', '.join(table)} of {default!r}, which {places.base} has not (there is {has})"
-        raise RecipeError(dotted(said), f"{told}; a method that brings it says use = {default!r}")
+        raise RecipeError(format_path(said), f"{told}; a method that brings it says use = {default!r}")
     return (*at[:-1], same[0])
 
 
-def _role(table: Mapping[str, Any], said: Path, places: Places) -> Tree:
+def _fill_role(table: Mapping[str, Any], said: Path, places: Places) -> Tree:
     """The model of a role, its architecture that of another where it is `like` it."""
     if (like := table.get("like")) is None:
         return dict(table)
-    of = look(places.stage, ("models", like))
+    of = look_up(places.stage, ("models", like))
     if not isinstance(of, Mapping):
         known = nearest(str(like), places.stage.get("models", EMPTY))
-        raise RecipeError(f"{dotted(said)}.like", f"{like!r}: no such role in {places.base}; {known}")
+        raise RecipeError(f"{format_path(said)}.like", f"{like!r}: no such role in {places.base}; {known}")
     copied = {k: v for k, v in of.items() if k not in ("use", "init", "same_as", "from", "frozen", "lora")}
     return {**copied, **{k: v for k, v in table.items() if k != "like"}}
 
 
-def kept_by(at: Path) -> Path:
+def list_kept(at: Path) -> Path:
     """The keys of a component's table that are asked of any component there."""
-    return KEPT.get(_section(at), ())
+    return KEPT.get(_find_section(at), ())
 
 
-def _section(at: Path) -> str:
+def _find_section(at: Path) -> str:
     at = at[2:] if at[:1] == ("learner",) else at
     return "terms" if at[-2:-1] == ("terms",) else at[0]
 
 
-def _leaves(table: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def _walk_leaves(table: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """(path, value) of all that is no table but a schedule, and of empty tables."""
     for key, value in table.items():
         if isinstance(value, Mapping) and value and not is_schedule(value):
-            yield from _leaves(value, (*path, key))
+            yield from _walk_leaves(value, (*path, key))
         else:
             yield (*path, key), value
 

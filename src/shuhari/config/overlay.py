@@ -39,7 +39,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 _PIECE = re.compile(r"""\s*("[^"]*"|'[^']*'|[^."'=\s]+)\s*(\.|$)""")
 
 
-def budgets(stage: Mapping[str, Any]) -> Tree:
+def read_budgets(stage: Mapping[str, Any]) -> Tree:
     """What a stage may spend, by unit."""
     return {unit: stage[unit] for unit in BUDGETS if unit in stage}
 
@@ -52,21 +52,21 @@ class RecipeError(ValueError):
         self.where, self.problem = where, problem
 
 
-def dotted(path: Path) -> str:
+def format_path(path: Path) -> str:
     """A path as TOML writes it."""
     return ".".join(k if _BARE.fullmatch(k) else f'"{k}"' for k in path)
 
 
-def leaves(tree: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
+def walk_leaves(tree: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """(path, value) of everything that is no table, and of empty tables, in order."""
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
-            yield from leaves(value, (*path, key))
+            yield from walk_leaves(value, (*path, key))
         else:
             yield (*path, key), value
 
 
-def look(tree: Any, path: Path) -> Any:
+def look_up(tree: Any, path: Path) -> Any:
     """What stands at a path; None where nothing does."""
     there = tree
     for key in path:
@@ -88,16 +88,16 @@ def lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources, path
             _forget(tree, sources, (*path, b))
     for key, new in over.items():
         at, old = (*path, key), tree.get(key)
-        if new is False and (isinstance(old, dict) or _removable(at)):
+        if new is False and (isinstance(old, dict) or _is_removable(at)):
             _remove(tree, sources, at, origin)
         elif isinstance(new, Mapping):
-            whole = _whole(new)
+            whole = _is_whole(new)
             if whole and at[0] not in ("stage", "claim"):  # kept there, to be done when stages and arms are resolved
                 new = {k: v for k, v in new.items() if k != "replace"}
             asked, origins = Tree(), Sources()
             if whole or not isinstance(old, dict) or _replaces(old, new, at):
-                if not whole and isinstance(old, dict) and _place(at) == ("rollout",):
-                    asked = {k: old[k] for k in ASKED if k in old and not _whole(new.get(k))}
+                if not whole and isinstance(old, dict) and _find_place(at) == ("rollout",):
+                    asked = {k: old[k] for k in ASKED if k in old and not _is_whole(new.get(k))}
                     origins = {p: origin for p, origin in sources.items() if p[: len(at)] == at}
                 _forget(tree, sources, at)
                 tree[key] = {}
@@ -114,7 +114,7 @@ def lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources, path
             sources[at] = origin
 
 
-def _whole(new: object) -> bool:
+def _is_whole(new: object) -> bool:
     """Whether a table drops all that stood in its place."""
     return isinstance(new, Mapping) and new.get("replace") is True
 
@@ -123,7 +123,7 @@ def _is_stage(path: Path) -> bool:
     return len(path) == 2 and path[0] == "stage"
 
 
-def _removable(at: Path) -> bool:
+def _is_removable(at: Path) -> bool:
     """Whether a table with a name of its own stands there, or may."""
     if at[0] == "reward" and len(at) > 1:
         return len(at) == 2 or at[1] == "weights"
@@ -142,7 +142,9 @@ def _remove(tree: Tree, sources: Sources, at: Path, origin: str) -> None:
     elif key in tree:
         _forget(tree, sources, at)
     elif len(at) > 1:
-        raise RecipeError(dotted(at), f"false removes an entry, but there is no {key!r} here; {nearest(key, tree)}")
+        raise RecipeError(
+            format_path(at), f"false removes an entry, but there is no {key!r} here; {nearest(key, tree)}"
+        )
 
 
 def _forget(tree: Tree, sources: Sources, at: Path) -> None:
@@ -162,7 +164,7 @@ def _fill(tree: Tree, below: Mapping[str, Any], sources: Sources, origins: Sourc
             _fill(there, value, sources, origins, at)
 
 
-def _place(at: Path) -> Path:
+def _find_place(at: Path) -> Path:
     """The place that a key of a stage's overlay lies over."""
     return at[2:] if at[0] == "stage" else at
 
@@ -170,7 +172,7 @@ def _place(at: Path) -> Path:
 def _replaces(old: Mapping[str, Any], new: Mapping[str, Any], at: Path) -> bool:
     if is_schedule(new) or "same_as" in new or ("same_as" in old and not new.keys().isdisjoint(("use", "init"))):
         return True
-    place = _place(at)
+    place = _find_place(at)
     place = place[1:] if place[:2] == ("evaluate", "task") else place
     if place == ("task",) or (place[:1] == ("task",) and place[-2:-1] == ("tasks",)):  # one of a mixture is a task too
         return "name" in new and "name" in old and new["name"] != old["name"]
@@ -180,7 +182,7 @@ def _replaces(old: Mapping[str, Any], new: Mapping[str, Any], at: Path) -> bool:
 # ------------------------------------------------------------------------------------------------ --set
 
 
-def setting(text: str) -> tuple[Path, Any]:
+def parse_setting(text: str) -> tuple[Path, Any]:
     """`a.b.c=value` as (path, value). The value is TOML; a bare word is a string; names with dots are quoted."""
     key, eq, value = text.partition("=")
     if not eq:
@@ -218,7 +220,7 @@ def parse_value(text: str) -> Any:
     return table["value"] if len(table) == 1 else text.strip()
 
 
-def repeated(stages: Mapping[str, Tree]) -> Iterator[tuple[str, Tree]]:
+def expand_repeats(stages: Mapping[str, Tree]) -> Iterator[tuple[str, Tree]]:
     """(name, overlay) of the stages as they run: one with `repeat = n` n times; those in a row that have one `block` in
     turn, n times. From the second time on a stage is called `<name> 2` and so on. RecipeError where the stages of a
     block do not agree on `repeat`, or where two stages would have one name."""
@@ -231,17 +233,17 @@ def repeated(stages: Mapping[str, Tree]) -> Iterator[tuple[str, Tree]]:
         times = {over["repeat"]: name for name, over in block if "repeat" in over} or {1: ""}
         if len(times) > 1:
             message = f"{min(times)} and {max(times)} in one block: expected one number, in any of its stages"
-            raise RecipeError(f"stage.{dotted((times[max(times)],))}.repeat", message)
+            raise RecipeError(f"stage.{format_path((times[max(times)],))}.repeat", message)
         for i in range(next(iter(times))):
             for name, over in block:
                 called = f"{name} {i + 1}" if i else name
                 if called in seen:
-                    raise RecipeError(f"stage.{dotted((name,))}", f"two stages would be called {called!r}")
+                    raise RecipeError(f"stage.{format_path((name,))}", f"two stages would be called {called!r}")
                 seen.add(called)
                 yield called, {k: v for k, v in over.items() if k not in REPEAT}
 
 
-def nested(path: Path, value: Any) -> Tree:
+def nest(path: Path, value: Any) -> Tree:
     """{a: {b: value}} of the path (a, b)."""
     for key in reversed(path):
         value = {key: value}

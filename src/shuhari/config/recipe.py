@@ -15,9 +15,9 @@ from pathlib import Path as File
 from typing import Annotated, Any
 
 from shuhari.bounds import Bounds, Count, Length, Positive, bare, wrong
-from shuhari.config.files import name_stages, place, read_chain
+from shuhari.config.files import find_file, name_stages, read_chain
 from shuhari.config.laid import lay_methods, place_sets, settle, spread
-from shuhari.config.library import FORMAT, Method, methods, names
+from shuhari.config.library import FORMAT, Method, list_methods, list_names
 from shuhari.config.methods import Change
 from shuhari.config.overlay import (
     BUDGETS,
@@ -29,20 +29,20 @@ from shuhari.config.overlay import (
     RecipeError,
     Sources,
     Tree,
-    dotted,
+    expand_repeats,
+    format_path,
     has,
     join,
     lay,
-    leaves,
-    nested,
-    repeated,
-    setting,
+    nest,
+    parse_setting,
     split_path,
+    walk_leaves,
 )
 from shuhari.data import EMPTY, nearest
 
-__all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "differences", "dump", "load", "methods", "names",
-           "place", "read_method", "spreads", "usual_base"]  # fmt: skip
+__all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "dump", "find_differences", "find_file", "find_usual_base",
+           "list_methods", "list_names", "load", "read_method", "spreads"]  # fmt: skip
 
 OWN = ("name", "paper", "summary", "claim", "alone")  # of one file alone: a child does not inherit them
 _SCALARS: dict[str, Any] = {
@@ -86,7 +86,7 @@ class Recipe:
         """One whole table a stage, in order, without `stage`, with the stage's `name` (`main` where there are none)."""
         base = {k: v for k, v in self.tree.items() if k not in ("stage", "name")}
         out = []
-        for name, over in repeated(self.tree.get("stage") or {"main": {}}):
+        for name, over in expand_repeats(self.tree.get("stage") or {"main": {}}):
             table = deepcopy(base)
             try:
                 lay(table, over, name, {})
@@ -97,25 +97,25 @@ class Recipe:
             out.append({**table, "name": name})
         return out
 
-    def laid(self, changes: Sequence[Change], settings: Mapping[str, Any] = EMPTY) -> Recipe:
+    def with_methods(self, changes: Sequence[Change], settings: Mapping[str, Any] = EMPTY) -> Recipe:
         """With methods laid over each stage that samples, in order. RecipeError where it lacks what one is about, or
         where two contradict each other and `settings`, which are not laid here, do not decide."""
-        sets = list(leaves(_tree(settings)))
+        sets = list(walk_leaves(_to_tree(settings)))
         tree, sources = lay_methods(self.tree, self.sources, self.name, changes, sets)
         _check(tree)
         return Recipe(self.name, tree, sources)
 
-    def changed(self, settings: Mapping[str, Any], origin: str = "set") -> Recipe:
+    def with_settings(self, settings: Mapping[str, Any], origin: str = "set") -> Recipe:
         """With `settings` (dotted keys or nested mappings) laid over; where methods are laid, also over the stages that
         these changed. RecipeError where every stage sets one itself."""
         tree, sources = deepcopy(self.tree), dict(self.sources)
-        over = place_sets(tree, _tree(settings))
+        over = place_sets(tree, _to_tree(settings))
         over = spread(tree, over) if "laid" in tree else over
-        for path, _ in leaves(over):
+        for path, _ in walk_leaves(over):
             _check_reaches(path, {} if "laid" in tree else tree.get("stage", {}))
             if path[0] == "stage" and len(path) > 1 and path[1] not in tree.get("stage", {}):
                 there = tree.get("stage", {})
-                raise RecipeError(f"stage.{dotted(path[1:2])}", f"no such stage; {nearest(path[1], there)}")
+                raise RecipeError(f"stage.{format_path(path[1:2])}", f"no such stage; {nearest(path[1], there)}")
         _lay(tree, over, origin, sources)
         if "laid" in tree:
             settle(tree, sources)
@@ -135,28 +135,28 @@ def load(
     `sets` are `a.b.c=value` (command line), `settings` the same from Python. Raises RecipeError.
     """
     try:
-        given = {dotted(path): value for path, value in map(setting, sets)}
-        base, changes, own = _read(str(reference))
+        given = {format_path(path): value for path, value in map(parse_setting, sets)}
+        base, changes, own = _read_recipe(str(reference))
         if more := [read_method(str(name)) for name in methods]:
-            name = "+".join([own.get("name", base.name), *(_last(m.name) for m in more)])
-            recipe = replace(base.laid([*changes, *more], {**given, **settings}), name=name)
+            name = "+".join([own.get("name", base.name), *(_cut_name(m.name) for m in more)])
+            recipe = replace(base.with_methods([*changes, *more], {**given, **settings}), name=name)
         else:
-            recipe = _own(base.laid(changes, {**given, **settings}), own) if changes else base
-        recipe = recipe.changed(given, "--set") if given else recipe
-        recipe = recipe.changed(settings) if settings else recipe
+            recipe = _add_own(base.with_methods(changes, {**given, **settings}), own) if changes else base
+        recipe = recipe.with_settings(given, "--set") if given else recipe
+        recipe = recipe.with_settings(settings) if settings else recipe
         assert recipe.stages  # resolves them: a mistake in an overlay is found here
         return recipe
     except RecursionError:
         raise RecipeError("", f"{reference}: tables lie too deep in each other") from None
 
 
-def usual_base(reference: str | File) -> str:
+def find_usual_base(reference: str | File) -> str:
     """The `on` of a method; "" of a recipe that is none."""
-    changes = _read(str(reference))[1]
+    changes = _read_recipe(str(reference))[1]
     return changes[0].on if changes else ""
 
 
-def _read(reference: str) -> tuple[Recipe, list[Change], Tree]:
+def _read_recipe(reference: str) -> tuple[Recipe, list[Change], Tree]:
     """A recipe; or the base of a method, that method, and what its file says of itself."""
     chain = list(read_chain(reference))
     if not chain:
@@ -164,7 +164,7 @@ def _read(reference: str) -> tuple[Recipe, list[Change], Tree]:
     if "on" in chain[0][1]:
         name, table = chain[0]
         change = Change.of(str(table.get("name", name)), [one for _, one in chain])
-        base, more, _ = _read(change.on)
+        base, more, _ = _read_recipe(change.on)
         if more:
             raise RecipeError("on", f"{change.on!r} in {name} is a method: expected a base, such as {more[0].on!r}")
         own = {k: v for k, v in table.items() if k in ("name", "summary", "paper", "claim")}
@@ -196,16 +196,16 @@ def read_method(reference: str) -> Change:
     return Change.of(str(chain[0][1].get("name", chain[0][0])), [one for _, one in chain])
 
 
-def _own(recipe: Recipe, own: Tree) -> Recipe:
+def _add_own(recipe: Recipe, own: Tree) -> Recipe:
     """With what the file of a method says of itself."""
     tree = {k: v for k, v in recipe.tree.items() if k not in OWN}
     said = {k: v for k, v in own.items() if k != "name"}
     sources = {p: by for p, by in recipe.sources.items() if p[0] not in OWN}
-    sources |= {p: str(own["name"]) for p, _ in leaves(said)}
+    sources |= {p: str(own["name"]) for p, _ in walk_leaves(said)}
     return Recipe(str(own["name"]), {**tree, **said}, sources)
 
 
-def _last(name: str) -> str:
+def _cut_name(name: str) -> str:
     return name.rpartition("/")[2]
 
 
@@ -219,33 +219,33 @@ def dump(recipe: Recipe) -> str:
     return tomli_w.dumps(tree)
 
 
-def differences(there: str, here: str) -> dict[str, tuple[Any, Any]]:
+def find_differences(there: str, here: str) -> dict[str, tuple[Any, Any]]:
     """Dotted key -> (value there, value here) of the settings in which two dumps differ; None: not set."""
-    theirs, ours = (_settings(text) for text in (there, here))
+    theirs, ours = (_flatten(text) for text in (there, here))
     keys = [k for k in dict.fromkeys([*ours, *theirs]) if ours.get(k) != theirs.get(k)]
-    return {dotted(k): (theirs.get(k), ours.get(k)) for k in keys}
+    return {format_path(k): (theirs.get(k), ours.get(k)) for k in keys}
 
 
 def spreads(key: str) -> bool:
     """Whether a dotted key only says how the work is spread, for the run or for a stage of it."""
     path = split_path(key)
-    return dotted(path[2:] if path[0] == "stage" else path) in SPREAD
+    return format_path(path[2:] if path[0] == "stage" else path) in SPREAD
 
 
-def _settings(text: str) -> dict[Path, Any]:
+def _flatten(text: str) -> dict[Path, Any]:
     tree = tomllib.loads(text)
-    return dict(leaves({**tree, "stage": {s["name"]: s for s in tree.get("stage", [])}}))
+    return dict(walk_leaves({**tree, "stage": {s["name"]: s for s in tree.get("stage", [])}}))
 
 
 # ------------------------------------------------------------------------------------------------ checks
 
 
-def _plain(value: Any, key: str) -> Any:
+def _to_plain(value: Any, key: str) -> Any:
     """A setting from Python as TOML could say it."""
     if isinstance(value, Mapping):
-        return {str(k): _plain(v, f"{key}.{k}") for k, v in value.items()}
+        return {str(k): _to_plain(v, f"{key}.{k}") for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v, key) for v in value]
+        return [_to_plain(v, key) for v in value]
     if value is None or not isinstance(value, bool | int | float | str):
         raise RecipeError(
             key, f"{value!r}: expected a truth value, number, text, list or table (false removes a table)"
@@ -266,19 +266,19 @@ def _lay(tree: Tree, over: Mapping[str, Any], origin: str, sources: Sources) -> 
                 del at[path[-1]], sources[path]
 
 
-def _tree(settings: Mapping[str, Any]) -> Tree:
+def _to_tree(settings: Mapping[str, Any]) -> Tree:
     """Settings by dotted key, or nested, as one tree."""
     over: Tree = {}
     for key, value in settings.items():
-        join(over, nested(split_path(key), _plain(value, key)))
+        join(over, nest(split_path(key), _to_plain(value, key)))
     return over
 
 
 def _check_reaches(path: Path, stages: Mapping[str, Any]) -> None:
     same = [(b,) for b in BUDGETS] if path[0] in BUDGETS else [path]
     if stages and path[0] != "stage" and all(any(has(over, p) for p in same) for over in stages.values()):
-        one = f"stage.{dotted((next(iter(stages)),))}.{dotted(path)}"
-        raise RecipeError(dotted(path), f"every stage sets it for itself: say which stage, such as {one}")
+        one = f"stage.{format_path((next(iter(stages)),))}.{format_path(path)}"
+        raise RecipeError(format_path(path), f"every stage sets it for itself: say which stage, such as {one}")
 
 
 def _check(tree: Tree, where: str = "") -> None:
@@ -297,9 +297,11 @@ def _check(tree: Tree, where: str = "") -> None:
                 if where and name == "replace" and entry is True:
                     continue
                 if not isinstance(entry, dict) and not (where and entry is False):
-                    raise RecipeError(f"{at}.{dotted((name,))}", f"{entry!r}: expected a table (false removes one)")
+                    raise RecipeError(
+                        f"{at}.{format_path((name,))}", f"{entry!r}: expected a table (false removes one)"
+                    )
     for name, over in tree.get("stage", {}).items():
-        _check(over, f"stage.{dotted((name,))}.")
+        _check(over, f"stage.{format_path((name,))}.")
     if not where and isinstance(tree.get("task", EMPTY).get("name", ""), str) and "use" in tree.get("task", EMPTY):
         raise RecipeError("task.use", "a task is chosen by `name`")
 

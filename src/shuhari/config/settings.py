@@ -20,7 +20,7 @@ from typing import Any, Union
 from shuhari import bounds, ports, registry
 from shuhari.abilities import explain_misfit
 from shuhari.config.overlay import USE, RecipeError
-from shuhari.config.values import join_key, plain, ramp
+from shuhari.config.values import join_key, read_plain, read_ramp
 from shuhari.data import EMPTY, Ramp, Sampling, nearest, with_article
 
 RENAMED = {("transform 'advantage'", "apart"): "exclude"}  # a setting as it was called before
@@ -74,7 +74,7 @@ class Settings:
 
     # ---------------------------------------------------------------- components
 
-    def component(
+    def make_component(
         self,
         kind: str,
         table: Any,
@@ -91,23 +91,23 @@ class Settings:
         if not isinstance(table, Mapping):
             raise RecipeError(where, f"{table!r}: expected a table of settings of {with_article(kind)}, or its name")
         if kind == "task":
-            return self.task({**({} if default is None else {"name": default}), **table}, where)
+            return self.make_task({**({} if default is None else {"name": default}), **table}, where)
         name = table.get("use", default)
         if not isinstance(name, str):
-            problem = f"`use` is missing; {_names(kind)}" if name is None else f"use = {name!r}: expected a name"
+            problem = f"`use` is missing; {_list_names(kind)}" if name is None else f"use = {name!r}: expected a name"
             raise RecipeError(where, problem)
         cls = look_up(kind, name, f"{where}.use" if "use" in table else where)
         rest = {k: v for k, v in table.items() if k != "use"}
         if not isinstance(cls, type) and "function" in registry.names(kind):  # which adapts a function to its port
             cls, rest = look_up(kind, "function", where), {"function": name, **rest}
         given = {**registry.preset(kind, name), **given}
-        return self._once(kind, cls, rest, where, f"{kind} {name!r}", given, places)
+        return self._make_once(kind, cls, rest, where, f"{kind} {name!r}", given, places)
 
-    def task(self, table: Mapping[str, Any], where: str = "task") -> Any:
+    def make_task(self, table: Mapping[str, Any], where: str = "task") -> Any:
         """The task of a table; what follows the first slash of `name` is the task's `path`."""
         name = table.get("name")
         if not isinstance(name, str):
-            raise RecipeError(f"{where}.name", f"{name!r}: expected a task's name; {_names('task')}")
+            raise RecipeError(f"{where}.name", f"{name!r}: expected a task's name; {_list_names('task')}")
         rest = {k: v for k, v in table.items() if k != "name"}
         if name not in registry.names("task") and "/" in name and ".py:" not in name:
             name, _, path = name.partition("/")
@@ -119,34 +119,32 @@ class Settings:
         if not is_dataclass(cls):
             env = "a Gymnasium environment is registered in its module and named gym/<module>:<id>"
             raise RecipeError(where, f"task {name!r} {_PLAIN_CLASS}; {env}")
-        return self._once("task", cls, rest, where, f"task {name!r}")
+        return self._make_once("task", cls, rest, where, f"task {name!r}")
 
-    def _once(
+    def _make_once(
         self, kind: str, cls: type, table: Table, where: str, what: str, given: Table = EMPTY, places: Names = EMPTY
     ) -> Any:
         given = {**self.given.get(kind, EMPTY), **given}
         if kind == "optimiser":  # its memory belongs to the parameters of one learner
-            return self._fitting(kind, cls, table, where, what, given, places)
+            return self._fit(kind, cls, table, where, what, given, places)
         key = json.dumps([where, f"{cls.__module__}.{cls.__qualname__}", list(table.items()), given], default=str)
         if key not in self.shared:
             before, self.defaults = self.defaults, {}
-            self.shared[key] = self._fitting(kind, cls, table, where, what, given, places), self.defaults
+            self.shared[key] = self._fit(kind, cls, table, where, what, given, places), self.defaults
             self.defaults = before
         made, defaults = self.shared[key]
         self.defaults.update(defaults)
         return made
 
-    def _fitting(self, kind: str, cls: type, table: Mapping[str, Any], where: str, *rest: Any) -> Any:
-        made = self.instance(cls, table, where, *rest)
+    def _fit(self, kind: str, cls: type, table: Mapping[str, Any], where: str, *rest: Any) -> Any:
+        made = self.make(cls, table, where, *rest)
         if self.whole and (message := explain_misfit(kind, made) or registry.other(kind, cls)):
             raise RecipeError(where, f"{cls.__name__} {message}")
         return made
 
     # ---------------------------------------------------------------- dataclasses
 
-    def instance(
-        self, cls: Any, table: Table, where: str, what: str, given: Table = EMPTY, places: Names = EMPTY
-    ) -> Any:
+    def make(self, cls: Any, table: Table, where: str, what: str, given: Table = EMPTY, places: Names = EMPTY) -> Any:
         """`cls` with the settings of a table; RecipeError with the key of what is unknown, wrong or missing."""
         if not is_dataclass(cls) or not isinstance(cls, type):
             raise RecipeError(where, f"{what} {_PLAIN_CLASS}")
@@ -156,41 +154,41 @@ class Settings:
         hints = bounds.hints(cls, bare=True)
         for key in table:
             if key not in own:
-                raise RecipeError(join_key(where, key), f"no setting of {what}; {_instead(what, key, own)}")
+                raise RecipeError(join_key(where, key), f"no setting of {what}; {_suggest(what, key, own)}")
         values = {k: v for k, v in given.items() if k in own and k not in table}
         for key, raw in table.items():
             per = "decision" if cls is Sampling and key == "temperature" else "step"
             at = places.get(key) or join_key(where, key)
-            values[key] = self.value(hints[key], raw, at, per)
+            values[key] = self.convert(hints[key], raw, at, per)
             if values[key] != own[key].default and (message := bounds.wrong(bounds.hints(cls)[key], values[key])):
                 raise RecipeError(at, f"{raw!r}: {message}")
         for name, f in own.items():
             if name not in values:
-                self._default(f, join_key(where, name), what)
+                self._note_default(f, join_key(where, name), what)
         try:
             return cls(**values)
         except (ValueError, TypeError, LookupError, OSError) as error:
             why = error.args[0] if isinstance(error, LookupError) and error.args else error
             raise RecipeError(where, str(why)) from error
 
-    def checked(self, hint: Any, raw: Any, where: str) -> Any:
+    def check(self, hint: Any, raw: Any, where: str) -> Any:
         """What a setting is as `hint` has it; RecipeError where it is not within the bounds of that."""
-        value = self.value(bounds.bare(hint), raw, where)
+        value = self.convert(bounds.bare(hint), raw, where)
         if message := bounds.wrong(hint, value):
             raise RecipeError(where, f"{raw!r}: {message}")
         return value
 
-    def _plain(self, cls: type, table: Mapping[str, Any], where: str, given: Mapping[str, Any] = EMPTY) -> Any:
+    def _make_plain(self, cls: type, table: Mapping[str, Any], where: str, given: Mapping[str, Any] = EMPTY) -> Any:
         """A dataclass that is no component of its own; flat where all it requires is one."""
         own, hints = {f.name: f for f in fields(cls) if f.init}, bounds.hints(cls, bare=True)
-        flat = _flat(own, hints)
+        flat = _find_flat(own, hints)
         if flat and flat not in table:
             inner = {k: v for k, v in table.items() if k not in own}
-            given = {**given, flat: self.component(KINDS[hints[flat]], inner, where, where.rpartition(".")[2])}
+            given = {**given, flat: self.make_component(KINDS[hints[flat]], inner, where, where.rpartition(".")[2])}
             table = {k: v for k, v in table.items() if k in own}
-        return self.instance(cls, table, where, cls.__name__, given)
+        return self.make(cls, table, where, cls.__name__, given)
 
-    def _default(self, f: Field[Any], where: str, what: str) -> None:
+    def _note_default(self, f: Field[Any], where: str, what: str) -> None:
         if f.default is not MISSING:
             if f.default != EMPTY and (not is_dataclass(f.default) or isinstance(f.default, Ramp | Sampling)):
                 self.defaults[where] = f.default
@@ -199,45 +197,45 @@ class Settings:
 
     # ---------------------------------------------------------------- values
 
-    def value(self, hint: Any, raw: Any, where: str, per: str = "step") -> Any:
+    def convert(self, hint: Any, raw: Any, where: str, per: str = "step") -> Any:
         """A raw TOML value as the annotation asks for it."""
-        choices = [h for h in _choices(hint) if h is not type(None)]
+        choices = [h for h in _list_choices(hint) if h is not type(None)]
         if hint is Any or object in choices:
             return raw
         for h in choices:
             if h in KINDS:
-                return self.component(KINDS[h], raw, where, USE.get(KINDS[h]))
+                return self.make_component(KINDS[h], raw, where, USE.get(KINDS[h]))
         if isinstance(raw, Mapping):
             if Ramp in choices:
-                return ramp(raw, where, per, in_steps=self.in_steps)
+                return read_ramp(raw, where, per, in_steps=self.in_steps)
             for h in choices:
                 if is_dataclass(h) and isinstance(h, type):
-                    return self._plain(h, raw, where)
+                    return self._make_plain(h, raw, where)
         elif choices and all(is_dataclass(h) and h is not Ramp for h in choices):
             keys = ", ".join(f"{f.name} = .." for f in fields(choices[0]) if f.init)
             raise RecipeError(where, f"{raw!r}: expected a table {{{keys}}}")
         for h in choices:
             origin, inner = typing.get_origin(h), typing.get_args(h)
             table = isinstance(raw, Mapping) and isinstance(origin, type) and issubclass(origin, Mapping)
-            if table and _structured(inner[-1]):
-                return {k: self._named(inner[-1], v, join_key(where, k), k, raw) for k, v in raw.items()}
-            if isinstance(raw, list) and origin is tuple and _structured(inner[0]):
-                return tuple(self.value(inner[0], v, f"{where}.{i}") for i, v in enumerate(raw))
-        return plain([h for h in choices if h is not Ramp], raw, where)
+            if table and _is_structured(inner[-1]):
+                return {k: self._convert_named(inner[-1], v, join_key(where, k), k, raw) for k, v in raw.items()}
+            if isinstance(raw, list) and origin is tuple and _is_structured(inner[0]):
+                return tuple(self.convert(inner[0], v, f"{where}.{i}") for i, v in enumerate(raw))
+        return read_plain([h for h in choices if h is not Ramp], raw, where)
 
-    def _named(self, hint: Any, raw: Any, where: str, name: str, beside: Collection[str]) -> Any:
+    def _convert_named(self, hint: Any, raw: Any, where: str, name: str, beside: Collection[str]) -> Any:
         """An entry of a table of named things; one that lacks what it needs may be another's name misspelt."""
         if hint in KINDS:
-            return self.component(KINDS[hint], raw, where, name)
+            return self.make_component(KINDS[hint], raw, where, name)
         if not isinstance(raw, Mapping):
             raise RecipeError(where, f"{raw!r}: expected a table")
         own, hints = {f.name: f for f in fields(hint) if f.init}, bounds.hints(hint, bare=True)
         given = {"trains": (name,)}
-        lost = [n for n in _required(own) if n not in {**given, **raw}] if _flat(own, hints) is None else []
+        lost = [n for n in _list_required(own) if n not in {**given, **raw}] if _find_flat(own, hints) is None else []
         near = nearest(name, {*beside} - {name})
         if lost and near.startswith("did you mean"):
             raise RecipeError(where, f"it has no {lost[0]!r}, which a new entry needs; {near}")
-        return self._plain(hint, raw, where, given)
+        return self._make_plain(hint, raw, where, given)
 
 
 # ------------------------------------------------------------------------------------------------ helpers
@@ -255,28 +253,28 @@ def look_up(kind: str, name: str, where: str) -> type:
         raise RecipeError(where, f"{name!r} cannot be imported: {type(error).__name__}: {error}{at}") from error
 
 
-def _flat(own: Mapping[str, Field[Any]], hints: Mapping[str, Any]) -> str | None:
+def _find_flat(own: Mapping[str, Field[Any]], hints: Mapping[str, Any]) -> str | None:
     """The one setting that is required, where it is a component: its settings stand beside the others."""
-    required = _required(own)
+    required = _list_required(own)
     return required[0] if len(required) == 1 and hints[required[0]] in KINDS else None
 
 
-def _required(own: Mapping[str, Field[Any]]) -> list[str]:
+def _list_required(own: Mapping[str, Field[Any]]) -> list[str]:
     return [n for n, f in own.items() if f.default is MISSING and f.default_factory is MISSING]
 
 
-def _choices(hint: Any) -> tuple[Any, ...]:
+def _list_choices(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
-def _structured(hint: Any) -> bool:
+def _is_structured(hint: Any) -> bool:
     return hint in KINDS or (is_dataclass(hint) and isinstance(hint, type))
 
 
-def _instead(what: str, key: str, own: Collection[str]) -> str:
+def _suggest(what: str, key: str, own: Collection[str]) -> str:
     """What to write in the place of a setting that there is not."""
     return f"it is called {RENAMED[what, key]!r} now" if (what, key) in RENAMED else nearest(key, own)
 
 
-def _names(kind: str) -> str:
+def _list_names(kind: str) -> str:
     return f"known: {', '.join(registry.names(kind)) or 'none'}"

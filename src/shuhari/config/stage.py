@@ -46,16 +46,16 @@ class Role:
     @property
     def asks(self) -> tuple[str, ...]:
         """The roles that it hangs on: those that it starts with, and of which its model is made."""
-        return (*(r for r in (self.same_as or self.init,) if r), *asked_of(self.model))
+        return (*(r for r in (self.same_as or self.init,) if r), *list_roles(self.model))
 
 
-def placed_learners(learners: Mapping[str, Learner]) -> Iterator[tuple[tuple[str, ...], Learner]]:
+def walk_learners(learners: Mapping[str, Learner]) -> Iterator[tuple[tuple[str, ...], Learner]]:
     """(place in the recipe, learner): `main` stands at the top, the others below `learner`."""
     for name, learner in learners.items():
         yield () if name == "main" else ("learner", name), learner
 
 
-def asked_of(model: Any) -> tuple[str, ...]:
+def list_roles(model: Any) -> tuple[str, ...]:
     """The roles of which a model is made (`Model.roles`); of most, none."""
     return tuple(ability(model, "roles"))
 
@@ -94,7 +94,7 @@ class Components:
         """What the report of each of its steps says beside the stored numbers."""
         return {"imitates": self.imitates} if self.imitates else {}
 
-    def memories(self) -> dict[str, Any]:
+    def list_memories(self) -> dict[str, Any]:
         """place -> component, for what walks over all that remembers or listens."""
         out: dict[str, Any] = {n: getattr(self, n) for n in ("task", "engine", "curriculum", "rollout")}
         out["models"] = {r: role.model for r, role in self.models.items() if role.model is not None}

@@ -17,13 +17,13 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 from pydantic_core import SchemaError
 
-from shuhari.config.overlay import RecipeError, dotted
+from shuhari.config.overlay import RecipeError, format_path
 from shuhari.data import Ramp, nearest
 
 RAMP = {"from": "start", "per": ""} | {k: k for k in ("to", "over", "after", "warm", "shape", "steps", "period")}
 
 
-def ramp(table: Mapping[str, Any], where: str, per: str = "step", *, in_steps: bool = True) -> Ramp:
+def read_ramp(table: Mapping[str, Any], where: str, per: str = "step", *, in_steps: bool = True) -> Ramp:
     """`{from, to, over, after, warm, shape, period}`, or `{from, steps, warm, period}`, as a schedule over a stage,
     whose budget is `in_steps`; with `per = "decision"` over the decisions of a sample, which is what a sampling
     temperature counts."""
@@ -40,7 +40,7 @@ def ramp(table: Mapping[str, Any], where: str, per: str = "step", *, in_steps: b
         known = "it counts decisions here: add per = 'decision'" if per == "decision" else "it counts steps here"
         raise RecipeError(join_key(where, "per"), f"{table.get('per', 'step')!r}: {known}")
     kinds: dict[str, Any] = {"steps": tuple[tuple[float, float], ...], "shape": str}
-    values = {RAMP[k]: plain([kinds.get(k, float)], v, join_key(where, k)) for k, v in table.items() if k != "per"}
+    values = {RAMP[k]: read_plain([kinds.get(k, float)], v, join_key(where, k)) for k, v in table.items() if k != "per"}
     try:
         made = Ramp(**values)
         made.check(in_steps=in_steps)
@@ -51,16 +51,16 @@ def ramp(table: Mapping[str, Any], where: str, per: str = "step", *, in_steps: b
         raise RecipeError(where, str(error)) from None
 
 
-def plain(choices: list[Any], raw: Any, where: str) -> Any:
+def read_plain(choices: list[Any], raw: Any, where: str) -> Any:
     """A number, truth value, text, tuple or mapping of those, checked strictly: "8" is no number, 8.5 no integer."""
     if isinstance(raw, float) and isnan(raw):
         raise RecipeError(where, "nan: expected a finite number")
     if int in choices and float not in choices and isinstance(raw, float) and raw.is_integer():
         raw = int(raw)
     try:
-        return _adapter(Union[tuple(choices)]).validate_json(json.dumps(raw))  # noqa: UP007
+        return _make_adapter(Union[tuple(choices)]).validate_json(json.dumps(raw))  # noqa: UP007
     except ValidationError as error:
-        raise RecipeError(where, f"{raw!r}: expected {_expected(choices, error, raw)}") from None
+        raise RecipeError(where, f"{raw!r}: expected {_describe_expected(choices, error, raw)}") from None
     except (PydanticSchemaGenerationError, SchemaError):  # of components, by name
         raise RecipeError(where, f"{raw!r:.60}: expected a table") from None
     except (TypeError, ValueError, RecursionError) as error:  # a date of TOML, or an annotation that is none of ours
@@ -68,11 +68,11 @@ def plain(choices: list[Any], raw: Any, where: str) -> Any:
 
 
 @cache
-def _adapter(hint: Any) -> TypeAdapter[Any]:
+def _make_adapter(hint: Any) -> TypeAdapter[Any]:
     return TypeAdapter(hint, config=ConfigDict(strict=True, arbitrary_types_allowed=True))
 
 
-def _said(hint: Any) -> str:
+def _describe_hint(hint: Any) -> str:
     """What an annotation asks for, in words."""
     names: dict[Any, str] = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
     origin = typing.get_origin(hint)
@@ -82,17 +82,17 @@ def _said(hint: Any) -> str:
     return "a list" if many else names.get(hint, str(hint).replace("typing.", ""))
 
 
-def _expected(choices: list[Any], error: ValidationError, raw: Any) -> str:
+def _describe_expected(choices: list[Any], error: ValidationError, raw: Any) -> str:
     for choice in choices:
         if typing.get_origin(choice) is Literal:
             known = [str(x) for x in typing.get_args(choice)]
             near = nearest(str(raw), known)
             return f"one of {', '.join(map(repr, known))}" + (f"; {near}" if near.startswith("did you") else "")
-    first, message = error.errors()[0], " or ".join(map(_said, choices))
+    first, message = error.errors()[0], " or ".join(map(_describe_hint, choices))
     place = ".".join(str(x) for x in first["loc"] if isinstance(x, int))
     return f"{message} (entry {place}: {first['msg']})" if place else message
 
 
 def join_key(where: str, key: str) -> str:
     """The dotted key of an entry of the table at `where`."""
-    return f"{where}.{dotted((key,))}" if where else dotted((key,))
+    return f"{where}.{format_path((key,))}" if where else format_path((key,))

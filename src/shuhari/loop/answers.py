@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from shuhari.config.overlay import RecipeError, dotted
+from shuhari.config.overlay import RecipeError, format_path
 from shuhari.data import nearest
 from shuhari.loop.roles import sort_roles, walk_asked
 from shuhari.ports import ability
@@ -33,11 +33,11 @@ def check_answers(stages: Sequence[Components]) -> None:
                 if known is not None and isinstance(need.name, str) and need.name not in known:
                     message = f"{whose} is asked for {need.name!r}, which its distribution has not"
                     near = nearest(need.name, (n for n in known if not n.startswith("_")))
-                    raise RecipeError(dotted(place), f"{message}; {near}")
+                    raise RecipeError(format_path(place), f"{message}; {near}")
                 if need.exact and need.name == "log_prob" and ability(model, "kind") == "bound":
                     message = f"{whose} knows its log-probability by a bound alone (kind = 'bound')"
                     why = "an importance ratio of bounds is none: name what is compared, score = .."
-                    raise RecipeError(dotted(place), f"{message}, and {why}")
+                    raise RecipeError(format_path(place), f"{message}, and {why}")
 
 
 def answers(model: Any) -> Collection[str] | None:

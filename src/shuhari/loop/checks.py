@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from shuhari.abilities import ability
 from shuhari.columns import DERIVED
-from shuhari.config.overlay import RecipeError, dotted
-from shuhari.config.stage import placed_learners
+from shuhari.config.overlay import RecipeError, format_path
+from shuhari.config.stage import walk_learners
 from shuhari.data import nearest
 from shuhari.loop.answers import check_answers
 from shuhari.loop.evaluation import SPLITS, Evaluation, find_held_out
@@ -53,7 +53,7 @@ def check_columns(stages: Sequence[Components]) -> None:
     """Every column, stream, reward and link that a component reads must be there where it reads it, in its stage."""
     for stage in stages:
         graded = graded_columns(stage.task, stage.rollout, stage.rewards)
-        for _, learner in placed_learners(stage.learners):
+        for _, learner in walk_learners(stage.learners):
             graded.add(learner.buffer, "reward")  # a data set brings its own
         check_weights(stage.weights, graded, stage.name)
         for name, reward in stage.rewards.items():
@@ -62,7 +62,7 @@ def check_columns(stages: Sequence[Components]) -> None:
         if stage.evaluate is not None:
             _check_evaluation(stage, stage.evaluate)
         there = Columns(graded.known | ALWAYS)
-        for _, learner in placed_learners(stage.learners):  # streams are known wherever they are named: a filter may
+        for _, learner in walk_learners(stage.learners):  # streams are known wherever they are named: a filter may
             for x in (learner.buffer, *stage.collect.values(), *learner.transforms.values()):  # come before the buffer
                 there.add(x, "weight")
         for component in (stage.curriculum, stage.rollout):
@@ -70,7 +70,7 @@ def check_columns(stages: Sequence[Components]) -> None:
         for name, transform in stage.collect.items():
             there.step(transform, ("collect", name), stage.name)
         there.check(stage.curriculum, ("curriculum",), stage.name)
-        for place, learner in placed_learners(stage.learners):
+        for place, learner in walk_learners(stage.learners):
             _check_learner(learner, place, Columns(there.known), stage.name)
 
 
@@ -80,13 +80,13 @@ def check_samples(stage: Components) -> None:
     if not (plain and rollout.least_n and rollout.stamps is not None):
         return  # who else may say how many there are
     compares: list[tuple[Place, Any]] = [(("rollout",), stage.rollout)]
-    for place, learner in placed_learners(stage.learners):
+    for place, learner in walk_learners(stage.learners):
         if learner.buffer.wanted() > 0:  # the others learn from what is recorded
             compares += [*((("collect", k), x) for k, x in stage.collect.items()), *_within(learner, place)]
     for place, component in compares:
         least = declares(component).least_n
         if least > stage.n:
-            message = f"{dotted(place)} compares the samples of a group: expected {least} or more"
+            message = f"{format_path(place)} compares the samples of a group: expected {least} or more"
             raise RecipeError("rollout.n", f"{stage.n} in stage {stage.name!r}: {message}")
 
 
@@ -132,7 +132,7 @@ class Columns:
             message, near = f"nothing before it writes a column {name!r}", nearest(name, known)
         own = f"; a component of your own that writes it says so: stamps = ({name!r},)"
         return RecipeError(
-            dotted(place), f"{message} in stage {stage!r}; {near}{'' if near.startswith('did you') else own}"
+            format_path(place), f"{message} in stage {stage!r}; {near}{'' if near.startswith('did you') else own}"
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from shuhari.config.recipe import Recipe, RecipeError, differences, dump, spreads
+from shuhari.config.recipe import Recipe, RecipeError, dump, find_differences, spreads
 from shuhari.config.stage import Components
 from shuhari.loop import state
 from shuhari.loop.context import Context
@@ -80,13 +80,13 @@ def restore(run: Resumable, tree: Mapping[str, Any]) -> None:
 
 
 def _restart(run: Resumable) -> None:
-    for _, component in state.walk(run.stage.memories()):
+    for _, component in state.walk(run.stage.list_memories()):
         ability(component, "restart")(run.ctx)
 
 
 def memories(run: Resumable) -> dict[str, Any]:
     """Stage name -> its components; one that stages share is found under the first."""
-    return {s.name: s.memories() for s in _stages_begun(run)}
+    return {s.name: s.list_memories() for s in _stages_begun(run)}
 
 
 def _stages_begun(run: Resumable) -> Sequence[Components]:
@@ -165,7 +165,7 @@ def open_store(path: Path, recipe: Recipe, *, keep: int, origin: str = "") -> St
         store.close()
         message = f"started from the weights of {began}" if began else "started from fresh weights"
         raise RecipeError("", f"{path} holds a run that {message}, not of {origin}: choose another folder with --run")
-    elif changed := differences(file.read_text(), text):
+    elif changed := find_differences(file.read_text(), text):
         if other := next((key for key in changed if not spreads(key)), ""):
             store.close()
             theirs, ours = ("not set" if value is None else value for value in changed[other])

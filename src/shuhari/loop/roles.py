@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from shuhari.config.overlay import RecipeError, dotted
-from shuhari.config.stage import Components, Role, placed_learners
+from shuhari.config.overlay import RecipeError, format_path
+from shuhari.config.stage import Components, Role, walk_learners
 from shuhari.data import EMPTY, code, nearest
 from shuhari.events import Event, event_kinds
 from shuhari.loop.state import walk, walk_placed
@@ -182,7 +182,7 @@ def check_roles(stages: Sequence[Components]) -> None:
             try:
                 distinct(needs)
             except ValueError as error:
-                raise RecipeError(dotted(place), str(error)) from None
+                raise RecipeError(format_path(place), str(error)) from None
     _check_used(stages)
 
 
@@ -193,7 +193,7 @@ def _check_used(stages: Sequence[Components]) -> None:
     for stage in stages:
         for _, roles, needs in walk_asked(stage):
             asked |= {*roles, *(r for need in needs for r in need.roles)}
-        places = [part for _, part in walk({**stage.memories(), "more": stage.evaluate})]
+        places = [part for _, part in walk({**stage.list_memories(), "more": stage.evaluate})]
         asked |= {r for part in places for r in declares(part).roles}
         asked |= {text for part in places for text in _texts(part)} & stage.models.keys()
     cast = [(stage.name, name, role) for stage in stages for name, role in stage.models.items()]
@@ -203,7 +203,7 @@ def _check_used(stages: Sequence[Components]) -> None:
         if name not in asked and (near := nearest(name, asked)).startswith("did you"):
             message = f"nothing asks role {name!r} in stage {where!r}; {near}"
             own = f"; leave it out (models.{name} = false), or let what calls it say so: roles = ({name!r},)"
-            raise RecipeError(dotted(("models", name)), message + own)
+            raise RecipeError(format_path(("models", name)), message + own)
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -224,7 +224,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 def _missing(place: tuple[str, ...], role: str, stage: Components, alive: Iterable[str]) -> RecipeError:
     message = f"role {role!r} is not among the models of stage {stage.name!r}; {nearest(role, alive)}"
-    return RecipeError(dotted(place), message)
+    return RecipeError(format_path(place), message)
 
 
 def walk_asked(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[str], Sequence[Need]]]:
@@ -245,7 +245,7 @@ def walk_asked(stage: Components) -> Iterator[tuple[tuple[str, ...], Sequence[st
         yield ("follow", name), declares(follow).roles, ()
     for name, metric in (tested.metrics if tested else EMPTY).items():
         yield ("evaluate", "metrics", name), declares(metric).roles, declares(metric).needs
-    for at, learner in placed_learners(stage.learners):
+    for at, learner in walk_learners(stage.learners):
         for key, transform in learner.transforms.items():
             yield (*at, "transform", key), declares(transform).roles, declares(transform).needs
         parts = ability(learner, "parts")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.batch import Batch
-from shuhari.config.build import stage_components
+from shuhari.config.build import build_stage
 from shuhari.config.recipe import Recipe, RecipeError
 from shuhari.config.stage import Components
 from shuhari.data import EMPTY, Info
@@ -73,7 +73,7 @@ class Run:
     def __init__(self, recipe: Recipe, init: Mapping[str, Any] = EMPTY) -> None:
         self.recipe, self.init = recipe, init
         shared: dict[str, Any] = {}
-        stages = [stage_components(table, shared) for table in recipe.stages]
+        stages = [build_stage(table, shared) for table in recipe.stages]
         check_stages(stages)
         self.ctx = Context(recipe.seed, stages[0].task, stages[0].engine, stages[0].tokens, recipe.threads)
         self.tell = self.ctx.tell = InOrder(self.hear)
@@ -125,7 +125,7 @@ class Run:
         for learner in stage.learners.values():
             learner.bind(ctx.models)
         alive = {r: ctx.models[r] for r, role in stage.models.items() if role.model is not None}  # copies hear nothing
-        self.listeners = state.listeners({**stage.memories(), "models": alive})
+        self.listeners = state.listeners({**stage.list_memories(), "models": alive})
 
     def wanted(self) -> int:
         """What the buffers lack after their filters; a filter that rejects everything ends in an error."""

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import put_on_stream
-from shuhari.config.build import component
+from shuhari.config.build import make_component
 from shuhari.config.settings import Settings
 from shuhari.config.stage import MICRO_BATCH, Role
 from shuhari.data import EMPTY, Info, Number, Payload, Problem, Request, Sampling
@@ -263,7 +263,7 @@ def session(
     Raises RecipeError for a mistake in a name or a table.
     """
     if isinstance(task, str | Mapping):
-        task = Settings(given={"task": {"seed": seed}}).component("task", task, "task")
+        task = Settings(given={"task": {"seed": seed}}).make_component("task", task, "task")
     made = Prompts() if task is None else task
     if isinstance(model, str | Path) and Path(model).is_dir():
         model = {"use": "causal", "path": str(model)}
@@ -290,7 +290,7 @@ def session(
 
 def _make(kind: str, what: Any) -> Any:
     table: Any = what
-    return component(kind, table) if isinstance(what, str | Mapping) else what
+    return make_component(kind, table) if isinstance(what, str | Mapping) else what
 
 
 def _find_grader(name: str, what: Any) -> Any:

@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from shuhari.config.build import component
+from shuhari.config.build import make_component
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.data import EMPTY, Info
 from shuhari.loop.resume import open_store, summarise
@@ -41,7 +41,7 @@ def train(recipe: Recipe, path: Path | None = None, **start: Any) -> Iterator[In
 
 
 def _rows(recipe: Recipe, path: Path, *, init: Mapping[str, Any] = EMPTY, origin: str = "") -> Iterator[Info]:
-    study: Study = component("study", recipe.tree["study"])
+    study: Study = make_component("study", recipe.tree["study"])
     with open_store(path, recipe, keep=2, origin=origin) as store:
         if store.get("complete"):
             return
@@ -85,7 +85,7 @@ class Children:
 
     def train(self, name: str, settings: Mapping[str, Any] = EMPTY) -> Generator[Info, None, Mapping[str, Any]]:
         """Go on with a run to its end; its summary. RecipeError where `name` is a run with other settings."""
-        recipe = self.recipe.changed(settings, CHILD) if settings else self.recipe
+        recipe = self.recipe.with_settings(settings, CHILD) if settings else self.recipe
         run = open_run(recipe, self.path / name, init=self.init, origin=self.origin)
         self._ledgers[name] = run.ctx.ledger
         with closing(loop(run)) as reports:  # type: ignore[type-var]
@@ -101,7 +101,7 @@ class Children:
         if key not in self.measured:
             recipe = load(self.path / name)
             weights = Run(self.path / name).load()["models"]
-            with open_run(recipe.changed(settings, CHILD) if settings else recipe, init=weights) as run:
+            with open_run(recipe.with_settings(settings, CHILD) if settings else recipe, init=weights) as run:
                 run.progress.index = len(run.progress.stages) - 1
                 run.enter_stage()  # which measures the weights that it starts from
                 self.measured[key] = {"scores": dict(run.before), "spent": dict(run.ctx.ledger)}

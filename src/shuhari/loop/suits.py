@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from shuhari.config.overlay import NEEDS, RecipeError, dotted
-from shuhari.config.stage import placed_learners
+from shuhari.config.overlay import NEEDS, RecipeError, format_path
+from shuhari.config.stage import walk_learners
 from shuhari.data import nearest
 from shuhari.loop.state import walk
 from shuhari.ports import ability, is_vector
@@ -35,7 +35,9 @@ def check_needs(stage: Components) -> None:
     for name, needs in stage.laid.items():
         for need, value in needs.items():
             if need not in NEEDS:
-                raise RecipeError(f"laid.{dotted((name, need))}", f"no such need of a method; {nearest(need, NEEDS)}")
+                raise RecipeError(
+                    f"laid.{format_path((name, need))}", f"no such need of a method; {nearest(need, NEEDS)}"
+                )
             if value and (lack := LACKS[need](stage, value)):
                 raise RecipeError(lack[0], f"{lack[1]} in stage {stage.name!r}: {name} needs {lack[2]}")
 
@@ -43,14 +45,14 @@ def check_needs(stage: Components) -> None:
 def check_plateaus(stage: Components) -> None:
     """RecipeError, with what to set, where something waits for a plateau of a score that no evaluation reports."""
     waiting: list[tuple[tuple[str, ...], Any]] = [(("follow", role), follow) for role, follow in stage.follows.items()]
-    waiting += [((*place, "part"), learner) for place, learner in placed_learners(stage.learners)]
+    waiting += [((*place, "part"), learner) for place, learner in walk_learners(stage.learners)]
     told = stage.evaluate
     for root, component in waiting:
         for _, part in walk(component):
             score: str = ability(part, "waits_for")
             if score not in ("greedy", "mean"):
                 continue  # of a metric, or a further way to play
-            why = f"{dotted(root)} waits for a plateau of {score!r} in stage {stage.name!r}"
+            why = f"{format_path(root)} waits for a plateau of {score!r} in stage {stage.name!r}"
             if told is None or not (told.n or told.watch):
                 raise RecipeError("evaluate.n", f"0: {why}, and nothing is played: expected 1 or more")
             if score == "mean" and told.samples < 2:
@@ -64,12 +66,12 @@ def _groups(stage: Components, least: int) -> tuple[str, str, str] | None:
 
 
 def _steps(stage: Components, least: int) -> tuple[str, str, str] | None:
-    for place, learner in placed_learners(stage.learners):
+    for place, learner in walk_learners(stage.learners):
         for name, part in ability(learner, "parts").items():
             if "policy" in part.trains and part.minibatches * part.epochs < least:
                 steps = part.minibatches * part.epochs
                 told = f"{least} or more optimiser steps a batch, not {steps}: as many minibatches or epochs"
-                return dotted((*place, "part", name, "minibatches")), f"{part.minibatches}", told
+                return format_path((*place, "part", name, "minibatches")), f"{part.minibatches}", told
     return None
 
 

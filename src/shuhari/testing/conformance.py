@@ -85,7 +85,7 @@ def check_recipe(recipe: Recipe | str | Path, path: Path) -> set[type]:
     resumed, and compare the two runs bit by bit. Give it a small recipe (`shrink` makes one). Returns the classes of
     the components that were called. Raises ConformanceError, and what training raises."""
     found = recipe if isinstance(recipe, Recipe) else load(recipe)
-    found = found.changed({"store.every": 1})
+    found = found.with_settings({"store.every": 1})
     run = open_run(found, path / "whole")
     made = 0
     with watch(run) as called:

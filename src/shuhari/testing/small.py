@@ -31,7 +31,7 @@ def shrink(recipe: Recipe, steps: int = 2, **settings: Any) -> Recipe:
     for stage in tree.get("stage", {}).values():
         _shrink(stage, steps, top=False)
     small = Recipe(recipe.name, tree, recipe.sources)
-    return small.changed({k.replace("__", "."): v for k, v in settings.items()}) if settings else small
+    return small.with_settings({k.replace("__", "."): v for k, v in settings.items()}) if settings else small
 
 
 def oddness(completions: list[str]) -> list[float]:

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from shuhari.batch import Batch
-from shuhari.config.build import component
+from shuhari.config.build import make_component
 from shuhari.data import Problem, Ramp, Request, Sampling, Step, Trajectory
 from shuhari.models.text import packing, tokens
 from shuhari.models.text.causal import Causal, CausalValue
@@ -519,8 +519,8 @@ def test_a_critic_answers_before_and_after_and_of_several_outputs() -> None:
 
 def test_registered_under_their_names() -> None:
     assert find("model", "causal") is Causal and find("model", "causal_value") is Causal
-    assert component("model", {"use": "causal_value"}) == CausalValue() == Causal(value_head=True)
-    assert not component("model", {"use": "causal_value", "value_head": False}).value_head
+    assert make_component("model", {"use": "causal_value"}) == CausalValue() == Causal(value_head=True)
+    assert not make_component("model", {"use": "causal_value", "value_head": False}).value_head
     critic = CausalValue(hidden=16, layers=1, heads=2, intermediate=24)
     critic.build(TASK)
     assert critic(rows(*RAGGED)).value().shape == (4, 4)

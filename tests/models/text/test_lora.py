@@ -143,7 +143,9 @@ def test_a_target_that_is_no_layer_is_named(target: str) -> None:
 def test_a_table_of_a_recipe() -> None:
     with pytest.raises(ValueError, match=r"dropout is 0\.1: expected 0 \(a score must be a function of its row\)"):
         Lora(dropout=0.1)
-    model = Settings().component("model", {"use": "causal", "lora": {"rank": 4, "targets": ["q_proj"]}}, "models.x")
+    model = Settings().make_component(
+        "model", {"use": "causal", "lora": {"rank": 4, "targets": ["q_proj"]}}, "models.x"
+    )
     assert model.lora == Lora(rank=4, targets=("q_proj",))
 
 
