@@ -1,0 +1,213 @@
+"""Answers looked up fact by fact, of which a policy knows some, half knows some, and does not know some: `bdhafc=` -> `kip`.
+
+A fact is a pair of letters, and the letter that answers it. A prompt is a row of facts; right are their letters, in this
+order and nothing else. So there is one right answer, and what a policy would say is known exactly. Demonstrations get a
+fact right at the rate of its kind: a policy that imitates them solves a problem about as often as the product of its
+facts' rates says. By settings alone this makes problems that are solved always, at times and never, facts that several
+domains share or contradict, a form that answers must have, and prompts that grow: see the recipes `beds/ladder/...`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import zip_longest
+from typing import Annotated, Any, TypeVar
+
+from shuhari.bounds import AtLeast0, Bounds, Count, Length, ProperShare, Share, check
+from shuhari.data import Problem, Step, code
+from shuhari.ports.answers import Answers
+from shuhari.registry import register
+from shuhari.tasks.source import Generated, Listed, Stream, answer_text, check_split, draw_distinct, draw_item
+
+ALPHABETS = (("abcdefgh", "ijklmnopqr"), ("ABCDEFGH", "IJKLMNOPQR"), ("stuvwxyz", "0123456789"))  # of pairs, answers
+MARKS = "=:;<>"  # what a prompt may end with
+FACTS = 64  # pairs of eight letters
+ANSWERS = 10
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Level:
+    """Problems that are told apart by name. of: how many facts of each kind a problem has, any of several rows alike
+    often. share: how often it is trained on beside the others, whose sum may be any; at 0 it is only tested."""
+
+    of: tuple[tuple[Count, ...], ...]
+    share: AtLeast0 = 1.0
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Problems that write the facts in a way of their own. mark: what their prompts end with. alphabet: which of three
+    sets of letters. changed: the share of facts that have another answer than elsewhere. share: as of levels."""
+
+    mark: str = "="
+    alphabet: Annotated[int, Bounds(0, len(ALPHABETS) - 1)] = 0
+    changed: Share = 0.0
+    share: AtLeast0 = 1.0
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+def _levels() -> dict[str, Level]:
+    return {"known": Level(((3, 0, 0),)), "useful": Level(((2, 1, 0), (1, 2, 0))), "rare": Level(((0, 0, 3),))}
+
+
+@register("task", "ladder")
+@dataclass
+class Ladder:
+    """Problems of `levels` by name, in one or more `domains` by name, of facts of several kinds: `facts`, how many there
+    are of each, at most 64 together.
+
+    frame: what an answer has to stand between, two characters, or nothing; an answer that is right but for the frame
+    scores 0 and bears the label `bare`.
+
+    Of demonstrations: rates: how often one gets a fact of each kind right, another letter else; at 1 `solution` is the
+    right answer, as hints should be. framed: how often it has the frame. Neither moves which problems there are.
+
+    Training draws a domain and a level by their shares, without end. The test split has `test_size` problems, as many
+    of each domain and level as of the others (fewer where there are no more), and no prompt of it is trained on: a
+    hash of the prompt holds out a share `test_fraction`. `info`: `level`, `domain`. codes: other facts; these do not
+    depend on `seed`, which draws problems and demonstrations.
+    """
+
+    facts: tuple[Count, ...] = (20, 20, 20)
+    rates: tuple[Share, ...] = (0.985, 0.35, 0.02)
+    levels: Mapping[str, Level] = field(default_factory=_levels)
+    domains: Mapping[str, Domain] = field(default_factory=lambda: {"all": Domain()})
+    frame: str = ""
+    framed: Share = 1.0
+    test_fraction: ProperShare = 0.25
+    test_size: Length = 512
+    codes: Count = 0
+    seed: Count = 0
+    stamps = ("reward/score",)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not 0 < sum(self.facts) <= FACTS:
+            raise ValueError(f"ladder: facts are {self.facts}: expected 1 to {FACTS} together")
+        if len(self.rates) != len(self.facts):
+            raise ValueError(f"ladder: rates are {self.rates}: expected one for each of the {len(self.facts)} kinds")
+        for name, level in self.levels.items():
+            if not level.of or any(len(row) != len(self.facts) or not any(row) for row in level.of):
+                expected = f"rows of {len(self.facts)} numbers, of facts of each kind, not all 0"
+                raise ValueError(f"ladder: level {name!r} is of {level.of}: expected {expected}")
+            if any(n and not there for row in level.of for n, there in zip(row, self.facts, strict=True)):
+                raise ValueError(f"ladder: level {name!r} is of {level.of}, and there are {self.facts} facts of each kind")
+        for what, entries in {"levels": self.levels, "domains": self.domains}.items():
+            if not any(x.share for x in entries.values()):
+                raise ValueError(f"ladder: {what} {', '.join(entries) or '(none)'}: expected one with a share above 0")
+        marks = [domain.mark for domain in self.domains.values()]
+        if len(set(marks)) < len(marks) or not all(len(m) == 1 and m in MARKS for m in marks):
+            raise ValueError(f"ladder: marks of domains are {marks}: expected different ones of {MARKS!r}")
+        if self.frame and (len(self.frame) != 2 or set(self.frame) & set(self._letters)):
+            raise ValueError(f"ladder: frame is {self.frame!r}: expected two characters that stand for nothing else")
+
+    @property
+    def alphabet(self) -> str:
+        """The characters of prompts and answers."""
+        return self._letters + "".join(dict.fromkeys(self.frame))
+
+    def problems(self, split: str) -> Generated | Listed:
+        return self._test if check_split(split) == "test" else Generated(self._train)
+
+    def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
+        """{"score": 1.0} where the whole answer is right, else 0.0."""
+        return {"score": float(answer_text(steps) == problem.answer)}
+
+    def answers(self, problem: Problem) -> Answers:
+        """The right answer, and without its frame."""
+        right = str(problem.answer)
+        return Answers((right, right[1:-1]), (1.0, 0.0), ("", "bare")) if self.frame else Answers((right,), (1.0,))
+
+    def environment(self, problem: Problem) -> None:
+        return None
+
+    def spaces(self) -> None:
+        return None
+
+    # ---------------------------------------------------------------- facts
+
+    @cached_property
+    def _letters(self) -> str:
+        used = sorted({domain.alphabet for domain in self.domains.values()})
+        return "".join(x for i in used for x in ALPHABETS[i]) + "".join(d.mark for d in self.domains.values())
+
+    @cached_property
+    def _kinds(self) -> tuple[tuple[int, ...], ...]:
+        """The facts of each kind, numbers in 0..63."""
+        order = iter(sorted(range(FACTS), key=lambda fact: code("ladder", self.codes, fact)))
+        return tuple(tuple(next(order) for _ in range(n)) for n in self.facts)
+
+    def _answer(self, fact: int, domain: str) -> int:
+        """The number of the letter that answers a fact."""
+        common = Stream("ladder answer", self.codes, fact)
+        right = common.below(ANSWERS)
+        return _other(right, common) if common.uniform() < self.domains[domain].changed else right
+
+    # ---------------------------------------------------------------- problems
+
+    @cached_property
+    def _test(self) -> Listed:
+        """The levels of each domain in turn, as long as there are more of them."""
+        cells = [(domain, level) for domain in self.domains for level in self.levels]
+        size = max(self.test_size // len(cells), 1)
+        found = [draw_distinct(lambda i, c=cell: self._item("test", *c, i), size).problems for cell in cells]  # type: ignore[misc]
+        return Listed([p for row in zip_longest(*found) for p in row if p is not None][: self.test_size])
+
+    def _train(self, index: int) -> Problem:
+        stream = Stream("ladder", self.seed, index)
+        domain, level = (_draw({k: x.share for k, x in of.items()}, stream) for of in (self.domains, self.levels))
+        return self._item("train", domain, level, index)[1]
+
+    def _item(self, split: str, domain: str, level: str, index: int) -> tuple[str, Problem]:
+        """(prompt, problem) number `index` of a domain's level."""
+        stream, style = Stream("ladder", self.seed, split, domain, level, index), self.domains[domain]
+        letters, says = ALPHABETS[style.alphabet]
+
+        def draw() -> tuple[str, list[tuple[int, int]]]:
+            drawn = list(self._facts(level, stream))
+            return "".join(letters[fact // 8] + letters[fact % 8] for fact, _ in drawn) + style.mark, drawn
+
+        prompt, drawn = draw_item(split, self.test_fraction, draw, "ladder")
+        right = [self._answer(fact, domain) for fact, _ in drawn]
+        shown = [
+            x if stream.uniform() < self.rates[kind] else _other(x, stream)
+            for x, (_, kind) in zip(right, drawn, strict=True)
+        ]
+        solution = self._put("".join(says[x] for x in shown), stream.uniform() < self.framed)
+        answer = self._put("".join(says[x] for x in right))
+        return prompt, Problem("ladder", prompt, prompt, answer, solution, {"level": level, "domain": domain})
+
+    def _facts(self, level: str, stream: Stream) -> Iterator[tuple[int, int]]:
+        """(fact, its kind) of one problem, in any order."""
+        rows = self.levels[level].of
+        kinds = [kind for kind, n in enumerate(rows[stream.below(len(rows))]) for _ in range(n)]
+        while kinds:
+            kind = kinds.pop(stream.below(len(kinds)))
+            yield self._kinds[kind][stream.below(len(self._kinds[kind]))], kind
+
+    def _put(self, text: str, framed: bool = True) -> str:
+        return f"{self.frame[0]}{text}{self.frame[1]}" if self.frame and framed else text
+
+
+def _other(x: int, stream: Stream) -> int:
+    """Any answer but x."""
+    return (x + 1 + stream.below(ANSWERS - 1)) % ANSWERS
+
+
+def _draw(shares: Mapping[str, float], stream: Stream) -> str:
+    """A name, by the shares."""
+    u = stream.uniform() * sum(shares.values())
+    for name, share in shares.items():
+        u -= share
+        if u < 0:
+            return name
+    return next(name for name, share in reversed(shares.items()) if share)
