@@ -1,9 +1,9 @@
-"""Answers looked up fact by fact, of which a policy knows some, half knows some, and does not know some: `bdhafc=` -> `kip`.
+"""Answers looked up fact by fact, some of which a policy knows, and some it half knows or does not: `bdhafc=` -> `kip`.
 
-A fact is a pair of letters, and the letter that answers it. A prompt is a row of facts; right are their letters, in this
-order and nothing else. So there is one right answer, and what a policy would say is known exactly. Demonstrations get a
-fact right at the rate of its kind: a policy that imitates them solves a problem about as often as the product of its
-facts' rates says. By settings alone this makes problems that are solved always, at times and never, facts that several
+A fact is a pair of letters, and the letter that answers it. A prompt is a row of facts; right are their letters, in
+this order and nothing else. So there is one right answer, and what a policy would say is known exactly. Demonstrations
+get a fact right at the rate of its kind: a policy that imitates them solves a problem about as often as the product of
+its facts' rates. By settings alone this makes problems that are solved always, at times and never, facts that several
 domains share or contradict, a form that answers must have, and prompts that grow: see the recipes `beds/ladder/...`.
 """
 
@@ -62,8 +62,8 @@ def _levels() -> dict[str, Level]:
 @register("task", "ladder")
 @dataclass
 class Ladder:
-    """Problems of `levels` by name, in one or more `domains` by name, of facts of several kinds: `facts`, how many there
-    are of each, at most 64 together.
+    """Problems of `levels` by name, in one or more `domains` by name, of facts of several kinds: `facts`, how many
+    there are of each, at most 64 together.
 
     frame: what an answer has to stand between, two characters, or nothing; an answer that is right but for the frame
     scores 0 and bears the label `bare`.
@@ -100,7 +100,7 @@ class Ladder:
                 expected = f"rows of {len(self.facts)} numbers, of facts of each kind, not all 0"
                 raise ValueError(f"ladder: level {name!r} is of {level.of}: expected {expected}")
             if any(n and not there for row in level.of for n, there in zip(row, self.facts, strict=True)):
-                raise ValueError(f"ladder: level {name!r} is of {level.of}, and there are {self.facts} facts of each kind")
+                raise ValueError(f"ladder: level {name!r} is of {level.of}: there are {self.facts} facts of each kind")
         for what, entries in {"levels": self.levels, "domains": self.domains}.items():
             if not any(x.share for x in entries.values()):
                 raise ValueError(f"ladder: {what} {', '.join(entries) or '(none)'}: expected one with a share above 0")
