@@ -97,7 +97,7 @@ def test_a_level_has_its_facts_of_each_kind_in_any_order() -> None:
     task = Ladder()
     of = kinds(task)
     rows: dict[str, Counter[Sequence[int]]] = {name: Counter() for name in task.levels}
-    orders = Counter()
+    orders: Counter[Sequence[int]] = Counter()
     for p in shown(task, 3000):
         which = [next(i for i, kind in enumerate(of) if pair in kind) for pair in pairs(p)]
         rows[p.info["level"]][tuple(which.count(i) for i in range(3))] += 1
@@ -137,7 +137,8 @@ def test_no_prompt_is_trained_on_and_tested() -> None:
 def test_demonstrations_get_facts_right_at_the_rates_of_their_kinds() -> None:
     rates = (0.9, 0.4, 0.05)
     task, n = Ladder(rates=rates, levels={"all": Level(((1, 1, 1),))}), 3000
-    of, right, wrong = kinds(task), Counter(), Counter()
+    of = kinds(task)
+    right, wrong = Counter[int](), Counter[int]()
     for p in shown(task, n):
         for pair, a, b in zip(pairs(p), str(p.answer), str(p.solution), strict=True):
             right[next(i for i, kind in enumerate(of) if pair in kind)] += a == b
@@ -177,14 +178,15 @@ def test_domains_are_told_apart_by_their_marks() -> None:
     assert near(sum(p.info["domain"] == "b" for p in trained), n, 2 / 3)
     tested = Counter(p.info["domain"] for p in task.problems("test").problems)  # type: ignore[union-attr]
     assert set(tested) == {"a", "b", "c"} and len(set(tested.values())) == 1
-    assert all(set(f"{p.prompt}{p.answer}") <= set(task.alphabet) for p in trained)
+    assert all(set(str(p.prompt) + str(p.answer)) <= set(task.alphabet) for p in trained)
 
 
 def test_an_answer_without_its_frame_is_known_by_its_label() -> None:
     n, task = 2000, Ladder(frame="()", framed=0.2, rates=(1.0, 1.0, 1.0))
     problems = shown(task, n)
     answers = task.answers(problems[0])
-    assert answers.labels == ("", "bare") and answers.texts[0] == f"({answers.texts[1]})" == problems[0].answer
+    whole, bare = answers.texts
+    assert whole == problems[0].answer == "(" + str(bare) + ")" and answers.labels == ("", "bare")
     for text, score in zip(answers.texts, answers.scores, strict=True):
         assert task.grade(problems[0], said(str(text))) == {"score": score}
     assert near(sum(p.solution == p.answer for p in problems), n, 0.2)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import zip_longest
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from shuhari.bounds import AtLeast0, Bounds, Count, Length, ProperShare, Share, check
 from shuhari.data import Problem, Step, code
@@ -25,8 +25,6 @@ ALPHABETS = (("abcdefgh", "ijklmnopqr"), ("ABCDEFGH", "IJKLMNOPQR"), ("stuvwxyz"
 MARKS = "=:;<>"  # what a prompt may end with
 FACTS = 64  # pairs of eight letters
 ANSWERS = 10
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -101,9 +99,9 @@ class Ladder:
                 raise ValueError(f"ladder: level {name!r} is of {level.of}: expected {expected}")
             if any(n and not there for row in level.of for n, there in zip(row, self.facts, strict=True)):
                 raise ValueError(f"ladder: level {name!r} is of {level.of}: there are {self.facts} facts of each kind")
-        for what, entries in {"levels": self.levels, "domains": self.domains}.items():
-            if not any(x.share for x in entries.values()):
-                raise ValueError(f"ladder: {what} {', '.join(entries) or '(none)'}: expected one with a share above 0")
+        for what, shares in {"levels": _shares(self.levels), "domains": _shares(self.domains)}.items():
+            if not any(shares.values()):
+                raise ValueError(f"ladder: {what} {', '.join(shares) or '(none)'}: expected one with a share above 0")
         marks = [domain.mark for domain in self.domains.values()]
         if len(set(marks)) < len(marks) or not all(len(m) == 1 and m in MARKS for m in marks):
             raise ValueError(f"ladder: marks of domains are {marks}: expected different ones of {MARKS!r}")
@@ -159,12 +157,12 @@ class Ladder:
         """The levels of each domain in turn, as long as there are more of them."""
         cells = [(domain, level) for domain in self.domains for level in self.levels]
         size = max(self.test_size // len(cells), 1)
-        found = [draw_distinct(lambda i, c=cell: self._item("test", *c, i), size).problems for cell in cells]  # type: ignore[misc]
+        found = [draw_distinct(partial(self._item, "test", *cell), size).problems for cell in cells]
         return Listed([p for row in zip_longest(*found) for p in row if p is not None][: self.test_size])
 
     def _train(self, index: int) -> Problem:
         stream = Stream("ladder", self.seed, index)
-        domain, level = (_draw({k: x.share for k, x in of.items()}, stream) for of in (self.domains, self.levels))
+        domain, level = _draw(_shares(self.domains), stream), _draw(_shares(self.levels), stream)
         return self._item("train", domain, level, index)[1]
 
     def _item(self, split: str, domain: str, level: str, index: int) -> tuple[str, Problem]:
@@ -203,11 +201,15 @@ def _other(x: int, stream: Stream) -> int:
     return (x + 1 + stream.below(ANSWERS - 1)) % ANSWERS
 
 
+def _shares(of: Mapping[str, Level] | Mapping[str, Domain]) -> dict[str, float]:
+    return {name: one.share for name, one in of.items()}
+
+
 def _draw(shares: Mapping[str, float], stream: Stream) -> str:
     """A name, by the shares."""
     u = stream.uniform() * sum(shares.values())
     for name, share in shares.items():
-        u -= share
-        if u < 0:
+        if u < share:
             return name
-    return next(name for name, share in reversed(shares.items()) if share)
+        u -= share
+    return max(shares, key=lambda name: shares[name])  # where sums were rounded
