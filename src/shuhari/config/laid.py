@@ -21,7 +21,7 @@ from shuhari.config.methods import (
     find_default,
     is_sampling,
     list_kept,
-    list_statements,  # fmt: skip
+    list_statements,
 )
 from shuhari.config.overlay import (
     BUDGETS,
