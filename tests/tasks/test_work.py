@@ -106,16 +106,21 @@ def test_stuck_work_is_rechecked_up_to_the_cap() -> None:
     assert all(near(places[i], len(stuck), 1 / 3) for i in (1, 2, 3))
 
 
-def test_templates_tell_answers_with_and_without_work_apart() -> None:
-    bare, right = Work(template="d", guess=0.3), 0
+def test_answers_without_work_are_right_at_their_rate() -> None:
+    task, right = Work(), 0
     misses: Counter[int] = Counter()
-    for problem in shown(template="d", guess=0.3):
-        assert str(problem.prompt)[0] == problem.id[0] == "d" and re.fullmatch(r";\d", str(problem.solution))
-        score = bare.grade(problem, said(str(problem.solution)))["score"]
-        assert (bare.first_wrong(problem, str(problem.solution)) is None) == (score == 1)
+    for problem in shown(bare=1.0, guess=0.3):
+        assert re.fullmatch(r";\d", str(problem.solution))
+        score = task.grade(problem, said(str(problem.solution)))["score"]
+        assert (task.first_wrong(problem, str(problem.solution)) is None) == (score == 1)
         right += score == 1
         misses[(int(str(problem.solution)[1]) - int(str(problem.answer)[1])) % 10] += 1
     assert near(right, N, 0.3) and all(near(misses[i], N, 0.7 / 9) for i in range(1, 10))
+    assert near(sum(len(str(p.solution)) == 2 for p in shown(bare=0.2)), N, 0.2)
+
+
+def test_a_template_is_a_letter_before_the_prompt_and_moves_no_split() -> None:
+    assert all(str(p.prompt)[0] == p.id[0] == "d" for p in shown(20, template="d"))
     tests = [{p.id.lstrip("dw") for p in Work(template=x).problems("test").problems} for x in ("", "d", "w")]  # type: ignore
     assert tests[0] == tests[1] == tests[2]
     assert not tests[0] & {p.id[1:] for p in shown(template="w")}

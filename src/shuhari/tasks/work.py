@@ -32,11 +32,11 @@ class Work:
     """Sums and differences of `least` (0: all have `terms`) to `terms` digits; each running sum is one digit.
 
     Right is what ends in `;` and the answer; so work that is cut is wrong, and an answer without work is right too.
-    template: a letter before the prompt, `w` (worked) or `d` (bare), by which two of these tasks in a `mixture` are
-    told apart; demonstrations of `d` are `;` and a digit, the right one at a rate of `guess`, else any other.
+    template: a letter before the prompt, `w` or `d`, by which two of these tasks in a `mixture` are told apart.
 
-    Of demonstrations with work, by chances in [0, 1]: slip: that a sum is one too little (0 stays 0; the work goes on
-    from what was written, and what leaves 0..9 stays at its end). recheck: of one more recheck of a step, at most
+    Of demonstrations, by chances in [0, 1]: bare: that there is no work, but `;` and a digit, the right one at a rate
+    of `guess`, else any other. Of those with work: slip: that a sum is one too little (0 stays 0; the work goes on from
+    what was written, and what leaves 0..9 stays at its end). recheck: of one more recheck of a step, at most
     `rechecks`. fix: that a recheck mends a wrong sum; of a right one it is never wrong. loop: that the work gets stuck
     at a step, any of them: it is rechecked up to `cap` characters, and there is no answer.
 
@@ -47,13 +47,14 @@ class Work:
     terms: Annotated[int, Bounds(2, 64)] = 4
     least: Annotated[int, Bounds(2, 64, off=0)] = 0
     template: Literal["", "w", "d"] = ""
+    bare: Share = 0.0
+    guess: Share = 0.15
     slip: Share = 0.25
     recheck: Share = 0.0
     rechecks: Count = 5
     fix: Share = 0.8
     loop: Share = 0.0
     cap: Length = 36
-    guess: Share = 0.15
     test_fraction: ProperShare = 1 / 16
     test_size: Length = 256
     seed: Count = 0
@@ -113,7 +114,7 @@ class Work:
         return None
 
     def _demonstrate(self, content: str, answer: str, stream: Stream) -> str:
-        if self.template == "d":
+        if self.bare and stream.uniform() < self.bare:
             miss = 1 + stream.below(HIGHEST)
             return answer if stream.uniform() < self.guess else f";{(int(answer[1:]) + miss) % (HIGHEST + 1)}"
         total, *terms = _terms(content)
