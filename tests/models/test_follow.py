@@ -212,7 +212,7 @@ def test_a_claim_on_broadened_rollouts_starts_from_the_stalled_policy_with_an_an
     """BroRL: whether its stage follows in one run, or starts from the weights that a run left, as in a claim: the
     anchor is the policy, though the run before had a reference that is not; the resets move it."""
     small = {"models.policy.hidden": 16, "models.policy.layers": 1, "evaluate.n": 0, "rollout.n": 4, "buffer.size": 2}
-    changes = {"collect.mixed": False, "stage.warm-up": False, "stage.rl.steps": 1, "stage.broad.rollout.n": 4}
+    changes = {"stage.warm-up": False, "stage.rl.steps": 1, "stage.broad.rollout.n": 4}
     recipe = load("rlvr/brorl").with_settings({**small, **changes})
     assert recipe.stages[0]["follow"]["reference"]["patience"] == 1_000_000  # the stall is that of ProRL's baseline
     assert recipe.stages[0]["part"]["policy"]["optimiser"]["reset"]["patience"] == 1_000_000
@@ -244,7 +244,7 @@ def _anchored(run: Any) -> None:
         first.add_(1.0)
     for _ in range(4):  # a best, then three without a new one
         assert not torch.equal(first, next(iter(policy.parameters())))
-        run.tell(Evaluated("test", {"mean": 0.3}))
+        run.tell(Evaluated("test", {"exact.mean": 0.3}))
     assert torch.equal(first, next(iter(policy.parameters())))
 
 
