@@ -137,6 +137,7 @@ def test_a_template_is_a_letter_before_the_prompt_and_moves_no_split() -> None:
         (";", 0.0),
         ("", 0.0),
         (";8;7", 0.0),
+        (";7;8", 1.0),  # the last one counts
         ("-5=2+6=8;8?8", 0.0),
         ("-5=2+6=8;08", 0.0),
     ],
