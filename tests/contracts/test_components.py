@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from registry_examples import Example, draw_batch, find_examples
+from registry_examples import Example, draw_batch
 
-import run_files
 from shuhari.abilities import ability
 from shuhari.loop.run import loop, open_run
 from shuhari.ports import is_text, is_vector
@@ -41,11 +40,6 @@ def of(kind: str) -> list[str]:
     """The registered names of a kind, of those that are installed."""
     ours = (name for (k, name), cls in entries().items() if k == kind and cls.__module__.startswith("shuhari."))
     return sorted(name for name in ours if find_spec(OPTIONAL.get(name, "os")))
-
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    return find_examples(run_files.recipes(tmp_path_factory.mktemp("files")).values())
 
 
 @pytest.mark.parametrize("name", of("optimiser"))

@@ -1,4 +1,5 @@
-"""The model contract: the suite of `shuhari.testing`, for every policy of `cases.py`."""
+"""The model contract: the suite of `shuhari.testing`, for every registered policy as the smallest recipe has it, and
+for those of `cases.py`."""
 
 from __future__ import annotations
 
@@ -6,13 +7,26 @@ from collections.abc import Callable
 
 import pytest
 from cases import CASES
+from registry_examples import Example, make_case
 
 from shuhari.data import Sampling
-from shuhari.testing import ModelCase
+from shuhari.registry import entries
+from shuhari.testing import ModelCase, check_model
 from shuhari.testing.models import BY_MODEL, BY_SETTING
 
 SETTINGS = [pytest.param(c, s, id=f"{c.name}-{i}") for c in CASES for i, s in enumerate(c.settings)]
 MODELS = [pytest.param(c, id=c.name) for c in CASES]
+POLICIES = [name for (kind, name), cls in sorted(entries().items()) if kind == "model" and hasattr(cls, "sample")]
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_as_the_smallest_recipe_has_it(name: str, found: dict[tuple[str, str], Example]) -> None:
+    with found["model", name].begin() as (component, run):
+        case = make_case(name, component, run)
+        (model := case.make()).build(case.task)
+        if not [*model.module.parameters()]:
+            pytest.skip("it has no weights, and scores nothing")
+        check_model(case)
 
 
 @pytest.mark.parametrize(("case", "sampling"), SETTINGS)
