@@ -1,5 +1,5 @@
-"""The pages on adding a method and a component, followed to the letter: their files in an empty folder, their commands
-in small."""
+"""The pages on adding a method, a component and an environment, followed to the letter: their files in an empty folder,
+their commands in small."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = "".join((ROOT / "docs" / f"add-a-{what}.md").read_text(encoding="utf-8") for what in ("method", "component"))
+PAGES = ("add-a-method", "add-a-component", "environments")
+PAGE = "".join((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in PAGES)
 FILE = re.compile(r"^`(?P<name>[\w.]+)`\n\n```\w+\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 SMALL = ["--set", "stage.warm-up.steps=2", "--set", "stage.rl.steps=1", "--set", "evaluate.n=4"]
 
@@ -22,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("own")
     files = {m["name"]: m["text"] for m in FILE.finditer(PAGE)}
     assert set(files) == {"topr.py", "topr.toml", "test_topr.py", "counts.py", "counts.toml", "test_counts.py",
-                          "ranks.py", "ranks.toml", "test_ranks.py"}  # fmt: skip
+                          "ranks.py", "ranks.toml", "test_ranks.py", "corridor.py"}  # fmt: skip
     for name, text in files.items():
         (made / name).write_text(text, encoding="utf-8")
     return made
@@ -39,6 +40,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ["pytest", "-q", "-p", "no:cacheprovider", "test_counts.py"],
         ["shuhari", "train", "ranks.toml", "--run", "runs/ranks"],
         ["pytest", "-q", "-p", "no:cacheprovider", "test_ranks.py"],
+        ["shuhari", "train", "baselines/ppo_cartpole", "--set", "task.name=gym/corridor:Corridor-v0", "--run",
+         "runs/corridor", "--set", "steps=1", "--set", "buffer.size=64", "--set", "evaluate.n=2"],
     ],
     ids=" ".join,
 )

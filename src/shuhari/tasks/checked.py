@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import isfinite
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
@@ -43,14 +43,12 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         try:
             found: Any = self.env.step(action)
         except Exception as error:
-            if "expected 5, got 4" in str(error):  # a wrapper of Gymnasium's own, which takes them apart
-                raise ValueError(
-                    f"{self.called}: its step returned 4 values, as the old gym: expected {FIVE}"
-                ) from error
+            if isinstance(error, ValueError) and not _is_five(bare := self._ask_bare(action)):
+                self._refuse(bare, error)
             error.add_note(f"raised by step {self.at} of an episode of {self.called}")
             raise
-        if not (isinstance(found, tuple) and len(found) == 5):
-            raise ValueError(f"{self.called}: its step returned {_show(found)}: expected {FIVE}")
+        if not _is_five(found):
+            self._refuse(found)
         if self.entries and np.size(found[1]) != self.entries:
             raise ValueError(f"{self.called}: its reward has {np.size(found[1])} entries, "
                              f"and `rewards` names {self.entries}")  # fmt: skip
@@ -59,6 +57,17 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
             raise ValueError(f"{self.called}: its reward at {self._when()} is {_show(found[1])}: expected {expected}")
         self._see(found[0], self.env.observation_space)
         return found
+
+    def _ask_bare(self, action: Any) -> Any:
+        """What the environment itself returns for a step, without its wrappers, of which one could not take it apart;
+        five where it raises, as then the error is its own. The episode is over for good: it may be stepped again."""
+        try:
+            return self.env.unwrapped.step(action)
+        except Exception:
+            return (None,) * 5
+
+    def _refuse(self, found: Any, error: Exception | None = None) -> NoReturn:
+        raise ValueError(f"{self.called}: its step returned {_show(found)}: expected {FIVE}") from error
 
     def _see(self, seen: Any, space: Any, key: str = "") -> None:
         if isinstance(space, spaces.Dict):
@@ -82,6 +91,10 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def _when(self) -> str:
         return f"step {self.at} of an episode" if self.at else "the reset"
+
+
+def _is_five(found: Any) -> bool:
+    return isinstance(found, tuple) and len(found) == 5
 
 
 def _is_finite(reward: Any) -> bool:

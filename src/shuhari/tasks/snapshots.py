@@ -136,7 +136,7 @@ def _same_after_restore(make: Callable[[], Env], steps: int) -> bool:
             return False
         restore(other, snapshot(env))
         for _ in range(steps):
-            action = _any_action(env, seen)
+            action = sample_action(env.action_space, seen)
             mine, theirs = env.step(copy(action)), other.step(action)
             if not _are_equal(mine[:4], theirs[:4]):
                 return False
@@ -154,21 +154,21 @@ def _same_after_restore(make: Callable[[], Env], steps: int) -> bool:
 def _wander(env: Env, seen: Any) -> Any:
     """Take five random steps from `seen`, or reset where the episode ends before; returns the last observation."""
     for _ in range(5):
-        seen, _, terminated, truncated, _ = env.step(_any_action(env, seen))
+        seen, _, terminated, truncated, _ = env.step(sample_action(env.action_space, seen))
         if terminated or truncated:
             return env.reset()[0]
     return seen
 
 
-def _any_action(env: Env, seen: Any) -> Any:
-    """A random action, of those that an `action_mask` in the observation allows."""
+def sample_action(space: Any, seen: Any) -> Any:
+    """A uniform action by the generator of its space, of those that an `action_mask` in the observation allows: of each
+    choice one alternative. As the space has it, in its type and from its `start`."""
     mask = seen.get(MASK) if isinstance(seen, Mapping) else None
     if mask is None:
-        return env.action_space.sample()
-    space: Any = env.action_space
-    choices = np.split(mask, np.cumsum(alternatives(space))[:-1])
-    picks = [int(space.np_random.choice(np.flatnonzero(c))) for c in choices]
-    return np.add(picks if space.shape else picks[0], getattr(space, "start", 0))
+        return space.sample()
+    choices = np.split(np.asarray(mask), np.cumsum(alternatives(space))[:-1])
+    picks = [space.np_random.choice(np.flatnonzero(c)) for c in choices]
+    return np.add(picks if space.shape else picks[0], getattr(space, "start", 0)).astype(space.dtype)
 
 
 def _are_equal(a: Any, b: Any) -> bool:

@@ -17,6 +17,7 @@ from shuhari.abilities import ability
 from shuhari.data import Problem, Status, Whole
 from shuhari.models.spaces import MASK
 from shuhari.store.codec import dumps, loads
+from shuhari.tasks.snapshots import sample_action
 from shuhari.testing.context import context
 from shuhari.testing.looking import (
     DRAWS,
@@ -175,13 +176,7 @@ def _random(space: Any) -> Act:
 
     def act(seen: Any, rng: np.random.Generator) -> Any:
         space.seed(int(rng.integers(2**31)))
-        mask = seen[MASK] if isinstance(seen, Mapping) and MASK in seen else None
-        if mask is None:
-            return space.sample()
-        allowed = np.asarray(mask, np.int8)
-        if isinstance(space, spaces.MultiDiscrete):
-            return space.sample(mask=tuple(np.split(allowed, np.cumsum(space.nvec)[:-1])))
-        return space.sample(mask=allowed)
+        return sample_action(space, seen)
 
     return act
 
