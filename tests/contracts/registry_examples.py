@@ -16,7 +16,7 @@ import torch
 from shuhari.config.build import build_stage
 from shuhari.config.library import list_names
 from shuhari.config.recipe import Recipe, load
-from shuhari.config.stage import Components, asked_of
+from shuhari.config.stage import Components, list_roles
 from shuhari.data import Sampling
 from shuhari.events import Collected
 from shuhari.loop import state
@@ -118,7 +118,7 @@ def make_case(name: str, model: Any, run: Run) -> ModelCase:
         return found.model if found.model is not None else find_model(found.same_as or found.init)
 
     def make(of: Any = model) -> Any:
-        parts = {role: make(find_model(role)) for role in asked_of(of)}
+        parts = {role: make(find_model(role)) for role in list_roles(of)}
         return Composed(replace(of), **parts) if parts else replace(of)
 
     if is_text(model):
