@@ -28,15 +28,17 @@ def test_another_loss_in_the_place_of_the_clip(method: str) -> None:
     arms = read(f"rlvr/{method}").arms
     terms = {name: set(arm.stages[-1]["part"]["policy"]["terms"]) for name, arm in arms.items()}
     assert terms.pop("method") == {method} and terms.pop("baseline") == {"clip"}
-    assert {name for name in terms if name != "counted"} == (set() if method == "lp_reg" else {"bounds"})
-    assert all(loss == {method} for loss in terms.values())
+    assert "bounds" in terms and all(loss == {method} for loss in terms.values())
     assert apart("method", "baseline", arms) == {"part.policy.terms.clip", f"part.policy.terms.{method}"}
+    for arm in arms.values():
+        assert all(t["reduce"] == "decision" for t in arm.stages[-1]["part"]["policy"]["terms"].values())
 
 
-def test_what_is_counted_of_grpo_is_counted_of_grpo() -> None:
-    """The arm `counted` has the method's name and the gradient of the baseline; it reports what the method would do."""
-    terms = {name: arm.stages[-1]["part"]["policy"]["terms"] for name, arm in read("rlvr/clip_cov").arms.items()}
-    assert terms["counted"] == {"clip_cov": {**terms["baseline"]["clip"], "fraction": 0.0}}
+@pytest.mark.parametrize(("method", "off"), [("clip_cov", {"fraction": 0.0}), ("lp_reg", {"fraction": 0.1, "beta": 0.0})])
+def test_what_is_counted_of_grpo_is_counted_of_grpo(method: str, off: Mapping[str, float]) -> None:
+    """The arm `counted` has the method's name and the baseline's bounds; it reports what the method would do."""
+    terms = {name: arm.stages[-1]["part"]["policy"]["terms"] for name, arm in read(f"rlvr/{method}").arms.items()}
+    assert terms["counted"] == {method: {**terms["baseline"]["clip"], **off}}
 
 
 @pytest.mark.parametrize("method", ["clip_cov", "kl_cov"])
@@ -60,8 +62,8 @@ def test_copg_is_compared_with_a_baseline_of_its_own_pairs() -> None:
     assert apart("method", "baseline", claim.arms) == {term}
     assert apart("method", "group", claim.arms) == {term, centre}
     assert apart("baseline", "group", claim.arms) == {centre}
-    tested = [c.rule.against for c in claim.checks if c.quantity["metric"] == "evaluate/mean:final"]
-    assert sorted(tested) == ["baseline", "group"]
+    tested = {c.rule.role: c.rule.against for c in claim.checks if c.trains and c.rule.arm == "method"}
+    assert tested == {"headline": "baseline", "because": "group"}
 
 
 def test_the_ladder_of_oreal() -> None:
