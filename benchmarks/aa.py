@@ -32,8 +32,8 @@ from trials import Shares, draw_pairs, plant, simulate
 import shuhari
 from shuhari.api import load_initial
 from shuhari.claims import cards
-from shuhari.claims.looks import LOOKS, mde
-from shuhari.claims.quantities import Metric, values
+from shuhari.claims.looks import LOOKS, compute_mde
+from shuhari.claims.quantities import Metric, read_values
 from shuhari.claims.verdict import Rule
 from shuhari.config import library
 from shuhari.config.recipe import Recipe, load
@@ -81,7 +81,7 @@ def told(rule: Rule, pairs: np.ndarray) -> dict[str, dict]:
     """What claims on pairs [K, P, 2] without an effect say, the first of them with twice the margin planted, and all
     with what their looks should just find, whatever the margin."""
     x, y = pairs[..., 0], pairs[..., 1]
-    least = mde(float(((x - y) / np.abs(y) if rule.ratio else x - y).std()), LOOKS, rule.direction)
+    least = compute_mde(float(((x - y) / np.abs(y) if rule.ratio else x - y).std()), LOOKS, rule.direction)
     just = replace(rule, margin=least)
     found = {
         "null": simulate(rule, pairs),
@@ -103,7 +103,7 @@ def _share(e: Estimate) -> dict[str, float]:
 def just_found(pairs: np.ndarray) -> Rule:
     """A headline whose margin is what its looks can just find in such pairs."""
     d = pairs[..., 0] - pairs[..., 1]
-    return Rule("up", margin=mde(float(d.std()), LOOKS), role="headline")
+    return Rule("up", margin=compute_mde(float(d.std()), LOOKS), role="headline")
 
 
 def tables(pool: ProcessPoolExecutor) -> dict:
@@ -132,9 +132,9 @@ def text(pool: ProcessPoolExecutor, before: dict) -> dict:
 def card(bed: str, metric: str) -> dict:
     """400 comparisons resampled from the baselines of a bed and their redraw, and 50 of its control."""
     found, quantity = cards.read(library.find_cards() / f"{bed}.json"), Metric(metric)
-    sides = {arm: np.array(values(quantity, found.runs(arm), arm, 0)) for arm in found.arms}
+    sides = {arm: np.array(read_values(quantity, found.read_runs(arm), arm, 0)) for arm in found.arms}
     up = Rule("up", 1.0, role="headline")
-    rule = replace(up, margin=mde(found.spread(quantity, up), LOOKS))
+    rule = replace(up, margin=compute_mde(found.measure_spread(quantity, up), LOOKS))
     out = told(rule, draw_pairs(np.stack([sides[cards.BASELINE], sides[cards.REDRAW]], 1), COMPARISONS))
     better = np.stack([sides[library.CONTROL], sides[cards.BASELINE]], 1)
     out["control"] = _table(simulate(rule, draw_pairs(better, PLANTED, by_lot=False)))
@@ -148,7 +148,7 @@ def pools() -> dict:
     for seed in range(POOLS):
         pool = np.stack([rng.standard_normal(SEEDS), np.zeros(SEEDS)], 1)
         pairs = draw_pairs(pool, COMPARISONS, seed)
-        parts = told(Rule("up", mde(float(pool[:, 0].std(ddof=1)), LOOKS), role="headline"), pairs)
+        parts = told(Rule("up", compute_mde(float(pool[:, 0].std(ddof=1)), LOOKS), role="headline"), pairs)
         found.append([parts["null"]["excludes 0"], parts["null"]["holds"], parts["just found"]["holds"]])
     shares = np.quantile([[e["share"] for e in row] for row in found], (0, 0.5, 1), axis=0).T.round(4).tolist()
     return dict(zip(("excludes 0", "holds", "the margin is found"), shares, strict=True))

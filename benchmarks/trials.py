@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shuhari.claims.looks import LOOKS, judge_look, levels
+from shuhari.claims.looks import LOOKS, compute_levels, judge_look
 from shuhari.claims.verdict import HELD, Headline, Rule
 from shuhari.stats import Estimate, wilson
 
@@ -42,8 +42,8 @@ class Shares:
 
 def judge_pairs(rule: Rule, pairs: np.ndarray, looks: Sequence[int] = LOOKS) -> Trial:
     """What a claim on `pairs` [P, 2] says, look by look, and when it ends."""
-    for n, level in zip(looks, levels(looks), strict=True):
-        look = judge_look(rule, rule.effect(pairs[:n, 0], pairs[:n, 1], level), looks, n)
+    for n, level in zip(looks, compute_levels(looks), strict=True):
+        look = judge_look(rule, rule.estimate(pairs[:n, 0], pairs[:n, 1], level), looks, n)
         if look.ends:
             return Trial(look.headline, n)
     raise AssertionError("the last look ends a claim")

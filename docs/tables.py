@@ -153,11 +153,11 @@ def scoreboard() -> Iterator[str]:
 
 def ends(result: Mapping[str, Any]) -> Iterator[str]:
     """The last lines of a method: what its arms set, and where the files are."""
-    from shuhari.claims.result import in_words
+    from shuhari.claims.result import describe_differences
 
     for name, arm in result["arms"].items():
         if name != "method":
-            yield f"- arm `{name}`: {', '.join(f'`{c}`' for c in in_words(arm['changes']))}"
+            yield f"- arm `{name}`: {', '.join(f'`{c}`' for c in describe_differences(arm['changes']))}"
     file, picture = f"../results/claims/{result['method']}.json", f"../results/plots/{result['method']}.png"
     yield f"- [values, curves, notes]({file})" + (f", [picture]({picture})" if result["arms"] else "")
 
@@ -198,7 +198,7 @@ def verdict(result: Mapping[str, Any]) -> str:
 
 def told(check: Mapping[str, Any]) -> str:
     """One check: what, of whom, which way and how far, both sides, the difference with its interval, the verdict."""
-    from shuhari.claims.result import mean, times
+    from shuhari.claims.result import format_factor, mean
 
     sides = []
     for side in (check["arm"], check["against"]):
@@ -209,7 +209,8 @@ def told(check: Mapping[str, Any]) -> str:
     value, low, high = ("-" if check[k] is None else f"{check[k]:.3g}" for k in ("difference", "low", "high"))
     why = f" ({check['why']})" if "why" in check else ""
     what = f"`{check.get('metric') or check['use']}` {check['direction']}{margin}"
-    return f"{what}: {sides[0]} - {times(check['factor'])}{sides[1]} = {value} [{low}, {high}]: {check['verdict']}{why}"
+    left = f"{sides[0]} - {format_factor(check['factor'])}{sides[1]}"
+    return f"{what}: {left} = {value} [{low}, {high}]: {check['verdict']}{why}"
 
 
 def scale(result: Mapping[str, Any]) -> str:

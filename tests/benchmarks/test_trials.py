@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy.stats import nct, t, ttest_rel
 
-from shuhari.claims.looks import LOOKS, chance, mde
+from shuhari.claims.looks import LOOKS, compute_mde, find_chance
 from shuhari.claims.verdict import Headline, Rule
 
 
@@ -37,7 +37,7 @@ def normal(claims: int, effect: float = 0.0, most: int = 12) -> np.ndarray:
     return np.stack([x + rng.normal(effect, 1.0, x.shape), x], -1)
 
 
-RULE = Rule("up", mde(1.0, LOOKS), role="headline")
+RULE = Rule("up", compute_mde(1.0, LOOKS), role="headline")
 
 
 def test_claims_without_an_effect_hold_as_often_as_the_level_says() -> None:
@@ -49,7 +49,7 @@ def test_claims_without_an_effect_hold_as_often_as_the_level_says() -> None:
 
 def test_an_effect_of_the_margin_is_found_as_often_as_the_mde_says() -> None:
     found = simulate(RULE, normal(400, RULE.margin))
-    assert found.held.low < chance(RULE.margin) < found.held.high  # 80 %
+    assert found.held.low < find_chance(RULE.margin) < found.held.high  # 80 %
     planted = simulate(RULE, plant(RULE, normal(50), 2 * RULE.margin))
     assert planted.held.value > 0.95 and planted.pairs < 9  # most end at the first look
 

@@ -44,20 +44,22 @@ def written(tmp_path: Path, table: Any) -> Path:
 def test_a_quantity_reads_a_card_as_it_reads_runs(tmp_path: Path) -> None:
     found = cards.read(written(tmp_path, card()))
     assert found.bed == "trie/twins" and found.seconds == (4.0, 13.0)
-    area = [Metric("evaluate/entropy:area")(run) for run in found.runs("baseline")]
+    area = [Metric("evaluate/entropy:area")(run) for run in found.read_runs("baseline")]
     assert area == pytest.approx([0.55] * SEEDS)
     with pytest.raises(RecipeError, match="did you mean 'control'"):
-        found.runs("controll")
+        found.read_runs("controll")
 
 
 def test_the_noise_of_a_claim_is_that_of_a_redraw(tmp_path: Path) -> None:
     found = cards.read(written(tmp_path, card()))
     ends = np.array([-i / 10 for i in range(SEEDS)])
     quantity, rule = Metric("evaluate/entropy:final"), Rule("up", 0.1, role="headline")
-    np.testing.assert_allclose(found.noise(quantity, rule), ends, atol=1e-12)
-    assert found.spread(quantity, rule) == pytest.approx(ends.std(ddof=1))
+    np.testing.assert_allclose(found.measure_noise(quantity, rule), ends, atol=1e-12)
+    assert found.measure_spread(quantity, rule) == pytest.approx(ends.std(ddof=1))
     shares = np.array([-(i / 10) / (0.1 + i / 10) for i in range(SEEDS)])
-    assert found.spread(quantity, Rule("up", 0.1, role="headline", ratio=True)) == pytest.approx(shares.std(ddof=1))
+    assert found.measure_spread(quantity, Rule("up", 0.1, role="headline", ratio=True)) == pytest.approx(
+        shares.std(ddof=1)
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,8 +75,8 @@ def test_the_noise_of_a_claim_is_that_of_a_redraw(tmp_path: Path) -> None:
 def test_premises_are_read_from_a_card(tmp_path: Path, given: dict[str, Any], met: Verdict, effect: float) -> None:
     found = cards.read(written(tmp_path, card()))
     check = Check({"metric": "evaluate/entropy:final"}, Rule(**{"arm": "baseline", "role": "premise", **given}))
-    runs = {arm: found.runs(arm) for arm in check.arms}
-    told, verdict, sides = cards.premise(check, 0, Metric("evaluate/entropy:final"), runs)
+    runs = {arm: found.read_runs(arm) for arm in check.arms}
+    told, verdict, sides = cards.judge_premise(check, 0, Metric("evaluate/entropy:final"), runs)
     assert verdict is met and told.value == pytest.approx(effect) and told.n == SEEDS
     assert sides.get("start", [1.0] * SEEDS) == [1.0] * SEEDS
 

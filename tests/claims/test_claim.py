@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shuhari.claims.claim import read
-from shuhari.claims.digest import digest
+from shuhari.claims.digest import compute_digest
 from shuhari.claims.runs import plan_runs
 from shuhari.config.build import build_stage
 from shuhari.config.overlay import RecipeError
@@ -67,7 +67,11 @@ def test_the_warm_start_is_the_baselines_first_stage_without_what_it_does_not_us
     assert stage["part"] == original["part"] and stage["steps"] == original["steps"] == 300
     assert "evaluate" not in stage and "rollout" not in stage
     other = read(written(tmp_path, RECIPE.replace("{rollout = {n = 4}}", "{rollout = {n = 16}, evaluate = {n = 9}}")))
-    assert digest(other.warm["method"]) == digest(claim.warm["method"]) == digest(claim.recipes["warm start"])
+    assert (
+        compute_digest(other.warm["method"])
+        == compute_digest(claim.warm["method"])
+        == compute_digest(claim.recipes["warm start"])
+    )
 
 
 OWN = """extends = "baselines/grpo"
@@ -96,7 +100,11 @@ direction = "up"
 def test_arms_have_preparations_and_stages_of_their_own_under_one_budget(tmp_path: Path) -> None:
     claim = read(written(tmp_path, OWN))
     assert [[s["name"] for s in claim.warm[arm].stages] for arm in claim.arms] == [["teach"], ["warm-up"], ["teach"]]
-    assert digest(claim.warm["method"]) == digest(claim.warm["hot"]) != digest(claim.warm["baseline"])
+    assert (
+        compute_digest(claim.warm["method"])
+        == compute_digest(claim.warm["hot"])
+        != compute_digest(claim.warm["baseline"])
+    )
     assert [[s["tokens"] for s in arm.stages] for arm in claim.arms.values()] == [[300, 700], [1000], [300, 700]]
     jobs = plan_runs(claim, tmp_path)
     warm = [j for j in jobs if j.arm == "warm start"]

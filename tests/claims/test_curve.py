@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from shuhari.claims.curve import Reading, crossing, curve
+from shuhari.claims.curve import Reading, find_crossing, read_curve
 
 COLUMNS = {
     "evaluate/mean": [None, 0.4, None, 0.8],
@@ -69,8 +69,8 @@ def test_names_of_a_reading_are_the_metrics_that_it_reads() -> None:
 
 def test_a_crossing_at_a_jump_and_between_equals() -> None:
     x = np.array([0.0, 1.0, 2.0])
-    assert crossing(x, np.array([0.0, 0.0, 1.0]), 0.5, 9.0) == 1.5
-    assert crossing(x, np.array([0.5, 0.5, 1.0]), 0.5, 9.0) == 0.0
+    assert find_crossing(x, np.array([0.0, 0.0, 1.0]), 0.5, 9.0) == 1.5
+    assert find_crossing(x, np.array([0.5, 0.5, 1.0]), 0.5, 9.0) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,9 @@ def test_a_metric_that_is_not_there_gives_the_nearest() -> None:
 
 def test_a_curve_of_several_stages_has_the_last_ones_start_where_it_began() -> None:
     columns = {"evaluate/mean": [None, 0.2, None, 0.8]}
-    x, y = curve(columns, "evaluate/mean", [1.0, 2.0, 3.0, 4.0], {"mean": 0.1}, 1.0)
+    x, y = read_curve(columns, "evaluate/mean", [1.0, 2.0, 3.0, 4.0], {"mean": 0.1}, 1.0)
     assert (x.tolist(), y.tolist()) == ([1.0, 2.0, 4.0], [0.1, 0.2, 0.8])
-    x, y = curve(columns, "evaluate/mean", [1.0, 2.0, 3.0, 4.0], {"mean": 0.1}, 2.0)  # where the stage before ended
+    x, y = read_curve(
+        columns, "evaluate/mean", [1.0, 2.0, 3.0, 4.0], {"mean": 0.1}, 2.0
+    )  # where the stage before ended
     assert (x.tolist(), y.tolist()) == ([2.0, 4.0], [0.2, 0.8])

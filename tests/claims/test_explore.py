@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from shuhari.claims.digest import digest
+from shuhari.claims.digest import compute_digest
 from shuhari.claims.explore import arrange, choose_metric, explore, read_cells
-from shuhari.claims.looks import mde
+from shuhari.claims.looks import compute_mde
 from shuhari.cli import main
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
@@ -22,7 +22,9 @@ def test_the_method_over_the_bed_is_compared_with_the_bed_alone() -> None:
     terms = [list(arm.stages[-1]["part"]["policy"]["terms"]) for arm in claim.arms.values()]
     assert terms == [["kl_cov"], ["clip"]] and claim.budget == ("steps", 120.0)
     assert len({id(r) for r in claim.warm.values()}) == 1 and [s["name"] for s in claim.arms["method"].stages] == ["rl"]
-    assert digest(claim.warm["method"]) == digest(explore("rlvr/lite_ppo", "baselines/grpo").warm["baseline"])
+    assert compute_digest(claim.warm["method"]) == compute_digest(
+        explore("rlvr/lite_ppo", "baselines/grpo").warm["baseline"]
+    )
     assert claim.checks[0].quantity["metric"] == "evaluate/mean:area" and claim.looks == (5, 8, 12)
 
 
@@ -44,7 +46,7 @@ def test_the_margin_is_what_can_be_found(tmp_path: Path) -> None:
     write_card(tmp_path, 0.01)
     (check,) = explore("rlvr/lite_ppo", "beds/trie/twins", beds=tmp_path).checks
     assert check.rule.role == "headline" and check.rule.margin == pytest.approx(0.9272 * 0.01871, rel=0.01)
-    assert check.rule.margin >= mde(0.01 * 3.5**0.5, (5, 8, 12))  # so that no plan fails it
+    assert check.rule.margin >= compute_mde(0.01 * 3.5**0.5, (5, 8, 12))  # so that no plan fails it
     assert explore("rlvr/lite_ppo", "beds/trie/twins", margin=0.3, beds=tmp_path).checks[0].rule.margin == 0.3
     (share,) = explore("rlvr/lite_ppo", "beds/trie/twins", beds=tmp_path / "none").checks
     assert (share.rule.margin, share.rule.ratio, share.rule.range) == (0.02, False, (0.0, 1.0))

@@ -16,7 +16,7 @@ from shuhari.claims.cards import find_change
 from shuhari.claims.claim import Claim
 from shuhari.claims.making import claim_of, make_card, save_card
 from shuhari.claims.quantities import Metric
-from shuhari.claims.result import used
+from shuhari.claims.result import find_modules
 from shuhari.claims.verdict import Rule
 from shuhari.config.library import find_cards as kept
 from shuhari.config.overlay import RecipeError
@@ -45,7 +45,7 @@ def plain() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(making, "drive", drive)
-        patch.setattr("shuhari.claims.result.common", frozenset)
+        patch.setattr("shuhari.claims.result.list_common", frozenset)
         yield
 
 
@@ -65,11 +65,11 @@ def test_a_card_is_read_as_it_was_made(tmp_path: Path) -> None:
     assert found is not None and found.file == path and json.loads(path.read_text()) == made
     assert list(found.arms) == ["baseline", "redraw", "control"] and made["seeds"] == [2000, 2001, 2002]
     assert len(made["warm_cpu_s"]) == 3 and min(found.seconds) > 0
-    starts = {arm: [Metric("evaluate/greedy:first")(run) for run in found.runs(arm)] for arm in found.arms}
+    starts = {arm: [Metric("evaluate/greedy:first")(run) for run in found.read_runs(arm)] for arm in found.arms}
     assert starts["baseline"] == starts["redraw"] == starts["control"]  # of one warm start a seed
-    noise = found.noise(Metric("reward/mean:area"), Rule("up", 0.1, role="headline"))
+    noise = found.measure_noise(Metric("reward/mean:area"), Rule("up", 0.1, role="headline"))
     assert np.abs(noise).min() > 0  # other draws
-    now = used(claim)
+    now = find_modules(claim)
     assert find_change(made, claim, now) == ""
     assert find_change(made, bed(tmp_path, 0.2), now) == "recipe 'baseline' has changed"
     assert find_change(made, replace(claim, warm={}), now) == "recipe 'warm start' has changed"
@@ -87,4 +87,4 @@ def test_a_bed_has_one_budget(tmp_path: Path) -> None:
 def test_a_card_is_of_the_bed_as_it_stands(name: str) -> None:
     found = cards.read(kept() / f"{name}.json")
     claim = making.plan_card(f"beds/{name}")
-    assert find_change(found.table, claim, used(claim)) == "", f"shuhari claim --card beds/{name}"
+    assert find_change(found.table, claim, find_modules(claim)) == "", f"shuhari claim --card beds/{name}"

@@ -14,8 +14,8 @@ from shuhari.claims import runs
 from shuhari.claims.board import count_tries
 from shuhari.claims.claim import read
 from shuhari.claims.measure import measure
-from shuhari.claims.result import hashes, stale
-from shuhari.cli.verdicts import verdict
+from shuhari.claims.result import compute_hashes, find_stale
+from shuhari.cli.verdicts import describe_verdict
 from shuhari.config.overlay import RecipeError
 
 RECIPE = """extends = "baselines/bandit"
@@ -49,7 +49,7 @@ def plain() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runs, "drive", drive)
-        patch.setattr("shuhari.claims.result.common", frozenset)
+        patch.setattr("shuhari.claims.result.list_common", frozenset)
         yield
 
 
@@ -84,7 +84,7 @@ def test_a_clear_effect_ends_at_the_first_look(tmp_path: Path, root: Path) -> No
     assert found["history"][0]["used"] == [1000, 1004]
     assert (found["history"][0]["try"], found["history"][0]["commit"]) == (1, "")
     claim = read(str(tmp_path / "own.toml"))
-    assert stale(claim, found) == ""
+    assert find_stale(claim, found) == ""
     again = measured(tmp_path, root, found)
     assert again == found and not MADE
     assert again["exploratory"] == ["its protocol is in no git repository"]
@@ -172,7 +172,7 @@ def beds_of(tmp_path: Path, noise: float, **changes: Any) -> Path:
     (tmp_path / "own.toml").write_text(RECIPE)
     beds = tmp_path / "beds"
     (beds / "own").mkdir(parents=True)
-    hashed = hashes(read(str(tmp_path / "own.toml")))
+    hashed = compute_hashes(read(str(tmp_path / "own.toml")))
     (beds / "own" / "bed.json").write_text(json.dumps(card(noise, hashed) | changes))
     return beds
 
@@ -245,7 +245,7 @@ def test_gains_within_runs_need_no_baseline_and_the_result_says_so(tmp_path: Pat
     path.write_text(WITHIN)
     found = measure(read(str(path)), root)
     assert found["verdict"] == "holds" and found["kind"] == "not compared" and list(found["arms"]) == ["method"]
-    assert "not compared" in verdict(found)
+    assert "not compared" in describe_verdict(found)
     premise = '\n[[claim.check]]\nrole = "premise"\nmetric = "reward/mean:first"\nagainst = 1.0\ndirection = "down"\n'
     path.write_text(WITHIN + premise)  # which is of a baseline
     with pytest.raises(RecipeError, match=r"claim\.baseline: missing"):

@@ -14,9 +14,9 @@ from shuhari.claims import proof
 from shuhari.claims.claim import Claim, read
 from shuhari.claims.pool import ClaimError
 from shuhari.claims.proof import Proof, prove, settle
-from shuhari.claims.result import hashes, quantities_of, result_of, stale
+from shuhari.claims.result import compute_hashes, find_stale, list_quantities, make_result
 from shuhari.claims.runs import make, plan_runs
-from shuhari.claims.sources import older
+from shuhari.claims.sources import is_older
 from shuhari.config import library
 from shuhari.objectives.clip import Clip
 from shuhari.store.directory import Run
@@ -52,7 +52,7 @@ def plain() -> Iterator[None]:
     """No processes; and every module is the method's own, so that no baseline is built."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(proof, "drive", drive)
-        patch.setattr("shuhari.claims.result.common", frozenset)
+        patch.setattr("shuhari.claims.result.list_common", frozenset)
         yield
 
 
@@ -69,8 +69,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     claim = read(str(root / "own.toml"), smoke=True)
     for job in plan_runs(claim, root):
         assert job.make() == ""
-    quantities = quantities_of(claim)
-    result = result_of(claim, quantities, make(claim, quantities, root), None, hashes(claim))
+    quantities = list_quantities(claim)
+    result = make_result(claim, quantities, make(claim, quantities, root), None, compute_hashes(claim))
     return claim, json.loads(json.dumps(result)), root
 
 
@@ -90,12 +90,12 @@ def test_what_is_the_same_stands_and_its_runs_are_found_again(measured: Measured
         for i, name in enumerate(arm["runs"]):  # as if made under another core's name
             (root / name).rename(root / f"old-{name}")
             arm["runs"][i] = f"old-{name}"
-    assert older(old["hashes"]) and stale(claim, old) == "module 'shuhari.tasks.bandit' has changed"
+    assert is_older(old["hashes"]) and find_stale(claim, old) == "module 'shuhari.tasks.bandit' has changed"
     (found,) = prove([(claim, old)], root)
     assert isinstance(found, Proof) and found.stands and dict(found.steps) == {"method": 20, "baseline": 10}
     assert found.points == (4 + 20) + (3 + 10) and found.whole == ("method",) and found.compared == "columns"
     new = settle(claim, {**old, "stale": "once"}, found)
-    assert stale(claim, new) == "" and not older(new["hashes"]) and "stale" not in new
+    assert find_stale(claim, new) == "" and not is_older(new["hashes"]) and "stale" not in new
     assert new["proved"]["from"] == "before" and new["proved"]["steps"] == {"method": 20, "baseline": 10}
     assert new["proved"]["compared"] == "columns" and new["proved"]["whole"] == ["method"]
     assert {k: v for k, v in new.items() if k not in ("hashes", "proved")} == {
@@ -103,7 +103,7 @@ def test_what_is_the_same_stands_and_its_runs_are_found_again(measured: Measured
     }
     assert new["hashes"]["recipes"] == old["hashes"]["recipes"]
     assert all(job.done for job in plan_runs(claim, root) if job.arm in claim.arms)
-    assert make(claim, quantities_of(claim), root).evidence["method"][0].path in [
+    assert make(claim, list_quantities(claim), root).evidence["method"][0].path in [
         j.path for j in plan_runs(claim, root)
     ]
 
@@ -149,11 +149,13 @@ def test_code_that_changes_what_happens_late_is_seen(measured: Measured, monkeyp
 
 def test_points_that_stay_where_they_were_are_no_evidence() -> None:
     curves = [0.0, 0.0, 0.0, 0.4, 0.7], [0.1, 0.2, 0.2], [0.0] * 4, [0.5], []
-    assert [proof._enough(y) for y in curves] == [4, 2, 4, 1, 0]
+    assert [proof._count_points(y) for y in curves] == [4, 2, 4, 1, 0]
     then = {"x": [0.0, 100.0, 200.0, 300.0], "y": [0.0, 0.0, 0.41, 0.77]}
     now = {name: values[:2] for name, values in then.items()}
-    assert proof._apart("evaluate/greedy", then, now, whole=False) == "evaluate/greedy has 2 points now, of 4 then"
-    assert proof._apart("evaluate/greedy", then, {n: v[:3] for n, v in then.items()}, whole=False) == ""
+    assert (
+        proof._compare_curve("evaluate/greedy", then, now, whole=False) == "evaluate/greedy has 2 points now, of 4 then"
+    )
+    assert proof._compare_curve("evaluate/greedy", then, {n: v[:3] for n, v in then.items()}, whole=False) == ""
 
 
 def test_without_the_runs_only_points_are_compared(measured: Measured) -> None:
@@ -185,14 +187,14 @@ def test_runs_that_are_there_are_compared_number_by_number(measured: Measured) -
     _, result, root = measured
     there = root / result["arms"]["method"]["runs"][0]
     columns = {k: v[:3] for k, v in Run(there).metrics().items()}
-    assert proof._unlike(columns, there) == proof._unlike({**columns, "wall": [0.0] * 3}, there) == ""
+    assert proof._compare_columns(columns, there) == proof._compare_columns({**columns, "wall": [0.0] * 3}, there) == ""
     first, *rest = columns["reward/mean"]
-    assert proof._unlike({**columns, "reward/mean": [first, 7.5, *rest[1:]]}, there).startswith(
+    assert proof._compare_columns({**columns, "reward/mean": [first, 7.5, *rest[1:]]}, there).startswith(
         f"reward/mean at step 2 was {rest[0]}, and is 7.5"
     )
-    assert proof._unlike(columns, root / "gone") is None
+    assert proof._compare_columns(columns, root / "gone") is None
     longer = {k: [*Run(there).metrics()[k], 99] for k in columns}
-    assert proof._unlike(longer, there) is None
+    assert proof._compare_columns(longer, there) is None
 
 
 def test_what_fails_is_no_proof(measured: Measured, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,8 +216,8 @@ def test_simulations_are_computed_again(tmp_path: Path) -> None:
     )
     (tmp_path / "sim.toml").write_text(f'extends = "baselines/bandit"\n[claim]\nsays = "x"\nseeds = 5\n{table}\n')
     claim = read(str(tmp_path / "sim.toml"))
-    quantities = quantities_of(claim)
-    result = result_of(claim, quantities, make(claim, quantities, tmp_path), None, hashes(claim))
+    quantities = list_quantities(claim)
+    result = make_result(claim, quantities, make(claim, quantities, tmp_path), None, compute_hashes(claim))
     assert result["checks"][0]["values"]["method"] == [2000.0, 2002.0, 2004.0, 2006.0, 2008.0]
     assert prove([(claim, result)], tmp_path) == [Proof(True, "", {}, 5)]
     result["checks"][0]["values"]["method"][1] = 7.0
@@ -236,7 +238,9 @@ class Double:
 def test_speeds_are_left_as_they_are_unless_their_module_changed(tmp_path: Path) -> None:
     claim, result = read("engine/srl"), library.read_result("engine/srl")
     assert result is not None
-    result["hashes"] |= {key: hashes(claim)[key] for key in ("recipes", "claim", "modules")}  # as if measured today
+    result["hashes"] |= {
+        key: compute_hashes(claim)[key] for key in ("recipes", "claim", "modules")
+    }  # as if measured today
     assert prove([(claim, result)], tmp_path) == [Proof(None, "it compares speeds: bits prove nothing here")]
     result["hashes"]["modules"] = {"shuhari.rollouts.vector.vector": "other"}
     (found,) = prove([(claim, result)], tmp_path)

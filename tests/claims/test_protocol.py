@@ -11,8 +11,8 @@ import pytest
 
 from shuhari.claims.claim import FIRST, Claim, read
 from shuhari.claims.making import plan_card
-from shuhari.claims.protocol import choose_card, find_commit, find_mark, first_seed, protocol_of
-from shuhari.claims.result import hashes, used
+from shuhari.claims.protocol import choose_card, find_commit, find_first_seed, find_mark, find_protocol
+from shuhari.claims.result import compute_hashes, find_modules
 from shuhari.config.overlay import RecipeError
 
 RECIPE = """extends = "baselines/bandit"
@@ -65,16 +65,19 @@ NOW = {"own": "1", "other": "2"}
 
 
 def test_a_try_goes_on_from_the_last_seed_that_was_used(tmp_path: Path) -> None:
-    assert first_seed(None) == FIRST == 1000
-    assert first_seed(result("a", 1003, 1010)) == 1011
-    assert first_seed({"seeds": list(range(1000, 1008)), "history": [OLD]}) == 1008
-    assert first_seed(result("b", 1008, 1012, OLD, {"protocol": "a", "used": [1013, 1024], "seeds": 12})) == 1025
+    assert find_first_seed(None) == FIRST == 1000
+    assert find_first_seed(result("a", 1003, 1010)) == 1011
+    assert find_first_seed({"seeds": list(range(1000, 1008)), "history": [OLD]}) == 1008
+    assert find_first_seed(result("b", 1008, 1012, OLD, {"protocol": "a", "used": [1013, 1024], "seeds": 12})) == 1025
     own = claim(tmp_path)
-    again = protocol_of(own, None, result(find_mark(own), 1003, 1010), NOW)
+    again = find_protocol(own, None, result(find_mark(own), 1003, 1010), NOW)
     assert (again.tries, again.first, again.exploratory) == (1, 1003, ())  # the same, measured anew
     untested = result(find_mark(own), 1000, 999)
     untested["history"][0] |= {"used": [], "seeds": 0}
-    assert protocol_of(own, None, untested, NOW).first == protocol_of(claim(tmp_path, "41", "42"), None, untested).first
+    assert (
+        find_protocol(own, None, untested, NOW).first
+        == find_protocol(claim(tmp_path, "41", "42"), None, untested).first
+    )
 
 
 def test_every_run_on_seeds_of_its_own_is_a_try(tmp_path: Path) -> None:
@@ -82,7 +85,7 @@ def test_every_run_on_seeds_of_its_own_is_a_try(tmp_path: Path) -> None:
     one, two = claim(tmp_path), claim(tmp_path, "0.2}", "0.1}")
     before, seen = result("x", 1000, 1004, OLD), list[tuple[int, int]]()
     for own in (one, two, one, one):
-        found = protocol_of(own, None, before, NOW)
+        found = find_protocol(own, None, before, NOW)
         seen.append((found.tries, found.first))
         more = before["history"]
         before = result(found.mark, found.first, found.first + 4, *more, tries=found.tries, commit=found.commit)
@@ -93,24 +96,24 @@ def test_every_run_on_seeds_of_its_own_is_a_try(tmp_path: Path) -> None:
 def test_another_version_of_the_methods_code_is_another_try(tmp_path: Path) -> None:
     own = claim(tmp_path)
     before = result(find_mark(own), 1000, 1004)
-    assert protocol_of(own, None, before, NOW | {"other": "3"}).first == 1000
-    changed = protocol_of(own, None, before, NOW | {"own": "3"})
+    assert find_protocol(own, None, before, NOW | {"other": "3"}).first == 1000
+    changed = find_protocol(own, None, before, NOW | {"own": "3"})
     assert (changed.tries, changed.first) == (2, 1005)
 
 
 def test_what_was_not_committed_when_it_ran_is_not_made_good_by_committing_it(tmp_path: Path) -> None:
     own = claim(tmp_path)
-    early = protocol_of(own, None, None, NOW)
+    early = find_protocol(own, None, None, NOW)
     assert early.exploratory == ("its protocol is in no git repository",)
     before = result(early.mark, 1000, 1004, commit="")
-    assert protocol_of(own, None, before, NOW).exploratory == ("not then",)
+    assert find_protocol(own, None, before, NOW).exploratory == ("not then",)
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "first")
-    late = protocol_of(own, None, before, NOW)
+    late = find_protocol(own, None, before, NOW)
     assert (late.tries, late.first, late.exploratory) == (2, 1005, ())  # other seeds, and one more try
     git(tmp_path, "commit", "-q", "--allow-empty", "-m", "second")
-    kept = protocol_of(own, None, result(late.mark, 1005, 1009, tries=2, commit=late.commit), NOW)
+    kept = find_protocol(own, None, result(late.mark, 1005, 1009, tries=2, commit=late.commit), NOW)
     assert kept == late  # HEAD is another now
 
 
@@ -128,7 +131,7 @@ def test_git_must_hold_the_protocol_as_it_stands(tmp_path: Path) -> None:
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "second")
     commit, why = find_commit(own)
-    assert len(commit) == 12 and why == "" and protocol_of(own, None, None).exploratory == ()
+    assert len(commit) == 12 and why == "" and find_protocol(own, None, None).exploratory == ()
     assert find_commit(claim(tmp_path, "sooner", "earlier")) == (commit, "")
     assert find_commit(claim(tmp_path, "0.2}", "0.1}"))[0] == ""
     own, card = claim(tmp_path), tmp_path / "card.json"
@@ -182,9 +185,9 @@ def test_a_card_tells_of_the_bed_alone(tmp_path: Path) -> None:
 
     def chosen(settings: str = "", **changes: Any) -> bool:
         (tmp_path / "own.toml").write_text(METHOD.replace("check =", f"{settings}\ncheck ="))
-        where.write_text(json.dumps({**card, "hashes": hashes(bed), **changes}))
+        where.write_text(json.dumps({**card, "hashes": compute_hashes(bed), **changes}))
         one = read(str(tmp_path / "own.toml"))
-        return choose_card(one, used(one), tmp_path) is not None
+        return choose_card(one, find_modules(one), tmp_path) is not None
 
     assert chosen() and chosen("settings.threads = 1")  # as it is
     for other in ("settings.part.policy.minibatches = 2", 'baseline = {extends = "method", surrogate.high = 0.3}'):

@@ -9,10 +9,10 @@ import pytest
 
 from shuhari.claims.claim import read
 from shuhari.claims.curve import Reading
-from shuhari.claims.digest import digest
-from shuhari.claims.looks import levels, mde
-from shuhari.claims.result import stale
-from shuhari.claims.verdict import HELD, Because, Effect, Headline, Rule, Verdict, judge_reasons, overall
+from shuhari.claims.digest import compute_digest
+from shuhari.claims.looks import compute_levels, compute_mde
+from shuhari.claims.result import find_stale
+from shuhari.claims.verdict import HELD, Because, Effect, Headline, Rule, Verdict, judge_all, judge_reasons
 from shuhari.cli.verdicts import BEGIN, CHANCE
 from shuhari.config.library import find_results, list_names, read_result
 from shuhari.config.recipe import load
@@ -27,7 +27,7 @@ RESULTS = [p.relative_to(find_results()).with_suffix("").as_posix() for p in sor
 def test_a_claim_can_be_read(name: str, smoke: bool) -> None:
     claim = read(name, smoke=smoke)
     assert claim.says and claim.method.tree["paper"]["title"]
-    arms = [digest(arm) for arm in claim.arms.values()]
+    arms = [compute_digest(arm) for arm in claim.arms.values()]
     assert len({*arms}) == len(arms), "an arm that is another's copy"
     for check in claim.checks:
         Settings().make_component("quantity", check.quantity, name, "metric")
@@ -36,7 +36,7 @@ def test_a_claim_can_be_read(name: str, smoke: bool) -> None:
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_result_is_of_the_claim_as_it_stands_or_says_that_it_is_not(name: str) -> None:
     found = kept(name)
-    assert found.get("stale") or stale(read(name), found) == "", f"shuhari claim --prove {name}"
+    assert found.get("stale") or find_stale(read(name), found) == "", f"shuhari claim --prove {name}"
 
 
 OLDER = [name for name in RESULTS if "headline" not in (read_result(name) or {})]
@@ -52,20 +52,20 @@ def test_a_headline_follows_from_the_values(name: str) -> None:
         said = [found["checks"][i][k] for k in ("effect", "low", "high")]
         assert [effect.value, effect.low, effect.high] == pytest.approx(said, abs=1e-4 * max(scale, 1e-9)), rule
     premises = [(r, e) for r, e in effects.values() if r.role == "premise"]
-    met = all(r.verdict(e) is Verdict.HOLDS for r, e in premises)
+    met = all(r.decide(e) is Verdict.HOLDS for r, e in premises)
     if found["verdict"] == Headline.UNTESTED:
         assert not found["premise"]["met"] and (not met or not found["premise"]["planned"]["met"])
         assert "values" not in found["checks"][found["headline"]["check"]]
     else:
         assert met and found["premise"]["met"]
         rule, effect = effects[found["headline"]["check"]]
-        guards = [r.verdict(e) for r, e in effects.values() if r.role == "guard"]
-        detectable = mde(effect.sd, found["looks"], rule.direction)
+        guards = [r.decide(e) for r, e in effects.values() if r.role == "guard"]
+        detectable = compute_mde(effect.sd, found["looks"], rule.direction)
         assert found["mde"]["achieved"] == pytest.approx(detectable, rel=0.02)
-        assert rule.headline(effect, detectable, *guards) == found["verdict"] == found["history"][-1]["verdict"]
-        level = dict(zip(found["looks"], levels(found["looks"]), strict=True))[len(found["seeds"])]
+        assert rule.decide_headline(effect, detectable, *guards) == found["verdict"] == found["history"][-1]["verdict"]
+        level = dict(zip(found["looks"], compute_levels(found["looks"]), strict=True))[len(found["seeds"])]
         assert found["headline"]["level"] == level
-        reasons = judge_reasons(r.verdict(e) for r, e in effects.values() if r.role == "because")
+        reasons = judge_reasons(r.decide(e) for r, e in effects.values() if r.role == "because")
         assert found["because"] == (reasons if found["verdict"] in HELD else Because.UNASKED)
 
 
@@ -76,7 +76,7 @@ def again(check: dict[str, Any]) -> tuple[Rule, Effect]:
     ours = numbers(check["values"][rule.arm])
     theirs = check["values"].get(rule.against)
     against = [float(rule.against)] * len(ours) if theirs is None else numbers(theirs)
-    return rule, rule.effect(ours, against, check["level"])
+    return rule, rule.estimate(ours, against, check["level"])
 
 
 @pytest.mark.parametrize("name", OLDER)
@@ -97,7 +97,7 @@ def test_a_verdict_follows_from_the_values(name: str) -> None:
                 told, abs=1e-4 * scale
             )  # of roundings
         verdicts.append(verdict)
-    assert overall(map(Verdict, verdicts)) == found["verdict"] == found["history"][-1]["verdict"]
+    assert judge_all(map(Verdict, verdicts)) == found["verdict"] == found["history"][-1]["verdict"]
 
 
 @pytest.mark.parametrize("name", RESULTS)

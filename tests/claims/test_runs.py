@@ -13,8 +13,8 @@ import pytest
 
 from shuhari.claims import sources
 from shuhari.claims.claim import read
-from shuhari.claims.result import hashes, stale
-from shuhari.claims.runs import ClaimError, Job, make, plan_runs, spent
+from shuhari.claims.result import compute_hashes, find_stale
+from shuhari.claims.runs import ClaimError, Job, find_spent, make, plan_runs
 from shuhari.cli import main
 from shuhari.config.recipe import load
 from shuhari.config.settings import Settings
@@ -85,8 +85,10 @@ def test_a_claim_killed_and_gone_on_with_is_the_claim_that_was_not(recipe: str, 
     )
     assert (tmp_path / "out-a" / "plots" / "own.png").stat().st_size > 1000
     claim = read(recipe)
-    assert stale(claim, a) == ""
-    assert stale(claim, {**a, "hashes": {**hashes(claim), "recipes": {}}}) == "recipe 'baseline' has changed"
+    assert find_stale(claim, a) == ""
+    assert (
+        find_stale(claim, {**a, "hashes": {**compute_hashes(claim), "recipes": {}}}) == "recipe 'baseline' has changed"
+    )
     assert ran(whole) == 0
     again = json.loads((tmp_path / "out-a" / "claims" / "own.json").read_text())
     assert again == a  # the same runs, read again
@@ -181,7 +183,7 @@ def test_what_evaluation_spends_is_no_part_of_a_budget() -> None:
     columns: dict[str, Any] = {
         "step": [1, 2], "spent/tokens": [5, 9], "spent/probe/tokens": [1, 2], "spent/evaluate/tokens": [7, 7]
     }  # fmt: skip
-    assert spent(columns, "tokens") == [6, 11]
+    assert find_spent(columns, "tokens") == [6, 11]
 
 
 def test_a_method_in_a_file_of_its_own_is_run_anew_when_it_is_edited(recipe: str, tmp_path: Path) -> None:
@@ -194,10 +196,10 @@ def test_a_method_in_a_file_of_its_own_is_run_anew_when_it_is_edited(recipe: str
     stage = 'collect.sign.use = "own_steps.py:Sign"\npart.policy.optimiser.lr = 0.3'
     own.write_text(own.read_text().replace("part.policy.optimiser.lr = 0.3", stage))
     claim = read(recipe, smoke=True)
-    before, paths = hashes(claim)["modules"], {j.path for j in plan_runs(claim, tmp_path) if j.arm == "method"}
+    before, paths = compute_hashes(claim)["modules"], {j.path for j in plan_runs(claim, tmp_path) if j.arm == "method"}
     assert "own_steps.py" in before
     file.write_text(text.replace("return batch", "return batch.put({'advantage': -batch['advantage']})"))
-    assert hashes(claim)["modules"] != before
+    assert compute_hashes(claim)["modules"] != before
     assert not {j.path for j in plan_runs(claim, tmp_path) if j.arm == "method"} & paths
 
 
@@ -205,7 +207,7 @@ def test_a_function_of_a_user_is_one_of_the_modules(recipe: str, tmp_path: Path)
     (tmp_path / "own_grades.py").write_text("def graded(completions):\n    return [1.0 for _ in completions]\n")
     path = tmp_path / "text.toml"
     path.write_text('extends = "baselines/grpo"\nreward.mine.use = "own_grades.py:graded"\n')
-    before = sources.modules([load(str(path))])
+    before = sources.digest_modules([load(str(path))])
     (tmp_path / "own_grades.py").write_text("def graded(completions):\n    return [0.0 for _ in completions]\n")
-    after = sources.modules([load(str(path))])
+    after = sources.digest_modules([load(str(path))])
     assert before["own_grades.py"] != after["own_grades.py"]

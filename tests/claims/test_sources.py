@@ -15,7 +15,7 @@ import pytest
 from shuhari import registry
 from shuhari.claims import sources
 from shuhari.claims.claim import read
-from shuhari.claims.result import hashes, stale
+from shuhari.claims.result import compute_hashes, find_stale
 from shuhari.claims.runs import plan_runs
 from shuhari.config import library
 from shuhari.config.build import make_component
@@ -26,22 +26,22 @@ def test_a_new_baseline_makes_nothing_stale(monkeypatch: pytest.MonkeyPatch, tmp
     """Were every method a baseline, no component were any method's own, and still all that was measured stands."""
     measured = ("curriculum/dots", "engine/areal", "rlvr/lp_reg")
     stored = {name: library.read_result(name) for name in measured}
-    why = {name: stale(read(name), result) for name, result in stored.items() if result is not None}
-    before = sources.version(), [j.path for name in measured for j in plan_runs(read(name), tmp_path)]
+    why = {name: find_stale(read(name), result) for name, result in stored.items() if result is not None}
+    before = sources.digest_core(), [j.path for name in measured for j in plan_runs(read(name), tmp_path)]
     baselines = {f"baselines/{name}/{arm}": recipe for name in measured for arm, recipe in read(name).recipes.items()}
     monkeypatch.setattr(sources, "list_names", lambda: list(baselines))
     monkeypatch.setattr(sources, "load", baselines.__getitem__)
-    monkeypatch.setattr("shuhari.claims.result.common", cache(sources.common.__wrapped__))
+    monkeypatch.setattr("shuhari.claims.result.list_common", cache(sources.list_common.__wrapped__))
     for name in measured:
         found = stored[name]
-        assert found is not None and stale(read(name), found) == why[name]
-        assert hashes(read(name))["modules"] == {}
-    now = sources.version.__wrapped__(), [j.path for name in measured for j in plan_runs(read(name), tmp_path)]
+        assert found is not None and find_stale(read(name), found) == why[name]
+        assert compute_hashes(read(name))["modules"] == {}
+    now = sources.digest_core.__wrapped__(), [j.path for name in measured for j in plan_runs(read(name), tmp_path)]
     assert now == before
 
 
 def test_the_core_is_what_training_runs_and_nothing_that_shows_or_judges() -> None:
-    core = sources.core()
+    core = sources.list_core()
     assert {"shuhari.loop.run", "shuhari.batch", "shuhari.noise", "shuhari.loop.evaluation", "shuhari.reduce"} <= core
     apart = ("shuhari.cli", "shuhari.tools", "shuhari.claims", "shuhari.config.library", "shuhari.api")
     assert not [name for name in core if name.startswith(apart)]
@@ -53,16 +53,18 @@ TOKENS = Path(__file__).parents[1] / "runs" / "tokens.toml"  # whose task is cou
 
 
 def test_a_component_brings_what_it_imports() -> None:
-    assert {"shuhari.tasks.countdown", "shuhari.tasks.expressions"} <= set(sources.modules([load(str(TOKENS))]))
-    assert "shuhari.tasks.expressions" not in sources.modules([load("baselines/ppo_cartpole")])
+    assert {"shuhari.tasks.countdown", "shuhari.tasks.expressions"} <= set(sources.digest_modules([load(str(TOKENS))]))
+    assert "shuhari.tasks.expressions" not in sources.digest_modules([load("baselines/ppo_cartpole")])
 
 
 def test_what_a_result_shares_with_others_makes_it_older() -> None:
-    found = hashes(read("rlvr/pacs"))
-    assert not sources.older(found) and "shuhari.objectives.log_ratio" in found["modules"]
-    assert sources.older({**found, "shared": {**found["shared"], "shuhari.rollouts.single": "other"}})
-    assert sources.older({**found, "core": "other"})
-    assert sources.changed({"shuhari.objectives.log_ratio": "other"}, {}) and sources.changed({"shuhari.gone": "x"}, {})
+    found = compute_hashes(read("rlvr/pacs"))
+    assert not sources.is_older(found) and "shuhari.objectives.log_ratio" in found["modules"]
+    assert sources.is_older({**found, "shared": {**found["shared"], "shuhari.rollouts.single": "other"}})
+    assert sources.is_older({**found, "core": "other"})
+    assert sources.find_changed({"shuhari.objectives.log_ratio": "other"}, {}) and sources.find_changed(
+        {"shuhari.gone": "x"}, {}
+    )
 
 
 def test_a_world_is_followed_and_played(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +92,7 @@ def test_a_world_is_followed_and_played(monkeypatch: pytest.MonkeyPatch) -> None
     episode.reset(problem)
     assert [episode.step(1)[2] is None for _ in range(2)] == [True, False]
     recipe = load("baselines/ppo_cartpole").with_settings({"task.name": "gym/world/line"})
-    assert Path(__file__).stem in "".join(sources.modules([recipe]))
+    assert Path(__file__).stem in "".join(sources.digest_modules([recipe]))
     with pytest.raises(ValueError, match="did you mean 'line'"):
         make_component("task", {"name": "gym/world/lime"})
 
@@ -105,12 +107,12 @@ def test_a_world_is_followed_and_played(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_two_programs_have_two_digests(one: str, other: str) -> None:
-    assert sources._digest(ast.parse(one)) != sources._digest(ast.parse(other))
+    assert sources._digest_tree(ast.parse(one)) != sources._digest_tree(ast.parse(other))
 
 
 def test_a_digest_is_that_of_any_python() -> None:
     tree = ast.parse('"""a"""\ndef f(x: int = 1) -> str:\n    """b"""\n    return f"{x!r:>{3}}" or None\n')
-    assert sources._digest(tree) == "56fbc402861b"
+    assert sources._digest_tree(tree) == "56fbc402861b"
 
 
 def test_a_module_is_the_same_while_it_does_the_same(tmp_path: Path) -> None:
@@ -118,5 +120,5 @@ def test_a_module_is_the_same_while_it_does_the_same(tmp_path: Path) -> None:
     for i, text in enumerate(('"""a"""\nx = 1  # one\n', '"""b"""\n\nx  =  1\n', '"""a"""\nx = 2\n')):
         path = tmp_path / f"{i}.py"
         path.write_text(text)
-        digests.append(sources._digest(sources._tree(path)))
+        digests.append(sources._digest_tree(sources._parse(path)))
     assert digests[0] == digests[1] != digests[2]

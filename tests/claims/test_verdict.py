@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
-from shuhari.claims.verdict import Because, Effect, Headline, Rule, Verdict, judge_reasons, overall
+from shuhari.claims.verdict import Because, Effect, Headline, Rule, Verdict, judge_all, judge_reasons
 from shuhari.stats import t_interval
 
 H, F, O = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN  # noqa: E741
@@ -106,7 +106,7 @@ def test_both_arms_at_an_end_tell_nothing() -> None:
     ("of", "verdict"), [((H, H), H), ((H, O), O), ((H, F), F), ((O, F), F), ((O,), O)]
 )  # fmt: skip
 def test_several_checks(of: tuple[Verdict, ...], verdict: Verdict) -> None:
-    assert overall(of) is verdict
+    assert judge_all(of) is verdict
 
 
 def test_mistakes_are_named() -> None:
@@ -147,28 +147,28 @@ M = 1.0  # the margin of the headlines below; what the seeds could find is 0.9 u
     ],
 )
 def test_a_headline_is_the_first_that_matches(direction: str, low: float, high: float, found: Headline) -> None:
-    assert Rule(direction, M, role="headline").headline(effect(low, high), 0.9) is found
+    assert Rule(direction, M, role="headline").decide_headline(effect(low, high), 0.9) is found
 
 
 def test_below_margin_needs_seeds_that_could_have_found_it() -> None:
     rule = Rule("up", M, role="headline")
-    assert rule.headline(effect(-3.0, 0.5), 1.1) is Headline.OPEN  # 0 inside, and an effect of 1 may be missed
-    assert rule.headline(effect(-3.0, -0.5), 1.1) is Headline.REVERSED
-    assert rule.headline(effect(0.1, 0.5), 1.1) is Headline.SMALL
-    assert rule.headline(effect(0.1, 1.5, "both arms sit at 1"), 0.1) is Headline.OPEN
+    assert rule.decide_headline(effect(-3.0, 0.5), 1.1) is Headline.OPEN  # 0 inside, and an effect of 1 may be missed
+    assert rule.decide_headline(effect(-3.0, -0.5), 1.1) is Headline.REVERSED
+    assert rule.decide_headline(effect(0.1, 0.5), 1.1) is Headline.SMALL
+    assert rule.decide_headline(effect(0.1, 1.5, "both arms sit at 1"), 0.1) is Headline.OPEN
 
 
 def test_a_guard_that_fails_makes_it_cost_and_one_that_is_open_does_not() -> None:
     rule = Rule("up", M, role="headline")
-    told = {guard: rule.headline(effect(0.5, 1.5), 0.9, guard) for guard in (H, F, O, None)}
+    told = {guard: rule.decide_headline(effect(0.5, 1.5), 0.9, guard) for guard in (H, F, O, None)}
     assert told == {H: Headline.HOLDS, F: Headline.COST, O: Headline.HOLDS, None: Headline.HOLDS}
-    assert rule.headline(effect(0.5, 0.9), 0.9, F) is Headline.SMALL
+    assert rule.decide_headline(effect(0.5, 0.9), 0.9, F) is Headline.SMALL
 
 
 @pytest.mark.parametrize(("direction", "gain"), [("up", 0.3), ("down", -0.3), ("not higher", -0.3), ("not lower", 0.3)])
 def test_an_effect_is_signed_so_that_up_is_good(direction: str, gain: float) -> None:
     x, y = np.arange(6.0) + gain + [0, 0.1, -0.1, 0, 0.1, -0.1], np.arange(6.0)
-    found = Rule(direction, M, role="guard" if "not" in direction else "headline").effect(x, y, 0.99)
+    found = Rule(direction, M, role="guard" if "not" in direction else "headline").estimate(x, y, 0.99)
     theirs = ttest_1samp(abs(gain) + np.sign(gain) * (x - y - gain), 0).confidence_interval(0.99)
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high)) and found.value == pytest.approx(0.3)
     assert found.sd == pytest.approx(np.std(x - y, ddof=1)) and found.n == 6
@@ -176,21 +176,21 @@ def test_an_effect_is_signed_so_that_up_is_good(direction: str, gain: float) -> 
 
 def test_a_ratio_is_in_shares_of_what_is_compared_with() -> None:
     y, rule = np.array([10.0, 20, 40, 10, 20]), Rule("down", 0.2, role="headline", ratio=True)
-    found = rule.effect(0.75 * y + SPREAD / 9, y)
+    found = rule.estimate(0.75 * y + SPREAD / 9, y)
     assert found.n == 5 and found.value == pytest.approx(0.25, abs=0.01)  # a quarter less
-    assert rule.headline(found, 0.1) is Headline.HOLDS
-    some = rule.effect([*(0.75 * y + SPREAD / 9), 1.0, 2.0], [*y, 0, 0])
+    assert rule.decide_headline(found, 0.1) is Headline.HOLDS
+    some = rule.estimate([*(0.75 * y + SPREAD / 9), 1.0, 2.0], [*y, 0, 0])
     assert some.value == found.value and some.why == "baseline is 0 in 2 of 7 pairs, of which there is no share"
-    assert rule.headline(some, 0.1) is Headline.OPEN
+    assert rule.decide_headline(some, 0.1) is Headline.OPEN
 
 
 def test_room_for_a_ratio_is_room_for_a_share() -> None:
     """A baseline of 0.05 under a most of 0.1 has room for 30 % more, which is 0.015."""
     y = np.full(5, 0.05) + SPREAD / 1000
     rule = Rule("up", 0.2, role="headline", ratio=True, range=(0.0, 0.1))
-    assert rule.headline(rule.effect(1.3 * y + SPREAD / 2000, y), 0.1) is Headline.HOLDS
+    assert rule.decide_headline(rule.estimate(1.3 * y + SPREAD / 2000, y), 0.1) is Headline.HOLDS
     tight = Rule("up", 1.1, role="headline", ratio=True, range=(0.0, 0.1))
-    assert tight.effect(1.3 * y + SPREAD / 2000, y).why == "baseline leaves 0.05 of the range"
+    assert tight.estimate(1.3 * y + SPREAD / 2000, y).why == "baseline leaves 0.05 of the range"
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ def test_room_for_a_ratio_is_room_for_a_share() -> None:
 def test_a_premise_has_its_margin_in_it(direction: str, margin: float, against: float, met: Verdict) -> None:
     rule = Rule(direction, margin, "baseline", against, role="premise")
     values = 2.0 + SPREAD / 3  # the 95 % interval is 2 -+ 0.33
-    assert rule.verdict(rule.effect(values, [against] * 5)) is met
+    assert rule.decide(rule.estimate(values, [against] * 5)) is met
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_every_ablation_must_say_that_the_reason_is_the_reason(of: tuple[Verdict
 
 def test_an_ablation_says_no_where_it_is_as_good_or_better() -> None:
     rule = Rule("up", 0.2, against="ablated", role="because")
-    found = [rule.verdict(effect(*ends)) for ends in ((0.1, 0.3), (-0.1, 0.2), (-0.2, -0.1), (-0.1, 0.3))]
+    found = [rule.decide(effect(*ends)) for ends in ((0.1, 0.3), (-0.1, 0.2), (-0.2, -0.1), (-0.1, 0.3))]
     assert found == [H, F, F, O]
 
 

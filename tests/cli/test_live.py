@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shuhari.cli.live import Eta, Live, clock
+from shuhari.cli.live import Eta, Live, format_time
 from shuhari.config.recipe import load
 
 from .conftest import RECIPE
@@ -20,44 +20,44 @@ def test_time_left_of_steps_over_stages() -> None:
     eta = Eta([{"name": "warm", "steps": 10}, {"name": "rl", "steps": 30}])
     for step in range(1, 5):
         eta.add(report("warm", 2.0 * step, steps=step, decisions=0))
-    assert eta.left() == pytest.approx(2 * 36) and eta.rate() is None
+    assert eta.estimate_left() == pytest.approx(2 * 36) and eta.estimate_rate() is None
     for step in range(5, 11):
         eta.add(report("warm", 2.0 * step, steps=step))
     for step in range(11, 40):
         eta.add(report("rl", 2.0 * step, steps=step, decisions=(step - 10) * 50))
-    assert eta.done(report("rl", 0, steps=20)) == pytest.approx(0.5)
-    assert eta.left() == pytest.approx(2.0) and eta.rate() == pytest.approx(25)
+    assert eta.estimate_done(report("rl", 0, steps=20)) == pytest.approx(0.5)
+    assert eta.estimate_left() == pytest.approx(2.0) and eta.estimate_rate() == pytest.approx(25)
 
 
 def test_time_left_of_other_budgets() -> None:
     eta = Eta([{"name": "main", "env_steps": 1000}])
     eta.add(report("main", 1.0, env_steps=100, decisions=100))
-    assert eta.left() is None
+    assert eta.estimate_left() is None
     eta.add(report("main", 2.0, env_steps=200, decisions=200))
-    assert eta.left() == pytest.approx(8.0) and eta.rate() == pytest.approx(100)
+    assert eta.estimate_left() == pytest.approx(8.0) and eta.estimate_rate() == pytest.approx(100)
     seconds = Eta([{"name": "main", "seconds": 60}])
-    assert seconds.done(report("main", 15.0)) == pytest.approx(0.25)
+    assert seconds.estimate_done(report("main", 15.0)) == pytest.approx(0.25)
 
 
 def test_a_sitting_that_begins_inside_a_later_stage_counts_from_there() -> None:
     eta = Eta([{"name": "a", "steps": 10}, {"name": "b", "env_steps": 100}])
     eta.add(report("b", 50.0, steps=15, env_steps=400))
     eta.add(report("b", 51.0, steps=16, env_steps=450))
-    assert eta.done(report("b", 51.0, env_steps=450)) == pytest.approx(0.75)
+    assert eta.estimate_done(report("b", 51.0, env_steps=450)) == pytest.approx(0.75)
 
 
 def test_clock() -> None:
-    assert [clock(s) for s in (0, 59.6, 61, 3661)] == ["0:00", "1:00", "1:01", "1:01:01"]
+    assert [format_time(s) for s in (0, 59.6, 61, 3661)] == ["0:00", "1:00", "1:01", "1:01:01"]
 
 
 def test_cells_keep_the_last_score_and_name_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(RECIPE)
     live = Live(load(tmp_path / "tiny.toml"), tmp_path)
     base = {"step": 1, "stage": "main", "seconds": 1.0, "spent/tokens": 10, "spent/decisions": 10, "spent/steps": 1}
-    first = live.cells({**base, "reward/mean": 0.5, "evaluate/greedy": 0.25, "policy/approx_kl": 0.01})
+    first = live.format_cells({**base, "reward/mean": 0.5, "evaluate/greedy": 0.25, "policy/approx_kl": 0.01})
     assert first == {"step": "1/4", "stage": "main", "reward": "0.5", "held-out": "0.25", "KL": "0.01"}
     later = {**base, "step": 2, "seconds": 2.0, "spent/tokens": 30, "spent/decisions": 30, "spent/steps": 2}
-    second = live.cells({**later, "reward/mean": 0.75, "policy/entropy": 2.0})
+    second = live.format_cells({**later, "reward/mean": 0.75, "policy/entropy": 2.0})
     assert (second["reward"], second["held-out"], second["entropy"], second["tokens/s"]) == ("0.75", "0.25", "2", "20")
     assert second["ETA"] == "0:02"
 
@@ -65,8 +65,8 @@ def test_cells_keep_the_last_score_and_name_what_is_there(tmp_path: Path) -> Non
 def test_a_stage_begins_without_the_last_one_s_numbers_and_tells_of_what_was_not_graded(tmp_path: Path) -> None:
     (tmp_path / "tiny.toml").write_text(RECIPE)
     live = Live(load(tmp_path / "tiny.toml"), tmp_path)
-    live.cells({**report("warm-up", 1.0), "step": 1, "policy/loss/nll": 2.5, "evaluate/greedy": 0.25})
-    cells = live.cells({**report("rl", 2.0), "step": 2, "reward/mean": 0.5, "rollout/ungraded": 0.125})
+    live.format_cells({**report("warm-up", 1.0), "step": 1, "policy/loss/nll": 2.5, "evaluate/greedy": 0.25})
+    cells = live.format_cells({**report("rl", 2.0), "step": 2, "reward/mean": 0.5, "rollout/ungraded": 0.125})
     assert (cells["reward"], cells["held-out"], cells["ungraded"]) == ("0.5", "0.25", "12%") and "loss" not in cells
 
 

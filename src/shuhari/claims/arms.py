@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.claims.checks import BASELINE, START, Check
-from shuhari.claims.digest import describe, digest_of
+from shuhari.claims.digest import describe, hash_description
 from shuhari.config import library
 from shuhari.config.files import find_file, read_chain
 from shuhari.config.overlay import RecipeError, Tree
@@ -23,7 +23,9 @@ METHOD = "method"
 SCORED = ("task", "evaluate", "evaluation_rollout")  # what is solved, and how it is scored
 
 
-def tables(baseline: str | Mapping[str, Any] | None, arms: Mapping[str, Any], bed: str) -> dict[str, Mapping[str, Any]]:
+def list_tables(
+    baseline: str | Mapping[str, Any] | None, arms: Mapping[str, Any], bed: str
+) -> dict[str, Mapping[str, Any]]:
     """name -> table of every arm, without a baseline where neither that nor a bed is given. RecipeError for one that is
     none, or has a name that is taken."""
     if baseline is None and not bed:
@@ -40,7 +42,7 @@ def tables(baseline: str | Mapping[str, Any] | None, arms: Mapping[str, Any], be
 
 
 @dataclass(frozen=True, eq=False)
-class Of:
+class ArmMaker:
     """What the arms are made of: a recipe; or a method, laid over its `bed`, with `own` settings over that."""
 
     reference: str
@@ -48,7 +50,7 @@ class Of:
     bed: str = ""
     own: Mapping[str, Any] = EMPTY
 
-    def arm(
+    def make(
         self, table: Mapping[str, Any], over: Sequence[Mapping[str, Any]], budget: tuple[str, float] | None, where: str
     ) -> Recipe:
         """An arm of its table; `over`: what all arms share, below and above it. RecipeError for a mistake in it."""
@@ -81,7 +83,7 @@ def check_arms(checks: Sequence[Check], arms: Mapping[str, Recipe], bed: str) ->
     seen: dict[str, str] = {}  # digest -> arm
     told = {name: describe(arm) for name, arm in arms.items()}
     for name in arms:
-        if (twin := seen.setdefault(digest_of(told[name]), name)) != name:
+        if (twin := seen.setdefault(hash_description(told[name]), name)) != name:
             raise RecipeError(f"claim.arms.{name}", f"does the same as {twin!r}: expected settings that differ")
         built = [told[one]["stages"][-1][1] for one in (name, METHOD)]
         elsewhere = "task" in built[1].get("evaluate", EMPTY)  # the same for all, as all of [evaluate]

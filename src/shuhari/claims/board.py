@@ -9,9 +9,9 @@ from typing import Any
 from shuhari.claims.arms import METHOD
 from shuhari.claims.cards import restore
 from shuhari.claims.checks import BASELINE
-from shuhari.claims.looks import LEVEL, LOOKS, power
-from shuhari.claims.quantities import Metric, value
-from shuhari.claims.result import times
+from shuhari.claims.looks import LEVEL, LOOKS, simulate_power
+from shuhari.claims.quantities import Metric, read_value
+from shuhari.claims.result import format_factor
 from shuhari.claims.verdict import Headline
 from shuhari.data import EMPTY
 from shuhari.stats import Estimate, t_interval
@@ -43,7 +43,7 @@ def ruled(check: Mapping[str, Any]) -> str:
     """One check by roles: what, which way and how far, both sides, the effect with its interval, what it says."""
     what = f"`{check.get('metric') or check['use']}` {check['direction']}"
     margin = f", margin {check['margin']:g}" if check["margin"] else ""
-    said = f"{check['role']}: {what}{margin}: {check['arm']} - {times(check['factor'])}{check['against']}"
+    said = f"{check['role']}: {what}{margin}: {check['arm']} - {format_factor(check['factor'])}{check['against']}"
     if check.get("low") is not None:
         said += f" = {check['effect']:.3g} [{check['low']:.3g}, {check['high']:.3g}], {check['n']} pairs"
     why = f" ({check['why']})" if check.get("why") else ""
@@ -59,7 +59,7 @@ def false_holds(results: Sequence[Mapping[str, Any]]) -> str:
     told = f"If no method that claims an effect had any, {share * tries:.2g} of their {tries} tries would be expected"
     what = f"to hold all the same ({share:.1%} of each; a try is a protocol, with one version of the method's code,"
     told = f"{told} {what} whose premises were met)."
-    more = power(LOOKS).enlarged - 1
+    more = simulate_power(LOOKS).enlarged - 1
     return f"{told} Effects that are found are overstated: one as large as the MDE by {more:.0%} on average."
 
 
@@ -75,7 +75,7 @@ def rank(results: Iterable[Mapping[str, Any]], bed: str, metric: str) -> dict[st
         differences = []
         for i, seed in enumerate(result["seeds"]):
             runs = (restore(seed, {m: curves[m][i] for m in quantity.names}, amount) for curves in arms)
-            ours, theirs = (value(quantity, run, METHOD, 0) for run in runs)
+            ours, theirs = (read_value(quantity, run, METHOD, 0) for run in runs)
             differences.append(ours - theirs)
         found[result["method"]] = t_interval(differences)
     return dict(sorted(found.items(), key=lambda item: -item[1].value))

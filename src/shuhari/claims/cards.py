@@ -30,10 +30,10 @@ import numpy as np
 from shuhari.claims.checks import BASELINE, START, Check
 from shuhari.claims.claim import WARM, Claim
 from shuhari.claims.curve import Reading
-from shuhari.claims.digest import digest
-from shuhari.claims.looks import mde
-from shuhari.claims.quantities import Evidence, Metric, Quantity, values
-from shuhari.claims.sources import changed
+from shuhari.claims.digest import compute_digest
+from shuhari.claims.looks import compute_mde
+from shuhari.claims.quantities import Evidence, Metric, Quantity, read_values
+from shuhari.claims.sources import find_changed
 from shuhari.claims.verdict import Effect, Rule, Verdict
 from shuhari.config.library import BEDS, find_cards
 from shuhari.config.overlay import RecipeError
@@ -67,7 +67,7 @@ class Card:
         run, warm = self.arms[BASELINE].get("cpu_s"), self.table.get("warm_cpu_s")
         return (float(np.median(run)) if run else math.nan, float(np.median(warm)) if warm else math.nan)
 
-    def runs(self, arm: str) -> list[Evidence]:
+    def read_runs(self, arm: str) -> list[Evidence]:
         """[S] the runs of an arm, as far as the card has their curves."""
         if arm not in self.arms:
             raise RecipeError("claim.bed", f"the card of {self.bed} has no arm {arm!r}; {nearest(arm, self.arms)}")
@@ -75,15 +75,15 @@ class Card:
         curves = self.arms[arm]["curves"]
         return [restore(s, {m: c[i] for m, c in curves.items()}, amount) for i, s in enumerate(self.table["seeds"])]
 
-    def noise(self, quantity: Quantity, rule: Rule) -> np.ndarray:
+    def measure_noise(self, quantity: Quantity, rule: Rule) -> np.ndarray:
         """[S] paired differences of the baseline from its own redraw, in units of the rule (shares where it is of a
         ratio); NaN where a run has no value."""
-        x, y = (np.array(values(quantity, self.runs(arm), arm, 0)) for arm in (BASELINE, REDRAW))
+        x, y = (np.array(read_values(quantity, self.read_runs(arm), arm, 0)) for arm in (BASELINE, REDRAW))
         return (x - y) / np.abs(y) if rule.ratio else x - y
 
-    def spread(self, quantity: Quantity, rule: Rule) -> float:
+    def measure_spread(self, quantity: Quantity, rule: Rule) -> float:
         """The standard deviation of one pair's difference."""
-        there = self.noise(quantity, rule)
+        there = self.measure_noise(quantity, rule)
         there = there[np.isfinite(there)]
         return float(there.std(ddof=1)) if len(there) > 1 else math.nan
 
@@ -125,34 +125,34 @@ def find_change(card: Mapping[str, Any], claim: Claim, used: Mapping[str, str]) 
     if card["budget"] != budget:
         return f"its budget is {card['budget']}, the claim's {budget}"
     then, prepares = card["hashes"], claim.warm.get(BASELINE)
-    now = {name: digest(arm) for name, arm in claim.arms.items() if name in card["arms"]}
-    now |= {WARM: digest(prepares)} if prepares is not None else {}
+    now = {name: compute_digest(arm) for name, arm in claim.arms.items() if name in card["arms"]}
+    now |= {WARM: compute_digest(prepares)} if prepares is not None else {}
     for name in dict.fromkeys((BASELINE, WARM, *now)):
         if now.get(name) != then["recipes"].get(name):
             return f"recipe {name!r} has changed"
-    return changed({**then["modules"], **then["shared"]}, used)
+    return find_changed({**then["modules"], **then["shared"]}, used)
 
 
-def premise(
+def judge_premise(
     check: Check, number: int, quantity: Quantity, runs: Mapping[str, Sequence[Evidence]]
 ) -> tuple[Effect, Verdict, dict[str, list[float]]]:
     """(effect, whether it is met, the values by side) of a premise over runs: a card's, or a claim's own."""
     rule = check.rule
-    sides = {side: values(quantity, runs[side], side, number) for side in rule.sides if side != START}
+    sides = {side: read_values(quantity, runs[side], side, number) for side in rule.sides if side != START}
     if rule.against == START:
-        sides[START] = values(start_of(check, number), runs[rule.arm], rule.arm, number)
-    effect = rule.effect(*rule.pairs(sides))
-    return effect, rule.verdict(effect), sides
+        sides[START] = read_values(read_start(check, number), runs[rule.arm], rule.arm, number)
+    effect = rule.estimate(*rule.pick_sides(sides))
+    return effect, rule.decide(effect), sides
 
 
 def plan(card: Card | None, check: Check, quantity: Quantity, looks: Sequence[int]) -> float | None:
     """The smallest effect that looks would find, by the noise that a card tells of; None where none tells."""
     if card is None or REDRAW not in card.arms or not check.trains:
         return None
-    return mde(card.spread(quantity, check.rule), looks, check.rule.direction)
+    return compute_mde(card.measure_spread(quantity, check.rule), looks, check.rule.direction)
 
 
-def start_of(check: Check, number: int) -> Quantity:
+def read_start(check: Check, number: int) -> Quantity:
     """What a reading of a curve was before the first step."""
     if check.quantity.get("use", "metric") != "metric":
         raise RecipeError(f"claim.check.{number}.against", "'start': only of a metric, which has a curve")

@@ -44,7 +44,7 @@ def read_checks(
 ) -> tuple[Check, ...]:
     """The checks of a claim; without `premises` a headline of runs needs none. RecipeError for a mistake in one, or in
     which roles there are."""
-    checks = tuple(_read(c, f"claim.check.{i}", budget) for i, c in enumerate(tables))
+    checks = tuple(_read_check(c, f"claim.check.{i}", budget) for i, c in enumerate(tables))
     if not checks:
         raise RecipeError("claim.check", "missing: expected a list of at least one table")
     if any(check.rule.role for check in checks):
@@ -52,7 +52,7 @@ def read_checks(
     return checks
 
 
-def _read(table: Mapping[str, Any], where: str, budget: tuple[str, float] | None) -> Check:
+def _read_check(table: Mapping[str, Any], where: str, budget: tuple[str, float] | None) -> Check:
     own = {f.name for f in fields(Rule)}
     rule = {k: v for k, v in table.items() if k in own}
     quantity = {k: v for k, v in table.items() if k not in own}

@@ -32,9 +32,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from shuhari.bounds import Bounds, Length
-from shuhari.claims.arms import METHOD, Of, check_arms, find_files, tables
+from shuhari.claims.arms import METHOD, ArmMaker, check_arms, find_files, list_tables
 from shuhari.claims.checks import BASELINE, Check, read_checks
-from shuhari.claims.looks import LOOKS, levels
+from shuhari.claims.looks import LOOKS, compute_levels
 from shuhari.claims.verdict import LEAST
 from shuhari.config.methods import OFFLINE
 from shuhari.config.overlay import BUDGETS, RecipeError, read_budgets
@@ -87,11 +87,11 @@ class Claim:
     file: Path | None = None  # where its table stands
     files: tuple[Path, ...] = ()  # all that it is written in: those of its arms and its bed too
 
-    def at(self, seeds: Sequence[int]) -> Claim:
+    def with_seeds(self, seeds: Sequence[int]) -> Claim:
         """The same claim on other seeds."""
         return replace(self, seeds=tuple(seeds))
 
-    def part(self, checks: Collection[int], seeds: Sequence[int]) -> Claim:
+    def select(self, checks: Collection[int], seeds: Sequence[int]) -> Claim:
         """A part of the claim: some checks, by number, and the arms that these are about; the baseline always."""
         some = tuple(self.checks[i] for i in checks)
         named = {BASELINE, *(arm for check in some for arm in check.arms)}
@@ -99,7 +99,7 @@ class Claim:
         warm = {name: recipe for name, recipe in self.warm.items() if name in named}
         return replace(self, arms=arms, checks=some, seeds=tuple(seeds), warm=warm)
 
-    def having(self, role: str) -> list[int]:
+    def find_checks(self, role: str) -> list[int]:
         """The numbers of the checks of a role."""
         return [i for i, check in enumerate(self.checks) if check.rule.role == role]
 
@@ -128,10 +128,10 @@ def read(reference: str, *, smoke: bool = False) -> Claim:
         raise RecipeError("claim", f"{method.name} states no claim: a [claim] table says what is to be measured")
     stated: Stated = Settings().make(Stated, table, "claim", "a claim")
     small = stated.smoke if smoke else EMPTY
-    budget = _budget(small.get("budget", stated.budget))
+    budget = _read_budget(small.get("budget", stated.budget))
     checks = read_checks(stated.check, budget)
     roles, trains = any(check.rule.role for check in checks), any(check.trains for check in checks)
-    looks = _looks(stated, small, smoke, roles)
+    looks = _read_looks(stated, small, smoke, roles)
     bed = (stated.bed or on) if on else ""
     named = bed or stated.bed  # whose card may tell of the baseline
     if trains:
@@ -140,16 +140,16 @@ def read(reference: str, *, smoke: bool = False) -> Claim:
             if given is None and not (key == "baseline" and within):
                 raise RecipeError(f"claim.{key}", f"missing: {_MISSING[key]}")
     over = [stated.settings, {k: v for k, v in small.items() if k not in ("budget", "seeds")}]
-    made = Of(reference, method, bed, stated.arms.get(METHOD, EMPTY) if bed else EMPTY)
-    there = tables(stated.baseline, stated.arms, bed) if trains else {}
-    whole = {name: made.arm(arm, over, budget, f"claim.arms.{name}") for name, arm in there.items()}
+    made = ArmMaker(reference, method, bed, stated.arms.get(METHOD, EMPTY) if bed else EMPTY)
+    there = list_tables(stated.baseline, stated.arms, bed) if trains else {}
+    whole = {name: made.make(arm, over, budget, f"claim.arms.{name}") for name, arm in there.items()}
     check_arms(checks, whole, named)
     warm, arms = part_stages(whole, stated.warm)
     if budget is not None:
-        all_of_it = _budget(stated.budget) or budget
+        all_of_it = _read_budget(stated.budget) or budget
         arms = {name: _split(arm, f"claim.arms.{name}", budget, all_of_it) for name, arm in arms.items()}
     if smoke:
-        short = {id(recipe): _short(recipe) for recipe in warm.values()}
+        short = {id(recipe): _shorten(recipe) for recipe in warm.values()}
         warm = {arm: short[id(recipe)] for arm, recipe in warm.items()}
     first = 0 if smoke else FIRST
     seeds = tuple(range(first, first + looks[-1]))
@@ -161,7 +161,7 @@ def read(reference: str, *, smoke: bool = False) -> Claim:
     )  # fmt: skip
 
 
-def _looks(stated: Stated, small: Mapping[str, Any], smoke: bool, roles: bool) -> tuple[int, ...]:
+def _read_looks(stated: Stated, small: Mapping[str, Any], smoke: bool, roles: bool) -> tuple[int, ...]:
     """How many seeds there are at each look; by the older rule one look at all."""
     if roles and stated.seeds is not None:
         raise RecipeError("claim.seeds", f"{stated.seeds}: checks with roles have looks = [{stated.seeds}]")
@@ -173,7 +173,7 @@ def _looks(stated: Stated, small: Mapping[str, Any], smoke: bool, roles: bool) -
     for number in found:
         Settings().check(Annotated[int, Bounds(least)], number, "claim.looks" if roles else "claim.seeds")
     try:
-        levels(found)
+        compute_levels(found)
     except ValueError as error:
         raise RecipeError("claim.looks", str(error)) from None
     return found
@@ -185,7 +185,7 @@ _MISSING = {
 }
 
 
-def _budget(table: Any) -> tuple[str, float] | None:
+def _read_budget(table: Any) -> tuple[str, float] | None:
     if table is None:
         return None
     if not isinstance(table, Mapping) or len(table) != 1:
@@ -208,11 +208,11 @@ def part_stages(
     if isinstance(warm, str):
         who = BASELINE if BASELINE in arms else METHOD
         shared = _prepare(arms[who], warm, f"the {who}", "claim.warm")
-        return dict.fromkeys(arms, shared), {name: _after(arm, warm) for name, arm in arms.items()}
+        return dict.fromkeys(arms, shared), {name: _drop_warm(arm, warm) for name, arm in arms.items()}
     if lost := next((name for name in warm if name not in arms), ""):
         raise RecipeError(f"claim.warm.{lost}", f"no such arm; {nearest(lost, arms)}")
     made = {name: _prepare(arms[name], last, f"arm {name!r}", f"claim.warm.{name}") for name, last in warm.items()}
-    return made, {name: _after(arm, warm.get(name, "")) for name, arm in arms.items()}
+    return made, {name: _drop_warm(arm, warm.get(name, "")) for name, arm in arms.items()}
 
 
 def _prepare(recipe: Recipe, last: Any, who: str, where: str) -> Recipe:
@@ -220,7 +220,7 @@ def _prepare(recipe: Recipe, last: Any, who: str, where: str) -> Recipe:
     names = list(recipe.tree.get("stage", ()))
     if last not in names[:-1]:
         raise RecipeError(where, f"{who} has no stage {last!r} before its last; {nearest(str(last), names[:-1])}")
-    return _warm(recipe, names[: names.index(last) + 1])
+    return _make_warm(recipe, names[: names.index(last) + 1])
 
 
 def _split(arm: Recipe, where: str, budget: tuple[str, float], whole: tuple[str, float]) -> Recipe:
@@ -244,14 +244,14 @@ def _split(arm: Recipe, where: str, budget: tuple[str, float], whole: tuple[str,
     return arm.with_settings({"stage": {name: {unit: part} for name, part in {**parts, last["name"]: left}.items()}})
 
 
-def _short(warm: Recipe) -> Recipe:
+def _shorten(warm: Recipe) -> Recipe:
     """A warm start of no more than SMOKE_WARM steps a stage."""
     stages = warm.tree["stage"]
     short = {n: {**s, "steps": min(s["steps"], SMOKE_WARM)} if "steps" in s else s for n, s in stages.items()}
     return Recipe(warm.name, {**warm.tree, "stage": short})
 
 
-def _warm(recipe: Recipe, names: list[str]) -> Recipe:
+def _make_warm(recipe: Recipe, names: list[str]) -> Recipe:
     """The first stages alone, stripped of what does not reach the weights, so that claims share what is the same."""
     stages = {}
     for table in recipe.stages[: len(names)]:
@@ -268,7 +268,7 @@ def _warm(recipe: Recipe, names: list[str]) -> Recipe:
     return Recipe("warm", {**base, "stage": stages})
 
 
-def _after(recipe: Recipe, warm: str) -> Recipe:
+def _drop_warm(recipe: Recipe, warm: str) -> Recipe:
     """A recipe without its stages up to `warm`; one without a stage of that name keeps all of its own."""
     stages = recipe.tree.get("stage", {})
     names = list(stages)

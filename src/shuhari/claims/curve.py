@@ -54,10 +54,10 @@ class Reading:
             found = _OTHER.fullmatch(value)
             if found is None:
                 raise ValueError(f"{text!r}: expected metric:at=other>=value, such as length:at=evaluate/mean>=0.6")
-            return cls(metric, name, _number(found["value"], text), found["name"], found["sign"])
+            return cls(metric, name, _read_number(found["value"], text), found["name"], found["sign"])
         if name not in GIVEN:
             raise ValueError(f"{text!r}: no reading {name!r} of a curve; {nearest(name, (*PLAIN, *GIVEN))}")
-        number = _number(value, text)
+        number = _read_number(value, text)
         if name == "last" and (number < 1 or number != int(number)):
             raise ValueError(f"{text!r}: expected last= a whole number of reports, at least 1")
         return cls(metric, name, number)
@@ -72,7 +72,7 @@ class Reading:
     ) -> float:
         """Of a run's columns, with `spent` [steps] of the budget, the scores at the `start` of its last stage, when
         `began` was spent, and the `whole` budget. KeyError where the run has not the metric."""
-        x, y = until(whole, *curve(columns, self.metric, spent, start, began))
+        x, y = cut(whole, *read_curve(columns, self.metric, spent, start, began))
         if self.what in ("final", "last", "mean", "area") and not np.isfinite(y[-1]):
             return math.nan
         x, y = x[np.isfinite(y)], y[np.isfinite(y)]
@@ -83,15 +83,15 @@ class Reading:
         if self.what == "area":
             return float(np.trapezoid(y, x) / (x[-1] - x[0])) if len(x) > 1 and x[-1] > x[0] else float(y[-1])
         if self.what == "to":
-            return crossing(x, y, self.value, whole)
+            return find_crossing(x, y, self.value, whole)
         if self.what == "at":
-            ox, oy = until(whole, *curve(columns, self.other, spent, start, began))
+            ox, oy = cut(whole, *read_curve(columns, self.other, spent, start, began))
             reached = np.flatnonzero(oy >= self.value if self.sign == ">=" else oy <= self.value)
             return float(np.interp(ox[reached[0]], x, y)) if len(reached) else math.nan
         return float({"final": y[-1], "first": y[0], "best": y.max(), "worst": y.min(), "mean": y.mean()}[self.what])
 
 
-def curve(
+def read_curve(
     columns: Columns, metric: str, spent: Sequence[float], start: Mapping[str, float] = {}, began: float = 0.0
 ) -> Curve:
     """(x, y) of a metric where it was reported; an evaluated one with its score at the `start` of the last stage, at
@@ -109,7 +109,7 @@ def curve(
     return np.array([p[0] for p in points], np.float64), np.array([p[1] for p in points], np.float64)
 
 
-def until(whole: float, x: np.ndarray, y: np.ndarray) -> Curve:
+def cut(whole: float, x: np.ndarray, y: np.ndarray) -> Curve:
     """A curve up to `whole`, with the point there on the line to the first one beyond."""
     inside = x <= whole
     if inside.all() or not inside.any():
@@ -118,7 +118,7 @@ def until(whole: float, x: np.ndarray, y: np.ndarray) -> Curve:
     return np.append(x[:i], whole), np.append(y[:i], np.interp(whole, x[i - 1 : i + 1], y[i - 1 : i + 1]))
 
 
-def crossing(x: np.ndarray, y: np.ndarray, value: float, never: float) -> float:
+def find_crossing(x: np.ndarray, y: np.ndarray, value: float, never: float) -> float:
     """Where a curve first reaches `value` from below, on the line between two points; `never` where it does not."""
     reached = np.flatnonzero(y >= value)
     if not len(reached):
@@ -129,7 +129,7 @@ def crossing(x: np.ndarray, y: np.ndarray, value: float, never: float) -> float:
     return float(x[i - 1] + (x[i] - x[i - 1]) * (value - y[i - 1]) / (y[i] - y[i - 1]))
 
 
-def _number(text: str, whole: str) -> float:
+def _read_number(text: str, whole: str) -> float:
     try:
         return float(text)
     except ValueError:

@@ -27,12 +27,12 @@ TOLD = ("name", "defaults", "imitates", "laid")  # of a stage: told apart, or no
 SEED = 2**31 - 2  # in the place of a run's: what is set to another number is set
 
 
-def digest(recipe: Recipe) -> str:
+def compute_digest(recipe: Recipe) -> str:
     """A digest of what a recipe does. RecipeError where it cannot be built."""
-    return digest_of(describe(recipe))
+    return hash_description(describe(recipe))
 
 
-def digest_of(told: Mapping[str, Any]) -> str:
+def hash_description(told: Mapping[str, Any]) -> str:
     """The digest of a recipe that is described already."""
     text = json.dumps(told, sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -45,7 +45,9 @@ def describe(recipe: Recipe) -> dict[str, Any]:
     seeded = recipe.with_settings({"seed": SEED})
     shared: dict[str, Any] = {}
     stages = [build_stage(table, shared) for table in seeded.stages]
-    study = {"study": _plain(make_component("study", recipe.tree["study"], "study"))} if "study" in recipe.tree else {}
+    study = (
+        {"study": _to_plain(make_component("study", recipe.tree["study"], "study"))} if "study" in recipe.tree else {}
+    )
     return {**study, "stages": [[stage.name, describe_stage(stage)] for stage in stages]}
 
 
@@ -53,51 +55,54 @@ def describe_stage(stage: Components) -> dict[str, Any]:
     """The settings of a stage's components, as JSON."""
     steps = stage.budget.get("steps")
     return {
-        f.name: _entry(f.name, getattr(stage, f.name), steps)
+        f.name: _describe_entry(f.name, getattr(stage, f.name), steps)
         for f in fields(stage)
-        if f.name not in TOLD and not _stands(f, getattr(stage, f.name))
+        if f.name not in TOLD and not _is_default(f, getattr(stage, f.name))
     }
 
 
-def _plain(value: Any, steps: float | None = None) -> Any:
+def _to_plain(value: Any, steps: float | None = None) -> Any:
     if isinstance(value, Ramp):
-        value = _counted(value, steps)
+        value = _to_steps(value, steps)
     if isinstance(value, Sampling):  # its ramp counts decisions
         steps = None
     if is_dataclass(value) and not isinstance(value, type):
-        own = {f.name: f for f in fields(value) if f.init and not _stands(f, getattr(value, f.name))}
-        return {"": _called(type(value)), **{name: _entry(name, getattr(value, name), steps) for name in own}}
+        own = {f.name: f for f in fields(value) if f.init and not _is_default(f, getattr(value, f.name))}
+        return {
+            "": _find_name(type(value)),
+            **{name: _describe_entry(name, getattr(value, name), steps) for name in own},
+        }
     if isinstance(value, Mapping):
-        return [[str(k), _plain(v, steps)] for k, v in value.items()]
+        return [[str(k), _to_plain(v, steps)] for k, v in value.items()]
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(v, steps) for v in value]
+        return [_to_plain(v, steps) for v in value]
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, str):
         path, colon, name = value.partition(".py:")
         return f"{path.rpartition('/')[2]}{colon}{name}" if colon else value
     if inspect.isroutine(value) or isinstance(value, type):
-        return _called(value)
-    return value if value is None or isinstance(value, bool | int | float) else _called(type(value))
+        return _find_name(value)
+    return value if value is None or isinstance(value, bool | int | float) else _find_name(type(value))
 
 
-def _entry(name: str, value: Any, steps: float | None) -> Any:
+def _describe_entry(name: str, value: Any, steps: float | None) -> Any:
     """What stands in a field, whose name says whether its entries have an order, and names."""
     if isinstance(value, Mapping) and name in NAMED:
-        return {str(k): _plain(v, steps) for k, v in value.items()}
+        return {str(k): _to_plain(v, steps) for k, v in value.items()}
     if isinstance(value, Mapping) and name in RUN:
-        return [_plain(v, steps) for v in value.values()]
-    return _plain(value, steps)
+        return [_to_plain(v, steps) for v in value.values()]
+    return _to_plain(value, steps)
 
 
-def _stands(f: Field[Any], value: Any) -> bool:
+def _is_default(f: Field[Any], value: Any) -> bool:
     """Whether a field is as it is where nothing is said, so that a setting that a component gets later changes none."""
     if f.default is not MISSING:
-        return bool(_plain(f.default) == _plain(value))
-    return f.default_factory is not MISSING and bool(_plain(f.default_factory()) == _plain(value))
+        return bool(_to_plain(f.default) == _to_plain(value))
+    return f.default_factory is not MISSING and bool(_to_plain(f.default_factory()) == _to_plain(value))
 
 
-def _called(what: Any) -> str:
+def _find_name(what: Any) -> str:
     """The first of the names by which a component is known; else where it is written, of ours the name alone."""
     known = registry.known_as(what)
     if known:
@@ -106,7 +111,7 @@ def _called(what: Any) -> str:
     return str(what.__qualname__ if ours else f"{what.__module__}.{what.__qualname__}")
 
 
-def _counted(given: Ramp, steps: float | None) -> Ramp:
+def _to_steps(given: Ramp, steps: float | None) -> Ramp:
     """A schedule over shares of a stage, or to its end, over the stage's steps."""
     if steps is None or given.steps or not given.relative:
         return given

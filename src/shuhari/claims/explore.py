@@ -20,7 +20,7 @@ from shuhari.claims.arms import METHOD, check_arms
 from shuhari.claims.checks import BASELINE, Check, is_share, read_checks
 from shuhari.claims.claim import FIRST, Claim, part_stages
 from shuhari.claims.looks import LOOKS
-from shuhari.claims.result import quantities_of
+from shuhari.claims.result import list_quantities
 from shuhari.config.overlay import RecipeError, read_budgets
 from shuhari.config.recipe import load, read_method
 from shuhari.data import EMPTY
@@ -85,7 +85,7 @@ def _check(metric: str, margin: float, budget: tuple[str, float]) -> tuple[Check
 
 def _with_margin(claim: Claim, beds: Path | None) -> Check:
     """The headline with a margin that can be found: by the noise that the bed's card tells of, else by the scale."""
-    (check,), (quantity,) = claim.checks, quantities_of(claim)
+    (check,), (quantity,) = claim.checks, list_quantities(claim)
     planned = cards.plan(cards.find(claim.bed, beds), check, quantity, claim.looks)
     if planned and math.isfinite(planned):
         return replace(check, rule=replace(check.rule, margin=float(f"{planned * 1.005:.3g}")))  # never rounded below

@@ -26,7 +26,7 @@ HOPELESS = 2.0  # margins: where no effect below this many of them could be foun
 DRAWS = 400_000
 
 
-def levels(looks: Sequence[int]) -> tuple[float, ...]:
+def compute_levels(looks: Sequence[int]) -> tuple[float, ...]:
     """The level of the interval at each look. ValueError where looks have none."""
     if len(looks) == 1:
         return (LEVEL,)
@@ -48,8 +48,8 @@ class Look:
 
 def judge_look(rule: Rule, effect: Effect, looks: Sequence[int], n: int, guard: Verdict | None = None) -> Look:
     """Judge a headline by its effect at the look at `n` pairs."""
-    detectable = mde(effect.sd, looks, rule.direction)
-    headline = rule.headline(effect, detectable, guard)
+    detectable = compute_mde(effect.sd, looks, rule.direction)
+    headline = rule.decide_headline(effect, detectable, guard)
     if headline is Headline.OPEN and n < looks[-1] and is_hopeless(detectable, rule.margin):
         return Look(headline, detectable, True, f"{looks[-1]} seeds could find nothing below {HOPELESS:g} margins")
     return Look(headline, detectable, headline is not Headline.OPEN or n == looks[-1])
@@ -68,9 +68,9 @@ class Power:
     pairs: float
 
 
-def mde(sd: float, looks: Sequence[int], direction: str = "up") -> float:
+def compute_mde(sd: float, looks: Sequence[int], direction: str = "up") -> float:
     """The minimum detectable effect where one pair's difference has the standard deviation `sd`."""
-    found = power(tuple(looks))
+    found = simulate_power(tuple(looks))
     return sd * (found.equal if direction == "equal" else found.mde)
 
 
@@ -80,26 +80,26 @@ def is_hopeless(detectable: float, margin: float) -> bool:
 
 
 @cache
-def power(looks: tuple[int, ...]) -> Power:
+def simulate_power(looks: tuple[int, ...]) -> Power:
     """By simulation: the same normal pairs for every effect, as an effect only moves their mean."""
-    mean, half = trajectories(looks, DRAWS, seed=0)
+    mean, half = draw_trajectories(looks, DRAWS, seed=0)
     needed = half - mean  # [draws, looks] the effect from which each look excludes 0
     found = float(np.quantile(needed.min(1), POWER))
     alike = float(np.quantile((np.abs(mean) + half).min(1), POWER))
-    ended = _first(needed < found)
+    ended = _find_first(needed < found)
     there = ended < len(looks)
     told = np.take_along_axis(mean, np.minimum(ended, len(looks) - 1)[:, None], 1)[:, 0] + found
     pairs = np.array([*looks, looks[-1]])[ended]
     return Power(found, alike, float(told[there].mean()) / found, float(pairs.mean()))
 
 
-def chance(effect: float, looks: Sequence[int] = LOOKS) -> float:
+def find_chance(effect: float, looks: Sequence[int] = LOOKS) -> float:
     """The chance that looks find an effect of so many standard deviations."""
-    mean, half = trajectories(tuple(looks), DRAWS, seed=1)
+    mean, half = draw_trajectories(tuple(looks), DRAWS, seed=1)
     return float((half - mean < effect).any(1).mean())
 
 
-def trajectories(looks: Sequence[int], draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_trajectories(looks: Sequence[int], draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """([draws, looks] mean, half of its interval) of standard normal pairs, more of them from look to look: by group
     the mean and the sum of squares about it, which are independent."""
     from scipy.stats import t
@@ -107,7 +107,7 @@ def trajectories(looks: Sequence[int], draws: int, seed: int) -> tuple[np.ndarra
     rng = np.random.default_rng(seed)
     mean, squares, before = np.zeros(draws), np.zeros(draws), 0
     means, halves = [], []
-    for n, level in zip(looks, levels(looks), strict=True):
+    for n, level in zip(looks, compute_levels(looks), strict=True):
         new = n - before
         middle = rng.standard_normal(draws) / math.sqrt(new)
         own = rng.chisquare(new - 1, draws) if new > 1 else np.zeros(draws)
@@ -119,6 +119,6 @@ def trajectories(looks: Sequence[int], draws: int, seed: int) -> tuple[np.ndarra
     return np.stack(means, 1), np.stack(halves, 1)
 
 
-def _first(flags: np.ndarray) -> np.ndarray:
+def _find_first(flags: np.ndarray) -> np.ndarray:
     """[N] the first column of [N, K] that is true; K where none is."""
     return np.where(flags.any(1), flags.argmax(1), flags.shape[1])

@@ -13,7 +13,7 @@ from shuhari.claims.checks import BASELINE
 from shuhari.claims.claim import WARM, Claim, part_stages
 from shuhari.claims.pool import Progress, drive
 from shuhari.claims.quantities import Evidence
-from shuhari.claims.result import hashes, points, round_to
+from shuhari.claims.result import compute_hashes, list_points, round_to
 from shuhari.claims.runs import Job, plan_runs, read, with_seed
 from shuhari.config import library
 from shuhari.config.overlay import RecipeError, read_budgets
@@ -58,7 +58,7 @@ def make_card(
     tell: Callable[[Progress], None] = lambda _: None,
 ) -> dict[str, Any]:
     """The card of a bed, its runs made under `root`. ClaimError where one fails."""
-    told = hashes(claim)
+    told = compute_hashes(claim)
     jobs = [job for job in plan_runs(claim, root.resolve()) if job.arm in (*claim.arms, WARM)]
     jobs += [_redraw(job) for job in jobs if job.arm == BASELINE]
     seen: dict[Path, Evidence] = {}
@@ -104,4 +104,4 @@ def _redraw(job: Job) -> Job:
 def _arm(runs: Sequence[Evidence]) -> dict[str, Any]:
     metrics = sorted({metric for run in runs for metric in run.columns})
     kept = [m for m in metrics if m.startswith("evaluate/") or m.endswith(SEEN)]
-    return {"curves": {m: [points(r, m) for r in runs] for m in kept}, "cpu_s": [round_to(r.cpu) for r in runs]}
+    return {"curves": {m: [list_points(r, m) for r in runs] for m in kept}, "cpu_s": [round_to(r.cpu) for r in runs]}

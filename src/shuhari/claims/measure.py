@@ -18,11 +18,19 @@ from shuhari.claims import cards
 from shuhari.claims.cards import Card
 from shuhari.claims.checks import START
 from shuhari.claims.claim import Claim
-from shuhari.claims.looks import judge_look, levels
+from shuhari.claims.looks import compute_levels, judge_look
 from shuhari.claims.pool import Progress, Workers
 from shuhari.claims.protocol import Protocol, prepare
-from shuhari.claims.quantities import Evidence, Quantity, values
-from shuhari.claims.result import describe, hashes, quantities_of, result_of, round_to, runs_of, times
+from shuhari.claims.quantities import Evidence, Quantity, read_values
+from shuhari.claims.result import (
+    compute_hashes,
+    describe,
+    find_runs,
+    format_factor,
+    list_quantities,
+    make_result,
+    round_to,
+)
 from shuhari.claims.runs import Made, make
 from shuhari.claims.tries import Begun
 from shuhari.claims.verdict import HELD, Because, Effect, Headline, Verdict, judge_reasons
@@ -48,11 +56,11 @@ class Findings:
     @property
     def number(self) -> int:
         """That of the headline."""
-        return self.claim.having("headline")[0]
+        return self.claim.find_checks("headline")[0]
 
     def add(self, checks: Collection[int], seeds: Sequence[int]) -> None:
         """Make what some checks need."""
-        part = self.claim.part(checks, seeds)
+        part = self.claim.select(checks, seeds)
         made = self.run(part, [self.quantities[i] for i in checks])
         there = {**self.made.evidence, **made.evidence}
         evidence = {arm: there[arm] for arm in self.claim.arms if arm in there}
@@ -61,9 +69,15 @@ class Findings:
 
     def judge(self, number: int, level: float) -> Effect:
         """The effect of a check over the seeds so far; its entry lacks the verdict."""
-        rule, quantity, claim = self.claim.checks[number].rule, self.quantities[number], self.claim.at(self.seeds)
-        sides = {side: values(quantity, runs_of(claim, number, side, self.made), side, number) for side in rule.sides}
-        effect = rule.effect(*rule.pairs(sides), level)
+        rule, quantity, claim = (
+            self.claim.checks[number].rule,
+            self.quantities[number],
+            self.claim.with_seeds(self.seeds),
+        )
+        sides = {
+            side: read_values(quantity, find_runs(claim, number, side, self.made), side, number) for side in rule.sides
+        }
+        effect = rule.estimate(*rule.pick_sides(sides), level)
         self.enter(number, effect, sides, level)
         return effect
 
@@ -86,33 +100,37 @@ def measure(
 ) -> dict[str, Any]:
     """The whole result of a claim, whose runs are made under `root`. `before`: the result that is there; beds: where
     cards lie; begun: where its try is written down before the method's first run. ClaimError, RecipeError."""
-    quantities, told = quantities_of(claim), hashes(claim)  # which have no seeds where there are looks
+    quantities, told = list_quantities(claim), compute_hashes(claim)  # which have no seeds where there are looks
     used = {**told["shared"], **told["modules"]}
     tries = Begun(begun, before)
     claim, card, protocol = prepare(claim, tries.last(), used, beds)
     if protocol is None:
-        return result_of(claim, quantities, make(claim, quantities, root, workers=workers, tell=tell), before, told)
+        return make_result(claim, quantities, make(claim, quantities, root, workers=workers, tell=tell), before, told)
     alone = any(ability(q, "alone") for q in quantities)
     headline, reasons = Headline.UNTESTED, Because.UNASKED
     with Workers(1 if alone else workers or count_cores()) as team:
         run = partial(make, root=root, workers=team, tell=tell, alone=alone)
         begin = partial(tries.write, protocol.table, list(claim.seeds), told["modules"])
         found = Findings(claim, quantities, card, run, begin)
-        if _premises(found):
+        if _judge_premises(found):
             headline, level = _look(found)
             reasons = _ablate(found, level) if headline in HELD or claim.smoke else Because.UNASKED
     ruled = _summarise(found, headline, reasons, protocol)
-    return result_of(claim.at(found.seeds), quantities, found.made, tries.stopped(protocol.tries), told, ruled)
+    return make_result(
+        claim.with_seeds(found.seeds), quantities, found.made, tries.stopped(protocol.tries), told, ruled
+    )
 
 
-def _premises(found: Findings) -> bool:
+def _judge_premises(found: Findings) -> bool:
     """Whether all premises are met: from the card those that it can tell, from runs of the claim the others."""
     claim, card = found.claim, found.card
     have = card.arms if card else {}
-    numbers = claim.having("premise")
+    numbers = claim.find_checks("premise")
     told = [i for i in numbers if claim.checks[i].trains and {*claim.checks[i].arms} <= {*have}]
-    met = [_premise(found, i, {a: card.runs(a) for a in claim.checks[i].arms}, card.bed) for i in told if card]
-    met.append(_plan(found))
+    met = [
+        _judge_premise(found, i, {a: card.read_runs(a) for a in claim.checks[i].arms}, card.bed) for i in told if card
+    ]
+    met.append(_plan_seeds(found))
     if not all(met) and not claim.smoke:
         return False
     seeds = claim.seeds[: claim.looks[0]]
@@ -122,18 +140,22 @@ def _premises(found: Findings) -> bool:
             found.seeds = tuple(seeds)
         for i in own:
             check = claim.checks[i]
-            met.append(_premise(found, i, found.made.evidence if check.trains else {check.rule.arm: _blank(seeds)}, ""))
+            met.append(
+                _judge_premise(
+                    found, i, found.made.evidence if check.trains else {check.rule.arm: _make_blank(seeds)}, ""
+                )
+            )
     return all(met) or claim.smoke
 
 
-def _premise(found: Findings, number: int, runs: Mapping[str, Sequence[Evidence]], bed: str) -> bool:
-    effect, verdict, sides = cards.premise(found.claim.checks[number], number, found.quantities[number], runs)
+def _judge_premise(found: Findings, number: int, runs: Mapping[str, Sequence[Evidence]], bed: str) -> bool:
+    effect, verdict, sides = cards.judge_premise(found.claim.checks[number], number, found.quantities[number], runs)
     found.enter(number, effect, sides, 0.95)
     found.checks[number] |= {"verdict": "met" if verdict is Verdict.HOLDS else "not met", "card": bed}
     return verdict is Verdict.HOLDS
 
 
-def _plan(found: Findings) -> bool:
+def _plan_seeds(found: Findings) -> bool:
     """Whether the seeds could show an effect of the margin, by the noise that the bed's card tells of; without noise it
     tells of nothing."""
     check, card = found.claim.checks[found.number], found.card
@@ -148,15 +170,15 @@ def _plan(found: Findings) -> bool:
 def _look(found: Findings) -> tuple[Headline, float]:
     """(the verdict of the headline, the level of the interval that gave it), at the first look that tells enough."""
     claim, number = found.claim, found.number
-    rule, guards = claim.checks[number].rule, claim.having("guard")
+    rule, guards = claim.checks[number].rule, claim.find_checks("guard")
     headline, level = Headline.OPEN, math.nan
     found.begin()
-    for n, level in zip(claim.looks, levels(claim.looks), strict=True):
+    for n, level in zip(claim.looks, compute_levels(claim.looks), strict=True):
         found.seeds = tuple(claim.seeds[:n])
         found.add([number, *guards], found.seeds)
         effect, guard = found.judge(number, level), None
         for i in guards:
-            guard = claim.checks[i].rule.verdict(found.judge(i, level))
+            guard = claim.checks[i].rule.decide(found.judge(i, level))
             found.checks[i]["verdict"] = {Verdict.HOLDS: "kept", Verdict.FAILS: "fails"}.get(guard, "open")
         look = judge_look(rule, effect, claim.looks, n, guard)
         headline = look.headline
@@ -170,12 +192,12 @@ def _look(found: Findings) -> tuple[Headline, float]:
 
 def _ablate(found: Findings, level: float) -> Because:
     """Whether the effect is by the paper's reason, over the seeds of the look that decided."""
-    numbers = found.claim.having("because")
+    numbers = found.claim.find_checks("because")
     if numbers:
         found.add(numbers, found.seeds)
     verdicts = []
     for i in numbers:
-        verdicts.append(found.claim.checks[i].rule.verdict(found.judge(i, level)))
+        verdicts.append(found.claim.checks[i].rule.decide(found.judge(i, level)))
         found.checks[i]["verdict"] = judge_reasons(verdicts[-1:]).value
     return judge_reasons(verdicts)
 
@@ -186,7 +208,7 @@ def _summarise(found: Findings, headline: Headline, reasons: Because, protocol: 
     untested = {**describe(claim.checks[number]), "verdict": headline.value}
     own = found.checks.get(number, untested)
     keep = ("use", "metric", "arm", "against", "direction", "margin", "ratio", "effect", "low", "high", "level", "n")
-    premises = {i: found.checks[i] for i in claim.having("premise") if i in found.checks}
+    premises = {i: found.checks[i] for i in claim.find_checks("premise") if i in found.checks}
     failing = [describe_premise(c) for c in premises.values() if c["verdict"] != "met"]
     if found.planned and not found.planned["met"]:
         planned = found.planned["mde"]
@@ -197,10 +219,10 @@ def _summarise(found: Findings, headline: Headline, reasons: Because, protocol: 
     for i, check in enumerate(claim.checks):
         later = Because.UNASKED if check.rule.role == "because" else Headline.UNTESTED
         checks.append(found.checks.get(i, {**describe(check), "verdict": later.value}))
-    guards = [found.checks[i]["verdict"] for i in claim.having("guard") if i in found.checks]
-    cpu = {arm: _total(run.cpu for run in runs) for arm, runs in found.made.evidence.items()}
+    guards = [found.checks[i]["verdict"] for i in claim.find_checks("guard") if i in found.checks]
+    cpu = {arm: _sum_known(run.cpu for run in runs) for arm, runs in found.made.evidence.items()}
     if found.made.warm:
-        cpu["warm start"] = _total(found.made.warm.values())
+        cpu["warm start"] = _sum_known(found.made.warm.values())
     return {
         "verdict": headline.value,
         "bed": claim.bed,
@@ -237,13 +259,13 @@ def describe_premise(check: Mapping[str, Any]) -> str:
     arm = f"{check['arm']}'s " if check["arm"] != "baseline" else ""
     against = "its start" if check["against"] == START else check["against"]
     margin = f" by {check['margin']:g}" if check["margin"] else ""
-    return f"{arm}{what} {check['direction']}{margin} against {times(check['factor'])}{against}"
+    return f"{arm}{what} {check['direction']}{margin} against {format_factor(check['factor'])}{against}"
 
 
-def _total(seconds: Iterable[float]) -> float:
+def _sum_known(seconds: Iterable[float]) -> float:
     """Of what is known: a warm start whose run is gone tells nothing."""
     return round(sum(s for s in seconds if math.isfinite(s)), 1)
 
 
-def _blank(seeds: Sequence[int]) -> list[Evidence]:
+def _make_blank(seeds: Sequence[int]) -> list[Evidence]:
     return [Evidence(seed) for seed in seeds]

@@ -17,7 +17,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any, Protocol, TypeVar
 
-from shuhari.claims.sources import version
+from shuhari.claims.sources import digest_core
 
 
 class ClaimError(RuntimeError):
@@ -39,7 +39,7 @@ class Work(Protocol):
     @property
     def done(self) -> bool: ...
 
-    def share(self) -> float | None:
+    def estimate_share(self) -> float | None:
         """How much of it is done, in [0, 1]; None where it has not begun."""
 
     def make(self) -> str:
@@ -78,7 +78,9 @@ class Workers:
         """The processes; each imports all that a run may need."""
         if self._pool is None:
             spawn = get_context("spawn")
-            self._pool = ProcessPoolExecutor(self.count, mp_context=spawn, initializer=_begin, initargs=(version(),))
+            self._pool = ProcessPoolExecutor(
+                self.count, mp_context=spawn, initializer=_begin, initargs=(digest_core(),)
+            )
         return self._pool
 
     def stop(self) -> None:
@@ -102,8 +104,8 @@ def drive(
     """Do unfinished jobs; `look` at each finished one. Dependencies are done where a dependent is not. ClaimError
     where something fails, when the others are done, or, if not `patient`, those begun where two fail alike."""
     left = [j for j in jobs if not j.done]
-    asked = {j.path for job in left for j in _before(job)}
-    ends = {j.path for j in jobs} - {j.path for job in jobs for j in _before(job)}
+    asked = {j.path for job in left for j in _list_before(job)}
+    ends = {j.path for j in jobs} - {j.path for job in jobs for j in _list_before(job)}
     left = [j for j in left if j.path in asked | ends]
     for job in jobs:
         if job not in left:
@@ -119,7 +121,7 @@ def drive(
                 lost = [j for j in left if j.after in failed]
                 failed |= dict.fromkeys(lost, "its warm start failed")
                 left = [j for j in left if j not in lost]
-                for job in () if alike else _ready(left, flying):
+                for job in () if alike else _find_ready(left, flying):
                     if len(flying) < 2 * team.count:  # so that no worker waits, and a stop leaves little behind
                         left.remove(job)
                         flying[pool.submit(_make, job)] = job
@@ -137,9 +139,9 @@ def drive(
                     else:
                         look(job)
                     why = f": failed, {error}" if error else ""
-                    tell(_progress(jobs, left, flying, f"{job.name}{why}"))
+                    tell(_make_progress(jobs, left, flying, f"{job.name}{why}"))
                 if not ended:
-                    tell(_progress(jobs, left, flying))
+                    tell(_make_progress(jobs, left, flying))
         except BaseException:
             team.stop()
             raise
@@ -150,12 +152,12 @@ def drive(
         raise ClaimError(f"{len(failed)} of {total} runs failed{stopped}:\n{message}")
 
 
-def _before(job: Work) -> list[Work]:
+def _list_before(job: Work) -> list[Work]:
     """The dependencies of a job, and theirs."""
-    return [] if job.after is None else [job.after, *_before(job.after)]
+    return [] if job.after is None else [job.after, *_list_before(job.after)]
 
 
-def _ready(left: Sequence[W], flying: Mapping[Any, W]) -> list[W]:
+def _find_ready(left: Sequence[W], flying: Mapping[Any, W]) -> list[W]:
     """The jobs that can start: their dependencies are done, and no other job does the same."""
     taken, out = {job.path for job in flying.values()}, []
     for job in left:
@@ -165,9 +167,9 @@ def _ready(left: Sequence[W], flying: Mapping[Any, W]) -> list[W]:
     return out
 
 
-def _progress(jobs: Sequence[W], left: Sequence[W], flying: Mapping[Any, W], finished: str = "") -> Progress:
+def _make_progress(jobs: Sequence[W], left: Sequence[W], flying: Mapping[Any, W], finished: str = "") -> Progress:
     done = len(jobs) - len(left) - len(flying)
-    running = [(j, s) for j in flying.values() if (s := j.share()) is not None]
+    running = [(j, s) for j in flying.values() if (s := j.estimate_share()) is not None]
     share = (done + sum(s for _, s in running)) / len(jobs)
     return Progress(share, done, len(jobs), "; ".join(f"{j.name} {s:.0%}" for j, s in running), finished)
 
@@ -175,7 +177,7 @@ def _progress(jobs: Sequence[W], left: Sequence[W], flying: Mapping[Any, W], fin
 _CHANGED: list[str] = []  # in a worker: whether it has imported another source than the claim's
 
 
-def changed() -> bool:
+def is_changed() -> bool:
     """In a worker: whether the core is no longer the one that the work was planned with."""
     return bool(_CHANGED)
 
@@ -189,7 +191,7 @@ def _begin(core: str) -> None:
 
     Thread(target=_follow, daemon=True).start()
     entries()
-    if version() != core:
+    if digest_core() != core:
         _CHANGED.append(core)
 
 

@@ -20,10 +20,10 @@ from typing import Any
 
 from shuhari.abilities import ability
 from shuhari.claims.claim import Claim
-from shuhari.claims.pool import ClaimError, Progress, Work, changed, drive
-from shuhari.claims.quantities import Evidence, values
-from shuhari.claims.result import find_restated, hashes, points, quantities_of, round_to, stale
-from shuhari.claims.runs import PACKAGES, Job, evidence, named, own, plan_runs
+from shuhari.claims.pool import ClaimError, Progress, Work, drive, is_changed
+from shuhari.claims.quantities import Evidence, read_values
+from shuhari.claims.result import compute_hashes, find_restated, find_stale, list_points, list_quantities, round_to
+from shuhari.claims.runs import PACKAGES, Job, find_own, make_evidence, make_name, plan_runs
 from shuhari.data import EMPTY, nearest
 from shuhari.loop.machine import processor, versions
 from shuhari.store.directory import Run
@@ -72,7 +72,7 @@ class Replay:
     def done(self) -> bool:
         return (self.path / FILE).is_file()
 
-    def share(self) -> float | None:
+    def estimate_share(self) -> float | None:
         return 0.0 if self.path.is_dir() else None
 
     def make(self) -> str:
@@ -82,7 +82,7 @@ class Replay:
 
         origin, at = str(self.after.path) if self.after else "", self.path / "run"
         try:
-            if changed() or own(self.job.recipe) != self.job.own:
+            if is_changed() or find_own(self.job.recipe) != self.job.own:
                 return "its source changed meanwhile: give the command again"
             seen: dict[str, int] = {}
             shutil.rmtree(self.path, ignore_errors=True)
@@ -95,7 +95,7 @@ class Replay:
                     break
             reports.close()  # type: ignore[attr-defined]
             columns = Run(at).metrics()
-            found = {"columns": columns, "before": self._before(at, columns["stage"][-1])}
+            found = {"columns": columns, "before": self._read_start(at, columns["stage"][-1])}
         except FloatingPointError:
             found = {"columns": Run(at).metrics(), "before": {}}
         except Exception as error:
@@ -106,7 +106,7 @@ class Replay:
         shutil.rmtree(at, ignore_errors=True)
         return ""
 
-    def _before(self, at: Path, stage: str) -> dict[str, float]:
+    def _read_start(self, at: Path, stage: str) -> dict[str, float]:
         """What the run at `at`, which has come to `stage`, scored when its last stage began; nothing before that."""
         last = "study" not in self.job.recipe.tree and stage == self.job.recipe.stages[-1]["name"]
         return dict(Run(at).load()["progress"]["before"]) if last else {}
@@ -127,8 +127,8 @@ def prove(
     if depth not in DEPTHS:
         raise ValueError(f"depth is {depth!r}: {nearest(depth, DEPTHS)}")
     root = root.resolve()
-    claims = [(claim.at(result["seeds"]) if claim.looks else claim, result) for claim, result in claims]
-    replays = [_replays(claim, result, root, depth) for claim, result in claims]
+    claims = [(claim.with_seeds(result["seeds"]) if claim.looks else claim, result) for claim, result in claims]
+    replays = [_plan_replays(claim, result, root, depth) for claim, result in claims]
     jobs: dict[Path, Work] = {}
     for replay in [r for each in replays for r in each.values() if not isinstance(r, str)]:
         if replay.after is not None:
@@ -140,81 +140,81 @@ def prove(
     out: list[Proof | ClaimError] = []
     for (claim, result), each in zip(claims, replays, strict=True):
         if lost := [r for r in each.values() if isinstance(r, Replay) and not r.done]:
-            out.append(ClaimError("; ".join(f"{r.name}: {_error(r)}" for r in lost)))
+            out.append(ClaimError("; ".join(f"{r.name}: {_describe_error(r)}" for r in lost)))
             continue
-        proof = _judged(claim, result, each, root)
+        proof = _judge(claim, result, each, root)
         if proof.stands and result["versions"].get("processor") == processor():
             _link_runs(claim, result, root)
         out.append(proof)
     return out
 
 
-def _error(replay: Replay) -> str:
+def _describe_error(replay: Replay) -> str:
     files = [w.path / "error.txt" for w in (replay, replay.after) if w is not None]
     lines = [f.read_text(encoding="utf-8").rstrip().rpartition("\n")[2] for f in files if f.is_file()]
     return f"{lines[0]} ({replay.path})" if lines else "it was stopped, or its source changed: give the command again"
 
 
-def _replays(claim: Claim, result: Mapping[str, Any], root: Path, depth: str) -> dict[str, Replay | str]:
+def _plan_replays(claim: Claim, result: Mapping[str, Any], root: Path, depth: str) -> dict[str, Replay | str]:
     """arm -> its replay, or why there is none."""
-    if find_restated(claim, result) or any(ability(q, "alone") for q in quantities_of(claim)):
+    if find_restated(claim, result) or any(ability(q, "alone") for q in list_quantities(claim)):
         return {}
     out: dict[str, Replay | str] = {}
     there = {(job.arm, job.seed): job for job in plan_runs(claim, root)} if result["arms"] else {}
     for name, arm in result["arms"].items():
         curves, seeds = arm["curves"], [s for s in result["seeds"] if s not in arm.get("diverged", ())]
-        if _by_clock(claim.arms[name]):
+        if _is_by_clock(claim.arms[name]):
             out[name] = "its rollouts lag by the real clock"
         elif not curves or not seeds:
             out[name] = "it keeps no curve"
         else:
             i, job = result["seeds"].index(seeds[0]), there[name, seeds[0]]
             starts = {m: m.startswith("evaluate/") and c[i]["x"][:1] == [0.0] for m, c in curves.items()}
-            times = {m: _enough(c[i]["y"]) - starts[m] for m, c in curves.items()}
+            times = {m: _count_points(c[i]["y"]) - starts[m] for m, c in curves.items()}
             first = not any(isinstance(r, Replay) for r in out.values())
             wanted = {} if depth == "whole" or (depth == "spot" and first) else times
-            mark = named(job.path.name, *(f"{m} {n}" for m, n in sorted(wanted.items())))
+            mark = make_name(job.path.name, *(f"{m} {n}" for m, n in sorted(wanted.items())))
             out[name] = Replay(claim.name, job, root / "replays" / f"{mark}-s{job.seed}", wanted)
     return out
 
 
-def _enough(y: Sequence[float | None]) -> int:
+def _count_points(y: Sequence[float | None]) -> int:
     """How many points of a curve are compared: at least POINTS, up to the first that differs from the one before, for
     what stays where it was (two scores of 0) says nothing of the code. All where none differs."""
     change = next((i + 1 for i in range(1, len(y)) if y[i] != y[i - 1]), len(y))
     return min(max(change, POINTS), len(y))
 
 
-def _by_clock(recipe: Any) -> bool:
+def _is_by_clock(recipe: Any) -> bool:
     """Whether a run's lag depends on the real clock, so that it does not repeat itself."""
     engines = [stage.get("engine", EMPTY) for stage in recipe.stages]
     return any(e.get("staleness", 0) and not e.get("virtual") for e in engines)
 
 
-def _judged(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Replay | str], root: Path) -> Proof:
+def _judge(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Replay | str], root: Path) -> Proof:
     if why := find_restated(claim, result):
         return Proof(False, why)
     clock = [f"arm {name!r}: {why}" for name, why in replays.items() if isinstance(why, str)]
-    if any(ability(q, "alone") for q in quantities_of(claim)):
+    if any(ability(q, "alone") for q in list_quantities(claim)):
         clock.append("it compares speeds")
     if clock:
-        if why := stale(claim, result):
+        if why := find_stale(claim, result):
             return Proof(False, f"{why}, and nothing but measuring can tell what of it: {clock[0]}")
         return Proof(None, f"{clock[0]}: bits prove nothing here")
-    steps, why, gone = dict[str, int](), _simulated(claim, result), False
-    compared = len(claim.seeds) * sum(not ability(q, "trains") for q in quantities_of(claim))
+    steps, why, gone = dict[str, int](), _compare_simulations(claim, result), False
+    compared = len(claim.seeds) * sum(not ability(q, "trains") for q in list_quantities(claim))
     for name, replay in replays.items():
         assert isinstance(replay, Replay)
         stored = json.loads((replay.path / FILE).read_text())
-        run = evidence(replay.job, claim, stored["columns"], stored["before"])
+        run = make_evidence(replay.job, claim, stored["columns"], stored["before"])
         steps[name] = len(run.spent)
         i = result["seeds"].index(replay.job.seed)
         for metric, curves in result["arms"][name]["curves"].items():
-            there = points(run, metric)
+            there = list_points(run, metric)
             compared += len(there["x"])
-            why = why or _apart(metric, curves[i], there, whole=not replay.wanted)
+            why = why or _compare_curve(metric, curves[i], there, whole=not replay.wanted)
         runs = result["arms"][name].get("runs")
-        unlike = _unlike(stored["columns"], root / runs[i]) if runs else None
+        unlike = _compare_columns(stored["columns"], root / runs[i]) if runs else None
         gone, why = gone or unlike is None, why or unlike or ""
         if why and not why.startswith("arm "):
             why = f"arm {name!r}, seed {replay.job.seed}: {why}"
@@ -228,21 +228,21 @@ def _judged(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Repla
     return Proof(stands, why, steps, compared, how, at_end)
 
 
-def _simulated(claim: Claim, result: Mapping[str, Any]) -> str:
+def _compare_simulations(claim: Claim, result: Mapping[str, Any]) -> str:
     """The first simulation that no longer gives the stored number."""
-    for i, (check, quantity) in enumerate(zip(claim.checks, quantities_of(claim), strict=True)):
+    for i, (check, quantity) in enumerate(zip(claim.checks, list_quantities(claim), strict=True)):
         then = result["checks"][i].get("values", EMPTY).get(check.rule.arm)
         if not ability(quantity, "trains") and then is not None:
-            now = [round_to(v) for v in values(quantity, map(Evidence, claim.seeds), check.rule.arm, i)]
+            now = [round_to(v) for v in read_values(quantity, map(Evidence, claim.seeds), check.rule.arm, i)]
             if now != then:
                 at = next(k for k, (a, b) in enumerate(zip(then, now, strict=True)) if a != b)
                 return f"check {i}, seed {claim.seeds[at]}: simulated {then[at]} then, {now[at]} now"
     return ""
 
 
-def _apart(metric: str, then: Mapping[str, Any], now: Mapping[str, Any], *, whole: bool) -> str:
+def _compare_curve(metric: str, then: Mapping[str, Any], now: Mapping[str, Any], *, whole: bool) -> str:
     """Where a replayed curve differs from the stored one; "" where it does not, and has as many points as it should."""
-    n = len(then["x"]) if whole else _enough(then["y"])
+    n = len(then["x"]) if whole else _count_points(then["y"])
     if len(now["x"]) < n or len(now["x"]) > len(then["x"]):
         return f"{metric} has {len(now['x'])} points now, of {len(then['x'])} then"
     for x, y, x_now, y_now in zip(then["x"], then["y"], now["x"], now["y"], strict=False):
@@ -251,7 +251,7 @@ def _apart(metric: str, then: Mapping[str, Any], now: Mapping[str, Any], *, whol
     return ""
 
 
-def _unlike(columns: Mapping[str, Sequence[Any]], path: Path) -> str | None:
+def _compare_columns(columns: Mapping[str, Sequence[Any]], path: Path) -> str | None:
     """The first number of a replay that differs from the run at `path`, "" where none does; None where the run is gone,
     or ends before the replay does."""
     try:
@@ -284,7 +284,7 @@ def settle(claim: Claim, result: Mapping[str, Any], proof: Proof) -> dict[str, A
         return dict(result)
     if not proof.stands:
         return {**rest, "stale": proof.why}
-    then, now = result["hashes"], hashes(claim)
+    then, now = result["hashes"], compute_hashes(claim)
     used = {**now["shared"], **now["modules"]}
     mine = {name: d for name, d in used.items() if name in then["modules"] or name in now["modules"]}
     shared = {name: d for name, d in used.items() if name not in mine}

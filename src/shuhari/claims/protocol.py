@@ -21,10 +21,10 @@ from shuhari.claims import cards
 from shuhari.claims.cards import Card
 from shuhari.claims.checks import BASELINE
 from shuhari.claims.claim import FIRST, Claim
-from shuhari.claims.digest import digest
+from shuhari.claims.digest import compute_digest
 from shuhari.claims.making import plan_card
 from shuhari.claims.result import describe
-from shuhari.claims.sources import ROOT, changed
+from shuhari.claims.sources import ROOT, find_changed
 from shuhari.config.library import list_names
 from shuhari.data import EMPTY
 
@@ -54,15 +54,15 @@ class Protocol:
         return {"hash": self.mark, "tries": self.tries, "commit": self.commit, "why": self.why}
 
 
-def protocol_of(
+def find_protocol(
     claim: Claim, card: Card | None, before: Mapping[str, Any] | None, used: Mapping[str, str] = EMPTY
 ) -> Protocol:
     """The protocol of a claim; `before`: the result that is there; `used`: its modules as they are now. The try is that
     of `before` where nothing has changed, but for one that was not committed and is now: that gets seeds of its own."""
     mark, then = find_mark(claim), (before or EMPTY).get("protocol", EMPTY)
     commit, why = find_commit(claim, [card.file] if card and card.file else [])
-    same = before is not None and then.get("hash") == mark and not changed(before["hashes"]["modules"], used)
-    tries, first = int(then.get("tries", 0)), first_seed(before)
+    same = before is not None and then.get("hash") == mark and not find_changed(before["hashes"]["modules"], used)
+    tries, first = int(then.get("tries", 0)), find_first_seed(before)
     if before is not None and same and (then["commit"] or not commit):
         again = before["seeds"][0] if before["seeds"] else first
         return Protocol(mark, tries, int(again), then["commit"], "" if then["commit"] else then.get("why", why))
@@ -77,9 +77,9 @@ def prepare(
     if not claim.looks:
         return claim, None, None
     card = None if claim.smoke else choose_card(claim, used, beds)
-    protocol = protocol_of(claim, card, before, used)
+    protocol = find_protocol(claim, card, before, used)
     seeds = claim.seeds if claim.smoke else range(protocol.first, protocol.first + len(claim.seeds))
-    return claim.at(seeds), card, protocol
+    return claim.with_seeds(seeds), card, protocol
 
 
 def choose_card(claim: Claim, used: Mapping[str, str], beds: Path | None = None) -> Card | None:
@@ -98,27 +98,27 @@ def _stands_on_bed(claim: Claim) -> bool:
         return True
     bed = plan_card(claim.bed)
     mine, its = ((c.arms[BASELINE], c.warm.get(BASELINE)) for c in (claim, bed))
-    alike = all((a and digest(a)) == (b and digest(b)) for a, b in zip(mine, its, strict=True))
+    alike = all((a and compute_digest(a)) == (b and compute_digest(b)) for a, b in zip(mine, its, strict=True))
     return alike and claim.budget == bed.budget
 
 
 def find_mark(claim: Claim) -> str:
     """A digest of all that the verdict will hang on, but the seeds, the code and the machine: not of words, nor of how
     a recipe is written."""
-    arms = {name: digest(recipe) for name, recipe in claim.recipes.items()}
+    arms = {name: compute_digest(recipe) for name, recipe in claim.recipes.items()}
     checks = [describe(check) for check in claim.checks]
     told = json.dumps([checks, claim.budget, list(claim.looks), claim.bed, arms], sort_keys=True, default=str)
     return hashlib.blake2b(told.encode(), digest_size=6).hexdigest()
 
 
-def first_seed(before: Mapping[str, Any] | None) -> int:
+def find_first_seed(before: Mapping[str, Any] | None) -> int:
     """The first seed that no run of a claim has used; `before`: the result that is there."""
     if before is None:
         return FIRST
-    return 1 + max([FIRST - 1, *before["seeds"], *(s for entry in before["history"] for s in _used(entry))])
+    return 1 + max([FIRST - 1, *before["seeds"], *(s for entry in before["history"] for s in _read_seeds(entry))])
 
 
-def _used(entry: Mapping[str, Any]) -> Sequence[int]:
+def _read_seeds(entry: Mapping[str, Any]) -> Sequence[int]:
     """The first and the last seed of a line of the history; the older rule's all began at FIRST."""
     used: Sequence[int] = entry.get("used", (FIRST, FIRST + int(entry["seeds"]) - 1))
     return used
@@ -129,13 +129,13 @@ def find_commit(claim: Claim, files: Sequence[Path] = ()) -> tuple[str, str]:
     not). What an installed library brings, in no repository, stands as its version does."""
     if claim.file is None:
         return "", "its protocol is in no file"
-    commit = _git(claim.file.parent, "rev-parse", "--short=12", "HEAD").strip()
+    commit = _run_git(claim.file.parent, "rev-parse", "--short=12", "HEAD").strip()
     if not commit:
         return "", "its protocol is in no git repository"
     for path in dict.fromkeys((claim.file, *files, *claim.files)):
-        if ROOT in path.parents and not _git(path.parent, "rev-parse", "HEAD"):
+        if ROOT in path.parents and not _run_git(path.parent, "rev-parse", "HEAD"):
             continue
-        there, here = _git(path.parent, "show", f"HEAD:./{path.name}"), path.read_text(encoding="utf-8")
+        there, here = _run_git(path.parent, "show", f"HEAD:./{path.name}"), path.read_text(encoding="utf-8")
         if _read_table(there) != _read_table(here) if path.suffix == ".toml" else there != here:
             return "", f"{path.name} is not committed as it stands"
     return commit, ""
@@ -151,7 +151,7 @@ def _read_table(text: str) -> Mapping[str, Any] | None:
     return {**table, "claim": claim} if table else None
 
 
-def _git(folder: Path, *words: str) -> str:
+def _run_git(folder: Path, *words: str) -> str:
     """What git says in a folder; "" where it fails or is not there."""
     try:
         done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True, text=True, timeout=20)

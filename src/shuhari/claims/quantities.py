@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 
 from shuhari.bounds import AtLeast0, ProperShare, check
-from shuhari.claims.curve import Columns, Reading, curve, until
+from shuhari.claims.curve import Columns, Reading, cut, read_curve
 from shuhari.config.overlay import RecipeError
 from shuhari.data import EMPTY, nearest
 from shuhari.ports import Analysis
@@ -42,13 +42,13 @@ class Evidence:
         """The seconds that the run took, as of its last report."""
         return float(self.columns["wall"][-1]) if self.spent else 0.0
 
-    def curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    def read_curve(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
         """([T] spent, [T] value) of a metric, as it was reported."""
-        return curve(self.columns, metric, self.spent, self.start, self.began)
+        return read_curve(self.columns, metric, self.spent, self.start, self.began)
 
-    def within(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    def read_within(self, metric: str) -> tuple[np.ndarray, np.ndarray]:
         """The curve up to where the budget is spent, without NaN."""
-        x, y = until(self.whole, *self.curve(metric))
+        x, y = cut(self.whole, *self.read_curve(metric))
         return x[np.isfinite(y)], y[np.isfinite(y)]
 
 
@@ -60,7 +60,7 @@ class Quantity(Protocol):
     def __call__(self, run: Evidence) -> float: ...
 
 
-def value(quantity: Quantity, run: Evidence, arm: str, check: int) -> float:
+def read_value(quantity: Quantity, run: Evidence, arm: str, check: int) -> float:
     """The quantity that check number `check` is about, of a run of an arm; NaN where it diverged. RecipeError where the
     run lacks what is asked for."""
     if run.diverged:
@@ -72,9 +72,9 @@ def value(quantity: Quantity, run: Evidence, arm: str, check: int) -> float:
     return found if math.isfinite(found) else math.nan
 
 
-def values(quantity: Quantity, runs: Iterable[Evidence], arm: str, check: int) -> list[float]:
+def read_values(quantity: Quantity, runs: Iterable[Evidence], arm: str, check: int) -> list[float]:
     """[S] `value` of each run of an arm."""
-    return [value(quantity, run, arm, check) for run in runs]
+    return [read_value(quantity, run, arm, check) for run in runs]
 
 
 @register("quantity", "metric")
@@ -118,9 +118,9 @@ class Gain:
         return a - self.weight * b
 
 
-def both(run: Evidence, first: str, second: str) -> tuple[np.ndarray, np.ndarray]:
+def join_metrics(run: Evidence, first: str, second: str) -> tuple[np.ndarray, np.ndarray]:
     """([T], [T]) of two metrics, where a run has both."""
-    a, b = (dict(zip(x.tolist(), y.tolist(), strict=True)) for x, y in map(run.within, (first, second)))
+    a, b = (dict(zip(x.tolist(), y.tolist(), strict=True)) for x, y in map(run.read_within, (first, second)))
     common = [x for x in a if x in b]
     return np.array([a[x] for x in common]), np.array([b[x] for x in common])
 
@@ -140,7 +140,7 @@ class Correlation:
     def __call__(self, run: Evidence) -> float:
         from scipy.stats import spearmanr
 
-        x, y = both(run, self.metric, self.other)
+        x, y = join_metrics(run, self.metric, self.other)
         return float(spearmanr(x, y).statistic) if len(x) > 2 else math.nan
 
 
@@ -157,7 +157,7 @@ class Separation:
         return self.metric, self.other
 
     def __call__(self, run: Evidence) -> float:
-        (_, x), (_, y) = run.within(self.metric), run.within(self.other)
+        (_, x), (_, y) = run.read_within(self.metric), run.read_within(self.other)
         return float((x[:, None] > y).mean() + 0.5 * (x[:, None] == y).mean()) if len(x) and len(y) else math.nan
 
 
@@ -191,7 +191,7 @@ class Fit:
     def __call__(self, run: Evidence) -> float:
         from scipy.optimize import curve_fit
 
-        y, x = both(run, self.metric, self.other)
+        y, x = join_metrics(run, self.metric, self.other)
         function, free = FORMS[self.form]
         cut = int(len(x) * self.train)
         if cut <= free or len(x) - cut < 2:

@@ -19,11 +19,11 @@ from shuhari.abilities import ability
 from shuhari.claims.arms import METHOD
 from shuhari.claims.checks import Check
 from shuhari.claims.claim import Claim
-from shuhari.claims.digest import digest
-from shuhari.claims.quantities import Evidence, Quantity, Simulated, values
+from shuhari.claims.digest import compute_digest
+from shuhari.claims.quantities import Evidence, Quantity, Simulated, read_values
 from shuhari.claims.runs import Made
-from shuhari.claims.sources import changed, common, modules, version
-from shuhari.claims.verdict import Verdict, overall
+from shuhari.claims.sources import digest_core, digest_modules, find_changed, list_common
+from shuhari.claims.verdict import Verdict, judge_all
 from shuhari.config import library
 from shuhari.config.overlay import RecipeError, format_path, walk_leaves
 from shuhari.store.files import replace_file
@@ -31,7 +31,7 @@ from shuhari.store.files import replace_file
 WHOLE = ("verdict", "says", "checks", "start", "chance", "arms", "hashes", "history")
 
 
-def kept(name: str, at: Path | None = None) -> dict[str, Any] | None:
+def read_kept(name: str, at: Path | None = None) -> dict[str, Any] | None:
     """The stored result of a claim under `at`, or of those packaged with the library; None where there is none.
     RecipeError where it is not a whole one."""
     found = library.read_result(name, at)
@@ -46,8 +46,8 @@ def judge(claim: Claim, quantities: Sequence[Quantity], made: Made) -> list[dict
     out = []
     for i, (check, quantity) in enumerate(zip(claim.checks, quantities, strict=True)):
         rule = check.rule
-        sides = {side: values(quantity, runs_of(claim, i, side, made), side, i) for side in rule.sides}
-        verdict, found, why = rule.judge(*rule.pairs(sides))
+        sides = {side: read_values(quantity, find_runs(claim, i, side, made), side, i) for side in rule.sides}
+        verdict, found, why = rule.judge(*rule.pick_sides(sides))
         entry: dict[str, Any] = {**describe(check), "verdict": verdict.value}
         entry |= {"difference": round_to(found.value), "low": round_to(found.low), "high": round_to(found.high)}
         entry |= {"n": found.n, "values": {side: [round_to(v) for v in vs] for side, vs in sides.items()}}
@@ -55,12 +55,12 @@ def judge(claim: Claim, quantities: Sequence[Quantity], made: Made) -> list[dict
     return out
 
 
-def runs_of(claim: Claim, check: int, arm: str, made: Made) -> list[Evidence]:
+def find_runs(claim: Claim, check: int, arm: str, made: Made) -> list[Evidence]:
     """[S] what a check reads of an arm: its runs, or the seeds alone where nothing is trained."""
     return made.evidence[arm] if claim.checks[check].trains else [Evidence(seed) for seed in claim.seeds]
 
 
-def result_of(
+def make_result(
     claim: Claim,
     quantities: Sequence[Quantity],
     made: Made,
@@ -72,7 +72,7 @@ def result_of(
     of the claim when its runs began; `ruled`: what was found by roles, where checks have them."""
     if ruled is None:
         checks = judge(claim, quantities, made)
-        ruled = {"verdict": overall(Verdict(c["verdict"]) for c in checks).value, "checks": checks}
+        ruled = {"verdict": judge_all(Verdict(c["verdict"]) for c in checks).value, "checks": checks}
     checks = ruled["checks"]
     metrics = list(dict.fromkeys(n for q in quantities for n in ability(q, "names")))
     now = {
@@ -102,12 +102,12 @@ def result_of(
         "notes": list(claim.notes),
         "paper": dict(claim.method.tree.get("paper", {})),
         "task": dict(claim.own.tree.get("task", {})),
-        "model": model(claim),
+        "model": describe_model(claim),
         "budget": dict([claim.budget]) if claim.budget else None,
         "seeds": list(claim.seeds),
-        "start": {arm: _means([dict(e.start) for e in runs]) for arm, runs in made.evidence.items()},
+        "start": {arm: _average([dict(e.start) for e in runs]) for arm, runs in made.evidence.items()},
         "chance": {k: round_to(v) for k, v in made.chance.items()},
-        "arms": {arm: _arm(claim, arm, made, metrics) for arm in made.evidence},
+        "arms": {arm: _describe_arm(claim, arm, made, metrics) for arm in made.evidence},
         "wall_s": round(sum(run.wall for runs in made.evidence.values() for run in runs)),
         "hashes": hashed,
         "versions": dict(made.versions),
@@ -115,54 +115,54 @@ def result_of(
     }
 
 
-def hashes(claim: Claim) -> dict[str, Any]:
+def compute_hashes(claim: Claim) -> dict[str, Any]:
     """What determines the result: the recipes of the arms and of the warm start, what is checked and said of them, the
     method's own modules; and the core and the modules that others share, whose change makes it older, not stale."""
-    found = used(claim)
+    found = find_modules(claim)
     return {
-        **_stated(claim),
-        "modules": {name: digest for name, digest in found.items() if name not in common()},
-        "shared": {name: digest for name, digest in found.items() if name in common()},
-        "core": version(),
+        **_describe_stated(claim),
+        "modules": {name: digest for name, digest in found.items() if name not in list_common()},
+        "shared": {name: digest for name, digest in found.items() if name in list_common()},
+        "core": digest_core(),
     }
 
 
-def _stated(claim: Claim) -> dict[str, Any]:
+def _describe_stated(claim: Claim) -> dict[str, Any]:
     checks = [describe(c) for c in claim.checks]
     seeds = {"looks": list(claim.looks), "bed": claim.bed} if claim.looks else {"seeds": list(claim.seeds)}
     return {
-        "recipes": {name: digest(recipe) for name, recipe in claim.recipes.items()},
+        "recipes": {name: compute_digest(recipe) for name, recipe in claim.recipes.items()},
         "claim": {"checks": checks, "says": claim.says, "notes": list(claim.notes), **seeds},
     }
 
 
-def used(claim: Claim) -> dict[str, str]:
+def find_modules(claim: Claim) -> dict[str, str]:
     """module -> digest, of all beside the core that the claim's runs and simulations use."""
-    found = modules([], [q.by for q in quantities_of(claim) if isinstance(q, Simulated)])
+    found = digest_modules([], [q.by for q in list_quantities(claim) if isinstance(q, Simulated)])
     for name, recipe in (claim.recipes or {METHOD: claim.own}).items():
         try:
-            found |= modules([recipe])
+            found |= digest_modules([recipe])
         except RecipeError as error:
             raise RecipeError(f"arm {name!r}, {error.where}", error.problem) from None
     return dict(sorted(found.items()))
 
 
-def quantities_of(claim: Claim) -> list[Quantity]:
+def list_quantities(claim: Claim) -> list[Quantity]:
     """The quantity of each check."""
     from shuhari.config.build import make_component
 
     return [make_component("quantity", c.quantity, f"claim.check.{i}", "metric") for i, c in enumerate(claim.checks)]
 
 
-def stale(claim: Claim, result: Mapping[str, Any]) -> str:
+def find_stale(claim: Claim, result: Mapping[str, Any]) -> str:
     """Why a result is not that of the present claim; "" where it is. Only hashes that it holds can make it stale."""
-    return find_restated(claim, result) or changed(result["hashes"]["modules"], used(claim))
+    return find_restated(claim, result) or find_changed(result["hashes"]["modules"], find_modules(claim))
 
 
 def find_restated(claim: Claim, result: Mapping[str, Any]) -> str:
     """What of the claim's text, or of its arms' recipes, has changed since it was measured; "" where nothing has."""
-    now, then = _stated(claim), result["hashes"]
-    for name, said in _plain(now["claim"]).items():
+    now, then = _describe_stated(claim), result["hashes"]
+    for name, said in _to_plain(now["claim"]).items():
         if said != then["claim"].get(name):
             return f"claim.{name} has changed"
     for name in sorted({*now["recipes"], *then["recipes"]}):
@@ -171,7 +171,7 @@ def find_restated(claim: Claim, result: Mapping[str, Any]) -> str:
     return ""
 
 
-def model(claim: Claim) -> dict[str, Any]:
+def describe_model(claim: Claim) -> dict[str, Any]:
     """The kind of the method's policy, and its number of parameters."""
     from shuhari.config.build import build_stage
 
@@ -182,10 +182,10 @@ def model(claim: Claim) -> dict[str, Any]:
     return {**stage["models"]["policy"], "parameters": sum(p.numel() for p in policy.module.parameters())}
 
 
-def _arm(claim: Claim, arm: str, made: Made, metrics: Sequence[str]) -> dict[str, Any]:
+def _describe_arm(claim: Claim, arm: str, made: Made, metrics: Sequence[str]) -> dict[str, Any]:
     """How an arm differs from the method, and its raw curves."""
     runs = made.evidence[arm]
-    out: dict[str, Any] = {"changes": differs(claim, arm), "wall_s": [round(r.wall, 1) for r in runs]}
+    out: dict[str, Any] = {"changes": find_differences(claim, arm), "wall_s": [round(r.wall, 1) for r in runs]}
     out["runs"] = [r.path.name for r in runs if r.path]
     out["spent"] = [round(r.spent[-1]) if r.spent else 0 for r in runs]
     ledgers = [{k: v[-1] for k, v in r.columns.items() if k.startswith("spent/") and v} for r in runs]
@@ -194,10 +194,10 @@ def _arm(claim: Claim, arm: str, made: Made, metrics: Sequence[str]) -> dict[str
     if diverged := [r.seed for r in runs if r.diverged]:
         out["diverged"] = diverged
     there = [m for m in metrics if any(m in r.columns for r in runs)]
-    return {**out, "curves": {m: [points(r, m) for r in runs] for m in there}}
+    return {**out, "curves": {m: [list_points(r, m) for r in runs] for m in there}}
 
 
-def differs(claim: Claim, arm: str) -> dict[str, Any]:
+def find_differences(claim: Claim, arm: str) -> dict[str, Any]:
     """Dotted key -> setting in which the last stage of an arm differs from the method's; None: not set."""
     skip = ("name", "summary", "claim", "paper", "alone", "laid")
     ours, theirs = (dict(walk_leaves(claim.arms[name].stages[-1])) for name in (METHOD, arm))
@@ -205,14 +205,14 @@ def differs(claim: Claim, arm: str) -> dict[str, Any]:
     return {format_path(k): theirs.get(k) for k in keys}
 
 
-def in_words(changes: Mapping[str, Any]) -> list[str]:
+def describe_differences(changes: Mapping[str, Any]) -> list[str]:
     """The differences as phrases; for what an arm lacks, the missing table is named."""
     gone = {k.rpartition(".")[0] for k, v in changes.items() if v is None}
     said = [f"{k} = {v}" if v != "" else f'{k} = ""' for k, v in changes.items() if v is not None and v != {}]
     return [*said, *(f"without {g}" for g in sorted(gone) if not any(s.startswith(f"{g}.") for s in said))]
 
 
-def times(factor: float) -> str:
+def format_factor(factor: float) -> str:
     """The factor of what is compared with, before its name."""
     return f"{factor:g} x " if factor != 1 else ""
 
@@ -223,10 +223,10 @@ def mean(values: Sequence[float | None]) -> float | None:
     return sum(there) / len(there) if there else None
 
 
-def points(run: Evidence, metric: str) -> dict[str, list[float | None]]:
+def list_points(run: Evidence, metric: str) -> dict[str, list[float | None]]:
     """A curve as stored: every point, None for NaN; empty where a run ended before its first."""
     try:
-        x, y = run.curve(metric)
+        x, y = run.read_curve(metric)
     except KeyError:
         return {"x": [], "y": []}
     return {"x": [float(f"{v:.7g}") for v in x], "y": [round_to(float(v), 6) for v in y]}
@@ -238,17 +238,17 @@ def describe(check: Check) -> dict[str, Any]:
     return {**check.quantity, **{k: v for k, v in rule.items() if k not in ("role", "ratio") or v}}
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """A recipe's value as JSON, which has neither `inf` nor dates."""
     if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: _to_plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
+        return [_to_plain(v) for v in value]
     odd = isinstance(value, date | time) or (isinstance(value, float) and not math.isfinite(value))
     return str(value) if odd else value
 
 
-def _means(found: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
+def _average(found: Sequence[Mapping[str, float]]) -> dict[str, float | None]:
     found = [f for f in found if f]  # a run that diverged has none
     names = found[0] if found else ()
     return {n: round_to(float(np.mean([f[n] for f in found]))) for n in names if all(n in f for f in found)}
@@ -276,5 +276,5 @@ def save(result: Mapping[str, Any], at: Path) -> Path:
     """Write the JSON file alone."""
     path = at / "claims" / f"{result['method']}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, [(json.dumps(_plain(result), indent=1, allow_nan=False) + "\n").encode()])
+    replace_file(path, [(json.dumps(_to_plain(result), indent=1, allow_nan=False) + "\n").encode()])
     return path

@@ -23,10 +23,10 @@ from shuhari.abilities import ability
 from shuhari.claims.arms import METHOD
 from shuhari.claims.checks import BASELINE
 from shuhari.claims.claim import ALIKE, WARM, Claim
-from shuhari.claims.digest import digest
-from shuhari.claims.pool import ClaimError, Progress, Workers, changed, drive
-from shuhari.claims.quantities import Evidence, Quantity, value
-from shuhari.claims.sources import modules, version
+from shuhari.claims.digest import compute_digest
+from shuhari.claims.pool import ClaimError, Progress, Workers, drive, is_changed
+from shuhari.claims.quantities import Evidence, Quantity, read_value
+from shuhari.claims.sources import digest_core, digest_modules
 from shuhari.config.overlay import read_budgets
 from shuhari.config.recipe import Recipe
 from shuhari.loop.machine import versions
@@ -76,7 +76,7 @@ class Job:
     def diverged(self) -> bool:
         return (self.path / DIVERGED).is_file()
 
-    def share(self) -> float | None:
+    def estimate_share(self) -> float | None:
         """How much of it is done, by its steps or by what it has spent; None where it has not begun."""
         if not is_locked(self.path):
             return None
@@ -88,20 +88,20 @@ class Job:
         steps = self.recipe.total
         unit = "steps" if steps else next(iter(read_budgets(self.recipe.stages[-1])))
         whole = steps or sum(read_budgets(stage).get(unit, 0) for stage in self.recipe.stages)
-        return min(1.0, spent(columns, unit)[-1] / whole) if columns["step"] else 0.0
+        return min(1.0, find_spent(columns, unit)[-1] / whole) if columns["step"] else 0.0
 
     def make(self) -> str:
         """In a worker: make the run, or finish it. Returns an error message, "" where there is none."""
         from shuhari.api import train
 
-        began = _processor_time()
+        began = _read_processor_time()
         try:
             while not self.done:
-                if changed() or own(self.recipe) != self.own:
+                if is_changed() or find_own(self.recipe) != self.own:
                     return "its source changed while the claim ran: give the command again"
                 try:
                     if self.arm == CHANCE:
-                        _score(self)
+                        _score_untrained(self)
                     else:
                         train(self.recipe, self.path, init=str(self.after.path) if self.after else "")
                 except LockedError:  # another claim makes the same run
@@ -116,7 +116,7 @@ class Job:
                 (self.path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
                 return f"{type(error).__name__}: {error} (traceback in error.txt there)"
         finally:
-            _note_time(self.path, _processor_time() - began)
+            _note_time(self.path, _read_processor_time() - began)
         if self.arm != WARM:  # of all others the curves are what a claim reads
             shutil.rmtree(self.path / "checkpoints", ignore_errors=True)
         (self.path / "error.txt").unlink(missing_ok=True)
@@ -157,7 +157,7 @@ def make(
     that shows it, where an arm does not spend its budget, or RecipeError where it lacks what a check is about."""
     for i, quantity in enumerate(quantities):
         if not ability(quantity, "trains"):
-            value(quantity, Evidence(claim.seeds[0]), METHOD, i)
+            read_value(quantity, Evidence(claim.seeds[0]), METHOD, i)
     if not any(ability(q, "trains") for q in quantities):
         return Made()
     alone = any(ability(q, "alone") for q in quantities) if alone is None else alone
@@ -176,7 +176,7 @@ def make(
             _check_spent(claim, job.arm, run)
             for i, (check, quantity) in enumerate(zip(claim.checks, quantities, strict=True)):
                 if ability(quantity, "trains") and job.arm in (check.rule.arm, check.rule.against):
-                    value(quantity, run, job.arm, i)
+                    read_value(quantity, run, job.arm, i)
 
     team = workers if isinstance(workers, Workers) else 1 if alone else workers or count_cores()
     drive(jobs, team, tell, look)
@@ -186,12 +186,12 @@ def make(
 
 def plan_runs(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
     """Every run of a claim, warm starts first, seed by seed so that a part of the work has whole pairs."""
-    core = made_with()
-    made_of = {id(recipe): own(recipe) for recipe in claim.recipes.values()}
+    core = digest_setup()
+    made_of = {id(recipe): find_own(recipe) for recipe in claim.recipes.values()}
 
     def job(arm: str, recipe: Recipe, seed: int, after: Job | None = None) -> Job:
         run, parts = with_seed(recipe, seed), made_of[id(recipe)]
-        name = named(digest(run), core, after.path.name if after else "", arm if alone else "", *parts)
+        name = make_name(compute_digest(run), core, after.path.name if after else "", arm if alone else "", *parts)
         return Job(arm, run, root / {WARM: "warm", CHANCE: "chance"}.get(arm, "") / f"{name}-s{seed}", parts, after)
 
     warm: dict[Path, Job] = {}  # what several arms start from is one job
@@ -205,13 +205,13 @@ def plan_runs(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
     return [*warm.values(), *jobs]
 
 
-def made_with() -> str:
+def digest_setup() -> str:
     """A digest of what all runs here are made with: the core's source, packages, and the kind of processor."""
     found = versions()
-    return named(version(), *(f"{n} {found.get(n)}" for n in PACKAGES))
+    return make_name(digest_core(), *(f"{n} {found.get(n)}" for n in PACKAGES))
 
 
-def named(*parts: str) -> str:
+def make_name(*parts: str) -> str:
     return hashlib.blake2b("\n".join(parts).encode(), digest_size=8).hexdigest()
 
 
@@ -221,11 +221,11 @@ def with_seed(recipe: Recipe, seed: int) -> Recipe:
     return Recipe("claim", tree).with_settings({"seed": seed, "threads": 1})
 
 
-def own(recipe: Recipe) -> tuple[str, ...]:
-    return tuple(" ".join(module) for module in modules([recipe]).items())
+def find_own(recipe: Recipe) -> tuple[str, ...]:
+    return tuple(" ".join(module) for module in digest_modules([recipe]).items())
 
 
-def _processor_time() -> float:
+def _read_processor_time() -> float:
     """Of this process and of those that it has waited for."""
     now = os.times()
     return now.user + now.system + now.children_user + now.children_system
@@ -239,7 +239,7 @@ def _note_time(path: Path, seconds: float) -> None:
         replace_file(file, [json.dumps([*before, round(seconds, 3)]).encode()])
 
 
-def _score(job: Job) -> None:
+def _score_untrained(job: Job) -> None:
     """The score of an untrained policy; it need not learn, which where groups without contrast are sampled again it
     could not."""
     from shuhari.loop.run import open_run
@@ -257,28 +257,32 @@ def _score(job: Job) -> None:
 def read(job: Job, claim: Claim) -> Evidence:
     """The evidence of a run that is done."""
     run = Run(job.path)
-    found = evidence(job, claim, run.metrics(), dict((run.summary or {}).get("before") or {}))
+    found = make_evidence(job, claim, run.metrics(), dict((run.summary or {}).get("before") or {}))
     return found if math.isnan(job.cpu) else replace(found, cpu=job.cpu)
 
 
-def evidence(job: Job, claim: Claim, columns: Mapping[str, Sequence[Any]], before: Mapping[str, float]) -> Evidence:
+def make_evidence(
+    job: Job, claim: Claim, columns: Mapping[str, Sequence[Any]], before: Mapping[str, float]
+) -> Evidence:
     """The evidence of a run from its metrics so far and its scores when its last stage began."""
     assert claim.budget is not None  # of a claim that trains
     unit, amount = claim.budget
-    used = spent(columns, unit)
+    used = find_spent(columns, unit)
     if "study" in job.recipe.tree:
         amount = used[-1]
     wall = float(columns["wall"][-1]) if used else 0.0  # of one thread about what it computed
-    return Evidence(job.seed, columns, used, before, amount, job.path, job.diverged, _began(columns, used), wall)
+    return Evidence(
+        job.seed, columns, used, before, amount, job.path, job.diverged, _find_beginning(columns, used), wall
+    )
 
 
-def _began(columns: Mapping[str, Sequence[Any]], used: Sequence[float]) -> float:
+def _find_beginning(columns: Mapping[str, Sequence[Any]], used: Sequence[float]) -> float:
     """The spending when the last stage began, before whose first step a run is measured."""
     first = columns["stage"].index(columns["stage"][-1]) if used else 0
     return used[first - 1] if first else 0.0
 
 
-def spent(columns: Mapping[str, Sequence[Any]], unit: str) -> list[float]:
+def find_spent(columns: Mapping[str, Sequence[Any]], unit: str) -> list[float]:
     """[steps] the amount of a unit that a run had spent, over all tags but evaluation."""
     names = [n for n in columns if n.startswith("spent/") and counts(n, unit)]
     return [sum(float(columns[n][i] or 0) for n in names) for i in range(len(columns["step"]))]

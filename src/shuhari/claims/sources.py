@@ -32,28 +32,28 @@ _WORLD = re.compile(r"\bworld/([\w.-]+)")
 
 
 @cache
-def version() -> str:
+def digest_core() -> str:
     """A digest of the core's source as of this process's first call."""
-    listing = "".join(f"{name} {_digest_of(name)}\n" for name in sorted(core()))
+    listing = "".join(f"{name} {_digest_of(name)}\n" for name in sorted(list_core()))
     return hashlib.blake2b(listing.encode(), digest_size=6).hexdigest()
 
 
 @cache
-def core() -> frozenset[str]:
+def list_core() -> frozenset[str]:
     """The modules of the core."""
-    return frozenset(_imported([LOOP]))
+    return frozenset(_follow_imports([LOOP]))
 
 
-def modules(recipes: Iterable[Recipe], others: Iterable[Any] = ()) -> dict[str, str]:
+def digest_modules(recipes: Iterable[Recipe], others: Iterable[Any] = ()) -> dict[str, str]:
     """module -> digest, of all beside the core that the components of the recipes' stages (or `others`) are made of:
     those of shuhari by their name, those of user code by their file's."""
     used: set[Any] = set(map(type, others))
     ours, out = set[str](), dict[str, str]()
     for recipe in recipes:
-        used |= _made_of(recipe)
-        for file in {Path(text.rpartition(":")[0]) for text in _texts(recipe) if ".py:" in text}:
+        used |= _list_classes(recipe)
+        for file in {Path(text.rpartition(":")[0]) for text in _list_texts(recipe) if ".py:" in text}:
             if file.is_file():  # a function of a user, whoever calls it
-                out[file.name], found = _facts(file)
+                out[file.name], found = _read_facts(file)
                 ours |= found
     for one in used:
         source = inspect.getsourcefile(one)
@@ -63,37 +63,37 @@ def modules(recipes: Iterable[Recipe], others: Iterable[Any] = ()) -> dict[str, 
             ours.add(one.__module__)
             continue
         name = Path(source).name if one.__module__.startswith("shuhari_user") else one.__module__
-        out[name], found = _facts(Path(source))
+        out[name], found = _read_facts(Path(source))
         ours |= found
-    out |= {name: _digest_of(name) for name in _imported(ours) - core()}
+    out |= {name: _digest_of(name) for name in _follow_imports(ours) - list_core()}
     return dict(sorted(out.items()))
 
 
 @cache
-def common() -> frozenset[str]:
+def list_common() -> frozenset[str]:
     """The modules that the recipes of `baselines/` use too, which are no method's own. What cannot be made here, for
     want of a library, counts as none of them."""
     found: set[str] = set()
     for name in list_names():
         if name.startswith("baselines/"):
             with suppress(RecipeError):
-                found |= set(modules([load(name)]))
+                found |= set(digest_modules([load(name)]))
     return frozenset(found)
 
 
-def changed(stored: Mapping[str, str], used: Mapping[str, str]) -> str:
+def find_changed(stored: Mapping[str, str], used: Mapping[str, str]) -> str:
     """Which of a result's modules has changed; "" where none has. used: those of its claim now;
     one of shuhari that is used no longer counts as it is on disk."""
-    now = ((name, used.get(name) or (_digest_of(name) if _file(name) else "")) for name in stored)
+    now = ((name, used.get(name) or (_digest_of(name) if _find_file(name) else "")) for name in stored)
     return next((f"module {name!r} has changed" for name, digest in now if digest != stored[name]), "")
 
 
-def older(hashes: Mapping[str, Any]) -> bool:
+def is_older(hashes: Mapping[str, Any]) -> bool:
     """Whether the core, or a module that a result shares with others, has changed since it was measured or proved."""
-    return bool(hashes["core"] != version() or changed(hashes.get("shared", {}), {}))
+    return bool(hashes["core"] != digest_core() or find_changed(hashes.get("shared", {}), {}))
 
 
-def _made_of(recipe: Recipe) -> set[Any]:
+def _list_classes(recipe: Recipe) -> set[Any]:
     """The classes of a recipe's components and worlds, and the functions that components hold."""
     from shuhari.config.build import build_stage, make_component
     from shuhari.loop import state
@@ -103,29 +103,29 @@ def _made_of(recipe: Recipe) -> set[Any]:
     for stage in (build_stage(table, shared) for table in recipe.stages):
         used += [part for _, part in state.walk(stage.list_memories())]
     functions = {f for part in used for f in getattr(part, "__dict__", {}).values() if inspect.isfunction(f)}
-    worlds = {name for text in _texts(recipe) for name in _WORLD.findall(text)}
+    worlds = {name for text in _list_texts(recipe) for name in _WORLD.findall(text)}
     known = worlds and set(registry.names("world"))
     return {*functions, *map(type, used), *(registry.find("world", name) for name in worlds & known)}
 
 
-def _texts(recipe: Recipe) -> list[str]:
+def _list_texts(recipe: Recipe) -> list[str]:
     found = [one for _, value in walk_leaves(recipe.tree) for one in (value if isinstance(value, list) else [value])]
     return [one for one in found if isinstance(one, str)]
 
 
-def _imported(roots: Iterable[str]) -> set[str]:
+def _follow_imports(roots: Iterable[str]) -> set[str]:
     """The modules, and all of shuhari that they import, and so on."""
     seen, todo = set[str](), list(roots)
     while todo:
         name = todo.pop()
-        path = _file(name)
+        path = _find_file(name)
         if path is not None and name not in seen and name not in OUTSIDE and not f"{name}.".startswith(APART):
             seen.add(name)
-            todo += _facts(path)[1]
+            todo += _read_facts(path)[1]
     return seen
 
 
-def _file(name: str) -> Path | None:
+def _find_file(name: str) -> Path | None:
     """Of a module of shuhari; None where there is none."""
     first, *rest = name.split(".")
     place = ROOT.joinpath(*rest)
@@ -136,40 +136,40 @@ def _file(name: str) -> Path | None:
 _FACTS: dict[Path, tuple[tuple[int, int], tuple[str, frozenset[str]]]] = {}
 
 
-def _facts(path: Path) -> tuple[str, frozenset[str]]:
+def _read_facts(path: Path) -> tuple[str, frozenset[str]]:
     """(digest, modules of shuhari that it imports) of a file as it is on disk."""
     stat = path.stat()
     mark = stat.st_mtime_ns, stat.st_size
     if path not in _FACTS or _FACTS[path][0] != mark:
-        tree = _tree(path)
-        _FACTS[path] = mark, (_digest(tree), frozenset(_imports(tree)))
+        tree = _parse(path)
+        _FACTS[path] = mark, (_digest_tree(tree), frozenset(_list_imports(tree)))
     return _FACTS[path][1]
 
 
 def _digest_of(name: str) -> str:
-    path = _file(name)
+    path = _find_file(name)
     assert path is not None
-    return _facts(path)[0]
+    return _read_facts(path)[0]
 
 
-def _imports(node: ast.AST) -> Iterator[str]:
+def _list_imports(node: ast.AST) -> Iterator[str]:
     """The modules of shuhari that a tree imports, also within functions, but for what only a type checker reads."""
     if isinstance(node, ast.Import):
         yield from (a.name for a in node.names if a.name.startswith("shuhari."))
     elif isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "shuhari":
         for a in node.names:
             whole = f"{node.module}.{a.name}"
-            yield whole if _file(whole) else node.module
+            yield whole if _find_file(whole) else node.module
     elif not (isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"):
         for child in ast.iter_child_nodes(node):
-            yield from _imports(child)
+            yield from _list_imports(child)
 
 
-def _digest(tree: ast.Module) -> str:
-    return hashlib.blake2b("\n".join(_told(tree)).encode(), digest_size=6).hexdigest()
+def _digest_tree(tree: ast.Module) -> str:
+    return hashlib.blake2b("\n".join(_walk_code(tree)).encode(), digest_size=6).hexdigest()
 
 
-def _told(node: Any) -> Iterator[str]:
+def _walk_code(node: Any) -> Iterator[str]:
     """A tree's code, line by line: without docstrings, and without what is empty, of which each version of Python
     has its own. A gap within a list is told, as it says whose the others are: in `def f(*, a, b=1)` that `a` has no
     default, in `{**a, "b": c}` that the first has no key."""
@@ -186,12 +186,12 @@ def _told(node: Any) -> Iterator[str]:
                 yield from (name, "-")  # no constant's or node's line
             elif one is not None and not nothing:
                 yield name
-                yield from _told(one) if isinstance(one, ast.AST) else [repr(one)]
+                yield from _walk_code(one) if isinstance(one, ast.AST) else [repr(one)]
     yield "."
 
 
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def _tree(path: Path) -> ast.Module:
+def _parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))

@@ -127,16 +127,16 @@ class Rule:
         """What is compared by its values: `arm`, and `against` where that is no number."""
         return (self.arm, self.against) if isinstance(self.against, str) else (self.arm,)
 
-    def pairs(self, values: Mapping[str, Sequence[float]]) -> tuple[Sequence[float], Sequence[float]]:
+    def pick_sides(self, values: Mapping[str, Sequence[float]]) -> tuple[Sequence[float], Sequence[float]]:
         """([S] of `arm`, [S] of `against`) out of the values of each side."""
         ours = values[self.arm]
         return ours, values[self.against] if isinstance(self.against, str) else [float(self.against)] * len(ours)
 
-    def effect(self, ours: Sequence[float] | Array, theirs: Sequence[float] | Array, level: float = 0.95) -> Effect:
+    def estimate(self, ours: Sequence[float] | Array, theirs: Sequence[float] | Array, level: float = 0.95) -> Effect:
         """The effect in values [S] paired by seed, with its interval at `level`. A pair with a NaN is left out."""
         x, y = np.asarray(ours, np.float64), np.asarray(theirs, np.float64)
         down = self.direction in ("down", "not higher")
-        d = self._differences(x, y) * (-1 if down else 1)
+        d = self._subtract(x, y) * (-1 if down else 1)
         found = t_interval(d, level)
         there = d[~np.isnan(d)]
         sd = float(there.std(ddof=1)) if len(there) > 1 else math.nan
@@ -148,21 +148,21 @@ class Rule:
         elif self.ratio and (none := int((y == 0).sum())):
             why = f"{self.against} is 0 in {none} of {len(d)} pairs, of which there is no share"
         else:
-            why = "" if self.role == "premise" else self._stuck(x, y, found.high)
+            why = "" if self.role == "premise" else self._explain_stuck(x, y, found.high)
         return Effect(found.value, found.low, found.high, found.n, sd, why)
 
-    def _differences(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    def _subtract(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
         """[S]; in shares of y where the rule is of a ratio, NaN where that is 0."""
         d = x - self.factor * y
         return np.divide(d, np.abs(y), out=np.full_like(d, math.nan), where=y != 0) if self.ratio else d
 
-    def verdict(self, effect: Effect) -> Verdict:
+    def decide(self, effect: Effect) -> Verdict:
         """Of a premise, a guard or an ablation."""
         low, high, m = effect.low, effect.high, self.margin
         if effect.why:
             return Verdict.OPEN
         if self.direction == "equal":
-            holds, fails = _within(low, high, m), low > m or high < -m
+            holds, fails = _is_within(low, high, m), low > m or high < -m
         elif self.direction.startswith("not "):
             holds, fails = low > -m or low == high == 0, high < -m
         elif self.role == "premise":
@@ -171,14 +171,14 @@ class Rule:
             holds, fails = low > 0, high <= m
         return Verdict.HOLDS if holds else Verdict.FAILS if fails else Verdict.OPEN
 
-    def headline(self, effect: Effect, detectable: float, guard: Verdict | None = None) -> Headline:
+    def decide_headline(self, effect: Effect, detectable: float, guard: Verdict | None = None) -> Headline:
         """The verdict of a headline, of which `detectable` is the smallest effect that its seeds could find."""
         held = Headline.COST if guard is Verdict.FAILS else Headline.HOLDS
         if effect.why:
             return Headline.OPEN
         if self.direction not in ("up", "down"):
             found = {Verdict.HOLDS: held, Verdict.FAILS: Headline.REVERSED, Verdict.OPEN: Headline.OPEN}
-            return found[self.verdict(effect)]
+            return found[self.decide(effect)]
         if effect.low > 0:
             return held if effect.high >= self.margin else Headline.SMALL
         if effect.high < 0:
@@ -188,13 +188,13 @@ class Rule:
     def judge(self, ours: Sequence[float], theirs: Sequence[float]) -> tuple[Verdict, Estimate, str]:
         """(verdict, difference, why it is open where the interval alone does not say) of values [S] paired by seed. A
         pair with a NaN is left out; where one side has more of them than the other, who is left says nothing."""
-        found = self.effect(ours, theirs)
+        found = self.estimate(ours, theirs)
         value, low, high = found.value, found.low, found.high
         if self.direction in ("down", "not higher"):
             value, low, high = 0.0 - value, 0.0 - high, 0.0 - low  # as the values are, not as it is claimed
-        return self.verdict(found), Estimate(value, low, high, found.n), found.why
+        return self.decide(found), Estimate(value, low, high, found.n), found.why
 
-    def _stuck(self, x: np.ndarray, y: np.ndarray, high: float) -> str:
+    def _explain_stuck(self, x: np.ndarray, y: np.ndarray, high: float) -> str:
         """Why two arms cannot differ, if they cannot; `high`: the largest effect that there may be."""
         if not isinstance(self.against, str):
             return ""
@@ -213,7 +213,7 @@ class Rule:
         return f"{self.against} leaves {room:.2g} of the range" if room < least and high >= 0 else ""
 
 
-def _within(low: float, high: float, margin: float) -> bool:
+def _is_within(low: float, high: float, margin: float) -> bool:
     """Whether an interval lies within a margin of 0, to a rounding."""
     rounding = 1e-12 * max(1.0, margin)
     return -margin - rounding <= low and high <= margin + rounding
@@ -227,7 +227,7 @@ def judge_reasons(found: Iterable[Verdict]) -> Because:
     return Because.UNASKED if not told else Because.BY if told == {Verdict.HOLDS} else Because.OPEN
 
 
-def overall(verdicts: Iterable[Verdict]) -> Verdict:
+def judge_all(verdicts: Iterable[Verdict]) -> Verdict:
     """The verdict of several checks: all hold, or one does not hold, or it is open."""
     found = set(verdicts)
     if Verdict.FAILS in found:

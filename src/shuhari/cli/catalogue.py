@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shuhari.cli.text import as_json, make_printable, note, say, table
+from shuhari.cli.text import make_printable, note, print_json, print_table, say
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -23,18 +23,20 @@ def methods(json: Json = False) -> None:
 
     found = listed()
     if json:
-        as_json([asdict(m) for m in found])
+        print_json([asdict(m) for m in found])
         return
     rows = [(m, m.summary if m.problem is None else f"({m.problem})") for m in found]
-    table(("method", "summary", "verdict"), [(m.name, x, _verdict(m)) for m, x in rows if m.family != BEDS])
+    print_table(
+        ("method", "summary", "verdict"), [(m.name, x, _describe_verdict(m)) for m, x in rows if m.family != BEDS]
+    )
     say("")
     beds = [(m.name, x) for m, x in rows if m.family == BEDS and CONTROL not in m.name.split("/")]
-    table(("bed", "what is seen there"), beds)
+    print_table(("bed", "what is seen there"), beds)
 
 
-def _verdict(method: Any) -> str | None:
+def _describe_verdict(method: Any) -> str | None:
     """The verdict of its claim, and whether the library has changed since; None where it states none."""
-    from shuhari.claims.sources import older
+    from shuhari.claims.sources import is_older
     from shuhari.config.library import read_result
     from shuhari.config.recipe import load
 
@@ -45,7 +47,7 @@ def _verdict(method: Any) -> str | None:
     kept = read_result(method.name)
     assert kept is not None
     marks = ["older rule"] * ("headline" not in kept) + ["exploratory"] * bool(kept.get("exploratory"))
-    marks += ["stale"] if method.stale else ["older core"] if older(kept["hashes"]) else []
+    marks += ["stale"] if method.stale else ["older core"] if is_older(kept["hashes"]) else []
     return f"{method.verdict} ({', '.join(marks)})" if marks else str(method.verdict)
 
 
@@ -67,10 +69,10 @@ def tasks(
         return
     found = catalogue.list_tasks()
     if json:
-        as_json(found)
+        print_json(found)
         return
-    rows = [(t["name"], t["summary"], _example(t)) for t in found]
-    table(("task", "what it is", "example"), rows)
+    rows = [(t["name"], t["summary"], _read_example(t)) for t in found]
+    print_table(("task", "what it is", "example"), rows)
     say("shuhari tasks NAME shows problems and settings of one")
 
 
@@ -83,28 +85,28 @@ def _preview(name: str, n: int, split: str, sets: list[str], json: bool) -> None
     task = make_component("task", {"name": name, **given})
     shown = catalogue.preview(task, n, split)
     if json:
-        as_json(shown)
+        print_json(shown)
         return
     if not shown:
         note(f"split {split!r} of {name} has no problems")
     more = sorted({k for p in shown for k in p["info"]})
     shown_by_default = ("id", "prompt", "answer", *(["solution"] if any(p["solution"] for p in shown) else []))
-    rows = [(*(_short(p[k]) for k in shown_by_default), *(_short(p["info"].get(k)) for k in more)) for p in shown]
-    table((*shown_by_default, *more), rows)
+    rows = [(*(_shorten(p[k]) for k in shown_by_default), *(_shorten(p["info"].get(k)) for k in more)) for p in shown]
+    print_table((*shown_by_default, *more), rows)
     own = {k: v for k, v in vars(task).items() if isinstance(v, bool | int | float | str | tuple)}
     say("settings: " + ", ".join(f"{k} = {v!r}" for k, v in own.items() if not k.startswith("_")))
 
 
-def _example(entry: dict[str, Any]) -> str:
+def _read_example(entry: dict[str, Any]) -> str:
     if entry["problem"]:
         return f"({entry['problem']})"
     shown = entry["example"]
     if not shown:
         return str(entry["spaces"])
-    return f"{_short(shown['prompt'])} -> {_short(shown['answer'])}"
+    return f"{_shorten(shown['prompt'])} -> {_shorten(shown['answer'])}"
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     return "-" if value is None else make_printable(str(value), 120).replace("\n", "⏎")
 
 
@@ -117,7 +119,7 @@ def doctor(json: Json = False) -> None:
 
     found = report()
     if json:
-        as_json(found)
+        print_json(found)
         return
     for key, value in found.items():
         if not isinstance(value, dict):

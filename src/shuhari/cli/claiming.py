@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shuhari.cli import exploring, verdicts
-from shuhari.cli.text import as_json, note, say, table
+from shuhari.cli.text import note, print_json, print_table, say
 
 if TYPE_CHECKING:
     from shuhari.claims.pool import Progress
@@ -70,17 +70,17 @@ def claim(
         verdicts.show_board(board, by, out)
         return
     if matrix:
-        exploring.matrix(out, json)
+        exploring.show_matrix(out, json)
         return
     if bed:
         for name in recipes or [""]:
-            with _ended_by_sigterm(), _told(f"{name} on {bed}") as tell:
-                result, path = exploring.measured(name, bed, metric, margin, dry, workers, runs, out, tell)
+            with _end_by_sigterm(), _show_progress(f"{name} on {bed}") as tell:
+                result, path = exploring.run_exploration(name, bed, metric, margin, dry, workers, runs, out, tell)
             exploring.show(result, path, json)
         return
     named = list(dict.fromkeys(recipes or []))
     if stale or (prove and not recipes):
-        reasons = _stale(out, recipes)
+        reasons = _find_stale(out, recipes)
         named = list(reasons)
         if stale and not (prove or show or dry):
             _list_stale(reasons, json)
@@ -98,14 +98,14 @@ def claim(
         if whole and quick:
             raise typer.BadParameter("--whole and --quick are opposites: give one")
         depth = "whole" if whole else "quick" if quick else "spot"
-        with _ended_by_sigterm():
-            stand = proving(named, out, runs, depth=depth, workers=workers, json=json, telling=_told)
+        with _end_by_sigterm():
+            stand = proving(named, out, runs, depth=depth, workers=workers, json=json, telling=_show_progress)
         raise typer.Exit(0 if stand else 1)
     if show:
-        _kept(named, out, json)
+        _show_kept(named, out, json)
         return
     if card:
-        with _ended_by_sigterm():
+        with _end_by_sigterm():
             for name in named:
                 _make_card(name, workers, runs, out)
         return
@@ -115,7 +115,7 @@ def claim(
         raise typer.BadParameter(f"{why}: claim them apart, each with an --out of its own")
     if dry:
         for name, one in zip(named, claims, strict=True):
-            verdicts.plan(one, runs, out)
+            verdicts.show_plan(one, runs, out)
             read(name, smoke=True)  # a mistake in `smoke` is one too
         return
     for option, folder in (("--out", out), ("--runs", runs))[smoke:]:
@@ -127,7 +127,7 @@ def claim(
     found, failed = [], 0
     for one in claims:
         try:
-            result = _measured(one, workers, runs, out)
+            result = _measure(one, workers, runs, out)
         except (ClaimError, RecipeError) as error:
             if len(claims) == 1:
                 raise
@@ -143,19 +143,19 @@ def claim(
             verdicts.show(result)
             say(f"result: {path}" if path else "smoke: that it runs is all it says")
     if json:
-        as_json(found)
+        print_json(found)
     if failed:
         raise typer.Exit(1)
 
 
-def _measured(one: Any, workers: int, root: Path, out: Path) -> dict[str, Any]:
+def _measure(one: Any, workers: int, root: Path, out: Path) -> dict[str, Any]:
     from shuhari.claims.measure import measure
-    from shuhari.claims.result import kept
+    from shuhari.claims.result import read_kept
     from shuhari.claims.tries import file_of
 
-    before, begun = (None, None) if one.smoke else (kept(one.name, out / "claims"), file_of(one.name, out))
+    before, begun = (None, None) if one.smoke else (read_kept(one.name, out / "claims"), file_of(one.name, out))
     try:
-        with _told(one.name) as tell, _ended_by_sigterm():
+        with _show_progress(one.name) as tell, _end_by_sigterm():
             return measure(one, root, before, workers=workers, tell=tell, begun=begun)
     except KeyboardInterrupt:
         note(f"stopped; the runs that were made are in {root}, and the same command goes on")
@@ -166,21 +166,21 @@ def _make_card(bed: str, workers: int, runs: Path, out: Path) -> None:
     from shuhari.claims.making import make_card, plan_card, save_card
 
     runs.mkdir(parents=True, exist_ok=True)
-    with _told(bed) as tell:
+    with _show_progress(bed) as tell:
         made = make_card(bed, plan_card(bed), runs, workers=workers, tell=tell)
     say(f"card: {save_card(made, out)}")
 
 
-def _kept(named: list[str], out: Path, json: bool) -> None:
+def _show_kept(named: list[str], out: Path, json: bool) -> None:
     """Show results: those under `out`, else, and says so, the ones that the library brings."""
-    from shuhari.claims.result import kept
+    from shuhari.claims.result import read_kept
     from shuhari.config.recipe import load
 
     results = []
     for given in named:
         recipe = load(given)
-        own = kept(recipe.name, out / "claims")
-        result = own or kept(recipe.name)
+        own = read_kept(recipe.name, out / "claims")
+        result = own or read_kept(recipe.name)
         if result is None and not recipe.tree.get("claim"):
             raise typer.BadParameter(f"{given} states no claim")
         if result is None:
@@ -189,7 +189,7 @@ def _kept(named: list[str], out: Path, json: bool) -> None:
         if not own:
             note(f"{recipe.name}: nothing in {out / 'claims'}; this is the result that shuhari brings")
     if json:
-        as_json(results)
+        print_json(results)
         return
     for result in results:
         verdicts.show(result)
@@ -198,21 +198,21 @@ def _kept(named: list[str], out: Path, json: bool) -> None:
 def _list_stale(why: Mapping[str, str], json: bool) -> None:
     """Print the recipes whose results are out of date, and why each is."""
     if json:
-        as_json([{"recipe": name, "why": reason} for name, reason in why.items()])
+        print_json([{"recipe": name, "why": reason} for name, reason in why.items()])
     elif why:
-        table(("recipe", "its result"), why.items())
+        print_table(("recipe", "its result"), why.items())
         say("shuhari claim --prove tries which of them stand; shuhari claim RECIPE... measures those that it names")
     else:
         say("every result is up to date")
 
 
-def _stale(out: Path, given: list[str] | None) -> dict[str, str]:
+def _find_stale(out: Path, given: list[str] | None) -> dict[str, str]:
     """Those of the recipes `given` (none: of all that were measured) whose result is missing, out of date, or of an
     older core, and which it is."""
     from shuhari.claims.claim import read
-    from shuhari.claims.result import kept
-    from shuhari.claims.result import stale as why
-    from shuhari.claims.sources import older
+    from shuhari.claims.result import find_stale as why
+    from shuhari.claims.result import read_kept
+    from shuhari.claims.sources import is_older
     from shuhari.config.overlay import RecipeError
     from shuhari.config.recipe import list_names, load
 
@@ -220,21 +220,21 @@ def _stale(out: Path, given: list[str] | None) -> dict[str, str]:
     for name in given or list_names():
         called = load(name).name if given else name
         try:
-            result = kept(called, out / "claims")
+            result = read_kept(called, out / "claims")
         except RecipeError as error:
             note(f"{name}: {error}")  # the others go on
             continue
         if result is None and not given:
             continue
         reason = "not measured" if result is None else result.get("stale", "") or why(read(name), result)
-        reason = reason or ("older core" if result is not None and older(result["hashes"]) else "")
+        reason = reason or ("older core" if result is not None and is_older(result["hashes"]) else "")
         if reason:
             found[name] = reason
     return found
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
+def _end_by_sigterm() -> Iterator[None]:
     """SIGTERM ends what is inside as an interrupt does, so that workers end and nothing is left behind."""
 
     def stop(*_: Any) -> None:
@@ -249,7 +249,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 @contextmanager
-def _told(name: str) -> Iterator[Callable[[Progress], None]]:
+def _show_progress(name: str) -> Iterator[Callable[[Progress], None]]:
     """Shows the progress of a claim: a bar on a terminal, a line now and then elsewhere."""
     from rich.console import Console
     from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn

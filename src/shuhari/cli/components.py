@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union
 import typer
 
 from shuhari.cli.catalogue import Json
-from shuhari.cli.text import as_json, say, table
+from shuhari.cli.text import print_json, print_table, say
 
 WORDS: dict[Any, str] = {
     int: "whole number", float: "number", bool: "true or false", str: "text", type(None): "nothing"
@@ -52,13 +52,13 @@ def components(
     from shuhari import registry
 
     if kind and not name and kind not in registry.KINDS:
-        kind, name = _of_any_kind(kind)
+        kind, name = _find_of_any_kind(kind)
     if not name:
-        found = [summarise(*key) for key in sorted(_all(kind))]
+        found = [summarise(*key) for key in sorted(_list_all(kind))]
         if json:
-            as_json(found)
+            print_json(found)
             return
-        table(("kind", "name", "what it is"), [(c["kind"], c["name"], _cut(c["summary"])) for c in found])
+        print_table(("kind", "name", "what it is"), [(c["kind"], c["name"], _cut(c["summary"])) for c in found])
         say("shuhari components KIND NAME shows the settings of one")
         return
     try:
@@ -66,13 +66,13 @@ def components(
     except LookupError as error:
         raise typer.BadParameter(str(error.args[0]), param_hint="NAME") from None
     if json:
-        as_json(shown)
+        print_json(shown)
         return
     say(f"{shown['kind']} {shown['name']}  ({shown['class']})")
     say(f"\n{shown['doc']}\n")
     if shown["settings"]:
-        rows = [(s["name"], s["type"], s["bounds"], _default_text(s)) for s in shown["settings"]]
-        table(("setting", "type", "expected", "default"), rows)
+        rows = [(s["name"], s["type"], s["bounds"], _format_default(s)) for s in shown["settings"]]
+        print_table(("setting", "type", "expected", "default"), rows)
     for key, value in shown["declares"].items():
         say(f"{key:<8} {', '.join(map(str, value)) if isinstance(value, list) else value}")
     if shown["note"]:
@@ -83,22 +83,22 @@ def _cut(text: str, limit: int = 110) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1].rstrip()}…"
 
 
-def _all(kind: str = "") -> list[tuple[str, str]]:
+def _list_all(kind: str = "") -> list[tuple[str, str]]:
     """(kind, name) of each component, of one kind or of all."""
     from shuhari import registry
 
     return [(k, n) for k in ([kind] if kind else registry.KINDS) for n in registry.names(k)]
 
 
-def _of_any_kind(text: str) -> tuple[str, str]:
+def _find_of_any_kind(text: str) -> tuple[str, str]:
     """(kind, name) of the one component that is called so, or that a file or a dotted path registers."""
     from shuhari.data import nearest
     from shuhari.registry import KINDS, known_as, locate
 
-    found = [(k, n) for k, n in _all() if n == text]
+    found = [(k, n) for k, n in _list_all() if n == text]
     if not found and ("." in text or ":" in text):
         try:
-            found = known_as(locate("component", text, {n for _, n in _all()}))
+            found = known_as(locate("component", text, {n for _, n in _list_all()}))
         except LookupError as error:
             raise typer.BadParameter(str(error.args[0]), param_hint="KIND") from None
         if not found:
@@ -109,7 +109,7 @@ def _of_any_kind(text: str) -> tuple[str, str]:
     if found:
         told = f"{text!r} is the name of several: {', '.join(f'{k} {n}' for k, n in found)}"
     else:
-        told = f"no kind and no component {text!r}; {nearest(text, [*KINDS, *(n for _, n in _all())])}"
+        told = f"no kind and no component {text!r}; {nearest(text, [*KINDS, *(n for _, n in _list_all())])}"
     raise typer.BadParameter(told, param_hint="KIND")
 
 
@@ -138,8 +138,8 @@ def describe(kind: str, name: str) -> dict[str, Any]:
         raise LookupError(f"{kind} {name!r} is no dataclass: its init fields are its settings")
     preset = registry.preset(kind, name)
     hints = bounds.hints(cls)
-    settings = [_setting(f, hints[f.name], preset) for f in fields(cls) if f.init]
-    declared, note = _declared(cls, preset, settings)
+    settings = [_describe_setting(f, hints[f.name], preset) for f in fields(cls) if f.init]
+    declared, note = _read_declared(cls, preset, settings)
     return {
         "kind": kind,
         "name": name,
@@ -151,21 +151,21 @@ def describe(kind: str, name: str) -> dict[str, Any]:
     }
 
 
-def _setting(f: Field[Any], hint: Any, preset: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_setting(f: Field[Any], hint: Any, preset: Mapping[str, Any]) -> dict[str, Any]:
     own = f.default if f.default_factory is MISSING else f.default_factory()
     default = preset.get(f.name, own)
     required = default is MISSING
-    told = dict.fromkeys(bound for bound in _bounds(hint))
+    told = dict.fromkeys(bound for bound in _describe_bounds(hint))
     return {
         "name": f.name,
-        "type": " or ".join(dict.fromkeys(_types(hint))),
+        "type": " or ".join(dict.fromkeys(_describe_types(hint))),
         "bounds": "; ".join(told),
-        "default": None if required else _plain(default),
+        "default": None if required else _to_plain(default),
         "required": required,
     }
 
 
-def _default_text(setting: Mapping[str, Any]) -> str:
+def _format_default(setting: Mapping[str, Any]) -> str:
     if setting["required"]:
         return "(required)"
     value = setting["default"]
@@ -174,34 +174,34 @@ def _default_text(setting: Mapping[str, Any]) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     """A default as JSON writes it."""
     if is_dataclass(value) and not isinstance(value, type):
-        return _plain(asdict(value))
+        return _to_plain(asdict(value))
     if isinstance(value, Mapping):
-        return {k: _plain(v) for k, v in value.items()}
+        return {k: _to_plain(v) for k, v in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(v) for v in value]
+        return [_to_plain(v) for v in value]
     return str(value) if value in INFINITIES else value
 
 
-def _types(hint: Any) -> Iterator[str]:
+def _describe_types(hint: Any) -> Iterator[str]:
     """What may stand there, in words."""
     from shuhari.config.settings import KINDS
     from shuhari.data import Ramp, with_article
 
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
-        yield from _types(inner[0])
+        yield from _describe_types(inner[0])
     elif origin in (Union, types.UnionType):
         for choice in inner:
-            yield from _types(choice)
+            yield from _describe_types(choice)
     elif origin is Literal:
         yield "one of " + ", ".join(repr(x) for x in inner)
     elif origin is tuple:
-        yield f"list of {' or '.join(_types(inner[0]))}" if inner else "list"
+        yield f"list of {' or '.join(_describe_types(inner[0]))}" if inner else "list"
     elif isinstance(origin, type) and issubclass(origin, Mapping):
-        yield f"table of name = {' or '.join(_types(inner[-1]))}"
+        yield f"table of name = {' or '.join(_describe_types(inner[-1]))}"
     elif hint is Ramp:
         yield "schedule"
     elif hint in KINDS:
@@ -212,17 +212,17 @@ def _types(hint: Any) -> Iterator[str]:
         yield WORDS.get(hint, name)
 
 
-def _bounds(hint: Any) -> Iterator[str]:
+def _describe_bounds(hint: Any) -> Iterator[str]:
     from shuhari.bounds import Bounds
 
     if typing.get_origin(hint) is Annotated:
         yield from (str(x) for x in typing.get_args(hint)[1:] if isinstance(x, Bounds))
     if typing.get_origin(hint) is not Literal:
         for inner in typing.get_args(hint):
-            yield from _bounds(inner)
+            yield from _describe_bounds(inner)
 
 
-def _declared(cls: Any, preset: Mapping[str, Any], settings: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
+def _read_declared(cls: Any, preset: Mapping[str, Any], settings: list[dict[str, Any]]) -> tuple[dict[str, Any], str]:
     """What it says of itself with its defaults, and a note where it cannot be made by them."""
     from shuhari.ports.declares import Declares, declares
 

@@ -25,13 +25,13 @@ def dry_run(recipe: Recipe) -> None:
     defaults: dict[tuple[str, str], list[str]] = {}  # (key, value) -> the stages where it stands
     for stage in stages:
         for key, value in stage.defaults.items():
-            defaults.setdefault((key, _text(value)), []).append(stage.name)
+            defaults.setdefault((key, _format(value)), []).append(stage.name)
     sources = {k: "default" if len(v) == len(stages) else f"default in {', '.join(v)}" for k, v in defaults.items()}
     if "study" in recipe.tree:
         study = Settings()
         study.make_component("study", recipe.tree["study"], "study")
-        sources |= {(key, _text(value)): "default" for key, value in study.defaults.items()}
-    rows = values(recipe, sources)
+        sources |= {(key, _format(value)): "default" for key, value in study.defaults.items()}
+    rows = list_values(recipe, sources)
     width = min(72, max((len(text) for text, _ in rows), default=0))
     say(f"# {recipe.name}")
     for text, source in rows:
@@ -42,7 +42,7 @@ def dry_run(recipe: Recipe) -> None:
         say(f"{stage.name}: {budget}; {describe_work(stage)}")
 
 
-def values(recipe: Recipe, defaults: Mapping[tuple[str, str], str]) -> list[tuple[str, str]]:
+def list_values(recipe: Recipe, defaults: Mapping[tuple[str, str], str]) -> list[tuple[str, str]]:
     """(`key = value`, source) of the recipe's own values and of the `defaults` it leaves standing, by section."""
     from shuhari.config.overlay import SCALARS, format_path, split_path, walk_leaves
 
@@ -50,7 +50,7 @@ def values(recipe: Recipe, defaults: Mapping[tuple[str, str], str]) -> list[tupl
     own = dict(walk_leaves(recipe.tree))
     for path, value in own.items():
         rows = sections.setdefault("" if path[0] in SCALARS else path[0], [])
-        rows.append((f"{format_path(path)} = {_text(value)}", recipe.sources.get(path, "default")))
+        rows.append((f"{format_path(path)} = {_format(value)}", recipe.sources.get(path, "default")))
     for (key, text), source in defaults.items():
         path = split_path(key)
         if not any(p[: len(path)] == path for p in own):
@@ -59,14 +59,14 @@ def values(recipe: Recipe, defaults: Mapping[tuple[str, str], str]) -> list[tupl
     return [row for rows in sections.values() for row in rows] + stages
 
 
-def _text(value: Any) -> str:
+def _format(value: Any) -> str:
     """A value much as TOML writes it."""
     if hasattr(value, "__dataclass_fields__"):
         value = asdict(value)
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{k} = {_text(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{k} = {_format(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_text, value)) + "]"
+        return "[" + ", ".join(map(_format, value)) + "]"
     if value is None or isinstance(value, bool):
         return str(value).lower()
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from shuhari.cli import verdicts
-from shuhari.cli.text import as_json, say, table
+from shuhari.cli.text import print_json, print_table, say
 
 if TYPE_CHECKING:
     from shuhari.claims.pool import Progress
 
 
-def measured(
+def run_exploration(
     name: str,
     bed: str,
     metric: str,
@@ -29,7 +29,7 @@ def measured(
     """The result of a method on a bed and its file; of a dry run neither, but what would be run is told."""
     from shuhari.claims.explore import WHY, explore, folder_of
     from shuhari.claims.measure import measure
-    from shuhari.claims.result import kept, write
+    from shuhari.claims.result import read_kept, write
     from shuhari.claims.tries import file_of
 
     if not name:
@@ -37,10 +37,10 @@ def measured(
     one = explore(name, bed, metric, margin)
     at = folder_of(one.bed, out)
     if dry:
-        verdicts.plan(one, runs, at)
+        verdicts.show_plan(one, runs, at)
         return None, None
     begun = file_of(one.name, at)
-    result = measure(one, runs, kept(one.name, at / "claims"), workers=workers, tell=tell, begun=begun)
+    result = measure(one, runs, read_kept(one.name, at / "claims"), workers=workers, tell=tell, begun=begun)
     result |= {"bed": one.bed, "exploratory": [WHY]}
     path = write(result, at)
     begun.unlink(missing_ok=True)
@@ -50,23 +50,23 @@ def measured(
 def show(result: dict[str, Any] | None, path: Path | None, json: bool) -> None:
     """Print a result."""
     if json and result is not None:
-        as_json(result)
+        print_json(result)
     elif result is not None:
         verdicts.show(result)
         say(f"exploratory; result: {path}")
 
 
-def matrix(out: Path, json: bool) -> None:
+def show_matrix(out: Path, json: bool) -> None:
     """Print methods by beds."""
     from dataclasses import asdict
 
     from shuhari.claims.explore import arrange, read_cells
 
     if json:
-        as_json([asdict(cell) for cell in read_cells(out)])
+        print_json([asdict(cell) for cell in read_cells(out)])
         return
     head, *rows = arrange(out)
     if not rows:
         raise typer.BadParameter(f"no results in {out}", param_hint="--out")
-    table(head, rows)
+    print_table(head, rows)
     say("effect [interval] of the headline, or of the first check; ? is exploratory: no protocol was fixed before")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from shuhari.cli.text import as_json, describe, say
+from shuhari.cli.text import describe, print_json, say
 
 
 def export(
@@ -38,7 +38,7 @@ def export(
         if replay:
             card = loads((export_replay(run, directory, place=place) / "card.json").read_text())
             if json:
-                as_json(card)
+                print_json(card)
             else:
                 say(f"{directory}: {describe(card)}")
                 say(f'load: buffer = {{use = "offline", data = {{use = "file", path = "{directory}"}}}}')
@@ -50,7 +50,7 @@ def export(
         raise typer.BadParameter(str(error)) from None
     if json:
         kept = {"path": done.path, "kind": done.kind, "role": done.role, "step": done.step}
-        as_json({**kept, "files": done.files, "load": done.use})
+        print_json({**kept, "files": done.files, "load": done.use})
         return
     size = sum(done.files.values())
     say(f"{done.path}: {done.role} of step {done.step}, {len(done.files)} files, {size / 2**20:,.1f} MiB")

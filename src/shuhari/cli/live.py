@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shuhari.cli.text import make_printable, note, number, say
+from shuhari.cli.text import format_number, make_printable, note, say
 
 if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe
@@ -55,9 +55,9 @@ class Live:
             if problem not in self.shown and len(self.shown) < 20:
                 self.shown.add(problem)
                 note(f"step {report['step']}: {make_printable(problem, 500)}")
-        cells = self.cells(report)
+        cells = self.format_cells(report)
         if self.panel is not None:
-            self.panel.update(self._table(cells))
+            self.panel.update(self._make_table(cells))
         elif "evaluate/greedy" in report or time.monotonic() - self.last > QUIET:
             self.last = time.monotonic()
             say("  ".join(f"{k} {v}" for k, v in cells.items()))
@@ -72,7 +72,7 @@ class Live:
         self.panel = Panel(console=self.console, refresh_per_second=4, transient=False)
         self.panel.start()
 
-    def cells(self, report: Mapping[str, Any]) -> dict[str, str]:
+    def format_cells(self, report: Mapping[str, Any]) -> dict[str, str]:
         """The cells of the panel: label -> text."""
         from shuhari.tools.plot import choose_curves
 
@@ -84,16 +84,18 @@ class Live:
         self.stage = out["stage"]
         for label, name in choose_curves(report).items():
             self.seen[label] = report[name]
-        out |= {label: number(value) for label, value in self.seen.items() if value == value}  # NaN: nothing graded
+        out |= {
+            label: format_number(value) for label, value in self.seen.items() if value == value
+        }  # NaN: nothing graded
         if share := report.get("rollout/ungraded"):
             out["ungraded"] = f"{share:.0%}"
-        if (rate := self.eta.rate()) is not None:
+        if (rate := self.eta.estimate_rate()) is not None:
             out["tokens/s" if "spent/tokens" in report else "decisions/s"] = f"{rate:,.0f}"
-        if (left := self.eta.left()) is not None:
-            out["ETA"] = clock(left)
+        if (left := self.eta.estimate_left()) is not None:
+            out["ETA"] = format_time(left)
         return out
 
-    def _table(self, cells: Mapping[str, str]) -> Any:
+    def _make_table(self, cells: Mapping[str, str]) -> Any:
         from rich.panel import Panel
         from rich.table import Table
         from rich.text import Text
@@ -127,22 +129,22 @@ class Eta:
         if stage in self.budgets and stage not in self.entered:
             self.entered[stage] = self.before if self.before or stage == next(iter(self.budgets)) else report
         self.before = report
-        point = float(report["seconds"]), self.done(report), float(report.get("spent/decisions", 0))
+        point = float(report["seconds"]), self.estimate_done(report), float(report.get("spent/decisions", 0))
         self.points = [*self.points[:1], *self.points[1:][-20:], point]
 
-    def done(self, report: Mapping[str, Any]) -> float:
+    def estimate_done(self, report: Mapping[str, Any]) -> float:
         """The completed share of the run, in [0, 1]."""
         stage, whole = str(report.get("stage", "")), sum(self.weight.values())
         share = 0.0
         for name, budget in self.budgets.items():
             if name == stage:
                 start = self.entered.get(stage, {})
-                spent = [(_spent(report, b) - _spent(start, b)) / allowed for b, allowed in budget.items()]
+                spent = [(_find_spent(report, b) - _find_spent(start, b)) / allowed for b, allowed in budget.items()]
                 return float((share + self.weight[name] * min(1.0, max(spent, default=0.0))) / whole)
             share += self.weight[name]
         return 0.0
 
-    def left(self) -> float | None:
+    def estimate_left(self) -> float | None:
         """Seconds until the end, None until two steps are made."""
         if len(self.points) < 2:
             return None
@@ -150,7 +152,7 @@ class Eta:
         seconds, share = recent[-1][0] - recent[0][0], recent[-1][1] - recent[0][1]
         return None if share <= 0 else seconds * (1 - recent[-1][1]) / share
 
-    def rate(self) -> float | None:
+    def estimate_rate(self) -> float | None:
         """Decisions a second of the last steps, None where nothing is collected."""
         recent = self.points[-min(len(self.points), 20) :]
         if len(recent) < 2 or recent[-1][0] <= recent[0][0]:
@@ -158,11 +160,11 @@ class Eta:
         return (recent[-1][2] - recent[0][2]) / (recent[-1][0] - recent[0][0]) or None
 
 
-def _spent(report: Mapping[str, Any], budget: str) -> float:
+def _find_spent(report: Mapping[str, Any], budget: str) -> float:
     return float(report.get("seconds" if budget == "seconds" else f"spent/{budget}", 0))
 
 
-def clock(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """m:ss or h:mm:ss."""
     minutes, s = divmod(round(seconds), 60)
     hours, m = divmod(minutes, 60)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shuhari.cli.text import as_json, note, number, say, table
+from shuhari.cli.text import format_number, note, print_json, print_table, say
 
 if TYPE_CHECKING:
     from shuhari.loop.evaluation import Evaluation
@@ -48,15 +48,15 @@ def evaluate(
     found: dict[str, Estimate] = {}
     parts = {task: part for task, part in outcomes.parts().items() if any(x == x for x in part.greedy)}
     for task, part in {"": outcomes, **parts}.items():  # a task of which nothing could be graded has no line
-        own = {"greedy": interval(part.greedy)}
+        own = {"greedy": estimate_mean(part.greedy)}
         if part.sampled is not None:
             own |= stats.scores(part.sampled, used.k or stats.powers(samples), used.solved)
         if "distinct" in part.facts:
-            own["distinct"] = interval(part.facts["distinct"])
+            own["distinct"] = estimate_mean(part.facts["distinct"])
         found |= {f"{name}@{task}" if task else name: value for name, value in own.items()}
     if json:
         rows = {name: {"value": e.value, "low": e.low, "high": e.high, "n": e.n} for name, e in found.items()}
-        as_json(
+        print_json(
             {
                 "run": str(path),
                 "step": at,
@@ -67,8 +67,8 @@ def evaluate(
             }
         )
         return
-    rows_ = [(name, e.value, f"[{number(e.low)}, {number(e.high)}]", e.n) for name, e in found.items()]
-    table(("", "value", "95 % interval", "problems"), rows_, f"{path}, step {at}, split {used.split}")
+    rows_ = [(name, e.value, f"[{format_number(e.low)}, {format_number(e.high)}]", e.n) for name, e in found.items()]
+    print_table(("", "value", "95 % interval", "problems"), rows_, f"{path}, step {at}, split {used.split}")
     if (ungraded := len(outcomes.ids) - found["greedy"].n) > 0:
         note(f"{ungraded} of {len(outcomes.ids)} problems could not be graded and are left out")
 
@@ -96,7 +96,7 @@ def measure(
         restore(opened, tree)
         used = replace(opened.stage.evaluate or Evaluation(), **settings)
         if tasks is not None:
-            table = json.dumps(_tested(opened.recipe.tree), sort_keys=True)
+            table = json.dumps(_find_tested(opened.recipe.tree), sort_keys=True)
             used = replace(used, task=tasks.setdefault(table, used.task or opened.ctx.task))
         try:
             outcomes = evaluated(opened.ctx, used, opened.stage.evaluation_rollout)
@@ -109,7 +109,7 @@ def measure(
         return outcomes, used, opened.ctx.step
 
 
-def interval(values: Any) -> Estimate:
+def estimate_mean(values: Any) -> Estimate:
     """The mean of outcomes with its interval; NaN (ungraded) left out."""
     import numpy as np
 
@@ -143,10 +143,10 @@ def compare(
     sides = {arm: [_resolve(name) for name in _split(arm)] for arm in arms}
     if len(sides) < 2:
         raise typer.BadParameter("compare needs two different sides; seeds of one side are joined by commas")
-    _same_task([path for paths in sides.values() for path in paths])
+    _check_same_task([path for paths in sides.values() for path in paths])
     columns = {arm: [metrics(path) for path in paths] for arm, paths in sides.items()}
     single = all(len(paths) == 1 for paths in sides.values()) and metric == "evaluate/greedy"
-    found = _by_problem(sides, n) if single else _by_seed(sides, columns, metric)
+    found = _compare_problems(sides, n) if single else _compare_seeds(sides, columns, metric)
     drawn: Path | None
     try:
         drawn = plot_comparison(columns, metric, png, title=metric)
@@ -154,44 +154,44 @@ def compare(
         note(f"no plot: {error.args[0]}")
         drawn = None
     if json:
-        as_json({"metric": metric, "over": "problems" if single else "seeds", "sides": found, "png": drawn})
+        print_json({"metric": metric, "over": "problems" if single else "seeds", "sides": found, "png": drawn})
         return
     rows = []
     for name, entry in found.items():
         low, high = entry.get("low"), entry.get("high")
-        bounds = "-" if low is None or low != low else f"[{number(low)}, {number(high)}]"
+        bounds = "-" if low is None or low != low else f"[{format_number(low)}, {format_number(high)}]"
         rows.append((name, entry["value"], entry["n"], entry.get("difference"), bounds, entry.get("paired")))
     over = "problems" if single else "seeds"
-    table((metric, "mean", over, "difference", "95 % interval", "paired"), rows)
+    print_table((metric, "mean", over, "difference", "95 % interval", "paired"), rows)
     if drawn is not None:
         say(f"plot: {drawn}")
 
 
-def _same_task(paths: Sequence[Path]) -> None:
+def _check_same_task(paths: Sequence[Path]) -> None:
     """BadParameter where runs are tested on different tasks: their numbers mean different things."""
     from shuhari.store import Run
 
-    tasks = {path: str(_tested(Run(path).recipe).get("name")) for path in paths}
+    tasks = {path: str(_find_tested(Run(path).recipe).get("name")) for path in paths}
     first, other = paths[0], next((p for p in paths if tasks[p] != tasks[paths[0]]), None)
     if other is not None:
         raise typer.BadParameter(f"{first} solves {tasks[first]}, {other} solves {tasks[other]}: expected one task")
 
 
-def _tested(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+def _find_tested(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
     """The table of the task that a recipe's runs are tested on."""
     found: Mapping[str, Any] = recipe.get("evaluate", {}).get("task") or recipe.get("task", {})
     return found
 
 
-def _by_problem(sides: Mapping[str, Sequence[Path]], n: int | None) -> dict[str, dict[str, Any]]:
+def _compare_problems(sides: Mapping[str, Sequence[Path]], n: int | None) -> dict[str, dict[str, Any]]:
     """Each single run evaluated greedily; differences over problems, paired where they are the same problems."""
     settings = {"samples": 1, **({} if n is None else {"n": n})}
     tasks: dict[str, Any] = {}
     outcomes = {name: measure(paths[0], None, settings, tasks)[0] for name, paths in sides.items()}
-    return _against_first({name: (o.greedy.tolist(), o.ids) for name, o in outcomes.items()})
+    return _compare_with_first({name: (o.greedy.tolist(), o.ids) for name, o in outcomes.items()})
 
 
-def _by_seed(
+def _compare_seeds(
     sides: Mapping[str, Sequence[Path]], columns: Mapping[str, Sequence[Mapping[str, Any]]], metric: str
 ) -> dict[str, dict[str, Any]]:
     """The last value of the metric in each run; differences over seeds, paired where both sides have the same."""
@@ -199,13 +199,15 @@ def _by_seed(
 
     found: dict[str, tuple[list[float], list[Any]]] = {}
     for name, paths in sides.items():
-        rows = [(Run(p).recipe.get("seed", 0), _last(c, metric, p)) for p, c in zip(paths, columns[name], strict=True)]
+        rows = [
+            (Run(p).recipe.get("seed", 0), _read_last(c, metric, p)) for p, c in zip(paths, columns[name], strict=True)
+        ]
         rows.sort(key=lambda row: row[0])
         found[name] = [value for _, value in rows], [seed for seed, _ in rows]
-    return _against_first(found)
+    return _compare_with_first(found)
 
 
-def _against_first(found: Mapping[str, tuple[list[float], list[Any]]]) -> dict[str, dict[str, Any]]:
+def _compare_with_first(found: Mapping[str, tuple[list[float], list[Any]]]) -> dict[str, dict[str, Any]]:
     from statistics import fmean
 
     from shuhari import stats
@@ -222,7 +224,7 @@ def _against_first(found: Mapping[str, tuple[list[float], list[Any]]]) -> dict[s
     return out
 
 
-def _last(columns: Mapping[str, Sequence[Any]], metric: str, path: Path) -> float:
+def _read_last(columns: Mapping[str, Sequence[Any]], metric: str, path: Path) -> float:
     from shuhari.tools.plot import find_series
 
     try:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from shuhari.cli.text import as_json, note, say
+from shuhari.cli.text import note, print_json, say
 
 Telling = Callable[[str], AbstractContextManager[Callable[[Any], None]]]
 
@@ -19,12 +19,12 @@ def prove(
     from shuhari.claims.claim import read
     from shuhari.claims.pool import ClaimError
     from shuhari.claims.proof import Proof, prove, settle
-    from shuhari.claims.result import kept, save
+    from shuhari.claims.result import read_kept, save
 
     found: list[tuple[Any, Any]] = []
     for name in named:
         claim = read(name)
-        result = kept(claim.name, out / "claims")
+        result = read_kept(claim.name, out / "claims")
         if result is None:
             note(f"{claim.name}: not measured, so there is nothing to prove")
             continue
@@ -34,7 +34,7 @@ def prove(
         proofs = prove(found, runs, depth=depth, workers=workers, tell=each)
     reports, stand = {}, len(found) == len(named)
     for (claim, result), proof in zip(found, proofs, strict=True):
-        words = _words(proof)
+        words = _describe(proof)
         reports[claim.name] = words
         stand &= isinstance(proof, Proof) and proof.stands is True
         if isinstance(proof, ClaimError):
@@ -44,11 +44,11 @@ def prove(
         if not json:
             say(f"{claim.name}: {words}")
     if json:
-        as_json(reports)
+        print_json(reports)
     return stand
 
 
-def _words(proof: Any) -> str:
+def _describe(proof: Any) -> str:
     if isinstance(proof, Exception):
         return f"not proved, for it does not run: {proof}"
     if proof.stands is None:

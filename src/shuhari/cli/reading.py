@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shuhari.cli.text import as_json, describe, make_printable, note, number, say, table
+from shuhari.cli.text import describe, format_number, make_printable, note, print_json, print_table, say
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LINES = 12  # of a table of steps on a screen
@@ -28,7 +28,7 @@ def runs(
 
     found = list_runs(root)
     if json:
-        as_json([asdict(r) for r in found])
+        print_json([asdict(r) for r in found])
         return
     if not found:
         note(f"no run is in {root}/ yet: `shuhari train baselines/quickstart` makes one")
@@ -36,9 +36,9 @@ def runs(
     rows = []
     for r in found:
         steps = "-" if r.step < 0 else f"{r.step}/{r.total}" if r.total else str(r.step)
-        score = "-" if r.score is None else f"{number(r.score)} ({r.score_name})"
+        score = "-" if r.score is None else f"{format_number(r.score)} ({r.score_name})"
         rows.append((r.name, r.status, steps, score, r.note))
-    table(("run", "status", "step", "score", ""), rows)
+    print_table(("run", "status", "step", "score", ""), rows)
 
 
 def show(
@@ -63,16 +63,16 @@ def show(
         show_profile(path, json)
         return
     if rollouts:
-        _rollouts(opened, path, step, json)
+        _show_rollouts(opened, path, step, json)
         return
     columns = opened.metrics()
     if csv:
-        _csv(columns)
+        _print_csv(columns)
     elif json:
         facts = {"path": path, "status": opened.status, "step": opened.step, "summary": opened.summary}
-        as_json({**facts, "recipe": opened.recipe, "metrics": columns, "events": opened.events()})
+        print_json({**facts, "recipe": opened.recipe, "metrics": columns, "events": opened.events()})
     else:
-        _overview(opened, path, columns)
+        _show_overview(opened, path, columns)
 
 
 def show_profile(path: Path, json: bool = False) -> None:
@@ -83,15 +83,15 @@ def show_profile(path: Path, json: bool = False) -> None:
     if profile is None:
         note(f"{path} has no profile: `shuhari train --profile` makes one of the steps that it makes")
     elif json:
-        as_json(profile)
+        print_json(profile)
     else:
-        table(("phase", "seconds", "share", "ms a step", "resident MB", "GPU MB"), table_rows(profile))
+        print_table(("phase", "seconds", "share", "ms a step", "resident MB", "GPU MB"), table_rows(profile))
         for line in table_lines(profile):
             say(line)
         say(f"profile: {path / NUMBERS}; trace, for ui.perfetto.dev: {path / TRACE}")
 
 
-def _csv(columns: Mapping[str, Sequence[Any]]) -> None:
+def _print_csv(columns: Mapping[str, Sequence[Any]]) -> None:
     import csv
     import sys
 
@@ -101,14 +101,14 @@ def _csv(columns: Mapping[str, Sequence[Any]]) -> None:
         out.writerow(["" if columns[name][i] is None else columns[name][i] for name in columns])
 
 
-def _overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+def _show_overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     from shuhari.tools.plot import choose_curves
 
     recipe, summary = run.recipe, run.summary or {}
     say(f"{path}: {recipe.get('name', '')}, seed {recipe.get('seed', 0)}, {run.status}, step {run.step}")
     for when in ("before", "after"):
         if summary.get(when):
-            say(f"{when}: " + ", ".join(f"{k} {number(v)}" for k, v in summary[when].items()))
+            say(f"{when}: " + ", ".join(f"{k} {format_number(v)}" for k, v in summary[when].items()))
     for place, card in run.get("data", {}).items():
         say(f"data {place}: {describe(card)}")
     shown = choose_curves(columns)
@@ -121,7 +121,7 @@ def _overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -> Non
         (columns["step"][i], columns["stage"][i], *(columns[m][i] for m in shown.values()))
         for i in range(last % every, last + 1, every)
     ]
-    table(("step", "stage", *shown), rows)
+    print_table(("step", "stage", *shown), rows)
     problems = {e["data"]: e["step"] for e in run.events("problem")}  # text -> its last step
     for text, step in list(problems.items())[-PROBLEMS:]:
         note(f"problem, last at step {step}: {make_printable(str(text), 500)}")
@@ -132,24 +132,24 @@ def _overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -> Non
 # ------------------------------------------------------------------------------------------------ rollouts
 
 
-def _rollouts(run: Any, path: Path, step: int | None, json: bool) -> None:
+def _show_rollouts(run: Any, path: Path, step: int | None, json: bool) -> None:
     groups = run.rollouts(step)
     if json:
-        as_json([_group(g) for g in groups])
+        print_json([_read_group(g) for g in groups])
         return
     if not groups:
         of = "" if step is None else f" of step {step}"
         note(f"{path} keeps no rollouts{of}: groups are kept of single episodes ([store] rollouts), not of lanes")
         return
-    for entry in map(_group, groups):
+    for entry in map(_read_group, groups):
         problem = entry["problem"]
-        reward = number(entry["score"])
+        reward = format_number(entry["score"])
         say(f"--- {entry['why']} group of step {entry['step']}: {make_printable(problem['id'])}, reward {reward}")
         say(f"prompt: {make_printable(str(problem['prompt']), 2000)}")
         if problem["answer"] is not None:
             say(f"answer: {make_printable(str(problem['answer']), 500)}")
-        for episode, times in _alike(entry["episodes"]):
-            rewards = " ".join(f"{k}={number(v)}" for k, v in episode["reward"].items())
+        for episode, times in _count_alike(entry["episodes"]):
+            rewards = " ".join(f"{k}={format_number(v)}" for k, v in episode["reward"].items())
             why = "; ".join(f"{k}: {make_printable(str(v), 200)}" for k, v in episode["reasons"].items())
             again = f" ({times} times)" if times > 1 else ""
             say(f"  [{rewards}] {episode['status']}{f' ({why})' if why else ''}{again}")
@@ -160,7 +160,7 @@ def _rollouts(run: Any, path: Path, step: int | None, json: bool) -> None:
     say()
 
 
-def _alike(episodes: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
+def _count_alike(episodes: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
     """Each different episode once, in order, with how many are like it."""
     found: dict[str, tuple[dict[str, Any], int]] = {}
     for episode in episodes:
@@ -170,7 +170,7 @@ def _alike(episodes: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], int
     return list(found.values())
 
 
-def _group(group: Mapping[str, Any]) -> dict[str, Any]:
+def _read_group(group: Mapping[str, Any]) -> dict[str, Any]:
     """A stored group in plain values."""
     trajectories = group["trajectories"]
     problem = trajectories[0].request.problem
@@ -179,12 +179,12 @@ def _group(group: Mapping[str, Any]) -> dict[str, Any]:
         "step": group["step"],
         "why": group.get("why", ""),
         "score": group.get("score"),
-        "problem": {"id": problem.id, "prompt": _readable(problem.prompt), "answer": _readable(problem.answer)},
-        "episodes": [_episode(t, computed) for t, computed in zip(trajectories, decisions, strict=True)],
+        "problem": {"id": problem.id, "prompt": _to_readable(problem.prompt), "answer": _to_readable(problem.answer)},
+        "episodes": [_read_episode(t, computed) for t, computed in zip(trajectories, decisions, strict=True)],
     }
 
 
-def _episode(trajectory: Any, computed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _read_episode(trajectory: Any, computed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Rewards by name, summed over steps; `reasons`: the text that graders and rollouts left in `info`; `decisions`:
     of each step its `logp` and what was `computed` of it, one number a position."""
     reward: dict[str, float] = {}
@@ -197,23 +197,23 @@ def _episode(trajectory: Any, computed: Sequence[Mapping[str, Any]]) -> dict[str
     replies = [str(step.info.get("observation", "")) for step in acts]  # what the environment or a tool answered
     common = {"status": str(trajectory.status), "reward": reward, "reasons": reasons}
     numbers = [
-        {name: _readable(x) for name, x in {"logp": step.logp, **found}.items() if x is not None}
+        {name: _to_readable(x) for name, x in {"logp": step.logp, **found}.items() if x is not None}
         for step, found in zip(trajectory.steps, computed, strict=True)
         if step.action is not None
     ]
-    return {**common, "steps": [_act(step) for step in acts], "told": replies, "decisions": numbers}
+    return {**common, "steps": [_describe_act(step) for step in acts], "told": replies, "decisions": numbers}
 
 
-def _act(step: Any) -> str:
-    return str(step.info["text"]) if "text" in step.info else str(_readable(step.action))
+def _describe_act(step: Any) -> str:
+    return str(step.info["text"]) if "text" in step.info else str(_to_readable(step.action))
 
 
-def _readable(value: Any) -> Any:
+def _to_readable(value: Any) -> Any:
     """A payload as plain values."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, Mapping):
-        return {k: _readable(v) for k, v in value.items()}
+        return {k: _to_readable(v) for k, v in value.items()}
     if isinstance(value, tuple | list):
-        return [_readable(v) for v in value]
+        return [_to_readable(v) for v in value]
     return value.hex() if isinstance(value, bytes) else value

@@ -19,22 +19,22 @@ def note(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def as_json(value: Any) -> None:
+def print_json(value: Any) -> None:
     """A value as JSON; what JSON has not is written as text, NaN as null."""
-    say(json.dumps(_finite(value), indent=2, default=str, allow_nan=False, ensure_ascii=False))
+    say(json.dumps(_to_finite(value), indent=2, default=str, allow_nan=False, ensure_ascii=False))
 
 
-def _finite(value: Any) -> Any:
+def _to_finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if value - value == 0 else None
     if isinstance(value, dict):
-        return {str(k): _finite(v) for k, v in value.items()}
+        return {str(k): _to_finite(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
+        return [_to_finite(v) for v in value]
     return value
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
     """A table; cells are plain text. In a pipe it is as wide as it needs to be."""
     from rich import box
     from rich.console import Console
@@ -48,11 +48,11 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str =
     for name in columns:
         shown.add_column(name, overflow="fold")
     for row in rows:
-        shown.add_row(*(Text(make_printable(number(cell))) for cell in row))
+        shown.add_row(*(Text(make_printable(format_number(cell))) for cell in row))
     console.print(shown)
 
 
-def number(value: object) -> str:
+def format_number(value: object) -> str:
     """A cell: numbers short, None as a dash."""
     if value is None:
         return "-"
@@ -65,10 +65,10 @@ def describe(card: Mapping[str, Any]) -> str:
     """The card of a data set in a line."""
     of, length = card["return"], card["length"]
     low, _, middle, _, high = of["quantiles"]
+    spread = f"median {format_number(middle)}, {format_number(low)} to {format_number(high)}"
     return (
-        f"{card['episodes']} episodes, {card['transitions']} transitions; return {number(of['mean'])} (median "
-        f"{number(middle)}, {number(low)} to {number(high)}), length {number(length['mean'])}, coverage "
-        f"{number(card['coverage'])}; {card['digest'][:8]}"
+        f"{card['episodes']} episodes, {card['transitions']} transitions; return {format_number(of['mean'])} ({spread})"
+        f", length {format_number(length['mean'])}, coverage {format_number(card['coverage'])}; {card['digest'][:8]}"
     )
 
 

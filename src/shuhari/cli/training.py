@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shuhari.cli.reading import show_profile
-from shuhari.cli.text import make_printable, note, number, say, table
+from shuhari.cli.text import format_number, make_printable, note, print_table, say
 
 if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe
@@ -51,27 +51,27 @@ def train(
 
         show_plan(found)
         return
-    path = run or (Path(recipe) if (Path(recipe) / "recipe.toml").is_file() else _default_path(found, init))
-    if _complete(path, found, init):
+    path = run or (Path(recipe) if (Path(recipe) / "recipe.toml").is_file() else _make_path(found, init))
+    if _is_complete(path, found, init):
         note(f"{path} is complete: nothing to do (another folder starts anew: --run)")
-        closing(path)
+        show_closing(path)
         return
-    command = _command(recipe, run, seed, methods or [], sets or [], init) + (" --profile" if profile else "")
+    command = _make_command(recipe, run, seed, methods or [], sets or [], init) + (" --profile" if profile else "")
     done = _drive(found, path, init, command, profile)
     if profile:
         show_profile(path)
     if not done:
         raise typer.Exit(STOPPED)
-    closing(path)
+    show_closing(path)
 
 
-def _default_path(recipe: Recipe, init: str) -> Path:
+def _make_path(recipe: Recipe, init: str) -> Path:
     from shuhari.api import default_path
 
     return default_path(recipe, init=init)
 
 
-def _complete(path: Path, recipe: Recipe, init: str) -> bool:
+def _is_complete(path: Path, recipe: Recipe, init: str) -> bool:
     """Whether the run at `path` is complete; a run of another recipe or origin is for `open_run` to refuse."""
     from shuhari.config.recipe import dump, find_differences, spreads
     from shuhari.store import Run
@@ -84,7 +84,7 @@ def _complete(path: Path, recipe: Recipe, init: str) -> bool:
     return same and there.status == "complete"
 
 
-def _command(
+def _make_command(
     recipe: str, run: Path | None, seed: int | None, methods: list[str], sets: list[str], init: str
 ) -> str:
     words = ["shuhari", "train", recipe]
@@ -128,7 +128,7 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool) -
         except KeyboardInterrupt:
             reports.close()  # type: ignore[attr-defined]
             live.close()
-            note(f"stopped inside a step; saved is {_saved(path)}. To go on: {command}")
+            note(f"stopped inside a step; saved is {_describe_saved(path)}. To go on: {command}")
             return False
         except Exception as error:
             live.close()
@@ -138,16 +138,16 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool) -
                 message = error.args[0] if isinstance(error, KeyError) and error.args else error
                 raise RecipeError("", f"the run cannot start: {message}") from error
             if step is not None:
-                note(f"failed after step {step}; what was stored is intact: {_saved(path)}")
+                note(f"failed after step {step}; what was stored is intact: {_describe_saved(path)}")
             raise
         reports.close()  # type: ignore[attr-defined]  # saves, where the last step is in no checkpoint yet
-    if stop.asked and _status(path) != "complete":
+    if stop.asked and _read_status(path) != "complete":
         note(f"stopped after step {step}, saved in {path}. To go on: {command}")
         return False
     return True
 
 
-def _saved(path: Path) -> str:
+def _describe_saved(path: Path) -> str:
     from shuhari.store import Run, StoreError
 
     try:
@@ -157,7 +157,7 @@ def _saved(path: Path) -> str:
     return f"step {cursor['step']} in {path}" if cursor else "nothing yet"
 
 
-def _status(path: Path) -> str:
+def _read_status(path: Path) -> str:
     from shuhari.store import Run
 
     return str(Run(path).status)
@@ -194,7 +194,7 @@ def _stop() -> Iterator[_Stop]:
 # ------------------------------------------------------------------------------------------------ at the end
 
 
-def closing(path: Path) -> None:
+def show_closing(path: Path) -> None:
     """Print the scores before and after training, and where the numbers and curves are."""
     from shuhari.store import Run
     from shuhari.tools.plot import plot_curves
@@ -203,11 +203,11 @@ def closing(path: Path) -> None:
     summary = run.summary or {}
     before, after = summary.get("before") or {}, summary.get("after") or {}
     if names := dict.fromkeys([*before, *after]):
-        rows = [(n, before.get(n), after.get(n), _change(before.get(n), after.get(n))) for n in names]
-        table(("held-out", "before", "after", "change"), rows)
+        rows = [(n, before.get(n), after.get(n), _describe_change(before.get(n), after.get(n))) for n in names]
+        print_table(("held-out", "before", "after", "change"), rows)
     known = any(not math.isnan(x) for x in (*before.values(), *after.values()))
-    if not known and (score := _last(run.metrics())) is not None:
-        say(f"last {make_printable(score[0])}: {number(score[1])}")
+    if not known and (score := _find_last(run.metrics())) is not None:
+        say(f"last {make_printable(score[0])}: {format_number(score[1])}")
     picture = path / "curves.png"
     try:
         plot_curves(run.metrics(), picture, title=str(summary.get("recipe", path.name)))
@@ -218,13 +218,13 @@ def closing(path: Path) -> None:
     say(f"summary: {path / 'summary.json'}")
 
 
-def _change(before: Any, after: Any) -> str:
+def _describe_change(before: Any, after: Any) -> str:
     if not isinstance(before, int | float) or not isinstance(after, int | float) or math.isnan(after - before):
         return "-"
     return f"{after - before:+.4g}"
 
 
-def _last(columns: dict[str, list[Any]]) -> tuple[str, float] | None:
+def _find_last(columns: dict[str, list[Any]]) -> tuple[str, float] | None:
     from shuhari.tools.plot import choose_curves
 
     for name in choose_curves(columns).values():

@@ -7,27 +7,34 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from shuhari.cli.text import note, number, say, table
+from shuhari.cli.text import format_number, note, print_table, say
 
 WORDS = {"up": "above", "down": "below", "not lower": "not lower than", "not higher": "not higher than",
          "equal": "as"}  # fmt: skip
 BEGIN, CHANCE = (0.1, 0.6), 0.2  # what a warm start scores, and less than which an untrained policy should
 
 
-def plan(one: Any, root: Path, out: Path) -> None:
+def show_plan(one: Any, root: Path, out: Path) -> None:
     """Print the runs of a claim, which of them exist, what they could find, and what they are expected to cost."""
     from shuhari.abilities import ability
     from shuhari.claims.protocol import prepare
-    from shuhari.claims.result import differs, in_words, kept, quantities_of, times, used
+    from shuhari.claims.result import (
+        describe_differences,
+        find_differences,
+        find_modules,
+        format_factor,
+        list_quantities,
+        read_kept,
+    )
     from shuhari.claims.runs import plan_runs
     from shuhari.claims.tries import Begun, file_of
 
-    now = used(one)  # builds every arm, so that mistakes are told of
+    now = find_modules(one)  # builds every arm, so that mistakes are told of
     say(f"{one.name}: {one.says}")
-    before = None if one.smoke else kept(one.name, out / "claims")
+    before = None if one.smoke else read_kept(one.name, out / "claims")
     tries = Begun(None if one.smoke else file_of(one.name, out), before)
     one, card, protocol = prepare(one, tries.last(), now)
-    quantities = quantities_of(one)
+    quantities = list_quantities(one)
     jobs = plan_runs(one, root.resolve(), any(ability(q, "alone") for q in quantities)) if one.arms else []
     budget = "".join(f", {amount:,.0f} {unit} each" for unit, amount in ([one.budget] if one.budget else []))
     begun = sum(j.arm not in one.arms for j in jobs)
@@ -38,32 +45,34 @@ def plan(one: Any, root: Path, out: Path) -> None:
     if protocol is not None:
         kept_by = f"commit {protocol.commit}" if protocol.commit else protocol.why
         say(f"protocol {protocol.mark}, number {protocol.tries}: {kept_by}; seeds from {one.seeds[0]}")
-        for told in _expected(one, quantities, card, before):
+        for told in _describe_expected(one, quantities, card, before):
             say(told)
-    table(("arm", "what differs from the method"), [
-        (name, ", ".join(in_words(differs(one, name))) or "-") for name in one.arms
+    print_table(("arm", "what differs from the method"), [
+        (name, ", ".join(describe_differences(find_differences(one, name))) or "-") for name in one.arms
     ])  # fmt: skip
-    table(("role", "check", "claimed", "margin")[not one.looks :], [
+    print_table(("role", "check", "claimed", "margin")[not one.looks :], [
         (c.rule.role, c.quantity.get("metric") or c.quantity["use"],
-         f"{c.rule.arm} {WORDS[c.rule.direction]} {times(c.rule.factor)}{c.rule.against}", c.rule.margin,
+         f"{c.rule.arm} {WORDS[c.rule.direction]} {format_factor(c.rule.factor)}{c.rule.against}", c.rule.margin,
          )[not one.looks :]
         for c in one.checks
     ])  # fmt: skip
 
 
-def _expected(one: Any, quantities: Any, card: Any, before: Mapping[str, Any] | None) -> list[str]:
+def _describe_expected(one: Any, quantities: Any, card: Any, before: Mapping[str, Any] | None) -> list[str]:
     """What seeds could find, and the minutes: by the bed's card, else by the result that is there."""
     from shuhari.claims.cards import plan
-    from shuhari.claims.looks import power
+    from shuhari.claims.looks import simulate_power
 
-    (i,) = one.having("headline")
+    (i,) = one.find_checks("headline")
     rule, out = one.checks[i].rule, []
     if (planned := plan(card, one.checks[i], quantities[i], one.looks)) is not None:
         out.append(f"planned MDE {planned:.3g} (margin {rule.margin:g}), from the card of {card.bed}")
     elif before and (achieved := before.get("mde", {}).get("achieved")) is not None:
         out.append(f"MDE {achieved:.3g} (margin {rule.margin:g}) in the result that is there")
     else:
-        out.append(f"MDE {power(one.looks).mde:.2f} standard deviations of one pair's difference: no card tells these")
+        out.append(
+            f"MDE {simulate_power(one.looks).mde:.2f} standard deviations of one pair's difference: no card tells these"
+        )
     run, warm = card.seconds if card else (math.nan, math.nan)
     if math.isnan(run) and before and before.get("seeds"):
         told = before.get("cpu_s") or {"all": before["wall_s"]}
@@ -77,34 +86,43 @@ def _expected(one: Any, quantities: Any, card: Any, before: Mapping[str, Any] | 
 
 def show(result: Mapping[str, Any]) -> None:
     """Print a result."""
-    say(f"{result['method']}: {'a smoke run, no verdict' if result.get('smoke') else verdict(result)}")
+    say(
+        f"{result['method']}: {'a smoke run, no describe_verdict' if result.get('smoke') else describe_verdict(result)}"
+    )
     if result["says"]:
         say(result["says"])
     if "headline" in result:
-        _ruled(result)
+        _show_ruled(result)
     else:
-        _older(result)
+        _show_older(result)
 
 
 def show_board(bed: str, metric: str, out: Path) -> None:
     """Print the methods that have a result on a bed, best first; of a claim and an exploration the claim stands."""
     from shuhari.claims.board import rank
     from shuhari.claims.explore import read_results
-    from shuhari.claims.result import kept
+    from shuhari.claims.result import read_kept
     from shuhari.config.recipe import list_names
 
     results = {found["method"]: found for found in read_results(bed, out)}
-    claimed = {name: found for name in list_names() if (found := kept(name, out / "claims") or kept(name)) is not None}
+    claimed = {
+        name: found
+        for name in list_names()
+        if (found := read_kept(name, out / "claims") or read_kept(name)) is not None
+    }
     results |= {name: found for name, found in claimed.items() if found.get("bed") == bed}
     ranked = rank(results.values(), bed, metric)
     if not ranked:
         note(f"no result on {bed!r} has {metric.rpartition(':')[0]!r}")
         return
-    rows = [(n, e.value, f"[{number(e.low)}, {number(e.high)}]", e.n, verdict(results[n])) for n, e in ranked.items()]
-    table(("method", f"{metric} less the baseline's", "95 % interval", "seeds", "verdict"), rows)
+    rows = [
+        (n, e.value, f"[{format_number(e.low)}, {format_number(e.high)}]", e.n, describe_verdict(results[n]))
+        for n, e in ranked.items()
+    ]
+    print_table(("method", f"{metric} less the baseline's", "95 % interval", "seeds", "verdict"), rows)
 
 
-def verdict(result: Mapping[str, Any]) -> str:
+def describe_verdict(result: Mapping[str, Any]) -> str:
     """The verdict of a result and what belongs to it, in a line."""
     if "headline" not in result:
         return f"{result['verdict']} (as of the older rule)"
@@ -120,17 +138,19 @@ def verdict(result: Mapping[str, Any]) -> str:
     return ", ".join(told) + (" (exploratory)" if result["exploratory"] else "")
 
 
-def _ruled(result: Mapping[str, Any]) -> None:
+def _show_ruled(result: Mapping[str, Any]) -> None:
     rows = []
     for check in result["checks"]:
-        interval = f"[{number(check['low'])}, {number(check['high'])}]" if check.get("low") is not None else "-"
+        interval = (
+            f"[{format_number(check['low'])}, {format_number(check['high'])}]" if check.get("low") is not None else "-"
+        )
         level = f"{check['level']:.1%}" if "level" in check else "-"
         why = f" ({check['why']})" if check.get("why") else ""
         rows.append((
-            check["role"], _what(check), check["direction"], check["margin"], check.get("effect"), interval, level,
-            check.get("n"), check["verdict"] + why,
+            check["role"], _describe_check(check), check["direction"], check["margin"], check.get("effect"), interval,
+            level, check.get("n"), check["verdict"] + why,
         ))  # fmt: skip
-    table(("role", "what", "claimed", "margin", "effect", "interval", "level", "pairs", "verdict"), rows)
+    print_table(("role", "what", "claimed", "margin", "effect", "interval", "level", "pairs", "verdict"), rows)
     told = {k: v for k, v in result["mde"].items() if v is not None}
     if told:
         say(f"MDE {', '.join(f'{k} {v:.3g}' for k, v in told.items())}; margin {result['headline']['margin']:g}")
@@ -138,15 +158,15 @@ def _ruled(result: Mapping[str, Any]) -> None:
         say(f"exploratory: {why}")
 
 
-def _what(check: Mapping[str, Any]) -> str:
-    from shuhari.claims.result import times
+def _describe_check(check: Mapping[str, Any]) -> str:
+    from shuhari.claims.result import format_factor
 
     what = check.get("metric") or check["use"]
-    return f"{what}: {check['arm']} - {times(check['factor'])}{check['against']}"
+    return f"{what}: {check['arm']} - {format_factor(check['factor'])}{check['against']}"
 
 
-def _older(result: Mapping[str, Any]) -> None:
-    from shuhari.claims.result import mean, times
+def _show_older(result: Mapping[str, Any]) -> None:
+    from shuhari.claims.result import format_factor, mean
 
     began, chance = (found.get("mean") for found in (result["start"].get("method", {}), result["chance"]))
     if chance is not None and began is not None and not (BEGIN[0] <= began <= BEGIN[1] and chance < CHANCE):
@@ -157,11 +177,13 @@ def _older(result: Mapping[str, Any]) -> None:
         means = {arm: mean(values) for arm, values in check["values"].items()}
         against = check["against"] if isinstance(check["against"], str) else None
         other = means.get(against) if against else check["against"]
-        interval = f"[{number(check['low'])}, {number(check['high'])}]" if check["low"] is not None else "-"
+        interval = (
+            f"[{format_number(check['low'])}, {format_number(check['high'])}]" if check["low"] is not None else "-"
+        )
         what = check.get("metric") or check.get("use", "")
         rows.append((
-            what, check["direction"], f"{check['arm']} {number(means[check['arm']])}",
-            f"{times(check['factor'])}{against or 'number'} {number(other)}", check["difference"], interval,
-            check["verdict"] + (f" ({check['why']})" if "why" in check else ""),
+            what, check["direction"], f"{check['arm']} {format_number(means[check['arm']])}",
+            f"{format_factor(check['factor'])}{against or 'number'} {format_number(other)}", check["difference"],
+            interval, check["verdict"] + (f" ({check['why']})" if "why" in check else ""),
         ))  # fmt: skip
-    table(("what", "claimed", "arm", "against", "difference", "95 % interval", "verdict"), rows)
+    print_table(("what", "claimed", "arm", "against", "difference", "95 % interval", "verdict"), rows)
