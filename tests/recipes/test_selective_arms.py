@@ -34,7 +34,9 @@ def test_another_loss_in_the_place_of_the_clip(method: str) -> None:
         assert all(t["reduce"] == "decision" for t in arm.stages[-1]["part"]["policy"]["terms"].values())
 
 
-@pytest.mark.parametrize(("method", "off"), [("clip_cov", {"fraction": 0.0}), ("lp_reg", {"fraction": 0.1, "beta": 0.0})])
+@pytest.mark.parametrize(
+    ("method", "off"), [("clip_cov", {"fraction": 0.0}), ("lp_reg", {"fraction": 0.1, "beta": 0.0})]
+)
 def test_what_is_counted_of_grpo_is_counted_of_grpo(method: str, off: Mapping[str, float]) -> None:
     """The arm `counted` has the method's name and the baseline's bounds; it reports what the method would do."""
     terms = {name: arm.stages[-1]["part"]["policy"]["terms"] for name, arm in read(f"rlvr/{method}").arms.items()}
