@@ -16,6 +16,7 @@ def test_the_three_terms_on_a_pair(right: str) -> None:
     of both: eta = 1/2, beta = 0.01, and of one right answer in four A is 1 and -1/3, before one of three is chosen.
 
     sigmoid(log 3) = 3/4, so w+ is 1/2 where the credit model says log 3, and w- where it says -log 3; else both are 0.
+    The claim divides them by their mean on either side: 1 everywhere, and 3, 0, 0.
     """
     stage, n = built("rlvr/oreal"), len(right)
     wrong = [-log(3), log(3), 0.0]
@@ -30,8 +31,8 @@ def test_the_three_terms_on_a_pair(right: str) -> None:
     (found,) = learnt(stage, batch, log_prob, **models)
     chosen = [row for row in found[1:] if any(row)]
     hold = [[0.01 * x / (n + 3) for x in row] for row in ratio]
-    same([found[0]], [[-1 / 2 / n + x for x in hold[0]]])
-    unlearnt = [1 / 2 * 1 / 3 * w / 3 for w in (1 / 2, 0.0, 0.0)]
+    same([found[0]], [[-1 / n + x for x in hold[0]]])
+    unlearnt = [1 / 2 * 1 / 3 * w / 3 for w in (3.0, 0.0, 0.0)]
     same(chosen, [[u + x for u, x in zip(unlearnt, hold[1], strict=True)]])
 
 

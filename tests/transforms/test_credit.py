@@ -63,6 +63,17 @@ def test_weights_by_hand() -> None:
     torch.testing.assert_close(Credit()(batch.put({W: sure}), context())["advantage"], batch["advantage"])
 
 
+def test_weights_of_mean_one_keep_their_ratios_on_either_side() -> None:
+    """Of the right answer 1/2, 0, 0 becomes 3, 0, 0; of the wrong one 0, 0, 1/2 the same, each times its advantage."""
+    batch = groups([1, 0], [1, 1])
+    w = torch.tensor([log(3), 0.0, -log(3)]).expand(4, 3)
+    out = Credit(mean_one=True)(batch.put({W: w}), context())
+    torch.testing.assert_close(out["advantage"][:2], torch.tensor([[3.0, 0, 0], [0, 0, -1.5]]))
+    every = Credit(mean_one=True, least=0.0)(batch.put({W: w}), context())["advantage"]  # 3/4, 1/2, 1/4 over 1/2
+    torch.testing.assert_close(every[:2], torch.tensor([[1.5, 1.0, 0.5], [-0.25, -0.5, -0.75]]))
+    assert not Credit(mean_one=True)(batch.put({W: 0 * w}), context())["advantage"].any()
+
+
 def test_without_a_model_the_advantage_stays() -> None:
     batch = groups([1, 0, 0])
     out = Credit(role="")(batch, context())

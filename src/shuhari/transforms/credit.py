@@ -32,11 +32,13 @@ class Credit:
     sample and 1 - sigmoid(w) on the wrong one, w the value [B, K] that `role` gives each decision (objective
     `outcome`). least, in [0, 1): 0.5 gives the paper's max(2 sigmoid(w) - 1, 0) and max(1 - 2 sigmoid(w), 0), and is
     the released code's threshold on both sides. An empty role leaves the advantage as it is. running: w is the mean of
-    the values so far, as in the released code.
+    the values so far, as in the released code. mean_one: on either side the weights of what is chosen are divided by
+    their mean, so that they say where and not how much is learnt; weights near 0 make steps short otherwise.
     """
 
     role: str = "credit"
     running: bool = False
+    mean_one: bool = False
     least: ShareBelow1 = 0.5
     threshold: float = 0.5
     reward: str = "reward"
@@ -60,15 +62,19 @@ class Credit:
         right, carries = outcome > self.threshold, find_carried(batch, self.stream) & ~outcome.isnan()
         side = 2 * units(batch, "group") + right
         samples = ends(batch) & carries
-        chosen = draw_pairs(side, samples, ctx.rng("credit"))
-        pick = torch.isin(batch["episode"], batch["episode"][chosen])  # with all its rows
+        pairs = draw_pairs(side, samples, ctx.rng("credit"))
+        pick = torch.isin(batch["episode"], batch["episode"][pairs])  # with all its rows
         advantage = batch["advantage"]
         if self.role:
             w = batch[self.needs[0]]
             if self.running:
                 w = (w * mask).cumsum(1) / mask.cumsum(1).clamp(min=1)
             p = torch.where(right[:, None], w, -w).sigmoid()
-            advantage = advantage * (p - self.least).clamp(min=0) / (1 - self.least)
+            weight = (p - self.least).clamp(min=0) / (1 - self.least)
+            for chosen in (pick & right, pick & ~right) if self.mean_one else ():
+                here = chosen[:, None] & mask
+                weight = torch.where(here, weight / weight[here].mean().clamp(min=1e-6), weight)
+            advantage = advantage * weight
         streams = {"pos": pick & right, "neg": pick & ~right, self.stream: pick}
         balance = torch.where(carries, balance_sides(side, samples), 0.0)
         weights = {"credit": balance, **{name: rows.float() for name, rows in streams.items()}}
