@@ -7,6 +7,7 @@ TABLES, and the two marks in a page.
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections import Counter
@@ -244,6 +245,53 @@ def papers() -> Iterator[str]:
         yield row(f"`{name}`", title, str(paper.get("year", "-")), changes, judged)
 
 
+def scales() -> Iterator[str]:
+    """Claims on their own bed and on others: effects in margins, and whether these keep their order."""
+    from shuhari.claims.scale import by_size, correlate_ranks, read_results
+
+    found = by_size(kept(), read_results(PAGES.parent / "results"))
+    if not found:
+        yield "No claim has been measured on a second bed yet."
+        return
+    yield row("method", "bed", "weights", "effect [interval], in margins", "verdict")
+    yield row(*["---"] * 5)
+    for name, results in found.items():
+        for i, one in enumerate(results):
+            told = f"{one.effect:.2f} [{one.low:.2f}, {one.high:.2f}]" if math.isfinite(one.effect) else "-"
+            yield row("" if i else f"`{name}`", f"`{one.bed}`", f"{one.weights:,}", told, one.verdict)
+    both = [(a.effect, b.effect) for a, *more in found.values() for b in more[-1:]]
+    both = [pair for pair in both if all(map(math.isfinite, pair))]
+    same = sum(a * b > 0 for a, b in both)
+    yield ""
+    yield f"Of {len(both)} methods that have an effect on their own bed and on the largest, {same} keep its sign."
+    if len(both) > 1:
+        ranks = correlate_ranks(*zip(*both, strict=True))
+        ends = f" [{ranks.low:.2f}, {ranks.high:.2f}]" if math.isfinite(ranks.low) else ", too few for an interval"
+        yield f"The rank correlation of these effects is {ranks.value:.2f}{ends}."
+
+
+def pairs() -> Iterator[str]:
+    """Methods that were trained together: each alone and both, against the bed, and both against each."""
+    from shuhari.claims.board import read_by_seed, subtract
+    from shuhari.claims.explore import JOINED, read_every
+
+    found = {(r["bed"], r["method"]): r for r in read_every(PAGES.parent / "results")}
+    yield row("bed", "methods", "number", "less the bed's, of the first alone", "of the second alone", "of both",
+              "both less the first", "both less the second", "seeds")  # fmt: skip
+    yield row(*["---"] * 9)
+    for (bed, name), both in sorted(found.items()):
+        first, joined, second = name.partition(JOINED)
+        parts = [found.get((bed, one)) for one in (first, second)]
+        if not joined or None in parts:
+            continue
+        metric = both["headline"]["metric"]
+        ours, base = (read_by_seed(both, arm, metric) for arm in ("method", "baseline"))
+        alone = [read_by_seed(one, "method", metric) for one in parts if one]
+        told = [subtract(one, base) for one in (*alone, ours)] + [subtract(ours, one) for one in alone]
+        ends = [f"{e.value:+.3f} [{e.low:.3f}, {e.high:.3f}]" for e in told]
+        yield row(f"`{bed}`", f"`{first}`, `{second}`", f"`{metric}`", *ends, str(min(e.n for e in told)))
+
+
 POOLS = {"tables baselines/bandit": "128 runs of the bandit", "tables baselines/gridworld": "128 runs of the gridworld",
          "text 64 runs": "64 runs of a language model, of which some collapse"}  # fmt: skip
 
@@ -284,6 +332,8 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "scoreboard by the older rule": older,
     "papers": papers,
     "trials": trials,
+    "scales": scales,
+    "pairs": pairs,
 }
 PICTURES: Mapping[str, Callable[[], str]] = {"scoreboard.svg": picture}
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from shuhari.claims.board import count_tries, detectable, draw, false_holds, headline, rank
+from shuhari.claims.board import count_tries, detectable, draw, false_holds, headline, rank, read_by_seed, subtract
 
 
 def result(method: str, verdict: str, ends: tuple[float, float, float] | None, **more: Any) -> dict[str, Any]:
@@ -83,3 +83,14 @@ def test_a_picture_has_every_effect_in_margins() -> None:
     low, high = map(float, re.findall(r"[\d.]+", str(old))[::2])
     assert [(low - ticks["0"]) / margin, (high - ticks["0"]) / margin] == pytest.approx([0.5, 2.0], abs=0.01)
     assert sum(str(p.get("d")).endswith("Z") for p in picture.findall(".//{*}path")) == 1  # beyond the picture's end
+
+
+def test_two_results_are_compared_over_the_seeds_that_both_have() -> None:
+    def of(*ends: float) -> dict[str, Any]:
+        arms = {"method": {"curves": {"score": [{"x": [0.0, 10.0], "y": [end, end]} for end in ends]}}}
+        return {"arms": arms, "budget": {"steps": 10}, "seeds": list(range(len(ends)))}
+
+    both, alone = (read_by_seed(of(*ends), "method", "score:area") for ends in ((0.5, 0.75, 1.0), (0.25, 0.25)))
+    assert both == {0: 0.5, 1: 0.75, 2: 1.0} and read_by_seed(of(1.0), "method", "other:area") == {}
+    found = subtract(both, alone)
+    assert (found.value, found.n) == (0.375, 2)

@@ -71,6 +71,8 @@ def test_a_card_is_read_as_it_was_made(tmp_path: Path) -> None:
     assert np.abs(noise).min() > 0  # other draws
     now = find_modules(claim)
     assert find_change(made, claim, now) == ""
+    elsewhere = made | {"hashes": made["hashes"] | {"shared": {"shuhari.ratio": "then"}}}
+    assert find_change(elsewhere, claim, now) == ""  # what others share makes it older
     assert find_change(made, bed(tmp_path, 0.2), now) == "recipe 'baseline' has changed"
     assert find_change(made, replace(claim, warm={}), now) == "recipe 'warm start' has changed"
     assert "its budget is {'steps': 6.0}, the claim's" in find_change(made, replace(claim, budget=("tokens", 6)), now)

@@ -66,19 +66,27 @@ def false_holds(results: Sequence[Mapping[str, Any]]) -> str:
 def rank(results: Iterable[Mapping[str, Any]], bed: str, metric: str) -> dict[str, Estimate]:
     """Methods on a bed, best first: a reading of a curve, less the baseline's of the same seed, with a 95 % interval.
     Without those whose results do not have the curve."""
-    quantity, found = Metric(metric), dict[str, Estimate]()
+    found = {}
     for result in results:
-        arms = [result["arms"].get(name, EMPTY).get("curves", EMPTY) for name in (METHOD, BASELINE)]
-        if result.get("bed") != bed or any(name not in curves for name in quantity.names for curves in arms):
-            continue
-        (amount,) = result["budget"].values()
-        differences = []
-        for i, seed in enumerate(result["seeds"]):
-            runs = (restore(seed, {m: curves[m][i] for m in quantity.names}, amount) for curves in arms)
-            ours, theirs = (read_value(quantity, run, METHOD, 0) for run in runs)
-            differences.append(ours - theirs)
-        found[result["method"]] = t_interval(differences)
+        ours, theirs = (read_by_seed(result, arm, metric) for arm in (METHOD, BASELINE))
+        if result.get("bed") == bed and ours and theirs:
+            found[result["method"]] = subtract(ours, theirs)
     return dict(sorted(found.items(), key=lambda item: -item[1].value))
+
+
+def read_by_seed(result: Mapping[str, Any], arm: str, metric: str) -> dict[int, float]:
+    """Seed -> a reading of a curve of an arm; none where the result does not have the curve."""
+    quantity, curves = Metric(metric), result["arms"].get(arm, EMPTY).get("curves", EMPTY)
+    if any(name not in curves for name in quantity.names):
+        return {}
+    (amount,) = result["budget"].values()
+    runs = (restore(s, {m: curves[m][i] for m in quantity.names}, amount) for i, s in enumerate(result["seeds"]))
+    return {run.seed: read_value(quantity, run, arm, 0) for run in runs}
+
+
+def subtract(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Estimate:
+    """The difference of values by seed, over the seeds that both have, with a 95 % interval."""
+    return t_interval([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
 
 
 @dataclass(frozen=True)

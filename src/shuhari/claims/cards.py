@@ -120,7 +120,8 @@ def check(card: Card | None, claim: Claim, used: Mapping[str, str]) -> None:
 
 def find_change(card: Mapping[str, Any], claim: Claim, used: Mapping[str, str]) -> str:
     """In what the runs of a card are not those that a claim would make of the same arms; "" where in nothing. used: the
-    modules of the claim as they are now."""
+    modules of the claim as they are now. As of a result, a change of modules that others share makes a card older, and
+    it still tells."""
     budget = dict([claim.budget]) if claim.budget else {}
     if card["budget"] != budget:
         return f"its budget is {card['budget']}, the claim's {budget}"
@@ -130,7 +131,7 @@ def find_change(card: Mapping[str, Any], claim: Claim, used: Mapping[str, str]) 
     for name in dict.fromkeys((BASELINE, WARM, *now)):
         if now.get(name) != then["recipes"].get(name):
             return f"recipe {name!r} has changed"
-    return find_changed({**then["modules"], **then["shared"]}, used)
+    return find_changed(then["modules"], used)
 
 
 def judge_premise(

@@ -120,9 +120,12 @@ class Claim:
         return self.arms.get(METHOD, self.method)
 
 
-def read(reference: str, *, smoke: bool = False) -> Claim:
-    """The claim of a recipe; RecipeError where it has none, or for a mistake in it."""
+def read(reference: str, *, smoke: bool = False, bed: str = "") -> Claim:
+    """The claim of a recipe, of a method on another `bed` than its own; RecipeError where it has none, or for a mistake
+    in it."""
     method, on = load(reference), find_usual_base(reference)
+    if bed and not on:
+        raise RecipeError("", f"{method.name} is a recipe of its own, and its claim cannot be laid over {bed}")
     table = method.tree.get("claim")
     if not table:
         raise RecipeError("claim", f"{method.name} states no claim: a [claim] table says what is to be measured")
@@ -132,7 +135,7 @@ def read(reference: str, *, smoke: bool = False) -> Claim:
     checks = read_checks(stated.check, budget)
     roles, trains = any(check.rule.role for check in checks), any(check.trains for check in checks)
     looks = _read_looks(stated, small, smoke, roles)
-    bed = (stated.bed or on) if on else ""
+    bed = (bed or stated.bed or on) if on else ""
     named = bed or stated.bed  # whose card may tell of the baseline
     if trains:
         within = roles and not stated.arms and all(check.within for check in checks)

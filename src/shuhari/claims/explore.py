@@ -21,6 +21,7 @@ from shuhari.claims.checks import BASELINE, Check, is_share, read_checks
 from shuhari.claims.claim import FIRST, Claim, part_stages
 from shuhari.claims.looks import LOOKS
 from shuhari.claims.result import list_quantities
+from shuhari.claims.verdict import LEAST
 from shuhari.config.overlay import RecipeError, read_budgets
 from shuhari.config.recipe import load, read_method
 from shuhari.data import EMPTY
@@ -53,12 +54,15 @@ class Cell:
         return f"{self.effect:+.3g} [{self.low:.2g}, {self.high:.2g}]{'?' if self.exploratory else ''}"
 
 
-def explore(reference: str, bed: str, metric: str = "", margin: float = 0.0, beds: Path | None = None) -> Claim:
+def explore(
+    reference: str, bed: str, metric: str = "", margin: float = 0.0, seeds: int = 0, beds: Path | None = None
+) -> Claim:
     """The comparison of a method, or of several that are joined by `+`, with the bed alone.
 
     metric: a reading of a curve (default: the first score that the bed reports, as an area); margin: the smallest
-    effect of interest (default: what the looks can find by the bed's card, else `SMALL`, `SMALL_SHARE`); beds: where
-    cards lie. RecipeError where a method cannot be laid there, or the bed has no budget of its own.
+    effect of interest (default: what the looks can find by the bed's card, else `SMALL`, `SMALL_SHARE`); seeds: of one
+    look, in the place of several; beds: where cards lie. RecipeError where a method cannot be laid there, or the bed
+    has no budget of its own.
     """
     changes = [read_method(one) for one in ([reference] if Path(reference).is_file() else reference.split(JOINED))]
     base = load(bed)
@@ -70,9 +74,12 @@ def explore(reference: str, bed: str, metric: str = "", margin: float = 0.0, bed
     whole = {METHOD: laid, BASELINE: base}
     names = list(base.tree.get("stage") or ())
     warm, arms = part_stages(whole, names[-2] if len(names) > 1 else "")
-    seeds = tuple(range(FIRST, FIRST + LOOKS[-1]))
+    if seeds and seeds < LEAST:
+        raise RecipeError("", f"{seeds} seeds: expected {LEAST} or more")
+    looks = (seeds,) if seeds else LOOKS
+    numbers = tuple(range(FIRST, FIRST + looks[-1]))
     budget, says = (unit, float(amount)), f"{laid.name} on {base.name}, against that alone"
-    made = Claim(laid, says, arms, (), seeds, budget, warm, (WHY,), looks=LOOKS, bed=base.name)
+    made = Claim(laid, says, arms, (), numbers, budget, warm, (WHY,), looks=looks, bed=base.name)
     made = replace(made, checks=_check(metric or choose_metric(last), margin or SMALL, budget))
     check_arms(made.checks, whole, base.name)
     return made if margin else replace(made, checks=(_with_margin(made, beds),))
@@ -109,22 +116,23 @@ def folder_of(bed: str, out: Path) -> Path:
 
 def read_results(bed: str, out: Path) -> list[dict[str, Any]]:
     """What was explored on a bed, by name of the methods."""
-    return [
-        json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted((folder_of(bed, out) / "claims").rglob("*.json"))
-    ]
+    return [result for result in read_every(out) if result["bed"] == bed]
+
+
+def read_every(out: Path) -> list[dict[str, Any]]:
+    """All that was explored."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((out / FOLDER).rglob("claims/**/*.json"))]
 
 
 def read_cells(out: Path) -> Iterator[Cell]:
     """What the results under `out` say, claims first."""
-    claims = sorted((out / "claims").rglob("*.json"))
-    for path in [*claims, *sorted((out / FOLDER).rglob("*.json"))]:
-        result = json.loads(path.read_text(encoding="utf-8"))
+    claims = [json.loads(path.read_text(encoding="utf-8")) for path in sorted((out / "claims").rglob("*.json"))]
+    for i, result in enumerate([*claims, *read_every(out)]):
         check = result.get("headline") or result["checks"][0]
         effect = check.get("effect", check.get("difference"))
         bed = result.get("bed") or f"task {result['task'].get('name', '-')}"
         metric, low, high = check.get("metric") or check.get("use", ""), check.get("low"), check.get("high")
-        yield Cell(result["method"], bed, metric, effect, low, high, result["verdict"], path not in claims)
+        yield Cell(result["method"], bed, metric, effect, low, high, result["verdict"], i >= len(claims))
 
 
 def arrange(out: Path) -> list[tuple[str, ...]]:

@@ -49,6 +49,12 @@ def claim_of(bed: str, arms: Mapping[str, Recipe], seeds: int) -> Claim:
     return Claim(recipe, "", rest, (), numbers, (unit, float(amount)), warm, ())
 
 
+def plan_jobs(claim: Claim, root: Path) -> list[Job]:
+    """Every run of a card: those of its claim, and each baseline again with other draws."""
+    jobs = [job for job in plan_runs(claim, root.resolve()) if job.arm in (*claim.arms, WARM)]
+    return jobs + [_redraw(job) for job in jobs if job.arm == BASELINE]
+
+
 def make_card(
     bed: str,
     claim: Claim,
@@ -59,8 +65,7 @@ def make_card(
 ) -> dict[str, Any]:
     """The card of a bed, its runs made under `root`. ClaimError where one fails."""
     told = compute_hashes(claim)
-    jobs = [job for job in plan_runs(claim, root.resolve()) if job.arm in (*claim.arms, WARM)]
-    jobs += [_redraw(job) for job in jobs if job.arm == BASELINE]
+    jobs = plan_jobs(claim, root)
     seen: dict[Path, Evidence] = {}
     warm: dict[Path, float] = {}
 

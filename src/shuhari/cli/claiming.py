@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import current_thread, main_thread
@@ -35,11 +36,13 @@ def claim(
     board: Annotated[str, typer.Option(metavar="BED", help="Print all methods on a bed, best first.")] = "",
     by: Annotated[str, typer.Option(help="With --board: by which reading of a curve.")] = "evaluate/exact.mean:area",
     card: Annotated[bool, typer.Option("--card", help="Of beds: make their cards, from 24 baselines each.")] = False,
+    on: Annotated[str, typer.Option(metavar="BED", help="The claim as it stands on another bed, kept apart.")] = "",
     bed: Annotated[str, typer.Option(help="Lay the method over BED and compare with that alone; exploratory.")] = "",
     metric: Annotated[str, typer.Option(help="With --bed: what is compared, such as evaluate/mean:area.")] = "",
     margin: Annotated[
         float, typer.Option(min=0.0, help="With --bed: the least effect of interest (0: as found).")
     ] = 0.0,
+    seeds: Annotated[int, typer.Option(min=0, help="With --bed: of one look (0: looks at 5, 8 and 12).")] = 0,
     matrix: Annotated[bool, typer.Option("--matrix", help="Print methods by beds from the results there are.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Processes (0: one a core).")] = 0,
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
@@ -53,13 +56,15 @@ def claim(
     the result stands; where it is not, the result says that it is stale.
 
     With --bed any method, or several as A+B, is measured on any recipe. That is exploratory, and goes to
-    OUT/explore/BED.
+    OUT/explore/BED. With --on the claim is measured as it stands on another bed, such as one of larger policies; that
+    goes to OUT/scale/BED.
 
     Example: shuhari claim rlvr/pacs
     """
     from shuhari.claims.claim import read
     from shuhari.claims.pool import ClaimError
     from shuhari.claims.result import write
+    from shuhari.claims.scale import folder_of, read_on
     from shuhari.claims.tries import file_of
     from shuhari.config.overlay import RecipeError
 
@@ -75,7 +80,8 @@ def claim(
     if bed:
         for name in recipes or [""]:
             with _end_by_sigterm(), _show_progress(f"{name} on {bed}") as tell:
-                result, path = exploring.run_exploration(name, bed, metric, margin, dry, workers, runs, out, tell)
+                given = (name, bed, metric, margin, seeds)
+                result, path = exploring.run_exploration(*given, dry, workers, runs, out, tell)
             exploring.show(result, path, json)
         return
     named = list(dict.fromkeys(recipes or []))
@@ -101,22 +107,24 @@ def claim(
         with _end_by_sigterm():
             stand = proving(named, out, runs, depth=depth, workers=workers, json=json, telling=_show_progress)
         raise typer.Exit(0 if stand else 1)
+    take = partial(read_on, bed=on) if on else read
+    out = folder_of(on, out) if on else out
     if show:
         _show_kept(named, out, json)
         return
     if card:
         with _end_by_sigterm():
             for name in named:
-                _make_card(name, workers, runs, out)
+                verdicts.show_card_plan(name, runs, out) if dry else _make_card(name, workers, runs, out)
         return
-    claims = [read(name, smoke=smoke) for name in named]  # a mistake in one is found before the first run
+    claims = [take(name, smoke=smoke) for name in named]  # a mistake in one is found before the first run
     if twice := [name for name, times in Counter(one.name for one in claims).items() if times > 1]:
         why = f"two recipes are called {twice[0]!r}, and would share a result"
         raise typer.BadParameter(f"{why}: claim them apart, each with an --out of its own")
     if dry:
         for name, one in zip(named, claims, strict=True):
             verdicts.show_plan(one, runs, out)
-            read(name, smoke=True)  # a mistake in `smoke` is one too
+            take(name, smoke=True)  # a mistake in `smoke` is one too
         return
     for option, folder in (("--out", out), ("--runs", runs))[smoke:]:
         try:
@@ -168,7 +176,8 @@ def _make_card(bed: str, workers: int, runs: Path, out: Path) -> None:
     runs.mkdir(parents=True, exist_ok=True)
     with _show_progress(bed) as tell:
         made = make_card(bed, plan_card(bed), runs, workers=workers, tell=tell)
-    say(f"card: {save_card(made, out)}")
+    spent = sum(sum(arm["cpu_s"]) for arm in made["arms"].values()) + sum(made["warm_cpu_s"])
+    say(f"card: {save_card(made, out)}; {spent / 60:.1f} minutes of one core")
 
 
 def _show_kept(named: list[str], out: Path, json: bool) -> None:

@@ -20,6 +20,7 @@ def run_exploration(
     bed: str,
     metric: str,
     margin: float,
+    seeds: int,
     dry: bool,
     workers: int,
     runs: Path,
@@ -34,7 +35,7 @@ def run_exploration(
 
     if not name:
         raise typer.BadParameter("which method? `shuhari methods` lists them")
-    one = explore(name, bed, metric, margin)
+    one = explore(name, bed, metric, margin, seeds)
     at = folder_of(one.bed, out)
     if dry:
         verdicts.show_plan(one, runs, at)

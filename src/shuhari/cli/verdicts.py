@@ -58,6 +58,23 @@ def show_plan(one: Any, root: Path, out: Path) -> None:
     ])  # fmt: skip
 
 
+def show_card_plan(bed: str, root: Path, out: Path) -> None:
+    """Print the runs of a bed's card, which of them exist, and what all cost where one is known."""
+    from shuhari.claims import making
+    from shuhari.claims.cards import find
+    from shuhari.claims.claim import WARM
+
+    claim = making.plan_card(bed)
+    jobs = making.plan_jobs(claim, root)
+    ((unit, amount),) = [claim.budget] if claim.budget else [("", 0.0)]
+    say(f"{bed}: {len(jobs)} runs, {sum(job.done for job in jobs)} of them there, {amount:,.0f} {unit} each")
+    card, total = find(bed, out / "beds"), 0.0
+    for kept, warms in zip(card.seconds if card else (math.nan, math.nan), (False, True), strict=True):
+        some = [job for job in jobs if (job.arm == WARM) is warms]
+        total += len(some) * next((job.cpu for job in some if job.done), kept) if some else 0.0
+    say(f"about {total / 60:.0f} minutes of one core" if math.isfinite(total) else "no run tells of its minutes yet")
+
+
 def _describe_expected(one: Any, quantities: Any, card: Any, before: Mapping[str, Any] | None) -> list[str]:
     """What seeds could find, and the minutes: by the bed's card, else by the result that is there."""
     from shuhari.claims.cards import plan

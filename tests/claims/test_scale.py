@@ -1,0 +1,105 @@
+"""The same claim on other beds: what it keeps, where its results lie, and how they are compared."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy.stats import norm
+
+from shuhari.claims.claim import read
+from shuhari.claims.digest import compute_digest
+from shuhari.claims.protocol import find_mark
+from shuhari.claims.scale import by_size, correlate_ranks, folder_of, read_on, read_results
+from shuhari.cli import main
+from shuhari.config.overlay import RecipeError
+
+METHOD = """on = "beds/trie/easy"
+part.policy.epochs = 2
+[claim]
+says = "x"
+warm = "warm-up"
+budget = {steps = 6}
+check = [
+  {role = "premise", metric = "evaluate/exact.mean:first", against = 0.9, direction = "down"},
+  {role = "premise", metric = "evaluate/exact.mean:area", arm = "control", against = "baseline", direction = "up"},
+  {role = "headline", metric = "evaluate/exact.mean:area", direction = "up", margin = 0.1},
+]
+"""
+
+
+def test_the_claim_stands_on_the_other_bed(tmp_path: Path) -> None:
+    path, bed = tmp_path / "own.toml", tmp_path / "wide.toml"
+    path.write_text(METHOD)
+    bed.write_text('extends = "beds/trie/easy"\nmodels.policy.hidden = 32\npart.policy.optimiser.lr = 1e-4\n')
+    own, wide = read(str(path)), read_on(str(path), str(bed))
+    stages = {name: arm.stages[-1] for name, arm in wide.arms.items()}
+    assert {s["models"]["policy"]["hidden"] for s in stages.values()} == {32}
+    assert stages["method"]["part"]["policy"]["epochs"] == 2 and wide.budget == own.budget and bed in wide.files
+    assert compute_digest(wide.arms["baseline"]) != compute_digest(own.arms["baseline"])
+    assert [c.rule.role for c in wide.checks] == ["premise", "headline"] and "no card" in wide.notes[-1]  # no control
+    assert wide.checks[1] == own.checks[2] and wide.name == own.name
+    assert folder_of(str(bed), tmp_path) == tmp_path / "scale" / "wide"
+    with pytest.raises(RecipeError, match="baselines/grpo is a recipe of its own, and its claim cannot be laid over"):
+        read_on("baselines/grpo", str(bed))
+
+
+def test_a_card_of_the_other_bed_keeps_its_premises(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(METHOD)
+    (tmp_path / "trie").mkdir()
+    arms = {name: {"curves": {}} for name in ("baseline", "control")}
+    card = {"format": 1, "bed": "trie/rare", "budget": {"steps": 80}, "seeds": [], "hashes": {}, "arms": arms}
+    (tmp_path / "trie" / "rare.json").write_text(json.dumps(card))
+    assert len(read_on(str(path), "beds/trie/rare", beds=tmp_path).checks) == 3
+
+
+def result(method: str, bed: str, weights: int, effect: float | None, margin: float = 0.1) -> dict[str, Any]:
+    head = {"metric": "m", "direction": "up", "margin": margin, "effect": effect}
+    ends = {"low": effect - 0.05, "high": effect + 0.05} if effect is not None else {}
+    verdict = "holds" if effect is not None else "not tested"
+    return {"method": method, "bed": bed, "model": {"parameters": weights}, "headline": head | ends, "verdict": verdict}
+
+
+def test_results_of_one_headline_are_compared_by_size_in_margins(tmp_path: Path) -> None:
+    for bed, weights, effect in (("beds/b_large", 2_000_000, 0.2), ("beds/b_mid", 400_000, -0.1)):
+        at = tmp_path / "scale" / bed / "claims" / "rlvr" / "x.json"
+        at.parent.mkdir(parents=True)
+        at.write_text(json.dumps(result("rlvr/x", bed, weights, effect)))
+    own = [result("rlvr/x", "beds/b", 50_000, 0.3), result("rlvr/y", "beds/b", 50_000, 0.3)]
+    changed = result("rlvr/y", "beds/b_mid", 400_000, 0.3, margin=0.2)  # of another protocol
+    found = by_size(own, [*read_results(tmp_path), changed])
+    assert list(found) == ["rlvr/x"]
+    assert [(s.weights, pytest.approx(s.effect)) for s in found["rlvr/x"]] == [
+        (50_000, 3),
+        (400_000, -1),
+        (2_000_000, 2),
+    ]
+    assert (found["rlvr/x"][0].low, found["rlvr/x"][0].high) == pytest.approx((2.5, 3.5))
+    (untested,) = by_size(own[:1], [result("rlvr/x", "beds/b_mid", 4, None)])["rlvr/x"][1:]
+    assert math.isnan(untested.effect) and untested.verdict == "not tested"
+
+
+def test_rank_correlations_by_hand() -> None:
+    """Of five ranks 1 - 6 * sum of squares / 120; the interval of Fisher's z has 1.96 * sqrt(1.06 / 2) to each side."""
+    found = correlate_ranks([1, 2, 3, 4, 5, math.nan], [10, 30, 20, 40, 50, 60])
+    assert found.value == pytest.approx(1 - 6 * 2 / 120) and found.n == 5
+    half = norm.ppf(0.975) * math.sqrt(0.53)
+    assert (found.low, found.high) == pytest.approx(
+        (math.tanh(math.atanh(0.9) - half), math.tanh(math.atanh(0.9) + half))
+    )
+    few = correlate_ranks([1, 2, 3], [1, 2, 3])
+    assert few.value == pytest.approx(1.0) and math.isnan(few.low)
+    assert math.isnan(correlate_ranks([1, 1, 1], [1, 2, 3]).value)
+
+
+def test_it_is_planned_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "own.toml").write_text(METHOD)
+    at = ["--out", str(tmp_path), "--runs", str(tmp_path / "runs")]
+    with pytest.raises(SystemExit) as ended:
+        main(["claim", str(tmp_path / "own.toml"), "--on", "beds/trie/rare", "--dry-run", *at])
+    mark = find_mark(read_on(str(tmp_path / "own.toml"), "beds/trie/rare"))
+    assert ended.value.code == 0 and f"protocol {mark}" in capsys.readouterr().out
