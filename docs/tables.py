@@ -18,7 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from shuhari.claims.verdict import Headline, Verdict
+from shuhari.claims.verdict import HELD, Headline, Verdict
 
 PAGES = Path(__file__).parent
 
@@ -192,9 +192,10 @@ def picture() -> str:
 
 
 def verdict(result: Mapping[str, Any]) -> str:
-    """The verdict, whether what was measured is no longer what the code does, and whether it is a hint alone."""
+    """The verdict; whether its guard is open, the result no longer of the code as it is, and a hint alone."""
+    guard = ", its guard open" if result["verdict"] in HELD and result.get("guard") == "open" else ""
     stale, hint = (", stale" if result.get("stale") else ""), (" (exploratory)" if result.get("exploratory") else "")
-    return f"{result['verdict']}{stale}{hint}"
+    return f"{result['verdict']}{guard}{stale}{hint}"
 
 
 def told(check: Mapping[str, Any]) -> str:

@@ -104,7 +104,7 @@ def _describe_expected(one: Any, quantities: Any, card: Any, before: Mapping[str
 def show(result: Mapping[str, Any]) -> None:
     """Print a result."""
     say(
-        f"{result['method']}: {'a smoke run, no describe_verdict' if result.get('smoke') else describe_verdict(result)}"
+        f"{result['method']}: {'a smoke run, no verdict' if result.get('smoke') else describe_verdict(result)}"
     )
     if result["says"]:
         say(result["says"])
