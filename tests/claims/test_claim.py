@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from shuhari.claims.checks import name_quantity
 from shuhari.claims.claim import read
 from shuhari.claims.digest import compute_digest
 from shuhari.claims.runs import plan_runs
@@ -171,7 +172,9 @@ def test_a_gain_may_be_below_zero(tmp_path: Path) -> None:
     plain = 'metric = "evaluate/mean:final"'
     gain = f'use = "gain"\nother = "evaluate/greedy"\nweight = 0.5\n{plain}'
     claim = read(written(tmp_path, RECIPE.replace(plain, gain)))
-    assert claim.checks[0].rule.range == () and claim.checks[0].quantity["weight"] == 0.5
+    check = claim.checks[0]
+    assert check.rule.range == ()
+    assert name_quantity(check.quantity) == "evaluate/mean:final - 0.5 x evaluate/greedy"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 from shuhari.claims.arms import METHOD
 from shuhari.claims.cards import restore
-from shuhari.claims.checks import BASELINE
+from shuhari.claims.checks import BASELINE, name_quantity
 from shuhari.claims.looks import LEVEL, LOOKS, simulate_power
 from shuhari.claims.quantities import Metric, read_value
 from shuhari.claims.result import format_factor
@@ -41,7 +41,7 @@ def count_tries(result: Mapping[str, Any]) -> int:
 
 def ruled(check: Mapping[str, Any]) -> str:
     """One check by roles: what, which way and how far, both sides, the effect with its interval, what it says."""
-    what = f"`{check.get('metric') or check['use']}` {check['direction']}"
+    what = f"`{name_quantity(check)}` {check['direction']}"
     margin = f", margin {check['margin']:g}" if check["margin"] else ""
     said = f"{check['role']}: {what}{margin}: {check['arm']} - {format_factor(check['factor'])}{check['against']}"
     if check.get("low") is not None:

@@ -39,6 +39,15 @@ class Check:
         return tuple(side for side in self.rule.sides if side != START) if self.trains else ()
 
 
+def name_quantity(table: Mapping[str, Any]) -> str:
+    """What a check compares, in few words, by its table or its entry in a result."""
+    name = str(table.get("metric") or table.get("use", ""))
+    if "other" not in table or table.get("use") != "gain":
+        return name
+    weight = table.get("weight", 1.0)
+    return f"{name} - {'' if weight == 1 else f'{weight:g} x '}{table['other']}"
+
+
 def read_checks(
     tables: Sequence[Mapping[str, Any]], budget: tuple[str, float] | None, *, premises: bool = True
 ) -> tuple[Check, ...]:

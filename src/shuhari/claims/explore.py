@@ -17,7 +17,7 @@ from typing import Any
 
 from shuhari.claims import cards
 from shuhari.claims.arms import METHOD, check_arms
-from shuhari.claims.checks import BASELINE, Check, is_share, read_checks
+from shuhari.claims.checks import BASELINE, Check, is_share, name_quantity, read_checks
 from shuhari.claims.claim import FIRST, Claim, part_stages
 from shuhari.claims.looks import LOOKS
 from shuhari.claims.result import list_quantities
@@ -131,7 +131,7 @@ def read_cells(out: Path) -> Iterator[Cell]:
         check = result.get("headline") or result["checks"][0]
         effect = check.get("effect", check.get("difference"))
         bed = result.get("bed") or f"task {result['task'].get('name', '-')}"
-        metric, low, high = check.get("metric") or check.get("use", ""), check.get("low"), check.get("high")
+        metric, low, high = name_quantity(check), check.get("low"), check.get("high")
         yield Cell(result["method"], bed, metric, effect, low, high, result["verdict"], i >= len(claims))
 
 

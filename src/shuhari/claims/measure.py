@@ -16,7 +16,7 @@ from typing import Any
 from shuhari.abilities import ability
 from shuhari.claims import cards
 from shuhari.claims.cards import Card
-from shuhari.claims.checks import START
+from shuhari.claims.checks import START, name_quantity
 from shuhari.claims.claim import Claim
 from shuhari.claims.looks import compute_levels, judge_look
 from shuhari.claims.pool import Progress, Workers
@@ -207,7 +207,8 @@ def _summarise(found: Findings, headline: Headline, reasons: Because, protocol: 
     claim, number = found.claim, found.number
     untested = {**describe(claim.checks[number]), "verdict": headline.value}
     own = found.checks.get(number, untested)
-    keep = ("use", "metric", "arm", "against", "direction", "margin", "ratio", "effect", "low", "high", "level", "n")
+    what = ("use", "metric", "other", "weight", "arm", "against", "direction", "margin", "ratio")
+    keep = (*what, "effect", "low", "high", "level", "n")
     premises = {i: found.checks[i] for i in claim.find_checks("premise") if i in found.checks}
     failing = [describe_premise(c) for c in premises.values() if c["verdict"] != "met"]
     if found.planned and not found.planned["met"]:
@@ -255,7 +256,7 @@ def _kind(claim: Claim, number: int) -> str:
 
 def describe_premise(check: Mapping[str, Any]) -> str:
     """A premise in few words."""
-    what = check.get("metric") or check["use"]
+    what = name_quantity(check)
     arm = f"{check['arm']}'s " if check["arm"] != "baseline" else ""
     against = "its start" if check["against"] == START else check["against"]
     margin = f" by {check['margin']:g}" if check["margin"] else ""

@@ -17,6 +17,7 @@ BEGIN, CHANCE = (0.1, 0.6), 0.2  # what a warm start scores, and less than which
 def show_plan(one: Any, root: Path, out: Path) -> None:
     """Print the runs of a claim, which of them exist, what they could find, and what they are expected to cost."""
     from shuhari.abilities import ability
+    from shuhari.claims.checks import name_quantity
     from shuhari.claims.protocol import prepare
     from shuhari.claims.result import (
         describe_differences,
@@ -51,7 +52,7 @@ def show_plan(one: Any, root: Path, out: Path) -> None:
         (name, ", ".join(describe_differences(find_differences(one, name))) or "-") for name in one.arms
     ])  # fmt: skip
     print_table(("role", "check", "claimed", "margin")[not one.looks :], [
-        (c.rule.role, c.quantity.get("metric") or c.quantity["use"],
+        (c.rule.role, name_quantity(c.quantity),
          f"{c.rule.arm} {WORDS[c.rule.direction]} {format_factor(c.rule.factor)}{c.rule.against}", c.rule.margin,
          )[not one.looks :]
         for c in one.checks
@@ -176,13 +177,14 @@ def _show_ruled(result: Mapping[str, Any]) -> None:
 
 
 def _describe_check(check: Mapping[str, Any]) -> str:
+    from shuhari.claims.checks import name_quantity
     from shuhari.claims.result import format_factor
 
-    what = check.get("metric") or check["use"]
-    return f"{what}: {check['arm']} - {format_factor(check['factor'])}{check['against']}"
+    return f"{name_quantity(check)}: {check['arm']} - {format_factor(check['factor'])}{check['against']}"
 
 
 def _show_older(result: Mapping[str, Any]) -> None:
+    from shuhari.claims.checks import name_quantity
     from shuhari.claims.result import format_factor, mean
 
     began, chance = (found.get("mean") for found in (result["start"].get("method", {}), result["chance"]))
@@ -197,9 +199,8 @@ def _show_older(result: Mapping[str, Any]) -> None:
         interval = (
             f"[{format_number(check['low'])}, {format_number(check['high'])}]" if check["low"] is not None else "-"
         )
-        what = check.get("metric") or check.get("use", "")
         rows.append((
-            what, check["direction"], f"{check['arm']} {format_number(means[check['arm']])}",
+            name_quantity(check), check["direction"], f"{check['arm']} {format_number(means[check['arm']])}",
             f"{format_factor(check['factor'])}{against or 'number'} {format_number(other)}", check["difference"],
             interval, check["verdict"] + (f" ({check['why']})" if "why" in check else ""),
         ))  # fmt: skip
