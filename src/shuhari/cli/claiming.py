@@ -80,8 +80,8 @@ def claim(
     if bed:
         for name in recipes or [""]:
             with _end_by_sigterm(), _show_progress(f"{name} on {bed}") as tell:
-                given = (name, bed, metric, margin, seeds)
-                result, path = exploring.run_exploration(*given, dry, workers, runs, out, tell)
+                asked = (name, bed, metric, margin, seeds)
+                result, path = exploring.run_exploration(*asked, dry, workers, runs, out, tell)
             exploring.show(result, path, json)
         return
     named = list(dict.fromkeys(recipes or []))
