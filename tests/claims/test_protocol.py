@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from shuhari.claims.claim import FIRST, Claim, read
 from shuhari.claims.making import plan_card
-from shuhari.claims.protocol import choose_card, find_commit, find_first_seed, find_mark, find_protocol
+from shuhari.claims.protocol import choose_card, find_commit, find_first_seed, find_mark, find_protocol, prepare
 from shuhari.claims.result import compute_hashes, find_modules
 from shuhari.config.overlay import RecipeError
 
@@ -194,3 +195,10 @@ def test_a_card_tells_of_the_bed_alone(tmp_path: Path) -> None:
         assert not chosen(other)
     with pytest.raises(RecipeError, match=r"its budget is .* makes it anew"):
         chosen(budget={"steps": 70})
+
+
+def test_a_premise_about_an_arm_that_only_a_card_has_needs_the_card(tmp_path: Path) -> None:
+    own = claim(tmp_path, "budget =", 'bed = "baselines/bandit"\nbudget =')
+    premise = replace(own.checks[0], rule=replace(own.checks[0].rule, arm="control", against="baseline"))
+    with pytest.raises(RecipeError, match="no arm 'control', and no card tells of baselines/bandit as it is here"):
+        prepare(replace(own, checks=(premise, *own.checks[1:])), None, NOW)

@@ -134,7 +134,8 @@ def _judge_premises(found: Findings) -> bool:
     if not all(met) and not claim.smoke:
         return False
     seeds = claim.seeds[: claim.looks[0]]
-    if own := [i for i in numbers if i not in told]:
+    # a smoke reads no card, and leaves out what only a card could tell
+    if own := [i for i in numbers if i not in told and {*claim.checks[i].arms} <= {*claim.arms}]:
         if any(claim.checks[i].trains for i in own):
             found.add(own, seeds)
             found.seeds = tuple(seeds)

@@ -26,7 +26,8 @@ from shuhari.claims.making import plan_card
 from shuhari.claims.result import describe
 from shuhari.claims.sources import ROOT, find_changed
 from shuhari.config.library import list_names
-from shuhari.data import EMPTY
+from shuhari.config.overlay import RecipeError
+from shuhari.data import EMPTY, nearest
 
 TRIES = 3  # one, and two redesigns
 
@@ -73,10 +74,13 @@ def prepare(
     claim: Claim, before: Mapping[str, Any] | None, used: Mapping[str, str], beds: Path | None = None
 ) -> tuple[Claim, Card | None, Protocol | None]:
     """(a claim on the seeds of its try, the card of its bed, its protocol), as they are when it is measured; a smoke
-    needs no card, and the older rule neither. RecipeError where the card is out of date. beds: where cards lie."""
+    needs no card, and the older rule neither. RecipeError where the card is out of date, or where neither the claim nor
+    a card has an arm that a premise is about. beds: where cards lie."""
     if not claim.looks:
         return claim, None, None
     card = None if claim.smoke else choose_card(claim, used, beds)
+    if not claim.smoke:
+        _check_sides(claim, card)
     protocol = find_protocol(claim, card, before, used)
     seeds = claim.seeds if claim.smoke else range(protocol.first, protocol.first + len(claim.seeds))
     return claim.with_seeds(seeds), card, protocol
@@ -90,6 +94,16 @@ def choose_card(claim: Claim, used: Mapping[str, str], beds: Path | None = None)
         return None
     cards.check(card, claim, used)
     return card
+
+
+def _check_sides(claim: Claim, card: Card | None) -> None:
+    there = {*claim.arms, *(card.arms if card else ())}
+    for number in claim.find_checks("premise"):
+        for arm in claim.checks[number].arms:
+            if arm not in there:
+                has = f"the card of {claim.bed} has none" if card else f"no card tells of {claim.bed} as it is here"
+                told = f"{nearest(arm, there)}, or `shuhari claim --card {claim.bed}` makes one of the bed alone"
+                raise RecipeError(f"claim.check.{number}", f"no arm {arm!r}, and {has}; {told}")
 
 
 def _stands_on_bed(claim: Claim) -> bool:
