@@ -122,7 +122,7 @@ def test_values_are_those_of_the_curves(name: str) -> None:
 @pytest.mark.parametrize("name", RESULTS)
 def test_no_claim_sits_at_the_floor_or_the_ceiling(name: str) -> None:
     found = kept(name)
-    if found["chance"] and not found.get("bed"):  # a warm-started policy of a task with a score
+    if "mean" in found["chance"] and not found.get("bed"):  # a warm-started policy whose answers are sampled and scored
         assert found["chance"]["mean"] < CHANCE
         starts = [start["mean"] for start in found["start"].values() if start]
         assert all(BEGIN[0] <= s <= BEGIN[1] for s in starts) and max(starts) - min(starts) < 0.02
