@@ -64,10 +64,12 @@ def fresh(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Fresh:
 
 def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    data = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.toml"), PACKAGE / "py.typed"]
+    data = [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.toml"), *PACKAGE.rglob("*.json"), PACKAGE / "py.typed"]
     wanted = {f"shuhari/{p.relative_to(PACKAGE).as_posix()}" for p in data}
     claims = ROOT / "results" / "claims"
     wanted |= {f"shuhari/claims_data/{p.relative_to(claims).as_posix()}" for p in claims.rglob("*.json")}
+    beds = ROOT / "results" / "beds"
+    wanted |= {f"shuhari/beds_data/{p.relative_to(beds).as_posix()}" for p in beds.rglob("*.json")}
     found = {n for n in names if ".dist-info/" not in n}
     assert found == wanted
     assert any(n.endswith(".dist-info/licenses/LICENSE") for n in names)

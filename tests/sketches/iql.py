@@ -26,6 +26,7 @@ from shuhari.ports import Ctx
 class Expectile:
     """|tau - 1(Q < V)| (Q - V)², [B] (equation 5); stamps `weight/awr`, exp((Q - V) * scale) up to 100 (equation 7)."""
 
+    stamps = ("weight/awr",)
     tau: float = 0.7
     scale: float = 3.0
     couples: Literal["row", "batch"] = field(default="row", init=False)

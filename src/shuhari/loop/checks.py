@@ -62,11 +62,13 @@ def check_columns(stages: Sequence[Components]) -> None:
         if stage.evaluate is not None:
             _check_evaluation(stage, stage.evaluate)
         there = Columns(graded.known | ALWAYS)
-        for _, learner in walk_learners(stage.learners):  # streams are known wherever they are named: a filter may
-            for x in (learner.buffer, *stage.collect.values(), *learner.transforms.values()):  # come before the buffer
+        for place, learner in walk_learners(stage.learners):  # streams are known wherever they are named: a filter
+            within = (component for _, component in _within(learner, place))  # may come before the buffer
+            for x in (learner.buffer, *stage.collect.values(), *within):
                 there.add(x, "weight")
         for component in (stage.curriculum, stage.rollout):
             there.add(component)
+        there.known |= {*(declares(stage.task).stamps or ())}  # what its environments tell
         for name, transform in stage.collect.items():
             there.step(transform, ("collect", name), stage.name)
         there.check(stage.curriculum, ("curriculum",), stage.name)
