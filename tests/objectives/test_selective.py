@@ -306,7 +306,7 @@ def test_micro_batches_change_neither_choice_nor_gradient(method):
     small = ["stage.warm-up=false", "rollout.n=4", "buffer.size=4"]
     small += [f"models.policy.{k}" for k in ("hidden=16", "layers=1", "heads=2")]
     found = []
-    for tokens in (0, 40):
+    for tokens in (0, 30):
         more = [f"{term}.fraction=0.2", "evaluate=false", f"micro_batch={tokens}"]
         more += [f"{term}.least=0.0"] if method == "clip_cov" else []
         run = open_run(load(f"rlvr/{method}", [*small, *more]))
