@@ -111,6 +111,11 @@ def read(path: Path) -> Card:
     return Card(table, hashlib.blake2b(text, digest_size=8).hexdigest(), path)
 
 
+def list_arms(claim: Claim, card: Card | None) -> set[str]:
+    """The arms that premises can be about: those of a claim, and those of its card."""
+    return {*claim.arms, *(card.arms if card else ())}
+
+
 def check(card: Card | None, claim: Claim, used: Mapping[str, str]) -> None:
     """RecipeError where a card is of another baseline than the claim's, or older than that is."""
     if card is not None and BASELINE in claim.arms and (why := find_change(card.table, claim, used)):

@@ -79,8 +79,6 @@ def prepare(
     if not claim.looks:
         return claim, None, None
     card = None if claim.smoke else choose_card(claim, used, beds)
-    if not claim.smoke:
-        _check_sides(claim, card)
     protocol = find_protocol(claim, card, before, used)
     seeds = claim.seeds if claim.smoke else range(protocol.first, protocol.first + len(claim.seeds))
     return claim.with_seeds(seeds), card, protocol
@@ -88,16 +86,17 @@ def prepare(
 
 def choose_card(claim: Claim, used: Mapping[str, str], beds: Path | None = None) -> Card | None:
     """The card that tells of a claim's baseline. None where its bed has none, or where its baseline, warm start or
-    budget is another than the bed's, of which a card is. RecipeError where the card is out of date."""
-    card = cards.find(claim.bed, beds)
-    if card is None or not _stands_on_bed(claim):
-        return None
+    budget is another than the bed's, of which a card is. RecipeError where the card is out of date, or where a premise
+    is about an arm that neither it nor the claim has."""
+    found = cards.find(claim.bed, beds)
+    card = found if found is not None and _stands_on_bed(claim) else None
     cards.check(card, claim, used)
+    _check_premises(claim, card)
     return card
 
 
-def _check_sides(claim: Claim, card: Card | None) -> None:
-    there = {*claim.arms, *(card.arms if card else ())}
+def _check_premises(claim: Claim, card: Card | None) -> None:
+    there = cards.list_arms(claim, card)
     for number in claim.find_checks("premise"):
         for arm in claim.checks[number].arms:
             if arm not in there:

@@ -23,6 +23,7 @@ from shuhari.claims.digest import compute_digest
 from shuhari.claims.quantities import Evidence, Quantity, Simulated, read_values
 from shuhari.claims.runs import Made
 from shuhari.claims.sources import digest_core, digest_modules, find_changed, list_common
+from shuhari.claims.tries import file_of
 from shuhari.claims.verdict import Verdict, judge_all
 from shuhari.config import library
 from shuhari.config.overlay import RecipeError, format_path, walk_leaves
@@ -260,10 +261,12 @@ def round_to(value: float, digits: int = 5) -> float | None:
 
 
 def write(result: Mapping[str, Any], at: Path) -> Path:
-    """Write `at`/claims/<family>/<method>.json, and the curves as `at`/plots/<family>/<method>.png."""
+    """Write `at`/claims/<family>/<method>.json, and the curves as `at`/plots/<family>/<method>.png; the tries that had
+    begun end with it."""
     from shuhari.tools.plot import plot_bands
 
     path = save(result, at)
+    file_of(result["method"], at).unlink(missing_ok=True)
     metrics = list(dict.fromkeys(m for arm in result["arms"].values() for m in arm["curves"]))
     if metrics:
         unit = next(iter(result["budget"] or {"steps": 0}))

@@ -16,7 +16,6 @@ from statistics import NormalDist
 from typing import Any
 
 from shuhari.claims import cards
-from shuhari.claims.checks import START
 from shuhari.claims.claim import Claim, read
 from shuhari.config.recipe import load
 from shuhari.stats import Estimate
@@ -30,8 +29,8 @@ def read_on(reference: str, bed: str, *, smoke: bool = False, beds: Path | None 
     are left out where this bed has none. beds: where cards lie. RecipeError."""
     claim = read(reference, smoke=smoke, bed=bed)
     card = cards.find(claim.bed, beds)
-    known = {*claim.arms, *(card.arms if card else ()), START}
-    kept = [c for c in claim.checks if c.rule.role != "premise" or not c.trains or {*c.rule.sides} <= known]
+    known = cards.list_arms(claim, card)
+    kept = [c for c in claim.checks if c.rule.role != "premise" or {*c.arms} <= known]
     gone = len(claim.checks) - len(kept)
     note = f"On {claim.bed}, which has no card: {gone} premises about other arms than the claim's were not asked."
     return replace(claim, checks=tuple(kept), notes=(*claim.notes, note)) if gone else claim

@@ -65,7 +65,6 @@ def claim(
     from shuhari.claims.pool import ClaimError
     from shuhari.claims.result import write
     from shuhari.claims.scale import folder_of, read_on
-    from shuhari.claims.tries import file_of
     from shuhari.config.overlay import RecipeError
 
     for option, given in (("--whole", whole), ("--quick", quick)):
@@ -143,10 +142,7 @@ def claim(
             failed += 1
             continue
         found.append(result)
-        path = None
-        if not smoke:
-            path = write(result, out)
-            file_of(one.name, out).unlink(missing_ok=True)
+        path = None if smoke else write(result, out)
         if not json:
             verdicts.show(result)
             say(f"result: {path}" if path else "smoke: that it runs is all it says")

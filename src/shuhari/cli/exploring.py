@@ -40,12 +40,10 @@ def run_exploration(
     if dry:
         verdicts.show_plan(one, runs, at)
         return None, None
-    begun = file_of(one.name, at)
-    result = measure(one, runs, read_kept(one.name, at / "claims"), workers=workers, tell=tell, begun=begun)
+    before, begun = read_kept(one.name, at / "claims"), file_of(one.name, at)
+    result = measure(one, runs, before, workers=workers, tell=tell, begun=begun)
     result |= {"bed": one.bed, "exploratory": [WHY]}
-    path = write(result, at)
-    begun.unlink(missing_ok=True)
-    return result, path
+    return result, write(result, at)
 
 
 def show(result: dict[str, Any] | None, path: Path | None, json: bool) -> None:
