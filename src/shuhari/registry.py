@@ -103,10 +103,10 @@ def locate(what: str, name: str, known: Iterable[str] = ()) -> Any:
         raise LookupError(f"{what} {name!r}: {path} has no {attribute!r}; {nearest(attribute, public)}") from None
 
 
-def search_here() -> None:
-    """Let modules be found in the current folder, as `python -m` does, also where the command is a script."""
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)
+def search_in(folder: Path) -> None:
+    """Let modules be found in an absolute folder too; behind the others, so that it hides none of them."""
+    if (path := str(folder)) not in sys.path:
+        sys.path.append(path)
 
 
 def names(kind: str) -> list[str]:
@@ -116,7 +116,7 @@ def names(kind: str) -> list[str]:
 
 
 def other(kind: str, cls: type) -> str:
-    """"is registered as ..." where a class is that of other kinds and not of this one; empty else."""
+    """ "is registered as ..." where a class is that of other kinds and not of this one; empty else."""
     kinds = {k for (k, _), known in _ENTRIES.items() if _origin(known) == _origin(cls)}
     if not kinds or kind in kinds:
         return ""
@@ -144,7 +144,7 @@ def _entered(kind: str, name: str) -> type:
 
 
 def _module(what: str, name: str, path: str, known: Iterable[str]) -> Any:
-    search_here()
+    search_in(Path.cwd())  # as `python -m` does, also where the command is a script
     try:
         return importlib.import_module(path)
     except ModuleNotFoundError as error:

@@ -5,7 +5,6 @@ Left out: how one table lies over another (`overlay`, `recipe`).
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from importlib.resources.abc import Traversable
 from pathlib import Path as File
@@ -15,6 +14,7 @@ from shuhari.config.library import find_recipe, list_names, read_table
 from shuhari.config.overlay import RecipeError, Tree
 from shuhari.data import nearest
 from shuhari.plugins import PluginError
+from shuhari.registry import search_in
 
 
 def read_chain(reference: str) -> Iterator[tuple[str, Tree]]:
@@ -88,13 +88,12 @@ def _let_import(table: Tree, folder: File) -> None:
 
     Gymnasium imports it by that name whenever an environment is made: later, by whoever needs one, and in workers,
     which are given this process's `sys.path`. So no context around a piece of work would do, and a name with the folder
-    in it would be another task, with other draws, on each machine. Appended, the folder hides no module that was found
-    before."""
+    in it would be another task, with other draws, on each machine."""
     for _, key, text in _walk_texts(table):
         if key == "name" and text.startswith("gym/") and ":" in text:
-            module, beside = text[4:].partition(":")[0], str(folder.resolve())
-            if beside not in sys.path and (folder / f"{module.replace('.', '/')}.py").is_file():
-                sys.path.append(beside)
+            module = text[4:].partition(":")[0]
+            if (folder / f"{module.replace('.', '/')}.py").is_file():
+                search_in(folder.resolve())
 
 
 def _walk_texts(table: Tree) -> Iterator[tuple[Tree, str, str]]:

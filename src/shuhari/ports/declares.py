@@ -21,13 +21,12 @@ class Declares:
 
     needs: columns wanted from models. roles: the models that it calls itself. reads: columns without which it fails;
     one that is read only where it is there need not be named. hears: of a buffer, columns that an update tells of rows
-    that it has drawn. stamps: columns that it writes; None: it does not say, so
-    that nothing is known of what is there behind it. Beside plain names there are `reward/<name>` (what is graded; a
-    task and a reward stamp nothing else), `weight/<stream>` (rows that carry a stream) and `links/<name>`; names that
-    only data tell are said as `reward/*`, `weight/*`, `links/*`, and `*` for all others. couples:
-    whether the loss of a row depends on others (`batch`), links: the links that it is of. least_n: how many samples
-    of a group it compares, so what `rollout.n` must at least be; of a rollout 0 where `n` does not say how many there
-    are.
+    that it has drawn. stamps: columns that it writes; None: it does not say, so that nothing is known of what is there
+    behind it. Beside plain names (of a task: what its environments tell) there are `reward/<name>` (what is graded; a
+    reward stamps nothing else), `weight/<stream>` (rows that carry a stream) and `links/<name>`; names that only data
+    tell are said as `reward/*`, `weight/*`, `links/*`, and `*` for all others. couples: whether the loss of a row
+    depends on others (`batch`), links: the links that it is of. least_n: how many samples of a group it compares, so
+    what `rollout.n` must at least be; of a rollout 0 where `n` does not say how many there are.
     """
 
     needs: tuple[Need, ...] = ()

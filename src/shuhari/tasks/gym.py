@@ -25,7 +25,7 @@ from shuhari.abilities import ability
 from shuhari.bounds import Count, Length, check
 from shuhari.data import EMPTY, Array, Payload, Problem, Status, Step, code, nearest
 from shuhari.models.spaces import MASK
-from shuhari.registry import find, register, search_here
+from shuhari.registry import find, register, search_in
 from shuhari.tasks.checked import Checked
 from shuhari.tasks.snapshots import Env, Recorder, is_copyable, repeats, restore, snapshot, thaw
 from shuhari.tasks.source import Generated, check_split
@@ -166,7 +166,7 @@ class Gym:
         spec = self.path if made is None else EnvSpec(self.path, made)
         if made is None and ":" not in self.path and self.path not in gymnasium.registry:
             raise gymnasium.error.UnregisteredEnv
-        search_here()
+        search_in(Path.cwd())
         try:
             env = gymnasium.make(spec, disable_env_checker=True, **self.kwargs)
         except TypeError as error:
