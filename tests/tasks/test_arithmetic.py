@@ -16,13 +16,9 @@ import pytest
 from shuhari.data import Problem, Step
 from shuhari.tasks.arithmetic import KINDS, Arithmetic, add_without_carries
 from shuhari.tasks.source import Listed, answer_text, draw_distinct, draw_item, is_held_out
+from spoken import said
 
 TERM = re.compile(r"[+-]?\d+")
-
-
-def said(*texts: str, role: str = "policy") -> list[Step]:
-    ids = np.ones(3, np.int32)
-    return [Step.of(ids, ids, info={"text": t}, role=role) for t in texts]
 
 
 def content(problem: Problem) -> tuple[str, tuple[int, ...]]:

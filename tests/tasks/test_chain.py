@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import pytest
 
-from shuhari.data import Problem, Step
+from shuhari.data import Problem
 from shuhari.tasks.chain import Chain, running_sums
-
-
-def said(text: str) -> list[Step]:
-    ids = np.ones(1, np.int32)
-    return [Step.of(ids, ids, info={"text": text})]
+from spoken import said
 
 
 def terms(problem: Problem) -> list[int]:

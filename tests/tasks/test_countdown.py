@@ -7,16 +7,11 @@ import itertools
 from collections import Counter
 from fractions import Fraction
 
-import numpy as np
 import pytest
 
-from shuhari.data import Problem, Step
+from shuhari.data import Problem
 from shuhari.tasks.countdown import Countdown
-
-
-def said(text: str) -> list[Step]:
-    ids = np.ones(2, np.int32)
-    return [Step.of(ids, ids, info={"text": text})]
+from spoken import said
 
 
 def value(node: ast.AST) -> Fraction:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from itertools import product
@@ -10,24 +9,15 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
-from shuhari.config.recipe import Recipe
-from shuhari.data import Problem, Step
-from shuhari.loop.run import open_run
-from shuhari.metrics.exact import Exact
+from shuhari.data import Problem
 from shuhari.tasks.ladder import ALPHABETS, Domain, Ladder, Level
+from spoken import said, score_uniform
 
 PAIRS, SAYS = ALPHABETS[0]
 ONE = {"facts": (64,), "rates": (1.0,)}
 SINGLE = {"one": Level(((1,),))}
-
-
-def said(text: str) -> list[Step]:
-    ids = np.ones(1, np.int32)
-    return [Step.of(ids, ids, info={"text": text})]
 
 
 def shown(task: Ladder, n: int) -> list[Problem]:
@@ -199,22 +189,7 @@ def test_an_answer_without_its_frame_is_known_by_its_label() -> None:
 
 def test_a_uniform_policy_scores_as_counted(tmp_path: Path) -> None:
     """Under equal logits over 21 characters and the end: 22^-4 for three letters and the end, 22^-6 with a frame."""
-    text = """
-steps = 1
-threads = 1
-task = {name = "ladder", frame = "()"}
-models.policy = {use = "causal", hidden = 16, layers = 1, heads = 2, intermediate = 16}
-rollout = {n = 2, sampling.max_new = 6}
-collect.advantage = {}
-part.policy = {terms.clip = {}, optimiser.lr = 0.1}
-evaluate = {every = 0, n = 0}
-"""
-    with open_run(Recipe("made", tomllib.loads(text), {}), tmp_path) as run, torch.no_grad():
-        run.enter_stage()
-        model: Any = run.ctx.models["policy"]
-        for x in model.module.parameters():
-            x.zero_()
-        found = Exact(by="level", k=(8,), n=30)(run.ctx)
+    found = score_uniform({"name": "ladder", "frame": "()"}, 6, 30, tmp_path)
     assert found["mean@known"] == found["mean@rare"] == pytest.approx(22.0**-6)
     assert found["mass@bare"] == pytest.approx(22.0**-4)
 

@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -21,9 +20,10 @@ from shuhari import api
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import load
 from shuhari.config.stage import Components
-from shuhari.data import Problem, Step
+from shuhari.data import Problem
 from shuhari.tasks.reasoning.reasoning import ReasoningGym
 from shuhari.tasks.reasoning.table import GRADING
+from spoken import said
 
 pytest.importorskip("reasoning_gym")
 
@@ -62,11 +62,6 @@ HOSTILE = (
     "move(" + ", " * 4000,
     "Move disk 1 from Peg 9 to Peg 8",
 )
-
-
-def said(text: str) -> list[Step]:
-    ids = np.ones(2, np.int32)
-    return [Step.of(ids, ids, info={"text": text})]
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections import Counter
 from itertools import product
 from math import log, prod, sqrt
@@ -11,21 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from shuhari.config.recipe import Recipe
-from shuhari.data import Problem, Step
-from shuhari.loop.run import open_run
-from shuhari.metrics.exact import Exact
+from shuhari.data import Problem
 from shuhari.tasks.trie import LETTERS, Trie
+from spoken import said, score_uniform
 
 WORDS = ["".join(w) for w in product("ABCD", repeat=4)]
 LONG = {"length": 10, "listed": "right", "levels": ("all",), "scores": ((1.0,),), "shares": ((1.0,),)}
-
-
-def said(text: str) -> list[Step]:
-    ids = np.ones(1, np.int32)
-    return [Step.of(ids, ids, info={"text": text})]
 
 
 def strategies(task: Trie) -> dict[str, tuple[str, ...]]:
@@ -98,22 +89,7 @@ def test_words_that_are_right_or_bear_a_label() -> None:
 
 def test_a_uniform_policy_scores_as_counted(tmp_path: Path) -> None:
     """Seven characters and the end: a word and its end have probability 8^-5 under equal logits."""
-    text = """
-steps = 1
-threads = 1
-task.name = "trie"
-models.policy = {use = "causal", hidden = 16, layers = 1, heads = 2, intermediate = 16}
-rollout = {n = 2, sampling.max_new = 5}
-collect.advantage = {}
-part.policy = {terms.clip = {}, optimiser.lr = 0.1}
-evaluate = {every = 0, n = 0}
-"""
-    with open_run(Recipe("made", tomllib.loads(text), {}), tmp_path) as run, torch.no_grad():
-        run.enter_stage()
-        model: Any = run.ctx.models["policy"]
-        for x in model.module.parameters():
-            x.zero_()
-        found = Exact(by="level", k=(8,), n=2)(run.ctx)
+    found = score_uniform({"name": "trie"}, 5, 2, tmp_path)
     p = 8.0**-5
     assert found["mean@easy"] == found["mean@hard"] == pytest.approx(2 * p)
     assert found["mass@trap"] == pytest.approx(2 * p) and found["rest"] == pytest.approx(1 - 256 * p)

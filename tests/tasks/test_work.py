@@ -9,19 +9,14 @@ from itertools import product
 from math import sqrt
 from typing import Any
 
-import numpy as np
 import pytest
 
-from shuhari.data import Problem, Step
+from shuhari.data import Problem
 from shuhari.tasks.chain import Chain
 from shuhari.tasks.work import Work
+from spoken import said
 
 N = 1500
-
-
-def said(text: str) -> list[Step]:
-    ids = np.ones(1, np.int32)
-    return [Step.of(ids, ids, info={"text": text})]
 
 
 def shown(n: int = N, **settings: Any) -> list[Problem]:

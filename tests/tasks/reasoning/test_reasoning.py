@@ -11,15 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shuhari.data import Problem, Step
+from shuhari.data import Problem
 from shuhari.tasks.reasoning import table as reasoning_table
 from shuhari.tasks.reasoning.reasoning import ReasoningGym
 from shuhari.tasks.reasoning.table import GRADING, LONGEST, Graded
-
-
-def said(text: str) -> list[Step]:
-    ids = np.ones(2, np.int32)
-    return [Step.of(ids, ids, info={"text": text})]
+from spoken import said
 
 
 def total(question: str) -> int:
