@@ -182,7 +182,8 @@ def parse_observations(given: Any, space: Any) -> tuple[Any, bool]:
             raise ValueError(f"an observation of {', '.join(parts)}: expected {', '.join(space.keys())}")
         found = {k: parse_observations(parts[k], s) for k, s in space.items()}
         if len(singles := {single for _, single in found.values()}) > 1:
-            raise ValueError(f"parts of an observation with and without a batch axis: {', '.join(parts)}")
+            names = ", ".join(parts)
+            raise ValueError(f"parts of an observation with and without a batch axis: {names}: expected all alike")
         return {k: x for k, (x, _) in found.items()}, singles.pop()
     if isinstance(given, Mapping) or hasattr(space, "spaces"):
         raise ValueError(f"an observation {str(given)[:60]}: expected one of {space}")

@@ -335,6 +335,7 @@ def _positions(values: list[Any], rows: list[Step], K: int, name: str) -> Tensor
         if v is None:
             continue
         if len(v) != len(rows[i].mask):
-            raise ValueError(f"info {name!r} has {len(v)} entries for a step of {len(rows[i].mask)} positions")
+            n = len(rows[i].mask)
+            raise ValueError(f"info {name!r} has {len(v)} entries for a step of {n} positions: expected one each")
         out[(i, slice(len(v))) if width is None else (i, slice(len(v)), slice(v.shape[1]))] = v
     return torch.from_numpy(out)

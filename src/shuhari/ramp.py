@@ -63,7 +63,8 @@ class Ramp:
             if (counts := [at for at, _ in self.steps]) != sorted(set(counts)):
                 raise ValueError(f"a ramp's `steps` are at {counts}: expected ascending counts")
             if (self.to, self.over, self.after, self.shape) != (None, None, 0.0, "linear"):
-                raise ValueError("a ramp's `steps` stand in place of `to`, `over`, `after` and `shape`: not both")
+                found = {k: getattr(self, k) for k in ("to", "over", "after", "shape")}
+                raise ValueError(f"a ramp's `steps` stand in place of `to`, `over`, `after` and `shape`: {found}")
             if 0 < self.warm < 1:
                 raise ValueError(f"a ramp's `warm` is {self.warm}: expected counts from 1 on, as `steps` are counts")
         numbers = [self.start, *(v for pair in self.steps for v in pair), *(() if self.steps else (self.to,))]

@@ -26,7 +26,7 @@ def log_ratio(new: Tensor, old: Tensor, batch: Batch, level: str = "decision") -
     """
     mask = batch["mask"]
     if new.dim() == 3:
-        raise ValueError("a ratio is of log-probabilities [B, K], not of an ensemble")
+        raise ValueError(f"log-probabilities {list(new.shape)}: a ratio is of [B, K], not of an ensemble")
     difference = new - old
     d = difference if batch.full else torch.where(mask, difference, 0.0)
     if isnan(float(d.detach().sum())) and bool(d.isnan().any()):  # the sum is NaN of infinities, too
@@ -36,7 +36,8 @@ def log_ratio(new: Tensor, old: Tensor, batch: Batch, level: str = "decision") -
                 f"an importance ratio over {n} rows whose behaviour log-probability is unknown (NaN): "
                 "use the policy's own score before the update (behaviour = 'old') or another stream for these rows"
             )
-        raise ValueError("the policy's log-probability is NaN")
+        n = int((new.isnan() & mask).any(1).sum())
+        raise ValueError(f"the policy's log-probability is NaN in {n} of {len(mask)} rows: expected finite weights")
     if level == "decision":
         return d
     if level in ("row", "sequence"):

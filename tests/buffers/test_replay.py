@@ -231,7 +231,7 @@ def test_mistakes_are_told():
     with pytest.raises(TypeError, match="text"):
         Replay().observe(Collected(text))
     backwards = Lanes(1).fragment(2)
-    with pytest.raises(ValueError, match="each before its successor"):
+    with pytest.raises(ValueError, match="row 1 has row 0 for its successor"):
         Replay().observe(Collected(backwards.put({"child": torch.tensor([-1, 0, 1])})))
 
 

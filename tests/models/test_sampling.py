@@ -71,7 +71,7 @@ def test_numbers_and_schedules() -> None:
     assert first_temperature(Sampling(temperature=0.5)) == 0.5
     assert first_temperature(Sampling(temperature=Ramp(2.0, 1.0, 10))) == 2.0
     assert uniform_share(Sampling(epsilon=0.25)) == 0.25
-    with pytest.raises(ValueError, match="epsilon is a schedule"):
+    with pytest.raises(ValueError, match=r"epsilon is a schedule, Ramp\(start=1.0.*expected a number"):
         uniform_share(Sampling(epsilon=Ramp(1.0, 0.0, 10)))
 
 

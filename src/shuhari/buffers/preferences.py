@@ -72,7 +72,8 @@ class Preferences:
         if paired and self.links != "labels":
             return self._pack_answers(answers, ctx, start).link("pairs", index.view(-1, 2))
         if self.links == "pairs":
-            raise ValueError(f"problem {problems[0].id!r} of {problems[0].task} has no 'chosen' and 'rejected'")
+            message = f"problem {problems[0].id!r} of {problems[0].task} has no 'chosen' and 'rejected'"
+            raise ValueError(f"preferences: links = 'pairs', and {message}: expected both, or links = 'labels'")
         if len(problems) < 2:
             raise ValueError("preferences: size is 1: labels need 2 problems or more, for the reference point of KTO")
         others = [(p, text) for p, texts in zip(problems, [*said[1:], said[0]], strict=True) for text, _ in texts]
@@ -84,7 +85,8 @@ class Preferences:
     def _pack_answers(self, answers: Sequence[tuple[Problem, Any]], ctx: Ctx, start: int) -> Batch:
         batch = pack([show_solution(problem, answer, ctx, self.role) for problem, answer in answers], start=start)
         if len(batch) != len(answers):
-            raise ValueError("preferences: an answer is played in several contexts: expected one row an answer")
+            found = f"{len(answers)} answers are {len(batch)} rows"
+            raise ValueError(f"preferences: {found}, as one is played in several contexts: expected one row an answer")
         return batch
 
 

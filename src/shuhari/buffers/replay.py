@@ -108,8 +108,11 @@ class Replay:
         if not any(n.partition("/")[0] == "context" for n in columns):
             raise TypeError("replay: a batch without a column 'context': rows of text differ in length; use 'fresh'")
         child = columns.setdefault("child", batch["child"].numpy())
-        if bool((child < -1).any() | ((child >= 0) & (child <= np.arange(len(child)))).any()):
-            raise ValueError("replay: rows must be chains, each before its successor")
+        wrong = (child < -1) | ((child >= 0) & (child <= np.arange(len(child))))
+        if bool(wrong.any()):
+            row = int(wrong.argmax())
+            found = "several successors" if child[row] < -1 else f"row {child[row]} for its successor"
+            raise ValueError(f"replay: row {row} has {found}: expected chains, each row before its successor")
         ring = self._grow_ring(columns, len(batch))
         slots, added = self._find_slots(batch, ring)
         if self._places is not None:

@@ -137,7 +137,8 @@ def _sort_episodes(batch: Batch, place: Mapping[int, int], problems: int, n: int
     for p in problem:
         i = place.get(p, -1)
         if i < 0 or filled[i] == n:
-            raise ValueError("the rollout returned episodes that evaluation did not ask for: set [evaluate] rollout")
+            found = f"{len(problem)} episodes, and evaluation asked for {n} of each of {problems} problems"
+            raise ValueError(f"the rollout returned {found}: some are of others; set [evaluate] rollout")
         slots.append((i, filled[i]))
         filled[i] += 1
 

@@ -75,7 +75,7 @@ class Session:
             message = "a number of problems or a list of them, and n, of at least 1"
             raise ValueError(f"sample was given {problems!r:.60} and n = {n}: expected {message}")
         if self._closed:
-            raise RuntimeError("the session is closed")
+            raise RuntimeError("sample: the session is closed; open another with shuhari.session")
         self._calls["sample"] += 1
         ctx.set_threads()
         ctx.within, ctx.groups, ctx.problems = ("sample", self._calls["sample"]), [], []

@@ -121,8 +121,8 @@ class Product:
             raise ValueError("product: of is empty: expected roles and the coefficients of their logits")
         self._support = Sampling(top_p=self.top_p, top_k=self.top_k, min_p=self.min_p)
         if bool(self.within) != self._support.truncates:
-            raise ValueError("product: within names the role whose support counts, top_p, top_k and min_p say which: "
-                             "expected both or neither")  # fmt: skip
+            found = f"within = {self.within!r}, top_p = {self.top_p}, top_k = {self.top_k}, min_p = {self.min_p}"
+            raise ValueError(f"product: {found}: expected a role whose support counts and which of it, or neither")
 
     @property
     def roles(self) -> tuple[str, ...]:

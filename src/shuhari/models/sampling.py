@@ -43,7 +43,8 @@ def first_temperature(sampling: Sampling) -> float:
 def uniform_share(sampling: Sampling) -> float:
     """`epsilon` as a number; ValueError where it is still a schedule."""
     if isinstance(sampling.epsilon, Ramp):
-        raise ValueError("sampling.epsilon is a schedule over steps: the run resolves it before sampling")
+        message = "a number, which the run makes of a schedule before it samples"
+        raise ValueError(f"sampling.epsilon is a schedule, {sampling.epsilon}: expected {message}")
     return float(sampling.epsilon)
 
 

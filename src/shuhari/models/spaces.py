@@ -86,7 +86,7 @@ def alternatives(space: Any) -> list[int]:
         return [int(n) for n in space.nvec]
     if isinstance(space, spaces.MultiBinary) and len(space.shape) == 1:
         return [2] * int(space.shape[0])
-    raise ValueError(f"{space} is no space of choices")
+    raise ValueError(f"the space {space}: expected a Discrete, MultiDiscrete or MultiBinary one, of one axis")
 
 
 @dataclass(frozen=True, eq=False)

@@ -147,11 +147,13 @@ class Divergence:
         if self.rows == "to" and self.form not in GENERATORS:
             raise ValueError(f"divergence: rows = 'to' with form = {self.form!r}: expected {', '.join(GENERATORS)}")
         if self.form == "exact" and (self.to == "behaviour" or self.temper):
-            raise ValueError("divergence: form = 'exact' compares two models: expected `to` a role, and no `temper`")
+            found = f"form = 'exact', to = {self.to!r} and temper = {self.temper!r}"
+            raise ValueError(f"divergence: {found}: two models are compared, expected `to` a role and no `temper`")
         if self.to == "behaviour" and self.temper:
-            raise ValueError("divergence: temper needs the whole reference: expected `to` a role, not 'behaviour'")
+            found = f"temper = {self.temper!r} and to = 'behaviour'"
+            raise ValueError(f"divergence: {found}: temper needs the whole reference, expected `to` a role")
         if self.temper and self.score != "log_prob":
-            raise ValueError(f"divergence: score is {self.score!r}: with temper the reference's is log_prob")
+            raise ValueError(f"divergence: score is {self.score!r}: with temper expected the reference's, 'log_prob'")
         if self.alpha in (0.0, 1.0):
             raise ValueError(f"divergence: alpha is {self.alpha}: expected another number (1 is form = 'forward')")
 

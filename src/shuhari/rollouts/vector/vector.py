@@ -309,7 +309,7 @@ class VectorRollout:
             return
         here = 0 if self._actor is None else self.lanes
         if len(saved["envs"]) != here or self._actor is None:
-            raise ValueError(f"the state of {len(saved['envs'])} lanes for a rollout of {here} open ones")
+            raise ValueError(f"the state of {len(saved['envs'])} lanes for a rollout of {here}: expected as many")
         self._actor.restore(saved["envs"])
         self._now = map_parts(lambda x: np.array(thaw(x)), saved["now"])
         self._ended, self._open = list(saved["ended"]), np.array(saved["open"], bool)
