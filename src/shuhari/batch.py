@@ -105,6 +105,11 @@ class Batch:
         return self[key] if key in self else default  # noqa: SIM401
 
     @property
+    def base(self) -> Batch:
+        """The batch of all rows, with what was put on all of them; of a whole batch, itself."""
+        return self if self.rows is None else Batch(self.whole)
+
+    @property
     def steps(self) -> list[Step]:
         """[B] the steps behind the rows of text."""
         return [self.arena[i] for i in self["step"].tolist()]
@@ -195,12 +200,13 @@ class Batch:
         if len(self._path) >= n:  # a target of n steps asks twice: for the value ahead, and for the rewards on the way
             return self._path[:n]
         out = [torch.arange(self.size) if self.rows is None else self.rows]
-        child = self["child"] if self.rows is None else Batch(self.whole)["child"]
+        base = self.base
+        child, cut = base["child"], base.get("cut")
         for _ in range(n - 1):
             at = out[-1].clamp(min=0)
             after = torch.where(out[-1] < 0, -1, child[at])
-            out.append(torch.where(self.whole["mask"][after.clamp(min=0)].any(1), after, -1))
-        if "cut" in self.whole and any(bool((self.whole["cut"][at] & (at >= 0)).any()) for at in out[1:]):
+            out.append(torch.where(base["mask"][after.clamp(min=0)].any(1), after, -1))
+        if cut is not None and any(bool((cut[at] & (at >= 0)).any()) for at in out[1:]):
             raise ValueError(f"the rows of a mixture came with the successors of fewer decisions: set its ahead = {n}")
         self._path = out
         return out
@@ -246,7 +252,7 @@ class Batch:
         """[B] the sum of the reward column `name` along the row's path, root to leaf; where paths part, the mean over
         the leaves below that are graded. NaN where ungraded. Paths are those of the whole batch, also from a view:
         what was put on the view counts for its rows, and other rows keep what the whole has for them, else NaN."""
-        whole = self if self.rows is None else Batch(self.whole)
+        whole = self.base
         if self.rows is not None and (name in self.own or name in self.stamps):
             mine = self[name].float()
             old = self.whole.get(name)

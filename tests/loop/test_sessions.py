@@ -175,6 +175,25 @@ def test_a_clone_stays_while_the_policy_moves():
         assert not torch.equal(old, new)
 
 
+def test_a_clone_takes_the_weights_anew_and_no_gradient():
+    """As an iteration of DPO begins with the policy of the last as its reference."""
+    with open_session(models={"other": {**TINY, "hidden": 32}}) as s:
+        reference = lambda: list(s.models["reference"].module.parameters())  # noqa: E731
+        s.clone("reference")
+        for _ in range(2):
+            one_step(s)
+            assert not torch.equal(torch.cat([p.flatten() for p in reference()]), parameters(s))
+            s.clone("reference")
+            assert torch.equal(torch.cat([p.flatten() for p in reference()]), parameters(s))
+            assert not any(p.requires_grad for p in reference())
+        with pytest.raises(ValueError, match=r"'policy', which the session trains"):
+            s.clone("policy", of="reference")
+        with pytest.raises(ValueError, match=r"weights of 'policy' for role 'other' do not fit"):
+            s.clone("other")
+        with pytest.raises(KeyError, match="did you mean 'policy'"):
+            s.clone("reference", of="polcy")
+
+
 def test_lanes_of_environments_are_sampled_by_the_decision():
     with shuhari.session(
         "categorical", task="gym/CartPole-v1", rollout={"use": "vector", "lanes": 2}, models={"critic": "value"}

@@ -484,3 +484,20 @@ def test_rewards_that_only_the_drawn_rows_have_are_refused():
     seen = batch.put({"reward": batch["reward"] * 2})
     with pytest.raises(ValueError, match="put it under"):
         td_target(seen, seen.successors(2), torch.zeros(2), 0.9, 2)
+
+
+def test_what_is_put_on_all_rows_counts_behind_the_first_too():
+    """The columns of a [collect] transform: those that are stored would give 1 + 1 and so on."""
+    stored = Batch(chains([[1.0, 1.0, 1.0]], [1.0]).whole)
+    whole = stored.put({"reward": torch.tensor([8.0, 4.0, 2.0, 0.0])[:, None], "duration": torch.tensor([1, 2, 1, 1])})
+    for batch in (whole, whole.take(torch.arange(4))):
+        found = td_target(batch, batch.successors(2), torch.full((4,), 100.0), 0.5, 2)[:3]
+        assert found.tolist() == pytest.approx([8 + 0.5 * 4 + 0.125 * 100, 4 + 0.25 * 2 + 0.125 * 100, 2 + 0.5 * 100])
+
+
+def test_a_chain_follows_what_is_put_on_all_rows():
+    """Row 1 is made one that decides nothing: the chain of row 0 ends before it."""
+    stored = Batch(chains([[1.0, 1.0]], [1.0]).whole)
+    whole = stored.put({"mask": torch.tensor([[True], [False], [False]])})
+    for batch in (whole, whole.take(torch.arange(3))):
+        assert batch.path(2)[1][0] == -1

@@ -53,7 +53,7 @@ def cast_roles(
             shared.discard(name)
             models[name] = _make_model(name, role, models, task, seed)
             if name in init:
-                _load(models[name], init[name], f"the weights given for role {name!r}")
+                take_weights(models[name], init[name], f"the weights given for role {name!r}")
             if role.frozen:
                 models[name].module.requires_grad_(False)
     bind_models(models)
@@ -85,9 +85,10 @@ def _make_model(name: str, role: Role, models: Mapping[str, Model], task: Task, 
         torch.manual_seed(code(seed, "model", name))
         model.build(task)
     if role.init:
-        _load(model, models[role.init].module.state_dict(), f"the weights of role {role.init!r} for role {name!r}")
+        take_weights(model, models[role.init].module.state_dict(), f"the weights of {role.init!r} for role {name!r}")
     if role.source:
-        _load(model, _weights_from(role.source, name, models), f"the weights of {role.source!r} for role {name!r}")
+        start = _weights_from(role.source, name, models)
+        take_weights(model, start, f"the weights of {role.source!r} for role {name!r}")
     return model
 
 
@@ -105,7 +106,7 @@ def _weights_from(source: str, name: str, models: Mapping[str, Model]) -> Mappin
     return found
 
 
-def _load(model: Model, weights: Mapping[str, Any], what: str) -> None:
+def take_weights(model: Model, weights: Mapping[str, Any], what: str) -> None:
     """Take over the weights by name; a head (`value`, `head`) that one of them lacks stays as it is. ValueError where
     a shape differs, or the rest is not the same: half of another architecture's weights is no start."""
     own = model.module.state_dict()

@@ -35,8 +35,9 @@ from shuhari.loop.checks import check_weights, graded_columns
 from shuhari.loop.collect import default_weights
 from shuhari.loop.context import Context
 from shuhari.loop.evaluation import Evaluation, evaluate
-from shuhari.loop.roles import cast_roles, load_weights, weights
+from shuhari.loop.roles import cast_roles, load_weights, take_weights, weights
 from shuhari.measure import Meter
+from shuhari.needs import role_model
 from shuhari.ports import Transform, is_vector
 from shuhari.rewards.function import Function
 from shuhari.rollouts.episode import Episode
@@ -190,8 +191,19 @@ class Session:
         return evaluate(ctx, measured, rollout).scores(measured)
 
     def clone(self, role: str, of: str = "policy") -> None:
-        """A role that starts as a copy of another, and that nothing trains (a reference, a teacher)."""
-        cast_roles({role: Role(init=of)}, self.ctx.models, self.ctx.task, self.ctx.seed, EMPTY)
+        """Have a role play with a copy of the weights that another has now, and take no gradient (a reference, a
+        teacher). A role that lives takes them anew. ValueError for one with parameters that the session trains, and
+        for weights that do not fit."""
+        models, source = self.ctx.models, role_model(self.ctx.models, of).module
+        if role in models:
+            trained = {id(p) for p in self._params}
+            if any(id(p) in trained for p in models[role].module.parameters()):
+                expected = f"expected a role that is none of, nor made of, {', '.join(self.trains)}"
+                raise ValueError(f"clone was given the role {role!r}, which the session trains: {expected}")
+            take_weights(models[role], source.state_dict(), f"the weights of {of!r} for role {role!r}")
+            models[role].module.requires_grad_(False)
+        else:
+            cast_roles({role: Role(init=of, frozen=True)}, models, self.ctx.task, self.ctx.seed, EMPTY)
 
     @property
     def models(self) -> Mapping[str, Any]:

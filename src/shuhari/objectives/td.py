@@ -170,7 +170,7 @@ def td_target(batch: Batch, ahead: Batch, value: Tensor, gamma: float, n: int = 
     if batch.rows is not None and "reward" in batch.own:
         raise ValueError(f"n = {n}: a transform has put 'reward' on the rows that were drawn, and not on those after "
                          "them: put it under [collect], or set n = 1")  # fmt: skip
-    whole = Batch(batch.whole)
+    whole = batch.base
     reward, duration = batch["reward"].sum(1), whole.get("duration")
     share, last = torch.ones_like(reward), torch.arange(len(batch)) if batch.rows is None else batch.rows
     for at in batch.path(n)[1:]:
@@ -179,7 +179,7 @@ def td_target(batch: Batch, ahead: Batch, value: Tensor, gamma: float, n: int = 
         share = share * torch.where(go, step * whole["cont"][at.clamp(min=0)], 1.0)
         reward = reward + torch.where(go, share * whole["reward"][at.clamp(min=0)].sum(1), 0.0)
         last = torch.where(go, at, last)
-    return _bootstrap(Batch(batch.whole, last), reward, ahead, value, gamma, share)
+    return _bootstrap(whole.take(last), reward, ahead, value, gamma, share)
 
 
 def _bootstrap(
