@@ -160,7 +160,8 @@ def ends(result: Mapping[str, Any]) -> Iterator[str]:
         if name != "method":
             yield f"- arm `{name}`: {', '.join(f'`{c}`' for c in describe_differences(arm['changes']))}"
     file, picture = f"../results/claims/{result['method']}.json", f"../results/plots/{result['method']}.png"
-    yield f"- [values, curves, notes]({file})" + (f", [picture]({picture})" if result["arms"] else "")
+    drawn = (PAGES / picture).is_file()
+    yield f"- [values, curves, notes]({file})" + (f", [picture]({picture})" if drawn else "")
 
 
 def older() -> Iterator[str]:

@@ -110,7 +110,10 @@ def load_initial(of: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class LoadedPolicy:
-    """A trained policy outside of its run. Draws are seeded by `seed` and counted: equal calls give equal answers."""
+    """A trained policy, to `generate` text or `act` in an environment, as `load` gives it.
+
+    Draws depend on `seed` and on how many calls were made before, so that the same calls give the same answers.
+    """
 
     model: Any
     sampling: Sampling
@@ -160,7 +163,7 @@ class LoadedPolicy:
 
 
 def load(run: str | Path, *, role: str = "policy", step: int | None = None, seed: int = 0) -> LoadedPolicy:
-    """The policy of a run (a path, a name under runs/, or `latest`), from its last checkpoint or that of `step`."""
+    """Load the policy of a run (a path, a name under runs/, or `latest`) as of its last checkpoint or of `step`."""
     from shuhari.store import Run, resolve
 
     path = resolve(str(run))

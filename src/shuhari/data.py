@@ -88,8 +88,11 @@ def code(*parts: object) -> int:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a task hands out. `id` is stable for ever; `solution` holds reference steps for hints and demonstrations;
-    `start` is an environment snapshot to restore instead of resetting."""
+    """One problem of a task: a prompt, or the start of an environment's episode, and what it is graded against.
+
+    `id` never changes; `solution` holds reference steps for hints and demonstrations; `start` is a snapshot of an
+    environment, restored instead of resetting.
+    """
 
     task: str
     id: str
@@ -102,7 +105,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a policy is sampled. A field that a model cannot honour is an error, never ignored.
+    """How a policy is sampled: temperature, truncation, length. A field that a model cannot honour is an error.
 
     `temperature` > 0, or a `Ramp` over the decision index; `greedy` takes the mode, and log-probabilities are then
     those of the temperature given. `top` alternatives are reported per decision; `ban` holds for the first decision;

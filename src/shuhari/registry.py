@@ -49,8 +49,11 @@ _PRESETS: dict[tuple[str, str], dict[str, Any]] = {}
 
 
 def register(kind: str, name: str, **preset: Any) -> Callable[[C], C]:
-    """Class decorator: make a dataclass known as `name` among the components of a port (`kind`, see KINDS). `preset`:
-    fields that have another default under this name, where two names are of one class."""
+    """Register a dataclass as the component `name` of a kind, such as `objective`, so that recipes may name it.
+
+    A class decorator. `kind`: one of KINDS. `preset`: fields that have another default under this name, where two names
+    are of one class.
+    """
     if kind not in KINDS:
         raise KeyError(f"no kind of component {kind!r}; {nearest(kind, KINDS)}")
 

@@ -111,7 +111,7 @@ def _shorten(value: Any) -> str:
 
 
 def doctor(json: Json = False) -> None:
-    """Versions, cores, threads, speed and sandbox of this machine, for bug reports.
+    """Show versions, cores, threads, speed and sandbox of this machine, for bug reports.
 
     Example: shuhari doctor --json
     """

@@ -30,34 +30,34 @@ def claim(
     stale: Annotated[bool, typer.Option("--stale", help="List the results that are out of date; run nothing.")] = False,
     show: Annotated[bool, typer.Option("--show", help="Print the results that are kept; run nothing.")] = False,
     dry: Annotated[bool, typer.Option("--dry-run", help="Show arms, budget and checks; run nothing.")] = False,
-    prove: Annotated[bool, typer.Option("--prove", help="Try whether results that are out of date stand.")] = False,
+    prove: Annotated[bool, typer.Option("--prove", help="Rerun a part of each arm: does its result stand?")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="With --prove: one seed of every arm to its end.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="With --prove: of no arm to its end.")] = False,
-    board: Annotated[str, typer.Option(metavar="BED", help="Print all methods on a bed, best first.")] = "",
-    by: Annotated[str, typer.Option(help="With --board: by which reading of a curve.")] = "evaluate/exact.mean:area",
-    card: Annotated[bool, typer.Option("--card", help="Of beds: make their cards, from 24 baselines each.")] = False,
-    on: Annotated[str, typer.Option(metavar="BED", help="The claim as it stands on another bed, kept apart.")] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="With --prove: no arm to its end.")] = False,
+    board: Annotated[str, typer.Option(metavar="BED", help="Print the methods measured on BED, best first.")] = "",
+    by: Annotated[str, typer.Option(help="With --board: the number to sort by.")] = "evaluate/exact.mean:area",
+    card: Annotated[bool, typer.Option("--card", help="Measure a bed beforehand: 24 runs of its baseline.")] = False,
+    on: Annotated[str, typer.Option(metavar="BED", help="Measure the same claim on another bed.")] = "",
     bed: Annotated[str, typer.Option(help="Lay the method over BED and compare with that alone; exploratory.")] = "",
     metric: Annotated[str, typer.Option(help="With --bed: what is compared, such as evaluate/mean:area.")] = "",
     margin: Annotated[
-        float, typer.Option(min=0.0, help="With --bed: the least effect of interest (0: as found).")
+        float, typer.Option(min=0.0, help="With --bed: the least effect of interest (0: chosen).")
     ] = 0.0,
-    seeds: Annotated[int, typer.Option(min=0, help="With --bed: of one look (0: looks at 5, 8 and 12).")] = 0,
-    matrix: Annotated[bool, typer.Option("--matrix", help="Print methods by beds from the results there are.")] = False,
+    seeds: Annotated[int, typer.Option(min=0, help="With --bed: so many, once (0: look at 5, 8 and 12).")] = 0,
+    matrix: Annotated[bool, typer.Option("--matrix", help="Print a table of methods by beds; run nothing.")] = False,
     workers: Annotated[int, typer.Option(min=0, help="Processes (0: one a core).")] = 0,
     out: Annotated[Path, typer.Option(help="Where results go.")] = Path("results"),
     runs: Annotated[Path, typer.Option(help="Where runs are made; what is there is used again.")] = Path("runs/claims"),
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Measure the claims of recipes: both arms over common seeds, a paired interval, and a verdict.
+    """Measure what a recipe's paper claims: method and baseline on the same seeds, an interval, and a verdict.
 
     A claim that was stopped goes on where it stood. Results go to OUT/claims/<family>/<method>.json, curves to
-    OUT/plots/<family>/<method>.png. With --prove a part of every arm is made again: where it is the same bit for bit
-    the result stands; where it is not, the result says that it is stale.
+    OUT/plots/<family>/<method>.png. With --prove a part of every arm (method, baseline, ...) is made again: the result
+    stands where it is the same bit for bit, and is marked stale where it is not.
 
-    With --bed any method, or several as A+B, is measured on any recipe. That is exploratory, and goes to
-    OUT/explore/BED. With --on the claim is measured as it stands on another bed, such as one of larger policies; that
-    goes to OUT/scale/BED.
+    A bed is a small recipe on which methods are compared (docs/beds.md). With --bed any method, or several as A+B, is
+    compared with any recipe alone; that is exploratory, and goes to OUT/explore/BED. With --on the same claim is
+    measured on another bed, such as one of larger policies; that goes to OUT/scale/BED.
 
     Example: shuhari claim rlvr/pacs
     """

@@ -45,7 +45,7 @@ def components(
     ] = "",
     json: Json = False,
 ) -> None:
-    """List the components that a recipe may name, or show the settings of one.
+    """List the components (losses, rewards, models, ...) that a recipe may name, or show the settings of one.
 
     Example: shuhari components transform gae
     """
@@ -227,7 +227,7 @@ def _read_declared(cls: Any, preset: Mapping[str, Any], settings: list[dict[str,
     from shuhari.ports.declares import Declares, declares
 
     if any(s["required"] for s in settings):
-        return {}, "what it reads and writes hangs on the settings that it needs"
+        return {}, "what it reads and writes depends on the settings that it needs"
     try:
         told = declares(cls(**preset))
     except Exception as error:  # a listing shows what there is, whatever a component needs to be made

@@ -14,19 +14,20 @@ from shuhari.cli.text import describe, print_json, say
 def export(
     run: Annotated[str, typer.Argument(help="RUN, RUN@step or RUN@best; a path, a name under runs/, or `latest`.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the model goes: new, or empty.")],
-    role: Annotated[str, typer.Option(help="Whose model.")] = "policy",
+    role: Annotated[str, typer.Option(help="The role whose model is written.")] = "policy",
     dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16 (default: as trained, float32).")] = "",
     shard: Annotated[str, typer.Option(help="The largest file of weights, as 500MB or 2GB.")] = "5GB",
     adapter: Annotated[
         bool, typer.Option("--adapter", help="LoRA adapters alone, for peft (default: merged).")
     ] = False,
-    replay: Annotated[bool, typer.Option("--replay", help="What the run's replay holds, as a data set.")] = False,
-    place: Annotated[str, typer.Option(help="Which replay, where the run has several.")] = "",
+    replay: Annotated[bool, typer.Option("--replay", help="Write the replay buffer's rows, as a data set.")] = False,
+    place: Annotated[str, typer.Option(help="Which replay buffer, where the run has several.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace a model that is in DIR.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Write a trained model: a language model as a Hugging Face directory, any other as safetensors and JSON; or the
-    rows of a replay (--replay).
+    """Write a trained model: a language model as a Hugging Face directory, any other as safetensors and JSON.
+
+    With --replay it writes the rows of the run's replay buffer instead.
 
     Example: shuhari export latest@best models/sums --dtype bfloat16
     """

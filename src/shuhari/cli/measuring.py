@@ -31,7 +31,7 @@ def evaluate(
     step: Annotated[int | None, typer.Option(help="The checkpoint of this step (default: the last).")] = None,
     json: Json = False,
 ) -> None:
-    """Greedy, mean of n samples and unbiased pass@k on held-out problems, each with a 95 % interval.
+    """Evaluate a run on held-out problems: greedy, mean of samples and unbiased pass@k, with 95 % intervals.
 
     Example: shuhari eval latest --samples 16 -k 1 -k 4 -k 16
     """

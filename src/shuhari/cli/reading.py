@@ -49,7 +49,7 @@ def show(
     json: Json = False,
     csv: Annotated[bool, typer.Option("--csv", help="Every step's metrics as CSV.")] = False,
 ) -> None:
-    """Show metrics of a run, or its rollouts.
+    """Show the metrics of a run, its rollouts, or where its time went.
 
     Example: shuhari show latest --rollouts
     """

@@ -39,7 +39,7 @@ def train(
 ) -> None:
     """Train a recipe, or a method on its usual base. The same command again resumes the run where it stopped.
 
-    --with lays methods over the recipe, in order: what a paper changes, without its test-bed.
+    A method is a recipe that says only what a paper changes; --with lays it over any recipe, several in order.
 
     Example: shuhari train baselines/grpo --with rlvr/kl_cov --set steps=50 --run runs/kl-cov
     """

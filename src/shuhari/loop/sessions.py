@@ -49,7 +49,10 @@ DEFAULT = Sampling()
 
 
 class Session:
-    """Models by role, an optimiser, and the four calls; `session` makes one. `ctx` is what components see of it."""
+    """A training loop of your own: models by role, an optimiser and the calls on them; `session` makes one.
+
+    `ctx` is what components see of it.
+    """
 
     def __init__(self, ctx: Context, optimiser: Any, trains: tuple[str, ...]) -> None:
         self.ctx, self.optimiser, self.trains = ctx, optimiser, trains
@@ -67,7 +70,7 @@ class Session:
         self, problems: int | Sequence[Problem | Payload | Mapping[str, Any]], n: int = 1, *,
         sampling: Sampling | None = None,
     ) -> Batch:  # fmt: skip
-        """n graded episodes of each problem, as rows of decisions on the stream `rl`, in the order of the problems.
+        """Sample n graded episodes of each problem: rows of decisions on the stream `rl`, in the order of the problems.
 
         problems: `Problem`s, prompts, mappings with `prompt` and whatever a grader wants, or a number: that many of the
         task's next training problems (for lanes of environments: at least so many decisions)."""
@@ -97,7 +100,7 @@ class Session:
         return put_on_stream(batch, "rl")
 
     def forward_backward(self, batch: Batch, terms: Sequence[Term] | Mapping[str, Term]) -> Info:
-        """Add the gradient of the weighted terms to what is there since the last `optim_step`; losses and infos.
+        """Add the gradient of the weighted terms to what is there since the last `optim_step`; return losses and infos.
 
         Denominators are those of this batch. A sequence of terms is named after their objectives."""
         named, ctx = _name_terms(terms), self.ctx
@@ -114,7 +117,7 @@ class Session:
         return info
 
     def optim_step(self, lr: Number | None = None) -> Info:
-        """Move the parameters by the gradient so far and forget it; the infos so far, `grad_norm` and `lr`.
+        """Update the parameters by the gradient so far and clear it; return infos so far, `grad_norm` and `lr`.
 
         lr: from now on; None leaves what the optimiser has. RuntimeError where nothing has given a gradient,
         FloatingPointError, with all parameters as they were, where it is not finite."""
@@ -180,7 +183,7 @@ class Session:
         self._grads, self._meter = [None] * len(self._params), Meter()
 
     def transform(self, batch: Batch, *transforms: Transform) -> Batch:
-        """The batch with the columns that transforms add, in their order; what they need is scored first."""
+        """Apply transforms: return the batch with the columns that they add; what they need is scored first."""
         return apply((_make("transform", t) for t in transforms), batch, self.ctx)
 
     def evaluate(self, n: int = 256, *, samples: int = 1, split: str = "test") -> dict[str, float]:
@@ -191,9 +194,11 @@ class Session:
         return evaluate(ctx, measured, rollout).scores(measured)
 
     def clone(self, role: str, of: str = "policy") -> None:
-        """Have a role play with a copy of the weights that another has now, and take no gradient (a reference, a
-        teacher). A role that lives takes them anew. ValueError for one with parameters that the session trains, and
-        for weights that do not fit."""
+        """Copy the present weights of a role to another, which takes no gradient (a reference, a teacher).
+
+        The role is added, or, where it is there, takes the weights anew. ValueError for one with parameters that the
+        session trains, and for weights that do not fit.
+        """
         models, source = self.ctx.models, role_model(self.ctx.models, of).module
         if role in models:
             trained = {id(p) for p in self._params}
@@ -215,7 +220,7 @@ class Session:
         return tuple(self.ctx.problems)
 
     def close(self) -> None:
-        """Let go of the event loop and of torch's threads."""
+        """Close the event loop, and set torch's number of threads back."""
         self._closed = True
         self.ctx.close()
 
@@ -261,7 +266,7 @@ def session(
     threads: int = 0,
     tokens: int | None = MICRO_BATCH,
 ) -> Session:
-    """Models, a task and an optimiser, ready for the four calls; every random draw depends on `seed`.
+    """Make a session: models, a task and an optimiser for a training loop of your own; all draws depend on `seed`.
 
     A component is given as an object, as the name of one, or as the table that a recipe would have:
     `session({"use": "causal", "hidden": 64}, task={"name": "arithmetic", "kind": "carry"})`. `model` plays `policy`;
