@@ -49,10 +49,7 @@ DEFAULT = Sampling()
 
 
 class Session:
-    """A training loop of your own: models by role, an optimiser and the calls on them; `session` makes one.
-
-    `ctx` is what components see of it.
-    """
+    """A training loop of your own: models by role, an optimiser, the calls on them. `ctx` is what components see."""
 
     def __init__(self, ctx: Context, optimiser: Any, trains: tuple[str, ...]) -> None:
         self.ctx, self.optimiser, self.trains = ctx, optimiser, trains
@@ -194,11 +191,9 @@ class Session:
         return evaluate(ctx, measured, rollout).scores(measured)
 
     def clone(self, role: str, of: str = "policy") -> None:
-        """Copy the present weights of a role to another, which takes no gradient (a reference, a teacher).
-
-        The role is added, or, where it is there, takes the weights anew. ValueError for one with parameters that the
-        session trains, and for weights that do not fit.
-        """
+        """Copy the present weights of a role to another, which takes no gradient (a reference, a teacher); where it is
+        there, it takes the weights anew. ValueError for one with parameters that the session trains, and for weights
+        that do not fit."""
         models, source = self.ctx.models, role_model(self.ctx.models, of).module
         if role in models:
             trained = {id(p) for p in self._params}
