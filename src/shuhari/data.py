@@ -55,6 +55,10 @@ class UnshownError(ValueError):
         self.answer = answer
 
 
+class StalledError(RuntimeError):
+    """A run cannot go on, as its filters keep nothing of what it collects; which tells of a method, as NaN does."""
+
+
 class ContractError(ValueError):
     """User code broke the contract of its port: the run ends, where a failure of it would be counted."""
 

@@ -160,6 +160,28 @@ def test_a_run_that_diverges_is_evidence_without_a_value(recipe: str, tmp_path: 
     assert [len(c["x"]) for c in found["arms"]["method"]["curves"]["reward/mean"]] == [3] * 5
 
 
+def test_a_run_whose_filters_keep_nothing_is_evidence_without_a_value(recipe: str, tmp_path: Path) -> None:
+    (tmp_path / "own_none.py").write_text(NOTHING)
+    text = Path(recipe).read_text().replace("part.policy.optimiser.lr = 0.3", 'collect.no.use = "own_none.py:Nothing"')
+    Path(recipe).write_text(text)
+    assert ran(["claim", recipe, "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]) == 0
+    found = json.loads((tmp_path / "out" / "claims" / "own.json").read_text())
+    ended = list((tmp_path / "runs").glob("*/diverged.txt"))
+    assert found["arms"]["method"]["diverged"] == found["seeds"] and found["verdict"] == "inconclusive"
+    assert len(ended) == 10 and "20 rounds" in ended[0].read_text()
+
+
+NOTHING = """from dataclasses import dataclass
+from shuhari.transforms.streams import zero_weight
+
+@dataclass
+class Nothing:
+    needs = ()
+
+    def __call__(self, batch, ctx):
+        return zero_weight(batch, batch["step"] >= 0)
+"""
+
 BLOW = """from dataclasses import dataclass
 
 @dataclass

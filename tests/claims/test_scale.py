@@ -23,10 +23,12 @@ part.policy.epochs = 2
 says = "x"
 warm = "warm-up"
 budget = {steps = 6}
+arms.once = {part.policy.minibatches = 2}
 check = [
   {role = "premise", metric = "evaluate/exact.mean:first", against = 0.9, direction = "down"},
   {role = "premise", metric = "evaluate/exact.mean:area", arm = "control", against = "baseline", direction = "up"},
   {role = "headline", metric = "evaluate/exact.mean:area", direction = "up", margin = 0.1},
+  {role = "because", metric = "evaluate/exact.mean:area", direction = "up", against = "once"},
 ]
 """
 
@@ -40,7 +42,8 @@ def test_the_claim_stands_on_the_other_bed(tmp_path: Path) -> None:
     assert {s["models"]["policy"]["hidden"] for s in stages.values()} == {32}
     assert stages["method"]["part"]["policy"]["epochs"] == 2 and wide.budget == own.budget and bed in wide.files
     assert compute_digest(wide.arms["baseline"]) != compute_digest(own.arms["baseline"])
-    assert [c.rule.role for c in wide.checks] == ["premise", "headline"] and "no card" in wide.notes[-1]  # no control
+    assert [c.rule.role for c in wide.checks] == ["premise", "headline"]  # no control, no ablation
+    assert "no card" in wide.notes[-1] and "ablations were not asked" in wide.notes[-2]
     assert wide.checks[1] == own.checks[2] and wide.name == own.name
     assert folder_of(str(bed), tmp_path) == tmp_path / "scale" / "wide"
     with pytest.raises(RecipeError, match="baselines/grpo is a recipe of its own, and its claim cannot be laid over"):

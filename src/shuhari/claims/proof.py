@@ -23,14 +23,15 @@ from shuhari.claims.claim import Claim
 from shuhari.claims.pool import ClaimError, Progress, Work, drive, is_changed
 from shuhari.claims.quantities import Evidence, read_values
 from shuhari.claims.result import compute_hashes, find_restated, find_stale, list_points, list_quantities, round_to
-from shuhari.claims.runs import PACKAGES, Job, find_own, make_evidence, make_name, plan_runs
+from shuhari.claims.runs import PACKAGES, VALUELESS, Job, find_own, make_evidence, make_name, plan_runs
 from shuhari.data import EMPTY, nearest
 from shuhari.loop.machine import processor, versions
 from shuhari.store.directory import Run
 from shuhari.store.files import StoreError, replace_file
+from shuhari.store.schema import FILE
 from shuhari.tools.doctor import count_cores
 
-FILE = "replay.json"  # in the folder of a replay: what it reported
+REPLAY = "replay.json"  # in the folder of a replay: what it reported
 POINTS = 2  # of each curve, at least, its start among them
 DEPTHS = ("quick", "spot", "whole")  # which arms are made again to their end: none, one, all
 CLOCK = ("wall", "seconds", "speed/", "engine/seconds")  # what no two runs report alike
@@ -70,7 +71,7 @@ class Replay:
 
     @property
     def done(self) -> bool:
-        return (self.path / FILE).is_file()
+        return (self.path / REPLAY).is_file()
 
     def estimate_share(self) -> float | None:
         return 0.0 if self.path.is_dir() else None
@@ -96,13 +97,13 @@ class Replay:
             reports.close()  # type: ignore[attr-defined]
             columns = Run(at).metrics()
             found = {"columns": columns, "before": self._read_start(at, columns["stage"][-1])}
-        except FloatingPointError:
-            found = {"columns": Run(at).metrics(), "before": {}}
+        except VALUELESS:
+            found = {"columns": Run(at).metrics() if (at / FILE).is_file() else {}, "before": {}}
         except Exception as error:
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
             return f"{type(error).__name__}: {error} (traceback in error.txt there)"
-        replace_file(self.path / FILE, [json.dumps(found).encode()])
+        replace_file(self.path / REPLAY, [json.dumps(found).encode()])
         shutil.rmtree(at, ignore_errors=True)
         return ""
 
@@ -205,7 +206,7 @@ def _judge(claim: Claim, result: Mapping[str, Any], replays: Mapping[str, Replay
     compared = len(claim.seeds) * sum(not ability(q, "trains") for q in list_quantities(claim))
     for name, replay in replays.items():
         assert isinstance(replay, Replay)
-        stored = json.loads((replay.path / FILE).read_text())
+        stored = json.loads((replay.path / REPLAY).read_text())
         run = make_evidence(replay.job, claim, stored["columns"], stored["before"])
         steps[name] = len(run.spent)
         i = result["seeds"].index(replay.job.seed)

@@ -24,8 +24,8 @@ from shuhari.registry import register
 @dataclass(frozen=True, eq=False)
 class Evidence:
     """One run of one arm: its metrics, what it had spent of the budget at each step, its scores at the `start` of its
-    last stage, which `began` when so much was spent, and the `whole` budget; `diverged`: its numbers ended in NaN, and
-    no quantity has a value. Without a run (`path` None) only the seed is known."""
+    last stage, which `began` when so much was spent, and the `whole` budget; `diverged`: its numbers ended in NaN,
+    or its filters kept nothing, and no quantity has a value. Without a run (`path` None) only the seed is known."""
 
     seed: int
     columns: Columns = EMPTY

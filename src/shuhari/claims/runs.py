@@ -29,16 +29,19 @@ from shuhari.claims.quantities import Evidence, Quantity, read_value
 from shuhari.claims.sources import digest_core, digest_modules
 from shuhari.config.overlay import read_budgets
 from shuhari.config.recipe import Recipe
+from shuhari.data import StalledError
 from shuhari.loop.machine import versions
 from shuhari.loop.progress import counts
 from shuhari.store.directory import Run
 from shuhari.store.files import LockedError, StoreError, is_locked, replace_file
+from shuhari.store.schema import FILE
 from shuhari.tools.doctor import count_cores
 
 CHANCE = "chance"  # the arm of one job: how the baseline scores before anything was learnt
 SCORES = "scores.json"  # in the folder of CHANCE: what was measured
 CPU = "cpu.json"  # in the folder of a run: seconds of processor time, one number each time that it was gone on with
-DIVERGED = "diverged.txt"  # in the folder of a run whose numbers ended in NaN: why
+DIVERGED = "diverged.txt"  # in the folder of a run whose numbers ended in NaN, or whose filters kept nothing: why
+VALUELESS = (FloatingPointError, StalledError)  # such an end is what the run has to say, and no mistake
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "transformers", "tokenizers", "gymnasium", "python", "machine",
             "processor")  # fmt: skip
 
@@ -67,8 +70,7 @@ class Job:
         if self.arm == CHANCE:
             return (self.path / SCORES).is_file()
         try:
-            made = (self.path / "run.sqlite").is_file()
-            return made and (self.diverged or Run(self.path).status == "complete")
+            return self.diverged or ((self.path / FILE).is_file() and Run(self.path).status == "complete")
         except StoreError:  # killed before its first transaction; or broken, which making it will say
             return False
 
@@ -110,7 +112,7 @@ class Job:
             if self.done:  # another claim has just ended the same run
                 return ""
             self.path.mkdir(parents=True, exist_ok=True)
-            if isinstance(error, FloatingPointError) and self.arm != WARM:
+            if isinstance(error, VALUELESS) and self.arm != WARM:
                 (self.path / DIVERGED).write_text(str(error), encoding="utf-8")
             else:
                 (self.path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
@@ -181,7 +183,7 @@ def make(
     team = workers if isinstance(workers, Workers) else 1 if alone else workers or count_cores()
     drive(jobs, team, tell, look)
     found = {name: [seen[name, seed] for seed in claim.seeds] for name in claim.arms}
-    return Made(found, chance, Run(jobs[-1].path).get("made_with", {}), warm)
+    return Made(found, chance, _read_versions(jobs), warm)
 
 
 def plan_runs(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
@@ -203,6 +205,12 @@ def plan_runs(claim: Claim, root: Path, alone: bool = False) -> list[Job]:
             made = job(WARM, claim.warm[name], seed) if name in claim.warm else None
             jobs.append(job(name, arm, seed, made and warm.setdefault(made.path, made)))
     return [*warm.values(), *jobs]
+
+
+def _read_versions(jobs: Sequence[Job]) -> dict[str, str]:
+    """What the last of the runs was made with, of those that ended a step."""
+    there = next((job.path for job in reversed(jobs) if (job.path / FILE).is_file()), None)
+    return dict(Run(there).get("made_with", {})) if there else {}
 
 
 def digest_setup() -> str:
@@ -256,6 +264,8 @@ def _score_untrained(job: Job) -> None:
 
 def read(job: Job, claim: Claim) -> Evidence:
     """The evidence of a run that is done."""
+    if not (job.path / FILE).is_file():  # it ended in its first step
+        return Evidence(job.seed, path=job.path, diverged=job.diverged, cpu=job.cpu)
     run = Run(job.path)
     found = make_evidence(job, claim, run.metrics(), dict((run.summary or {}).get("before") or {}))
     return found if math.isnan(job.cpu) else replace(found, cpu=job.cpu)

@@ -26,14 +26,17 @@ LEAST = 5  # methods; with fewer a rank correlation has no interval
 
 def read_on(reference: str, bed: str, *, smoke: bool = False, beds: Path | None = None) -> Claim:
     """The claim of a method on another bed than its own. Premises about arms that only a card has, such as the control,
-    are left out where this bed has none. beds: where cards lie. RecipeError."""
+    are left out where this bed has none, and ablations everywhere: what is asked is the headline and its guard. beds:
+    where cards lie. RecipeError."""
     claim = read(reference, smoke=smoke, bed=bed)
     card = cards.find(claim.bed, beds)
     known = cards.list_arms(claim, card)
-    kept = [c for c in claim.checks if c.rule.role != "premise" or {*c.arms} <= known]
-    gone = len(claim.checks) - len(kept)
-    note = f"On {claim.bed}, which has no card: {gone} premises about other arms than the claim's were not asked."
-    return replace(claim, checks=tuple(kept), notes=(*claim.notes, note)) if gone else claim
+    asked = [c for c in claim.checks if c.rule.role != "because"]
+    kept = [c for c in asked if c.rule.role != "premise" or {*c.arms} <= known]
+    notes = [f"On {claim.bed}; ablations were not asked."]
+    if gone := len(asked) - len(kept):
+        notes.append(f"It has no card: {gone} premises about other arms than the claim's were not asked.")
+    return replace(claim, checks=tuple(kept), notes=(*claim.notes, *notes))
 
 
 def folder_of(bed: str, out: Path) -> Path:

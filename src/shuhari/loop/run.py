@@ -12,7 +12,7 @@ from shuhari.batch import Batch
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import Recipe, RecipeError
 from shuhari.config.stage import Components
-from shuhari.data import EMPTY, Info
+from shuhari.data import EMPTY, Info, StalledError
 from shuhari.events import Collected, Committed, Evaluated, Event, InOrder, StageStarted, Updated
 from shuhari.loop import collect, state
 from shuhari.loop.checks import check_stages
@@ -132,7 +132,7 @@ class Run:
         want = max((learner.buffer.wanted() for learner in self.stage.learners.values()), default=0)
         if want and self.rounds >= ROUNDS:
             why = "; ".join(self.ctx.problems) or self.meter.why()
-            raise RuntimeError(f"step {self.ctx.step}: {want} still wanted after {ROUNDS} rounds of collection: {why}")
+            raise StalledError(f"step {self.ctx.step}: {want} still wanted after {ROUNDS} rounds of collection: {why}")
         self.rounds += 1
         return want
 
