@@ -491,3 +491,25 @@ def test_gradients_values_and_hessian_products() -> None:
         params[0] -= 2 * eps * v.view_as(params[0])
     torch.testing.assert_close(exact, (up - loss.gradients()["b"]) / (2 * eps), atol=2e-3, rtol=2e-2)
     assert set(loss.values()) == {"a", "b"}
+
+
+def test_held_out_batches_are_reported_as_their_mean_over_rows() -> None:
+    """The loss of 3 rows and of 9 is that of the 12 together, and an empty batch says nothing."""
+    @dataclass
+    class Column:
+        needs: tuple[Need, ...] = ()
+        couples: str = "row"
+
+        def __call__(self, batch: Batch, ctx: Any) -> Any:
+            return batch["advantage"], {"least": batch["advantage"].amin(1)}
+
+    whole = testing.transitions([[0.0] * 12]).take(torch.arange(12))
+    whole = whole.put({"advantage": torch.arange(12.0)[:, None]})
+    whole.stream = "rl"
+    none, few, many = (whole.take(torch.arange(a, b)) for a, b in ((0, 0), (0, 3), (3, 12)))
+    model = Unigram()
+    for batches in ([whole], [few, many], [none, few, many]):
+        buffer = SimpleNamespace(held_out=lambda split, n, ctx, batches=batches: iter(batches))
+        learner = GradientLearner(buffer, {"policy": Part(("policy",), {"mean": Term(Column())}, Recorder())})
+        learner.bind({"policy": model})
+        assert learner.held_out("test", 12, context(model)) == {"policy/loss/mean": 5.5, "policy/least": 5.5}

@@ -105,15 +105,19 @@ class GradientLearner:
 
     def held_out(self, split: str, n: int, ctx: Ctx) -> dict[str, float]:
         """Losses and infos of the parts, `<part>/<name>`, on up to n recorded problems or episodes of `split`, where
-        the buffer has such (`Recorded`); nothing is learnt."""
+        the buffer has such (`Recorded`): of several batches the mean over their rows. Nothing is learnt."""
         found: Iterable[Batch] = ability(self.buffer, "held_out")(split, n, ctx)
-        out: dict[str, float] = {}
+        meter, rows = Meter(), 0
         for batch in found:
+            if not len(batch):
+                continue
+            rows = rows or len(batch)
+            share = len(batch) / rows  # of the first 1, so that the bits of one alone stay as they are
             batch = apply(self.transforms.values(), batch, ctx, self.needs)
             for name, part in self.parts.items():
-                loss = Loss(batch, part, name, ctx, self._params[name], self.tokens)
-                out |= {f"{name}/{key}": float(value) for key, value in loss.report().items()}
-        return out
+                for key, value in Loss(batch, part, name, ctx, self._params[name], self.tokens).report().items():
+                    meter.add(f"{name}/{key}", float(value) * share, share)
+        return meter.means()
 
 
 def trained_parameters(models: Mapping[str, Model], roles: Sequence[str], who: str) -> list[nn.Parameter]:
