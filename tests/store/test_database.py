@@ -30,6 +30,7 @@ from shuhari.store import (
     files,
     list_runs,
     rollouts,
+    rows,
 )
 
 
@@ -255,7 +256,7 @@ def test_a_run_of_the_first_format_is_read_as_it_is_and_written_in_this_one(tmp_
     with pytest.raises(StoreError, match="does not say whose a group is"):
         read.rollouts(problem="b")
     with Store.open(run) as store:
-        assert store.get("format") == 2
+        assert store.get("format") == 3
         store.commit(5, metrics={"n": 8}, rollouts=[{"group": "b", "problem": "p"}])
     assert read.metrics()["n"] == [8]  # what no checkpoint holds is done again
 
@@ -265,17 +266,61 @@ def test_a_run_of_the_first_format_is_read_as_it_is_and_written_in_this_one(tmp_
     ("update events set data = '\"slow\"'", "an event of step 0 is damaged"),
     ("update rollouts set payload = x'00'", "a rollout of step 0 is damaged"),
     ("update steps set metrics = substr(metrics, 1, 4)", "step 0 is damaged"),
+    ("update steps set stage = 'rl'", "step 0 is damaged"),
+    ("update steps set wall = 2.0", "step 0 is damaged"),
+    ("update steps set stage = 'm', metrics = 'ain' || metrics", "step 0 is damaged"),  # what is moved to its neighbour
+    ("update rollouts set score = 1.0", "a rollout of step 0 is damaged"),
+    ("update rollouts set problem = 'q', task = null", "a rollout of step 0 is damaged"),
+    ("update problems set solved = 3", "a count of problems of step 0 is damaged"),
+    ("update checkpoints set score = 0.0", "the entry of the checkpoint of step 0 is damaged"),
+    ("update cursor set wall = 9.0", "the cursor at step 0 is damaged"),
+    ("update meta set value = '4' where key = 'total'", "the fact total is damaged"),
 ])  # fmt: skip
-def test_a_damaged_row_is_found_and_does_not_break_the_list(store: Store, change: str, what: str) -> None:
-    store.commit(0, metrics={"n": 1}, events=[("problem", "lost")], rollouts=[{"group": "a"}])
-    store.close()
-    with sqlite3.connect(store.path / "run.sqlite") as db:
+def test_a_damaged_row_is_found_and_does_not_break_the_list(tmp_path: Path, change: str, what: str) -> None:
+    path = tmp_path / "r"
+    with Store.open(path, best="n") as store:
+        group = {"group": "a", "problem": "p"}
+        store.commit(0, stage="main", wall=1, metrics={"n": 1}, events=[("problem", "lost")], rollouts=[group],
+                     problems=[("t", "p", 4, 1)], tree={}, pin=True)  # fmt: skip
+        store.set(total=3)
+    run = Run(path)
+    look = lambda: (run.metrics(), run.events(), run.rollouts(), run.problems(), run.checkpoints(), run.cursor)  # noqa: E731
+    assert look() and run.get("total") == 3
+    with sqlite3.connect(path / "run.sqlite") as db:
         db.execute(change)
     db.close()
-    run = Run(store.path)
     with pytest.raises(StoreError, match=f"run.sqlite: {what}"):
-        run.metrics(), run.events(), run.rollouts()
-    assert [r.name for r in list_runs(store.path.parent)] == [store.path.name]
+        look(), run.get("total")
+    assert [r.name for r in list_runs(tmp_path)] == ["r"]
+
+
+def test_every_column_of_every_table_is_in_the_checksum(store: Store) -> None:
+    with sqlite3.connect(store.path / "run.sqlite") as db:
+        tables = {name for (name,) in db.execute("select name from sqlite_master where type = 'table'")}
+        assert tables == rows.COLUMNS.keys()
+        for table in tables:
+            assert rows.list_columns(db, table) - {"id", "checksum"} == {*rows.COLUMNS[table]}
+    db.close()
+
+
+def test_a_run_of_the_second_format_is_read_and_gone_on_with(tmp_path: Path) -> None:
+    """Its tables had a checksum `crc` of some columns; what is written now stands beside it."""
+    run = tmp_path / "old"
+    run.mkdir()
+    old = OLD.replace("'1')", "'2')").replace("metrics text not null)", "metrics text not null, crc integer)")
+    old = old.replace("""'{"n":7}')""", """'{"n":7}', 5)""") + "insert into cursor values (1, 0, 'a', 'main', 1.5);"
+    with sqlite3.connect(run / "run.sqlite") as db:
+        db.executescript(old)
+    db.close()
+    assert Run(run).metrics()["n"] == [7] and Run(run).cursor["wall"] == 1.5
+    with Store.open(run) as store:
+        store.commit(1, metrics={"n": 8}, tree={})
+        assert Run(run).metrics()["n"] == [7, 8] and store.cursor == Run(run).cursor and store.cursor["step"] == 1
+    with sqlite3.connect(run / "run.sqlite") as db:
+        db.execute("update steps set wall = 7.0 where step = 1")
+    db.close()
+    with pytest.raises(StoreError, match="step 1 is damaged"):
+        Run(run).metrics()
 
 
 def test_problems_are_counted_for_ever_and_their_rollouts_found(store: Store) -> None:
@@ -310,12 +355,12 @@ def test_a_score_of_few_graded_chooses_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused_and_left_alone(store: Store) -> None:
-    store.set(format=3)
+    store.set(format=4)
     store.close()
     for opening in (Store.open, Run):
-        with pytest.raises(StoreError, match="has format 3; this version reads up to 2: upgrade"):
+        with pytest.raises(StoreError, match="has format 4; this version reads up to 3: upgrade"):
             opening(store.path)
-    assert Store.open(store.path, format=3).get("format") == 3
+    assert Store.open(store.path, format=4).get("format") == 4
 
 
 def test_killed_before_the_first_table(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ So at any moment the cursor names a whole checkpoint, and a row without one is a
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import sqlite3
@@ -30,6 +29,7 @@ from shuhari.store.files import (
     translate_errors,
 )
 from shuhari.store.ring import RingFiles
+from shuhari.store.rows import read_cursor, read_fact, read_rows, write_rows
 
 UNGRADED = 0.1  # share of an evaluation above which its score chooses no checkpoint
 
@@ -54,7 +54,7 @@ class Store:
 
     def __init__(self, path: Path, db: sqlite3.Connection, lock: Lock, keep: int, best: str | None) -> None:
         self.path, self.keep, self.best = path, keep, best
-        self.cursor = schema.read_cursor(db)
+        self.cursor = read_cursor(db)
         self.step = -1
         self.seconds = 0.0
         self._saved = -math.inf  # when the last checkpoint was done
@@ -150,24 +150,22 @@ class Store:
     def set(self, **values: Any) -> None:
         """Facts about the whole run, as JSON: `total` (steps), `complete`, versions."""
         with translate_errors(f"write to {self.path}"):
-            rows = [(key, schema.to_text(value, key)) for key, value in values.items()]
-            self._db.executemany("insert or replace into meta values (?, ?)", rows)
+            write_rows(self._db, "meta", [(key, schema.to_text(value, key)) for key, value in values.items()])
 
     def get(self, key: str, default: Any = None) -> Any:
         """A fact that `set` stored."""
-        row = self._db.execute("select value from meta where key = ?", (key,)).fetchone()
-        return default if row is None else json.loads(row[0])
+        return read_fact(self._db, key, default)
 
     def rate(self, task: str, problem: str) -> float:
         """The share of a problem's samples that were right when it was last asked; NaN where it never was."""
-        query = "select asked, solved from problems where task = ? and problem = ? order by step desc limit 1"
-        row = self._db.execute(query, (task, problem)).fetchone()
-        return math.nan if row is None else row[1] / max(row[0], 1)
+        where = "where task = ? and problem = ? order by step desc limit 1"
+        row = next(read_rows(self._db, "problems", where, (task, problem)), None)
+        return math.nan if row is None else row[4] / max(row[3], 1)
 
     def note(self, kind: str, data: Any) -> None:
         """An event outside of a step, at the last that is stored."""
         with translate_errors(f"write to {self.path}"):
-            self._db.execute(_EVENT, _make_event(self.step, kind, data))
+            write_rows(self._db, "events", [_make_event(self.step, kind, data)])
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file of the run (recipe.toml, summary.json) as a whole."""
@@ -234,20 +232,15 @@ class Store:
         db.execute("begin immediate")
         if step == self.step and payloads:
             db.execute("delete from rollouts where step = ?", (step,))
-        crc = schema.checksum(step, text)
-        db.execute("insert or replace into steps (step, stage, wall, metrics, crc) values (?, ?, ?, ?, ?)",
-                   (step, stage, wall, text, crc))  # fmt: skip
-        if payloads:
-            db.executemany(_ROLLOUT, payloads)
-        if facts:
-            db.executemany(_EVENT, facts)
-        if counts:
-            db.executemany("insert or replace into problems values (?, ?, ?, ?, ?)", counts)
+        write_rows(db, "steps", [(step, stage, wall, text)])
+        for table, rows in (("rollouts", payloads), ("events", facts), ("problems", counts)):
+            write_rows(db, table, rows)
         if new is not None:
-            db.execute("insert into checkpoints values (?, ?, ?, ?)", (new.name, step, new.pinned, new.score))
+            write_rows(db, "checkpoints", [(step, new.name, new.pinned, new.score)])
             gone = {k.name for k in self._kept} - {k.name for k in kept}
             db.executemany("delete from checkpoints where name = ?", [(name,) for name in gone])
-            db.execute("insert or replace into cursor values (1, ?, ?, ?, ?)", (step, new.name, stage, wall))
+            db.execute("delete from cursor")
+            write_rows(db, "cursor", [(step, new.name, stage, wall)])
         db.execute("commit")
         if new is not None:
             db.execute("pragma synchronous = normal")
@@ -258,7 +251,7 @@ class Store:
             if self._db.in_transaction:
                 self._db.execute("rollback")
             self._db.execute("pragma synchronous = normal")
-            before, self.cursor = self.cursor, schema.read_cursor(self._db)
+            before, self.cursor = self.cursor, read_cursor(self._db)
             self._rings.settle(keep=self.cursor != before)
             self.step = self._read_last_step()
             self._drop_files()
@@ -286,10 +279,9 @@ class Store:
         self._drop_files()
 
     def _drop_files(self) -> None:
-        rows = self._db.execute("select name, step, pinned, score from checkpoints order by rowid").fetchall()
         known = {k.name: k.blocks for k in self._kept}
         self._kept, damaged = [], False
-        for name, step, pinned, score in rows:
+        for step, name, pinned, score in list(read_rows(self._db, "checkpoints", "order by rowid")):
             blocks = known.get(name)
             if blocks is None:
                 try:
@@ -305,27 +297,21 @@ class Store:
             self._rings.sweep({b for k in self._kept for b in k.blocks})
 
 
-_ROLLOUT = """insert into rollouts (step, name, payload, task, problem, why, score, crc)
-  values (?, ?, ?, ?, ?, ?, ?, ?)"""
-_EVENT = "insert into events (step, kind, data, crc) values (?, ?, ?, ?)"
-
-
 def _make_row(step: int, group: Mapping[str, Any]) -> tuple[Any, ...]:
     payload, score = rollouts.pack(group), group.get("score")
     names = (None if group.get(k) is None else str(group[k]) for k in ("task", "problem", "why"))
     score = None if score is None or score != score else float(score)
-    return (step, str(group["group"]), payload, *names, score, schema.checksum(step, payload))
+    return (step, str(group["group"]), payload, *names, score)
 
 
 def _make_event(step: int, kind: str, data: Any) -> tuple[Any, ...]:
-    text = schema.to_text(data, f"the event {kind!r}")
-    return step, kind, text, schema.checksum(kind, text)
+    return step, kind, schema.to_text(data, f"the event {kind!r}")
 
 
 def load(run: Path, db: sqlite3.Connection, rings: RingFiles, step: int | None = None) -> Any:
     """The tree of the checkpoint that the cursor names, or of that at `step`."""
-    rows = db.execute("select name, step from checkpoints order by step, rowid").fetchall()
-    cursor = schema.read_cursor(db)
+    rows = [(name, at) for at, name, *_ in read_rows(db, "checkpoints", "order by step, rowid")]
+    cursor = read_cursor(db)
     if step is None:
         name = None if cursor is None else cursor["checkpoint"]
     else:

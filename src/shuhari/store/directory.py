@@ -18,6 +18,7 @@ from typing import Any
 from shuhari.data import nearest
 from shuhari.store import schema
 from shuhari.store.files import CheckpointError, StoreError, is_locked, translate_errors
+from shuhari.store.rows import list_columns, read_cursor, read_fact, read_rows
 
 # what a list of runs shows
 SCORES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "reward/score", "reward", "study/coverage")
@@ -61,7 +62,7 @@ class Run:
     @property
     def cursor(self) -> dict[str, Any] | None:
         with self._open() as db:
-            return schema.read_cursor(db)
+            return read_cursor(db)
 
     @property
     def step(self) -> int:
@@ -99,17 +100,14 @@ class Run:
     def get(self, key: str, default: Any = None) -> Any:
         """A fact about the whole run (`total`, `complete`)."""
         with self._open() as db:
-            row = db.execute("select value from meta where key = ?", (key,)).fetchone()
-        return default if row is None else json.loads(row[0])
+            return read_fact(db, key, default)
 
     def metrics(self, after: int = -1) -> dict[str, list[Any]]:
         """Columns of equal length, one entry a committed step later than `after`: `step`, `stage`, `wall` (seconds) and
         every metric; None where a step has not that metric."""
         with self._open() as db:
-            crc = _select_or_null(db, "steps", "crc")
-            query = f"select step, stage, wall, metrics, {crc} from steps where step > ? order by step"
-            rows = db.execute(query, (after,)).fetchall()
-        values = [self._parse(f"step {row[0]}", row[3], row[4], row[0], row[3]) for row in rows]
+            rows = list(read_rows(db, "steps", "where step > ? order by step", (after,)))
+        values = [self._parse(f"step {row[0]}", row[3]) for row in rows]
         columns: dict[str, list[Any]] = {n: [row[i] for row in rows] for i, n in enumerate(("step", "stage", "wall"))}
         for name in dict.fromkeys(n for v in values for n in v):
             if name not in ("step", "stage", "wall"):
@@ -120,25 +118,21 @@ class Run:
         """[{step, kind, data}] in order, of one kind or all."""
         where, args = ("where kind = ?", (kind,)) if kind is not None else ("", ())
         with self._open() as db:
-            crc = _select_or_null(db, "events", "crc")
-            rows = db.execute(f"select step, kind, data, {crc} from events {where} order by id", args).fetchall()
-        return [
-            {"step": step, "kind": k, "data": self._parse(f"an event of step {step}", data, crc, k, data)}
-            for step, k, data, crc in rows
-        ]
+            rows = list(read_rows(db, "events", f"{where} order by id", args))
+        return [{"step": step, "kind": k, "data": self._parse(f"an event of step {step}", x)} for step, k, x in rows]
 
     def problems(self) -> list[dict[str, Any]]:
         """[{task, problem, asked, solved, first, last}] of every problem that was ever asked: samples, how many of them
         were right, the first step and the last; none of a run of format 1."""
-        query = """select task, problem, sum(asked), sum(solved), min(step), max(step) from problems
-                   group by task, problem order by task, problem"""
+        found: dict[tuple[str, str], dict[str, Any]] = {}
         with self._open() as db:
-            rows = db.execute(query).fetchall() if schema.list_columns(db, "problems") else []
-        names = ("task", "problem", "asked", "solved", "first", "last")
-        return [dict(zip(names, row, strict=True)) for row in rows]
+            for step, task, problem, asked, solved in read_rows(db, "problems", "order by task, problem, step"):
+                new = {"task": task, "problem": problem, "asked": 0, "solved": 0, "first": step}
+                row = found.setdefault((task, problem), new)
+                row |= {"asked": row["asked"] + asked, "solved": row["solved"] + solved, "last": step}
+        return list(found.values())
 
-    def _parse(self, what: str, text: str, crc: int | None, *parts: str | int) -> Any:
-        schema.verify(self.path, what, crc, *parts)
+    def _parse(self, what: str, text: str) -> Any:
         try:
             return json.loads(text)
         except ValueError as error:
@@ -151,18 +145,14 @@ class Run:
         from shuhari.store.rollouts import unpack
 
         with self._open() as db:
-            if problem and "problem" not in schema.list_columns(db, "rollouts"):
+            if problem and "problem" not in list_columns(db, "rollouts"):
                 message = "ask for a step, or resume it, and later groups are found"
                 raise StoreError(f"{self.path} does not say whose a group is (it is of format 1): {message}")
             if step is None and not problem:
                 step = db.execute("select max(step) from rollouts").fetchone()[0]
             where, args = self._make_condition(step, problem)
-            crc = _select_or_null(db, "rollouts", "crc")
-            query = f"select step, payload, {crc} from rollouts where {where} order by id"
-            rows = db.execute(query, args).fetchall()
-        for at, payload, crc in rows:
-            schema.verify(self.path, f"a rollout of step {at}", crc, at, payload)
-        return [{**unpack(payload), "step": at} for at, payload, _ in rows]
+            rows = list(read_rows(db, "rollouts", f"where {where} order by id", args))
+        return [{**unpack(payload), "step": at} for at, _, payload, *_ in rows]
 
     @staticmethod
     def _make_condition(step: int | None, problem: str) -> tuple[str, list[Any]]:
@@ -178,8 +168,8 @@ class Run:
         """[{step, score}] of the checkpoints that are kept, by step; score: the held-out number that decides which is
         best, None where its step had none."""
         with self._open() as db:
-            rows = db.execute("select step, score from checkpoints order by step, rowid").fetchall()
-        return [{"step": step, "score": score} for step, score in rows]
+            rows = list(read_rows(db, "checkpoints", "order by step, rowid"))
+        return [{"step": step, "score": score} for step, _, _, score in rows]
 
     def find_step(self, step: str) -> int | None:
         """The step of a checkpoint that is kept: of its number, or of `best` (the first of equals); None of "", the
@@ -250,11 +240,6 @@ def list_runs(root: str | Path = "runs") -> list[Summary]:
     return [_summarise(path, str(path.relative_to(root))) for path in sorted(_find_runs(Path(root)))]
 
 
-def _select_or_null(db: sqlite3.Connection, table: str, column: str) -> str:
-    """The column, or nothing where the format of the run has none."""
-    return column if column in schema.list_columns(db, table) else "null"
-
-
 def _summarise(path: Path, name: str) -> Summary:
     try:
         run = Run(path)
@@ -273,9 +258,8 @@ def _read_last_score(run: Run) -> tuple[str, float | None, float]:
     """The score that a list shows, its name, and the share of its evaluation that nothing graded."""
     found: dict[str, float] = {}
     with run._open() as db:  # evaluations are rare: look back until one is found, not for ever
-        query = f"select step, metrics, {_select_or_null(db, 'steps', 'crc')} from steps order by step desc limit 1000"
-        for step, text, crc in db.execute(query):
-            values = run._parse(f"step {step}", text, crc, step, text)
+        for step, _, _, text in read_rows(db, "steps", "order by step desc limit 1000"):
+            values = run._parse(f"step {step}", text)
             found = {**{n: values[n] for n in (*SCORES, "evaluate/ungraded") if n in values}, **found}
             if SCORES[0] in found:
                 break

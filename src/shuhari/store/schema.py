@@ -8,43 +8,45 @@ from __future__ import annotations
 
 import json
 import sqlite3
-import zlib
 from pathlib import Path
 from typing import Any
 
 from shuhari.store.files import StoreError
+from shuhari.store.rows import COLUMNS, list_columns
 
-FORMAT = 2  # 1, of 0.1: without checksums, what names and finds rollouts, and the counts of problems
+# 1: without checksums, what names and finds rollouts, and the counts of problems; 2: with checksums (`crc`) of a few
+# columns, which are not read any more
+FORMAT = 3
 FILE = "run.sqlite"
 FILES = (FILE, f"{FILE}-wal", f"{FILE}-shm")
 _TABLES = """
-create table if not exists meta (key text primary key, value text not null) without rowid;
+create table if not exists meta (key text primary key, value text not null, checksum integer) without rowid;
 create table if not exists steps (
-  step integer primary key, stage text not null, wall real not null, metrics text not null, crc integer
+  step integer primary key, stage text not null, wall real not null, metrics text not null,
+  checksum integer
 );
 create table if not exists rollouts (
   id integer primary key, step integer not null, name text not null, payload blob not null,
-  task text, problem text, why text, score real, crc integer
+  task text, problem text, why text, score real, checksum integer
 );
 create table if not exists events (
-  id integer primary key, step integer not null, kind text not null, data text not null, crc integer
+  id integer primary key, step integer not null, kind text not null, data text not null, checksum integer
 );
 create table if not exists problems (
   step integer not null, task text not null, problem text not null, asked integer not null, solved integer not null,
-  primary key (step, task, problem)
+  checksum integer, primary key (step, task, problem)
 ) without rowid;
 create table if not exists checkpoints (
-  name text primary key, step integer not null, pinned integer not null, score real
+  name text primary key, step integer not null, pinned integer not null, score real, checksum integer
 );
 create table if not exists cursor (
   id integer primary key check (id = 1), step integer not null, checkpoint text not null,
-  stage text not null, wall real not null
+  stage text not null, wall real not null, checksum integer
 );
 """
-_LATER = {  # columns that a run of format 1 lacks; empty where it was made by that
-    "steps": {"crc": "integer"},
-    "events": {"crc": "integer"},
-    "rollouts": {"task": "text", "problem": "text", "why": "text", "score": "real", "crc": "integer"},
+_LATER = {  # columns that a run of an older format lacks; empty where it was made by that
+    **{table: {"checksum": "integer"} for table in COLUMNS},
+    "rollouts": {"task": "text", "problem": "text", "why": "text", "score": "real", "checksum": "integer"},
 }
 _INDICES = """
 create index if not exists rollouts_step on rollouts (step);
@@ -66,7 +68,7 @@ def create(run: Path, format: int) -> sqlite3.Connection:
         db.execute("pragma synchronous = normal")
         missing = "" if fresh else _write_upgrade(db)
         db.executescript(f"begin;{_TABLES}{missing}{_INDICES}"
-                         f"insert into meta values ('format', '{format:d}') on conflict (key) do update "
+                         f"insert into meta (key, value) values ('format', '{format:d}') on conflict (key) do update "
                          f"set value = excluded.value where cast(value as integer) < {format:d};commit;")  # fmt: skip
     except BaseException:
         db.close()
@@ -82,26 +84,6 @@ def _write_upgrade(db: sqlite3.Connection) -> str:
         new = {c: kind for c, kind in columns.items() if there and c not in there}
         out += "".join(f"alter table {table} add column {c} {kind};" for c, kind in new.items())
     return out
-
-
-def list_columns(db: sqlite3.Connection, table: str) -> set[str]:
-    """The columns of a table, none where there is no such table."""
-    return {row[1] for row in db.execute(f"pragma table_info({table})")}
-
-
-def checksum(*parts: str | bytes | int) -> int:
-    """Of what a row says, so that a damaged one is found when it is read."""
-    crc = 0
-    for part in parts:
-        crc = zlib.crc32(part if isinstance(part, bytes) else str(part).encode(), crc)
-    return crc
-
-
-def verify(run: Path, what: str, crc: int | None, *parts: str | bytes | int) -> None:
-    """StoreError where a row is not what was written; rows of format 1 have no checksum."""
-    if crc is not None and checksum(*parts) != crc:
-        message = f"take the run from a copy, or start from a checkpoint of it (--init {run}@STEP)"
-        raise StoreError(f"{run / FILE}: {what} is damaged (its checksum is another): {message}")
 
 
 def connect(run: Path, format: int = FORMAT) -> sqlite3.Connection:
@@ -140,14 +122,6 @@ def check_format(db: sqlite3.Connection, run: Path, format: int) -> None:
         raise StoreError(f"{run / FILE}: not the database of a run (its format is {row[0]!r:.40}); move it away")
     if row is not None and int(row[0]) > format:
         raise StoreError(f"{run} has format {row[0]}; this version reads up to {format}: upgrade shuhari")
-
-
-def read_cursor(db: sqlite3.Connection) -> dict[str, Any] | None:
-    """Where a resumed run goes on: {step, checkpoint, stage, wall}; None before the first checkpoint."""
-    if not db.execute("select 1 from sqlite_master where name = 'cursor'").fetchone():
-        return None
-    row = db.execute("select step, checkpoint, stage, wall from cursor").fetchone()
-    return None if row is None else dict(zip(("step", "checkpoint", "stage", "wall"), row, strict=True))
 
 
 def to_text(value: Any, what: str) -> str:

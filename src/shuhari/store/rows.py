@@ -1,0 +1,86 @@
+"""Rows of a run's database: written with a checksum of all that they say, held to it when they are read. No torch."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from shuhari.store.files import StoreError
+
+COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType({  # table -> what a row says, beside a number of its own
+    "meta": ("key", "value"),
+    "steps": ("step", "stage", "wall", "metrics"),
+    "rollouts": ("step", "name", "payload", "task", "problem", "why", "score"),
+    "events": ("step", "kind", "data"),
+    "problems": ("step", "task", "problem", "asked", "solved"),
+    "checkpoints": ("step", "name", "pinned", "score"),
+    "cursor": ("step", "checkpoint", "stage", "wall"),
+})  # fmt: skip
+_NAMES = {  # what an error calls a row, before its first column
+    "meta": "the fact", "steps": "step", "rollouts": "a rollout of step", "events": "an event of step",
+    "problems": "a count of problems of step", "checkpoints": "the entry of the checkpoint of step",
+    "cursor": "the cursor at step",
+}  # fmt: skip
+
+
+def write_rows(db: sqlite3.Connection, table: str, rows: Iterable[Sequence[Any]]) -> None:
+    """Insert rows, each as its table's `COLUMNS`, or replace those that have its primary key."""
+    names = (*COLUMNS[table], "checksum")
+    query = f"insert or replace into {table} ({', '.join(names)}) values ({', '.join('?' * len(names))})"
+    db.executemany(query, [(*row, compute_checksum(row)) for row in rows])
+
+
+def read_rows(
+    db: sqlite3.Connection, table: str, rest: str = "", args: Sequence[Any] = ()
+) -> Iterator[tuple[Any, ...]]:
+    """The rows of a table, each as its `COLUMNS`, None where the format of the run lacks one; none where it lacks the
+    table. rest: what stands behind the table in the query. StoreError for a row that is not what was written; rows
+    of formats 1 and 2 have no such checksum."""
+    there = list_columns(db, table)
+    names = [name if name in there else "null" for name in (*COLUMNS[table], "checksum")]
+    for *row, crc in db.execute(f"select {', '.join(names)} from {table} {rest}", args) if there else ():
+        if crc is not None and crc != compute_checksum(row):
+            file = find_file(db)
+            message = f"take the run from a copy, or start from a checkpoint of it (--init {file.parent}@STEP)"
+            raise StoreError(f"{file}: {_NAMES[table]} {row[0]} is damaged (its checksum is another): {message}")
+        yield tuple(row)
+
+
+def read_fact(db: sqlite3.Connection, key: str, default: Any = None) -> Any:
+    """A fact about the whole run, or `default` where it is not told."""
+    return next((json.loads(text) for _, text in read_rows(db, "meta", "where key = ?", (key,))), default)
+
+
+def read_cursor(db: sqlite3.Connection) -> dict[str, Any] | None:
+    """Where a resumed run goes on: {step, checkpoint, stage, wall}; None before the first checkpoint."""
+    return next((dict(zip(COLUMNS["cursor"], row, strict=True)) for row in read_rows(db, "cursor")), None)
+
+
+def compute_checksum(row: Iterable[str | bytes | float | None]) -> int:
+    """Of all values of a row, each with its kind and length, so that none can pass for a part of its neighbour."""
+    return zlib.crc32(b"".join(map(_to_bytes, row)))
+
+
+def _to_bytes(value: str | bytes | float | None) -> bytes:
+    """A value with its kind and length; numbers are alike whichever kind a column makes of them."""
+    if value is None:
+        return b"n"
+    if isinstance(value, str):
+        text = value.encode()
+        return b"t%d:%b" % (len(text), text)
+    return b"b%d:%b" % (len(value), value) if isinstance(value, bytes) else b"f%r;" % float(value)
+
+
+def list_columns(db: sqlite3.Connection, table: str) -> set[str]:
+    """The columns of a table, none where there is no such table."""
+    return {row[1] for row in db.execute(f"pragma table_info({table})")}
+
+
+def find_file(db: sqlite3.Connection) -> Path:
+    """The file behind a connection."""
+    return Path(next(file for _, name, file in db.execute("pragma database_list") if name == "main"))
