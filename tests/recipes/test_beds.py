@@ -3,6 +3,7 @@ differs in what is learnt alone."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -19,6 +20,8 @@ from shuhari.rollouts.demonstrations import select_problems
 
 FOUND = [name for name in list_names() if name.split("/")[0] == BEDS]
 VARIANTS = [name for name in FOUND if CONTROL not in name.split("/")]
+SIZED = re.compile(r"_\d+[km]$")  # a variant at another size, on which no premise asks for a control
+CONTROLLED = [name for name in VARIANTS if not SIZED.search(name)]
 
 
 def control_of(bed: str) -> str:
@@ -37,7 +40,7 @@ def score(task: Any, problem: Problem, said: Any) -> float:
 
 
 def test_each_bed_has_a_control_and_each_control_a_bed() -> None:
-    assert VARIANTS and sorted(set(FOUND) - set(VARIANTS)) == sorted(map(control_of, VARIANTS))
+    assert CONTROLLED and sorted(set(FOUND) - set(VARIANTS)) == sorted(map(control_of, CONTROLLED))
 
 
 @pytest.mark.parametrize("bed", VARIANTS)
@@ -57,7 +60,16 @@ def test_a_bed_is_scored_exactly_or_anew_and_solved_by_its_answers(bed: str) -> 
     assert len({p.id for p in problems}) == len(problems)
 
 
-@pytest.mark.parametrize("bed", VARIANTS)
+@pytest.mark.parametrize("bed", sorted({*VARIANTS} - {*CONTROLLED}))
+def test_a_variant_at_another_size_differs_in_policy_and_rates_alone(bed: str) -> None:
+    ours, theirs = (load(name).stages for name in (bed, SIZED.sub("", bed)))
+    for mine, other in zip(ours, theirs, strict=True):
+        differs = {k for k in mine.keys() | other.keys() if mine.get(k) != other.get(k)} - {"summary"}
+        assert differs <= {"models", "part"} and "models" in differs
+        assert {**mine["part"]["policy"], "optimiser": 0} == {**other["part"]["policy"], "optimiser": 0}
+
+
+@pytest.mark.parametrize("bed", CONTROLLED)
 def test_a_control_differs_in_its_last_stage_alone(bed: str) -> None:
     (*before, last), (*same, other) = (
         [{k: v for k, v in stage.items() if k != "summary"} for stage in load(name).stages]
@@ -73,7 +85,7 @@ def test_a_control_differs_in_its_last_stage_alone(bed: str) -> None:
     }
 
 
-@pytest.mark.parametrize("bed", [bed for bed in VARIANTS if "buffers" in load(control_of(bed)).stages[-1]["buffer"]])
+@pytest.mark.parametrize("bed", [bed for bed in CONTROLLED if "buffers" in load(control_of(bed)).stages[-1]["buffer"]])
 def test_what_a_control_imitates_beside_is_right(bed: str) -> None:
     stage = build_stage(load(control_of(bed)).stages[-1], {})
     demos: Any = stage.learners["main"].buffer.buffers["demos"]  # type: ignore[attr-defined]

@@ -1,6 +1,6 @@
 """The same claim on other beds: does a verdict survive another size of the policy, or another task?
 
-A method's claim keeps its checks, margins, budget and ablations; its bed is another (`beds/trie/twins4_400k`), whose
+A method's claim keeps its headline, margin, guard and budget; its bed is another (`beds/trie/twins4_400k`), whose
 learning rate was fixed on the baseline there. Results lie apart (`results/scale/<bed>/claims/<family>/<method>.json`)
 and count nowhere. Beside the claim's own they say whether effects keep their sign and their order.
 """
