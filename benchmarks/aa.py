@@ -30,13 +30,13 @@ import numpy as np
 from trials import Shares, draw_pairs, plant, simulate
 
 import shuhari
-from shuhari.api import load_initial
 from shuhari.claims import cards
 from shuhari.claims.looks import LOOKS, compute_mde
 from shuhari.claims.quantities import Metric, read_values
 from shuhari.claims.verdict import Rule
 from shuhari.config import library
 from shuhari.config.recipe import Recipe, load
+from shuhari.loop.roles import load_initial
 from shuhari.stats import Estimate
 
 OUT = Path(__file__).parent / "results" / "aa.json"

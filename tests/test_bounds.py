@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.bounds import AtLeast0, Bounds, Length, Positive, Ratio, Share, check
+from shuhari.bounds import AtLeast0, Bounds, Length, Positive, Ratio, Share, check, wrong
 from shuhari.data import Number, Ramp
 
 
@@ -85,3 +85,10 @@ def test_what_is_outside_is_refused_in_words(given, message) -> None:
 ])  # fmt: skip
 def test_bounds_in_words(bounds: Bounds, text: str) -> None:
     assert str(bounds) == text
+
+
+@pytest.mark.parametrize("given", [(0.1, math.nan), [0.1, math.nan], [math.inf, 0.1]])
+def test_numbers_of_a_sequence_are_held_to_their_bounds(given):
+    """A list is as good as the tuple that the annotation names."""
+    assert "that is finite" in wrong(tuple[float, float], given)
+    assert wrong(tuple[float, ...], [0.1, 0.2, 0.3]) == "" != wrong(tuple[float, float], [0.1])

@@ -64,6 +64,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "limit": None,
     "save": None,
     "decoder": None,
+    "return_statistic": None,  # of a critic: the moments of the discounted return, a `Moments` that is saved with it
     "packs": False,  # whether it runs rows without padding, so that a micro-batch counts the tokens that there are
     "renamed": dict,  # weights as a checkpoint has them -> as they are called in it now
     "lora": None,  # the settings of its adapters

@@ -15,6 +15,7 @@ from shuhari.config.library import find_recipe
 from shuhari.config.recipe import Recipe
 from shuhari.data import EMPTY, Info, Payload, Sampling
 from shuhari.loop import resume
+from shuhari.loop.roles import load_initial
 from shuhari.loop.run import open_run
 from shuhari.loop.study import train as steps
 from shuhari.needs import role_model
@@ -96,16 +97,6 @@ def read_trained(path: str | Path) -> Trained:
     columns = run.metrics()
     reports = [{k: v[i] for k, v in columns.items() if v[i] is not None} for i in range(len(columns["step"]))]
     return Trained(Path(path), reports, run.summary or EMPTY)
-
-
-def load_initial(of: str) -> dict[str, Any]:
-    """role -> weights of `RUN`, `RUN@step` or `RUN@best`, to start another run from."""
-    if not of:
-        return {}
-    from shuhari.store import Run, find_checkpoint
-
-    path, step = find_checkpoint(of)
-    return dict(Run(path).load(step)["models"])
 
 
 @dataclass(frozen=True, eq=False)

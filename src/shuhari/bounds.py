@@ -135,7 +135,7 @@ def wrong(hint: Any, value: Any) -> str:
         return "" if value in inner else nearest(str(value), map(str, inner))
     if origin in (Union, types.UnionType):
         return _none_fits(inner, value)
-    if origin is tuple and isinstance(value, tuple) and inner:
+    if origin is tuple and isinstance(value, tuple | list) and inner:
         each = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
         if len(each) != len(value):
             return f"expected {len(each)} entries"

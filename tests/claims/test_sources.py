@@ -49,6 +49,15 @@ def test_the_core_is_what_training_runs_and_nothing_that_shows_or_judges() -> No
     assert components & core <= {"shuhari.rewards.function"}  # which building a recipe must know
 
 
+@pytest.mark.parametrize("module", ["runs", "proof"])
+def test_what_begins_and_trains_a_run_is_of_the_core(module: str) -> None:
+    """A claim trains by what its digests cover, and not by what a user calls (`shuhari.api`)."""
+    tree = ast.parse((Path(sources.__file__).parent / f"{module}.py").read_text())
+    asked = {n.name: f.module for f in ast.walk(tree) if isinstance(f, ast.ImportFrom) for n in f.names}
+    assert {asked["train"], asked["load_initial"]} <= sources.list_core()
+    assert "shuhari.api" not in asked.values()
+
+
 TOKENS = Path(__file__).parents[1] / "runs" / "tokens.toml"  # whose task is countdown
 
 

@@ -13,8 +13,10 @@ import torch
 from gymnasium import spaces
 
 from shuhari import testing
+from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.models.critics import ValueCritic
+from shuhari.models.normaliser import Moments
 from shuhari.transforms.scaling import ScaleRewards
 
 REWARDS = [1.0, -2.0, 0.5, 4.0, 3.0, -1.0, 2.0, 8.0]
@@ -98,3 +100,12 @@ def test_mistakes_are_told_and_outliers_clipped() -> None:
     ScaleRewards()(fragment([[0.01, -0.01]] * 50, [[True, True]] * 50, [False, False]), ctx)
     got = ScaleRewards(clip=3.0)(fragment([[9.0, float("nan")]], [[True, True]], [False, False]), ctx)["reward"]
     assert float(got[0, 0]) == 3.0 and bool(got[1, 0].isnan())
+
+
+def test_a_critic_of_ones_own_keeps_the_statistic_where_it_likes() -> None:
+    statistic = Moments()
+    mine = testing.context(models={"critic": SimpleNamespace(return_statistic=statistic)})
+    batch = fragment([[1.0, 2.0]], [[False, False]], [False, False])
+    usual = context()
+    assert torch.equal(ScaleRewards()(batch, mine)["reward"], ScaleRewards()(batch, usual)["reward"])
+    assert float(statistic.mean) == float(ability(usual.models["critic"], "return_statistic").mean) != 0

@@ -78,7 +78,7 @@ class Replay:
 
     def make(self) -> str:
         """In a worker: what `Job.make` does, up to where enough was reported."""
-        from shuhari.api import load_initial
+        from shuhari.loop.roles import load_initial
         from shuhari.loop.study import train
 
         origin, at = str(self.after.path) if self.after else "", self.path / "run"

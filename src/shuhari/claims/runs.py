@@ -94,9 +94,10 @@ class Job:
 
     def make(self) -> str:
         """In a worker: make the run, or finish it. Returns an error message, "" where there is none."""
-        from shuhari.api import train
+        from shuhari.loop.roles import load_initial
+        from shuhari.loop.study import train
 
-        began = _read_processor_time()
+        origin, began = str(self.after.path) if self.after else "", _read_processor_time()
         try:
             while not self.done:
                 if is_changed() or find_own(self.recipe) != self.own:
@@ -105,7 +106,8 @@ class Job:
                     if self.arm == CHANCE:
                         _score_untrained(self)
                     else:
-                        train(self.recipe, self.path, init=str(self.after.path) if self.after else "")
+                        for _ in train(self.recipe, self.path, init=load_initial(origin), origin=origin):
+                            pass
                 except LockedError:  # another claim makes the same run
                     time.sleep(1.0)
         except Exception as error:  # whatever it is: the others go on, and all are reported together

@@ -102,9 +102,9 @@ def _make_command(
 
 def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool) -> bool:
     """Run to the end; False where it was stopped. What fails before the first step is a mistake in the recipe."""
-    from shuhari.api import load_initial
     from shuhari.cli.live import Live
     from shuhari.config.overlay import RecipeError
+    from shuhari.loop.roles import load_initial
     from shuhari.loop.study import train as unprofiled
     from shuhari.store import CheckpointError, StoreError
     from shuhari.tools.profile_report import train_profiled

@@ -97,8 +97,7 @@ def _weights_from(source: str, name: str, models: Mapping[str, Model]) -> Mappin
     if source in models:
         return models[source].module.state_dict()
     run, _, role = source.partition(":")
-    path, step = find_checkpoint(run)
-    saved = Stored(path).load(step)["models"]
+    saved = load_initial(run)
     if (role or name) not in saved:
         near = nearest(role or name, saved)
         raise KeyError(f"[models.{name}] from = {source!r}: no role {role or name!r} there ('RUN:role'); {near}")
@@ -134,6 +133,14 @@ def weights(models: Mapping[str, Model]) -> dict[str, dict[str, torch.Tensor]]:
             seen.add(id(model))
             out[role] = dict(model.module.state_dict())
     return out
+
+
+def load_initial(of: str) -> dict[str, Any]:
+    """role -> weights of `RUN`, `RUN@step` or `RUN@best`, to start another run from; none of ""."""
+    if not of:
+        return {}
+    path, step = find_checkpoint(of)
+    return dict(Stored(path).load(step)["models"])
 
 
 def load_weights(models: Mapping[str, Model], saved: Mapping[str, Mapping[str, torch.Tensor]]) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from torch import Tensor
 
+from shuhari.abilities import MUSTS, find_missing
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import put_on_stream
 from shuhari.config.build import make_component
@@ -32,7 +33,6 @@ from shuhari.learners.loss import Loss
 from shuhari.learners.parts import Part, Term
 from shuhari.loop import collect, state
 from shuhari.loop.checks import check_weights, graded_columns
-from shuhari.loop.collect import default_weights
 from shuhari.loop.context import Context
 from shuhari.loop.evaluation import Evaluation, evaluate
 from shuhari.loop.roles import cast_roles, load_weights, take_weights, weights
@@ -286,7 +286,7 @@ def session(
             functions = {getattr(f, "__name__", f"reward{i}"): f for i, f in enumerate(functions)}
         graders = {name: _find_grader(name, r) for name, r in functions.items()}
         ctx.rewards, ctx.sampling = graders, sampling
-        ctx.weights = dict(weights) or default_weights(made, graders)
+        ctx.weights = dict(weights) or collect.default_weights(made, graders)
         roles = {name: Role(_make("model", m)) for name, m in {"policy": model, **models}.items()}
         cast_roles(roles, ctx.models, made, seed, EMPTY)
         if rollout is None:
@@ -306,7 +306,7 @@ def _make(kind: str, what: Any) -> Any:
 
 
 def _find_grader(name: str, what: Any) -> Any:
-    if callable(what) and not hasattr(what, "grade"):
+    if callable(what) and find_missing(what, *MUSTS["reward"]):
         return Function.of(what, name)
     table = {"use": what} if isinstance(what, str) else what
     return _make("reward", {"name": name, **table} if isinstance(table, Mapping) else table)

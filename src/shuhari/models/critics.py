@@ -142,6 +142,10 @@ class ValueCritic:
         if self.returns:
             self.module.returns = Moments()
 
+    @property
+    def return_statistic(self) -> Any:
+        return self.module.returns if self.returns else None
+
     def __call__(self, batch: Batch) -> Values:
         return Values(self.module(self._inputs.of(batch)))
 
@@ -177,6 +181,10 @@ class DiscreteQ:
         self.module = Net(self._inputs, Mlp(sizes, self.activation, norm=self.norm))
         if self.returns:
             self.module.returns = Moments()
+
+    @property
+    def return_statistic(self) -> Any:
+        return self.module.returns if self.returns else None
 
     def __call__(self, batch: Batch) -> Actions:
         seen = self._inputs.of(batch)
@@ -253,6 +261,10 @@ class ContinuousQ:
         self._inputs, self._body, self.module = inputs, body, Net(inputs, body)
         if self.returns:
             self.module.returns = Moments()
+
+    @property
+    def return_statistic(self) -> Any:
+        return self.module.returns if self.returns else None
 
     def __call__(self, batch: Batch) -> Values:
         seen = self._inputs(self._inputs.of(batch))

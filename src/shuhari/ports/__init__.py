@@ -5,13 +5,15 @@ and keeps its memory in `state` (not an init field), tensors and JSON, for the s
 component may have and need not are in `shuhari.abilities`, with what stands where one is missing; what is in a port's
 class without being called optional is a must.
 
-What is to be solved is in `tasks`, models in `models`, `engines` serve them, `context` is what a component may ask,
-`collecting` how episodes come about, `learning` what is learnt from them, `studies` what is done with whole runs. Each
-imports only those before it. What models answer (`Dist`, `Need`, `Trace`) is in `shuhari.needs`.
+What is to be solved is in `tasks` (its `answers` beside it), models in `models`, `engines` serve them, `context` is
+what a component may ask, `collecting` how episodes come about, `learning` what is learnt from them, `studies` what is
+done with whole runs, `declares` what a component says of itself. Each imports only those before it. What models answer
+(`Dist`, `Need`, `Trace`) is in `shuhari.needs`.
 """
 
 from shuhari.abilities import ability
 from shuhari.needs import Dist, Functional, Need, Noise, Trace, Traces
+from shuhari.ports.answers import Answers
 from shuhari.ports.collecting import (
     Curriculum,
     Environments,
@@ -25,6 +27,7 @@ from shuhari.ports.collecting import (
     is_vector,
 )
 from shuhari.ports.context import Ctx, Job, LoopCtx
+from shuhari.ports.declares import Declares
 from shuhari.ports.engines import CURRENT_GROUP, REPLAYING, AsyncEngine, Durations, Engine
 from shuhari.ports.learning import (
     Buffer,
@@ -45,10 +48,12 @@ __all__ = [
     "CURRENT_GROUP",
     "REPLAYING",
     "Analysis",
+    "Answers",
     "AsyncEngine",
     "Buffer",
     "Ctx",
     "Curriculum",
+    "Declares",
     "Dist",
     "Durations",
     "Engine",

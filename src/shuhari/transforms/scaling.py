@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.bounds import Discount, Positive, check
 from shuhari.models.normaliser import Moments, moments
@@ -51,8 +52,8 @@ class ScaleRewards:
             raise ValueError(
                 "scale_rewards: these rows are drawn from a buffer: put it under [collect], not [transform]"
             )
-        statistic = dict(role_model(ctx.models, self.critic).module.named_children()).get("returns")
-        if not isinstance(statistic, Moments):
+        statistic: Moments | None = ability(role_model(ctx.models, self.critic), "return_statistic")
+        if statistic is None:
             raise ValueError(
                 f"scale_rewards: the model of role {self.critic!r} keeps no moments of the return: set "
                 f"[models.{self.critic}] returns = true"
