@@ -27,12 +27,12 @@ def group(score):
 def test_own_answers_and_a_demonstration():
     """Own rewards 1, 0, 0: less their mean, 2/3, -1/3, -1/3, and the demonstration's is 1 - 1/3. Own tokens have the
     gradient -rho A; the demonstration's -w A (1 - pi)^0.5 with w = 2 pi / (1.5 pi_old + 0.5): 0.72 / 0.8 and a factor
-    of 0.8 at pi = 0.36, 0.38 / 0.95 and 0.9 at pi = 0.19. All over the longest answer, 28, and the four answers."""
+    of 0.8 at pi = 0.36, 0.38 / 0.95 and 0.9 at pi = 0.19. All over the longest answer, 5, and the four answers."""
     stage, batch, leaves, models = group([1.0, 0.0, 0.0, 1.0])
     found, entropy = learnt(stage, batch, *leaves, **models)
     own = [[-r * a for r in row] for row, a in zip(RATIO, (2 / 3, -1 / 3, -1 / 3), strict=True)]
     demo = [-0.72 / 0.8 * 2 / 3 * 0.8, -0.38 / 0.95 * 2 / 3 * 0.9]
-    same(found, [[g / (28 * 4) for g in row] for row in [*own, demo]])
+    same(found, [[g / (5 * 4) for g in row] for row in [*own, demo]])
     same(entropy, [[-0.001 / 8] * len(s) for s in SAID])  # a bonus of 0.001, the mean over the 8 tokens
 
 
@@ -46,5 +46,5 @@ def test_there_is_nothing_else():
     stage = built("data/rl_plus")
     part = stage.learners["main"].parts["policy"]
     assert list(part.terms) == ["mixed_policy", "entropy"] and list(stage.collect) == ["advantage"]
-    assert set(stage.models) == {"policy"} and stage.sampling.max_new == 28 and stage.sampling.temperature == 1
+    assert set(stage.models) == {"policy"} and stage.sampling.max_new == 5 and stage.sampling.temperature == 1
     assert isinstance(stage.rollout, Demonstrated) and isinstance(stage.evaluation_rollout, Single)
