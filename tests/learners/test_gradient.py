@@ -493,6 +493,31 @@ def test_gradients_values_and_hessian_products() -> None:
     assert set(loss.values()) == {"a", "b"}
 
 
+def test_what_trust_regions_ask_is_cut_into_micro_batches_too() -> None:
+    """The same numbers, and no forward above the budget but the Hessian of a term that couples rows."""
+    seen: list[int] = []
+
+    class Counted(Unigram):
+        def __call__(self, batch: Batch) -> Any:
+            seen.append(batch.tokens())
+            return super().__call__(batch)
+
+    torch.manual_seed(3)
+    model, budget = Counted(), 20
+    part = Part(("policy",), {"a": Term(Surrogate()), "b": Term(GroupLogistic(), weight=0.5)}, Recorder())
+    params = list(model.module.parameters())
+    whole, cut = (Loss(batch_of(), part, "policy", context(model), params, tokens) for tokens in (None, budget))
+    assert len(cut.pieces) > 2
+    v = torch.randn(VOCAB * VOCAB, generator=torch.Generator().manual_seed(0))
+    want = whole.gradients(), whole.values(), whole.hvp("a", v), whole.hvp("b", v)
+    seen.clear()
+    got = cut.gradients(), cut.values(), cut.hvp("a", v)
+    assert max(seen) <= budget
+    for a, b in zip((*want[0].values(), *want[2:]), (*got[0].values(), got[2], cut.hvp("b", v)), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+    assert got[1] == pytest.approx(want[1], abs=1e-6)
+
+
 def test_held_out_batches_are_reported_as_their_mean_over_rows() -> None:
     """The loss of 3 rows and of 9 is that of the 12 together, and an empty batch says nothing."""
     @dataclass

@@ -8,7 +8,7 @@ Axes: `B` rows, `K` positions, `P` links.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import Any
@@ -55,13 +55,8 @@ class Loss:
 
     def backward(self) -> Info:
         """Fill .grad of the part's parameters; mean loss and infos, with a gradient of exactly the whole batch."""
-        meter, grads = Meters(), [None] * len(self.params)
-        upstream = self._upstream(meter) if self.cut and self.part.couples else None
-        for piece in self.pieces:
-            self.ctx.poll_rollouts()
-            loss = self._piece(piece, upstream, meter)
-            if loss is not None:
-                _accumulate(grads, torch.autograd.grad(loss, self.params, allow_unused=True))
+        meter = Meters()
+        grads = self._gradient(self.part.terms, meter)
         if meter.losses and self.params and all(g is None for g in grads):
             message = "no term has a gradient: what it learns from needs live=True, and no detach()"
             raise ValueError(f"part {self.name!r}: {message}")
@@ -71,19 +66,28 @@ class Loss:
 
     def gradients(self) -> dict[str, Tensor]:
         """term -> its flat gradient over the part's parameters, terms apart."""
-        return {t: _flatten(self._gradient(t), self.params) for t in self.part.terms}
+        return {t: _flatten(self._gradient((t,), Meters()), self.params) for t in self.part.terms}
 
     def values(self) -> dict[str, float]:
         """term -> its loss, without gradient."""
         with torch.no_grad():
-            return {t: float(self._whole(t)) for t in self.part.terms}
+            seen = self.batch.put(self._columns())
+            return {t: float(self._term(t, seen, Meters())) for t in self.part.terms}
 
     def hvp(self, term: str, vector: Tensor) -> Tensor:
-        """The Hessian of one term times a flat vector, by differentiating the gradient's product with it."""
+        """The Hessian of one term times a flat vector, by differentiating the gradient's product with it. A term that
+        couples rows takes the whole batch in one forward; all else here is cut into micro-batches."""
         if term not in self.part.terms:
             raise KeyError(f"part {self.name!r} has no term {term!r}; {nearest(term, self.part.terms)}")
-        flat = _flatten(self._gradient(term, create_graph=True), self.params)
-        return _flatten(torch.autograd.grad(flat @ vector, self.params, allow_unused=True), self.params)
+        out = torch.zeros_like(vector)
+        for piece in [self.batch] if self.part.terms[term].couples else self.pieces:
+            loss = self._piece(piece, (term,), None, Meters())
+            if loss is not None:
+                found = torch.autograd.grad(loss, self.params, allow_unused=True, create_graph=True)
+                flat = _flatten(found, self.params)
+                if flat.requires_grad:  # else the loss is linear in the parameters
+                    out += _flatten(torch.autograd.grad(flat @ vector, self.params, allow_unused=True), self.params)
+        return out
 
     def report(self) -> Info:
         """Mean loss and infos of the whole batch, without gradient."""
@@ -96,24 +100,31 @@ class Loss:
 
     # ---------------------------------------------------------------- how it is computed
 
-    def _whole(self, term: str) -> Tensor:
-        columns = self._live(self.batch)
-        return self._term(term, self.batch.put(columns) if columns else self.batch, Meters())
-
-    def _gradient(self, term: str, create_graph: bool = False) -> tuple[Tensor | None, ...]:
-        return torch.autograd.grad(self._whole(term), self.params, allow_unused=True, create_graph=create_graph)
+    def _gradient(self, terms: Collection[str], meter: Meters) -> list[Tensor | None]:
+        """The gradient of the sum of some terms with respect to each parameter, None where none reaches it."""
+        grads: list[Tensor | None] = [None] * len(self.params)
+        coupled = [t for t in terms if self.part.terms[t].couples] if self.cut else []
+        upstream = self._upstream(coupled, meter) if coupled else None
+        for piece in self.pieces:
+            self.ctx.poll_rollouts()
+            loss = self._piece(piece, terms, upstream, meter)
+            if loss is not None:
+                _accumulate(grads, torch.autograd.grad(loss, self.params, allow_unused=True))
+        return grads
 
     def _live(self, piece: Batch) -> dict[str, Tensor]:
         live = self.part.live
         return evaluate(piece, live, self.ctx.models, self.part.trains) if live else {}
 
-    def _piece(self, piece: Batch, upstream: dict[str, Tensor] | None, meter: Meters) -> Tensor | None:
+    def _piece(
+        self, piece: Batch, terms: Collection[str], upstream: dict[str, Tensor] | None, meter: Meters
+    ) -> Tensor | None:
         columns = self._live(piece)
         seen = piece.put(columns) if columns else piece
         coupled = upstream is not None
         total = None
-        for t, term in self.part.terms.items():
-            if coupled and term.couples:
+        for t in terms:
+            if coupled and self.part.terms[t].couples:
                 continue
             value = self._term(t, seen, meter)
             total = value if total is None else total + value
@@ -132,11 +143,10 @@ class Loss:
         order = torch.cat([p["_row"] for p in self.pieces]).argsort()
         return {k: torch.cat([s[k] for s in scored])[order] for k in scored[0]}
 
-    def _upstream(self, meter: Meters) -> dict[str, Tensor]:
+    def _upstream(self, coupled: Sequence[str], meter: Meters) -> dict[str, Tensor]:
         """The gradient of the coupled terms with respect to each live column of the whole optimiser batch."""
         leaves = {k: column.requires_grad_() for k, column in self._columns().items()}
         seen = self.batch.put(leaves)
-        coupled = [t for t, term in self.part.terms.items() if term.couples]
         loss = torch.stack([self._term(t, seen, meter) for t in coupled]).sum()
         if not loss.requires_grad:  # no row carries their streams
             return {}
@@ -252,7 +262,7 @@ def _accumulate(grads: list[Any], new: tuple[Tensor | None, ...]) -> None:
             grads[i] = g if grads[i] is None else grads[i] + g
 
 
-def _flatten(grads: tuple[Tensor | None, ...], params: list[nn.Parameter]) -> Tensor:
+def _flatten(grads: Sequence[Tensor | None], params: list[nn.Parameter]) -> Tensor:
     return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in zip(grads, params, strict=True)])
 
 
