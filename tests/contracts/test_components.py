@@ -6,6 +6,7 @@ here. Transforms, objectives, rewards and metrics are looked at in a run.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,14 @@ from shuhari.loop.run import loop, open_run
 from shuhari.ports import is_text, is_vector
 from shuhari.registry import entries
 from shuhari.testing import (
+    check_analysis,
     check_buffer,
     check_curriculum,
     check_engine,
     check_environment,
     check_learner,
     check_optimiser,
+    check_predictor,
     check_recording,
     check_rollout,
     check_rule,
@@ -59,6 +62,18 @@ def test_follow(name: str, found: Found) -> None:
 def test_curriculum(name: str, found: Found) -> None:
     with found["curriculum", name].begin() as (component, run):
         check_curriculum(component, run.ctx)
+
+
+@pytest.mark.parametrize("name", of("predictor"))
+def test_predictor(name: str, found: Found) -> None:
+    with found["predictor", name].begin() as (component, run):
+        check_predictor(component, run.ctx)
+
+
+@pytest.mark.parametrize("name", of("analysis"))
+def test_analysis(name: str) -> None:
+    cls: Any = entries()["analysis", name]
+    check_analysis(cls(**{f.name: 20 for f in fields(cls) if f.name == "steps"}))  # what is long by itself
 
 
 @pytest.mark.parametrize("name", of("buffer"))
@@ -131,4 +146,4 @@ def test_each_kind_is_checked_or_cannot_be() -> None:
     """By hand: a model has its own suite; the others drive runs, are parts of others, or are read by claims alone."""
     tested: dict[str, Any] = {n.removeprefix("test_").partition("_of_")[0]: f for n, f in globals().items()}
     kinds = {kind for kind, _ in entries()} - {kind for kind, _ in CALLED} - {"task"}
-    assert kinds - tested.keys() == {"model", "predictor", "study", "analysis", "quantity"}
+    assert kinds - tested.keys() == {"model", "study", "quantity"}

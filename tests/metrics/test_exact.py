@@ -18,7 +18,7 @@ from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe
 from shuhari.data import Problem
 from shuhari.loop.run import Run, open_run
-from shuhari.metrics.exact import Exact, Rows, _mean
+from shuhari.metrics.exact import Exact, Rows
 from shuhari.ports.answers import Answers
 from shuhari.registry import register
 from shuhari.tasks.source import Listed, answer_text
@@ -282,10 +282,27 @@ def test_lists_must_be_as_long_as_their_scores() -> None:
     assert ability(Words(only="a"), "answers")(Problem("words", "b", "b")) is None
 
 
-def test_a_divergence_without_end_is_infinite_and_rows_of_an_equal_length_are_kept(run: Run) -> None:
-    inf = math.inf
-    assert _mean(np.array([inf, inf])) == inf and _mean(np.array([inf, math.nan])) == inf
-    assert _mean(np.array([1.0, math.nan, 3.0])) == 2.0 and math.isnan(_mean(np.array([math.nan])))
+def test_a_divergence_without_end_is_infinite_and_what_a_problem_lacks_is_left_out(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`other` never says the first word; the policy has no right answer to the last problem, so no modes of it."""
+    score, metric = run.ctx.score, Exact(against=("other",), by="level")
+    whole = metric(run.ctx)
+
+    def silent(batch: Any, needs: list[Any]) -> Any:
+        out = score(batch, needs)
+        logs = out[needs[0]].clone()
+        logs[slice(1) if needs[0].roles == ("other",) else slice(2 * len(WORDS), None)] = -torch.inf
+        return out.put({needs[0]: logs})
+
+    monkeypatch.setattr(run.ctx, "score", silent)
+    found = metric(run.ctx)
+    assert found["kl.other"] == found["kl.other@1"] == math.inf and math.isfinite(found["kl.other@2"])
+    assert math.isnan(found["modes@2"])
+    assert found["modes"] == found["modes@1"] == pytest.approx(whole["modes@1"])
+
+
+def test_rows_of_an_equal_length_are_kept(run: Run) -> None:
     metric = Exact()
     rows = metric._list_answers(run.ctx, (run.ctx.task, run.ctx.models["policy"], int("1000")))
     task, model, _ = rows.made_for

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from shuhari.data import Request, Step, Trajectory
-from shuhari.metrics.localisation import Localisation, _auc
+from shuhari.metrics.localisation import Localisation
 from shuhari.pack import pack
 from shuhari.tasks.bandit import Bandit
 from shuhari.tasks.work import Work
@@ -74,9 +74,17 @@ def test_what_is_behind_a_mistake_does_not_count() -> None:
 
 
 def test_areas_by_hand() -> None:
-    """At place 1 of six pairs four are in order and one a tie; place 2 has one side alone."""
-    assert _auc({1: [0.0, 1.0], 2: [0.0]}, {1: [0.5, 1.0, 2.0], 3: [0.0]}) == pytest.approx((3 + 1 + 0.5) / 6)
-    assert math.isnan(_auc({1: [0.0]}, {2: [1.0]}))
+    """At place 9 mistakes have 0 and 1, right decisions .5, 1 and 2: of six pairs four are in order and one is a tie.
+    At place 8 one mistake is below all five right ones. Without mistakes there is no area."""
+    right, wrong = ["{a}{b}{answer}"] * 3, ["{a}{b};{miss}", "{a}{b};{miss}", "{a}{b}{miss}"]
+    at_end = {None: iter([0.5, 1.0, 2.0]), 9: iter([0.0, 1.0])}
+
+    def value(text: str, k: int, at: int | None) -> float:
+        return next(at_end[at]) if k == 9 else -1.0 if k == at else 0.0
+
+    found = Localisation(n=6, samples=1)(context([*right, *wrong], value))
+    assert found == {"auc": pytest.approx((3 + 1 + 0.5 + 5) / (6 + 5)), "wrong": 0.5}
+    assert math.isnan(Localisation(n=3, samples=1)(context(right, lambda text, k, at: 0.0))["auc"])
 
 
 def test_a_task_that_does_not_say_is_refused() -> None:

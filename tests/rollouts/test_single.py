@@ -136,6 +136,6 @@ def test_registered() -> None:
 
 
 def test_a_game_is_not_asked_once():
-    ctx = SimpleNamespace(task=SimpleNamespace(environment=lambda problem: object()))
+    ctx = testing.context(task=SimpleNamespace(environment=lambda problem: object()))
     with pytest.raises(ContractError, match="problem 'p' of t is played: set rollout"):
         asyncio.run(Single().group(Request(Problem("t", "p", "x"), 1), ctx))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
-from types import SimpleNamespace
 from typing import Any
 
 import harness
@@ -14,6 +13,7 @@ import torch
 from oni import Annotations, BradleyTerry, Helpful, Intrinsic, Labeller, Messages, occurrences, paired
 from resumed import twice
 
+from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.engines.clock import Virtual
@@ -85,7 +85,7 @@ def test_the_third_time_counts_a_twenty_seventh_and_the_next_episode_anew() -> N
         message=torch.tensor([2, 2, 2, 0, 2]), episode=torch.tensor([0, 0, 0, 0, 1]),
         reward=torch.tensor([[0.0], [0.0], [1.0], [0.0], [0.0]]),
     )  # fmt: skip
-    ctx: Any = SimpleNamespace()
+    ctx = testing.context()
     intrinsic = Intrinsic(extrinsic=0.1, intrinsic=0.4)
     assert intrinsic(batch, ctx)["reward"][:, 0].tolist() == pytest.approx([0, 0, 0.1, 0, 0])  # no label yet
     intrinsic.observe(Amended(torch.tensor([2, 3]), {"helpful": torch.tensor([1.0, 0.0])}))
@@ -115,7 +115,7 @@ def test_a_tie_of_equal_scores_costs_log_two() -> None:
     index, columns = batch.links["pairs"]
     assert bool((index[:, 0] != index[:, 1]).all())
     assert columns["label"].tolist() == [0.5] * 4
-    loss, _ = BradleyTerry()(batch.put({"live/helpful/value": torch.zeros(2, 1)}), SimpleNamespace())
+    loss, _ = BradleyTerry()(batch.put({"live/helpful/value": torch.zeros(2, 1)}), testing.context())
     assert loss.tolist() == pytest.approx([log(2)] * 4)
 
 

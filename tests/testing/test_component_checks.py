@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from shuhari.tasks.gridworld import Gridworld, Walk
 from shuhari.testing import (
     ConformanceError,
     ScriptedEngine,
+    check_analysis,
     check_buffer,
     check_curriculum,
     check_engine,
@@ -38,6 +40,7 @@ from shuhari.testing import (
     check_learner,
     check_objective,
     check_optimiser,
+    check_predictor,
     check_recording,
     check_rollout,
     check_rule,
@@ -518,6 +521,52 @@ def test_a_curriculum() -> None:
                            ("problems", "no request")):  # fmt: skip
         with broken(f"^Asks: .*{message}"):
             check_curriculum(Asks(fault), run)
+
+
+@dataclass
+class Predicts:
+    """A predictor that does what `fault` says."""
+
+    fault: str = ""
+    calls: int = field(default=0, init=False)
+
+    async def predict(self, problems: Any, ctx: Any) -> Any:
+        self.calls += 1
+        rate = {"percent": 50.0, "forgets": 1 / self.calls}.get(self.fault, 0.5)
+        rate = float(torch.rand(())) if self.fault == "global" else rate
+        rates = torch.full((1 if self.fault == "one" else len(problems),), rate)
+        return rates if self.fault == "bare" else (rates, rates)
+
+
+@pytest.mark.parametrize(("fault", "message"), [
+    ("percent", r"rates in \[0, 1\]"), ("one", r"expected \(8,\), one a problem"), ("bare", "expected two tensors"),
+    ("forgets", "`state`"), ("global", "global generator"),
+])  # fmt: skip
+def test_a_predictor(fault: str, message: str) -> None:
+    run = context(task=Bandit())
+    check_predictor(Predicts(), run)
+    with broken(f"^Predicts: .*{message}"):
+        check_predictor(Predicts(fault), run)
+
+
+@dataclass
+class Shows:
+    """An analysis that does what `fault` says."""
+
+    fault: str = ""
+
+    def __call__(self, seed: int) -> Any:
+        found = {"global": lambda: torch.rand(()).item(), "clock": lambda: time.perf_counter(), "text": lambda: "high"}
+        return {"gain": found.get(self.fault, lambda: seed + 0.5)()}
+
+
+@pytest.mark.parametrize(("fault", "message"), [
+    ("global", "global generator"), ("clock", "other numbers for the same seed"), ("text", "expected numbers by name"),
+])  # fmt: skip
+def test_an_analysis(fault: str, message: str) -> None:
+    assert check_analysis(Shows(), 3) == {"gain": 3.5}
+    with broken(f"^Shows: .*{message}"):
+        check_analysis(Shows(fault))
 
 
 @dataclass

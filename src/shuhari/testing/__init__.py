@@ -18,12 +18,12 @@ has the types that its port says.
     check_transform  check_objective  check_optimiser  check_rule  check_learner           what learns
     check_buffer  check_recording                                                          what is learnt from
     check_environment  check_rollout  check_window  check_curriculum  check_engine         how episodes come about
-    check_reward  check_metric  check_model  check_study                                   what they are worth, and more
+    check_reward  check_metric  check_predictor  check_model  check_study  check_analysis  what they are worth, and more
 """
 
 from shuhari.testing.acting import check_environment
 from shuhari.testing.batches import groups, transitions
-from shuhari.testing.conformance import check_recipe, check_study, watch
+from shuhari.testing.conformance import check_analysis, check_recipe, check_study, watch
 from shuhari.testing.context import ScriptedEngine, context
 from shuhari.testing.learning import check_learner, check_objective, check_optimiser, check_rule, check_transform
 from shuhari.testing.looking import ConformanceError
@@ -33,6 +33,7 @@ from shuhari.testing.playing import (
     check_curriculum,
     check_engine,
     check_metric,
+    check_predictor,
     check_reward,
     check_rollout,
     check_window,
@@ -41,8 +42,9 @@ from shuhari.testing.small import shrink
 from shuhari.testing.stored import check_buffer, check_recording
 
 __all__ = [
-    "ConformanceError", "ModelCase", "ScriptedEngine", "check_buffer", "check_curriculum", "check_engine",
-    "check_environment", "check_learner", "check_metric", "check_model", "check_objective", "check_optimiser",
-    "check_recipe", "check_recording", "check_reward", "check_rollout", "check_rule", "check_study", "check_transform",
-    "check_window", "context", "groups", "run_of", "shrink", "transitions", "watch",
+    "ConformanceError", "ModelCase", "ScriptedEngine", "check_analysis", "check_buffer", "check_curriculum",
+    "check_engine", "check_environment", "check_learner", "check_metric", "check_model", "check_objective",
+    "check_optimiser", "check_predictor", "check_recipe", "check_recording", "check_reward", "check_rollout",
+    "check_rule", "check_study", "check_transform", "check_window", "context", "groups", "run_of", "shrink",
+    "transitions", "watch",
 ]  # fmt: skip

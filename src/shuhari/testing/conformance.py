@@ -26,7 +26,16 @@ from shuhari.testing.learning import (
     look_at_transform,
     look_at_update,
 )
-from shuhari.testing.looking import ConformanceError
+from shuhari.testing.looking import (
+    DRAWS,
+    ConformanceError,
+    generator_states,
+    rebuild,
+    require,
+    require_port,
+    require_same,
+    to_tree,
+)
 from shuhari.testing.playing import look_at_grades, look_at_group, look_at_lanes, look_at_metric, look_at_requests
 from shuhari.testing.stored import look_at_draws, look_at_observing
 
@@ -118,6 +127,21 @@ def check_study(recipe: Recipe | str | Path, path: Path) -> None:
         if row is not None:
             rows.append(_row(row))
     _require_same(whole, rows, f"the study {who}")
+
+
+def check_analysis(analysis: Any, seed: int = 0) -> Mapping[str, float]:
+    """Call an analysis and return its numbers: by name, the same for the same seed, with no draw from a global
+    generator."""
+    require_port("analysis", analysis)
+    generators = generator_states()
+    found, again = analysis(seed), rebuild(analysis)(seed)
+    require(generator_states() == generators, analysis, DRAWS)
+    numbers = isinstance(found, Mapping) and all(
+        isinstance(k, str) and isinstance(x, float | int) for k, x in found.items()
+    )
+    require(numbers and found, analysis, f"gave {found!r:.80}: expected numbers by name")
+    require_same(to_tree(dict(found)), to_tree(dict(again)), analysis, "gave other numbers for the same seed")
+    return dict(found)
 
 
 def _row(report: Mapping[str, Any]) -> Any:

@@ -73,6 +73,36 @@ def check_curriculum(curriculum: Any, ctx: Any, n: int = 4, steps: int = 4) -> N
     check_repeats(curriculum, use, n=steps)
 
 
+def check_predictor(predictor: Any, ctx: Any, n: int = 8, steps: int = 4) -> None:
+    """Have a predictor say how often the first n training problems are solved, at each of some steps, and tell it what
+    became of them where the context has models.
+
+    It gives two tensors [n] in [0, 1], repeats itself, and resumes from its state. `ctx` has the task."""
+    require_port("predictor", predictor)
+    source = ctx.task.problems("train")
+    size = source.size()
+    problems = [source[i] for i in range(n if size is None else min(n, size))]
+
+    def use(mine: Any, world: None, i: int) -> Any:
+        now = _at(ctx, i)
+        found = now.wait(mine.predict(problems, now))
+        pair = isinstance(found, tuple) and len(found) == 2 and all(isinstance(x, torch.Tensor) for x in found)
+        require(pair, predictor, f"gave {type(found).__name__}: expected two tensors, the rates to choose by and those "
+                "expected")  # fmt: skip
+        for rates in found:
+            shape = f"gave rates of {tuple(rates.shape)}: expected ({len(problems)},), one a problem"
+            require(rates.shape == (len(problems),), predictor, shape)
+            inside = bool(((rates >= 0) & (rates <= 1)).all())
+            require(inside, predictor, f"gave {rates.tolist()}: expected rates in [0, 1]")
+        if now.models:
+            batch = now.wait(now.probe([Request(p, 2) for p in problems], tag=f"check{i}"))
+            for listener in state.listeners(mine):
+                listener.observe(Collected(batch))
+        return list(found)
+
+    check_repeats(predictor, use, n=steps)
+
+
 def check_rollout(rollout: Any, ctx: Any, request: Request | None = None, n: int = 4) -> Any:
     """Have a group played, or at least n decisions of lanes, and look at it; returns the trajectories, or the batch.
 
