@@ -23,7 +23,7 @@ def test_a_meter_weighs_by_counts() -> None:
 
 
 def rows(**columns: torch.Tensor) -> Batch:
-    """Two episodes of two decisions and one of one decision, each a row."""
+    """Two episodes of two decisions and one of one decision, which ended in an error, each a row."""
     mask = torch.tensor([[True, True], [True, True], [True, False]])
     status = torch.tensor([STATUS[s] for s in (Status.FINISHED, Status.TRUNCATED, Status.ERROR)])
     logp = torch.tensor([[-1.0, -2.0], [-3.0, float("nan")], [-4.0, 0.0]])
@@ -36,8 +36,8 @@ def test_what_is_told_of_a_batch_by_hand() -> None:
     assert info["rollout/episodes"] == 3 and round(info["rollout/length"], 6) == round(5 / 3, 6)
     assert info["rollout/truncated"] == info["rollout/errors"] == 1 / 3
     assert info["rollout/entropy"] == (1 + 2 + 3 + 4) / 4
-    assert info["reward/score"] == 0.5 and info["reward/mean"] == 1.0
-    assert round(info["rollout/ungraded"], 6) == round(1 / 3, 6)
+    assert info["reward/score"] == 1.0 and info["reward/mean"] == 2.0  # of the first alone: see `find_usable`
+    assert round(info["rollout/ungraded"], 6) == round(2 / 3, 6)
 
 
 def test_columns_that_are_not_there_are_not_told() -> None:
@@ -62,8 +62,8 @@ def test_of_several_tasks_each_is_told_of() -> None:
     task = torch.tensor([code("sums"), code("words"), code("sums")])
     batch = rows(**{"reward/score": score, "reward": score, "task": task})
     info = summarise_batch(batch, {"score": 1.0}, ["sums", "words", "sums"])
-    assert round(info["reward/mean"], 6) == round(1.25 / 3, 6) and info["rollout/episodes"] == 3
-    assert info["reward/mean@sums"] == info["reward/score@sums"] == 0.625 and info["rollout/episodes@sums"] == 2
+    assert info["reward/mean"] == 0.5 and info["rollout/episodes"] == 3  # the last ended in an error
+    assert info["reward/mean@sums"] == info["reward/score@sums"] == 1.0 and info["rollout/episodes@sums"] == 2
     assert info["rollout/length@sums"] == 1.5 and info["rollout/truncated@words"] == 1.0
     assert not any("@" in name for name in summarise_batch(batch.take(task == code("sums")), {"score": 1.0}, ["sums"]))
 

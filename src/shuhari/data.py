@@ -312,6 +312,15 @@ class Trajectory:
         return copy_with(self, steps=tuple(steps), graded_by=asked)
 
 
+def find_outcomes(trajectory: Trajectory, weights: Mapping[str, float]) -> list[float]:
+    """The weighted sum of rewards along the path to each leaf. NaN where one of them is ungraded, where `weights` is
+    empty, and of an episode that ended in an error: what it was paid before says nothing of it."""
+    if trajectory.status is Status.ERROR or not weights:
+        return [float("nan")] * len(trajectory.paths())
+    paths = ([trajectory.steps[i] for i in path] for path in trajectory.paths())
+    return [sum(weight * sum_reward(steps, name) for name, weight in weights.items()) for steps in paths]
+
+
 def sum_reward(steps: Iterable[Step], name: str) -> float:
     """The sum of a reward along steps; NaN where it was given to none of them."""
     given = [r for s in steps if (r := s.reward.get(name)) is not None]

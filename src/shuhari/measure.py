@@ -13,6 +13,7 @@ from torch import Tensor
 
 from shuhari.batch import STATUS, Batch
 from shuhari.data import Info, Number, Status, code
+from shuhari.pack import find_usable
 from shuhari.reduce import mean_by
 
 
@@ -44,10 +45,10 @@ class Meter:
 
 
 def summarise_batch(batch: Batch, weights: Mapping[str, Number], tasks: Iterable[str] = ()) -> Info:
-    """reward/<name>: the mean outcome of the episodes graded; rollout/*: shares of episodes, decisions and turns an
-    episode. Of the groups in which several were graded: reward/std, the mean standard deviation of the trained reward
-    within one, and rollout/alike, the share of those that have none, and so teach nothing. Where the batch has problems
-    of several `tasks`, the same again of each, as `<name>@<task>`."""
+    """reward/<name>: the mean outcome of the episodes graded (one that ended in an error is not); rollout/*: shares of
+    episodes, decisions and turns an episode. Of the groups in which several were graded: reward/std, the mean standard
+    deviation of the trained reward within one, and rollout/alike, the share of those that have none, and so teach
+    nothing. Where the batch has problems of several `tasks`, the same again of each, as `<name>@<task>`."""
     if not len(batch):
         return {"rollout/episodes": 0.0}
     info = _facts(batch, weights)
@@ -68,7 +69,7 @@ def count_turns(batch: Batch) -> Tensor:
 def _facts(batch: Batch, weights: Mapping[str, Number]) -> Info:
     leaf = batch["leaf"]
     n = int(leaf.sum())
-    status = batch["status"][leaf]
+    status, usable = batch["status"][leaf], find_usable(batch)[leaf]
     info: Info = {
         "rollout/episodes": float(n),
         "rollout/length": float(batch["mask"].sum()) / n,
@@ -79,12 +80,12 @@ def _facts(batch: Batch, weights: Mapping[str, Number]) -> Info:
     logp = batch["logp"][batch["mask"]]
     if bool(logp.isfinite().any()):
         info["rollout/entropy"] = -float(logp[logp.isfinite()].mean())  # the mean of -log p of what was sampled
-    errors = int((status == STATUS[Status.ERROR]).sum())
+    errors = int((~usable).sum())
     if errors:
         info["rollout/errors"] = errors / n
     for name in (c for c in ("reward", *(f"reward/{w}" for w in weights)) if c in batch):
         outcome = batch.outcome(name)[leaf]
-        graded = ~outcome.isnan()
+        graded = ~outcome.isnan() & usable
         info[name if name != "reward" else "reward/mean"] = (
             float(outcome[graded].mean()) if bool(graded.any()) else float("nan")
         )

@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -14,8 +15,10 @@ import torch
 import shuhari
 from grading import Judge, Samples, Told, context
 from shuhari.data import Problem, Ramp, Request, Sampling, Status
+from shuhari.loop.collect import collect_groups
 from shuhari.loop.evaluation import Evaluation, Further, LastScores, basis, evaluate, score_recorded, watch
 from shuhari.loop.evaluation import score_models as scores_of
+from shuhari.loop.kept import count_problems
 from shuhari.tasks.source import Listed
 
 
@@ -238,6 +241,44 @@ def test_what_is_tested_may_be_another_task_than_what_is_trained() -> None:
 
     evaluate(ctx, Evaluation(n=1, task=other), Slow())
     assert asked == [(other, ctx.task)] and ctx.task is not other
+
+
+def test_a_test_on_another_task_leaves_the_training_s_names_alone_and_is_read_by_its_own() -> None:
+    """Training is graded `format`, the test `score` or, by its environments, `task`."""
+    ctx = context(lambda p, j: {"format": 1.0}, weights={"format": 1.0})
+    ctx.wait(collect_groups([Request(Problem("told", "0", 0.0), 2)], ctx))
+    before = count_problems(ctx, None)
+    other = Evaluation(n=4, task=Told(lambda p, j: {"score": 0.25}))
+    for evaluation in (other, Evaluation(n=4, task=Told(lambda p, j: {"task": 0.25}))):
+        ctx.tested_names.clear()
+        assert evaluate(ctx, evaluation, ctx.rollout).scores(evaluation)["greedy"] == 0.25
+        assert count_problems(ctx, None) == before == [("told", "0", 2, 2)]
+        assert ctx.reward_names == {"format"}
+    silent = Evaluation(n=4, task=Told(lambda p, j: None), measure="task")  # what was graded once may fail later
+    assert math.isnan(evaluate(ctx, silent, ctx.rollout).scores(silent)["greedy"])
+
+
+def test_two_problems_with_one_id_are_named_before_anything_is_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    ctx = context(lambda p, j: {"score": 1.0})
+    listed = [Problem("told", name, 0.0) for name in "abb"] + [Problem("other", "a", 0.0)]
+    monkeypatch.setattr(ctx.task, "problems", lambda split: Listed(listed))
+    with pytest.raises(ValueError, match="problems 1 and 2 of split 'test' of task 'told' both have the id 'b'"):
+        scores(ctx)
+    assert not ctx.rollout.seen
+    del listed[1]
+    assert scores(ctx)["greedy"] == 1.0  # of two tasks an id may be the same
+
+
+def test_a_score_may_have_a_slash_in_its_name() -> None:
+    """Of metrics and of rewards; what learners say of recorded problems comes and goes with the learners."""
+    ctx = context(lambda p, j: {"score": 1.0, "style/short": 0.5})
+    evaluation = Evaluation(n=2, metrics={"m": lambda ctx: {"kl/policy": 1.0, "plain": 2.0}})
+    held, learner = LastScores(), SimpleNamespace(held_out=lambda split, n, ctx: {"policy/loss/nll": 3.0})
+    first = held.measure(ctx, evaluation, ctx.rollout, {"main": learner}, again=True)
+    assert first["policy/loss/nll"] == 3.0
+    second = held.measure(ctx, evaluation, ctx.rollout, {}, again=False)
+    assert second["m.kl/policy"] == 1.0 and second["m.plain"] == 2.0 and second["greedy.style/short"] == 0.5
+    assert first == {**second, "policy/loss/nll": 3.0} and "policy/loss/nll" not in second
 
 
 @dataclass

@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.data import Problem, Request, Step, Trajectory
+from shuhari import testing
+from shuhari.config.stage import Checkpointing
+from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.loop.evaluation import Evaluation
-from shuhari.loop.kept import count_problems, decisions
+from shuhari.loop.kept import choose_rollouts, count_problems, decisions
 from shuhari.loop.run import train
 from shuhari.pack import pack
-from shuhari.store import Run
+from shuhari.store import Run, Store
 from small_runs import recipe
 
 
@@ -46,6 +48,24 @@ def test_problems_are_counted_by_the_weighted_sum_where_evaluation_reads_that() 
     assert count_problems(ctx, Evaluation(measure="odd")) == [("sums", "a", 4, 3)]
     ctx.weights = {}
     assert count_problems(ctx, None) == [("sums", "a", 0, 0)]
+
+
+def test_an_episode_that_ended_in_an_error_is_neither_counted_nor_averaged(tmp_path: Path) -> None:
+    """Of a tree, each leaf is a sample: 1 and 0.5; the trajectory that broke was paid 1 before."""
+
+    def act(parent: int | None = None, **reward: Any) -> Step:
+        one = np.ones(1, np.int32)
+        return Step.of(one, one, np.zeros(1, np.float32), parent=parent, reward=reward)
+
+    request = Request(Problem("sums", "a", "p"), key="a#0")
+    tree = Trajectory(request, (act(), act(0, score=1.0), act(0, score=0.5)))
+    group = [Trajectory(request, (act(score=1.0),), Status.ERROR), tree]
+    ctx = testing.context(groups=[group], reward_names={"score"}, weights={"score": 1.0})
+    counts = count_problems(ctx, None)
+    assert counts == [("sums", "a", 2, 1)]
+    with Store.open(tmp_path / "run") as store:
+        (kept,) = choose_rollouts(ctx, Checkpointing(groups=("all",)), store, counts)
+    assert kept["score"] == 0.75
 
 
 def ids(*values: int) -> np.ndarray:

@@ -165,6 +165,34 @@ def test_an_environment_that_raises_makes_an_error_of_the_steps_so_far():
         play(Episode(), asked(), context(Scripted(move), Stillborn()))
 
 
+def test_a_sample_that_raises_ends_the_others_of_its_group():
+    """World 1 cannot be begun: the others end at once, and all are closed."""
+
+    class Stillborn(World):
+        def reset(self, problem):
+            raise OSError("no such world")
+
+    worlds = [World(50, waits=True), Stillborn(), World(50, waits=True)]
+    made, engine = iter(worlds), Scripted(move)
+
+    async def later():
+        with pytest.raises(OSError, match="no such world"):
+            await Episode().group(asked(3), context(engine, lambda: next(made)))
+        calls = len(engine.asked)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return calls
+
+    assert asyncio.run(later()) == len(engine.asked) <= 3  # those that were begun in the same turn
+    assert all(world.closed for world in worlds)
+
+
+def test_a_prefix_ends_where_its_environment_does():
+    world, prefix = World(2), tuple(Step.of(np.float32([0]), np.array(k), np.float32([-9])) for k in (7, 8, 9))
+    (trajectory,) = play(Episode(), asked(prefix=prefix), context(Scripted(move), world))
+    assert world.taken == [7, 8] and trajectory.status is Status.FINISHED and len(trajectory.steps) == 3
+
+
 def test_a_step_that_never_answers_has_failed():
     class Silent(World):
         async def _later(self):

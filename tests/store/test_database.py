@@ -329,10 +329,13 @@ def test_problems_are_counted_for_ever_and_their_rollouts_found(store: Store) ->
     store.commit(0, metrics={}, problems=[("sums", "1+1", 8, 2), ("sums", "2+2", 8, 8)], tree={}, rollouts=[kept])
     store.commit(1, metrics={}, problems=[("sums", "1+1", 8, 6)], rollouts=[{**kept, "group": "l"}])
     assert store.rate("sums", "1+1") == 0.75
+    store.commit(2, metrics={}, problems=[("sums", "1+1", 0, 0), ("sums", "3+3", 0, 0)])  # nothing of it was graded
+    assert store.rate("sums", "1+1") == 0.75 and math.isnan(store.rate("sums", "3+3"))
     run = Run(store.path)
     assert run.problems() == [
-        {"task": "sums", "problem": "1+1", "asked": 16, "solved": 8, "first": 0, "last": 1},
+        {"task": "sums", "problem": "1+1", "asked": 16, "solved": 8, "first": 0, "last": 2},
         {"task": "sums", "problem": "2+2", "asked": 8, "solved": 8, "first": 0, "last": 0},
+        {"task": "sums", "problem": "3+3", "asked": 0, "solved": 0, "first": 2, "last": 2},
     ]
     assert [(g["step"], g["group"]) for g in run.rollouts(problem="sums/1+1")] == [(0, "k"), (1, "l")]
     assert [g["group"] for g in run.rollouts(problem="1+1", step=1)] == ["l"]

@@ -3,18 +3,23 @@
 With it an asynchronous run is a function of its seed, so that it can be tested and resumed bit by bit. Threads of an
 executor are waited for, all of them, while time stands still, and answer in the order in which they were asked. What
 waits for the world outside in another way (a socket, a process) comes too late beside a timer: the jump does not wait.
+`run_together` is for coroutines of any loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shuhari.bounds import Positive, check
-from shuhari.ports import Durations
+
+if TYPE_CHECKING:
+    from shuhari.ports import Durations
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -91,3 +96,16 @@ class _Jumping(selectors.SelectSelector):
 def new_loop(virtual: Durations | None) -> asyncio.AbstractEventLoop:
     """The event loop of a run."""
     return asyncio.new_event_loop() if virtual is None else VirtualLoop()
+
+
+async def run_together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run coroutines side by side; their results, in order. Where one raises, the others are cancelled and have ended
+    before it is raised here, so that nothing goes on for what nobody waits for any more."""
+    tasks = [asyncio.ensure_future(c) for c in coroutines]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        raise

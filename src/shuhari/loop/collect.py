@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from shuhari.batch import Batch
 from shuhari.data import ContractError, Request, Trajectory, copy_with, nearest
+from shuhari.engines.clock import run_together
 from shuhari.pack import pack
-from shuhari.ports import REPLAYING, LoopCtx, Reward, Rollout, Task, ability
+from shuhari.ports import REPLAYING, Reward, Rollout, Task, ability
 from shuhari.profile import span, spanned, stretches, work
+
+if TYPE_CHECKING:
+    from shuhari.loop.asks import LoopCtx
 
 _UNGRADED = "neither the task (has a file answers?) nor a [reward.<name>] does, and buffers of data need neither"
 
@@ -23,7 +26,7 @@ async def collect_groups(requests: Sequence[Request], ctx: LoopCtx, *, tag: str 
     and leaves its group out."""
     asked = [ctx.stamp_request(r, tag) for r in requests]
     assert ctx.rollout is not None
-    finished = await asyncio.gather(*(collect_group(r, ctx.rollout, ctx) for r in asked))
+    finished = await run_together(collect_group(r, ctx.rollout, ctx) for r in asked)
     return pack_groups(finished, ctx, probe=bool(tag))
 
 
@@ -61,13 +64,14 @@ def add_reward(batch: Batch, ctx: LoopCtx, *, silent: bool = False, probe: bool 
 
     `silent`: a grader that was asked graded nothing of this batch, so that its names cannot be known. Where none was,
     a weight whose name nothing has graded in the whole run is a mistake: KeyError. A `probe` may find nothing graded at
-    all: then it is one of a run without rewards (preferences, imitation), and measures nothing."""
+    all: then it is one of a run without rewards (preferences, imitation), and measures nothing; and on a task of its
+    own (`apart`) other names may be graded than those that are trained."""
     if not len(batch):
         return batch
     ctx.reward_names |= {n.removeprefix("reward/") for n in batch.names() if n.startswith("reward/")}
     unknown = (
         None
-        if silent or (probe and not ctx.reward_names)
+        if silent or ctx.apart or (probe and not ctx.reward_names)
         else next((n for n in ctx.weights if n not in ctx.reward_names), None)
     )
     if unknown is not None:

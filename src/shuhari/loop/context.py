@@ -63,6 +63,8 @@ class Context:
         self.rewards: Mapping[str, Reward] = {}
         self.weights: Mapping[str, Number] = {}
         self.reward_names: set[str] = set()  # all that was ever graded: one of these that is missing is ungraded
+        self.tested_names: set[str] = set()  # the same of evaluations on a task of their own
+        self.apart = False  # whether the task is one that the run is not trained on
         self.n, self.sampling = 1, Sampling()
         self.groups: list[list[Trajectory]] = []  # what this step collected, for those who want to look
         self.latest: list[list[Trajectory]] = []  # of these, the last round's
@@ -238,12 +240,14 @@ class Context:
         self, *phase: object, rollout: Rollout | None = None, task: Task | None = None, ticket: int = 0
     ) -> Context:
         """The run as something beside its training sees it (an evaluation): the same models, engine, ledger and clock;
-        maybe another rollout and task, and row ids, a phase and tickets (from `ticket` on) of its own. What is in
-        flight goes on with the run's."""
+        maybe another rollout and task (with names of its own for what is graded), and row ids, a phase and tickets
+        (from `ticket` on) of its own. What is in flight goes on with the run's."""
         _ = self.loop  # made, so that both have one
         other = copy.copy(self)
         other.within = phase
         other.rollout, other.task, other.next_ticket = rollout or self.rollout, task or self.task, ticket
+        if task is not None:
+            other.reward_names, other.apart = self.tested_names, True
         return other
 
     async def probe(self, requests: Sequence[Request], *, tag: str) -> Batch:

@@ -7,10 +7,15 @@ Axes: `B` rows.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from shuhari.batch import Batch
 from shuhari.data import Info, code
 from shuhari.needs import Need
-from shuhari.ports import LoopCtx, ability
+from shuhari.ports import ability
+
+if TYPE_CHECKING:
+    from shuhari.loop.asks import LoopCtx
 
 ROWS = 8  # rows of a step that are scored for the gap
 

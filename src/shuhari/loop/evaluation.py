@@ -8,14 +8,14 @@ each evaluation noise of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from shuhari.abilities import ability
 from shuhari.bounds import Bounds, Count, Length, check
 from shuhari.config.overlay import RecipeError
-from shuhari.data import EMPTY, Ramp, Request, Sampling
+from shuhari.data import EMPTY, Problem, Ramp, Request, Sampling
 from shuhari.loop.outcomes import Named, Outcomes, grade
 from shuhari.ports import Learner, Metric, Rollout, Source, Task
 from shuhari.profile import spanned
@@ -93,7 +93,7 @@ class Evaluation:
 def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int = 0) -> Outcomes:
     """Roll out the held-out problems, from index `first` on, and grade them. Charged under `evaluate/`; nothing of the
     run changes but that, and that what is in flight goes on meanwhile.
-    Raises ValueError where there are no problems, or fewer samples than a k of pass@k."""
+    Raises ValueError where there are no problems, two with one id, or fewer samples than a k of pass@k."""
     samples = evaluation.samples
     if samples > 1 and max(evaluation.k, default=1) > samples:
         raise ValueError(f"[evaluate] pass@{max(evaluation.k)} of {samples} samples: expected more samples")
@@ -108,6 +108,7 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
         behind = f" behind the first {first}, and [evaluate] watch asks for some" if first else ""
         raise ValueError(f"the task has no problems in split {evaluation.split!r}{behind}: nothing to evaluate")
     problems = [source[i] for i in range(first, first + n)]
+    _check_ids(problems, evaluation.split, first)
     sampling = evaluation.sampling or ctx.now(ctx.sampling)
     mode = replace(sampling, greedy=True, epsilon=0.0)
     once = [Request(p, 1, mode, settings=evaluation.settings) for p in problems]
@@ -140,6 +141,15 @@ def find_held_out(task: Task, evaluation: Evaluation) -> Source:
         raise RecipeError("evaluate.split", str(error.args[0] if error.args else error)) from error
 
 
+def _check_ids(problems: Sequence[Problem], split: str, first: int) -> None:
+    """ValueError, which names them, for two problems of a task with one id: their episodes could not be told apart."""
+    seen: dict[tuple[str, str], int] = {}
+    for i, p in enumerate(problems, first):
+        if (other := seen.setdefault((p.task, p.id), i)) != i:
+            both = f"problems {other} and {i} of split {split!r} of task {p.task!r} both have the id {p.id!r}"
+            raise ValueError(f"{both}: expected an id of its own for each")
+
+
 def _tokens_drawn(ctx: Context) -> float:
     """The tokens that evaluations have drawn; where an engine charges none, the decisions."""
     of = {unit: [v for k, v in ctx.ledger.items() if k.startswith("evaluate/") and k.endswith(f"/{unit}")]
@@ -149,23 +159,28 @@ def _tokens_drawn(ctx: Context) -> float:
 
 @dataclass
 class LastScores:
-    """The last held-out scores of a run, the step they were measured at, and their `basis`."""
+    """The last held-out scores of a run: `played`, of its models, with the step they were measured at and their
+    `basis`; `recorded`, of its learners."""
 
-    values: dict[str, float] = field(default_factory=dict)
+    played: dict[str, float] = field(default_factory=dict)
     step: int = -1
     basis: tuple[Any, ...] = ()
+    recorded: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def values(self) -> dict[str, float]:
+        """All of them, by name."""
+        return {**self.played, **self.recorded}
 
     @spanned("evaluate")
     def measure(
         self, ctx: Context, evaluation: Evaluation, rollout: Rollout, learners: Mapping[str, Learner], *, again: bool
     ) -> dict[str, float]:
-        """The scores now, with those of `recorded`. Where not `again`, the others of this step stand, if what they rest
-        on is the same."""
+        """The scores now. Where not `again`, those `played` at this step stand, if what they rest on is the same."""
         on = basis(ctx, evaluation, rollout)
         if again or not on or (self.step, self.basis) != (ctx.step, on):
-            self.values, self.step, self.basis = score_models(ctx, evaluation, rollout), ctx.step, on
-        played = {k: v for k, v in self.values.items() if "/" not in k.partition("@")[0]}
-        self.values = {**played, **score_recorded(ctx, evaluation, learners)}
+            self.played, self.step, self.basis = score_models(ctx, evaluation, rollout), ctx.step, on
+        self.recorded = score_recorded(ctx, evaluation, learners)
         return self.values
 
 

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shuhari.abilities import ability
 from shuhari.batch import Batch
@@ -23,7 +23,10 @@ from shuhari.data import EMPTY, Request, Trajectory
 from shuhari.engines.clock import VirtualLoop
 from shuhari.loop import collect
 from shuhari.loop.jobs import Jobs, Running
-from shuhari.ports import CURRENT_GROUP, REPLAYING, AsyncEngine, LoopCtx, Rollout
+from shuhari.ports import CURRENT_GROUP, REPLAYING, AsyncEngine, Rollout
+
+if TYPE_CHECKING:
+    from shuhari.loop.asks import LoopCtx
 
 PATIENCE = 5.0  # seconds that what was given up may take to end
 Select = Callable[[int, Any], Awaitable[Sequence[Request]]]

@@ -10,9 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from shuhari.ports import CURRENT_GROUP, REPLAYING, LoopCtx
+from shuhari.ports import CURRENT_GROUP, REPLAYING
+
+if TYPE_CHECKING:
+    from shuhari.loop.asks import LoopCtx
 
 
 class Running:

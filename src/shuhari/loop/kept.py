@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import Array, Trajectory, code, sum_reward
+from shuhari.data import Array, Trajectory, code, find_outcomes
 from shuhari.loop.context import Context
 from shuhari.loop.outcomes import name_measure
 from shuhari.pack import rows_of
@@ -30,9 +30,7 @@ def count_problems(ctx: Context, evaluation: Evaluation | None) -> list[tuple[st
     counts: dict[tuple[str, str], list[int]] = {}
     for t in (t for group in ctx.groups for t in group):
         count = counts.setdefault((t.request.problem.task, t.request.problem.id), [0, 0])
-        for path in t.paths():
-            steps = [t.steps[i] for i in path]
-            value = sum(weight * sum_reward(steps, n) for n, weight in weights.items()) if weights else math.nan
+        for value in find_outcomes(t, weights):
             count[0] += value == value
             count[1] += value >= solved
     return [(*key, n, right) for key, (n, right) in counts.items()]
@@ -64,15 +62,7 @@ def choose_rollouts(
 
 def _score(group: list[Trajectory], weights: Mapping[str, float]) -> float:
     """The mean trained reward of a group's leaves, NaN where nothing was graded."""
-    graded = []
-    for t in group:
-        total = 0.0
-        for step in t.steps:
-            for name, weight in weights.items():
-                value = step.reward.get(name, 0.0)
-                total += (value if type(value) is float else float(np.sum(value))) * weight
-        if not math.isnan(total):
-            graded.append(total)
+    graded = [value for t in group for value in find_outcomes(t, weights) if value == value]
     return sum(graded) / len(graded) if graded else math.nan
 
 

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from shuhari import reduce
-from shuhari.batch import STATUS, Batch
-from shuhari.data import EMPTY, Array, Request, Status, code, nearest
+from shuhari.batch import Batch
+from shuhari.data import EMPTY, Array, Request, code, nearest
 from shuhari.measure import count_turns
+from shuhari.pack import find_usable
 from shuhari.stats import by_problem, cvar, powers, quantile
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ def _outcome(batch: Batch, measure: str, ctx: Context) -> Tensor:
     a name that nothing has ever graded, while something was graded."""
     column = f"reward/{measure}" if f"reward/{measure}" in batch else "reward" if measure == "reward" else ""
     if column:
-        return batch.outcome(column).masked_fill(batch["status"] == STATUS[Status.ERROR], torch.nan)
+        return batch.outcome(column).masked_fill(~find_usable(batch), torch.nan)
     if measure not in ctx.reward_names and not bool(batch["reward"].isnan().all()):
         message = f"[evaluate] measure names {measure!r}, which nothing grades; {nearest(measure, ctx.reward_names)}"
         raise KeyError("; ".join([message, *ctx.problems]))

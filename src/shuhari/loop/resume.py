@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from shuhari.config.recipe import Recipe, RecipeError, dump, find_differences, spreads
 from shuhari.config.stage import Components
+from shuhari.data import EMPTY
 from shuhari.loop import state
 from shuhari.loop.context import Context
 from shuhari.loop.evaluation import LastScores, basis
@@ -50,9 +51,11 @@ def tree_of(run: Resumable) -> dict[str, Any]:
         "stage": at.index,
         "started": at.started,
         "before": run.before,
-        "scores": run.scores.values,
+        "scores": run.scores.played,
+        "recorded": run.scores.recorded,
         "measured": run.scores.step,
         "rewards": sorted(ctx.reward_names),
+        "tested": sorted(ctx.tested_names),
         "seconds": at.seconds(),
     }
     parts = {"models": weights(ctx.models), "components": state.memory(memories(run)), "flight": ctx.in_flight.tree()}
@@ -68,7 +71,8 @@ def restore(run: Resumable, tree: Mapping[str, Any]) -> None:
     progress = run.progress
     progress.index, progress.started, progress.wall = at["stage"], dict(at["started"]), at["seconds"]
     run.before, run.scores = dict(at["before"]), LastScores(dict(at["scores"]), at["measured"])
-    ctx.reward_names = set(at["rewards"])
+    run.scores.recorded = dict(at.get("recorded", EMPTY))
+    ctx.reward_names, ctx.tested_names = set(at["rewards"]), set(at.get("tested", ()))
     for stage in _stages_begun(run):  # roles come to life, and optimisers bind, in the order they first did
         run.install(stage)
     progress.entered = True

@@ -26,7 +26,7 @@ from shuhari.ports.collecting import (
     Window,
     is_vector,
 )
-from shuhari.ports.context import Ctx, Job, LoopCtx
+from shuhari.ports.context import Ctx, Job
 from shuhari.ports.declares import Declares
 from shuhari.ports.engines import CURRENT_GROUP, REPLAYING, AsyncEngine, Durations, Engine
 from shuhari.ports.learning import (
@@ -65,7 +65,6 @@ __all__ = [
     "Job",
     "Learner",
     "Listing",
-    "LoopCtx",
     "Metric",
     "Model",
     "Need",

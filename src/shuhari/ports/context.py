@@ -1,8 +1,7 @@
-"""What a component may ask of a run (`Ctx`), and what the loop's own modules ask beyond it (`LoopCtx`)."""
+"""What a component may ask of a run (`Ctx`)."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from collections.abc import Generator as Generator_
 from contextlib import AbstractContextManager as ContextManager
@@ -16,7 +15,7 @@ from shuhari.events import Event
 from shuhari.needs import Need, Noise
 
 if TYPE_CHECKING:
-    from shuhari.ports.engines import AsyncEngine, Engine
+    from shuhari.ports.engines import Engine
     from shuhari.ports.models import Model
     from shuhari.ports.tasks import Task
 
@@ -72,25 +71,3 @@ class Ctx(Protocol):
         """By the run's task and rewards, none of which is asked twice; with `until` by as many as are needed for one
         reward of that name, and the run asks the others of what the rollout returns."""
         ...
-
-
-class LoopCtx(Ctx, Protocol):
-    """What collection and the groups in flight ask of the run beside that; no business of components."""
-
-    rollout: Any  # a Rollout or a VectorRollout
-    rewards: Mapping[str, Any]  # name -> Reward
-    reward_names: set[str]  # all that was ever graded
-    groups: list[list[Trajectory]]  # what this step collected
-    latest: list[list[Trajectory]]  # of these, the last round's
-    problems: list[str]  # what went wrong in this step, first messages
-    next_row: int
-    muted: bool  # while what was spent already is asked for again
-    breath: float  # when what is in flight last had its turn
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop: ...
-    @property
-    def staleness(self) -> int: ...
-    @property
-    def async_engine(self) -> AsyncEngine | None: ...  # the engine, where groups stay in flight over steps
-    def stamp_request(self, request: Request, tag: str) -> Request: ...  # with its key, n and sampling

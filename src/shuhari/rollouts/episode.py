@@ -6,13 +6,13 @@ business), lanes that live on (`vector`).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from shuhari.bounds import AtLeast0, Length, check
 from shuhari.data import Request, Status, Trajectory
+from shuhari.engines.clock import run_together
 from shuhari.models.text.rows import NoRoom
 from shuhari.ports import Ctx, Environments, Window, ability
 from shuhari.ports.declares import together
@@ -35,8 +35,9 @@ class Episode:
     decisions is TRUNCATED; one that leaves no room for the first raises. The environment gets what the policy's trace
     has as `taken`, else its decoded `text`, else the action; its `step` may be a coroutine, which is given
     `timeout` seconds (0: no bound). One that raises, or takes longer, makes an ERROR trajectory of the steps so far,
-    counted and shown as `errors`, with the message in `info["error"]`. The request's `prefix` is played first, decided
-    by nobody.
+    counted and shown as `errors`, with the message in `info["error"]`. Where anything else raises
+    in one sample, the others are given up. The request's `prefix` is played first, decided by nobody, as far as the
+    environment goes on.
     """
 
     role: str = "policy"
@@ -69,7 +70,7 @@ class Episode:
         if envs and envs[0] is None:
             return await Single(self.roles[0]).group(request, ctx)
         shared = request, ctx, self.roles, self.context, self.timeout
-        return list(await asyncio.gather(*(_play(Playing(env, *shared, j), limit) for j, env in enumerate(envs))))
+        return await run_together(_play(Playing(env, *shared, j), limit) for j, env in enumerate(envs))
 
     def _environment(self, request: Request, ctx: Ctx) -> Any:
         own = self.environments
@@ -77,10 +78,11 @@ class Episode:
 
 
 async def _play(play: Playing, limit: int) -> Trajectory:
-    await play.begin()
     try:
+        await play.begin()
         for step in play.request.prefix:
-            await play.give(step.action)
+            if play.status is None:
+                await play.give(step.action)
         while play.status is None and play.decided < limit:
             await play.decide()
     except NoRoom:

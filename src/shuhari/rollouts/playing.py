@@ -96,7 +96,8 @@ class Playing:
         try:
             answer = self.env.step(self._to_environment(trace))
             if inspect.isawaitable(answer):
-                answer = await asyncio.wait_for(answer, self.timeout or None)
+                async with asyncio.timeout(self.timeout or None):  # `wait_for` of Python 3.11 may lose a cancellation
+                    answer = await answer
             observation, reward, self.status = answer
             said = self._see(trace.action, observation)
         except TimeoutError as error:

@@ -157,10 +157,10 @@ class Store:
         return read_fact(self._db, key, default)
 
     def rate(self, task: str, problem: str) -> float:
-        """The share of a problem's samples that were right when it was last asked; NaN where it never was."""
-        where = "where task = ? and problem = ? order by step desc limit 1"
+        """The share of a problem's samples that were right when any was last graded; NaN where none was."""
+        where = "where task = ? and problem = ? and asked > 0 order by step desc limit 1"
         row = next(read_rows(self._db, "problems", where, (task, problem)), None)
-        return math.nan if row is None else row[4] / max(row[3], 1)
+        return math.nan if row is None else row[4] / row[3]
 
     def note(self, kind: str, data: Any) -> None:
         """An event outside of a step, at the last that is stored."""

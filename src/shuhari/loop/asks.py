@@ -1,0 +1,33 @@
+"""What collection, groups in flight and jobs ask of the run beside what components may (`Ctx`)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from shuhari.data import Request, Trajectory
+from shuhari.ports import AsyncEngine, Ctx
+
+
+class LoopCtx(Ctx, Protocol):
+    """`Ctx`, and what is no business of components. `loop.context.Context` has both."""
+
+    rollout: Any  # a Rollout or a VectorRollout
+    rewards: Mapping[str, Any]  # name -> Reward
+    reward_names: set[str]  # all that was ever graded
+    apart: bool  # whether the task is one that the run is not trained on
+    groups: list[list[Trajectory]]  # what this step collected
+    latest: list[list[Trajectory]]  # of these, the last round's
+    problems: list[str]  # what went wrong in this step, first messages
+    next_row: int
+    muted: bool  # while what was spent already is asked for again
+    breath: float  # when what is in flight last had its turn
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop: ...
+    @property
+    def staleness(self) -> int: ...
+    @property
+    def async_engine(self) -> AsyncEngine | None: ...  # the engine, where groups stay in flight over steps
+    def stamp_request(self, request: Request, tag: str) -> Request: ...  # with its key, n and sampling
