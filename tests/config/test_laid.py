@@ -273,14 +273,30 @@ def test_what_a_base_lacks_is_named_before_the_first_step(base: str, name: str, 
         built(load(base, methods=[name]))
 
 
+def waits(score: str) -> dict[str, Any]:
+    """The settings with which ProRL waits for another score."""
+    return {"follow.reference.metric": score, "part.policy.optimiser.reset.metric": score}
+
+
 def test_a_plateau_of_a_score_that_is_not_measured_is_named() -> None:
+    exact = {"evaluate.metrics.exact.use": "exact"}
     for settings, told in (
         ({"evaluate.samples": 1}, "evaluate.samples: 1: .* waits for a plateau of 'mean' in stage 'rl', which is of 2"),
         ({"evaluate.n": 0}, "evaluate.n: 0: .* and nothing is played"),
+        (waits("mean.score") | {"evaluate.samples": 1}, "evaluate.samples: 1: .* a plateau of 'mean.score'"),
+        (waits("exact.mean") | exact | {"evaluate.watch": 8}, "evaluate.watch: 8: .* 'exact.mean' .* expected 0, or"),
+        (waits("exakt.mean") | exact, "evaluate: .* 'exakt.mean' .* nothing gives it; did you mean 'exact'"),
+        (waits("policy/loss/nll") | {"evaluate.watch": 8}, "evaluate.watch: 8: .* 'policy/loss/nll'"),
     ):
         with pytest.raises(RecipeError, match=told):
             built(load("rlvr/prorl", settings=settings))
-    built(load("rlvr/prorl", settings={"evaluate.n": 0, "evaluate.watch": 8}))
+    for settings in (
+        {"evaluate.n": 0, "evaluate.watch": 8},
+        waits("greedy.score@sums") | {"evaluate.watch": 8},
+        waits("exact.mean") | exact,
+        waits("cvar@0.1") | {"evaluate.tail": [0.1]},
+    ):
+        built(load("rlvr/prorl", settings=settings))
 
 
 def test_an_overlay_of_a_difference_is_the_difference() -> None:

@@ -28,6 +28,20 @@ STOPS = {
 }
 
 
+def test_a_run_goes_on_without_the_run_that_its_weights_came_from(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    list(train(recipe("bandit", tmp_path, steps=1), source))
+    policy = {"use": "tabular", "from": str(source), "frozen": False}
+    begun = recipe("bandit", tmp_path, steps=4, models={"policy": policy})
+    list(train(begun, tmp_path / "whole"))
+    sitting(begun, tmp_path / "parts", 2)
+    source.rename(tmp_path / "moved")
+    sitting(begun, tmp_path / "parts", None)
+    assert not differences(contents(tmp_path / "whole"), contents(tmp_path / "parts"))
+    with pytest.raises(Exception, match="source"):
+        list(train(begun, tmp_path / "another"))
+
+
 class References:
     """Uninterrupted runs, made when first asked for: recipe -> (path, reports)."""
 

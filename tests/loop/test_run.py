@@ -15,6 +15,8 @@ from shuhari.config.recipe import Recipe, load
 from shuhari.data import Request
 from shuhari.events import Collected, StageStarted
 from shuhari.loop.run import loop, open_run, train
+from shuhari.ports import Rollout
+from shuhari.rollouts.single import Single
 from shuhari.store import Run
 from shuhari.testing.compare import contents, differences
 from small_runs import BANDIT, DQN, often, recipe
@@ -176,6 +178,47 @@ def test_a_run_that_is_stored_nowhere_keeps_the_groups_of_one_step(tmp_path: Pat
     run = open_run(recipe("bandit", tmp_path))
     for _ in loop(run):
         assert len(run.ctx.groups) == 4
+
+
+@dataclass
+class Holds:
+    """A rollout and a reward that notes when it is opened and closed."""
+
+    name: str = ""
+    of: Rollout | None = None
+    accepts: dict[str, Any] = field(init=False, default_factory=dict)
+
+    async def group(self, request: Request, ctx: Any) -> Any:
+        assert ("open", self.name) in HELD
+        return await Single().group(request, ctx)
+
+    async def grade(self, group: Any, ctx: Any) -> list[Any]:
+        return [{"style": 0.0}] * len(group)
+
+    def open(self, task: Any, seed: int) -> None:
+        HELD.append(("open", self.name))
+
+    def close(self) -> None:
+        HELD.append(("close", self.name))
+
+
+HELD: list[tuple[str, str]] = []
+
+
+def test_rollouts_of_evaluation_and_within_others_are_opened_and_what_a_stage_held_is_closed(tmp_path: Path) -> None:
+    HELD.clear()
+
+    def holds(name: str, **more: Any) -> dict[str, Any]:
+        return {"use": f"{HERE}.Holds", "name": name, **more}
+
+    style = f'reward.style = {{use = "{HERE}.Holds", name = "style"}}\nreward.weights = {{score = 1.0}}\n'
+    text = BANDIT.replace("steps = 12", "") + (
+        f'[[stage]]\nname = "a"\nsteps = 1\n{style}[[stage]]\nname = "b"\nsteps = 1\nevaluate = false\n'
+    )
+    tested = {"rollout": holds("tested", of=holds("inner")), "more": {"way": {"rollout": holds("way")}}}
+    list(train(made(text, tmp_path).with_settings({f"evaluate.{k}": v for k, v in tested.items()})))
+    assert [name for what, name in HELD if what == "open"] == ["tested", "inner", "way"]
+    assert sorted(name for what, name in HELD if what == "close") == ["inner", "style", "tested", "way"]
 
 
 @dataclass

@@ -94,6 +94,14 @@ class Components:
         """What the report of each of its steps says beside the stored numbers."""
         return {"imitates": self.imitates} if self.imitates else {}
 
+    def list_rollouts(self) -> dict[str, tuple[Any, Task]]:
+        """name -> (rollout, the task that it plays), of training and of each way to evaluate."""
+        tested = self.evaluate
+        task, more = (tested.task or self.task, tested.more) if tested else (self.task, EMPTY)
+        ways = {"": self.evaluation_rollout, **{f"/{name}": way.rollout for name, way in more.items()}}
+        found = {f"{self.name}/evaluate{at}": (rollout, task) for at, rollout in ways.items() if rollout is not None}
+        return {self.name: (self.rollout, self.task), **found}
+
     def list_memories(self) -> dict[str, Any]:
         """place -> component, for what walks over all that remembers or listens."""
         out: dict[str, Any] = {n: getattr(self, n) for n in ("task", "engine", "curriculum", "rollout")}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from shuhari.abilities import ability
+from shuhari.abilities import ability, explain_misfit
 from shuhari.batch import Batch
 from shuhari.data import Array, Number, Payload, Ramp, Request, Sampling, Trajectory, code, copy_with, nearest
 from shuhari.engines.clock import VirtualLoop, new_loop
@@ -24,6 +24,7 @@ from shuhari.events import Event
 from shuhari.loop import collect
 from shuhari.loop.flight import PATIENCE, InFlight
 from shuhari.loop.jobs import Running
+from shuhari.loop.state import walk
 from shuhari.needs import Need, gather, role_model
 from shuhari.noise import CounterNoise, mix
 from shuhari.ports import (
@@ -58,7 +59,7 @@ class Context:
         self.ledger: dict[str, float] = {}
         self.next_row = self.next_ticket = 0
         self.rollout: Rollout | None = None
-        self.opened: list[Any] = []  # rollouts that are open
+        self.held: list[Any] = []  # rollouts that are open, and rewards: what is closed with the run
         self._served: Engine | None = None  # the engine that was opened last
         self.rewards: Mapping[str, Reward] = {}
         self.weights: Mapping[str, Number] = {}
@@ -217,16 +218,29 @@ class Context:
             self.wait(self.in_flight.elapse(self.virtual.train))
             self.charge("virtual_seconds", self.clock() - self.began)
 
-    def open(self, rollout: Any, task: Task, name: str) -> None:
-        """Open a rollout that has something to open (lanes of environments), once; it is closed with the run."""
-        if all(rollout is not r for r in self.opened):
-            self.opened.append(rollout)
-            ability(rollout, "open")(task, self.key("rollout", name))
+    def open(self, rollouts: Mapping[str, tuple[Any, Task]], rewards: Iterable[Reward]) -> None:
+        """Open rollouts, name -> (rollout, what it plays), and those in their fields where there is something to open
+        (lanes of environments), each once. They and the rewards are closed with the run."""
+        for reward in rewards:
+            self._hold(reward)
+        for name, (rollout, task) in rollouts.items():
+            parts = ((f"{name}/{at}", x) for at, x in walk(rollout) if not explain_misfit("rollout", x))
+            for place, part in ((name, rollout), *parts):
+                if self._hold(part):
+                    ability(part, "open")(task, self.key("rollout", place))
+
+    def _hold(self, component: Any) -> bool:
+        """Remember what is to be closed; whether it is new."""
+        new = all(component is not held for held in self.held)
+        self.held += [component] if new else []
+        return new
 
     def close(self) -> None:
         """Let go of what a run holds, and leave torch's threads as they were."""
         self.in_flight.drop()
-        for held in (*self.opened, *self.rewards.values()):
+        for reward in self.rewards.values():  # of a context that nothing was opened in
+            self._hold(reward)
+        for held in self.held:
             ability(held, "close")()
         if self._loop is not None:
             if left := asyncio.all_tasks(self._loop):  # of what was interrupted

@@ -36,7 +36,7 @@ class Resumable(Protocol):
 
     @property
     def stage(self) -> Components: ...
-    def install(self, stage: Components) -> None: ...
+    def install(self, stage: Components, *, restoring: bool = False) -> None: ...
 
 
 def tree_of(run: Resumable) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def restore(run: Resumable, tree: Mapping[str, Any]) -> None:
     run.scores.recorded = dict(at.get("recorded", EMPTY))
     ctx.reward_names, ctx.tested_names = set(at["rewards"]), set(at.get("tested", ()))
     for stage in _stages_begun(run):  # roles come to life, and optimisers bind, in the order they first did
-        run.install(stage)
+        run.install(stage, restoring=True)
     progress.entered = True
     run.scores.basis = basis(ctx, run.stage.evaluate, run.stage.evaluation_rollout)
     load_weights(ctx.models, tree["models"])

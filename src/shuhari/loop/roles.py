@@ -35,11 +35,14 @@ def cast_roles(
     seed: int,
     init: Mapping[str, Any],
     shared: set[str] | None = None,
+    *,
+    sources: bool = True,
 ) -> None:
     """Bring to life the roles of a stage that do not live yet, each after those that it names, and hand models of
     models the roles that they are made of. `init`: role -> state dict to start from; `shared`: the roles that play by
-    `same_as` now, kept from stage to stage. Raises KeyError where a role names another that does not live, ValueError
-    where roles name each other in a circle."""
+    `same_as` now, kept from stage to stage; `sources`: whether to read the weights that `from` names, which need not
+    be there any more where those of a checkpoint follow. Raises KeyError where a role names another that does not
+    live, ValueError where roles name each other in a circle."""
     shared = set() if shared is None else shared
     for name in sort_roles(roles):
         role = roles[name]
@@ -51,7 +54,7 @@ def cast_roles(
             shared.add(name)
         elif name not in models or name in shared:
             shared.discard(name)
-            models[name] = _make_model(name, role, models, task, seed)
+            models[name] = _make_model(name, role, models, task, seed, sources)
             if name in init:
                 take_weights(models[name], init[name], f"the weights given for role {name!r}")
             if role.frozen:
@@ -77,7 +80,7 @@ def sort_roles(roles: Mapping[str, Role]) -> list[str]:
     return list(done)
 
 
-def _make_model(name: str, role: Role, models: Mapping[str, Model], task: Task, seed: int) -> Model:
+def _make_model(name: str, role: Role, models: Mapping[str, Model], task: Task, seed: int, sources: bool) -> Model:
     if role.model is None:
         return copy.deepcopy(models[role.init])
     model: Model = role.model
@@ -86,7 +89,7 @@ def _make_model(name: str, role: Role, models: Mapping[str, Model], task: Task, 
         model.build(task)
     if role.init:
         take_weights(model, models[role.init].module.state_dict(), f"the weights of {role.init!r} for role {name!r}")
-    if role.source:
+    if role.source and sources:
         start = _weights_from(role.source, name, models)
         take_weights(model, start, f"the weights of {role.source!r} for role {name!r}")
     return model

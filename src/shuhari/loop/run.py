@@ -115,13 +115,13 @@ class Run:
             self.before = self._evaluate(again=moved or listens_to(self.stage.follows, StageStarted))
         self.ctx.began = self.ctx.clock()
 
-    def install(self, stage: Components) -> None:
-        """Make a stage's components the run's own."""
+    def install(self, stage: Components, *, restoring: bool = False) -> None:
+        """Make a stage's components the run's own; restoring: a checkpoint's weights follow."""
         ctx = self.ctx
         for name in ("task", "engine", "rollout", "rewards", "weights", "n", "sampling", "tokens"):
             setattr(ctx, name, getattr(stage, name))
-        cast_roles(stage.models, ctx.models, stage.task, ctx.seed, self.init, self.shared)
-        ctx.open(stage.rollout, stage.task, stage.name)
+        cast_roles(stage.models, ctx.models, stage.task, ctx.seed, self.init, self.shared, sources=not restoring)
+        ctx.open(stage.list_rollouts(), stage.rewards.values())
         for learner in stage.learners.values():
             learner.bind(ctx.models)
         alive = {r: ctx.models[r] for r, role in stage.models.items() if role.model is not None}  # copies hear nothing

@@ -293,7 +293,7 @@ def session(
             rollout = "single" if made.spaces() is None and _play_environment(made) is None else "episode"
         ctx.rollout = _make("rollout", rollout)
         check_weights(ctx.weights, graded_columns(made, ctx.rollout, graders), "session")
-        ctx.open(ctx.rollout, made, "session")
+        ctx.open({"session": (ctx.rollout, made)}, graders.values())
         return Session(ctx, _make("optimiser", optimiser), tuple(trains))
     except BaseException:
         ctx.close()

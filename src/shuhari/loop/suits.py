@@ -12,6 +12,7 @@ could know: `[needs]`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from shuhari.config.overlay import NEEDS, RecipeError, format_path
 from shuhari.config.stage import walk_learners
 from shuhari.data import nearest
+from shuhari.loop.evaluation import PLAYED, Evaluation
 from shuhari.loop.state import walk
 from shuhari.ports import ability, is_vector
 
@@ -43,20 +45,29 @@ def check_needs(stage: Components) -> None:
 
 
 def check_plateaus(stage: Components) -> None:
-    """RecipeError, with what to set, where something waits for a plateau of a score that no evaluation reports."""
+    """RecipeError, with what to set, where something waits for a plateau of a score that it will not be told."""
     waiting: list[tuple[tuple[str, ...], Any]] = [(("follow", role), follow) for role, follow in stage.follows.items()]
     waiting += [((*place, "part"), learner) for place, learner in walk_learners(stage.learners)]
-    told = stage.evaluate
     for root, component in waiting:
         for _, part in walk(component):
-            score: str = ability(part, "waits_for")
-            if score not in ("greedy", "mean"):
-                continue  # of a metric, or a further way to play
-            why = f"{format_path(root)} waits for a plateau of {score!r} in stage {stage.name!r}"
-            if told is None or not (told.n or told.watch):
-                raise RecipeError("evaluate.n", f"0: {why}, and nothing is played: expected 1 or more")
-            if score == "mean" and told.samples < 2:
-                raise RecipeError("evaluate.samples", f"{told.samples}: {why}, which is of 2 samples or more")
+            if score := ability(part, "waits_for"):
+                why = f"{format_path(root)} waits for a plateau of {score!r} in stage {stage.name!r}"
+                _check_waited(score, why, stage.evaluate)
+
+
+def _check_waited(score: str, why: str, evaluation: Evaluation | None) -> None:
+    name = re.split("[.@]", score)[0]  # of `greedy.style`, `pass@8`, `exact.mean`
+    played = name in PLAYED and name != "tokens"
+    if evaluation is None or (played and not (evaluation.n or evaluation.watch)):
+        raise RecipeError("evaluate.n", f"0: {why}, and nothing is played: expected 1 or more")
+    if name in ("mean", "pass", "distinct") and evaluation.samples < 2:
+        raise RecipeError("evaluate.samples", f"{evaluation.samples}: {why}, which is of 2 samples or more")
+    if not played and evaluation.watch:
+        expected = "these problems are only played: expected 0, or a plateau of a score of that, such as 'greedy'"
+        raise RecipeError("evaluate.watch", f"{evaluation.watch}: {why}, and {expected}")
+    beside = {*evaluation.metrics, *evaluation.more, *(["tokens"] if evaluation.more else [])}
+    if not (played or name in beside or "/" in score):  # with a slash it is a learner's
+        raise RecipeError("evaluate", f"{why}, and nothing gives it; {nearest(name, beside | {*PLAYED})}")
 
 
 def _groups(stage: Components, least: int) -> tuple[str, str, str] | None:

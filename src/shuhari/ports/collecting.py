@@ -32,7 +32,8 @@ class Predictor(Protocol):
 
 class Rollout(Protocol):
     """One group of episodes: the same for training, evaluation and inference. `accepts`: setting -> default.
-    Optional: `report`, `open` and `close`, as of a `VectorRollout`."""
+    Optional: `report`, `open` and `close`, as of a `VectorRollout`; a rollout in a field of another is opened and
+    closed by the run, too."""
 
     accepts: Mapping[str, Any]
 
