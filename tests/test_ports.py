@@ -45,7 +45,7 @@ FOREIGN = {  # file -> what it may look for, of objects of other libraries or wh
     "rewards/function.py": ("__qualname__ tolist", "functions of users, and numbers of numpy and torch"),
     "rewards/maths_child.py": ("fork setitimer", "limits that a system has"),
     "rollouts/vector/workers.py": ("__file__ memfd_create", "files of modules, and what a system has"),
-    "store/files.py": ("register_at_fork", "what a system has"),
+    "store/files.py": ("O_NONBLOCK register_at_fork", "what a system has"),
     "store/schema.py": ("tolist", "numbers of numpy and torch"),
     "tasks/snapshots.py": ("numpy start", "environments and spaces of Gymnasium"),
     "tools/doctor.py": ("sched_getaffinity", "what a system has"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +207,10 @@ def test_a_checkpoint_of_other_components_is_refused(tmp_path: Path) -> None:
     part = {"trains": ["policy"], "terms": {"clip": {}}, "optimiser": {"lr": 0.1}}
     other = recipe("bandit", tmp_path, part__policy=False, part__other=part)
     (path / "recipe.toml").write_text(dump(other))
+    with pytest.raises(RecipeError, match=r"another recipe \(part\.other"):  # what the file says counts no more
+        list(train(other, path))
+    with closing(sqlite3.connect(path / "run.sqlite")) as db, db:
+        db.execute("delete from meta where key = 'recipe'")  # as a run of an older version
     with pytest.raises(ValueError, match=r"remembers 'main/learners/main/parts/policy/optim.*was the recipe changed"):
         list(train(other, path))
     (path / "recipe.toml").write_text(text)

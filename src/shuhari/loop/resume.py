@@ -158,23 +158,23 @@ def open_store(path: Path, recipe: Recipe, *, keep: int, origin: str = "") -> St
     """The store at `path`, with the recipe beside it, written anew where it spreads the work otherwise now (event
     `spread`). RecipeError where the run that is there has another recipe in what it does, or did not start from the
     weights of `origin`, if that is given."""
-    if not (path / "run.sqlite").exists() and any((path / "checkpoints").glob("step-*")):
-        raise RecipeError("", f"{path} has checkpoints but no run.sqlite: move it away, or choose another with --run")
     store: Store = Store.open(path, keep=keep, best="evaluate/greedy")
     text, file = dump(recipe), path / "recipe.toml"
-    if not file.exists() or store.step < 0:  # a run that never made a step holds no folder
+    known = store.get("recipe") or (file.read_text() if file.is_file() else "")  # older runs have it in the file alone
+    if not known or store.step < 0:  # a run that never made a step holds no folder
         store.write_text("recipe.toml", text)
-        store.set(total=recipe.total, made_with=versions(), init=origin)
+        store.set(recipe=text, total=recipe.total, made_with=versions(), init=origin)
     elif origin and (began := store.get("init", "")) != origin:
         store.close()
         message = f"started from the weights of {began}" if began else "started from fresh weights"
         raise RecipeError("", f"{path} holds a run that {message}, not of {origin}: choose another folder with --run")
-    elif changed := find_differences(file.read_text(), text):
+    elif changed := find_differences(known, text):
         if other := next((key for key in changed if not spreads(key)), ""):
             store.close()
             theirs, ours = ("not set" if value is None else value for value in changed[other])
             raise RecipeError("", f"{path} holds a run of another recipe ({other}: {theirs} there, {ours} here): "
                                   "choose another folder with --run; --init starts from its weights")  # fmt: skip
-        store.note("spread", {key: list(values) for key, values in changed.items()})
-        store.write_text("recipe.toml", text)
+        store.first.append(lambda: store.note("spread", {key: list(values) for key, values in changed.items()}))
+        store.first.append(lambda: store.set(recipe=text))
+        store.first.append(lambda: store.write_text("recipe.toml", text))
     return store

@@ -9,37 +9,47 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from shuhari.store.damage import Report, inspect_run
     from shuhari.store.database import Store
     from shuhari.store.directory import NoRunError, Run, find_checkpoint, list_runs, metrics, resolve
-    from shuhari.store.files import CheckpointError, LockedError, StoreError
+    from shuhari.store.files import CheckpointError, DamageError, LockedError, StoreError
+    from shuhari.store.repair import repair_run
     from shuhari.store.ring import Ring
     from shuhari.store.rollouts import pick
 
 __all__ = [
     "CheckpointError",
+    "DamageError",
     "LockedError",
     "NoRunError",
+    "Report",
     "Ring",
     "Run",
     "Store",
     "StoreError",
     "find_checkpoint",
+    "inspect_run",
     "list_runs",
     "metrics",
     "pick",
+    "repair_run",
     "resolve",
 ]
 _HOME = {
     "CheckpointError": "files",
+    "DamageError": "files",
     "LockedError": "files",
     "NoRunError": "directory",
+    "Report": "damage",
     "Ring": "ring",
     "Run": "directory",
     "Store": "database",
     "StoreError": "files",
+    "inspect_run": "damage",
     "list_runs": "directory",
     "metrics": "directory",
     "pick": "rollouts",
+    "repair_run": "repair",
     "find_checkpoint": "directory",
     "resolve": "directory",
 }

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import zlib
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from safetensors import SafetensorError
 
 from shuhari.store import codec
 from shuhari.store import tensors as tensor_files
-from shuhari.store.files import CheckpointError, sync_directory, write_file
+from shuhari.store.files import CheckpointError, read_file, sync_directory, write_file
 from shuhari.store.ring import RingFiles
 
 FORMAT = 1
@@ -74,17 +75,42 @@ def read(path: Path, rings: RingFiles | None = None) -> Any:
     try:
         for name, size, crc in zip(_name_files(len(sums) // 2), sums[::2], sums[1::2], strict=True):
             file = path / name
-            found = file.stat().st_size
-            if found != size:
-                raise CheckpointError(f"{file}: {found} bytes, of {size} written")
+            _check_size(file, size)
             if _compute_crc(file) != crc:
                 raise CheckpointError(f"{file}: its content is not what was written (checksum)")
             tensors |= tensor_files.read(file)
         return codec.decode(codec.from_json(text), tensors, ring=None if rings is None else rings.load)
     except FileNotFoundError:
         raise CheckpointError(f"{file}: the file is missing") from None
-    except (SafetensorError, ValueError) as error:
+    except CheckpointError:
+        raise
+    except OSError as error:
+        raise CheckpointError(f"{file}: {error.strerror}") from error
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise CheckpointError(f"{path}: {error}") from error
+
+
+def find_fault(path: Path, rings: Path | None = None) -> str:
+    """What is wrong with a checkpoint as far as can be seen without reading its tensors, "" where nothing is: its
+    document, the files that this names and their sizes, and that the ring blocks below `rings` are there."""
+    try:
+        sums, blocks, _ = _read_document(path)
+        for name, size in zip(_name_files(len(sums) // 2), sums[::2], strict=True):
+            _check_size(path / name, size)
+        missing = next((b for b in blocks if rings is not None and not (rings / b).is_file()), None)
+    except FileNotFoundError as error:
+        return f"{error.filename}: the file is missing"
+    except (CheckpointError, OSError, ValueError) as error:
+        return str(error)
+    return "" if missing is None else f"{rings}/{missing}: the file is missing"
+
+
+def _check_size(file: Path, size: int) -> None:
+    found = file.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise CheckpointError(f"{file}: it is no plain file")
+    if found.st_size != size:
+        raise CheckpointError(f"{file}: {found.st_size} bytes, of {size} written")
 
 
 def list_blocks(path: Path) -> set[str]:
@@ -96,7 +122,7 @@ def _read_document(path: Path) -> tuple[list[int], list[str], bytes]:
     """(bytes and crc32 of each file of tensors, ring blocks, the tree's JSON)."""
     file = path / "tree.json"
     try:
-        data = file.read_bytes()
+        data = read_file(file)
     except FileNotFoundError:
         raise CheckpointError(f"{file}: the file is missing") from None
     except OSError as error:
@@ -109,7 +135,13 @@ def _read_document(path: Path) -> tuple[list[int], list[str], bytes]:
     text = data[head.end() : -2]
     if zlib.crc32(text) != int(head[4]):
         raise CheckpointError(f"{file}: its content is not what was written (checksum)")
-    return json.loads(head[2]), json.loads(head[3]), text
+    try:
+        sums, blocks = json.loads(head[2]), json.loads(head[3])
+    except ValueError as error:
+        raise CheckpointError(f"{file}: {error}") from error
+    if len(sums) % 2 or not all(isinstance(b, str) for b in blocks):
+        raise CheckpointError(f"{file}: its list of files is not what was written")
+    return sums, blocks, text
 
 
 def _name_files(n: int) -> list[str]:

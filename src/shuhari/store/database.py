@@ -2,6 +2,7 @@
 
 Order: write the checkpoint, flush, rename; then the transaction that names it; then remove what is kept no longer.
 So at any moment the cursor names a whole checkpoint, and a row without one is a step that a resumed run redoes.
+A run that is there is only read until something is written: what refuses to resume it has changed nothing.
 """
 
 from __future__ import annotations
@@ -10,24 +11,25 @@ import math
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from shuhari.store import checkpoint, rollouts, schema
+from shuhari.store.damage import check, refuse_lost
 from shuhari.store.files import (
-    CheckpointError,
     Lock,
-    StoreError,
     Trail,
+    Watch,
     make_run_folder,
     replace_file,
     sync_directory,
     translate_errors,
 )
+from shuhari.store.restore import load_tree
 from shuhari.store.ring import RingFiles
 from shuhari.store.rows import read_cursor, read_fact, read_rows, write_rows
 
@@ -52,42 +54,48 @@ class Store:
     before the first. `seconds`: what the last commit with a checkpoint took, for a caller that spaces them by cost.
     """
 
-    def __init__(self, path: Path, db: sqlite3.Connection, lock: Lock, keep: int, best: str | None) -> None:
+    def __init__(self, path: Path, lock: Lock, keep: int, best: str | None, format: int) -> None:
         self.path, self.keep, self.best = path, keep, best
-        self.cursor = read_cursor(db)
+        self.cursor: dict[str, Any] | None = None
         self.step = -1
         self.seconds = 0.0
+        self.first: list[Callable[[], None]] = []  # called when something is first written into a run that was there
         self._saved = -math.inf  # when the last checkpoint was done
-        self._db, self._lock = db, lock
+        self._lock, self._format = lock, format
+        self._watch: Watch | None = None  # from the first that is written on
         self._trail: Trail | None = None  # of a run that is new
         self._checkpoints = path / "checkpoints"
         self._rings = RingFiles(self._checkpoints / "rings")
         self._kept: list[Checkpoint] = []
+        self._db: sqlite3.Connection
 
     @classmethod
     def open(cls, path: str | Path, *, format: int = schema.FORMAT, keep: int = 2, best: str | None = None) -> Store:
-        """Open or make the run at `path` and drop what is newer than its cursor.
+        """Open or make the run at `path`. What is newer than its cursor is dropped by the first that is written.
 
         keep: the last checkpoints to keep, at least 1; best: a metric whose highest checkpoint is kept too.
-        LockedError where another process writes the run; StoreError for a newer format, a full disk, a foreign file.
+        LockedError where another process writes the run; StoreError for a newer format, a full disk, a foreign file;
+        DamageError where what is there is not what was written.
         """
         if keep < 1:
             raise ValueError(f"keep is {keep}: expected at least 1 checkpoint")
         path = Path(path)
-        trail = None if (path / schema.FILE).exists() else Trail(path)
+        there = (path / schema.FILE).exists()
+        trail = None if there else Trail(path)
         with translate_errors(f"open the run {path}"):
-            make_run_folder(path)
-            lock = Lock(path)
+            if not there:
+                refuse_lost(path)
+                make_run_folder(path)
+            store = cls(path, lock := Lock(path), keep, best, format)
             try:
-                db = schema.create(path, format)
-                try:
-                    store = cls(path, db, lock, keep, best)
-                    store._drop_newer()
+                if there:
+                    store._read()
+                else:
+                    store._begin()
                     store._trail = trail
-                except BaseException:
-                    db.close()
-                    raise
             except BaseException:
+                with suppress(AttributeError):
+                    store._db.close()
                 lock.release()
                 raise
         return store
@@ -97,7 +105,7 @@ class Store:
         CheckpointError names what is damaged and what is left to start from."""
         if self.cursor is None and step is None:
             return None
-        return load(self.path, self._db, self._rings, step)
+        return load_tree(self.path, self._db, self._rings, step)
 
     def commit(
         self,
@@ -124,8 +132,8 @@ class Store:
             raise ValueError(f"step {step} after step {self.step}: steps are committed in order")
         started = time.perf_counter()
         new: Checkpoint | None = None
-        kept = self._kept
-        with translate_errors(f"commit step {step} of {self.path}"):
+        with self._writing(f"commit step {step} of {self.path}"):
+            kept = self._kept
             try:
                 if tree is not None:
                     new = self._write_checkpoint(step, tree, metrics, pin)
@@ -149,7 +157,7 @@ class Store:
 
     def set(self, **values: Any) -> None:
         """Facts about the whole run, as JSON: `total` (steps), `complete`, versions."""
-        with translate_errors(f"write to {self.path}"):
+        with self._writing(f"write to {self.path}"):
             write_rows(self._db, "meta", [(key, schema.to_text(value, key)) for key, value in values.items()])
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -158,18 +166,18 @@ class Store:
 
     def rate(self, task: str, problem: str) -> float:
         """The share of a problem's samples that were right when any was last graded; NaN where none was."""
-        where = "where task = ? and problem = ? and asked > 0 order by step desc limit 1"
-        row = next(read_rows(self._db, "problems", where, (task, problem)), None)
+        where = "where task = ? and problem = ? and asked > 0 and step <= ? order by step desc limit 1"
+        row = next(read_rows(self._db, "problems", where, (task, problem, self.step)), None)
         return math.nan if row is None else row[4] / row[3]
 
     def note(self, kind: str, data: Any) -> None:
         """An event outside of a step, at the last that is stored."""
-        with translate_errors(f"write to {self.path}"):
+        with self._writing(f"write to {self.path}"):
             write_rows(self._db, "events", [_make_event(self.step, kind, data)])
 
     def write_text(self, name: str, text: str) -> None:
         """Write a file of the run (recipe.toml, summary.json) as a whole."""
-        with translate_errors(f"write {self.path / name}"):
+        with self._writing(f"write {self.path / name}"):
             replace_file(self.path / name, [text.encode()])
             sync_directory(self.path)
 
@@ -264,18 +272,49 @@ class Store:
                 shutil.rmtree(self._checkpoints / k.name, ignore_errors=True)
             self._rings.delete({b for k in gone for b in k.blocks} - blocks)
 
-    # ------------------------------------------------------------------ on opening
+    # ------------------------------------------------------------------ on opening, and before the first write
+
+    def _read(self) -> None:
+        """Open what is there for reading: nothing of it is changed, but by SQLite beside the database."""
+        refuse_lost(self.path)
+        self._db = schema.connect(self.path, self._format, math.inf)
+        check(self.path, self._db)
+        self.cursor = read_cursor(self._db)
+        self.step = -1 if self.cursor is None else self.cursor["step"]
+
+    def _begin(self) -> None:
+        """Open for writing, and drop what is newer than the cursor."""
+        self._checkpoints.mkdir(exist_ok=True)  # there may be none before the first
+        db = schema.create(self.path, self._format)
+        with suppress(AttributeError):
+            self._db.close()
+        self._db = db
+        self._lock.sign()
+        self._watch = Watch([self.path / schema.FILE, self._lock.path, self._checkpoints])
+        self._drop_newer()
+        while self.first:
+            self.first.pop(0)()
+
+    @contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        with translate_errors(what):
+            if self._watch is None:
+                self._begin()
+            else:
+                self._watch.check()
+            yield
 
     def _read_last_step(self) -> int:
         return int(self._db.execute("select coalesce(max(step), -1) from steps").fetchone()[0])
 
     def _drop_newer(self) -> None:
+        self.cursor = read_cursor(self._db)
         after = -1 if self.cursor is None else self.cursor["step"]
         self._db.execute("begin immediate")
         for table in ("steps", "rollouts", "events", "problems", "checkpoints"):
             self._db.execute(f"delete from {table} where step > ?", (after,))
         self._db.execute("commit")
-        self.step = self._read_last_step()
+        self.step = after
         self._drop_files()
 
     def _drop_files(self) -> None:
@@ -284,10 +323,11 @@ class Store:
         for step, name, pinned, score in list(read_rows(self._db, "checkpoints", "order by rowid")):
             blocks = known.get(name)
             if blocks is None:
-                try:
-                    blocks = frozenset(checkpoint.list_blocks(self._checkpoints / name))
-                except CheckpointError:  # reported when it is loaded; until then no block is removed that it may need
-                    blocks, damaged = frozenset(), True
+                blocks, folder = frozenset(), self._checkpoints / name
+                if checkpoint.find_fault(folder, self._rings.root):
+                    damaged = True  # told when it is loaded; until then no block is removed that it may need
+                else:
+                    blocks = frozenset(checkpoint.list_blocks(folder))
             self._kept.append(Checkpoint(name, step, bool(pinned), score, blocks))
         names = {k.name for k in self._kept}
         for entry in self._checkpoints.iterdir():
@@ -306,25 +346,3 @@ def _make_row(step: int, group: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _make_event(step: int, kind: str, data: Any) -> tuple[Any, ...]:
     return step, kind, schema.to_text(data, f"the event {kind!r}")
-
-
-def load(run: Path, db: sqlite3.Connection, rings: RingFiles, step: int | None = None) -> Any:
-    """The tree of the checkpoint that the cursor names, or of that at `step`."""
-    rows = [(name, at) for at, name, *_ in read_rows(db, "checkpoints", "order by step, rowid")]
-    cursor = read_cursor(db)
-    if step is None:
-        name = None if cursor is None else cursor["checkpoint"]
-    else:
-        name = next((n for n, s in reversed(rows) if s == step), None)
-    if name is None:
-        raise StoreError(f"{run} has no checkpoint{'' if step is None else f' of step {step}'}; {_list_others(rows)}")
-    try:
-        return checkpoint.read(run / "checkpoints" / name, rings)
-    except CheckpointError as error:
-        others = [(n, s) for n, s in rows if n != name]
-        message = f"{_list_others(others)}; start from one of them as `--init {run}@STEP`"
-        raise CheckpointError(f"{error}. {message}") from error
-
-
-def _list_others(rows: list[tuple[str, int]]) -> str:
-    return f"checkpoints there: steps {', '.join(str(s) for _, s in rows)}" if rows else "no other checkpoint is there"

@@ -17,8 +17,8 @@ from typing import Any
 
 from shuhari.data import nearest
 from shuhari.store import schema
-from shuhari.store.files import CheckpointError, StoreError, is_locked, translate_errors
-from shuhari.store.rows import list_columns, read_cursor, read_fact, read_rows
+from shuhari.store.files import CheckpointError, StoreError, is_locked, read_file, translate_errors
+from shuhari.store.rows import list_columns, parse, read_cursor, read_fact, read_rows
 
 # what a list of runs shows
 SCORES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "reward/score", "reward", "study/coverage")
@@ -82,7 +82,7 @@ class Run:
     def recipe(self) -> dict[str, Any]:
         """The resolved recipe; StoreError where it is missing or no TOML."""
         try:
-            return tomllib.loads((self.path / "recipe.toml").read_text())
+            return tomllib.loads(read_file(self.path / "recipe.toml").decode())
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise StoreError(f"{self.path / 'recipe.toml'}: {error}") from error
 
@@ -90,12 +90,14 @@ class Run:
     def summary(self) -> dict[str, Any] | None:
         """summary.json, None while there is none."""
         try:
-            found = json.loads((self.path / "summary.json").read_text())
+            found = json.loads(read_file(self.path / "summary.json"))
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise StoreError(f"{self.path / 'summary.json'}: {error}") from error
-        return dict(found)
+        if not isinstance(found, dict):
+            raise StoreError(f"{self.path / 'summary.json'}: a {type(found).__name__}: expected an object")
+        return found
 
     def get(self, key: str, default: Any = None) -> Any:
         """A fact about the whole run (`total`, `complete`)."""
@@ -107,7 +109,7 @@ class Run:
         every metric; None where a step has not that metric."""
         with self._open() as db:
             rows = list(read_rows(db, "steps", "where step > ? order by step", (after,)))
-        values = [self._parse(f"step {row[0]}", row[3]) for row in rows]
+        values = [self._parse(f"step {row[0]}", row[3], dict) for row in rows]
         columns: dict[str, list[Any]] = {n: [row[i] for row in rows] for i, n in enumerate(("step", "stage", "wall"))}
         for name in dict.fromkeys(n for v in values for n in v):
             if name not in ("step", "stage", "wall"):
@@ -132,11 +134,8 @@ class Run:
                 row |= {"asked": row["asked"] + asked, "solved": row["solved"] + solved, "last": step}
         return list(found.values())
 
-    def _parse(self, what: str, text: str) -> Any:
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise StoreError(f"{self.path / schema.FILE}: {what} is damaged ({error})") from error
+    def _parse(self, what: str, text: str, kind: type = object) -> Any:
+        return parse(self.path / schema.FILE, what, text, kind)
 
     def rollouts(self, step: int | None = None, problem: str = "") -> list[dict[str, Any]]:
         """The groups kept of a step, by default of the last that kept any; or of a problem (its id, task/id), of that
@@ -165,18 +164,22 @@ class Run:
         return (f"({named})", args) if step is None else (f"({named}) and step = ?", [*args, step])
 
     def checkpoints(self) -> list[dict[str, Any]]:
-        """[{step, score}] of the checkpoints that are kept, by step; score: the held-out number that decides which is
-        best, None where its step had none."""
+        """[{step, score}] of the checkpoints that are kept and, as far as can be seen without reading their tensors,
+        whole, by step; score: the held-out number that decides which is best, None where its step had none."""
+        from shuhari.store.checkpoint import find_fault
+
         with self._open() as db:
             rows = list(read_rows(db, "checkpoints", "order by step, rowid"))
-        return [{"step": step, "score": score} for step, _, _, score in rows]
+        at = self.path / "checkpoints"
+        return [{"step": s, "score": score} for s, name, _, score in rows if not find_fault(at / name, at / "rings")]
 
     def find_step(self, step: str) -> int | None:
         """The step of a checkpoint that is kept: of its number, or of `best` (the first of equals); None of "", the
         last. StoreError where there is none, with those that there are."""
         there = self.checkpoints()
         if not there:
-            raise StoreError(f"{self.path} has no checkpoint yet: train it first")
+            gone = "that can be read: `shuhari doctor` says why" if self.cursor else "yet: train it first"
+            raise StoreError(f"{self.path} has no checkpoint {gone}")
         if not step:
             return None
         scored = [c for c in there if c["score"] is not None]
@@ -192,14 +195,14 @@ class Run:
 
     def load(self, step: int | None = None) -> Any:
         """The tree of the newest checkpoint, or of that at `step`; CheckpointError where it cannot be read."""
-        from shuhari.store.database import load
+        from shuhari.store.restore import load_tree
         from shuhari.store.ring import RingFiles
 
         for attempt in range(5):
             before = self.cursor
             try:
                 with self._open() as db:
-                    return load(self.path, db, RingFiles(self.path / "checkpoints" / "rings"), step)
+                    return load_tree(self.path, db, RingFiles(self.path / "checkpoints" / "rings"), step)
             except CheckpointError:
                 if step is not None or attempt == 4 or self.cursor == before:  # else the run went on and pruned it
                     raise
@@ -250,7 +253,7 @@ def _summarise(path: Path, name: str) -> Summary:
         score_name, score, ungraded = _read_last_score(run)
         note = f"{ungraded:.0%} of that ungraded" if ungraded else ""
         return Summary(name, path, run.status, run.step, total, score, score_name, note)
-    except (StoreError, ValueError) as error:
+    except (StoreError, ValueError, TypeError, LookupError) as error:
         return Summary(name, path, "unreadable", note=str(error))
 
 
@@ -259,8 +262,9 @@ def _read_last_score(run: Run) -> tuple[str, float | None, float]:
     found: dict[str, float] = {}
     with run._open() as db:  # evaluations are rare: look back until one is found, not for ever
         for step, _, _, text in read_rows(db, "steps", "order by step desc limit 1000"):
-            values = run._parse(f"step {step}", text)
-            found = {**{n: values[n] for n in (*SCORES, "evaluate/ungraded") if n in values}, **found}
+            values = run._parse(f"step {step}", text, dict)
+            named = {n: values[n] for n in (*SCORES, "evaluate/ungraded") if isinstance(values.get(n), int | float)}
+            found = {**named, **found}
             if SCORES[0] in found:
                 break
     name = next((n for n in SCORES if n in found), "")

@@ -9,6 +9,7 @@ import errno
 import os
 import socket
 import sqlite3
+import stat
 import time
 import zlib
 from collections.abc import Collection, Iterable, Iterator
@@ -26,7 +27,11 @@ FULL = (errno.ENOSPC, errno.EDQUOT)  # no space is left, on the disk or to its u
 
 
 class StoreError(Exception):
-    """Something about a run on disk that its user can fix; what was stored before is intact."""
+    """Something about a run on disk that its user can see to; the error itself has changed nothing that was stored."""
+
+
+class DamageError(StoreError):
+    """A run on disk is not what was written: the error names what, and that `shuhari doctor` can repair it."""
 
 
 class CheckpointError(StoreError):
@@ -35,6 +40,15 @@ class CheckpointError(StoreError):
 
 class LockedError(StoreError):
     """Another process writes this run."""
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a plain file, behind links too. OSError for anything else, such as a pipe, which would wait for
+    ever, or a device, which may never end."""
+    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "it is no plain file", str(path))
+        return file.read()
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, int]:
@@ -117,13 +131,21 @@ def translate_errors(what: str) -> Iterator[None]:
     """Errors of the disk and of SQLite as a StoreError that says what was being done and what to do."""
     try:
         yield
-    except (OSError, sqlite3.Error) as error:
-        if isinstance(error, OSError):
-            full, why = error.errno in FULL, error.strerror or str(error)
-        else:
-            full, why = "is full" in str(error), f"SQLite says {str(error)!r}"
-        why = "the disk is full: free some space" if full else why
-        raise StoreError(f"{what}: {why}. What was stored before is intact; the same command goes on") from error
+    except OSError as error:
+        raise _explain(what, error.strerror or str(error), full=error.errno in FULL) from error
+    except sqlite3.Error as error:
+        text = str(error)
+        full, busy = "is full" in text, "is locked" in text
+        doubt = isinstance(error, sqlite3.DatabaseError) and not (full or busy)
+        raise _explain(what, f"SQLite says {text!r}", full=full, busy=busy, doubt=doubt) from error
+
+
+def _explain(what: str, why: str, *, full: bool, busy: bool = False, doubt: bool = False) -> StoreError:
+    """What to do depends on what is wrong: only after a full disk, or a busy one, is all as it was for certain."""
+    if full or busy:
+        why = "the disk is full: free some space" if full else f"{why}: another program holds the file"
+        return StoreError(f"{what}: {why}. What was stored before is intact; the same command goes on")
+    return StoreError(f"{what}: {why}{'; `shuhari doctor` with this run says what of it is whole' if doubt else ''}")
 
 
 _held: set[int] = set()
@@ -142,14 +164,17 @@ if hasattr(os, "register_at_fork"):
 
 
 class Lock:
-    """An exclusive lock on a run directory, held until `release` or the end of the process, however it ends."""
+    """An exclusive lock on a run directory, held until `release` or the end of the process, however it ends. The file
+    says who holds it after `sign`, which is the first that is written."""
 
     NAME = "run.lock"
 
     def __init__(self, run: Path, patience: float = 0.5) -> None:
         self.file: IO[str] | None = None
-        path = run / self.NAME
-        file = open(path, "a+")  # noqa: SIM115  (kept open as long as the lock is held)
+        self.path = run / self.NAME
+        if self.path.exists() and not self.path.is_file():
+            raise StoreError(f"{self.path} is no plain file, so the run cannot be locked: move it away")
+        file = open(self.path, "a+")  # noqa: SIM115  (kept open as long as the lock is held)
         end = time.monotonic() + patience
         while not _try_lock(file):  # a reader that asks whether the run is alive holds the lock for an instant
             if time.monotonic() > end:
@@ -158,17 +183,47 @@ class Lock:
                 file.close()
                 raise LockedError(f"{run} is being written by {owner}: wait for it or stop it, or give another path")
             time.sleep(0.02)
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
         self.file = file
         _held.add(file.fileno())
+
+    def sign(self) -> None:
+        """Write which process holds the lock."""
+        assert self.file is not None
+        self.file.truncate(0)
+        self.file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        self.file.flush()
 
     def release(self) -> None:
         if self.file is not None:
             _held.discard(self.file.fileno())
             self.file.close()
             self.file = None
+
+
+class Watch:
+    """The files that a writer has opened, so that it sees when they are removed, or others stand in their place: what
+    it writes would go into files without a name, and be lost."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._known = {path: _identify(path) for path in paths}
+
+    def check(self) -> None:
+        """StoreError where one is not what it was."""
+        for path, known in self._known.items():
+            if (now := _identify(path)) != known:
+                what = "has been removed" if now is None else "has been replaced"
+                raise StoreError(
+                    f"{path} {what} while the run was being written: nothing more can be stored. "
+                    "Put it back, or train in another folder (--run)"
+                )
+
+
+def _identify(path: Path) -> tuple[int, int] | None:
+    """Which file a path names; None where it names none."""
+    with suppress(OSError):
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+    return None
 
 
 def _try_lock(file: IO[str]) -> bool:
@@ -185,9 +240,12 @@ def _try_lock(file: IO[str]) -> bool:
 
 def is_locked(run: Path) -> bool:
     """Whether a process writes this run now."""
+    path = run / Lock.NAME
     try:
-        file = open(run / Lock.NAME)  # noqa: SIM115
+        file = open(path) if path.is_file() else None  # noqa: SIM115
     except OSError:
+        file = None
+    if file is None:
         return False
     with file:
         return not _try_lock(file)  # closing gives it back

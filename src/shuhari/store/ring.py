@@ -21,7 +21,7 @@ from torch import Tensor
 
 from shuhari.data import Array
 from shuhari.store import tensors
-from shuhari.store.files import CheckpointError, replace_file, sync_directory
+from shuhari.store.files import CheckpointError, read_file, replace_file, sync_directory
 
 _SAFE = re.compile(r"\w[\w.-]*", re.ASCII)
 _DTYPES = {str(d).removeprefix("torch."): d for d in tensors.NAMES}
@@ -153,9 +153,11 @@ class RingFiles:
         if not (_SAFE.fullmatch(folder) and _SAFE.fullmatch(base)):
             raise CheckpointError(f"{self.root}: {file!r} is not the name of a block")
         try:
-            data = (self.root / file).read_bytes()
+            data = read_file(self.root / file)
         except FileNotFoundError:
             raise CheckpointError(f"{self.root / file}: the file is missing") from None
+        except OSError as error:
+            raise CheckpointError(f"{self.root / file}: {error.strerror}") from error
         if zlib.crc32(data) != crc:
             raise CheckpointError(f"{self.root / file}: its content is not what was written (checksum)")
         try:

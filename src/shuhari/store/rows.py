@@ -46,19 +46,34 @@ def read_rows(
     for *row, crc in db.execute(f"select {', '.join(names)} from {table} {rest}", args) if there else ():
         if crc is not None and crc != compute_checksum(row):
             file = find_file(db)
-            message = f"take the run from a copy, or start from a checkpoint of it (--init {file.parent}@STEP)"
+            message = f"`shuhari doctor {file.parent}` says what is whole, and can repair it"
             raise StoreError(f"{file}: {_NAMES[table]} {row[0]} is damaged (its checksum is another): {message}")
         yield tuple(row)
 
 
 def read_fact(db: sqlite3.Connection, key: str, default: Any = None) -> Any:
     """A fact about the whole run, or `default` where it is not told."""
-    return next((json.loads(text) for _, text in read_rows(db, "meta", "where key = ?", (key,))), default)
+    rows = read_rows(db, "meta", "where key = ?", (key,))
+    return next((parse(find_file(db), f"the fact {key}", text) for _, text in rows), default)
+
+
+def parse(file: Path, what: str, text: str | bytes, kind: type = object) -> Any:
+    """The JSON of a row; StoreError, which names the database and what was read, where it is none, or not of a kind."""
+    try:
+        found = json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise StoreError(f"{file}: {what} is damaged ({error})") from error
+    if not isinstance(found, kind):
+        raise StoreError(f"{file}: {what} is damaged (it is a {type(found).__name__}, no {kind.__name__})")
+    return found
 
 
 def read_cursor(db: sqlite3.Connection) -> dict[str, Any] | None:
     """Where a resumed run goes on: {step, checkpoint, stage, wall}; None before the first checkpoint."""
-    return next((dict(zip(COLUMNS["cursor"], row, strict=True)) for row in read_rows(db, "cursor")), None)
+    row = next(read_rows(db, "cursor"), None)
+    if row is not None and not (isinstance(row[0], int) and isinstance(row[1], str) and Path(row[1]).name == row[1]):
+        raise StoreError(f"{find_file(db)}: the cursor is damaged ({row!r:.80})")
+    return None if row is None else dict(zip(COLUMNS["cursor"], row, strict=True))
 
 
 def compute_checksum(row: Iterable[str | bytes | float | None]) -> int:

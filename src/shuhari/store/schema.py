@@ -7,11 +7,13 @@ steps without a checkpoint. A transaction that names a checkpoint is flushed (FU
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
+import time
 from pathlib import Path
 from typing import Any
 
-from shuhari.store.files import StoreError
+from shuhari.store.files import DamageError, StoreError
 from shuhari.store.rows import COLUMNS, list_columns
 
 # 1: without checksums, what names and finds rollouts, and the counts of problems; 2: with checksums (`crc`) of a few
@@ -54,6 +56,9 @@ create index if not exists rollouts_named on rollouts (problem, task, step);
 create index if not exists events_kind on events (kind, step);
 create index if not exists problems_name on problems (task, problem, step);
 """
+INDICES = frozenset(re.findall(r"if not exists (\w+) on", _INDICES))
+BASE = frozenset(COLUMNS) - {"problems"}  # the tables of every format
+LIMIT = 60.0  # seconds of reading over one connection
 
 
 def create(run: Path, format: int) -> sqlite3.Connection:
@@ -86,40 +91,65 @@ def _write_upgrade(db: sqlite3.Connection) -> str:
     return out
 
 
-def connect(run: Path, format: int = FORMAT) -> sqlite3.Connection:
-    """The database of a run, read-only; works while the run is being written. StoreError where there is none."""
+def connect(run: Path, format: int = FORMAT, limit: float = LIMIT) -> sqlite3.Connection:
+    """The database of a run, read-only; works while the run is being written. StoreError where there is none, where it
+    is of a newer format, or no database of a run. Reading ends in an error after `limit` seconds in all."""
     path = run / FILE
     if not path.is_file():
         raise StoreError(f"{run} is not a run: it has no {FILE}")
+    log = Path(f"{path}-wal")
+    if not path.stat().st_size and log.exists() and log.stat().st_size:  # SQLite would remove the log
+        raise DamageError(f"{path} is empty, though its log is not: `shuhari doctor {run}` says what can be saved")
     uri = path.absolute().as_uri()
-    db = sqlite3.connect(f"{uri}?mode=ro", uri=True, timeout=10, isolation_level=None, check_same_thread=False)
     try:
-        check_format(db, run, format)
+        return _open(f"{uri}?mode=ro", run, format, limit)
     except sqlite3.OperationalError:
-        db.close()
-        if Path(f"{path}-wal").exists():
+        if log.exists():
             raise
         # a directory that we may not write to: SQLite cannot make its shared memory there, and needs none
-        db = sqlite3.connect(f"{uri}?immutable=1", uri=True, isolation_level=None, check_same_thread=False)
+        return _open(f"{uri}?immutable=1", run, format, limit)
+
+
+def _open(uri: str, run: Path, format: int, limit: float) -> sqlite3.Connection:
+    db = sqlite3.connect(uri, uri=True, timeout=min(10, limit), isolation_level=None, check_same_thread=False)
+    end = time.monotonic() + limit
+    db.set_progress_handler(lambda: time.monotonic() > end, 1_000_000)  # about every 10 ms of work inside SQLite
+    try:
         check_format(db, run, format)
+    except BaseException:
+        db.close()
+        raise
     return db
 
 
 def check_format(db: sqlite3.Connection, run: Path, format: int) -> None:
-    """StoreError where the run was written by a newer version, or the file is no database of a run."""
+    """StoreError where the run was written by a newer version, or the file is no database of a run: only what this
+    module makes may be in it, as a view or a trigger would be a program of whoever made the file."""
+
+    def refuse(why: str) -> StoreError:
+        return StoreError(f"{run / FILE}: not the database of a run ({why}); move it away to start afresh")
+
     try:
+        found = db.execute("select type, name, tbl_name from sqlite_master").fetchall()
+        for kind, name, table in found:
+            if kind == "index" and (name in INDICES or name.startswith("sqlite_autoindex_")):
+                continue
+            if kind != "table" or name not in COLUMNS:
+                raise refuse(f"it has a {kind} {name!r:.40}, which no run has")
+            odd = [row for row in db.execute(f"pragma table_xinfo({table})") if row[6]]  # hidden, or computed
+            if odd:
+                raise refuse(f"the column {odd[0][1]!r:.40} of its {table} is computed")
+        if not found:
+            return  # killed before its first transaction: still empty
+        if missing := BASE - {name for _, name, _ in found}:
+            raise refuse(f"no such table: {min(missing)}")
         row = db.execute("select value from meta where key = 'format'").fetchone()
     except sqlite3.DatabaseError as error:
-        if isinstance(error, sqlite3.OperationalError) and "no such table" not in str(error):
+        if isinstance(error, sqlite3.OperationalError):
             raise
-        if "no such table" in str(error) and not db.execute("select count(*) from sqlite_master").fetchone()[0]:
-            return  # killed before its first transaction: still empty
-        raise StoreError(f"{run / FILE}: not the database of a run ({error}); move it away to start afresh") from error
-    kind = db.execute("select type from sqlite_master where name = 'steps'").fetchone()
-    if kind is not None and kind[0] != "table":
-        raise StoreError(f"{run / FILE}: not the database of a run (its steps are a {kind[0]}); move it away")
-    if row is not None and not row[0].isdecimal():
-        raise StoreError(f"{run / FILE}: not the database of a run (its format is {row[0]!r:.40}); move it away")
+        raise refuse(str(error)) from error
+    if row is not None and not str(row[0]).isdecimal():
+        raise refuse(f"its format is {row[0]!r:.40}")
     if row is not None and int(row[0]) > format:
         raise StoreError(f"{run} has format {row[0]}; this version reads up to {format}: upgrade shuhari")
 

@@ -1,0 +1,198 @@
+"""What of a run directory is not what was written: every row by its checksum, every checkpoint, and whether the two
+agree. Nothing here changes anything; `repair` does.
+
+A kill leaves at most one checkpoint that the database does not name, as each is named before the next is begun. More of
+them, or a cursor whose checkpoint is gone, mean that the database is older than what it stood for: it has lost its log,
+or another has been put in its place.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sqlite3
+import tomllib
+from contextlib import closing, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from shuhari.store import schema
+from shuhari.store.files import DamageError, StoreError, read_file, translate_errors
+from shuhari.store.rows import COLUMNS, read_cursor, read_fact, read_rows
+
+_STEP = re.compile(r"step-(\d{8,})(?:\.(\d+))?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A checkpoint on disk. fault: what is wrong with it, "" where it is whole; named: whether the database has it."""
+
+    name: str
+    step: int
+    named: bool
+    fault: str = ""
+
+
+@dataclass
+class Report:
+    """What `inspect_run` has found. rows: whole ones of each table, up to the first that is damaged; last: the last
+    step that has a row; faults: what is damaged, one sentence each; files: the names of those that are, beside the
+    database and the checkpoints."""
+
+    path: Path
+    rows: dict[str, int] = field(default_factory=dict)
+    last: int = -1
+    faults: list[str] = field(default_factory=list)
+    checkpoints: list[Found] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)
+
+    @property
+    def goal(self) -> Found | None:
+        """The checkpoint that the run goes on from once it is repaired: the newest whole one, but for a single one
+        behind the last row, which a kill has left: the one before costs a few steps, this one would cost their rows."""
+        whole = sorted((c for c in self.checkpoints if not c.fault), key=lambda c: _read_name(c.name))
+        newer = [c for c in self.checkpoints if not c.named and c.step > self.last]
+        if len(newer) == 1 and len(whole) > 1 and whole[-1] == newer[0]:
+            return whole[-2]
+        return whole[-1] if whole else None
+
+
+def inspect_run(run: Path) -> Report:
+    """Read all of a run that has a checksum, checkpoints too. StoreError where `run` is none, or of a newer version."""
+    report = Report(run)
+    there = list_folders(run)
+    if not (run / schema.FILE).exists() and not there:
+        raise StoreError(f"{run} is not a run: it has no {schema.FILE}")
+    named, text, complete = set[str](), None, False
+    try:
+        refuse_lost(run)
+        with translate_errors(f"read {run}"), closing(schema.connect(run, limit=math.inf)) as db:
+            report.faults += find_faults(db, report.rows)
+            with suppress(StoreError, sqlite3.Error):
+                named = {name for _, name, *_ in read_rows(db, "checkpoints")}
+                text, complete = read_fact(db, "recipe"), bool(read_fact(db, "complete"))
+            with suppress(sqlite3.Error):
+                report.last = int(db.execute("select coalesce(max(step), -1) from steps").fetchone()[0])
+            with suppress(StoreError, sqlite3.Error):
+                report.faults += [told] if (told := find_disagreement(run, db)) else []
+    except StoreError as error:
+        if "upgrade shuhari" in str(error):
+            raise
+        report.faults.append(str(error).partition(": `shuhari doctor")[0])
+    report.checkpoints = [_look_at(run, name, step, name in named) for name, step in there]
+    report.faults += [f"a checkpoint of step {c.step} is damaged: {c.fault}"
+                      for c in report.checkpoints if c.fault and c.named]  # fmt: skip
+    for name, fault in (("recipe.toml", _check_recipe(run, text)), ("summary.json", _check_summary(run, complete))):
+        if fault:
+            report.files.append(name)
+            report.faults.append(f"{run / name}: {fault}")
+    return report
+
+
+def _check_recipe(run: Path, stored: object) -> str:
+    """What is wrong with the recipe; `stored`: its text as the database has it, None where it has none."""
+    try:
+        text = read_file(run / "recipe.toml").decode()
+        tomllib.loads(text)
+    except FileNotFoundError:
+        return "the file is missing"
+    except (OSError, ValueError, RecursionError) as error:
+        return str(error)
+    return "" if stored in (None, text) else "it is not the recipe that the run was made with, which the database has"
+
+
+def _check_summary(run: Path, complete: bool) -> str:
+    try:
+        found = json.loads(read_file(run / "summary.json"))
+    except FileNotFoundError:
+        return "the file is missing, though the run is complete" if complete else ""
+    except (OSError, ValueError, RecursionError) as error:
+        return str(error)
+    return "" if isinstance(found, dict) else f"a {type(found).__name__}: expected an object"
+
+
+def check(run: Path, db: sqlite3.Connection) -> None:
+    """DamageError where a run should not be gone on with, as rows are damaged or the checkpoints are not its own."""
+    told = find_disagreement(run, db) or next(iter(find_faults(db, {})), "")
+    if told:
+        hint = f"`shuhari doctor {run}` says what is whole, and can repair it; nothing was changed"
+        raise DamageError(told if "shuhari doctor" in told else f"{told}: {hint}")
+
+
+def find_faults(db: sqlite3.Connection, count: dict[str, int]) -> list[str]:
+    """What is wrong with the database and with rows of it, the first of each table; `count` gets the whole rows of each
+    table."""
+    found = []
+    try:
+        (told,) = db.execute("pragma integrity_check(1)").fetchone()
+        found += [] if told == "ok" else [f"the database is damaged (SQLite says {told.splitlines()[-1]!r})"]
+    except sqlite3.DatabaseError as error:
+        found.append(f"the database is damaged (SQLite says {str(error)!r})")
+    for table in COLUMNS:
+        count[table] = 0
+        try:
+            for _ in read_rows(db, table):
+                count[table] += 1
+        except StoreError as error:
+            found.append(str(error).partition(": `shuhari doctor")[0])
+        except sqlite3.DatabaseError as error:
+            found.append(f"the table {table} cannot be read to its end (SQLite says {str(error)!r})")
+    return found
+
+
+def find_disagreement(run: Path, db: sqlite3.Connection) -> str:
+    """How the database and the checkpoints on disk contradict each other; "" where they do not."""
+    cursor, there = read_cursor(db), list_folders(run)
+    at = -1 if cursor is None else cursor["step"]
+    named = {name for _, name, *_ in read_rows(db, "checkpoints")}
+    newer = [step for name, step in there if step > at and name not in named]
+    if cursor is not None and not (run / "checkpoints" / cursor["checkpoint"]).is_dir():
+        steps = f"; there are those of steps {', '.join(str(s) for _, s in there)}" if there else ""
+        return f"{run}: {schema.FILE} says that step {at} was stored last, whose checkpoint is gone{steps}"
+    if len(newer) > 1:
+        last = "that no step was stored with a checkpoint" if cursor is None else f"that step {at} was stored last"
+        steps = ", ".join(map(str, newer))
+        lost = "it has lost what came after"
+        return f"{run}: {schema.FILE} says {last}, yet there are checkpoints of steps {steps}: {lost}"
+    return ""
+
+
+def refuse_lost(run: Path) -> None:
+    """DamageError where the database is gone, or empty, and what it stood for is not."""
+    file, wal = run / schema.FILE, run / f"{schema.FILE}-wal"
+    there = ", ".join(str(step) for _, step in list_folders(run))
+    if file.exists() and (not file.is_file() or file.stat().st_size):
+        return
+    if there or (wal.is_file() and wal.stat().st_size and file.exists()):
+        what = "is empty" if file.exists() else "is gone"
+        rest = f"though checkpoints of steps {there} are there" if there else "though its log is there"
+        hint = f"`shuhari doctor {run}` says what can be saved; nothing was changed"
+        raise DamageError(f"{file} {what}, {rest}: {hint}, or choose another folder with --run")
+
+
+def list_folders(run: Path) -> list[tuple[str, int]]:
+    """(name, step) of the checkpoints on disk, oldest first, whether whole or not."""
+    folder = run / "checkpoints"
+    names = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+    return [(name, _read_name(name)[0]) for name in sorted(filter(_STEP.fullmatch, names), key=_read_name)]
+
+
+def _read_name(name: str) -> tuple[int, int]:
+    """(step, which of that step)."""
+    found = _STEP.fullmatch(name)
+    assert found is not None
+    return int(found[1]), int(found[2] or 0)
+
+
+def _look_at(run: Path, name: str, step: int, named: bool) -> Found:
+    """A checkpoint, read whole."""
+    from shuhari.store import checkpoint
+    from shuhari.store.ring import RingFiles
+
+    folder = run / "checkpoints"
+    try:
+        checkpoint.read(folder / name, RingFiles(folder / "rings"))
+    except StoreError as error:
+        return Found(name, step, named, str(error))
+    return Found(name, step, named)

@@ -1,0 +1,151 @@
+"""Repair a run: a new database of the rows that are whole, and the checkpoints that are. What is damaged is set aside
+in `damaged-<n>/` in the run's folder, so that nothing is destroyed.
+
+The run then goes on from its newest checkpoint that is whole. Steps behind it are made again, with the same bits; rows
+before it that are damaged, or that the database has not, are lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+from shuhari.store import checkpoint, schema
+from shuhari.store.damage import Found, Report, inspect_run
+from shuhari.store.files import DamageError, Lock, StoreError, replace_file, sync_directory, translate_errors
+from shuhari.store.ring import RingFiles
+from shuhari.store.rows import COLUMNS, compute_checksum, list_columns, write_rows
+
+_KEYS = {"meta": ("key",), "problems": ("step", "task", "problem")}  # of tables without a number for each row
+
+
+def repair_run(run: Path) -> list[str]:
+    """Set aside what is damaged, and put what is whole in its place; what was done and what is lost, one sentence each.
+    Nothing is done, and nothing said, where nothing is damaged. LockedError while another process writes the run;
+    DamageError where no checkpoint is whole, and so nothing can be gone on from."""
+    with translate_errors(f"repair {run}"):
+        lock = Lock(run)
+        try:
+            report = inspect_run(run)
+            if not report.faults:
+                return []
+            if report.goal is None and (report.checkpoints or report.rows.get("checkpoints")):
+                raise DamageError(f"{run}: no checkpoint of it is whole, so there is nothing to go on from: "
+                                  "nothing was changed")  # fmt: skip
+            return _rebuild(run, report)
+        finally:
+            lock.release()
+
+
+def _rebuild(run: Path, report: Report) -> list[str]:
+    fresh = run / ".tmp-repair"
+    shutil.rmtree(fresh, ignore_errors=True)
+    fresh.mkdir()
+    goal, at = report.goal, -1 if report.goal is None else report.goal.step
+    with closing(schema.create(fresh, schema.FORMAT)) as new:
+        lost = _copy(run, new)
+        newest = new.execute("select coalesce(max(step), -1) from steps").fetchone()[0]
+        if at > newest:
+            lost.append(f"the metrics and rollouts of steps {newest + 1} to {at}")
+        if newest > at or "summary.json" in report.files:
+            new.execute("delete from meta where key = 'complete'")  # it ends, and sums up, anew
+        _name_checkpoints(run, new, report.checkpoints, goal)
+        text = new.execute("select value from meta where key = 'recipe'").fetchone()
+        new.execute("pragma journal_mode = delete")  # all of it in one file, which is renamed as a whole
+    aside = next(p for i in range(1, 10**6) if not (p := run / f"damaged-{i}").exists())
+    aside.mkdir()
+    for name in (*schema.FILES, *report.files):
+        if (run / name).exists() and not (run / name).is_dir():
+            os.rename(run / name, aside / name) if name in report.files else _link(run / name, aside / name)
+    for name in schema.FILES[1:]:  # first the log, which would be read into any database beside it
+        (run / name).unlink(missing_ok=True)
+    os.replace(fresh / schema.FILE, run / schema.FILE)
+    shutil.rmtree(fresh, ignore_errors=True)
+    for found in report.checkpoints:
+        if found.fault:
+            os.rename(run / "checkpoints" / found.name, aside / found.name)
+    if "recipe.toml" in report.files and text is not None:
+        replace_file(run / "recipe.toml", [json.loads(text[0]).encode()])
+    sync_directory(run)
+    if goal is None:
+        goes_on = "the run begins again, as it has no checkpoint"
+    else:
+        again = f"; steps {at + 1} to {newest} are made again" if newest > at else ""
+        goes_on = f"the run goes on from step {at}, whose checkpoint is whole{again}"
+    return [*(f"lost: {what}" for what in lost), goes_on, f"what was damaged is set aside in {aside}"]
+
+
+def _link(old: Path, new: Path) -> None:
+    """A second name for a file that is about to be replaced; a copy where the disk has no such thing."""
+    try:
+        os.link(old, new)
+    except OSError:
+        if old.is_file():
+            shutil.copy2(old, new)
+
+
+def _copy(run: Path, new: sqlite3.Connection) -> list[str]:
+    """Copy the rows whose checksum holds; what is lost."""
+    lost: list[str] = []
+    try:
+        db = schema.connect(run, limit=float("inf"))
+    except (StoreError, sqlite3.Error):
+        return ["every row, as the database cannot be read"]
+    with closing(db):
+        for table in COLUMNS:
+            rows, bad, whole = read_leniently(db, table)
+            if table not in ("checkpoints", "cursor"):
+                new.execute("begin")
+                write_rows(new, table, (row for row in rows if table != "meta" or row[0] != "format"))
+                new.execute("commit")
+                lost += [f"{bad} row{'s' * (bad > 1)} of {table}"] if bad else []
+                lost += [f"rows of {table} on a damaged page of the database"] if not whole else []
+    return lost
+
+
+def read_leniently(db: sqlite3.Connection, table: str) -> tuple[list[Sequence[Any]], int, bool]:
+    """(the rows of a table whose checksum holds, how many have one that does not, whether all could be reached). A page
+    that cannot be read ends the reading; then it is gone on with from the table's other end."""
+    if not (there := list_columns(db, table)):
+        return [], 0, True
+    keys = _KEYS.get(table, ("rowid",))
+    names = [name if name in there else "null" for name in (*COLUMNS[table], "checksum")]
+    found: list[list[tuple[Any, ...]]] = [[], []]
+    whole, seen = True, set[Any]()
+    for way, order in enumerate(("asc", "desc")):
+        query = f"select {', '.join((*keys, *names))} from {table} order by {', '.join(f'{k} {order}' for k in keys)}"
+        try:
+            for row in db.execute(query):
+                if row[: len(keys)] in seen:
+                    break  # where the other way came to
+                found[way].append(row)
+            if way == 0:
+                break
+        except sqlite3.Error:
+            whole = False
+        seen |= {row[: len(keys)] for row in found[0]}
+    rows = [row[len(keys) :] for row in (*found[0], *reversed(found[1]))]
+    good = [row[:-1] for row in rows if row[-1] is None or row[-1] == compute_checksum(row[:-1])]
+    return good, len(rows) - len(good), whole
+
+
+def _name_checkpoints(run: Path, new: sqlite3.Connection, found: Sequence[Found], goal: Found | None) -> None:
+    """Enter the whole checkpoints up to the goal, with score and pin where the old database tells, and the cursor."""
+    told: dict[str, Sequence[Any]] = {}
+    with suppress(StoreError, sqlite3.Error), closing(schema.connect(run)) as db:
+        told = {str(row[1]): row for row in read_leniently(db, "checkpoints")[0]}
+    if goal is None:
+        return
+    whole = [f for f in found if not f.fault and f.step <= goal.step]
+    write_rows(new, "checkpoints", [told.get(f.name, (f.step, f.name, 0, None)) for f in whole])
+    folder = run / "checkpoints"
+    tree = checkpoint.read(folder / goal.name, RingFiles(folder / "rings"))
+    seconds = (tree.get("progress") or tree).get("seconds", 0.0)
+    stage, wall = new.execute("select stage, wall from steps where step = ?", (goal.step,)).fetchone() or ("", seconds)
+    write_rows(new, "cursor", [(goal.step, goal.name, stage, wall)])
