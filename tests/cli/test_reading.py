@@ -150,6 +150,23 @@ def test_tasks(shuhari, home: Path) -> None:
     assert done.code == 2 and "did you mean 'arithmetic'?" in done.err
 
 
+def test_doctor_of_a_run_changes_it_only_when_asked(shuhari, home) -> None:  # type: ignore[no-untyped-def]
+    run = home / "runs" / "s0"
+    assert shuhari("doctor", "s0").code == 0 and "all of it is as it was written" in shuhari("doctor", run).out
+    shutil.rmtree(run / "checkpoints" / "step-00000004")
+    refused = shuhari("train", "tiny.toml", "--seed", 0, "--set", "steps=5", "--run", run)
+    assert refused.code == 1 and f"shuhari doctor {run}" in refused.err
+    told = shuhari("doctor", run)
+    assert told.code == 1 and "damaged: " in told.out and "to go on from step 2: shuhari doctor" in told.out
+    assert not (run / "damaged-1").exists()
+    done = shuhari("doctor", run, "--repair")
+    assert done.code == 0 and "goes on from step 2, whose checkpoint is whole; steps 3 to 4 are made again" in done.out
+    again = shuhari("doctor", run, "--json")
+    assert again.code == 0 and json.loads(again.out)["goes_on_from"] == 2 and json.loads(again.out)["faults"] == []
+    assert shuhari("train", "tiny.toml", "--seed", 0, "--run", run).code == 0
+    assert shuhari("doctor", "--repair").code == 2
+
+
 def test_doctor(shuhari) -> None:
     import torch
 

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from shuhari.cli import catalogue, claiming, components, exporting, measuring, reading, training
+from shuhari.cli import catalogue, claiming, components, doctoring, exporting, measuring, reading, training
 
 DONE, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
 
@@ -35,7 +35,7 @@ for name, command in (
     ("methods", catalogue.methods),
     ("tasks", catalogue.tasks),
     ("components", components.components),
-    ("doctor", catalogue.doctor),
+    ("doctor", doctoring.doctor),
 ):
     app.command(name)(command)
 

@@ -1,4 +1,4 @@
-"""`methods`, `tasks`, `doctor`: list recipes and tasks, and describe this machine."""
+"""`methods` and `tasks`: list recipes and tasks."""
 
 from __future__ import annotations
 
@@ -108,24 +108,3 @@ def _read_example(entry: dict[str, Any]) -> str:
 
 def _shorten(value: Any) -> str:
     return "-" if value is None else make_printable(str(value), 120).replace("\n", "⏎")
-
-
-def doctor(json: Json = False) -> None:
-    """Show versions, cores, threads, speed and sandbox of this machine, for bug reports.
-
-    Example: shuhari doctor --json
-    """
-    from shuhari.tools.doctor import report
-
-    found = report()
-    if json:
-        print_json(found)
-        return
-    for key, value in found.items():
-        if not isinstance(value, dict):
-            say(f"{key:<10} {value}")
-            continue
-        missing = [k for k, v in value.items() if v is None]
-        there = ", ".join(f"{k} {v}" for k, v in value.items() if v is not None)
-        none = f"; not there: {', '.join(missing)}" if missing and key == "packages" else ""
-        say(f"{key:<10} {there}{none}")

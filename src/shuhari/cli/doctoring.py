@@ -1,0 +1,84 @@
+"""`doctor`: describe this machine, or say what of a run on disk is whole, and repair it where that is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shuhari.cli.text import make_printable, note, print_json, print_table, say
+
+DAMAGED = 1
+
+
+def doctor(
+    run: Annotated[str, typer.Argument(help="A run to look at: a path, a name under runs/, or `latest`.")] = "",
+    repair: Annotated[bool, typer.Option("--repair", help="Change the run: set aside what is damaged.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Describe this machine, for bug reports; or say of a run what is damaged, and with --repair go on without it.
+
+    Of a run every row and every checkpoint is read and held to its checksum. Nothing is changed without --repair.
+
+    Example: shuhari doctor runs/quickstart-s0
+    """
+    if run:
+        _examine(run, repair, json)
+    elif repair:
+        raise typer.BadParameter("of which run? give its folder: shuhari doctor RUN --repair")
+    else:
+        _describe_machine(json)
+
+
+def _examine(name: str, repair: bool, json: bool) -> None:
+    from shuhari.store import StoreError, inspect_run, repair_run, resolve
+
+    path = Path(name) if Path(name).is_dir() else resolve(name)  # one without a database too
+    report = inspect_run(path)
+    done: list[str] = []
+    if repair and report.faults:
+        try:
+            done = repair_run(path)
+        except StoreError as error:
+            note(str(error))
+    if json:
+        from dataclasses import asdict
+
+        goal = None if report.goal is None else report.goal.step
+        print_json({**asdict(report), "goes_on_from": goal, "repaired": done})
+    else:
+        say(f"{path}: {', '.join(f'{n} {table}' for table, n in report.rows.items()) or 'no'} rows are whole")
+        if report.checkpoints:
+            rows = [(c.step, "whole" if not c.fault else make_printable(c.fault, 300)) for c in report.checkpoints]
+            print_table(("checkpoint", ""), rows)
+        for fault in report.faults:
+            say(f"damaged: {make_printable(fault, 500)}")
+        for line in done:
+            say(line)
+        if not report.faults:
+            say("all of it is as it was written")
+        elif not done and report.goal is None:
+            say("no checkpoint is whole: the run cannot go on; where rows are whole, its metrics can be read")
+        elif not done:
+            say(f"to go on from step {report.goal.step}: shuhari doctor {path} --repair (what is damaged is set aside, "  # type: ignore[union-attr]
+                "nothing is deleted)")  # fmt: skip
+    if report.faults and not done:
+        raise typer.Exit(DAMAGED)
+
+
+def _describe_machine(json: bool) -> None:
+    from shuhari.tools.doctor import report
+
+    found = report()
+    if json:
+        print_json(found)
+        return
+    for key, value in found.items():
+        if not isinstance(value, dict):
+            say(f"{key:<10} {value}")
+            continue
+        missing = [k for k, v in value.items() if v is None]
+        there = ", ".join(f"{k} {v}" for k, v in value.items() if v is not None)
+        none = f"; not there: {', '.join(missing)}" if missing and key == "packages" else ""
+        say(f"{key:<10} {there}{none}")
