@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -150,7 +151,7 @@ def test_tasks(shuhari, home: Path) -> None:
     assert done.code == 2 and "did you mean 'arithmetic'?" in done.err
 
 
-def test_doctor_of_a_run_changes_it_only_when_asked(shuhari, home) -> None:  # type: ignore[no-untyped-def]
+def test_doctor_of_a_run_changes_it_only_when_asked(shuhari, home: Path) -> None:
     run = home / "runs" / "s0"
     assert shuhari("doctor", "s0").code == 0 and "all of it is as it was written" in shuhari("doctor", run).out
     shutil.rmtree(run / "checkpoints" / "step-00000004")

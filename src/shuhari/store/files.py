@@ -23,6 +23,7 @@ except ImportError:  # no lock on such a system: two writers of one run are then
     fcntl = None  # type: ignore[assignment]
 
 
+_AT_ONCE = os.O_NONBLOCK if hasattr(os, "O_NONBLOCK") else 0  # open a pipe without waiting for its other end
 FULL = (errno.ENOSPC, errno.EDQUOT)  # no space is left, on the disk or to its user
 
 
@@ -45,7 +46,7 @@ class LockedError(StoreError):
 def read_file(path: Path) -> bytes:
     """The bytes of a plain file, behind links too. OSError for anything else, such as a pipe, which would wait for
     ever, or a device, which may never end."""
-    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+    with open(os.open(path, os.O_RDONLY | _AT_ONCE), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is no plain file", str(path))
         return file.read()
