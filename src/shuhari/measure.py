@@ -60,6 +60,25 @@ def summarise_batch(batch: Batch, weights: Mapping[str, Number], tasks: Iterable
     return info
 
 
+def explain_returns(batch: Batch) -> Info:
+    """`<role>/explained_variance` of each role whose values before the update, and the column `return`, the batch has:
+    1 - Var(return - value) / Var(return) over its decisions; 1 is perfect, 0 what one number for all would do."""
+    if "return" not in batch:
+        return {}
+    info: Info = {}
+    seen, target = batch["mask"], batch["return"]
+    for name in batch.names():
+        role, _, what = name.partition("/")
+        if what != "value" or (value := batch[name]).shape[:2] != target.shape:
+            continue
+        of = target[seen]
+        spread = float(of.var()) if len(of) > 1 else 0.0
+        if spread > 0:
+            value = value.mean(2) if value.dim() == 3 else value
+            info[f"{role}/explained_variance"] = 1 - float((of - value[seen]).var()) / spread
+    return info
+
+
 def count_turns(batch: Batch) -> Tensor:
     """[B] how many calls of a policy the row's decisions come from."""
     last = batch["segment"].masked_fill(~batch["mask"], -1).cummax(1).values  # segments count up along a row

@@ -23,7 +23,7 @@ from shuhari.data import EMPTY
 from shuhari.events import Updated
 from shuhari.learners.loss import Loss, scatter
 from shuhari.learners.parts import Part
-from shuhari.measure import Meter
+from shuhari.measure import Meter, explain_returns
 from shuhari.needs import Need, gather, role_model
 from shuhari.ports import Buffer, Ctx, Model, Transform
 from shuhari.profile import spanned, work
@@ -74,6 +74,7 @@ class GradientLearner:
     def update(self, batch: Batch, ctx: Ctx) -> Updated:
         """One pass of every part that is due over one drawn batch."""
         k, meter = self.state["updates"], Meter()
+        meter.update(explain_returns(batch))
         for name, part in self.parts.items():
             if k < part.after or (k - part.after) % part.every:
                 continue

@@ -1,0 +1,12 @@
+"""What is wrong with a run, from the numbers that it has stored: rules with a healthy range, a cause and what helps.
+
+`diagnose` judges the steps of a run by every rule; `Watch` sees the reports of one that is training, and tells at once
+what its first steps show. Nothing here stops or changes a run.
+"""
+
+from shuhari.diagnosis.evidence import Evidence
+from shuhari.diagnosis.judge import RULES, Finding, diagnose, judge
+from shuhari.diagnosis.rule import Rule
+from shuhari.diagnosis.watch import Watch
+
+__all__ = ["RULES", "Evidence", "Finding", "Rule", "Watch", "diagnose", "judge"]

@@ -1,0 +1,70 @@
+"""The judgement of a run: its steps by stages, and every rule asked of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from shuhari.diagnosis import learning, rewards, sampling
+from shuhari.diagnosis.evidence import Evidence
+from shuhari.diagnosis.rule import Rule
+
+RULES: tuple[Rule, ...] = (*rewards.RULES, *sampling.RULES, *learning.RULES)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a rule found: `number` of `metric` in the steps `begin` to `end` of `stage`."""
+
+    rule: Rule
+    stage: str
+    metric: str
+    number: float
+    begin: int
+    end: int
+
+    def __str__(self) -> str:
+        rule = self.rule
+        about = " ".join((rule.number.__doc__ or "").split())
+        steps = f"step {self.end}" if self.begin == self.end else f"steps {self.begin} to {self.end}"
+        seen = f"{self.metric}, {about}, is {self.number:.4g}, healthy is {rule.describe_range()}"
+        return f"{rule.name} (stage {self.stage}, {steps}): {rule.cause} [{seen}]. What helps: {rule.helps}"
+
+    def to_json(self) -> dict[str, Any]:
+        """In plain values."""
+        low, high = self.rule.healthy
+        where = {"stage": self.stage, "metric": self.metric, "number": self.number, "begin": self.begin}
+        return {"rule": self.rule.name, **where, "end": self.end, "healthy": [low, high],
+                "cause": self.rule.cause, "helps": self.rule.helps}  # fmt: skip
+
+
+def diagnose(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any]) -> list[Finding]:
+    """What is wrong with a run of whose steps `columns` tell (`Run.metrics`), stage by stage. `recipe`: its resolved
+    recipe, a plain tree (`Run.recipe`)."""
+    return [finding for e in split_stages(columns, recipe) for finding in judge(e)]
+
+
+def judge(e: Evidence, rules: Iterable[Rule] = RULES) -> list[Finding]:
+    """What the rules find in one stage, less what another of them covers."""
+    found = {}
+    for rule in rules:
+        if (pair := rule.find(e)) is not None:
+            steps = e.columns["step"]
+            found[rule.name] = Finding(rule, e.stage, *pair, begin=steps[0], end=steps[-1])
+    covered = {name for f in found.values() for name in f.rule.covers}
+    return [f for name, f in found.items() if name not in covered]
+
+
+def split_stages(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any]) -> Iterator[Evidence]:
+    """The evidence of each stage, in order."""
+    tables = {t.get("name"): t for t in recipe.get("stage", ()) if isinstance(t, Mapping)}
+    at, before = 0, dict[str, float]()
+    for stage, group in groupby(columns.get("stage", ())):
+        end = at + len(list(group))
+        own = {name: values[at:end] for name, values in columns.items()}
+        table = {**{k: v for k, v in recipe.items() if k != "stage"}, **tables.get(stage, {})}
+        yield Evidence(str(stage), own, table, before)
+        before = {n: v[-1] for n, v in own.items() if n.startswith("spent/") and v[-1] is not None}
+        at = end
