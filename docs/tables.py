@@ -327,9 +327,24 @@ def share(of: Mapping[str, float]) -> str:
     return f"{of['share']:.1%} [{100 * of['low']:.1f}, {100 * of['high']:.1f}]"
 
 
+def rules() -> Iterator[str]:
+    """Every rule of the diagnosis."""
+    from shuhari.diagnosis import RULES
+
+    yield row("rule", "number", "healthy", "asked", "likely cause", "what helps")
+    yield row(*["---"] * 6)
+    for r in RULES:
+        when = (r.when.__doc__ or "").strip()
+        first = [f"from step {r.least}"] * (r.least > 1)
+        asked = [*first, *[when] * (when != "always" or not first), *["also as an alarm"] * r.at_once]
+        number = f"`{r.reads}`: {(r.number.__doc__ or '').strip()}"
+        yield row(f"`{r.name}`", number, r.describe_range(), "; ".join(asked), r.cause, r.helps)
+
+
 TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "reasoning-gym generators": reasoning_gym,
     "spaces": spaces,
+    "diagnosis rules": rules,
     "scoreboard": scoreboard,
     "scoreboard by the older rule": older,
     "papers": papers,

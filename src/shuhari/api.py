@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from shuhari.config import recipe as recipes
 from shuhari.config.library import find_recipe
 from shuhari.config.recipe import Recipe
 from shuhari.data import EMPTY, Info, Payload, Sampling
+from shuhari.diagnosis import Watch
 from shuhari.loop import resume
 from shuhari.loop.roles import load_initial
 from shuhari.loop.run import open_run
@@ -74,6 +76,7 @@ def train(
     files of methods, such as `rlvr/kl_cov`, laid over the recipe in order, below the settings. init: a run (`RUN`
     or `RUN@step`) whose weights this one starts from; it belongs to the run as the settings do. progress: called with
     each step's report. profile: write `profile.json` and `trace.json` of the steps made into the run's folder.
+    What the first steps show to be wrong goes to the logger `shuhari`, as a warning.
     Raises RecipeError for a mistake in the recipe or the settings, and where `path` holds another run.
     """
     changes = {**settings, **({} if seed is None else {"seed": seed})}
@@ -83,7 +86,10 @@ def train(
     else:
         found = recipes.load(recipe, settings=changes, methods=methods)
     where = Path(path) if path is not None else default_path(found, init=init)
+    watch = Watch()
     for report in (train_profiled if profile else steps)(found, where, init=load_initial(init), origin=init):
+        for finding in watch.add(report):
+            logging.getLogger("shuhari").warning("%s", finding)
         if progress is not None:
             progress(report)
     return read_trained(where)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from shuhari.cli import catalogue, claiming, components, doctoring, exporting, measuring, reading, training
+from shuhari.cli import catalogue, claiming, components, diagnosing, doctoring, exporting, measuring, reading, training
 
 DONE, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
 
@@ -30,6 +30,7 @@ for name, command in (
     ("export", exporting.export),
     ("runs", reading.runs),
     ("show", reading.show),
+    ("diagnose", diagnosing.diagnose),
     ("compare", measuring.compare),
     ("claim", claiming.claim),
     ("methods", catalogue.methods),

@@ -22,8 +22,12 @@ class Live:
     def __init__(self, recipe: Recipe, path: Path) -> None:
         from rich.console import Console
 
+        from shuhari.diagnosis import Watch
+
+        self.watch = Watch()
         self.console = Console()
         self.eta = Eta(recipe.stages)
+        self.path = path
         self.title = f"{recipe.name}  seed {recipe.seed}  {path}"
         self.total = recipe.total
         self.panel: Any = None
@@ -55,6 +59,8 @@ class Live:
             if problem not in self.shown and len(self.shown) < 20:
                 self.shown.add(problem)
                 note(f"step {report['step']}: {make_printable(problem, 500)}")
+        for finding in self.watch.add(report):
+            note(f"alarm: {finding}".replace("show RUN", f"show {self.path}"))
         cells = self.format_cells(report)
         if self.panel is not None:
             self.panel.update(self._make_table(cells))

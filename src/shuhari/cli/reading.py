@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from shuhari.cli.diagnosing import say_findings
 from shuhari.cli.text import describe, format_number, make_printable, note, print_json, print_table, say
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -125,6 +126,7 @@ def _show_overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -
     problems = {e["data"]: e["step"] for e in run.events("problem")}  # text -> its last step
     for text, step in list(problems.items())[-PROBLEMS:]:
         note(f"problem, last at step {step}: {make_printable(str(text), 500)}")
+    say_findings(columns, recipe, path)
     hidden = [n for n in columns if n not in ("step", "stage", "wall", *shown.values())]
     say("also stored: " + ", ".join(hidden) + " (--json, --csv)")
 

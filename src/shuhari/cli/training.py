@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shuhari.cli.diagnosing import say_findings
 from shuhari.cli.reading import show_profile
 from shuhari.cli.text import format_number, make_printable, note, print_table, say
 
@@ -200,19 +201,20 @@ def show_closing(path: Path) -> None:
     from shuhari.tools.plot import plot_curves
 
     run = Run(path)
-    summary = run.summary or {}
+    columns, summary = run.metrics(), run.summary or {}
     before, after = summary.get("before") or {}, summary.get("after") or {}
     if names := dict.fromkeys([*before, *after]):
         rows = [(n, before.get(n), after.get(n), _describe_change(before.get(n), after.get(n))) for n in names]
         print_table(("held-out", "before", "after", "change"), rows)
     known = any(not math.isnan(x) for x in (*before.values(), *after.values()))
-    if not known and (score := _find_last(run.metrics())) is not None:
+    if not known and (score := _find_last(columns)) is not None:
         say(f"last {make_printable(score[0])}: {format_number(score[1])}")
+    say_findings(columns, run.recipe, path)
     picture = path / "curves.png"
     try:
-        plot_curves(run.metrics(), picture, title=str(summary.get("recipe", path.name)))
-    except ValueError as error:
-        note(str(error))
+        plot_curves(columns, picture, title=str(summary.get("recipe", path.name)))
+    except (ValueError, OSError) as error:  # a disk or a folder that takes no picture
+        note(f"no picture: {error}")
     else:
         say(f"curves:  {picture}")
     say(f"summary: {path / 'summary.json'}")

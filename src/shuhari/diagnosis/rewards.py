@@ -46,6 +46,16 @@ def has_ended_often(e: Evidence) -> bool:
 
 RULES = (
     Rule(
+        "answers-too-long",
+        "rollout/answers_too_long",
+        first,
+        (0.0, 0.05),
+        "right answers have more tokens than the policy may write, so it can never give them",
+        "a larger rollout.sampling.max_new (and the model's context)",
+        at_once=True,
+        covers=("starts-at-zero", "no-group-differs", "groups-alike", "truncation"),
+    ),
+    Rule(
         "starts-at-zero",
         "reward/score",
         first,

@@ -12,7 +12,7 @@ Statistic = Callable[[Evidence, str], float]
 
 
 def always(e: Evidence) -> bool:
-    """in every stage"""
+    """always"""
     return True
 
 
@@ -51,6 +51,10 @@ class Rule:
         low, high = self.healthy
         if low == high:
             return f"{low:g}"
+        if 0 < low < 1e-6:
+            return "above 0"
+        if 0 < 1 - high < 1e-6:
+            return "below 1"
         if low == -math.inf:
             return f"at most {high:g}"
         return f"at least {low:g}" if high == math.inf else f"{low:g} to {high:g}"

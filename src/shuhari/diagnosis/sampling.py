@@ -40,8 +40,8 @@ RULES = (
         growth,
         (1 / 3, 3.0),
         "answers became much longer or shorter than they were",
-        "reduce = \"constant:<max_new>\" of the policy's term (no bias by length), a penalty on length (reward.length), "
-        f"a KL term to a reference; {LOOK}",
+        "a loss without a bias by length (reduce = \"constant:<max_new>\" of the policy's term), a penalty on length "
+        f"(reward.length), a KL term to a reference; {LOOK}",
         least=8,
         when=writes_text,
     ),

@@ -1,4 +1,5 @@
-"""How far what was sampled lies from the policy that is to learn from it: in versions, and in log-probability.
+"""How far what was sampled lies from the policy that is to learn from it, in versions and in log-probability, and from
+the answers, where these are longer than what may be said.
 
 Leaves out what an objective corrects (`ratio`); this is measured before the first update, on a few rows.
 
@@ -7,12 +8,15 @@ Axes: `B` rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from shuhari.batch import Batch
-from shuhari.data import Info, code
+from shuhari.data import Info, Request, Sampling, code
+from shuhari.measure import summarise_batch
 from shuhari.needs import Need
-from shuhari.ports import ability
+from shuhari.ports import ability, is_text
 
 if TYPE_CHECKING:
     from shuhari.loop.asks import LoopCtx
@@ -20,7 +24,27 @@ if TYPE_CHECKING:
 ROWS = 8  # rows of a step that are scored for the gap
 
 
-def drift(batch: Batch, ctx: LoopCtx) -> Info:
+def describe_collected(batch: Batch, requests: Sequence[Request], ctx: LoopCtx) -> Info:
+    """What a step's report says of a collected batch and of what was asked for it."""
+    facts = summarise_batch(batch, ctx.weights, (r.problem.task for r in requests))
+    return {**facts, **measure_drift(batch, ctx), **measure_answers(requests, ctx)}
+
+
+def measure_answers(requests: Sequence[Request], ctx: LoopCtx) -> Info:
+    """`rollout/answers_too_long`, at the first step of a stage: the share of problems whose answer has more tokens than
+    a call of the policy may give, of those whose answer is a text that the model can write."""
+    model = ctx.models.get("policy")
+    if ctx.count or model is None or not is_text(model):
+        return {}
+    long = []
+    for r in requests:
+        if isinstance(r.problem.answer, str) and isinstance(r.sampling, Sampling):
+            with suppress(ValueError):  # it cannot be written
+                long.append(len(model.encode(r.problem.answer)) > r.sampling.max_new)
+    return {"rollout/answers_too_long": sum(long) / len(long)} if long else {}
+
+
+def measure_drift(batch: Batch, ctx: LoopCtx) -> Info:
     """Of a collected batch: `rollout/staleness`, the mean number of versions that a decision is old, and
     `rollout/staleness_max`, where something is in flight over steps; of text, `engine/gap` and `engine/gap_max`, the
     mean and largest absolute difference between the log-probability that the engine gave a decision and that of the

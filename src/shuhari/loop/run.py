@@ -17,12 +17,12 @@ from shuhari.events import Collected, Committed, Evaluated, Event, InOrder, Stag
 from shuhari.loop import collect, state
 from shuhari.loop.checks import check_stages
 from shuhari.loop.context import Context
-from shuhari.loop.drift import drift
+from shuhari.loop.drift import describe_collected
 from shuhari.loop.evaluation import LastScores, watch
 from shuhari.loop.progress import Progress
 from shuhari.loop.resume import commit_step, finish, open_store, restore
 from shuhari.loop.roles import cast_roles, listens_to, move_followers
-from shuhari.measure import Meter, summarise_batch
+from shuhari.measure import Meter
 from shuhari.ports import Learner, Transform, ability, is_vector
 from shuhari.ports.declares import needs_of
 from shuhari.store import Store
@@ -144,7 +144,7 @@ class Run:
         first, left = self.rounds == 1, self.progress.left()
         self.meter.add("rollout/rounds", 1, first)  # how many there are in the step
         batch, requests = ctx.wait(ctx.in_flight.take(want, stage.curriculum.select, first=first, left=left))
-        self.meter.update(summarise_batch(batch, stage.weights, (r.problem.task for r in requests)) | drift(batch, ctx))
+        self.meter.update(describe_collected(batch, requests, ctx))
         return batch
 
     def draws(self, name: str, learner: Learner) -> Iterator[Batch]:

@@ -1,0 +1,54 @@
+"""`diagnose`: what is wrong with a run, by rules over its stored numbers; read-only, also while it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from shuhari.cli.text import make_printable, note, print_json, say
+
+FINE = "diagnosis: every number lies in its healthy range"
+
+
+def diagnose(
+    run: Annotated[str, typer.Argument(help="A path, a name under runs/, or `latest`.")],
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what is wrong with a run: each number out of its healthy range, the likely cause, and what helps.
+
+    Example: shuhari diagnose latest
+    """
+    from shuhari.diagnosis import RULES
+    from shuhari.diagnosis import diagnose as judged
+    from shuhari.store import Run, resolve
+
+    path = Path(resolve(run))
+    opened = Run(path)
+    columns, problems = opened.metrics(), [e["data"] for e in opened.events("problem")]
+    found = judged(columns, opened.recipe)
+    if json:
+        print_json(
+            {"run": str(path), "step": opened.step, "rules": len(RULES), "findings": [f.to_json() for f in found],
+             "problems": list(dict.fromkeys(map(str, problems)))}
+        )  # fmt: skip
+        return
+    if not columns["step"]:
+        note("no step is stored yet")
+        return
+    say_findings(columns, opened.recipe, path)
+    for text in list(dict.fromkeys(map(str, problems)))[-5:]:
+        note(f"problem: {make_printable(text, 500)}")
+
+
+def say_findings(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any], path: Path) -> None:
+    """Print what the rules find in a run, or that they find nothing."""
+    from shuhari.diagnosis import diagnose as judged
+
+    found = judged(columns, recipe)
+    for finding in found:
+        say(f"diagnosis: {finding}".replace("show RUN", f"show {path}"))
+    if not found:
+        say(FINE)

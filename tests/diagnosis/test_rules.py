@@ -1,0 +1,198 @@
+"""Every rule finds its disease in a run that has it, and says nothing of one that has not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from shuhari.diagnosis import RULES, Evidence, Watch, diagnose, judge
+
+Columns = dict[str, list[Any]]
+NAN = math.nan
+
+
+def text(steps: int = 20, **changed: Any) -> Columns:
+    """A run of text that learns: metric (`/` written `__`) -> a value for all steps, a list, or a function of i."""
+    made: dict[str, Any] = {
+        "step": lambda i: i + 1,
+        "stage": lambda i: "rl",
+        "rollout/episodes": 128.0,
+        "rollout/length": 6.0,
+        "rollout/truncated": 0.02,
+        "rollout/entropy": lambda i: 1.0 - 0.03 * i,
+        "rollout/alike": lambda i: 0.3,
+        "rollout/rounds": 1.0,
+        "reward/mean": lambda i: 0.1 + 0.03 * i,
+        "reward/score": lambda i: 0.1 + 0.03 * i,
+        "engine/gap": 1e-6,
+        "policy/clip_fraction": 0.02,
+        "policy/approx_kl": 0.01,
+        "policy/loss/clip": 0.1,
+        "policy/lr": lambda i: 1e-3 * (1 - i / 20),
+        "spent/tokens": lambda i: 700.0 * (i + 1),
+    }
+    return fill(made, steps, changed)
+
+
+def control(steps: int = 20, **changed: Any) -> Columns:
+    """A run of a controller that learns."""
+    made: dict[str, Any] = {
+        "step": lambda i: i + 1,
+        "stage": lambda i: "main",
+        "rollout/episodes": lambda i: 20.0 * (i + 1),
+        "rollout/return": lambda i: 10.0 + 5 * i,
+        "rollout/length": lambda i: 10.0 + 5 * i,
+        "policy/clip_fraction": 0.1,
+        "policy/approx_kl": 0.01,
+        "policy/loss/clip": 0.1,
+        "policy/lr": 1e-3,
+        "critic/explained_variance": lambda i: min(0.9, -0.2 + 0.1 * i),
+        "critic/loss/value": 3.0,
+        "spent/env_steps": lambda i: 1024.0 * (i + 1),
+    }
+    return fill(made, steps, changed)
+
+
+def imitation(steps: int = 20, **changed: Any) -> Columns:
+    """Learning from recorded answers alone."""
+    made: dict[str, Any] = {
+        "step": lambda i: i + 1,
+        "stage": lambda i: "main",
+        "policy/loss/nll": lambda i: 3.0 / (i + 1),
+        "policy/lr": 1e-3,
+    }
+    return fill(made, steps, changed)
+
+
+def fill(made: Mapping[str, Any], steps: int, changed: Mapping[str, Any]) -> Columns:
+    wanted = {**made, **{k.replace("__", "/"): v for k, v in changed.items()}}
+    return {
+        name: [v(i) if callable(v) else v[i] if isinstance(v, list) else v for i in range(steps)]
+        for name, v in wanted.items()
+        if v is not None
+    }
+
+
+CASES: Mapping[str, Columns] = {  # rule, and where two, a mark -> a run with the disease
+    "answers-too-long": text(rollout__answers_too_long=[1.0] + [None] * 19),
+    "starts-at-zero": text(reward__score=0.0, reward__mean=0.0, rollout__alike=1.0),
+    "starts-solved": text(reward__score=1.0, reward__mean=1.0, rollout__alike=1.0),
+    "no-group-differs": text(steps=1, rollout__alike=1.0, reward__score=0.4, reward__mean=0.4),
+    "groups-alike": text(rollout__alike=0.97, reward__score=None, reward__mean=lambda i: 0.3 + 0.001 * (i % 3)),
+    "groups-alike, a controller": control(rollout__alike=0.97, reward__mean=lambda i: 0.3 + 0.001 * (i % 3)),
+    "reward-constant": text(reward__mean=6.25, reward__score=None, reward__r=6.25, rollout__alike=1.0),
+    "return-constant": control(rollout__return=1.0),
+    "reward-not-finite": text(reward__mean=lambda i: NAN if i == 7 else 0.1 * i),
+    "return-not-finite": control(rollout__return=lambda i: NAN if i > 15 else float(i)),
+    "ungraded": text(rollout__ungraded=0.2),
+    "graders-fail": text(spent__failed_graders=lambda i: 12.0 * i, rollout__ungraded=0.1),
+    "truncation": text(rollout__truncated=0.6),
+    "length-drift": text(rollout__length=lambda i: 6.0 + 3 * i),
+    "length-drift, down": text(rollout__length=lambda i: 60 * 0.7**i),
+    "entropy-collapsed": text(
+        rollout__entropy=lambda i: 2 * 0.6**i, reward__score=None, reward__mean=lambda i: 0.3 + 0.01 * (i % 2)
+    ),
+    "entropy-collapsed, a controller": control(
+        rollout__entropy=lambda i: 2 * 0.6**i, rollout__return=9.0, rollout__episodes=1.0
+    ),
+    "entropy-rises": text(rollout__entropy=lambda i: 0.5 + 0.2 * i),
+    "engine-differs": text(engine__gap=0.1),
+    "stale": text(rollout__staleness=lambda i: min(i, 8.0)),
+    "rollouts-fail": text(spent__failed_rollouts=lambda i: 8.0 * i),
+    "filters-reject": text(rollout__rounds=9.0),
+    "never-ends": control(rollout__episodes=0.0, rollout__return=None),
+    "loss-not-finite": text(policy__loss__clip=lambda i: NAN if i == 3 else 0.1),
+    "loss-not-finite, a controller": control(critic__loss__value=lambda i: math.inf if i == 3 else 0.1),
+    "learning-rate-zero": text(policy__lr=0.0),
+    "learning-rate-zero, a controller": control(policy__lr=0.0),
+    "clips-too-much": text(policy__clip_fraction=0.5),
+    "clips-too-much, a controller": control(policy__clip_fraction=0.5),
+    "moves-too-far": text(policy__approx_kl=lambda i: 0.1 * i),
+    "moves-too-far, a controller": control(policy__approx_kl=lambda i: 0.1 * i),
+    "critic-explains-nothing": text(critic__explained_variance=lambda i: 0.02 * (-1) ** i),
+    "critic-explains-nothing, a controller": control(critic__explained_variance=lambda i: 0.02 * (-1) ** i),
+    "imitation-stalls": imitation(steps=30, policy__loss__nll=lambda i: 2.0 + 0.1 * i),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_disease_is_found(case: str) -> None:
+    columns = CASES[case]
+    found = diagnose(columns, {})
+    assert [f.rule.name for f in found] == [case.partition(",")[0]]
+    assert found[0].rule.cause in str(found[0]) and found[0].rule.helps in str(found[0])
+    assert (found[0].begin, found[0].end) == (1, len(columns["step"]))
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {case.partition(",")[0] for case in CASES} == {rule.name for rule in RULES}
+    assert len({rule.name for rule in RULES}) == len(RULES) >= 13
+    assert {name for rule in RULES for name in rule.covers} <= {rule.name for rule in RULES}
+
+
+@pytest.mark.parametrize("made", [text, control, imitation])
+@pytest.mark.parametrize("steps", [1, 2, 9, 30])
+def test_nothing_is_found_in_a_run_that_learns(made: Callable[..., Columns], steps: int) -> None:
+    assert not diagnose(made(steps=steps), {})
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        text(rollout__alike=0.99, reward__score=0.97, reward__mean=lambda i: 0.97 + 0.01 * (i % 2)),  # solved
+        text(rollout__alike=lambda i: 0.9 + 0.005 * i),  # it rises
+        text(rollout__entropy=lambda i: 2 * 0.6**i, reward__score=lambda i: 0.1 + 0.045 * i),  # sharp as it solves all
+        text(reward__mean=NAN, reward__score=None, rollout__alike=None),  # trained without a reward
+        text(steps=2, rollout__alike=1.0, rollout__episodes=8.0),  # too little seen
+        control(rollout__return=1.0, rollout__episodes=3.0),  # so few episodes ended
+        control(rollout__episodes=0.0, rollout__return=None, spent__env_steps=0.0),  # learns from recorded steps
+        control(policy__lr=lambda i: 1e-3 * (i > 0)),  # a warm-up of the rate
+        control(rollout__truncated=1.0),  # a time limit is no answer that was cut
+        control(critic__explained_variance=lambda i: 0.95 if i < 4 else -0.1),  # late returns are nearly equal
+    ],
+)
+def test_what_looks_like_a_disease_and_is_none(columns: Columns) -> None:
+    assert not diagnose(columns, {})
+
+
+def test_a_stage_is_judged_by_what_it_spent_itself() -> None:
+    """10,240 steps in an environment were spent by the stage before; the second has made 512 of its own."""
+    a = control(steps=10)
+    b = control(steps=1, stage="more", step=11, rollout__episodes=0.0, rollout__return=None, spent__env_steps=10_752.0)
+    both = {name: [*a[name], *b.get(name, [None])] for name in a}
+    assert not diagnose(both, {})
+    assert [f.rule.name for f in diagnose(b, {})] == ["never-ends"]
+
+
+def test_an_alarm_is_told_once_and_at_once() -> None:
+    columns, watch = CASES["starts-at-zero"], Watch()
+    told = [[f.rule.name for f in watch.add({n: v[i] for n, v in columns.items()})] for i in range(20)]
+    assert told == [["starts-at-zero"], *[[]] * 19]
+
+
+def test_an_alarm_comes_after_the_first_step_in_each_stage() -> None:
+    watch = Watch()
+    for stage in ("a", "b"):
+        for i in range(3):
+            said = watch.add({"step": i + 1, "stage": stage, "rollout/episodes": 128.0, "rollout/alike": 1.0})
+            assert [f.rule.name for f in said] == (["no-group-differs"] if i == 0 else []), (stage, i)
+
+
+def test_a_constant_reward_is_one_alarm() -> None:
+    columns, watch = CASES["reward-constant"], Watch()
+    told = [f.rule.name for i in range(20) for f in watch.add({n: v[i] for n, v in columns.items()})]
+    assert told == ["no-group-differs"]
+
+
+def test_a_resumed_stage_raises_no_alarm() -> None:
+    columns, watch = text(steps=20, reward__score=0.0, reward__mean=0.0, rollout__alike=1.0), Watch()
+    assert not [f for i in range(5, 20) for f in watch.add({n: v[i] for n, v in columns.items()})]
+
+
+def test_the_worst_metric_of_several_is_told() -> None:
+    e = Evidence("rl", text(critic__clip_fraction=0.9, policy__clip_fraction=0.4))
+    (found,) = judge(e)
+    assert (found.metric, found.number) == ("critic/clip_fraction", pytest.approx(0.9))
