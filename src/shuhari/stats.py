@@ -10,11 +10,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 
-from shuhari.data import Array, code
+from shuhari.data import Array
 
 
 @dataclass(frozen=True)
@@ -53,20 +52,25 @@ def wilson(successes: int, n: int, level: float = 0.95) -> Estimate:
     so that it stays in [0, 1] and says something at 0 and at n."""
     if n < 1 or not 0 <= successes <= n:
         raise ValueError(f"{successes} successes of {n}: expected 0 to n, and n at least 1")
-    z = NormalDist().inv_cdf((1 + _level(level)) / 2)
-    p = successes / n
-    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    low = 0.0 if successes == 0 else max(0.0, middle - half)  # exactly 0 and 1 there; rounding would miss them
-    return Estimate(p, low, 1.0 if successes == n else min(1.0, middle + half), n)
+    return Estimate(successes / n, *_score(successes / n, n, level), n)
 
 
-def bootstrap(values: Sequence[float] | Array, level: float = 0.95, draws: int = 10_000, seed: int = 0) -> Estimate:
-    """The mean of `values` [N] with a percentile bootstrap interval: resampled with replacement `draws` times from
-    `seed`. NaN values (ungraded) are left out; ValueError where nothing is left."""
-    x = _finite(values)
-    low, high = _percentiles(_means(x, draws, seed), level) if len(x) > 1 else (math.nan, math.nan)
-    return Estimate(float(x.mean()), low, high, len(x))
+def interval(values: Sequence[float] | Array, level: float = 0.95) -> Estimate:
+    """The mean of one value a problem, `values` [N], with its interval over problems; NaN (ungraded) is left out.
+
+    Of shares, values in [0, 1], Wilson's at the effective number of problems N p (1 - p) / s^2, s^2 their variance: so
+    many that are right or wrong with chance p would tell as much (a design effect: Korn and Graubard 1998).
+    Where all are 0 or 1 that is `wilson` itself. Of other values Student's. ValueError where nothing is left.
+    """
+    x = np.asarray(values, np.float64)
+    x = x[~np.isnan(x)]
+    if not len(x):
+        raise ValueError("no values: there is nothing to average")
+    if x.min() < 0 or x.max() > 1:
+        return t_interval(x, level)
+    p, variance = float(x.mean()), float(x.var())
+    effective = len(x) * (p * (1 - p) / variance if variance > 0 else 1.0)
+    return Estimate(p, *_score(p, effective, level), len(x))
 
 
 def t_interval(values: Sequence[float] | Array, level: float = 0.95) -> Estimate:
@@ -84,41 +88,41 @@ def t_interval(values: Sequence[float] | Array, level: float = 0.95) -> Estimate
 
 
 def difference(
-    a: Sequence[float] | Array,
-    b: Sequence[float] | Array,
-    *,
-    paired: bool,
-    level: float = 0.95,
-    draws: int = 10_000,
-    seed: int = 0,
+    a: Sequence[float] | Array, b: Sequence[float] | Array, *, paired: bool, level: float = 0.95
 ) -> Estimate:
-    """mean(b) - mean(a) with a percentile bootstrap interval.
+    """mean(b) - mean(a) with Student's interval, as claims have it.
 
-    paired: entry i of both belongs together (the same seed, the same problem), and pairs are resampled; a pair with a
-    NaN is left out. Otherwise both are resampled apart. `n` is the number of pairs, or of the smaller sample.
+    paired: entry i of both belongs together (the same seed, the same problem); a pair with a NaN is left out. Otherwise
+    Welch's, of unequal variances. `n` is the number of pairs, or of the smaller sample.
     """
     x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
     if paired:
         if x.shape != y.shape:
             raise ValueError(f"paired samples of {len(x)} and {len(y)} entries: expected as many of both")
-        return bootstrap(y - x, level, draws, seed)
-    x, y = _finite(x), _finite(y)
+        return t_interval(y - x, level)
+    x, y = x[~np.isnan(x)], y[~np.isnan(y)]
+    if not len(x) or not len(y):
+        raise ValueError("no values: there is nothing to average")
     value, n = float(y.mean() - x.mean()), min(len(x), len(y))
     if n < 2:
         return Estimate(value, math.nan, math.nan, n)
-    low, high = _percentiles(_means(y, draws, code(seed, "b")) - _means(x, draws, code(seed, "a")), level)
-    return Estimate(value, low, high, n)
+    from scipy.stats import t
+
+    u, v = float(x.var(ddof=1)) / len(x), float(y.var(ddof=1)) / len(y)
+    freedom = (u + v) ** 2 / (u**2 / (len(x) - 1) + v**2 / (len(y) - 1)) if u + v else n - 1
+    half = float(t.ppf((1 + _level(level)) / 2, freedom)) * math.sqrt(u + v)
+    return Estimate(value, value - half, value + half, n)
 
 
 def scores(
     outcomes: Sequence[Sequence[float]] | Array, k: Sequence[int] = (), solved: float = 1.0
 ) -> dict[str, Estimate]:
-    """`mean` and each `pass@k` of graded samples [N, n], with bootstrap intervals over problems (samples of one problem
-    are alike, so problems are what is resampled), by the rules of `by_problem`. ValueError where nothing is graded."""
+    """`mean` and each `pass@k` of graded samples [N, n], with intervals over problems (samples of one problem are
+    alike, so problems are what is counted), by the rules of `by_problem`. ValueError where nothing is graded."""
     found = by_problem(outcomes, k, solved)
     if not len(found["mean"]):
         raise ValueError("no sample was graded: there is nothing to average")
-    return {name: bootstrap(values) for name, values in found.items() if len(values)}
+    return {name: interval(values) for name, values in found.items() if len(values)}
 
 
 def by_problem(
@@ -173,23 +177,10 @@ def _level(level: float) -> float:
     return level
 
 
-def _finite(values: Any) -> Array:
-    x = np.asarray(values, np.float64)
-    x = x[~np.isnan(x)]
-    if not len(x):
-        raise ValueError("no values: there is nothing to average")
-    return x
-
-
-def _means(x: Array, draws: int, seed: int) -> Array:
-    """[draws] means of resamples, in pieces that keep memory small."""
-    rng = np.random.default_rng(seed)
-    piece = max(1, 4_000_000 // len(x))
-    sizes = [min(piece, draws - at) for at in range(0, draws, piece)]
-    return np.concatenate([x[rng.integers(0, len(x), (size, len(x)))].mean(1) for size in sizes])
-
-
-def _percentiles(means: Array, level: float) -> tuple[float, float]:
-    tail = (1 - _level(level)) / 2
-    low, high = np.quantile(means, (tail, 1 - tail))
-    return float(low), float(high)
+def _score(p: float, n: float, level: float) -> tuple[float, float]:
+    """The ends of Wilson's interval of a share p of n, which need be no whole number."""
+    z = NormalDist().inv_cdf((1 + _level(level)) / 2)
+    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    low = 0.0 if p == 0 else max(0.0, middle - half)  # exactly 0 and 1 there; rounding would miss them
+    return low, 1.0 if p == 1 else min(1.0, middle + half)

@@ -1,12 +1,13 @@
 """`eval` and `compare`: scores of runs, with intervals.
 
-Over the problems of one run: Wilson's interval where every outcome is 0 or 1, else a bootstrap. Over seeds: a
-bootstrap, paired by seed where both sides have the same ones. Runs are opened read-only; nothing is stored in them.
+Over the problems of one run `stats.interval`, of every number alike. Over seeds the interval of claims: Student's, of
+pairs of a seed, from five seeds on. Runs are opened read-only; nothing is stored in them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,11 +49,11 @@ def evaluate(
     found: dict[str, Estimate] = {}
     parts = {task: part for task, part in outcomes.parts().items() if any(x == x for x in part.greedy)}
     for task, part in {"": outcomes, **parts}.items():  # a task of which nothing could be graded has no line
-        own = {"greedy": estimate_mean(part.greedy)}
+        own = {"greedy": stats.interval(part.greedy)}
         if part.sampled is not None:
             own |= stats.scores(part.sampled, used.k or stats.powers(samples), used.solved)
         if "distinct" in part.facts:
-            own["distinct"] = estimate_mean(part.facts["distinct"])
+            own["distinct"] = stats.interval(part.facts["distinct"])
         found |= {f"{name}@{task}" if task else name: value for name, value in own.items()}
     if json:
         rows = {name: {"value": e.value, "low": e.low, "high": e.high, "n": e.n} for name, e in found.items()}
@@ -109,19 +110,6 @@ def measure(
         return outcomes, used, opened.ctx.step
 
 
-def estimate_mean(values: Any) -> Estimate:
-    """The mean of outcomes with its interval; NaN (ungraded) left out."""
-    import numpy as np
-
-    from shuhari import stats
-
-    x = np.asarray(values, float)
-    x = x[~np.isnan(x)]
-    if len(x) and set(x.tolist()) <= {0.0, 1.0}:
-        return stats.wilson(int(x.sum()), len(x))
-    return stats.bootstrap(x)
-
-
 def compare(
     arms: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs; join the seeds of one side by commas.")],
     metric: Annotated[str, typer.Option(help="What is compared: its last value in each run.")] = "evaluate/greedy",
@@ -131,11 +119,13 @@ def compare(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Compare runs, or sets of seeds, with the first: difference, 95 % bootstrap interval, and a PNG of the curves.
+    """Compare runs, or sets of seeds, with the first: difference, 95 % interval, and a PNG of the curves.
 
-    Several runs a side are compared over seeds. One run a side is evaluated anew, both on the same problems.
+    Several runs a side are compared over seeds, by the paired interval of claims: below five seeds a side there is
+    none, as two or three say next to nothing of the next. One run a side is evaluated anew, both on the same problems;
+    that interval is about these two runs, not about their methods.
 
-    Example: shuhari compare grpo-s0,grpo-s1,grpo-s2 dapo-s0,dapo-s1,dapo-s2 --png grpo-dapo.png
+    Example: shuhari compare a-s0,a-s1,a-s2,a-s3,a-s4 b-s0,b-s1,b-s2,b-s3,b-s4 --png a-b.png
     """
     from shuhari.store import metrics
     from shuhari.tools.plot import plot_comparison
@@ -154,7 +144,8 @@ def compare(
         note(f"no plot: {error.args[0]}")
         drawn = None
     if json:
-        print_json({"metric": metric, "over": "problems" if single else "seeds", "sides": found, "png": drawn})
+        told = {"metric": metric, "over": "problems" if single else "seeds", "sides": found, "png": drawn}
+        print_json({**told, "caveats": _list_caveats(found, single)})
         return
     rows = []
     for name, entry in found.items():
@@ -165,6 +156,25 @@ def compare(
     print_table((metric, "mean", over, "difference", "95 % interval", "paired"), rows)
     if drawn is not None:
         say(f"plot: {drawn}")
+    for caveat in _list_caveats(found, single):
+        note(caveat)
+
+
+def _list_caveats(found: Mapping[str, Mapping[str, Any]], single: bool) -> list[str]:
+    """What the numbers do not tell."""
+    from shuhari.claims.verdict import LEAST
+
+    if single:
+        return ["one run a side: the interval is over problems, and tells of these runs; of their methods seeds tell"]
+    others = list(found.values())[1:]
+    out = []
+    if any(entry["low"] != entry["low"] for entry in others):
+        least = min(entry["n"] for entry in found.values())
+        out.append(f"no interval: {least} seeds a side, and below {LEAST} one says next to nothing: train more seeds "
+                   "(--seed), the same on each side")  # fmt: skip
+    if not all(entry["paired"] for entry in others):
+        out.append("sides of different seeds are not paired, which costs precision: give each the same seeds")
+    return out
 
 
 def _check_same_task(paths: Sequence[Path]) -> None:
@@ -195,6 +205,7 @@ def _compare_seeds(
     sides: Mapping[str, Sequence[Path]], columns: Mapping[str, Sequence[Mapping[str, Any]]], metric: str
 ) -> dict[str, dict[str, Any]]:
     """The last value of the metric in each run; differences over seeds, paired where both sides have the same."""
+    from shuhari.claims.verdict import LEAST
     from shuhari.store import Run
 
     found: dict[str, tuple[list[float], list[Any]]] = {}
@@ -203,11 +214,17 @@ def _compare_seeds(
             (Run(p).recipe.get("seed", 0), _read_last(c, metric, p)) for p, c in zip(paths, columns[name], strict=True)
         ]
         rows.sort(key=lambda row: row[0])
+        twice = next((a for (a, _), (b, _) in pairwise(rows) if a == b), None)
+        if twice is not None:
+            raise typer.BadParameter(f"{name}: two runs have seed {twice}: expected a different seed of each run")
         found[name] = [value for _, value in rows], [seed for seed, _ in rows]
-    return _compare_with_first(found)
+    return _compare_with_first(found, LEAST)
 
 
-def _compare_with_first(found: Mapping[str, tuple[list[float], list[Any]]]) -> dict[str, dict[str, Any]]:
+def _compare_with_first(
+    found: Mapping[str, tuple[list[float], list[Any]]], least: int = 2
+) -> dict[str, dict[str, Any]]:
+    """Values by their ids, of each side; an interval from `least` values a side on."""
     from statistics import fmean
 
     from shuhari import stats
@@ -220,7 +237,8 @@ def _compare_with_first(found: Mapping[str, tuple[list[float], list[Any]]]) -> d
         if i:
             paired = ids == names and len(set(ids)) == len(ids)
             e = stats.difference(first, values, paired=paired)
-            out[name] |= {"difference": e.value, "low": e.low, "high": e.high, "paired": paired}
+            low, high = (e.low, e.high) if e.n >= least else (float("nan"), float("nan"))
+            out[name] |= {"difference": e.value, "low": low, "high": high, "paired": paired}
     return out
 
 
