@@ -13,9 +13,11 @@ import pytest
 import torch
 
 import shuhari
+from shuhari import registry
 from shuhari.api import default_path
 from shuhari.config import recipe
 from shuhari.config.overlay import RecipeError
+from shuhari.data import ContractError
 from shuhari.loop.context import Context
 from shuhari.models.text.causal import Causal
 from shuhari.noise import CounterNoise, keys
@@ -91,6 +93,113 @@ def test_where_a_run_started_belongs_to_it() -> None:
     assert (
         shuhari.train("baselines/bandit", init="other", steps=2).path != shuhari.train("baselines/bandit", steps=2).path
     )
+
+
+ROWS = [{"prompt": f"{i} {letter}: ", "letter": letter} for i in range(20) for letter in "ab"]
+TEXT = {
+    "models.policy": {"use": "causal", "hidden": 8, "layers": 1, "heads": 1, "intermediate": 8},
+    "rollout": {"n": 2, "sampling": {"max_new": 4}},
+    "buffer.size": 2,
+    "evaluate": {"n": 2, "samples": 1, "every": 0},
+    "stage.warm-up": False,
+    "stage.rl.steps": 2,
+}
+
+
+def share(completions: list[str], letter: list[str], **columns: Any) -> list[float]:
+    return [text.count(wanted) / 4 for text, wanted in zip(completions, letter, strict=True)]
+
+
+def test_rows_and_a_reward_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a run is handed stands in its folder and its recipe: in another folder it is the same run, bit for bit, and
+    goes on or is loaded from there, wherever that is moved."""
+    run = shuhari.train("baselines/grpo", "first", dataset=ROWS, reward=share, **TEXT)
+    assert 0 <= run.metrics["reward/share"][-1] <= 1
+    assert len(list(Path("first").glob("dataset-*.jsonl"))) == 1
+    again = shuhari.train("baselines/grpo", "deep/second", dataset=ROWS, reward=share, **TEXT)
+    assert {k: v for k, v in again.metrics.items() if k != "wall"} == {
+        k: v for k, v in run.metrics.items() if k != "wall"
+    }
+    with pytest.raises(RecipeError, match=r"another recipe \(task.name: file/dataset-"):
+        shuhari.train("baselines/grpo", "first", dataset=ROWS[:30], reward=share, **TEXT)
+    assert len(list(Path("first").glob("dataset-*.jsonl"))) == 1
+    Path("first").rename("moved")
+    monkeypatch.chdir(tmp_path / "deep")
+    assert shuhari.load("../moved").generate(["1 a: "]) == run_text(again)
+    assert shuhari.train("../moved").metrics == run.metrics
+
+
+def run_text(run: shuhari.Trained) -> Any:
+    return shuhari.load(Path("second")).generate(["1 a: "])
+
+
+def test_a_reward_that_nothing_imports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It trains, goes on where it is handed over again, and is loaded without; without it a run does not go on."""
+    run = shuhari.train(
+        "baselines/grpo", dataset=ROWS, reward=lambda completions: [len(c) for c in completions], **TEXT
+    )
+    text = run.policy.generate("1 a: ")
+    monkeypatch.setattr(registry, "_HELD", {})  # as in another process
+    assert shuhari.load(run.path).generate("1 a: ") == text
+    with pytest.raises(RecipeError, match=r"reward.own.use: the reward 'lambda-\w+' was handed to shuhari.train as an"):
+        shuhari.train(run.path)
+    again = shuhari.train(
+        "baselines/grpo", dataset=ROWS, reward=lambda completions: [len(c) for c in completions], **TEXT
+    )
+    assert again.path == run.path and again.metrics == run.metrics
+
+
+def test_a_reward_that_returns_nonsense_is_named() -> None:
+    with pytest.raises(ContractError, match=r"reward 'own' .*expected a list of \d, a number or None for each sample"):
+        shuhari.train("baselines/grpo", dataset=ROWS, reward=lambda completions: 1.0, **TEXT)
+
+
+class Hall(gymnasium.Env[Any, Any]):
+    """Two places, an episode of three steps; action 1 earns."""
+
+    observation_space = gymnasium.spaces.Box(0, 1, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.at = 0
+        return np.array([1, 0], np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.at += 1
+        return np.array([0, 1], np.float32), float(action), self.at == 3, False, {}
+
+
+def test_environments_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = {**TINY, "steps": 1}
+    runs = [
+        shuhari.train("baselines/ppo_cartpole", env=env, **small)
+        for env in (Hall, Hall(), lambda: gymnasium.wrappers.TimeLimit(Hall(), 2))
+    ]
+    assert len({run.path for run in runs}) == 3
+    assert [run.summary["after"]["length"] for run in runs] == [3, 3, 2]
+    monkeypatch.setattr(registry, "_HELD", {})
+    with pytest.raises(RecipeError, match=r"was handed to shuhari\.train as an object"):
+        shuhari.load(runs[1].path)
+    assert shuhari.load(runs[1].path, env=Hall()).act([1, 0]) == runs[1].policy.act([1, 0])
+
+
+def test_progress_is_printed_where_a_person_looks(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def printed(seed: int, **how: Any) -> str:
+        shuhari.train("baselines/bandit", seed=seed, steps=1, **how)
+        return capsys.readouterr().out
+
+    assert printed(0) == "" != printed(1, progress=True)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert "baselines/bandit  seed 2" in printed(2)
+    assert printed(3, progress=False) == "" == printed(4, progress=lambda report: None)
+
+
+def test_what_there_is_can_be_listed() -> None:
+    assert {"train", "load", "export", "session", "Sampling"} <= set(dir(shuhari))
+    assert all(getattr(shuhari, name) is not None for name in shuhari.__all__)
 
 
 def test_loading_leaves_the_process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ from shuhari.needs import role_model
 from shuhari.noise import CounterNoise, keys
 from shuhari.pack import dense
 from shuhari.ports import ability, is_text
+from shuhari.tools.handed import hold_environment, take, without_rewards
 from shuhari.tools.profile_report import train_profiled
 
 
@@ -63,36 +66,76 @@ def train(
     recipe: str | Path | Recipe,
     path: str | Path | None = None,
     *,
+    dataset: Any = None,
+    reward: Any = None,
+    env: Any = None,
     methods: Sequence[str | Path] = (),
     seed: int | None = None,
     init: str = "",
-    progress: Callable[[Info], None] | None = None,
+    progress: Callable[[Info], None] | bool | None = None,
     profile: bool = False,
     **settings: Any,
 ) -> Trained:
-    """Train a recipe to its end and return the run; an unfinished run at `path` goes on, a complete one is read.
+    """Train a recipe to its end and return the run; an unfinished run at `path` goes on, a complete one is read. The
+    folder of a run, without settings, is that run.
 
+    dataset: rows to train on, as the task `file` reads them: a list of mappings, a `datasets.Dataset`, or a mapping of
+    such by split (`DatasetDict`); they are written into the run's folder. reward: a function
+    `f(prompts, completions, **columns)` that returns a number or None for each sample, a list of them, or name ->
+    function. env: a `gymnasium.Env` class, a function that makes one, or an environment, of which each lane plays a
+    copy. A function or class that no other process can import (a lambda, a cell of a notebook) trains; the run then
+    goes on only where it is handed over again.
     settings: dotted keys of the recipe, as `steps=100` or `**{"part.policy.terms.clip.high": 0.3}`. methods: names or
     files of methods, such as `rlvr/kl_cov`, laid over the recipe in order, below the settings. init: a run (`RUN`
     or `RUN@step`) whose weights this one starts from; it belongs to the run as the settings do. progress: called with
-    each step's report. profile: write `profile.json` and `trace.json` of the steps made into the run's folder.
-    What the first steps show to be wrong goes to the logger `shuhari`, as a warning.
-    Raises RecipeError for a mistake in the recipe or the settings, and where `path` holds another run.
+    each step's report; True prints, False does not, None prints where a person looks (a terminal). profile: write
+    `profile.json` and `trace.json` of the steps made into the run's folder.
+    What the first steps show to be wrong is printed, or goes to the logger `shuhari` as a warning.
+    Raises RecipeError for a mistake in the recipe, the settings or what is handed over, and where `path` holds another
+    run.
     """
-    changes = {**settings, **({} if seed is None else {"seed": seed})}
+    handed = take(dataset, reward, env, settings)
+    changes = {**handed.settings, **settings, **({} if seed is None else {"seed": seed})}
     if isinstance(recipe, Recipe):
         laid = recipe.with_methods([recipes.read_method(str(m)) for m in methods], changes) if methods else recipe
         found = laid.with_settings(changes) if changes else laid
     else:
         found = recipes.load(recipe, settings=changes, methods=methods)
-    where = Path(path) if path is not None else default_path(found, init=init)
+    if path is None:
+        path = (None if changes or methods or init else _find_run(recipe)) or default_path(found, init=init)
+    where = Path(path)
+    with handed.placed(where), _show(found, where, progress) as show:
+        for report in (train_profiled if profile else steps)(found, where, init=load_initial(init), origin=init):
+            show(report)
+    return read_trained(where)
+
+
+def _find_run(recipe: str | Path | Recipe) -> Path | None:
+    """The folder of a run, where that is what was named."""
+    return Path(recipe) if not isinstance(recipe, Recipe) and (Path(recipe) / "recipe.toml").is_file() else None
+
+
+@contextmanager
+def _show(
+    recipe: Recipe, path: Path, progress: Callable[[Info], None] | bool | None
+) -> Iterator[Callable[[Info], object]]:
+    """What is called with each report: the display of the command line; or the caller's own or nothing, with alarms to
+    the log."""
+    if progress is True or (progress is None and sys.stdout.isatty()):
+        from shuhari.cli.live import Live
+
+        with Live(recipe, path) as live:
+            yield live.show
+        return
     watch = Watch()
-    for report in (train_profiled if profile else steps)(found, where, init=load_initial(init), origin=init):
+
+    def tell(report: Info) -> None:
         for finding in watch.add(report):
             logging.getLogger("shuhari").warning("%s", finding)
-        if progress is not None:
+        if callable(progress):
             progress(report)
-    return read_trained(where)
+
+    yield tell
 
 
 def read_trained(path: str | Path) -> Trained:
@@ -159,12 +202,19 @@ class LoadedPolicy:
         return CounterNoise(keys(self.seed, "loaded", self.calls[0], n=n))
 
 
-def load(run: str | Path, *, role: str = "policy", step: int | None = None, seed: int = 0) -> LoadedPolicy:
-    """Load the policy of a run (a path, a name under runs/, or `latest`) as of its last checkpoint or of `step`."""
+def load(
+    run: str | Path, *, role: str = "policy", step: int | None = None, seed: int = 0, env: Any = None
+) -> LoadedPolicy:
+    """Load the policy of a run (a path, a name under runs/, or `latest`) as of its last checkpoint or of `step`. env:
+    the environment, where `train` was handed one that cannot be imported."""
     from shuhari.store import Run, resolve
 
     path = resolve(str(run))
-    with open_run(recipes.load(path)) as opened:  # what it holds is let go of, also where a checkpoint is no good
+    recipe = recipes.load(path)
+    if env is not None:
+        hold_environment(env)
+    # what the run holds is let go of, also where a checkpoint is no good
+    with without_rewards(recipe), open_run(recipe) as opened:
         resume.restore(opened, Run(path).load(step))
         ctx = opened.ctx
         space, actions = ctx.task.spaces() or (None, None)

@@ -46,6 +46,8 @@ KINDS = {
 }
 _ENTRIES: dict[tuple[str, str], type] = {}
 _PRESETS: dict[tuple[str, str], dict[str, Any]] = {}
+_HELD: dict[str, Any] = {}  # name -> what a program handed over, see `hold`
+GIVEN = "given/"  # begins the name of an object that nothing imports: it is found in the process that holds it
 
 
 def register(kind: str, name: str, **preset: Any) -> Callable[[C], C]:
@@ -95,6 +97,14 @@ def find(kind: str, name: str) -> type:
 def locate(what: str, name: str, known: Iterable[str] = ()) -> Any:
     """Import the object at a dotted path (`package.module.name`) or at `file.py:name`. Raises LookupError with the
     nearest of `known`. `what`: its kind, for the error."""
+    if (thing := held(name)) is not None:
+        return thing
+    if name.startswith(GIVEN):
+        shown, ways = name.removeprefix(GIVEN), "module.name or file.py:name"
+        raise LookupError(
+            f"the {what} {shown!r} was handed to shuhari.train as an object, and nothing says where to import it from: "
+            f"call shuhari.train with it as before, or begin another run with one that can be imported ({ways})"
+        )
     path, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
     if not path or not attribute:
         raise LookupError(f"no {what} {name!r}; {nearest(name, known)}")
@@ -104,6 +114,17 @@ def locate(what: str, name: str, known: Iterable[str] = ()) -> Any:
     except AttributeError:
         public = [n for n in vars(module) if not n.startswith("_")]
         raise LookupError(f"{what} {name!r}: {path} has no {attribute!r}; {nearest(attribute, public)}") from None
+
+
+def hold(name: str, thing: Any) -> None:
+    """Let a name that a recipe records stand for an object of this process, ahead of any import: a function, a class,
+    or the path of a file that is named by its content. None: it stands for nothing any more."""
+    _HELD[name] = thing
+
+
+def held(name: str) -> Any:
+    """What this process holds under a name; None where it holds nothing."""
+    return _HELD.get(name)
 
 
 def search_in(folder: Path) -> None:

@@ -5,6 +5,7 @@ Left out: how one table lies over another (`overlay`, `recipe`).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from importlib.resources.abc import Traversable
 from pathlib import Path as File
@@ -14,7 +15,9 @@ from shuhari.config.library import find_recipe, list_names, read_table
 from shuhari.config.overlay import RecipeError, Tree
 from shuhari.data import nearest
 from shuhari.plugins import PluginError
-from shuhari.registry import search_in
+from shuhari.registry import hold, search_in
+
+NAMED_BY_CONTENT = re.compile(r"file/dataset-[0-9a-f]{12}\.jsonl")
 
 
 def read_chain(reference: str) -> Iterator[tuple[str, Tree]]:
@@ -32,6 +35,7 @@ def read_chain(reference: str) -> Iterator[tuple[str, Tree]]:
         if here is not None:
             _anchor(table, here)
             _let_import(table, here)
+            _let_read(table, here)
             for key in ("on", "extends"):
                 if isinstance(other := table.get(key), str) and other.endswith(".toml"):
                     table[key] = str(here / File(other).expanduser())
@@ -94,6 +98,14 @@ def _let_import(table: Tree, folder: File) -> None:
             module = text[4:].partition(":")[0]
             if (folder / f"{module.replace('.', '/')}.py").is_file():
                 search_in(folder.resolve())
+
+
+def _let_read(table: Tree, folder: File) -> None:
+    """Let a data set that is named by its content be read from beside the recipe: from a run's folder, wherever that is
+    moved."""
+    for _, key, text in _walk_texts(table):
+        if key == "name" and NAMED_BY_CONTENT.fullmatch(text) and (folder / text[5:]).is_file():
+            hold(text[5:], (folder / text[5:]).resolve())
 
 
 def _walk_texts(table: Tree) -> Iterator[tuple[Tree, str, str]]:

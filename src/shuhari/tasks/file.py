@@ -18,7 +18,7 @@ from typing import Any
 from shuhari.bounds import ProperShare, check
 from shuhari.data import Problem, Step, code
 from shuhari.models.text.tokenizers import plain_chat
-from shuhari.registry import register
+from shuhari.registry import held, register
 from shuhari.tasks.rows import ROLE, list_texts, read
 from shuhari.tasks.source import SPLITS, Listed, answer_text, check_split, is_held_out
 
@@ -107,7 +107,7 @@ class File:
     @cached_property
     def _splits(self) -> dict[str, tuple[Problem, ...]]:
         called = f"file/{self.path}"
-        rows = read(Path(self.path).expanduser(), called)
+        rows = read(held(self.path) or Path(self.path).expanduser(), called)
         home: dict[str, tuple[str, str]] = {}  # prompt -> its split and the row that says so
         for row in rows:
             split, before = home.setdefault(row.text, (row.split, row.place)) if row.split else ("", "")

@@ -47,6 +47,7 @@ _INSTALL = {
     "cv2": "pip install opencv-python-headless",
     "PIL": "pip install pillow",
 }
+_NO_NAME = r"[^\w:.-]"  # what the name of an id may not hold: of `file.py:Class` the slashes
 _NO_SCREEN = "without a screen MuJoCo renders under MUJOCO_GL=egl (a graphics card) or MUJOCO_GL=osmesa (none)"
 
 
@@ -55,7 +56,8 @@ _NO_SCREEN = "without a screen MuJoCo renders under MUJOCO_GL=egl (a graphics ca
 class Gym:
     """A Gymnasium environment, named as `gym/<id>`; the reward is `task`.
 
-    path: the id (`CartPole-v1`; of another package `module:id`; `world/<name>`: one of kind `world`). kwargs: for
+    path: the id (`CartPole-v1`; of another package `module:id`; `world/<name>`: one of kind `world`, or a class or
+    factory by dotted path or `file.py:Class`). kwargs: for
     `gymnasium.make`, `max_episode_steps` among them. attributes: of the environment itself, set once it is made: its
     physics, where it keeps them so (set too what it derives from them at the start, as CartPole's `polemass_length`
     from `length`). wrappers: dotted paths or `file.py:Class`, called with the environment, the innermost first; with
@@ -163,7 +165,7 @@ class Gym:
     def _make_env(self) -> Env:
         space, _, world = self.path.partition("/")
         made: Any = find("world", world) if space == "world" else None
-        spec = self.path if made is None else EnvSpec(self.path, made)
+        spec = self.path if made is None else EnvSpec(f"world/{re.sub(_NO_NAME, '-', world)}", made)
         if made is None and ":" not in self.path and self.path not in gymnasium.registry:
             raise gymnasium.error.UnregisteredEnv
         search_in(Path.cwd())
