@@ -237,3 +237,11 @@ def test_a_data_set_brings_rewards_of_its_own() -> None:
     checked("baselines/dqn_cartpole", buffer=data, reward__weights={"cost": -1.0})
     with pytest.raises(RecipeError, match="'cost'"):
         checked("baselines/dqn_cartpole", reward__weights={"cost": -1.0})
+
+
+@pytest.mark.parametrize("at", ["rollout", "evaluate"])
+def test_answers_longer_than_the_policy_reads_are_missed(at: str) -> None:
+    longest = {f"{at}.sampling.max_new": 64, "models.policy.context": 64}
+    with pytest.raises(RecipeError, match=rf"{at}\.sampling\.max_new: 64 in .*fewer tokens than the policy reads, 64"):
+        checked("baselines/grpo", **longest)
+    checked("baselines/grpo", **{**longest, "models.policy.context": 65})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -183,7 +184,7 @@ def test_a_failure_leaves_what_was_there(home: Path, tmp_path: Path, monkeypatch
         raise OSError("no space")
 
     monkeypatch.setattr(pretrained, "save", full)
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(StoreError, match="out cannot be written: no space: choose"):
         export(f"{home / 'full'}@1", out, force=True)
     assert torch.equal(theirs(out), before) and [p.name for p in tmp_path.iterdir()] == ["out"]
 
@@ -221,3 +222,17 @@ def test_what_is_exported_is_a_model_to_start_from(home: Path, tmp_path: Path) -
     )
     run = shuhari.train(recipe.with_settings({"part.policy.optimiser.lr": 1e-30}), tmp_path / "run")
     np.testing.assert_allclose(ours(run.path), ours(home / "full"), atol=1e-6)
+
+
+@pytest.mark.parametrize("when", ["mkdir", "write"])
+def test_a_place_that_cannot_be_written_is_told(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", "/somewhere/else")
+
+    monkeypatch.setattr(*((Path, "mkdir", refuse) if when == "mkdir" else (Causal, "save", refuse)))
+    with pytest.raises(StoreError, match="out cannot be written: Read-only file system: choose a directory"):
+        export(home / "full", tmp_path / "out")
+    monkeypatch.undo()
+    assert list(tmp_path.iterdir()) == []

@@ -46,6 +46,7 @@ def check_stages(stages: Sequence[Components]) -> None:
     check_columns(stages)
     for stage in stages:
         check_samples(stage)
+    check_room(stages)
     check_answers(stages)
 
 
@@ -90,6 +91,23 @@ def check_samples(stage: Components) -> None:
         if least > stage.n:
             message = f"{format_path(place)} compares the samples of a group: expected {least} or more"
             raise RecipeError("rollout.n", f"{stage.n} in stage {stage.name!r}: {message}")
+
+
+def check_room(stages: Sequence[Components]) -> None:
+    """What may be said must be shorter than what the policy reads: a longer one would always be cut."""
+    models: dict[str, Any] = {}
+    for stage in stages:
+        models |= {name: role.model for name, role in stage.models.items() if role.model is not None}
+        sampled: dict[Place, Any] = {("rollout",): stage.sampling}
+        if stage.evaluate is not None:
+            ways: dict[Place, Any] = {("evaluate", "more", k): way.sampling for k, way in stage.evaluate.more.items()}
+            sampled |= {("evaluate",): stage.evaluate.sampling, **ways}
+        limit = ability(models.get("policy"), "limit")
+        for place, sampling in sampled.items():
+            if limit and sampling is not None and sampling.max_new >= limit:
+                told = f"expected fewer tokens than the policy reads, {limit} (models.policy.context)"
+                at = format_path((*place, "sampling", "max_new"))
+                raise RecipeError(at, f"{sampling.max_new} in stage {stage.name!r}: {told}")
 
 
 class Columns:

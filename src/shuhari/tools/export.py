@@ -51,11 +51,11 @@ def export(
     bfloat16 or float16; `shard`: the largest file of weights, as `2GB`; `force`: replace a model that is there.
 
     Raises ValueError for a role that there is not and for settings that cannot be honoured, FileExistsError where the
-    directory is not empty, NoRunError or StoreError for the run and its step.
+    directory is not empty, NoRunError or StoreError for the run and its step, StoreError where nothing can be written.
     """
     from shuhari.api import load
     from shuhari.models.text.pretrained import dtype_of
-    from shuhari.store import Run, find_checkpoint
+    from shuhari.store import Run, StoreError, find_checkpoint
 
     path, step = find_checkpoint(str(run))
     if dtype:
@@ -70,9 +70,9 @@ def export(
     loaded = load(path, role=role, step=step)
     model, place = loaded.model, target.resolve()
     made = place.with_name(f".tmp-{place.name}")
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir(parents=True)
     try:
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir(parents=True)
         if adapter:
             _check_adapter(model, role, dtype)
             kind, use = "adapter", _adapter(model, made, place, _base(model, Run(path), role))
@@ -88,6 +88,9 @@ def export(
         if place.exists():
             shutil.rmtree(place)
         made.rename(place)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise StoreError(f"{target} cannot be written: {why}: choose a directory of yours with room") from error
     finally:
         shutil.rmtree(made, ignore_errors=True)
     at = step if step is not None else int((Run(path).cursor or {"step": -1})["step"])

@@ -179,28 +179,28 @@ def test_a_copy_is_a_model_of_its_own() -> None:
 
 
 def test_a_model_with_adapters_starts_from_weights_without_and_back_it_is_told() -> None:
-    from shuhari.loop.roles import _load
+    from shuhari.loop.roles import take_weights
 
     plain, model = made(hidden=24), filled(made(Lora(rank=2), hidden=24))
     g = torch.Generator().manual_seed(2)
     weights = {k: torch.randn(v.shape, generator=g) * 0.2 for k, v in plain.module.state_dict().items()}
     plain.module.load_state_dict(weights)
     before = {k: v.clone() for k, v in model.module.state_dict().items() if ".lora_" in k}
-    _load(model, weights, "weights")
+    take_weights(model, weights, "weights")
     own = model.module.state_dict()
     assert all(torch.equal(own[k], v) for k, v in before.items())
     assert all(torch.equal(v, weights[k]) for k, v in base_of(dict(own)).items())
     fresh = made(Lora(rank=2), hidden=24)
-    _load(fresh, weights, "weights")
+    take_weights(fresh, weights, "weights")
     assert torch.equal(logits(fresh), logits(plain))  # new adapters say nothing
-    _load(fresh, dict(own), "weights")  # of the same kind: adapters and all
+    take_weights(fresh, dict(own), "weights")  # of the same kind: adapters and all
     assert torch.equal(logits(fresh), logits(model))
     with pytest.raises(ValueError, match="weights have adapters, and the model here has none: give it the same `lora`"):
-        _load(plain, dict(own), "weights")
+        take_weights(plain, dict(own), "weights")
     with pytest.raises(ValueError, match=r"do not fit: .*_proj.lora_A.default.weight is"):
-        _load(made(Lora(rank=3), hidden=24), dict(own), "weights")
+        take_weights(made(Lora(rank=3), hidden=24), dict(own), "weights")
     with pytest.raises(ValueError, match=r"do not fit: base.embed_tokens.weight is"):
-        _load(made(Lora(rank=2)), weights, "weights")
+        take_weights(made(Lora(rank=2)), weights, "weights")
 
 
 # ---------------------------------------------------------------- in a run

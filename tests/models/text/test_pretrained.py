@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Sampling, Step, Trajectory
 from shuhari.models.text.causal import Causal
+from shuhari.models.text.folder import repeats_twice
 from shuhari.models.text.tokenizers import Tokenizer, bpe_tokenizer
 from shuhari.noise import CounterNoise, keys
 from shuhari.pack import pack
@@ -263,6 +267,15 @@ def words(place: Path) -> None:
     bpe_tokenizer(["qwertz uiop hello world"] * 90, 280).save(str(place))
 
 
+def index(table: Any) -> Callable[[Path], object]:
+    def change(place: Path) -> None:
+        (place / "pytorch_model.bin").write_bytes(b"PK")
+        settings(place / "model.safetensors.index.json", weight_map=table)
+
+    return change
+
+
+REPEATS = {"type": "Replace", "pattern": {"Regex": "(a+)+b"}, "content": ""}
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "no tokenizer": (lambda p: drop(p, "tokenizer*"), "has no tokenizer: copy tokenizer.json and"),
     "no config": (lambda p: drop(p, "config.json"), "is no model: it has no config.json$"),
@@ -297,6 +310,31 @@ REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "GGUF": (lambda p: ((p / "m.gguf").touch(), drop(p, "*.json")), "GGUF files are not read"),
     "a run": (lambda p: ((p / "run.sqlite").touch(), drop(p, "*.json")), "it is a run: start from it by `--init"),
     "further in": (nested, r"no config.json \(but checkpoint-500 in it has\)"),
+    # hostile: each of these hung, filled the memory, read a pickle, or ended in an error without a path
+    "an index of pickles": (index({"a": "pytorch_model.bin"}), "names 'pytorch_model.bin': expected files"),
+    "an index that leads out": (index({"a": "../o.safetensors"}), "names '../o.safetensors': expected files"),
+    "an index of nothing": (index({}), "weight_map is {}: expected names of tensors"),
+    "an index of lists": (index([]), r"weight_map is \[\]: expected names of tensors"),
+    "an index of numbers": (index({"a": 1}), "weight_map is .*: expected names of tensors"),
+    "damaged weights": (lambda p: next(p.glob("model-00002*")).write_bytes(b"x" * 64), "is no good file of safetens"),
+    "cut weights": (lambda p: os.truncate(next(p.glob("model-00002*")), 400), "is no good file of safetensors"),
+    "many layers": (
+        lambda p: settings(p / "config.json", num_hidden_layers=50_000, layer_types=None),
+        "num_hidden_layers is 50000 by its config.json: expected 1 to ",
+    ),
+    "no layers": (lambda p: settings(p / "config.json", num_hidden_layers=-1), "num_hidden_layers is -1: expected a"),
+    "width": (lambda p: settings(p / "config.json", hidden_size=10**6), "config.json, and [0-9,]+ in its weights"),
+    "words": (lambda p: settings(p / "config.json", vocab_size=10**10), "config.json, and [0-9,]+ in its weights"),
+    "NaN": (lambda p: settings(p / "config.json", rms_norm_eps=math.nan), "rms_norm_eps is nan: expected a number"),
+    "text for a size": (lambda p: settings(p / "config.json", hidden_size="wide"), "cannot be read: "),
+    "a list": (lambda p: (p / "config.json").write_text("[]"), "config.json: expected a table, found list"),
+    "a pit": (lambda p: (p / "config.json").write_text("[" * 100_000), "config.json: "),
+    "a tokenizer of junk": (lambda p: (p / "tokenizer.json").write_text('{"model": 3}'), "cannot be read: "),
+    "a tokenizer that takes forever": (
+        lambda p: settings(p / "tokenizer.json", normalizer=REPEATS),
+        r"tokenizer.json: the regular expression '\(a\+\)\+b' repeats a group that repeats",
+    ),
+    "a model and adapters": (lambda p: (p / "adapter_config.json").write_text("{}"), "holds a model and adapters"),
 }
 
 
@@ -313,7 +351,7 @@ def test_the_nearest_directory_is_named(place: Path, monkeypatch: pytest.MonkeyP
     def unreachable(*_: Any, **__: Any) -> None:
         raise OSError("We couldn't connect\nto the hub")
 
-    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", unreachable)
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", unreachable)
     with pytest.raises(FileNotFoundError, match=r"lamma' \(looked in .*; did you mean 'llama'\?\)$"):
         loaded(place.with_name("lamma"))
     monkeypatch.chdir(place.parent)
@@ -338,3 +376,86 @@ def test_reading_and_writing_show_no_bars_and_leave_the_log_as_it_was(place: Pat
     loaded(place).save(tmp_path / "out")
     assert capfd.readouterr() == ("", "")
     assert (logging.get_verbosity(), logging.is_progress_bar_enabled()) == before
+
+
+@pytest.fixture
+def adapters(place: Path, tmp_path: Path) -> Path:
+    peft = pytest.importorskip("peft")
+    lm = AutoModelForCausalLM.from_pretrained(place)
+    peft.get_peft_model(lm, peft.LoraConfig(r=2, target_modules=["q_proj"])).save_pretrained(tmp_path / "adapters")
+    settings(tmp_path / "adapters" / "adapter_config.json", base_model_name_or_path=str(place))
+    return tmp_path / "adapters"
+
+
+def indexed(place: Path) -> None:
+    (place / "adapter_model.safetensors").rename(place / "adapter_model.bin")
+    (place / "adapter_model.safetensors.index.json").write_text('{"weight_map": {"a": "adapter_model.bin"}}')
+
+
+HOSTILE: dict[str, tuple[dict[str, Any] | Callable[[Path], object], str]] = {
+    "expression": ({"target_modules": "((([a-z.0-9_]+)+)+)+!"}, "target_modules has .*: expected names of layers"),
+    "ranks by expression": ({"rank_pattern": {"(a+)+": 4}}, r"rank_pattern has '\(a\+\)\+'"),
+    "another kind": ({"peft_type": "VERA"}, "peft_type is 'VERA': expected 'LORA'"),
+    "rank": ({"r": 10**9}, "a rank is 1000000000: expected 1 to"),
+    "layers": ({"layer_replication": [[0, 2]] * 9}, "layer_replication is .*: expected adapters without it"),
+    "a module to import": ({"megatron_core": "antigravity"}, "megatron_core is 'antigravity': expected adapters with"),
+    "pickle": (indexed, "names 'adapter_model.bin': expected files"),
+}
+
+
+@pytest.mark.parametrize("why", HOSTILE)
+def test_hostile_adapters_are_refused(adapters: Path, why: str) -> None:
+    change, told = HOSTILE[why]
+    change(adapters) if callable(change) else settings(adapters / "adapter_config.json", **change)
+    with pytest.raises(ValueError, match=told) as error:
+        loaded(adapters)
+    assert str(adapters) in str(error.value)
+
+
+def test_adapters_of_each_other_are_refused(adapters: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(adapters, tmp_path / "other"))
+    settings(adapters / "adapter_config.json", base_model_name_or_path=str(other))
+    settings(other / "adapter_config.json", base_model_name_or_path=str(adapters))
+    with pytest.raises(ValueError, match="holds adapters of a base that holds adapters of it"):
+        loaded(adapters)
+
+
+def test_a_model_of_the_hub_is_a_snapshot_that_is_checked_like_any_other(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    def snapshot(name: str, **how: Any) -> str:
+        asked.append((name, how["revision"]))
+        assert "*.bin" not in how["allow_patterns"]
+        return str(place)
+
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: SimpleNamespace(sha="c0ffee"))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot)
+    loaded(Path("org/model"))
+    assert asked == [("org/model", "c0ffee")]
+    index({"a": "pytorch_model.bin"})(place)
+    with pytest.raises(ValueError, match=r"names 'pytorch_model\.bin'"):
+        loaded(Path("org/model"))
+
+
+def test_a_hub_that_does_not_answer_is_waited_for_no_longer_than_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr("huggingface_hub.HfApi.model_info", lambda *_, **__: ended.wait(60))
+    monkeypatch.setattr("shuhari.models.text.hub.REACH", 0.05)
+    with pytest.raises(FileNotFoundError, match=r"no model of the hub: it did not answer within 0\.1 s"):
+        loaded(Path("org/model-that-is-not-there"))
+    ended.set()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "hangs"),
+    [
+        (r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+", False),
+        (r"(?i:'s|'t)|[^\r\n\p{L}]?\p{L}++|\p{N}{1,3}| ?[^\s]+[\r\n]*|\s*[\r\n]+", False),
+        (r"(?=(\d{3})+(?!\d))|(a+)?b+|[(+)+]+|\(a+\)+|(a+b)c*", False),
+        ("(a+)+", True), ("((ab*)c)*d", True), ("(?:a{2,})+", True), ("(a*){3,}", True), (r"([^()]+)*", True),
+    ],
+)  # fmt: skip
+def test_which_expressions_repeat_what_repeats(pattern: str, hangs: bool) -> None:
+    assert repeats_twice(pattern) is hangs

@@ -23,6 +23,7 @@ from shuhari.batch import Batch
 from shuhari.bounds import Count, Length, check
 from shuhari.data import EMPTY, Array, Payload, Sampling, nearest
 from shuhari.models.critics import Values
+from shuhari.models.devices import find_device
 from shuhari.models.text import pretrained
 from shuhari.models.text.choice import Stops, make_stops
 from shuhari.models.text.decoding import Decoder
@@ -102,20 +103,19 @@ class Causal:
         tokenizer, and for an architecture whose logits are not a function of its last hidden state alone."""
         if ability(task, "spaces")() is not None:
             raise ValueError("model 'causal' reads text, and this task has spaces of numbers: use another model")
+        device = find_device(self.device)
         lm, self.text = pretrained.load(self.path) if self.path else self._scratch(task)
         if self.lora is not None:
             adapt(lm, self.lora)
         dtype = pretrained.DTYPES[self.dtype]
         outputs = self.outputs if self.value_head else 0
-        self.module = Trunk(lm, outputs, self.context, self.gradient_checkpointing, dtype).to(self.device)
+        self.module = Trunk(lm, outputs, self.context, self.gradient_checkpointing, dtype).to(device)
         if self.module.why:
             message = "it is run by transformers' own forward and sampled a batch at a time: right, but slower"
             warnings.warn(f"{self.path or self.architecture}: {self.module.why}; {message}", stacklevel=2)
         head = Path(self.path).expanduser() / VALUE
         if self.path and self.value_head and head.is_file():
-            from safetensors.torch import load_file
-
-            self.module.value.load_state_dict(load_file(str(head)))  # type: ignore[union-attr]
+            pretrained.load_head(self.module.value, head)
 
     # ---------------------------------------------------------------- text
 
@@ -126,8 +126,9 @@ class Causal:
 
     @property
     def limit(self) -> int:
-        """The longest row that it can process, in tokens."""
-        return self.module.limit
+        """The longest row that it can process, in tokens; before it is built, as far as its settings say."""
+        built: Trunk | None = vars(self).get("module")
+        return (self.context or 1 << 30) if built is None else built.limit
 
     @property
     def packs(self) -> bool:

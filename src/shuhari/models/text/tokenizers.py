@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from shuhari.data import Array, Payload
+from shuhari.models.text import chat
 
 PAD, END = "<pad>", "<end>"
 PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))  # newline and printable ASCII
@@ -82,14 +83,7 @@ class Tokenizer:
         """Messages as one string that ends where the reply begins: the tokenizer's chat template, else plain lines
         `role: content` and `assistant:`."""
         if getattr(self.hf, "chat_template", None):
-            from jinja2 import TemplateError
-
-            rows = [dict(m) for m in messages]
-            try:
-                return str(self.hf.apply_chat_template(rows, tokenize=False, add_generation_prompt=True))
-            except TemplateError as error:  # many allow no system message, or want roles in turns
-                said = ", ".join(str(m.get("role")) for m in rows)
-                raise ValueError(f"the chat template of the tokenizer refuses messages of {said}: {error}") from None
+            return chat.render(self.hf.get_chat_template(), messages, self.hf.special_tokens_map)
         return plain_chat(messages)
 
     def stops(self, strings: Sequence[str]) -> list[Array] | None:

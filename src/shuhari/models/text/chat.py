@@ -1,0 +1,42 @@
+"""Messages as one text, by the chat template that came with a model, which is a program of someone else's.
+
+It is run by transformers in a process of its own (`chat_child.py`) with limits on memory, processor time and the length
+of the text: loops in loops, or a text times a billion, are refused and nothing waits for them. Left out: tools.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shuhari.models.text.child import Child, ChildError
+
+CPU, MEMORY, LENGTH = 1, 1024, 1 << 24  # seconds of processor time a text, MiB, characters
+CLOCK = 60.0  # seconds of the clock a text
+LONGEST = 1 << 20  # characters of a template
+CHILD = Path(__file__).with_name("chat_child.py")
+
+_child = Child(CHILD, str(MEMORY), str(CPU), str(LENGTH))
+_one = threading.Lock()
+
+
+def render(template: str, messages: Sequence[Mapping[str, Any]], special: Mapping[str, Any]) -> str:
+    """The text of messages, up to where the reply begins. `special`: names of special tokens -> their texts. Raises
+    ValueError where the template refuses the messages, is none, or wants more than the limits."""
+    roles = ", ".join(str(m.get("role")) for m in messages)
+    if len(template) > LONGEST:
+        raise ValueError(f"the chat template has {len(template)} characters: expected at most {LONGEST}")
+    request = {"template": template, "messages": [dict(m) for m in messages], "special": dict(special)}
+    with _one:
+        try:
+            reply = _child.ask(request, CLOCK)
+        except ChildError as error:
+            raise ValueError(f"the chat template of the tokenizer cannot be run: {error}") from None
+    if "text" in reply:
+        return str(reply["text"])
+    if "refused" in reply:
+        raise ValueError(f"the chat template of the tokenizer refuses messages of {roles}: {reply['refused']}")
+    raise ValueError(f"the chat template of the tokenizer wants more for messages of {roles} than {CPU} s of processor "
+                     f"time, {MEMORY} MiB and {LENGTH} characters: expected one that writes the messages")  # fmt: skip

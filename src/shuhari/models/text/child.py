@@ -1,0 +1,127 @@
+"""A process of its own for work on hostile text: it reads a line of JSON and answers with one.
+
+The child is a file that is run alone (`python -I`, no environment, no path of ours), which sets its own limits on
+memory and processor time; the clock is kept here. No shell, no pickle. Left out: what the child does, and several
+requests to one child at a time: `Pool` has several children instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+START = 120.0  # seconds for a child to import what it needs
+
+
+class ChildError(RuntimeError):
+    """A child that did not start: what it said, or that it said nothing."""
+
+
+class Child:
+    """One process that runs `file` with `arguments`, started by the first request and again where it has gone.
+
+    Its first line is {"ready": true} or {"error": text}. It ends as this object is forgotten, or this process ends."""
+
+    def __init__(self, file: Path, *arguments: str) -> None:
+        self._command = [sys.executable, "-I", str(file), *arguments]
+        self.process: subprocess.Popen[str] | None = None
+        self._owner = 0
+        self._end: Any = None
+
+    def ask(self, request: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+        """The reply, without its ticket; {} where there was none within `seconds`, or none to this request: the child
+        is then gone. Raises ChildError where it does not start."""
+        process = self._start()
+        ticket = secrets.token_hex(8)  # a reply that hostile text has forged would have to guess it
+        reply = _exchange(process, json.dumps({"id": ticket, **request}), seconds)
+        if reply.get("id") != ticket:
+            self.close()
+            return {}
+        return {k: v for k, v in reply.items() if k != "id"}
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        if self._end is not None:
+            self._end()
+        self.process = self._end = None
+
+    def _start(self) -> subprocess.Popen[str]:
+        if self.process is not None and self._owner == os.getpid():  # a fork of this process starts one of its own
+            return self.process
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            self._command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env={}, encoding="ascii"
+        )
+        self._owner, self._end = os.getpid(), weakref.finalize(self, _end, self.process)
+        ready = _exchange(self.process, None, START)
+        if not ready.get("ready"):
+            self.close()
+            raise ChildError(str(ready.get("error") or f"no sign of life within {START:g} s"))
+        return self.process
+
+
+class Pool:
+    """Up to `n` children of one kind, each made when all others are at work; `close` ends them."""
+
+    def __init__(self, n: int, file: Path, *arguments: str) -> None:
+        self._file, self._arguments = file, arguments
+        self.children: list[Child] = []
+        self._idle: list[Child] = []
+        self._lock, self._places = threading.Lock(), threading.Semaphore(n)
+
+    @contextmanager
+    def child(self) -> Iterator[Child]:
+        """One that nobody else asks meanwhile."""
+        with self._places:
+            with self._lock:
+                child = self._idle.pop() if self._idle else Child(self._file, *self._arguments)
+                if child not in self.children:
+                    self.children.append(child)
+            try:
+                yield child
+            finally:
+                with self._lock:
+                    self._idle.append(child)
+
+    def close(self) -> None:
+        with self._lock:
+            for child in self.children:
+                child.close()
+
+
+def _exchange(process: subprocess.Popen[str], line: str | None, seconds: float) -> Mapping[str, Any]:
+    """Send a line and read one; {} where the process died, or was killed because its time was over."""
+    assert process.stdin is not None and process.stdout is not None
+    clock = threading.Timer(seconds, process.kill)
+    clock.start()
+    try:
+        if line is not None:
+            process.stdin.write(line + "\n")
+            process.stdin.flush()
+        message = process.stdout.readline()
+        reply = json.loads(message) if message.endswith("\n") else {}
+        return reply if isinstance(reply, Mapping) else {}
+    except (OSError, ValueError):  # a pipe without an end, or a line that is no reply
+        return {}
+    finally:
+        clock.cancel()
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.kill()
+    for pipe in (process.stdin, process.stdout):
+        try:
+            if pipe is not None:
+                pipe.close()
+        except OSError:  # what was not yet sent has nowhere to go
+            pass
+    process.wait()

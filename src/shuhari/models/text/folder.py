@@ -1,0 +1,271 @@
+"""What a Hugging Face directory says of itself, read and checked before anything of it is built or run.
+
+The directory may come from anybody. Read are regular files of JSON and safetensors that lie in it, by plain names: no
+pickle by any road, no code, no regular expression that can take forever, and no model larger than its own weights.
+Left out: whether the weights are any good.
+
+Axes: none; sizes are numbers of parameters.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shuhari.data import nearest
+
+WORDS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
+TEXT = 1 << 29  # bytes of a file of JSON
+EXPERTS, ADAPTED = 4096, 1 << 16  # in one layer; entries of a list of adapters
+SLACK = 10_000_000  # parameters that a model may have beside those stored, or twice those
+CONVERT = (
+    "write it anew as safetensors, from a source that you trust: AutoModelForCausalLM.from_pretrained(OLD)"
+    ".save_pretrained(NEW), and its tokenizer"
+)
+PLAIN = frozenset(  # of adapter_config.json: what is read, or says nothing of how they are put in
+    "peft_type base_model_name_or_path r lora_alpha target_modules exclude_modules lora_dropout fan_in_fan_out bias "
+    "use_rslora use_dora rank_pattern alpha_pattern layers_to_transform layers_pattern init_lora_weights "
+    "modules_to_save inference_mode task_type revision auto_mapping peft_version".split()
+)
+NAMES = (  # of these the entries are names of layers; peft would match some as expressions
+    "target_modules exclude_modules layers_pattern modules_to_save rank_pattern alpha_pattern".split()
+)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a regular file; ValueError names the file."""
+    if not file.is_file():
+        raise ValueError(f"{file}: expected a regular file")
+    if (size := file.stat().st_size) > TEXT:
+        raise ValueError(f"{file} has {size} bytes: expected JSON of at most {TEXT}")
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{file}: {str(error) or type(error).__name__}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{file}: expected a table, found {type(found).__name__}")
+    return found
+
+
+def check_config(place: Path) -> None:
+    """ValueError where config.json is none of a causal language model with weights of plain numbers."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KNOWN
+
+    if not (place / "config.json").is_file():
+        raise ValueError(f"{place} is no model: it has no config.json{_guess_kind(place)}")
+    config = read_json(place / "config.json")
+    name = str(config.get("model_type", ""))
+    if name not in KNOWN:
+        own = ", and brings code of its own, which is never run" if "auto_map" in config else ""
+        near = nearest(name, KNOWN)
+        near = f"; {near}" if near.startswith("did you mean") else ""  # there are too many to list
+        raise ValueError(f"{place}: model_type {name!r} is no causal architecture of transformers{own}{near}")
+    if isinstance(quantised := config.get("quantization_config"), Mapping):
+        raise ValueError(f"{place} is quantised ({quantised.get('quant_method')}): expected weights of float32, "
+                         "bfloat16 or float16")  # fmt: skip
+    for key, value in config.items():
+        if isinstance(value, int | float) and (math.isnan(value) or (_counts(key) and value < 0)):
+            raise ValueError(f"{place / 'config.json'}: {key} is {value}: expected a number of 0 or more")
+
+
+def check_weights(place: Path, name: str) -> dict[str, tuple[int, ...]]:
+    """{tensor: shape} of the files `name`.safetensors, whole or in shards, which must exist, by their headers.
+    ValueError for anything else."""
+    index, whole = place / f"{name}.safetensors.index.json", place / f"{name}.safetensors"
+    files = [whole.name]
+    if index.exists() and not whole.is_file():
+        table = read_json(index).get("weight_map")
+        if not isinstance(table, dict) or not table or not all(isinstance(f, str) for f in table.values()):
+            raise ValueError(f"{index}: weight_map is {str(table)[:60]}: expected names of tensors and their files")
+        files = sorted(set(table.values()))
+        for file in files:
+            if os.path.basename(file) != file or "\\" in file or not file.endswith(".safetensors"):
+                raise ValueError(f"{index}: weight_map names {file!r}: expected files *.safetensors beside it")
+        if lost := [f for f in files if not (place / f).is_file()]:
+            raise ValueError(f"{place}: {len(lost)} of {len(files)} files of weights are missing, such as {lost[0]}")
+    elif not whole.is_file():
+        pickles = sorted(p.name for kind in PICKLES for p in place.glob(kind))
+        if pickles:
+            raise ValueError(f"{place}: its weights ({pickles[0]}) are a pickle, which can run code and is not read: "
+                             f"{CONVERT}")  # fmt: skip
+        raise ValueError(f"{place} has no weights: expected {name}.safetensors, or shards and {index.name}")
+    return {tensor: shape for file in files for tensor, shape in _read_header(place / file)}
+
+
+def check_size(place: Path, stored: Mapping[str, tuple[int, ...]]) -> None:
+    """ValueError where the model that config.json describes is larger than its weights, or than this machine."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(place, trust_remote_code=False, local_files_only=True)
+    there = sum(math.prod(shape) for shape in stored.values())
+    text = config.get_text_config()
+    layers = getattr(text, "num_hidden_layers", 1)
+    if not isinstance(layers, int) or not 1 <= layers <= len(stored):
+        raise ValueError(f"{place}: num_hidden_layers is {layers!r} by its config.json: expected 1 to {len(stored)}, "
+                         "the tensors that its weights have")  # fmt: skip
+    for key, value in text.to_dict().items():
+        if "experts" in key and isinstance(value, int) and value > EXPERTS:
+            raise ValueError(f"{place}: {key} is {value} by its config.json: expected at most {EXPERTS}")
+    with torch.device("meta"):  # shapes alone
+        made = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    wanted = sum(x.numel() for x in (*made.parameters(), *made.buffers()))
+    if wanted > 2 * there + SLACK:
+        raise ValueError(f"{place}: a model of {wanted:,} parameters by its config.json, and {there:,} in its weights")
+    room = _memory()
+    if room and 4 * there > room:
+        raise ValueError(f"{place} has {there:,} parameters, {4 * there / 2**30:.1f} GiB as float32: this machine has "
+                         f"{room / 2**30:.1f} GiB of memory")  # fmt: skip
+
+
+def has_tokenizer(place: Path) -> bool:
+    return any((place / name).is_file() for name in WORDS) or any(place.glob("*.tiktoken"))
+
+
+def check_tokenizer(place: Path) -> None:
+    """ValueError where there is no tokenizer, or where one of its regular expressions repeats what itself repeats
+    without end, as `(a+)+` does: on some texts such a one takes a time that doubles with each character."""
+    if not has_tokenizer(place):
+        raise ValueError(f"{place} has no tokenizer: copy tokenizer.json and tokenizer_config.json there, from the "
+                         "model that it was made of")  # fmt: skip
+    file = place / "tokenizer.json"
+    for pattern in _patterns(read_json(file)) if file.exists() else ():
+        if repeats_twice(pattern):
+            raise ValueError(f"{file}: the regular expression {pattern[:60]!r} repeats a group that repeats: expected "
+                             "one that takes no more time than its text is long")  # fmt: skip
+
+
+def repeats_twice(pattern: str) -> bool:
+    """Whether a group that is repeated without a bound has something inside that is, too."""
+    inside = [False]  # of each open group, whether something in it is repeated without a bound
+    closed = False  # of the group that ended just before
+    at = 0
+    while at < len(pattern):
+        char = pattern[at]
+        if char == "\\":
+            at, closed = at + 2, False
+            continue
+        if char == "[":
+            at, closed = _end_of_class(pattern, at), False
+            continue
+        if char == "(":
+            inside.append(False)
+            closed = False
+        elif char == ")" and len(inside) > 1:
+            closed = inside.pop()
+            inside[-1] |= closed
+        elif char in "+*" or _unbounded(pattern, at):
+            if closed:
+                return True
+            inside[-1] = True
+        elif char not in "?{":
+            closed = False
+        at += 1
+    return False
+
+
+def check_adapters(place: Path) -> dict[str, Any]:
+    """adapter_config.json, if it is that of LoRA with nothing in it that is run, matched as an expression, or larger
+    than the adapters themselves; else ValueError."""
+    from peft import LoraConfig
+
+    file = place / "adapter_config.json"
+    table = read_json(file)
+    if table.get("peft_type") != "LORA":
+        raise ValueError(f"{file}: peft_type is {table.get('peft_type')!r}: expected 'LORA'")
+    shapes = check_weights(place, "adapter_model")
+    usual = vars(LoraConfig())
+    for key, value in table.items():
+        if key not in PLAIN and value and value != usual.get(key):
+            raise ValueError(f"{file}: {key} is {str(value)[:60]!r}: expected adapters without it")
+    for key in NAMES:
+        given = table.get(key) or ()
+        names = [given] if isinstance(given, str) else list(given)
+        bad = next((n for n in names if not isinstance(n, str) or not _is_literal(n)), None)
+        if bad is not None or len(names) > ADAPTED:
+            raise ValueError(f"{file}: {key} has {str(bad)[:60]!r}: expected names of layers, no regular expression")
+    largest = max((n for shape in shapes.values() for n in shape), default=0)
+    patterned = table.get("rank_pattern") or {}
+    ranks = [table.get("r"), *(patterned.values() if isinstance(patterned, dict) else ())]
+    for rank in ranks:
+        if not isinstance(rank, int) or not 1 <= rank <= largest:
+            raise ValueError(f"{file}: a rank is {rank!r}: expected 1 to {largest}, the longest side of its weights")
+    return table
+
+
+# ---------------------------------------------------------------- helpers
+
+
+def _counts(key: str) -> bool:
+    return key.startswith(("num_", "n_")) or key.endswith(("_size", "_dim", "_embeddings"))
+
+
+def _guess_kind(place: Path) -> str:
+    """Guess what a directory without config.json is, for an error message."""
+    if (place / "run.sqlite").is_file():
+        return f" (it is a run: start from it by `--init {place}`, or give what `shuhari export {place} DIR` writes)"
+    if any(place.glob("*.gguf")):
+        return " (GGUF files are not read: give the model that they were made of)"
+    inner = sorted(
+        p.parent.name for p in place.glob("*/*config.json") if p.name in ("config.json", "adapter_config.json")
+    )
+    return f" (but {', '.join(inner[:3])} in it {'has' if len(inner) == 1 else 'have'})" if inner else ""
+
+
+def _read_header(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, "pt") as tensors:
+            for name in tensors.keys():  # noqa: SIM118  it is no mapping
+                yield name, tuple(tensors.get_slice(name).get_shape())
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{file} is no good file of safetensors: {error}") from None
+
+
+def _memory() -> int:
+    """Bytes of this machine; 0 where it does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
+def _patterns(tree: Any) -> Iterator[str]:
+    """The regular expressions of a tokenizer: {"Regex": ..}, and texts that stand under a key `pattern`. Not those of
+    the vocabulary, which is long and has none."""
+    stack = [{k: v for k, v in tree.items() if k != "model"}]
+    while stack:
+        for key, value in stack.pop().items():
+            if key == "Regex" and isinstance(value, str):
+                yield value
+            inner: Iterable[Any] = value if isinstance(value, list) else [value]
+            stack += [x for x in inner if isinstance(x, dict)]
+
+
+def _end_of_class(pattern: str, at: int) -> int:
+    """Behind a class of characters, which may hold others."""
+    depth = 0
+    while at < len(pattern):
+        char = pattern[at]
+        at += 2 if char == "\\" else 1
+        depth += (char == "[") - (char == "]")
+        if depth == 0:
+            break
+    return at
+
+
+def _unbounded(pattern: str, at: int) -> bool:
+    """Whether `{n,}` stands there."""
+    inside = pattern[at + 1 : pattern.find("}", at)]
+    return pattern[at] == "{" and inside.endswith(",") and inside[:-1].isdigit()
+
+
+def _is_literal(name: str) -> bool:
+    return bool(name) and all(c.isalnum() or c in "._-" for c in name)
