@@ -245,3 +245,5 @@ def test_answers_longer_than_the_policy_reads_are_missed(at: str) -> None:
     with pytest.raises(RecipeError, match=rf"{at}\.sampling\.max_new: 64 in .*fewer tokens than the policy reads, 64"):
         checked("baselines/grpo", **longest)
     checked("baselines/grpo", **{**longest, "models.policy.context": 65})
+    default = {"models.policy.context": 64, "rollout.sampling": {"replace": True}}  # 256, which nobody asked for
+    checked("baselines/grpo", **default)

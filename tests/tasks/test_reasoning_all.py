@@ -152,6 +152,8 @@ def test_right_wrong_hostile(name: str, tmp_path: Path, monkeypatch: pytest.Monk
     truth = right(task, problem)
     assert task.grade(problem, said(truth)) == {"score": 1.0, "partial": 1.0}
     assert task.grade(problem, said(f" {truth}\n"))["score"] == 1.0
+    for text in (f"{truth} or 13", f"13 or {truth}", f"junk {truth}", f"{truth} xyz"):  # a hedge, or junk around it
+        assert task.grade(problem, said(text))["score"] == 0.0, text[:200]
     wrong = ["no idea", "-17.25", *([] if name in SEVERAL else [changed(truth)])]
     for text in wrong:
         assert task.grade(problem, said(text))["score"] == 0.0, text

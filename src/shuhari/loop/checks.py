@@ -94,7 +94,7 @@ def check_samples(stage: Components) -> None:
 
 
 def check_room(stages: Sequence[Components]) -> None:
-    """What may be said must be shorter than what the policy reads: a longer one would always be cut."""
+    """A length of answers that a recipe sets must be shorter than what the policy reads: it could never be reached."""
     models: dict[str, Any] = {}
     for stage in stages:
         models |= {name: role.model for name, role in stage.models.items() if role.model is not None}
@@ -104,9 +104,9 @@ def check_room(stages: Sequence[Components]) -> None:
             sampled |= {("evaluate",): stage.evaluate.sampling, **ways}
         limit = ability(models.get("policy"), "limit")
         for place, sampling in sampled.items():
-            if limit and sampling is not None and sampling.max_new >= limit:
+            at = format_path((*place, "sampling", "max_new"))
+            if limit and sampling is not None and sampling.max_new >= limit and at not in stage.defaults:
                 told = f"expected fewer tokens than the policy reads, {limit} (models.policy.context)"
-                at = format_path((*place, "sampling", "max_new"))
                 raise RecipeError(at, f"{sampling.max_new} in stage {stage.name!r}: {told}")
 
 

@@ -82,7 +82,7 @@ _TABLE: dict[str, Graded] = {
     ),
     **_theirs(
         "compares text, or its words or letters",
-        "ab circuit_logic color_cube_rotation dice emoji_mystery family_relationships knights_knaves manipulate_matrix "
+        "ab circuit_logic color_cube_rotation dice emoji_mystery family_relationships manipulate_matrix "
         "needle_haystack palindrome_generation path_star self_reference sentence_reordering tsumego word_ladder "
         "word_sorting zebra_puzzles",
     ),
@@ -94,7 +94,7 @@ _TABLE: dict[str, Graded] = {
     ),
     **_theirs(
         "compares a grid, read cell by cell",
-        "arc_agi futoshiki kakurasu mini_sudoku rearc sudoku survo",
+        "arc_agi futoshiki mini_sudoku rearc sudoku",
         (ValueError,),
     ),
     **_theirs(
@@ -102,7 +102,7 @@ _TABLE: dict[str, Graded] = {
         "game_of_life graph_color group_anagrams jugs knight_swap palindrome_partitioning",
         (KeyError, TypeError, ValueError),
     ),
-    **_theirs("replays moves, or checks an assignment", "cryptarithm quantum_lock shortest_path sokoban"),
+    **_theirs("replays moves, or checks an assignment", "cryptarithm shortest_path"),
     **_ours(_EVAL, binary_matrix=ours.grade_rows, n_queens=ours.grade_queens),
     **_ours(_EVAL, spiral_matrix=ours.grade_items, string_insertion=ours.grade_characters),
     **_ours(_SYMPY, countdown=ours.grade_countdown, polynomial_multiplication=ours.grade_product),
@@ -133,6 +133,14 @@ _TABLE: dict[str, Graded] = {
         figlet_font=ours.grade_same_word,
         letter_jumble=ours.grade_same_text,
         spell_backward=ours.grade_same_text,
+    ),
+    **_ours(
+        "theirs skips what is no part of an answer: words around it, and a second answer behind it, go through",
+        kakurasu=ours.grade_digits,
+        knights_knaves=ours.grade_statements,
+        quantum_lock=ours.grade_presses,
+        sokoban=ours.grade_pushes,
+        survo=ours.grade_digits,
     ),
     "codeio": Graded("refused", "runs packaged programs with `exec`; their answers differ from process to process"),
     "composite": Graded("refused", "a mixture of generators: use the task `mixture`"),
