@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from shuhari.data import Problem, Request, Step, Trajectory
+from shuhari.events import Committed
 from shuhari.rewards import maths_child
 from shuhari.rewards.maths import Exceeded, JudgeError, Maths
 
@@ -27,6 +28,13 @@ def reward() -> Iterator[Maths]:
     made = Maths(timeout=20.0)
     yield made
     made.close()
+
+
+def process(reward: Maths) -> subprocess.Popen[str]:
+    """Of the first judge, which is the only one where answers come one by one."""
+    found = reward._pool.children[0].process
+    assert found is not None
+    return found
 
 
 def step(text: str) -> Step:
@@ -51,6 +59,23 @@ def ask(reward: Maths, samples: Sequence[Trajectory]) -> tuple[list[Any], list[s
         ("first 3, then $(x+1)^2$", "$x^2 + 2x + 1$", 1.0),
         ("$\\{1, 2\\}$", "$\\{2, 1\\}$", 1.0),
         ("I tried " + "1 " * 3000 + "and it is 7", "7", 1.0),  # the end of a long answer is read
+        ("$x = 12$", "12", 1.0),
+        ("so $6 + 6 = 12$.", "12", 1.0),
+        ("f(3) = 12", "12", 1.0),
+        ("12 apples", "12", 1.0),
+        ("2*x + 1", "$2x+1$", 1.0),
+        ("2*x + 1", "2x+1", 1.0),
+        ("1", "2x+1", 0.0),
+        ("2**3", "8", 1.0),
+        ("sqrt(2)", "$\\sqrt{2}$", 1.0),
+        ("Is it 3 or 4? It is $12$.", "12", 1.0),
+        ("12\\%", "12%", 1.0),
+        ("$x < 12$", "$x<12$", 1.0),
+        *((text, "12", 0.0) for text in (
+            "$13=12$", "$12=13$", "12\\\\13", "12\\13", "$\\le 12$", "$x < 12$", "$\\neq 12$", "$\\approx 12$", "12%",
+            "1200%", "$12\\%$", "12±1", "$12 \\pm 1$", "12 or 13", "13 or 12", "$13$ or $12$", "12, 13",
+            "the answer is 12 or maybe 13", "\\boxed{12 \\text{ or } 13}",
+        )),
         ("4", "5", 0.0),
         ("I do not know", "5", 0.0),
         ("", "5", 0.0),
@@ -86,12 +111,13 @@ def test_a_truth_that_is_too_long_is_not_read_in_part(reward: Maths) -> None:
     assert grades == [None, None] and "expected at most 4096" in told[0]
 
 
-@pytest.mark.parametrize("bomb", ["9**9**9**9", "$12!!$", "$9^{9^{9}}$"])
+@pytest.mark.parametrize("bomb", ["9**(9**9)", "$12!!$", "$9^{9^{9}}$"])
 def test_an_answer_that_wants_too_much_is_wrong_and_cheap(reward: Maths, bomb: str) -> None:
-    reward.judge("4", "4")
-    child, began = reward._child, os.times().elapsed
+    ask(reward, group("4", "4", "5", "6"))
+    before, began = {c.process for c in reward._pool.children}, os.times().elapsed
     grades, told = ask(reward, group("4", *[bomb] * 3, "4"))
-    assert grades[-1] == {"maths": 1.0} and reward._child is child  # a fork has died, and nothing else
+    assert grades[-1] == {"maths": 1.0}
+    assert before <= {c.process for c in reward._pool.children}  # a fork has died, and nothing else
     assert grades[:3] == [{"maths": 0.0}] * 3
     assert all("exceeded_graders reward 'maths'" in t and "processor time" in t for t in told)
     assert os.times().elapsed - began < 3 * 10  # of a busy machine; 3 s of its own
@@ -100,60 +126,81 @@ def test_an_answer_that_wants_too_much_is_wrong_and_cheap(reward: Maths, bomb: s
 def test_an_answer_that_the_clock_ends_is_ungraded_and_the_next_is_judged() -> None:
     reward = Maths(timeout=20.0, cpu=60.0)
     assert reward.judge("4", "4") == 1.0
-    first = reward._child
-    assert first is not None
+    first = process(reward)
     reward.timeout = 0.5
-    grades, told = ask(reward, group("4", "9**9**9**9"))
+    grades, told = ask(reward, group("4", "$12!!$"))
     assert grades == [None] and "within 0.5 s" in told[0] and "failed_graders" in told[0]
     assert first.poll() is not None
     reward.timeout = 20.0
-    assert reward.judge("4", "4") == 1.0
-    second = reward._child
-    assert second is not None and second.pid != first.pid
+    assert reward.judge("5", "5") == 1.0
+    second = process(reward)
+    assert second.pid != first.pid
     second.kill()  # a judge that dies while nobody looks
     with pytest.raises(JudgeError, match="no reply"):
-        reward.judge("4", "4")
-    assert reward.judge("4", "4") == 1.0
-    third = reward._child
-    assert third is not None
+        reward.judge("6", "6")
+    assert reward.judge("6", "6") == 1.0
+    third = process(reward)
     reward.close()
     assert third.poll() is not None
     reward.close()
 
 
 def test_what_judges_ends_with_a_trainer_that_is_killed() -> None:
+    """The judge and its fork, however long the answer at hand may take."""
     code = (
-        "import threading\nfrom shuhari.rewards.maths import Maths\nm = Maths()\nm.judge('4', '4')\n"
-        "threading.Thread(target=m.judge, args=('9**9**9**9', '4'), daemon=True).start()\n"
-        "print(m._child.pid, flush=True)\nthreading.Event().wait()"
+        "import threading\nfrom shuhari.rewards.maths import Maths\nm = Maths(cpu=500.0, timeout=500.0)\n"
+        "m.judge('4', '4')\nthreading.Thread(target=m.judge, args=('$12!!$', '4'), daemon=True).start()\n"
+        "print(m._pool.children[0].process.pid, flush=True)\nthreading.Event().wait()"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
-        pid = int(parent.stdout.readline())
-        time.sleep(0.3)  # the bomb is at work
+        group = int(parent.stdout.readline())
+        time.sleep(0.5)  # the bomb is at work
         parent.kill()
     for _ in range(200):
         try:
-            os.kill(pid, 0)
+            os.killpg(group, 0)
         except ProcessLookupError:
             return
         time.sleep(0.1)
     raise AssertionError("the judge outlives the run")
 
 
+def test_a_flood_of_bombs_costs_a_bounded_time_in_all_and_spares_the_others() -> None:
+    reward = Maths(timeout=20.0, cpu=1.0, total=1.0)
+    bombs = [f"${n}!!$" for n in range(12, 18)]
+    began = children_time()
+    grades, told = ask(reward, group("4", *bombs, "4"))
+    assert grades == [{"maths": 0.0}] * 6 + [{"maths": 1.0}]
+    assert sum("more than 1 s" in t for t in told) in (1, 2) and sum("more than 0.1 s" in t for t in told) in (4, 5)
+    again, _ = ask(reward, group("4", *bombs[:3], "4"))
+    assert again == [{"maths": 0.0}] * 3 + [{"maths": 1.0}]
+    reward.observe(Committed(0))
+    assert "more than 1 s" in ask(reward, group("4", bombs[-1]))[1][0] or "more than 1 s" in told[5]
+    reward.close()
+    spent = children_time() - began
+    assert spent < 12  # of processor time, the start of two judges with it
+
+
+def children_time() -> float:
+    return os.times().children_user + os.times().children_system
+
+
 def test_the_child_has_its_limits() -> None:
     resource = pytest.importorskip("resource")
     reward = Maths(memory=1024, timeout=20.0)
     reward.judge("4", "4")
-    assert reward._child is not None
     if hasattr(resource, "prlimit"):
-        assert resource.prlimit(reward._child.pid, resource.RLIMIT_AS) == (1 << 30, 1 << 30)
-        assert resource.prlimit(reward._child.pid, resource.RLIMIT_FSIZE) == (0, 0)
+        assert resource.prlimit(process(reward).pid, resource.RLIMIT_AS) == (1 << 30, 1 << 30)
+        assert resource.prlimit(process(reward).pid, resource.RLIMIT_FSIZE) == (0, 0)
     reward.close()
 
 
 def test_the_child_ends_with_its_parent() -> None:
-    code = "from shuhari.rewards.maths import Maths\nm = Maths()\nm.judge('4', '4')\nprint(m._child.pid)"
+    code = (
+        "from shuhari.rewards.maths import Maths\nm = Maths()\nm.judge('4', '4')\n"
+        "print(m._pool.children[0].process.pid)"
+    )
     pid = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
@@ -178,8 +225,15 @@ def test_an_answer_that_the_memory_does_not_hold_is_wrong() -> None:
     def verify(gold: list[Any], found: list[Any], **_: Any) -> bool:
         return gold == found
 
-    said = {text: maths_child.grade(text, "1", parse, verify) for text in ("2", "22", "huge", "odd")}
+    def parse_dollars(text: str, **_: Any) -> list[Any]:
+        return parse(text.strip("$"))
+
+    texts = ("2", "22", "huge", "odd")
+    said = {text: maths_child.grade([text], "1", parse_dollars, verify) for text in texts}
     assert said["2"] == {"grade": 1.0} and said["22"] == {"grade": 0.0}
+    assert maths_child.grade(["2", "2"], "1", parse_dollars, verify) == {"grade": 1.0}
+    assert maths_child.grade(["2", "22"], "1", parse_dollars, verify) == {"grade": 0.0}  # each side is asked
+    assert maths_child.grade([], "1", parse_dollars, verify) == {"grade": 0.0}
     assert said["huge"] == {"exceeded": True} and said["odd"]["grade"] == 0.0
 
 
@@ -194,7 +248,7 @@ for line in sys.stdin:
     alone = sys.flags.isolated and "PATH" not in os.environ
     replies = {"forged": {"id": "0" * 16, "grade": 1}, "huge": {"id": r["id"], "exceeded": True}}
     replies |= {"alone": {"id": r["id"], "grade": float(alone)}, "list": [1]}
-    print(json.dumps(replies[r["answer"]]), flush=True)
+    print(json.dumps(replies[r["answers"][0]]), flush=True)
 """)
     monkeypatch.setattr("shuhari.rewards.maths.CHILD", child)
     reward = Maths(timeout=20.0)
@@ -202,7 +256,7 @@ for line in sys.stdin:
     for bad in ("forged", "list"):  # a reply that is not the one to this request ends the child
         with pytest.raises(JudgeError, match="no reply"):
             reward.judge(bad, "1")
-        assert reward._child is None
+        assert reward._pool.children[0].process is None
     with pytest.raises(Exceeded, match="2048 MiB"):
         reward.judge("huge", "1")
     assert reward.judge("alone", "1") == 1.0

@@ -1,18 +1,20 @@
 """The judge of `rewards/maths.py`: math-verify, alone in a process of its own. Run as a file, without the package.
 
-One JSON object a line comes on standard input, {"id", "answer", "truth"}; one goes back, {"id", "grade"}: 1 or 0, or
-null with "error" where the truth cannot be read. The first line that goes out is {"ready": true}, or {"error"}. The
-limits stand before any text is read, and there is no way to raise them again. Answers are judged in a fork of this
-process, which dies where one asks for more processor time than there is, whatever it is doing; another fork is there in
-milliseconds, with everything imported. The reply is then {"id", "exceeded": true}, as it is where the memory does not
-hold an answer. Whoever started this process kills it when the clock says so; where that one has died, the fork ends
-with its answer. Anything that prints to standard output prints to nowhere.
+One JSON object a line comes on standard input, {"id", "answers", "truth", "cpu"}; one goes back, {"id", "grade",
+"seconds"}: 1 where each of the answers equals the truth, or 0, or null with "error" where the truth cannot be read. The
+first line that goes out is {"ready": true}, or {"error"}. The limits stand before any text is read, and there is no way
+to raise them again. Answers are judged in a fork of this process, which dies where one asks for more than `cpu` seconds
+of processor time, whatever it is doing; another fork is there in milliseconds, with everything imported. The reply is
+then {"id", "exceeded": true}, as it is where the memory does not hold an answer. Whoever started this process kills it,
+and the fork, when the clock says so; where that one has died, this process sees it within a second and ends both.
+Anything that prints to standard output prints to nowhere.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -46,13 +48,20 @@ def parse_text(text: str, parse: Any) -> list[Any]:
     return list(found)
 
 
-def grade(answer: str, truth: str, parse: Any, verify: Any) -> dict[str, Any]:
+def parse_formula(text: str, parse: Any) -> list[Any]:
+    """What math-verify finds in a formula of LaTeX, without dollar signs around it."""
+    return list(parse(f"${text}$", parsing_timeout=None) or parse(text, parsing_timeout=None))
+
+
+def grade(answers: list[str], truth: str, parse: Any, verify: Any) -> dict[str, Any]:
     gold = parse_text(truth, parse)
     if not gold:
         return {"grade": None, "error": f"math-verify reads nothing in the truth {truth[:60]!r}"}
     try:
-        found = parse_text(answer, parse)
-        right = bool(found) and bool(verify(gold, found, timeout_seconds=None))
+        right = bool(answers)
+        for answer in answers if right else ():
+            found = parse_formula(answer, parse)
+            right = right and bool(found) and bool(verify(gold, found, timeout_seconds=None))
     except MemoryError:
         return {"exceeded": True}
     except (Exception, RecursionError) as error:  # an answer that it cannot read or compare is not right
@@ -60,19 +69,19 @@ def grade(answer: str, truth: str, parse: Any, verify: Any) -> dict[str, Any]:
     return {"grade": float(right)}
 
 
-def serve(requests: Any, replies: Any, cpu: float, parse: Any, verify: Any) -> None:
-    """Judge answers from the input, each within `cpu` seconds of processor time, or die of SIGPROF."""
+def serve(requests: Any, replies: Any, parse: Any, verify: Any) -> None:
+    """Judge answers from the input, each within its seconds of processor time, or die of SIGPROF."""
     for line in requests:
-        request = json.loads(line)
+        request, began = json.loads(line), time.process_time()
         if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_PROF, cpu)
+            signal.setitimer(signal.ITIMER_PROF, request["cpu"])
         try:
-            reply = grade(request["answer"], request["truth"], parse, verify)
+            reply = grade(request["answers"], request["truth"], parse, verify)
         except (Exception, RecursionError) as error:
             reply = {"grade": None, "error": f"{type(error).__name__}: {str(error)[:200]}"}
         if hasattr(signal, "setitimer"):
             signal.setitimer(signal.ITIMER_PROF, 0)
-        replies.write(json.dumps({"id": request["id"], **reply}) + "\n")
+        replies.write(json.dumps({"id": request["id"], "seconds": time.process_time() - began, **reply}) + "\n")
         replies.flush()
         if reply.get("exceeded"):
             os._exit(FULL)
@@ -83,7 +92,7 @@ def serve(requests: Any, replies: Any, cpu: float, parse: Any, verify: Any) -> N
 class Fork:
     """A fork of this process that judges. `ask` gives its reply, or its exit status."""
 
-    def __init__(self, ours: tuple[int, ...], cpu: float, parse: Any, verify: Any) -> None:
+    def __init__(self, ours: tuple[int, ...], parse: Any, verify: Any) -> None:
         there, back = os.pipe(), os.pipe()
         self.pid = os.fork()
         if self.pid == 0:
@@ -92,7 +101,7 @@ class Fork:
             signal.signal(signal.SIGPROF, signal.SIG_DFL)
             try:
                 requests, replies = os.fdopen(there[0], encoding="ascii"), os.fdopen(back[1], "w", encoding="ascii")
-                serve(requests, replies, cpu, parse, verify)
+                serve(requests, replies, parse, verify)
             finally:
                 os._exit(0)
         os.close(there[0])
@@ -104,6 +113,7 @@ class Fork:
         try:
             self.requests.write(line)
             self.requests.flush()
+            self.wait()
             line = self.replies.readline()
         except OSError:
             line = ""
@@ -117,6 +127,17 @@ class Fork:
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF:
             return {"exceeded": True}, False
         return {"grade": None, "error": "the judge died", "again": os.WIFEXITED(status)}, False
+
+    def wait(self) -> None:
+        """Wait for a reply, or the end of the fork. Where whoever started this process has died, end both."""
+        parent = os.getppid()
+        while True:
+            ready, _, _ = select.select([self.replies, 0], [], [], 0.5)
+            if self.replies in ready:
+                return
+            if 0 in ready or os.getppid() != parent:  # nothing is asked meanwhile: that is the end of the pipe
+                os.kill(self.pid, signal.SIGKILL)
+                os._exit(1)
 
     def end(self) -> int:
         """Its exit status, once it is gone."""
@@ -138,26 +159,25 @@ def main() -> None:
         replies.flush()
 
     limit(int(sys.argv[1]))
-    cpu = float(sys.argv[2])
     try:
         import logging
 
         from math_verify import parse, verify
 
         logging.disable(logging.CRITICAL)
-        grade("$\\frac{1}{2} + x^2$", "$0.5 + x^{2}$", parse, verify)  # its tables are made at the first formula
+        grade(["\\frac{1}{2} + x^2"], "$0.5 + x^{2}$", parse, verify)  # its tables are made at the first formula
     except Exception as error:
         say({"error": f"{type(error).__name__}: {error}"})
         return
     say({"ready": True})
     if not hasattr(os, "fork"):
-        serve(sys.stdin, replies, cpu, parse, verify)
+        serve(sys.stdin, replies, parse, verify)
         return
     fork: Fork | None = None
     reply: dict[str, Any] = {}
     for line in sys.stdin:
         for _ in range(2):  # one that was tired left between two answers
-            fork = Fork((0, out), cpu, parse, verify) if fork is None else fork
+            fork = Fork((0, out), parse, verify) if fork is None else fork
             reply, alive = fork.ask(line)
             fork = fork if alive else None
             if not reply.pop("again", False):

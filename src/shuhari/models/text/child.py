@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import signal
 import subprocess
 import sys
 import threading
@@ -59,7 +60,13 @@ class Child:
             return self.process
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
-            self._command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, env={}, encoding="ascii"
+            self._command,
+            stdin=pipe,
+            stdout=pipe,
+            stderr=subprocess.DEVNULL,
+            env={},
+            encoding="ascii",
+            start_new_session=True,  # so that what it forks ends with it; nor does a Ctrl-C reach it
         )
         self._owner, self._end = os.getpid(), weakref.finalize(self, _end, self.process)
         ready = _exchange(self.process, None, START)
@@ -101,7 +108,7 @@ class Pool:
 def _exchange(process: subprocess.Popen[str], line: str | None, seconds: float) -> Mapping[str, Any]:
     """Send a line and read one; {} where the process died, or was killed because its time was over."""
     assert process.stdin is not None and process.stdout is not None
-    clock = threading.Timer(seconds, process.kill)
+    clock = threading.Timer(seconds, _kill, (process,))
     clock.start()
     try:
         if line is not None:
@@ -116,8 +123,16 @@ def _exchange(process: subprocess.Popen[str], line: str | None, seconds: float) 
         clock.cancel()
 
 
+def _kill(process: subprocess.Popen[str]) -> None:
+    """End a process that nobody has waited for, and all that it has forked."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (AttributeError, ProcessLookupError, PermissionError):  # no such call here; nothing is left of it
+        process.kill()
+
+
 def _end(process: subprocess.Popen[str]) -> None:
-    process.kill()
+    _kill(process)
     for pipe in (process.stdin, process.stdout):
         try:
             if pipe is not None:
