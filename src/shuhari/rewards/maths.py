@@ -51,10 +51,10 @@ class Maths:
 
     So is one that asks for more than `cpu` seconds of processor time or `memory` MiB: counted as `exceeded_graders`,
     and shown. Answers of a step that want more than 0.1 s may take `total` seconds together, after which each has
-    0.1 s; `judges` are at work side by side. One that could not be judged is ungraded, counted as `failed_graders` and shown:
-    no reply within `timeout` seconds of the clock, a judge that died, a problem's answer that cannot be read. Problems
-    without an answer are ungraded. The judges start with the first answer and end with the run or with this process,
-    however that ends. Needs the extra `lm`.
+    0.1 s; `judges` are at work side by side. One that could not be judged is ungraded, counted as `failed_graders` and
+    shown: no reply within `timeout` seconds of the clock, a judge that died, a problem's answer that cannot be read.
+    Problems without an answer are ungraded. The judges start with the first answer and end with the run or with this
+    process, however that ends. Needs the extra `lm`.
     """
 
     name: str = "maths"
