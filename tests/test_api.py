@@ -45,6 +45,20 @@ def test_train_then_load_and_act() -> None:
     assert env.action_space.contains(policy.act(observation))
     assert policy.act(np.stack([observation] * 3)).shape == (3,)
     assert policy.act(observation) == run.policy.act(observation)
+    action, state = policy.predict(observation, deterministic=True)  # as Stable-Baselines3 calls it
+    assert state is None and action.shape == () and action == policy.act(observation)
+    drawn = [policy.predict(np.stack([observation] * 200), state=None, episode_start=np.ones(200))[0] for _ in range(2)]
+    assert drawn[0].shape == (200,) and set(drawn[0]) == {0, 1} and (drawn[0] != drawn[1]).any()
+    env.step(action)
+
+
+def test_an_observation_that_is_not_of_the_space_is_named() -> None:
+    policy = shuhari.train("baselines/ppo_cartpole", steps=1, **TINY).policy
+    for wrong, shape in (([1, 0, 0], r"\(3,\)"), (np.zeros((2, 3)), r"\(2, 3\)"), (1.0, r"\(\)")):
+        with pytest.raises(ValueError, match=rf"of shape {shape}: expected \(4,\), or \(n, 4\) for a batch of n"):
+            policy.act(wrong)
+        with pytest.raises(ValueError, match=rf"of shape {shape}"):
+            policy.predict(wrong)
 
 
 def test_the_same_call_finds_the_complete_run() -> None:
@@ -115,6 +129,10 @@ def test_rows_and_a_reward_from_python(tmp_path: Path, monkeypatch: pytest.Monke
     goes on or is loaded from there, wherever that is moved."""
     run = shuhari.train("baselines/grpo", "first", dataset=ROWS, reward=share, **TEXT)
     assert 0 <= run.metrics["reward/share"][-1] <= 1
+    assert {group["step"] for group in run.rollouts()} == {2} and run.rollouts(step=1)
+    found = run.evaluate(samples=2)
+    assert found["greedy"] == run.summary["after"]["greedy"] and 0 <= found["mean"] <= 1
+    assert run.evaluate(step=2, n=1).keys() == run.evaluate(n=1).keys()
     assert len(list(Path("first").glob("dataset-*.jsonl"))) == 1
     again = shuhari.train("baselines/grpo", "deep/second", dataset=ROWS, reward=share, **TEXT)
     assert {k: v for k, v in again.metrics.items() if k != "wall"} == {

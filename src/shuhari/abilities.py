@@ -38,7 +38,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "spaces": do_nothing,  # a must in a run; a model of text is also built without a task
     "make": None,  # () -> a Gymnasium environment, for lanes
     "alphabet": "",  # the characters of all its texts, for tokenizers of characters
-    "columns": EMPTY,  # field of a problem -> the column of the data that it is read from
+    "read_from": EMPTY,  # field of a problem -> the column of the data that it is read from
     "ungraded": False,  # whether it grades nothing
     "answers": do_nothing,  # (problem) -> Answers | None, see Listing
     "first_wrong": None,  # (problem, text) -> the place of the first character that is wrong; None where it is right

@@ -49,6 +49,20 @@ class Trained:
         """The trained policy, from the last checkpoint."""
         return load(self.path)
 
+    def rollouts(self, step: int | None = None, problem: str = "") -> list[dict[str, Any]]:
+        """The groups of samples that the run kept of a step (by default the last that kept any), or of a problem."""
+        from shuhari.store import Run
+
+        return Run(self.path).rollouts(step, problem)
+
+    def evaluate(self, n: int | None = None, *, samples: int = 1, step: int | None = None) -> dict[str, float]:
+        """Held-out scores of the last weights, or of those of `step`: `greedy`, and with `samples` > 1 also `mean` and
+        `pass@k`. n: how many problems or episodes (default: the recipe's). Nothing is stored."""
+        from shuhari.cli.measuring import measure
+
+        outcomes, used, _ = measure(self.path, step, {"samples": samples, **({} if n is None else {"n": n})})
+        return outcomes.scores(used)
+
 
 def default_path(recipe: Recipe, root: str | Path = "runs", init: str = "") -> Path:
     """runs/<method>-s<seed>, and a mark of the settings where they differ from the packaged recipe, or of the run whose
@@ -174,6 +188,14 @@ class LoadedPolicy:
         action = (traces.action if traces.taken is None else traces.taken).numpy()
         return (action[0].item() if action.ndim == 1 else action[0]) if single else action
 
+    def predict(
+        self, observation: Payload, state: None = None, episode_start: Any = None, deterministic: bool = False
+    ) -> tuple[Any, None]:
+        """(action, None), as Stable-Baselines3 returns it, for what was written for its policies (`evaluate_policy`
+        among them): `act` with greedy=`deterministic`. `state` and `episode_start` are of recurrent policies, which
+        there are not here."""
+        return np.asarray(self.act(observation, greedy=deterministic)), None
+
     def generate(self, prompts: str | Sequence[str], *, greedy: bool = True, max_new: int | None = None) -> Any:
         """The policy's completion of a prompt, or a list of them for a list of prompts."""
         if not is_text(self.model):
@@ -239,6 +261,8 @@ def parse_observations(given: Any, space: Any) -> tuple[Any, bool]:
         raise ValueError(f"an observation {str(given)[:60]}: expected one of {space}")
     x = dense([np.asarray(given)])[0]
     axes = len(space.shape or ())
-    if x.dim() not in (axes, axes + 1):
-        raise ValueError(f"an observation of shape {tuple(x.shape)}: expected {axes} axes, or one more for a batch")
+    if x.dim() not in (axes, axes + 1) or tuple(x.shape[x.dim() - axes :]) != tuple(space.shape or ()):
+        one = tuple(space.shape or ())
+        batch = f"(n{''.join(f', {k}' for k in one)}{'' if one else ','})"
+        raise ValueError(f"an observation of shape {tuple(x.shape)}: expected {one}, or {batch} for a batch of n")
     return (x[None], True) if x.dim() == axes else (x, False)

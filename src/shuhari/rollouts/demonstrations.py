@@ -160,7 +160,7 @@ def check_solutions(walk: Walk, imitate: str, task: Task) -> str:
     """What is imitated of the problems of a walk, in words, with the columns of a file. A task that is read from
     columns is asked for all of its problems, another one for the first that is walked. UnshownError for a problem that
     lacks it."""
-    source, columns = select_problems(walk, walk.split, task), ability(task, "columns")
+    source, columns = select_problems(walk, walk.split, task), ability(task, "read_from")
     n = source.size()
     fields: dict[str, None] = {}
     for i in range(n or 0) if columns else (walk.offset if n is None else walk.offset % max(n, 1),):

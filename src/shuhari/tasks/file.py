@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.bounds import ProperShare, check
-from shuhari.data import Problem, Step, code
+from shuhari.data import EMPTY, Problem, Step, code
 from shuhari.models.text.tokenizers import plain_chat
 from shuhari.registry import held, register
+from shuhari.tasks.mapped import Form, Mapped, cut_answer
 from shuhari.tasks.rows import ROLE, list_texts, read
 from shuhari.tasks.source import SPLITS, Listed, answer_text, check_split, is_held_out
 
@@ -36,11 +37,16 @@ class File:
     `completion` (a demonstration; `solution` is the same), `completion` and `label` (whether it is good), or `chosen`
     and `rejected` (text or messages; without a prompt, it is the beginning that the two share). `id` is the problem's
     name, `split` its split; other columns land in the problem's `info`, with `chosen`, `rejected` and `label`.
-    path: the file, relative to the working directory. test_fraction: share of the prompts held out, by a hash of the
+    path: the file, relative to the working directory. columns: field of a row -> the column that it is read from, where
+    that has another name (`{prompt = "question"}`). format: of answers; `gsm8k`: what follows the last `####` is the
+    answer, of a row and of what a model writes, and the whole is the demonstration where there is no other.
+    test_fraction: share of the prompts held out, by a hash of the
     prompt, among rows that have no `split`; rows with one prompt are always in one split.
     """
 
     path: str = ""
+    columns: Mapping[str, str] = EMPTY
+    format: Form = "whole"
     test_fraction: ProperShare = 0.1
 
     def __post_init__(self) -> None:
@@ -54,9 +60,10 @@ class File:
         return {"prompt": "What is 6 times 7?", "answer": "42", "name": "file/<path>"}
 
     @property
-    def columns(self) -> Mapping[str, str]:
+    def read_from(self) -> Mapping[str, str]:
         """Field of a problem -> the column that it is read from."""
-        return {"prompt": "prompt", "answer": "answer", "solution": "completion"}
+        own = {"prompt": "prompt", "answer": "answer", "solution": "completion"}
+        return {field: self.columns.get(name, name) for field, name in own.items()}
 
     @property
     def alphabet(self) -> str:
@@ -91,7 +98,8 @@ class File:
         {} where the row has no answer."""
         if problem.answer is None:
             return {}
-        return {"score": float(matches(answer_text(steps), str(problem.answer)))}
+        said = cut_answer(answer_text(steps), self.format)
+        return {"score": float(matches(said, str(problem.answer)))}
 
     def environment(self, problem: Problem) -> None:
         return None
@@ -107,7 +115,7 @@ class File:
     @cached_property
     def _splits(self) -> dict[str, tuple[Problem, ...]]:
         called = f"file/{self.path}"
-        rows = read(held(self.path) or Path(self.path).expanduser(), called)
+        rows = read(held(self.path) or Path(self.path).expanduser(), called, Mapped(self.columns, self.format))
         home: dict[str, tuple[str, str]] = {}  # prompt -> its split and the row that says so
         for row in rows:
             split, before = home.setdefault(row.text, (row.split, row.place)) if row.split else ("", "")

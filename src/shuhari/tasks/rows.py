@@ -11,7 +11,7 @@ import decimal
 import json
 import math
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -43,9 +43,10 @@ class Row:
     info: Mapping[str, Any] = EMPTY
 
 
-def read(path: Path, called: str) -> list[Row]:
-    """Read the rows of a file, in order. `called`: what errors call the file. Raises ValueError, which names the place
-    of a bad row; FileNotFoundError with the nearest file; ModuleNotFoundError where Parquet needs pyarrow."""
+def read(path: Path, called: str, mapped: Callable[[Any], Any] = lambda raw: raw) -> list[Row]:
+    """Read the rows of a file, in order. `called`: what errors call the file; `mapped`: row -> what it means. Raises
+    ValueError, which names the place of a bad row; FileNotFoundError with the nearest file; ModuleNotFoundError where
+    Parquet needs pyarrow."""
     if not path.is_file():
         there = [p.name for p in path.parent.glob("*") if p.suffix in (".jsonl", ".parquet")]
         message = nearest(path.name, there) if there else ""
@@ -62,7 +63,8 @@ def read(path: Path, called: str) -> list[Row]:
     rows = []
     for place, raw in (_read_parquet if parquet else _read_json_lines)(path, called):
         try:
-            rows.append(_parse_row(place, json.loads(raw, parse_constant=_refuse) if isinstance(raw, str) else raw))
+            found = json.loads(raw, parse_constant=_refuse) if isinstance(raw, str) else raw
+            rows.append(_parse_row(place, mapped(found)))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{called}, {place}: {str(error) or type(error).__name__}") from None
     if not rows:
@@ -142,7 +144,8 @@ def _parse_row(place: str, raw: Any) -> Row:
     if "chosen" in row or "rejected" in row:
         prompt, info["chosen"], info["rejected"] = _parse_pair(row, prompt)
     if prompt is None:
-        raise ValueError(f"no 'prompt' and no 'messages'; {_suggest('prompt', row)}")
+        named = "; a column of another name: columns = {prompt = ..}" if row else ""
+        raise ValueError(f"no 'prompt' and no 'messages'; {_suggest('prompt', row)}{named}")
     if not (isinstance(prompt, tuple) or (isinstance(prompt, str) and prompt)):
         raise ValueError(f"`prompt` is {_shorten(prompt)}: expected text, or messages with `role` and `content`")
     if "completion" in row and "answer" not in row and not isinstance(row.get("label", True), bool):
