@@ -15,6 +15,7 @@ import numpy as np
 
 from shuhari.config import recipe as recipes
 from shuhari.config.library import find_recipe
+from shuhari.config.overlay import format_path
 from shuhari.config.recipe import Recipe
 from shuhari.data import EMPTY, Info, Payload, Sampling
 from shuhari.diagnosis import Watch
@@ -43,6 +44,16 @@ class Trained:
         """name -> values by step, None where a step did not report it; `step` among them."""
         names = list(dict.fromkeys(n for r in self.reports for n in r))
         return {n: [r.get(n) for r in self.reports] for n in names}
+
+    def extend(self, progress: Callable[[Info], None] | None = None, **budget: float) -> Trained:
+        """Go on with a complete run under a larger budget of its last stage, such as `extend(steps=200)`; the run as it
+        is then. What schedules say of the steps to come is as in a run that had that budget from the start; those that
+        were made stay as they are. RecipeError for anything else than a larger budget."""
+        found = recipes.load(self.path)
+        own = found.tree.get("stage", {})
+        last = found.stages[-1]["name"]
+        keys = {k: k if k not in own.get(last, {}) else f"stage.{format_path((last,))}.{k}" for k in budget}
+        return train(found, self.path, progress=progress, **{keys[k]: value for k, value in budget.items()})
 
     @property
     def policy(self) -> LoadedPolicy:
@@ -88,10 +99,11 @@ def train(
     init: str = "",
     progress: Callable[[Info], None] | bool | None = None,
     profile: bool = False,
+    accept_changes: bool = False,
     **settings: Any,
 ) -> Trained:
-    """Train a recipe to its end and return the run; an unfinished run at `path` goes on, a complete one is read. The
-    folder of a run, without settings, is that run.
+    """Train a recipe to its end and return the run; an unfinished run at `path` goes on, a complete one is read, or
+    goes on where its last stage is given a larger budget. The folder of a run, without settings, is that run.
 
     dataset: rows to train on, as the task `file` reads them: a list of mappings, a `datasets.Dataset`, or a mapping of
     such by split (`DatasetDict`); they are written into the run's folder. reward: a function
@@ -105,6 +117,7 @@ def train(
     each step's report; True prints, False does not, None prints where a person looks (a terminal). profile: write
     `profile.json` and `trace.json` of the steps made into the run's folder.
     What the first steps show to be wrong is printed, or goes to the logger `shuhari` as a warning.
+    accept_changes: go on with a run whose data, or code of yours, is not what it was made with.
     Raises RecipeError for a mistake in the recipe, the settings or what is handed over, and where `path` holds another
     run.
     """
@@ -119,7 +132,8 @@ def train(
         path = (None if changes or methods or init else _find_run(recipe)) or default_path(found, init=init)
     where = Path(path)
     with handed.placed(where), _show(found, where, progress) as show:
-        for report in (train_profiled if profile else steps)(found, where, init=load_initial(init), origin=init):
+        reports = train_profiled if profile else steps
+        for report in reports(found, where, init=load_initial(init), origin=init, accept=accept_changes):
             show(report)
     return read_trained(where)
 

@@ -37,8 +37,11 @@ def train(
     init: Annotated[str, typer.Option(help="Start from the weights of RUN or RUN@step.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved recipe and stop.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Say where the time and the memory went.")] = False,
+    accept: Annotated[bool, typer.Option("--accept-changes", help="Go on with data or code that has changed.")] = False,
 ) -> None:
     """Train a recipe, or a method on its usual base. The same command again resumes the run where it stopped.
+
+    A complete run goes on where its last stage is given a larger budget: --run RUN --set steps=200.
 
     A method is a recipe that says only what a paper changes; --with lays it over any recipe, several in order.
 
@@ -58,7 +61,7 @@ def train(
         show_closing(path)
         return
     command = _make_command(recipe, run, seed, methods or [], sets or [], init) + (" --profile" if profile else "")
-    done = _drive(found, path, init, command, profile)
+    done = _drive(found, path, init, command, profile, accept)
     if profile:
         show_profile(path)
     if not done:
@@ -101,7 +104,7 @@ def _make_command(
 # ------------------------------------------------------------------------------------------------ driving a run
 
 
-def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool) -> bool:
+def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool, accept: bool = False) -> bool:
     """Run to the end; False where it was stopped. What fails before the first step is a mistake in the recipe."""
     from shuhari.cli.live import Live
     from shuhari.config.overlay import RecipeError
@@ -117,7 +120,7 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool) -
     except (StoreError, ValueError) as error:
         raise typer.BadParameter(f"{init}: {error}", param_hint="--init") from None
     step: int | None = None
-    reports = (train_profiled if profile else unprofiled)(recipe, path, init=weights, origin=init)
+    reports = (train_profiled if profile else unprofiled)(recipe, path, init=weights, origin=init, accept=accept)
     with _stop() as stop, Live(recipe, path) as live:
         try:
             for report in reports:

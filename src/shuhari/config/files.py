@@ -5,6 +5,7 @@ Left out: how one table lies over another (`overlay`, `recipe`).
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from importlib.resources.abc import Traversable
@@ -18,6 +19,8 @@ from shuhari.plugins import PluginError
 from shuhari.registry import hold, search_in
 
 NAMED_BY_CONTENT = re.compile(r"file/dataset-[0-9a-f]{12}\.jsonl")
+
+NEEDS = "needs"  # in the folder of a run: copies of what it is made of, see `loop.outside`
 
 
 def read_chain(reference: str) -> Iterator[tuple[str, Tree]]:
@@ -34,6 +37,7 @@ def read_chain(reference: str) -> Iterator[tuple[str, Tree]]:
         here = source.parent if isinstance(source, File) and source.suffix == ".toml" else None
         if here is not None:
             _anchor(table, here)
+            _use_copies(table, here)
             _let_import(table, here)
             _let_read(table, here)
             for key in ("on", "extends"):
@@ -85,6 +89,38 @@ def _anchor(table: Tree, folder: File) -> None:
             file, _, attribute = text.rpartition(":")
             if (folder / file).is_file():
                 holder[key] = f"{(folder / file).resolve()}:{attribute}"
+
+
+def find_named(text: str) -> File | None:
+    """The file of data, the file of code or the directory of a model that a setting names; None where it names none."""
+    if ".py:" in text:
+        path = File(text.rpartition(":")[0])
+    else:
+        path = File(text.removeprefix("file/"))
+        named = "/" in text or path.suffix
+        if not named or (path.is_dir() and not (path / "config.json").is_file()):
+            return None
+    try:
+        return path if path.is_file() or path.is_dir() else None
+    except (OSError, ValueError):  # too long for a name, or no text for one
+        return None
+
+
+def _use_copies(table: Tree, run: File) -> None:
+    """In the recipe of a run, name the copies that it keeps of files that are not there (any more, or on this
+    machine)."""
+    try:
+        kept = json.loads((run / NEEDS / f"{NEEDS}.json").read_bytes())
+    except (OSError, ValueError):
+        return
+    for holder, key, text in list(_walk_texts(table)):
+        entry = kept.get(text) if isinstance(kept, dict) else None
+        copy = entry.get("copy") if isinstance(entry, dict) else None
+        if not isinstance(copy, str) or File(copy).name != copy or find_named(text) is not None:
+            continue
+        if (place := (run / NEEDS / copy).resolve()).exists():
+            attribute = f":{text.rpartition(':')[2]}" if ".py:" in text else ""
+            holder[key] = f"{'file/' if text.startswith('file/') else ''}{place}{attribute}"
 
 
 def _let_import(table: Tree, folder: File) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from shuhari.config.overlay import BUDGETS, split_path
 from shuhari.config.recipe import Recipe, RecipeError, dump, find_differences, spreads
 from shuhari.config.stage import Components
 from shuhari.data import EMPTY
@@ -15,6 +17,7 @@ from shuhari.loop.context import Context
 from shuhari.loop.evaluation import LastScores, basis
 from shuhari.loop.kept import choose_rollouts, count_problems
 from shuhari.loop.machine import versions
+from shuhari.loop.outside import check_outside, find_outside, keep_outside
 from shuhari.loop.progress import Progress
 from shuhari.loop.roles import load_weights, weights
 from shuhari.ports import ability
@@ -154,27 +157,63 @@ def summarise(run: Resumable) -> dict[str, Any]:
     }
 
 
-def open_store(path: Path, recipe: Recipe, *, keep: int, origin: str = "") -> Store:
+def open_store(
+    path: Path, recipe: Recipe, *, keep: int, origin: str = "", stages: Sequence[Any] = (), accept: bool = False
+) -> Store:
     """The store at `path`, with the recipe beside it, written anew where it spreads the work otherwise now (event
-    `spread`). RecipeError where the run that is there has another recipe in what it does, or did not start from the
-    weights of `origin`, if that is given."""
+    `spread`), or gives a complete run more of its last stage's budget (`extended`). RecipeError where the run that is
+    there has another recipe in what it does, did not start from the weights of `origin`, if that is given, or was made
+    with other data or code of the user, unless `accept` (`changed`)."""
     store: Store = Store.open(path, keep=keep, best="evaluate/greedy")
+    try:
+        _compare(store, recipe, origin, find_outside(recipe, stages), accept)
+    except BaseException:
+        store.close(failed=True)
+        raise
+    return store
+
+
+def _compare(store: Store, recipe: Recipe, origin: str, outside: Mapping[str, Path], accept: bool) -> None:
+    path = store.path
     text, file = dump(recipe), path / "recipe.toml"
     known = store.get("recipe") or (file.read_text() if file.is_file() else "")  # older runs have it in the file alone
     if not known or store.step < 0:  # a run that never made a step holds no folder
         store.write_text("recipe.toml", text)
         store.set(recipe=text, total=recipe.total, made_with=versions(), init=origin)
-    elif origin and (began := store.get("init", "")) != origin:
-        store.close()
+        keep_outside(store, outside)
+        return
+    if origin and (began := store.get("init", "")) != origin:
         message = f"started from the weights of {began}" if began else "started from fresh weights"
         raise RecipeError("", f"{path} holds a run that {message}, not of {origin}: choose another folder with --run")
-    elif changed := find_differences(known, text):
-        if other := next((key for key in changed if not spreads(key)), ""):
-            store.close()
-            theirs, ours = ("not set" if value is None else value for value in changed[other])
-            raise RecipeError("", f"{path} holds a run of another recipe ({other}: {theirs} there, {ours} here): "
-                                  "choose another folder with --run; --init starts from its weights")  # fmt: skip
-        store.first.append(lambda: store.note("spread", {key: list(values) for key, values in changed.items()}))
+    changed, complete = find_differences(known, text), bool(store.get("complete"))
+    longer = {key: list(values) for key, values in changed.items() if not spreads(key)}
+    if longer and not (complete and extends(recipe, longer)):
+        key, values = next(iter(longer.items()))
+        theirs, ours = ("not set" if value is None else value for value in values)
+        raise RecipeError("", f"{path} holds a run of another recipe ({key}: {theirs} there, {ours} here): "
+                              "choose another folder with --run; --init starts from its weights")  # fmt: skip
+    if longer or not complete:
+        check_outside(store, outside, accept)
+    if longer:
+        store.first.append(lambda: store.set(complete=False, total=recipe.total))
+    for kind, found in (("extended", longer), ("spread", {k: [*v] for k, v in changed.items() if k not in longer})):
+        if found:
+            store.first.append(partial(store.note, kind, found))
+    if changed:
         store.first.append(lambda: store.set(recipe=text))
         store.first.append(lambda: store.write_text("recipe.toml", text))
-    return store
+
+
+def extends(recipe: Recipe, changed: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether all that has changed of a recipe, key -> (before, now), is that its last stage has a larger budget."""
+    *before, last = recipe.stages
+    for key, (old, new) in changed.items():
+        *place, unit = split_path(key)
+        number = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (old, new))
+        if unit not in BUDGETS or not number or new <= old or "study" in recipe.tree:
+            return False
+        own = recipe.tree.get("stage", {})
+        shared = any(unit not in own.get(stage["name"], {}) for stage in before)
+        if (place and place != ["stage", last["name"]]) or (not place and shared):
+            return False
+    return True

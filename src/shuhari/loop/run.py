@@ -52,15 +52,15 @@ def loop(run: Run) -> Iterator[Info]:
         finish(run)
 
 
-def open_run(recipe: Recipe, path: Path | None = None, *, init: Mapping[str, Any] = EMPTY, origin: str = "") -> Run:
-    """A run as it stands at `path` (None: nowhere). `init`: role -> weights to start from, `origin`: their name."""
+def open_run(recipe: Recipe, path: Path | None = None, *, init: Mapping[str, Any] = EMPTY, **known: Any) -> Run:
+    """A run as it stands at `path` (None: nowhere). init: role -> weights to start from; known: see `open_store`."""
     if "study" in recipe.tree:
         raise RecipeError("study", f"{recipe.name} is a study of several runs: open one of them, in its children/")
     run = Run(recipe, init)
     with ExitStack() as failed:
         failed.push(run)  # what goes wrong here lets go of the store
         if path is not None:
-            run.store = open_store(path, recipe, keep=run.stage.store.keep, origin=origin)
+            run.store = open_store(path, recipe, keep=run.stage.store.keep, stages=run.progress.stages, **known)
             if (tree := run.store.load()) is not None:
                 restore(run, tree)
         failed.pop_all()

@@ -40,14 +40,16 @@ def train(recipe: Recipe, path: Path | None = None, **start: Any) -> Iterator[In
         yield from _rows(recipe, folder, **start)
 
 
-def _rows(recipe: Recipe, path: Path, *, init: Mapping[str, Any] = EMPTY, origin: str = "") -> Iterator[Info]:
+def _rows(
+    recipe: Recipe, path: Path, *, init: Mapping[str, Any] = EMPTY, origin: str = "", accept: bool = False
+) -> Iterator[Info]:
     study: Study = make_component("study", recipe.tree["study"])
-    with open_store(path, recipe, keep=2, origin=origin) as store:
+    with open_store(path, recipe, keep=2, origin=origin, accept=accept) as store:
         if store.get("complete"):
             return
         tree = store.load() or {"rows": [], "measured": {}, "seconds": 0.0}
         began, rows = time.monotonic() - tree["seconds"], list(tree["rows"])
-        runs = Children(recipe, path / "children", init, origin, dict(tree["measured"]))
+        runs = Children(recipe, path / "children", init, origin, dict(tree["measured"]), accept)
         reports, step = iter(study(runs)), 0
         try:
             for report in reports:
@@ -75,18 +77,24 @@ class Children:
     `measured`: what `evaluate` has found, by run and settings, with what it spent."""
 
     def __init__(
-        self, recipe: Recipe, path: Path, init: Mapping[str, Any], origin: str, measured: dict[str, Any]
+        self,
+        recipe: Recipe,
+        path: Path,
+        init: Mapping[str, Any],
+        origin: str,
+        measured: dict[str, Any],
+        accept: bool = False,
     ) -> None:
         tree = {k: v for k, v in recipe.tree.items() if k not in ("study", "claim")}
         self.recipe = Recipe(recipe.name, tree, recipe.sources)
         self.path, self.init, self.origin, self.measured = path, init, origin, measured
-        self.seed, self.repeatable = recipe.seed, True
+        self.seed, self.repeatable, self._accept = recipe.seed, True, accept
         self._ledgers: dict[str, Mapping[str, float]] = {}  # of what was asked for since the study was called
 
     def train(self, name: str, settings: Mapping[str, Any] = EMPTY) -> Generator[Info, None, Mapping[str, Any]]:
         """Go on with a run to its end; its summary. RecipeError where `name` is a run with other settings."""
         recipe = self.recipe.with_settings(settings, CHILD) if settings else self.recipe
-        run = open_run(recipe, self.path / name, init=self.init, origin=self.origin)
+        run = open_run(recipe, self.path / name, init=self.init, origin=self.origin, accept=self._accept)
         self._ledgers[name] = run.ctx.ledger
         with closing(loop(run)) as reports:  # type: ignore[type-var]
             for report in reports:

@@ -188,7 +188,9 @@ class Store:
             self._db.close()
         if failed and self._trail is not None and self.step < 0:
             files = (*schema.FILES, Lock.NAME, "recipe.toml", "data.json")
-            self._trail.remove([self._rings.root, self._checkpoints, *(self.path / name for name in files)])
+            needs = sorted((self.path / "needs").rglob("*"), reverse=True)
+            own = [self._rings.root, self._checkpoints, *needs, *(self.path / n for n in (*files, "needs"))]
+            self._trail.remove(own)
         self._trail = None
         self._lock.release()
 

@@ -1,0 +1,131 @@
+"""What a run is made of beside the library: files of data, directories of models, and code of its user.
+
+A run remembers their digests, so that one that goes on with other data or code says so, and keeps copies of small ones
+in `needs/`, so that it can be loaded where the originals are not. Left out: what a module of a user imports.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import json
+import shutil
+import sysconfig
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from shuhari.config.files import NEEDS, find_named
+from shuhari.config.overlay import RecipeError, walk_leaves
+from shuhari.config.recipe import Recipe
+from shuhari.loop import state
+from shuhari.store import Store
+
+COPY = 16 * 2**20  # bytes of a file or directory, above which no copy is kept
+WHOLE = 256 * 2**20  # bytes of a file, above which its digest is of its size, its beginning and its end
+
+
+def find_outside(recipe: Recipe, stages: Iterable[Any] = ()) -> dict[str, Path]:
+    """Name -> path of what lies outside of the library: by the text that names it in the recipe, and the modules that
+    the components of `stages` are written in."""
+    found: dict[str, Path] = {}
+    for path, value in walk_leaves({k: v for k, v in recipe.tree.items() if k not in ("paper", "claim", "summary")}):
+        for text in value if isinstance(value, list) else [value]:
+            if path[-1] != "summary" and isinstance(text, str) and (file := find_named(text)) is not None:
+                found[text] = file
+            elif isinstance(text, str) and text.startswith("gym/") and (code := _find_module(text[4:])) is not None:
+                found[text] = code
+    known = {str(p.resolve()) for p in found.values()}
+    for stage in stages:
+        for _, part in state.walk({**stage.list_memories(), "task": stage.task}):
+            code = _find_source(type(part))
+            if code is not None and str(code) not in known:
+                found.setdefault(type(part).__module__, code)
+    return found
+
+
+def _find_module(name: str) -> Path | None:
+    """The file of `module` in `module:id`; None of what is installed, which its version tells."""
+    with suppress(ImportError, ValueError):
+        spec = find_spec(name.partition(":")[0]) if ":" in name else None
+        return None if spec is None or not spec.origin or _is_installed(spec.origin) else Path(spec.origin)
+    return None
+
+
+def _find_source(kind: type) -> Path | None:
+    with suppress(TypeError, OSError):
+        file = None if kind.__module__.split(".")[0] == "shuhari" else inspect.getsourcefile(kind)
+        return None if file is None or _is_installed(file) else Path(file).resolve()
+    return None
+
+
+def _is_installed(file: str) -> bool:
+    places = (sysconfig.get_paths().get(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return not Path(file).is_file() or any(Path(file).resolve().is_relative_to(p) for p in places if p)
+
+
+def compute_digests(outside: Mapping[str, Path]) -> dict[str, str]:
+    """Name -> digest: of Python what it does, of any other file its bytes, of a directory all of its files."""
+    return {name: _digest(path) for name, path in outside.items()}
+
+
+def _digest(path: Path) -> str:
+    code = hashlib.blake2b(digest_size=12)
+    for file in _list_files(path):
+        code.update(f"{file.relative_to(path) if path.is_dir() else ''}\n".encode())
+        if file.suffix == ".py":
+            with suppress(SyntaxError, ValueError):
+                code.update(ast.unparse(ast.parse(file.read_bytes())).encode())
+                continue
+        size = file.stat().st_size
+        code.update(str(size).encode())
+        with open(file, "rb") as opened:
+            if size > WHOLE:
+                code.update(opened.read(2**20))
+                opened.seek(-(2**20), 2)
+            while chunk := opened.read(2**20):
+                code.update(chunk)
+    return code.hexdigest()
+
+
+def _list_files(path: Path) -> Iterator[Path]:
+    yield from sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+
+
+def keep_outside(store: Store, outside: Mapping[str, Path]) -> None:
+    """Write into a new run what it is made of: digests, and copies of what is small."""
+    digests = compute_digests(outside)
+    store.set(outside=digests)
+    told: dict[str, dict[str, str | int | None]] = {}
+    for name, path in outside.items():
+        size = sum(f.stat().st_size for f in _list_files(path))
+        copy = f"{digests[name][:8]}-{path.name}" if size <= COPY else None
+        if copy is not None:
+            target = store.path / NEEDS / copy
+            target.parent.mkdir(exist_ok=True)
+            if path.is_dir():
+                shutil.copytree(path, target, dirs_exist_ok=True)
+            else:
+                shutil.copyfile(path, target)
+        told[name] = {"digest": digests[name], "bytes": size, "copy": copy}
+    if told:
+        (store.path / NEEDS).mkdir(exist_ok=True)
+        store.write_text(f"{NEEDS}/{NEEDS}.json", json.dumps(told, indent=2) + "\n")
+
+
+def check_outside(store: Store, outside: Mapping[str, Path], accept: bool) -> None:
+    """RecipeError where data or code of a run is not what it was made with; `accept`: go on, and note it."""
+    known, now = store.get("outside") or {}, compute_digests(outside)
+    changed = {name: [known[name], digest] for name, digest in now.items() if known.get(name, digest) != digest}
+    if changed and not accept:
+        what = f"{store.path} was made with another {', '.join(map(repr, changed))} (its content has changed since)"
+        hint = "choose another folder with --run, or go on with what is there now: --accept-changes"
+        copies = f"small files have a copy in {store.path / NEEDS}"
+        raise RecipeError("", f"{what}: put back what it was ({copies}), {hint}")
+    if changed:
+        store.first.append(lambda: store.note("changed", changed))
+    if {**known, **now} != known:
+        store.first.append(lambda: store.set(outside={**known, **now}))
