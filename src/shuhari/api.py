@@ -53,7 +53,8 @@ class Trained:
         own = found.tree.get("stage", {})
         last = found.stages[-1]["name"]
         keys = {k: k if k not in own.get(last, {}) else f"stage.{format_path((last,))}.{k}" for k in budget}
-        return train(found, self.path, progress=progress, **{keys[k]: value for k, value in budget.items()})
+        longer = found.with_settings({keys[k]: value for k, value in budget.items()})
+        return train(longer, self.path, progress=progress)
 
     @property
     def policy(self) -> LoadedPolicy:
