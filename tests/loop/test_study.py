@@ -194,8 +194,10 @@ def test_a_study_of_ones_own_and_one_that_does_not_repeat_itself(tmp_path: Path)
     next(iter(reports))
     reports.close()  # type: ignore[attr-defined]
     number.write_text("2")
-    with pytest.raises(RuntimeError, match="does not repeat itself"):
+    with pytest.raises(RecipeError, match=r"made with another '.*number'"):
         list(train(recipe, tmp_path / "run"))
+    with pytest.raises(RuntimeError, match="does not repeat itself"):
+        list(train(recipe, tmp_path / "run", accept=True))
     number.write_text("1")
     assert list(train(recipe, tmp_path / "run"))[-1]["study/seed"] == 3
 
