@@ -174,6 +174,17 @@ def test_tasks(shuhari, home: Path) -> None:
     assert done.code == 2 and "did you mean 'arithmetic'?" in done.err
 
 
+def test_runs_are_chosen_by_words_and_removed_when_asked(shuhari, home: Path) -> None:
+    assert [r["name"] for r in told(shuhari("runs", "S1", "--json"))] == ["s1"]
+    assert told(shuhari("runs", "--status", "failed", "--json")) == []
+    out = shuhari("runs", "s0").out
+    assert "tiny" in out and "arithmetic" in out and "s1" not in out
+    assert "did you mean 'failed'" in shuhari("runs", "--status", "faild").err
+    assert shuhari("runs", "--rm").code == 2 and len(told(shuhari("runs", "--json"))) == 2
+    assert "removed" in shuhari("runs", "s0", "--rm", "--yes").out
+    assert [p.name for p in (home / "runs").iterdir()] == ["s1"]
+
+
 def test_doctor_of_a_run_changes_it_only_when_asked(shuhari, home: Path) -> None:
     run = home / "runs" / "s0"
     assert shuhari("doctor", "s0").code == 0 and "all of it is as it was written" in shuhari("doctor", run).out

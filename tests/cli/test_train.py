@@ -146,7 +146,7 @@ def test_a_run_that_fails_keeps_what_it_stored_and_ends_with_one(shuhari, home: 
     done = shuhari(*argv)
     assert done.code == 1 and "RuntimeError: the loss went wrong" in done.err and "--debug" in done.err
     assert "Traceback" not in done.err and "step 2 in runs/bad" in done.err
-    assert Run("runs/bad").step == 2 and Run("runs/bad").status == "stopped"
+    assert Run("runs/bad").step == 2 and Run("runs/bad").status == "failed"
     shown = shuhari(*argv, "--debug")
     assert shown.code == 1 and "Traceback" in shown.err and "failing.py" in shown.err
 

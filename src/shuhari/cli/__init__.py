@@ -11,7 +11,18 @@ from typing import Annotated
 
 import typer
 
-from shuhari.cli import catalogue, claiming, components, diagnosing, doctoring, exporting, measuring, reading, training
+from shuhari.cli import (
+    catalogue,
+    claiming,
+    components,
+    diagnosing,
+    doctoring,
+    exporting,
+    listing,
+    measuring,
+    reading,
+    training,
+)
 
 DONE, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
 
@@ -28,7 +39,7 @@ for name, command in (
     ("train", training.train),
     ("eval", measuring.evaluate),
     ("export", exporting.export),
-    ("runs", reading.runs),
+    ("runs", listing.runs),
     ("show", reading.show),
     ("diagnose", diagnosing.diagnose),
     ("compare", measuring.compare),

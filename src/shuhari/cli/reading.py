@@ -1,4 +1,4 @@
-"""`runs` and `show`: read runs on disk, also while they are being written; nothing here changes one."""
+"""`show`: read a run on disk, also while it is being written; nothing here changes one."""
 
 from __future__ import annotations
 
@@ -14,32 +14,6 @@ from shuhari.cli.text import describe, format_number, make_printable, note, prin
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LINES = 12  # of a table of steps on a screen
 PROBLEMS = 5  # of a run, the last ones
-
-
-def runs(
-    root: Annotated[Path, typer.Option(help="The folder that holds the runs.")] = Path("runs"), json: Json = False
-) -> None:
-    """List the runs under runs/: status, steps, last score.
-
-    Example: shuhari runs --root runs
-    """
-    from dataclasses import asdict
-
-    from shuhari.store import list_runs
-
-    found = list_runs(root)
-    if json:
-        print_json([asdict(r) for r in found])
-        return
-    if not found:
-        note(f"no run is in {root}/ yet: `shuhari train baselines/quickstart` makes one")
-        return
-    rows = []
-    for r in found:
-        steps = "-" if r.step < 0 else f"{r.step}/{r.total}" if r.total else str(r.step)
-        score = "-" if r.score is None else f"{format_number(r.score)} ({r.score_name})"
-        rows.append((r.name, r.status, steps, score, r.note))
-    print_table(("run", "status", "step", "score", ""), rows)
 
 
 def show(

@@ -167,8 +167,8 @@ def open_store(
     store: Store = Store.open(path, keep=keep, best="evaluate/greedy")
     try:
         _compare(store, recipe, origin, find_outside(recipe, stages), accept)
-    except BaseException:
-        store.close(failed=True)
+    except BaseException as error:
+        store.close(error)
         raise
     return store
 

@@ -88,11 +88,11 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         if self.store is not None:
             if kind in (None, GeneratorExit) and not self.saved:  # stopped between two steps: nothing is lost
                 commit_step(self, checkpoint=True)
-            self.store.close(failed=kind is not None)
+            self.store.close(error)
         self.ctx.close()
 
     @property

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from shuhari.store.damage import Report, inspect_run
     from shuhari.store.database import Store
-    from shuhari.store.directory import NoRunError, Run, find_checkpoint, list_runs, metrics, resolve
+    from shuhari.store.directory import NoRunError, Run, find_checkpoint, metrics, resolve
     from shuhari.store.files import CheckpointError, DamageError, LockedError, StoreError
+    from shuhari.store.listing import list_runs, remove_run
     from shuhari.store.repair import repair_run
     from shuhari.store.ring import Ring
     from shuhari.store.rollouts import pick
@@ -32,6 +33,7 @@ __all__ = [
     "list_runs",
     "metrics",
     "pick",
+    "remove_run",
     "repair_run",
     "resolve",
 ]
@@ -46,9 +48,10 @@ _HOME = {
     "Store": "database",
     "StoreError": "files",
     "inspect_run": "damage",
-    "list_runs": "directory",
+    "list_runs": "listing",
     "metrics": "directory",
     "pick": "rollouts",
+    "remove_run": "listing",
     "repair_run": "repair",
     "find_checkpoint": "directory",
     "resolve": "directory",

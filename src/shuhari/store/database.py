@@ -22,6 +22,7 @@ from shuhari.store import checkpoint, rollouts, schema
 from shuhari.store.damage import check, refuse_lost
 from shuhari.store.files import (
     Lock,
+    StoreError,
     Trail,
     Watch,
     make_run_folder,
@@ -181,12 +182,15 @@ class Store:
             replace_file(self.path / name, [text.encode()])
             sync_directory(self.path)
 
-    def close(self, *, failed: bool = False) -> None:
-        """Close the run; safe to call twice. Where it `failed`, what was made for a new run that made no step goes
-        too."""
+    def close(self, error: BaseException | None = None) -> None:
+        """Close the run; safe to call twice. After an error the run is told as failed, if it had been written to; what
+        was made for a new run that made no step goes."""
+        if isinstance(error, Exception) and self._lock.file is not None and self._watch is not None and self.step >= 0:
+            with suppress(StoreError):
+                self.set(failed=f"{type(error).__name__}: {error}"[:1000])
         with suppress(sqlite3.Error):  # a full disk: the log stays beside the database, and counts
             self._db.close()
-        if failed and self._trail is not None and self.step < 0:
+        if error is not None and self._trail is not None and self.step < 0:
             files = (*schema.FILES, Lock.NAME, "recipe.toml", "data.json")
             needs = sorted((self.path / "needs").rglob("*"), reverse=True)
             own = [self._rings.root, self._checkpoints, *needs, *(self.path / n for n in (*files, "needs"))]
@@ -198,7 +202,7 @@ class Store:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close(failed=kind is not None)
+        self.close(error)
 
     # ------------------------------------------------------------------ inside a commit
 
@@ -233,7 +237,7 @@ class Store:
         kept: list[Checkpoint],
     ) -> None:
         text = schema.to_text(dict(metrics), "metrics")
-        payloads = [_make_row(step, g) for g in groups]
+        payloads = [rollouts.make_row(step, g) for g in groups]
         facts = [_make_event(step, kind, data) for kind, data in events]
         counts = [(step, *row) for row in problems]
         db = self._db
@@ -315,6 +319,7 @@ class Store:
         self._db.execute("begin immediate")
         for table in ("steps", "rollouts", "events", "problems", "checkpoints"):
             self._db.execute(f"delete from {table} where step > ?", (after,))
+        self._db.execute("delete from meta where key = 'failed'")
         self._db.execute("commit")
         self.step = after
         self._drop_files()
@@ -337,13 +342,6 @@ class Store:
                 shutil.rmtree(entry, ignore_errors=True)
         if not damaged:
             self._rings.sweep({b for k in self._kept for b in k.blocks})
-
-
-def _make_row(step: int, group: Mapping[str, Any]) -> tuple[Any, ...]:
-    payload, score = rollouts.pack(group), group.get("score")
-    names = (None if group.get(k) is None else str(group[k]) for k in ("task", "problem", "why"))
-    score = None if score is None or score != score else float(score)
-    return (step, str(group["group"]), payload, *names, score)
 
 
 def _make_event(step: int, kind: str, data: Any) -> tuple[Any, ...]:

@@ -10,8 +10,7 @@ import json
 import sqlite3
 import tomllib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +19,9 @@ from shuhari.store import schema
 from shuhari.store.files import CheckpointError, StoreError, is_locked, read_file, translate_errors
 from shuhari.store.rows import list_columns, parse, read_cursor, read_fact, read_rows
 
-# what a list of runs shows
-SCORES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "reward/score", "reward", "study/coverage")
-
 
 class NoRunError(StoreError, LookupError):
     """There is no run of that name."""
-
-
-@dataclass(frozen=True)
-class Summary:
-    """One line of a list of runs. status: running, complete, stopped, or unreadable (then `note` says why)."""
-
-    name: str
-    path: Path
-    status: str
-    step: int = -1
-    total: int | None = None
-    score: float | None = None
-    score_name: str = ""
-    note: str = ""
 
 
 class Run:
@@ -72,11 +54,13 @@ class Run:
 
     @property
     def status(self) -> str:
-        """running | complete | stopped"""
+        """running | complete | failed | stopped"""
         if is_locked(self.path):
             return "running"
         complete = self.get("complete")
-        return "complete" if complete or (complete is None and (self.path / "summary.json").is_file()) else "stopped"
+        if complete or (complete is None and (self.path / "summary.json").is_file()):
+            return "complete"
+        return "failed" if self.get("failed") else "stopped"
 
     @property
     def recipe(self) -> dict[str, Any]:
@@ -217,11 +201,11 @@ def metrics(run: str | Path) -> dict[str, list[Any]]:
 def resolve(run: str | Path, root: str | Path = "runs") -> Path:
     """The directory of RUN: a path, a name under `root`, or `latest`; NoRunError gives the nearest name."""
     path, root = Path(run), Path(root)
-    names = {str(p.relative_to(root)): p for p in _find_runs(root)}
+    names = {str(p.relative_to(root)): p for p in find_runs(root)}
     if str(run) == "latest":
         if not names:
             raise NoRunError(f"no run is in {root}/ yet: `shuhari train` makes one")
-        return max(names.values(), key=_read_change_time)
+        return max(names.values(), key=read_change_time)
     for candidate in (path, root / path):
         if (candidate / schema.FILE).is_file():
             return candidate
@@ -238,45 +222,11 @@ def find_checkpoint(text: str, root: str | Path = "runs") -> tuple[Path, int | N
     return path, Run(path).find_step(step)
 
 
-def list_runs(root: str | Path = "runs") -> list[Summary]:
-    """Every run under `root`, by name; one that cannot be read is listed as such."""
-    return [_summarise(path, str(path.relative_to(root))) for path in sorted(_find_runs(Path(root)))]
-
-
-def _summarise(path: Path, name: str) -> Summary:
-    try:
-        run = Run(path)
-        total = run.get("total")
-        if total is None:
-            with suppress(StoreError):
-                total = run.recipe.get("steps")
-        score_name, score, ungraded = _read_last_score(run)
-        note = f"{ungraded:.0%} of that ungraded" if ungraded else ""
-        return Summary(name, path, run.status, run.step, total, score, score_name, note)
-    except (StoreError, ValueError, TypeError, LookupError) as error:
-        return Summary(name, path, "unreadable", note=str(error))
-
-
-def _read_last_score(run: Run) -> tuple[str, float | None, float]:
-    """The score that a list shows, its name, and the share of its evaluation that nothing graded."""
-    found: dict[str, float] = {}
-    with run._open() as db:  # evaluations are rare: look back until one is found, not for ever
-        for step, _, _, text in read_rows(db, "steps", "order by step desc limit 1000"):
-            values = run._parse(f"step {step}", text, dict)
-            named = {n: values[n] for n in (*SCORES, "evaluate/ungraded") if isinstance(values.get(n), int | float)}
-            found = {**named, **found}
-            if SCORES[0] in found:
-                break
-    name = next((n for n in SCORES if n in found), "")
-    share = found.get("evaluate/ungraded", 0.0) if name.startswith("evaluate/") else 0.0
-    return name, found.get(name), share
-
-
-def _find_runs(root: Path) -> list[Path]:
+def find_runs(root: Path) -> list[Path]:
     """Directories with a database, at most three names deep: `runs/x`, `runs/family/method/seed`."""
     return [p.parent for depth in (1, 2, 3) for p in root.glob(f"{'*/' * depth}{schema.FILE}")]
 
 
-def _read_change_time(run: Path) -> float:
+def read_change_time(run: Path) -> float:
     times = [p.stat().st_mtime for p in (run / schema.FILE, run / f"{schema.FILE}-wal") if p.exists()]
     return max(times)

@@ -57,3 +57,11 @@ def unpack(data: bytes) -> dict[str, Any]:
     if not isinstance(group, dict):
         raise codec.CodecError(f"a stored rollout is a {type(group).__name__}: expected a mapping")
     return group
+
+
+def make_row(step: int, group: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The row of a group in the table of rollouts."""
+    payload, score = pack(group), group.get("score")
+    names = (None if group.get(k) is None else str(group[k]) for k in ("task", "problem", "why"))
+    score = None if score is None or score != score else float(score)
+    return (step, str(group["group"]), payload, *names, score)

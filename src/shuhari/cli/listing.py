@@ -1,0 +1,62 @@
+"""`runs`: list runs on disk, choose some of them by words, and remove those, where that is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shuhari.cli.text import format_number, note, print_json, print_table, say
+
+
+def runs(
+    words: Annotated[list[str] | None, typer.Argument(help="Only runs with each word in name, recipe or task.")] = None,
+    root: Annotated[Path, typer.Option(help="The folder that holds the runs.")] = Path("runs"),
+    status: Annotated[str, typer.Option(help="Only those: running, complete, failed, stopped or unreadable.")] = "",
+    rm: Annotated[bool, typer.Option("--rm", help="Remove the runs that the words or the status choose.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them without asking.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the runs under runs/: recipe, task, date, status, steps, last score.
+
+    Example: shuhari runs grpo --status failed
+    """
+    from dataclasses import asdict
+
+    from shuhari.data import nearest
+    from shuhari.store import list_runs
+    from shuhari.store.listing import STATUSES
+
+    if status and status not in STATUSES:
+        raise typer.BadParameter(f"{status!r}: {nearest(status, STATUSES)}", param_hint="--status")
+    if rm and not (words or status):
+        raise typer.BadParameter("which runs? give words of their names, or --status", param_hint="--rm")
+    found = list_runs(root, words or (), status)
+    if json and not rm:
+        print_json([asdict(r) for r in found])
+        return
+    if not found:
+        of = f" with {' '.join([*(words or ()), status]).strip()}" if words or status else ""
+        note(f"no run{of} is in {root}/" + ("" if of else " yet: `shuhari train baselines/quickstart` makes one"))
+        return
+    rows = []
+    for r in found:
+        steps = "-" if r.step < 0 else f"{r.step}/{r.total}" if r.total else str(r.step)
+        score = "-" if r.score is None else f"{format_number(r.score)} ({r.score_name})"
+        rows.append((r.name, r.recipe, r.task, r.date, r.status, steps, score, r.note))
+    print_table(("run", "recipe", "task", "date", "status", "step", "score", ""), rows)
+    if rm:
+        _remove([r.path for r in found if r.status != "running"], yes)
+
+
+def _remove(paths: list[Path], yes: bool) -> None:
+    """Remove runs, after a question on the terminal."""
+    from shuhari.store import remove_run
+
+    if paths and not yes and not typer.confirm(f"remove {len(paths)} run{'s' * (len(paths) > 1)}?"):
+        note("nothing was removed")
+        return
+    for path in paths:
+        left = remove_run(path)
+        say(f"removed {path}" + (f", but for {', '.join(left)}, which the library has not written" if left else ""))

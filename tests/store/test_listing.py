@@ -1,0 +1,78 @@
+"""Lists of runs: what each is and how it stands; chosen by words; removed without what is not the library's."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from shuhari.store import LockedError, Run, Store, StoreError, list_runs, remove_run
+
+
+def make(path: Path, task: str, **facts: object) -> Path:
+    with Store.open(path) as store:
+        store.write_text("recipe.toml", f'name = "baselines/{path.name}"\nsteps = 3\n[task]\nname = "{task}"\n')
+        store.commit(1, metrics={"reward": 0.5}, tree={"n": 1})
+        store.set(**facts)
+    return path
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    make(tmp_path / "grpo", "arithmetic", complete=True)
+    make(tmp_path / "dqn", "gym/CartPole-v1")
+    make(tmp_path / "grpo_long", "countdown")
+    return tmp_path
+
+
+def test_a_list_says_what_a_run_is(root: Path) -> None:
+    found = list_runs(root)
+    assert [(r.name, r.recipe, r.task, r.status, r.total) for r in found] == [
+        ("dqn", "baselines/dqn", "gym/CartPole-v1", "stopped", 3),
+        ("grpo", "baselines/grpo", "arithmetic", "complete", 3),
+        ("grpo_long", "baselines/grpo_long", "countdown", "stopped", 3),
+    ]
+    assert all(len(r.date) == len("2026-01-31 12:00") for r in found)
+
+
+def test_words_and_status_choose(root: Path) -> None:
+    def names(*words: str, status: str = "") -> list[str]:
+        return [r.name for r in list_runs(root, words, status)]
+
+    assert names("GRPO") == ["grpo", "grpo_long"] and names("grpo", "count") == ["grpo_long"]
+    assert names("cartpole") == ["dqn"] and names(status="complete") == ["grpo"] and names("dqn", status="failed") == []
+
+
+def test_a_run_that_ended_in_an_error_has_failed_until_it_goes_on(root: Path) -> None:
+    path = root / "dqn"
+
+    def end(step: int | None, error: BaseException) -> None:
+        with suppress(type(error)), Store.open(path) as store:
+            if step is not None:
+                store.commit(step, metrics={}, tree={"n": step})
+            raise error
+
+    end(2, KeyError("power"))
+    (run,) = list_runs(root, ["dqn"])
+    assert (run.status, run.note) == ("failed", "KeyError: 'power'") and Run(path).status == "failed"
+    end(3, KeyboardInterrupt("power"))  # an interruption is none
+    assert Run(path).status == "stopped"
+    end(None, ValueError("power"))  # nor is an error before anything was written
+    assert Run(path).status == "stopped"
+
+
+def test_a_run_is_removed_with_all_that_is_its_own(root: Path) -> None:
+    path = root / "grpo"
+    (path / "damaged-1").mkdir()
+    (path / "children" / "a").mkdir(parents=True)
+    assert remove_run(path) == [] and not path.exists() and len(list_runs(root)) == 2
+    (root / "dqn" / "notes.txt").write_text("mine")
+    assert remove_run(root / "dqn") == ["notes.txt"] and (root / "dqn" / "notes.txt").read_text() == "mine"
+    with pytest.raises(StoreError, match="is not a run"):
+        remove_run(root / "dqn")
+    with pytest.raises(StoreError, match="is not a run"):
+        remove_run(root)
+    with Store.open(root / "grpo_long"), pytest.raises(LockedError):
+        remove_run(root / "grpo_long")
+    assert Run(root / "grpo_long").step == 1
