@@ -242,10 +242,18 @@ class LoadedPolicy:
 def load(
     run: str | Path, *, role: str = "policy", step: int | None = None, seed: int = 0, env: Any = None
 ) -> LoadedPolicy:
-    """Load the policy of a run (a path, a name under runs/, or `latest`) as of its last checkpoint or of `step`. env:
-    the environment, where `train` was handed one that cannot be imported."""
+    """Load the policy of a run (a path, a name under runs/, or `latest`) as of its last checkpoint or of `step`; or
+    that of a directory which `export`, `LoadedPolicy.save` or `Session.save_state` has written. env: the environment,
+    where `train` was handed one that cannot be imported."""
     from shuhari.store import Run, resolve
+    from shuhari.tools.opening import find_kind, open_model
 
+    if kind := find_kind(Path(run)):
+        if step is not None:
+            raise ValueError(f"step is {step}, and {run} is no run: it has no steps")
+        model, sampling, task = open_model(Path(run), kind, role)
+        space, actions = task.spaces() or (None, None)
+        return LoadedPolicy(model, sampling, space, seed, actions=actions)
     path = resolve(str(run))
     recipe = recipes.load(path)
     if env is not None:

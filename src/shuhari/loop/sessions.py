@@ -13,17 +13,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from torch import Tensor
 
-from shuhari.abilities import MUSTS, find_missing
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import put_on_stream
-from shuhari.config.build import make_component
 from shuhari.config.settings import Settings
 from shuhari.config.stage import MICRO_BATCH, Role
 from shuhari.data import EMPTY, Info, Number, Payload, Problem, Request, Sampling
@@ -35,11 +32,11 @@ from shuhari.loop import collect, state
 from shuhari.loop.checks import check_weights, graded_columns
 from shuhari.loop.context import Context
 from shuhari.loop.evaluation import Evaluation, evaluate
+from shuhari.loop.given import find_grader, make, name_terms, play_environment, write_down
 from shuhari.loop.roles import cast_roles, load_weights, take_weights, weights
 from shuhari.measure import Meter
 from shuhari.needs import role_model
 from shuhari.ports import Transform, is_vector
-from shuhari.rewards.function import Function
 from shuhari.rollouts.episode import Episode
 from shuhari.store import checkpoint
 from shuhari.tasks.prompts import Prompts, to_problem
@@ -56,6 +53,7 @@ class Session:
         self._params = trained_parameters(ctx.models, trains, "the session")
         optimiser.bind(self._params)
         self._closed = False
+        self.made: Any = None  # what it was made of, where that can be written down: `shuhari.load` makes it again
         self._built = dict(ctx.models)  # the roles that hear events: a clone stays as it is
         self._grads: list[Tensor | None] = [None] * len(self._params)
         self._meter = Meter()
@@ -100,7 +98,7 @@ class Session:
         """Add the gradient of the weighted terms to what is there since the last `optim_step`; return losses and infos.
 
         Denominators are those of this batch. A sequence of terms is named after their objectives."""
-        named, ctx = _name_terms(terms), self.ctx
+        named, ctx = name_terms(terms), self.ctx
         self._calls["update"] += 1
         ctx.set_threads()
         ctx.within = ("update", self._calls["update"])
@@ -146,6 +144,7 @@ class Session:
             "salt": list(ctx.within),
             "ledger": dict(ctx.ledger),
             "names": sorted(ctx.reward_names),
+            "made": self.made,
         }
         if path.exists() and not (path / "tree.json").exists():
             raise FileExistsError(f"{path} is there and holds no state: expected a new path, or one of save_state")
@@ -181,7 +180,7 @@ class Session:
 
     def transform(self, batch: Batch, *transforms: Transform) -> Batch:
         """Apply transforms: return the batch with the columns that they add; what they need is scored first."""
-        return apply((_make("transform", t) for t in transforms), batch, self.ctx)
+        return apply((make("transform", t) for t in transforms), batch, self.ctx)
 
     def evaluate(self, n: int = 256, *, samples: int = 1, split: str = "test") -> dict[str, float]:
         """Held-out scores of the task: `greedy`, and with `samples` > 1 also `mean` and `pass@k`."""
@@ -274,66 +273,33 @@ def session(
     for no limit.
     Raises RecipeError for a mistake in a name or a table.
     """
+    made_of = write_down({"models": {"policy": model, **models}, "task": task, "seed": seed})
     if isinstance(task, str | Mapping):
         task = Settings(given={"task": {"seed": seed}}).make_component("task", task, "task")
     made = Prompts() if task is None else task
     if isinstance(model, str | Path) and Path(model).is_dir():
         model = {"use": "causal", "path": str(model)}
-    ctx = Context(seed, made, _make("engine", engine), tokens, threads)
+    ctx = Context(seed, made, make("engine", engine), tokens, threads)
     try:
         functions = [rewards] if callable(rewards) else rewards
         if not isinstance(functions, Mapping):
             functions = {getattr(f, "__name__", f"reward{i}"): f for i, f in enumerate(functions)}
-        graders = {name: _find_grader(name, r) for name, r in functions.items()}
+        graders = {name: find_grader(name, r) for name, r in functions.items()}
         ctx.rewards, ctx.sampling = graders, sampling
         ctx.weights = dict(weights) or collect.default_weights(made, graders)
-        roles = {name: Role(_make("model", m)) for name, m in {"policy": model, **models}.items()}
+        roles = {name: Role(make("model", m)) for name, m in {"policy": model, **models}.items()}
         cast_roles(roles, ctx.models, made, seed, EMPTY)
         if rollout is None:
-            rollout = "single" if made.spaces() is None and _play_environment(made) is None else "episode"
-        ctx.rollout = _make("rollout", rollout)
+            rollout = "single" if made.spaces() is None and play_environment(made) is None else "episode"
+        ctx.rollout = make("rollout", rollout)
         check_weights(ctx.weights, graded_columns(made, ctx.rollout, graders), "session")
         ctx.open({"session": (ctx.rollout, made)}, graders.values())
-        return Session(ctx, _make("optimiser", optimiser), tuple(trains))
+        opened = Session(ctx, make("optimiser", optimiser), tuple(trains))
+        opened.made = made_of
+        return opened
     except BaseException:
         ctx.close()
         raise
-
-
-def _make(kind: str, what: Any) -> Any:
-    table: Any = what
-    return make_component(kind, table) if isinstance(what, str | Mapping) else what
-
-
-def _find_grader(name: str, what: Any) -> Any:
-    if callable(what) and find_missing(what, *MUSTS["reward"]):
-        return Function.of(what, name)
-    table = {"use": what} if isinstance(what, str) else what
-    return _make("reward", {"name": name, **table} if isinstance(table, Mapping) else table)
-
-
-def _play_environment(task: Any) -> Any:
-    """The environment of the task's first problem, if it has any."""
-    source = task.problems("train")
-    return None if source.size() == 0 else task.environment(source[0])
-
-
-def _name_terms(terms: Any) -> dict[str, Term]:
-    """Terms by name, a sequence of them after their objectives; TypeError for anything else."""
-    given = list(terms.items()) if isinstance(terms, Mapping) else terms if isinstance(terms, list | tuple) else [terms]
-    named: dict[str, Term] = {}
-    for one in given:
-        name, term = one if isinstance(terms, Mapping) else ("", one)
-        if not isinstance(term, Term):
-            raise TypeError(
-                f"forward_backward takes terms, and was given {term!r:.60}: expected [Term(objective), ...]"
-            )
-        term = replace(term, objective=_make("objective", term.objective))
-        name = name or type(term.objective).__name__.lower()
-        named[name if name not in named else f"{name}{len(named)}"] = term
-    if not named:
-        raise ValueError("forward_backward was given no terms: there is nothing to minimise")
-    return named
 
 
 def _free_path(path: Path) -> Path:

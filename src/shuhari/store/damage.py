@@ -168,7 +168,7 @@ def refuse_lost(run: Path) -> None:
         what = "is empty" if file.exists() else "is gone"
         rest = f"though checkpoints of steps {there} are there" if there else "though its log is there"
         hint = f"`shuhari doctor {run}` says what can be saved; nothing was changed"
-        raise DamageError(f"{file} {what}, {rest}: {hint}, or choose another folder with --run")
+        raise DamageError(f"{file} {what}, {rest}: {hint} (to start anew, choose another folder with --run)")
 
 
 def list_folders(run: Path) -> list[tuple[str, int]]:
