@@ -42,7 +42,7 @@ def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | 
     made = Settings(shared, {"task": seed, "curriculum": seed}, in_steps="steps" in spend or not spend, whole=True)
     name = str(table.get("name", "main"))
     if "task" not in table:
-        raise RecipeError("task", "missing: a recipe needs [task] with a name")
+        raise RecipeError("task", "missing: a recipe needs [task] with a name, or extends = \"baselines/grpo\"")
     task = made.make_task(table["task"])
     rollout, n, sampling = _make_rollout(made, table.get("rollout", EMPTY))
     vector = is_vector(rollout)

@@ -63,8 +63,9 @@ def _find(reference: str, here: File | None) -> tuple[str, Traversable]:
         path = path / "recipe.toml"
     if path.suffix == ".toml":
         if not path.is_file():
-            near = f"; {nearest(path.name, files)}" if (files := _list_beside(path)) else ""
-            raise RecipeError("", f"no recipe file {str(path)!r} (looked in {File.cwd()}){near}")
+            near = nearest(path.stem, [name.removesuffix(".toml") for name in _list_beside(path)])
+            meant = f"; {near[:-2]}.toml'?" if near.startswith("did you mean") else ""
+            raise RecipeError("", f"no recipe file {str(path)!r} (looked in {File.cwd()}){meant}")
         return path.stem, path.resolve()
     try:
         found = find_recipe(reference)

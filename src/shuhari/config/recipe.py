@@ -39,6 +39,7 @@ from shuhari.config.overlay import (
     split_path,
     walk_leaves,
 )
+from shuhari.config.words import explain_unknown
 from shuhari.data import EMPTY, nearest
 
 __all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "dump", "find_differences", "find_file", "find_usual_base",
@@ -93,7 +94,8 @@ class Recipe:
             except RecipeError as error:
                 raise RecipeError(f"stage {name!r}, {error.where}", error.problem) from None
             if not any(b in table for b in BUDGETS):
-                raise RecipeError(f"stage {name!r}" if over else "", f"no budget: give one of {', '.join(BUDGETS)}")
+                message = f"no budget: give one of {', '.join(BUDGETS)}, or build on a recipe: extends = \"baselines/grpo\""
+                raise RecipeError(f"stage {name!r}" if over else "", message)
             out.append({**table, "name": name})
         return out
 
@@ -287,7 +289,8 @@ def _check(tree: Tree, where: str = "") -> None:
     for key, value in tree.items():
         at = f"{where}{key}"
         if key not in known:
-            raise RecipeError(at, f"no such key in a recipe; {nearest(key, known if where else [*known, 'extends'])}")
+            message = explain_unknown(key, tree, known if where else [*known, "extends"])
+            raise RecipeError(at, f"no such key in a recipe; {message}")
         if key in _SCALARS:
             _check_scalar(_SCALARS[key], value, at)
         if key in (*SINGLE, *NAMED) and not isinstance(value, dict) and not (where and value is False):
