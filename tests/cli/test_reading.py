@@ -159,9 +159,39 @@ def test_methods(shuhari) -> None:
     found = told(shuhari("methods", "--json"))
     assert [m["name"] for m in found] == list_names()
     assert all(set(m) == {"name", "family", "paper", "summary", "verdict", "stale", "problem"} for m in found)
-    methods, _, beds = shuhari("methods").out.partition("what is seen there")
-    assert "baselines/grpo" in methods and "beds/" not in methods.rpartition("\n")[0]
+    out = shuhari("methods").out
+    methods, _, beds = out.partition("Beds, and what is seen there")
+    assert "baselines/grpo\n" in methods and "\nbeds/" not in methods
     assert "beds/trie/twins" in beds and "control" not in beds
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_methods_by_words(shuhari) -> None:
+    assert {m["name"] for m in told(shuhari("methods", "kl_cov", "--json"))} == {"rlvr/kl_cov"}
+    assert "covariance" in shuhari("methods", "KL_cov").out
+    none = shuhari("methods", "grpo", "nothing-is-called-so")
+    assert none.code == 0 and "no recipe has grpo and nothing-is-called-so" in none.err
+
+
+def test_an_open_guard_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from shuhari.claims import sources
+    from shuhari.cli.catalogue import _describe_verdict
+    from shuhari.config import library
+
+    kept = {"headline": "x", "guard": "open", "hashes": {}}
+    monkeypatch.setattr(library, "read_result", lambda name: kept)
+    monkeypatch.setattr(sources, "is_older", lambda hashes: False)
+    method = SimpleNamespace(name="rlvr/x", problem=None, verdict="holds", stale="")
+    assert _describe_verdict(method) == "holds (its guard open)"
+    method.verdict = "open"
+    assert _describe_verdict(method) == "open"
+
+
+def test_tasks_of_an_environment_shows_its_spaces(shuhari, home: Path) -> None:
+    out = shuhari("tasks", "gym/CartPole-v1").out
+    assert "Discrete(2)" in out and "at most 500 steps" in out and "train/0" not in out and " - " not in out
 
 
 def test_tasks(shuhari, home: Path) -> None:

@@ -35,16 +35,31 @@ def test_the_same_command_again_says_that_the_run_is_complete(shuhari, home: Pat
     assert shuhari("train", "runs/s0").code == 0  # a run's folder is its recipe
 
 
-def test_a_score_that_is_not_known_is_in_the_table_too(shuhari, home: Path) -> None:
-    """One that nothing graded, at the beginning, at the end, or at both."""
+def test_a_score_that_was_never_known_is_not_in_the_table(shuhari, home: Path) -> None:
+    """One that nothing graded, at the beginning, at the end, or at both, in which case there is no row."""
     file = home / "runs/s0/summary.json"
     summary = json.loads(file.read_text())
     nan = float("nan")
     ends = {"before": {"late": nan, "early": 0.5, "none": nan}, "after": {"late": 0.25, "early": nan, "none": nan}}
     file.write_text(json.dumps({**summary, **ends}))
     lines = [line.split() for line in shuhari("train", "runs/s0").out.splitlines()]
-    assert ["late", "nan", "0.25", "-"] in lines and ["early", "0.5", "nan", "-"] in lines
-    assert ["none", "nan", "nan", "-"] in lines
+    assert ["late", "-", "0.25", "-"] in lines and ["early", "0.5", "-", "-"] in lines
+    assert not [line for line in lines if line[:1] == ["none"]]
+
+
+def test_a_summary_is_strict_json(home: Path) -> None:
+    """A number that nobody knows is null."""
+    from types import SimpleNamespace
+
+    from shuhari.loop import resume
+    from shuhari.store import Store
+
+    nan = float("nan")
+    with Store.open(home / "new") as store, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(resume, "summarise", lambda run: {"before": {"greedy": nan, "mean": 0.5}, "steps": 3})
+        resume.finish(SimpleNamespace(store=store))  # type: ignore[arg-type]
+    text = (home / "new" / "summary.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == {"before": {"greedy": None, "mean": 0.5}, "steps": 3}
 
 
 def test_another_recipe_at_the_same_place_is_refused(shuhari, home: Path) -> None:
@@ -75,7 +90,37 @@ def test_a_dry_run_tells_sources_and_arithmetic_and_makes_nothing(shuhari, home:
     lines = {line.split(" = ")[0]: line.rpartition("# ")[2] for line in done.out.splitlines() if " = " in line}
     assert lines["rollout.n"] == "tiny" and lines["part.policy.minibatches"] == "--set"
     assert lines["part.policy.epochs"] == "default" and lines["rollout.sampling.top_p"] == "default"
-    assert "4 problems x 4 = 16 rows, 2 minibatches x 1 epoch = 2 optimiser steps, micro-batch <= 4k tokens" in done.out
+    sizes = "4 problems x 4 = 16 rows, 2 minibatches x 1 epoch = 2 optimiser steps, micro-batch <= 4k tokens"
+    assert sizes in done.out.splitlines()[1]  # before all values
+
+
+def test_a_dry_run_of_more_than_a_machine_holds_says_so(shuhari, home: Path) -> None:
+    done = shuhari("train", "tiny.toml", "--dry-run", "--set", "rollout.n=100000000")
+    assert "400,000,000 rows a step" in done.err
+    assert not shuhari("train", "tiny.toml", "--dry-run").err
+
+
+def test_a_folder_of_other_files_is_no_place_for_a_run(shuhari, home: Path) -> None:
+    (home / "mine").mkdir()
+    (home / "mine" / "thesis.tex").write_text("x")
+    done = shuhari("train", "tiny.toml", "--run", "mine")
+    assert done.code == 2 and "holds thesis.tex" in " ".join(done.err.replace("│", " ").split())
+    assert [p.name for p in (home / "mine").iterdir()] == ["thesis.tex"]
+
+
+def test_a_picture_that_cannot_be_written_is_a_note(shuhari, home: Path) -> None:
+    (home / "runs/s0/curves.png").unlink(missing_ok=True)
+    (home / "runs/s0/curves.png").mkdir()
+    done = shuhari("train", "tiny.toml", "--seed", 0, "--run", "runs/s0")
+    assert done.code == 0 and "no picture: " in done.err and "summary: " in done.out
+
+
+def test_an_alarm_is_told_while_it_trains_and_again_at_the_end(shuhari, home: Path) -> None:
+    done = shuhari("train", "tiny.toml", "--set", "rollout.sampling.max_new=1", "--run", "runs/cut")
+    assert done.err.count("alarm: answers-too-long") == 1 and "diagnosis: answers-too-long" in done.out
+    found = shuhari("diagnose", "cut", "--json").out
+    assert '"rule": "answers-too-long"' in found and "show RUN" not in done.out
+    assert "diagnosis: answers-too-long" in shuhari("show", "cut").out
 
 
 def test_a_dry_run_of_stages_says_which_stage_a_default_is_of(shuhari, home: Path) -> None:

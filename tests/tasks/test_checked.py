@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -139,3 +140,50 @@ def test_vector_reward_needs_its_entries() -> None:
 def test_lanes_refuse_it_too() -> None:
     with pytest.raises(ValueError, match=r"gym/Broken-v0: its reward at step 3 .* is nan"):
         VectorRollout(lanes=2).open(Gym("Broken-v0", kwargs={"reward": math.nan}), 0)
+
+
+def test_an_observation_outside_of_its_box_is_said_once() -> None:
+    """It is no error: the bounds of many environments are loose. Rounding is none either."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        third(seen=FINE + np.float32(1.00001))
+    with pytest.warns(UserWarning, match=r"gym/Broken-v0: its observation at step 3 .*\[5.0, 5.0\].*Box \[-1, 1\]"):
+        third(seen=FINE + 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        third(seen=FINE + 5)
+
+
+class Bare(gymnasium.Env[Any, Any]):
+    """Without spaces."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        return FINE, {}
+
+
+class Seedless(Broken):
+    def reset(self) -> Any:  # type: ignore[override]
+        return self.begin
+
+
+class Unlicensed(Broken):
+    def __post_init__(self) -> None:
+        raise RuntimeError("no licence")
+
+
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (Bare, "gym/Own-v0: its observation_space is None: expected a gymnasium.spaces.Space"),
+        (Seedless, "gym/Own-v0: .*unexpected keyword argument 'seed': expected reset\\(self, \\*, seed=None"),
+        (Unlicensed, "no licence"),
+    ],
+)
+def test_an_environment_that_cannot_be_made_is_named(made: Any, message: str) -> None:
+    gymnasium.register("Own-v0", entry_point=made)
+    try:
+        with pytest.raises((ValueError, RuntimeError), match=message) as error:
+            Gym("Own-v0")
+    finally:
+        del gymnasium.registry["Own-v0"]
+    assert "gym/Own-v0" in f"{error.value}{getattr(error.value, '__notes__', '')}"

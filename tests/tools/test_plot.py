@@ -36,7 +36,7 @@ def test_the_curves_that_a_run_has() -> None:
         "KL": "policy/approx_kl",
     }
     assert choose_curves(["rollout/return", "policy/kl", "policy/approx_kl"]) == {
-        "reward": "rollout/return",
+        "return": "rollout/return",
         "KL": "policy/kl",
     }
     assert choose_curves(["policy/loss/entropy"]) == {
@@ -50,6 +50,7 @@ def test_the_curves_that_a_run_has() -> None:
 def test_a_series_leaves_gaps_out() -> None:
     x, y = find_series(COLUMNS, "reward/mean")
     assert x.tolist() == [2, 3] and y.tolist() == [0.1, 0.3]
+    assert find_series(COLUMNS, "reward")[1].tolist() == [0.1, 0.3]  # as tables call it
     with pytest.raises(KeyError, match="did you mean 'reward/mean'"):
         find_series(COLUMNS, "reward/men")
 

@@ -89,12 +89,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def explain(error: Exception, *, debug: bool = False) -> int:
     """Say what went wrong, without a traceback; the exit code that it deserves."""
+    from shuhari.cli.text import describe_error
     from shuhari.config.overlay import RecipeError
+    from shuhari.data import StalledError
     from shuhari.store.directory import NoRunError
     from shuhari.store.files import LockedError, StoreError
 
-    clear = isinstance(error, RecipeError | StoreError | ImportError)  # these say all that there is to say
-    message = error.args[0] if isinstance(error, KeyError) and error.args else error
+    clear = isinstance(error, RecipeError | StoreError | StalledError | ImportError)  # these say all there is to say
+    message = describe_error(error)
     typer.echo(f"error: {message}" if clear else f"error: {type(error).__name__}: {message}", err=True)
     if not debug and not isinstance(error, RecipeError) and (not clear or error.__cause__ is not None):
         typer.echo("(--debug shows where it happened)", err=True)

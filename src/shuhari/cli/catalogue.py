@@ -2,41 +2,64 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated, Any
 
 import typer
 
+from shuhari.abilities import ability
 from shuhari.cli.text import make_printable, note, print_json, print_table, say
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def methods(json: Json = False) -> None:
-    """List the recipes: name, what each does, and the verdict of its claim; then the beds that methods are measured on.
+def methods(
+    words: Annotated[
+        list[str] | None, typer.Argument(help="Only those in whose name, summary or verdict all stand.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the recipes: name, the verdict of its claim, what each does; then the beds that methods are measured on.
 
-    Example: shuhari methods --json
+    Example: shuhari methods grpo
     """
     from dataclasses import asdict
 
     from shuhari.config.library import BEDS, CONTROL
     from shuhari.config.recipe import list_methods as listed
 
-    found = listed()
+    wanted = [word.lower() for word in words or ()]
+    found = [(m, _describe_verdict(m)) for m in listed()]
+    found = [(m, v) for m, v in found if all(w in f"{m.name} {m.summary} {v or ''}".lower() for w in wanted)]
     if json:
-        print_json([asdict(m) for m in found])
+        print_json([asdict(m) for m, _ in found])
         return
-    rows = [(m, m.summary if m.problem is None else f"({m.problem})") for m in found]
-    print_table(
-        ("method", "summary", "verdict"), [(m.name, x, _describe_verdict(m)) for m, x in rows if m.family != BEDS]
-    )
-    say("")
-    beds = [(m.name, x) for m, x in rows if m.family == BEDS and CONTROL not in m.name.split("/")]
-    print_table(("bed", "what is seen there"), beds)
+    if not found:
+        note(f"no recipe has {' and '.join(wanted)} in its name, summary or verdict")
+    for m, verdict in found:
+        if m.family != BEDS:
+            _say_method(m, verdict)
+    beds = [m for m, _ in found if m.family == BEDS and CONTROL not in m.name.split("/")]
+    if beds:
+        say("\nBeds, and what is seen there:\n")
+    for m in beds:
+        _say_method(m, None)
+
+
+def _say_method(method: Any, verdict: str | None) -> None:
+    """A recipe in lines of 80 columns."""
+    from textwrap import fill
+
+    say(f"{method.name}: {verdict}" if verdict else method.name)
+    about = method.summary if method.problem is None else f"({method.problem})"
+    say(fill(make_printable(about), 80, initial_indent="    ", subsequent_indent="    "))
 
 
 def _describe_verdict(method: Any) -> str | None:
-    """The verdict of its claim, and whether the library has changed since; None where it states none."""
+    """The verdict of its claim, whether its guard is open, and whether the library has changed since; None where it
+    states none."""
     from shuhari.claims.sources import is_older
+    from shuhari.claims.verdict import HELD
     from shuhari.config.library import read_result
     from shuhari.config.recipe import load
 
@@ -46,7 +69,8 @@ def _describe_verdict(method: Any) -> str | None:
         return "not measured" if load(method.name).tree.get("claim") else None
     kept = read_result(method.name)
     assert kept is not None
-    marks = ["older rule"] * ("headline" not in kept) + ["exploratory"] * bool(kept.get("exploratory"))
+    marks = ["its guard open"] * (method.verdict in HELD and kept.get("guard") == "open")
+    marks += ["older rule"] * ("headline" not in kept) + ["exploratory"] * bool(kept.get("exploratory"))
     marks += ["stale"] if method.stale else ["older core"] if is_older(kept["hashes"]) else []
     return f"{method.verdict} ({', '.join(marks)})" if marks else str(method.verdict)
 
@@ -89,12 +113,34 @@ def _preview(name: str, n: int, split: str, sets: list[str], json: bool) -> None
         return
     if not shown:
         note(f"split {split!r} of {name} has no problems")
+    if (spaces := task.spaces()) is not None:
+        say(f"observations: {spaces[0]}")
+        say(f"actions:      {spaces[1]}")
+        if (limit := _find_limit(task)) is not None:
+            say(f"an episode has at most {limit} steps")
     more = sorted({k for p in shown for k in p["info"]})
-    shown_by_default = ("id", "prompt", "answer", *(["solution"] if any(p["solution"] for p in shown) else []))
+    shown_by_default = [k for k in ("id", "prompt", "answer", "solution") if any(p[k] is not None for p in shown)]
     rows = [(*(_shorten(p[k]) for k in shown_by_default), *(_shorten(p["info"].get(k)) for k in more)) for p in shown]
-    print_table((*shown_by_default, *more), rows)
-    own = {k: v for k, v in vars(task).items() if isinstance(v, bool | int | float | str | tuple)}
-    say("settings: " + ", ".join(f"{k} = {v!r}" for k, v in own.items() if not k.startswith("_")))
+    if shown_by_default != ["id"] or more:  # an episode of an environment is no more than its seed
+        print_table((*shown_by_default, *more), rows)
+    own = {k: v for k in inspect.signature(type(task)).parameters if _is_plain(v := getattr(task, k, None))}
+    say("settings: " + ", ".join(f"{k} = {v!r}" for k, v in own.items()))
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, bool | int | float | str | tuple)
+
+
+def _find_limit(task: Any) -> int | None:
+    """The time limit of a Gymnasium environment, None of another task, or where there is none."""
+    make = ability(task, "make")
+    if make is None:
+        return None
+    env = make()
+    try:
+        return getattr(env.spec, "max_episode_steps", None)
+    finally:
+        env.close()
 
 
 def _read_example(entry: dict[str, Any]) -> str:

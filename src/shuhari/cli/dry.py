@@ -1,4 +1,4 @@
-"""`train --dry-run`: every value of the resolved recipe with its source, and the resulting sizes."""
+"""`train --dry-run`: the sizes of a step, and every value of the resolved recipe with its source."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from shuhari.cli.text import say
+from shuhari.cli.text import note, say
 
 if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe
 
 
+MANY = 1_000_000  # rows of a step that no machine is likely to hold
+
+
 def dry_run(recipe: Recipe) -> None:
     """Print the recipe and build its components once, so that every mistake but those of data shows."""
+    from shuhari.abilities import ability
     from shuhari.config.build import build_stage, describe_work
     from shuhari.config.settings import Settings
     from shuhari.loop.checks import check_stages
@@ -34,12 +38,17 @@ def dry_run(recipe: Recipe) -> None:
     rows = list_values(recipe, sources)
     width = min(72, max((len(text) for text, _ in rows), default=0))
     say(f"# {recipe.name}")
-    for text, source in rows:
-        say(f"{text:<{width}}  # {source}")
-    say()
     for stage in stages:
         budget = ", ".join(f"{v:g} {k}" for k, v in stage.budget.items())
-        say(f"{stage.name}: {budget}; {describe_work(stage)}")
+        say(f"# {stage.name}: {budget}; {describe_work(stage)}")
+        for learner in stage.learners.values():
+            rows_wanted = (ability(learner.buffer, "size") or 0) * stage.n
+            if ability(learner.buffer, "unit") == "group" and rows_wanted > MANY:
+                note(f"{stage.name}: {rows_wanted:,} rows a step: expected memory for all of them at once "
+                     "(rollout.n, buffer.size)")  # fmt: skip
+    say()
+    for text, source in rows:
+        say(f"{text:<{width}}  # {source}")
 
 
 def list_values(recipe: Recipe, defaults: Mapping[tuple[str, str], str]) -> list[tuple[str, str]]:
@@ -67,6 +76,8 @@ def _format(value: Any) -> str:
         return "{" + ", ".join(f"{k} = {_format(v)}" for k, v in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_format, value)) + "]"
-    if value is None or isinstance(value, bool):
+    if value is None:
+        return "(not set)"
+    if isinstance(value, bool):
         return str(value).lower()
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)

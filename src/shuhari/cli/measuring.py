@@ -50,8 +50,9 @@ def evaluate(
     parts = {task: part for task, part in outcomes.parts().items() if any(x == x for x in part.greedy)}
     for task, part in {"": outcomes, **parts}.items():  # a task of which nothing could be graded has no line
         own = {"greedy": stats.interval(part.greedy)}
-        if part.sampled is not None:
-            own |= stats.scores(part.sampled, used.k or stats.powers(samples), used.solved)
+        if part.sampled is not None:  # pass@k is of what is solved or not, which a return is not
+            shares = not ((part.sampled < 0) | (part.sampled > 1)).any()
+            own |= stats.scores(part.sampled, used.k or (stats.powers(samples) if shares else ()), used.solved)
         if "distinct" in part.facts:
             own["distinct"] = stats.interval(part.facts["distinct"])
         found |= {f"{name}@{task}" if task else name: value for name, value in own.items()}
@@ -140,8 +141,8 @@ def compare(
     drawn: Path | None
     try:
         drawn = plot_comparison(columns, metric, png, title=metric)
-    except KeyError as error:
-        note(f"no plot: {error.args[0]}")
+    except (KeyError, OSError) as error:
+        note(f"no plot: {error.args[0] if isinstance(error, KeyError) else error}")
         drawn = None
     if json:
         told = {"metric": metric, "over": "problems" if single else "seeds", "sides": found, "png": drawn}

@@ -83,26 +83,49 @@ def _show_overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -
     say(f"{path}: {recipe.get('name', '')}, seed {recipe.get('seed', 0)}, {run.status}, step {run.step}")
     for when in ("before", "after"):
         if summary.get(when):
-            say(f"{when}: " + ", ".join(f"{k} {format_number(v)}" for k, v in summary[when].items()))
+            known = {k: v for k, v in summary[when].items() if v is not None and v == v}
+            say(f"{when}: " + ", ".join(f"{k} {format_number(v)}" for k, v in known.items()))
     for place, card in run.get("data", {}).items():
         say(f"data {place}: {describe(card)}")
     shown = choose_curves(columns)
     if not columns["step"]:
         note("no step is stored yet")
         return
-    every = max(1, -(-len(columns["step"]) // LINES))
-    last = len(columns["step"]) - 1
-    rows = [
-        (columns["step"][i], columns["stage"][i], *(columns[m][i] for m in shown.values()))
-        for i in range(last % every, last + 1, every)
-    ]
-    print_table(("step", "stage", *shown), rows)
+    print_table(*_tabulate(columns, shown))
     problems = {e["data"]: e["step"] for e in run.events("problem")}  # text -> its last step
     for text, step in list(problems.items())[-PROBLEMS:]:
         note(f"problem, last at step {step}: {make_printable(str(text), 500)}")
     say_findings(columns, recipe, path)
     hidden = [n for n in columns if n not in ("step", "stage", "wall", *shown.values())]
     say("also stored: " + ", ".join(hidden) + " (--json, --csv)")
+
+
+def _tabulate(
+    columns: Mapping[str, Sequence[Any]], shown: Mapping[str, str]
+) -> tuple[Sequence[str], list[tuple[Any, ...]]]:
+    """(heads, a few rows) of `shown`, label -> metric: each row has the last values since the row before, in its stage;
+    where a stage has none of these, its loss."""
+    steps, stages = columns["step"], columns["stage"]
+    every, last = max(1, -(-len(steps) // LINES)), len(steps) - 1
+    losses = [n for n in columns if "/loss/" in n and not n.startswith("evaluate/")]
+    trained = [m for label, m in shown.items() if label != "held-out"]
+    bare = set(stages) - {stages[i] for i in range(last + 1) for m in trained if columns[m][i] is not None}
+    rows, before = [], -1
+    for i in range(last % every, last + 1, every):
+        span = [j for j in range(i, before, -1) if stages[j] == stages[i]]
+        values = {label: _find_last(columns[m], span) for label, m in shown.items()}
+        if bare:
+            found = (_find_last(columns[n], span) for n in losses) if stages[i] in bare else ()
+            values["loss"] = next((x for x in found if x is not None), None)
+        rows.append((steps[i], stages[i], values))
+        before = i
+    labels = [k for k in rows[0][2] if any(values[k] is not None for _, _, values in rows)]
+    return ("step", "stage", *labels), [(step, stage, *(v[k] for k in labels)) for step, stage, v in rows]
+
+
+def _find_last(column: Sequence[Any], span: Sequence[int]) -> Any:
+    """The first value that is a number at the places of `span`, None where none is."""
+    return next((x for j in span if isinstance(x := column[j], int | float) and x == x), None)
 
 
 # ------------------------------------------------------------------------------------------------ rollouts

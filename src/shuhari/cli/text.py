@@ -72,6 +72,26 @@ def describe(card: Mapping[str, Any]) -> str:
     )
 
 
+def describe_error(error: BaseException) -> str:
+    """The message of an error, with its notes (whose environment, which step) and the line of the user's own code that
+    raised it."""
+    message = error.args[0] if isinstance(error, KeyError) and error.args else error
+    about = [*vars(error).get("__notes__", ()), *_find_own_line(error)]
+    return f"{message} ({', '.join(about)})" if about else str(message)
+
+
+def _find_own_line(error: BaseException) -> list[str]:
+    """`file.py:12` where the error comes from a file of the folder at hand or below it."""
+    from pathlib import Path
+    from traceback import extract_tb
+
+    frames = extract_tb(error.__traceback__)
+    last = Path(frames[-1].filename) if frames else None
+    if last is None or not last.is_relative_to(Path.cwd()) or "site-packages" in last.parts or "shuhari" in last.parts:
+        return []
+    return [f"{last.relative_to(Path.cwd())}:{frames[-1].lineno}"]
+
+
 def make_printable(text: str, limit: int | None = None) -> str:
     """Make text of unknown origin safe for a terminal: control characters are spelled out, and it is cut at `limit`."""
     text = text if limit is None or len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"

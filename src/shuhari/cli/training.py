@@ -6,11 +6,12 @@ checkpoint holds is what is left.
 
 from __future__ import annotations
 
+import logging
 import math
 import shlex
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +20,7 @@ import typer
 
 from shuhari.cli.diagnosing import say_findings
 from shuhari.cli.reading import show_profile
-from shuhari.cli.text import format_number, make_printable, note, print_table, say
+from shuhari.cli.text import describe_error, format_number, make_printable, note, print_table, say
 
 if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe
@@ -56,6 +57,9 @@ def train(
         show_plan(found)
         return
     path = run or (Path(recipe) if (Path(recipe) / "recipe.toml").is_file() else _make_path(found, init))
+    if run is not None and (stranger := _find_stranger(run)):
+        raise typer.BadParameter(f"{run} is no run and holds {stranger}: choose a folder that is empty, or new",
+                                 param_hint="--run")  # fmt: skip
     if _is_complete(path, found, init):
         note(f"{path} is complete: nothing to do (another folder starts anew: --run)")
         show_closing(path)
@@ -67,6 +71,14 @@ def train(
     if not done:
         raise typer.Exit(STOPPED)
     show_closing(path)
+
+
+def _find_stranger(folder: Path) -> str:
+    """A file of a folder that has nothing of a run; "" where there is none."""
+    names = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+    if any(name.startswith(("run.", "recipe.toml", "checkpoints", "children", "summary.json")) for name in names):
+        return ""
+    return names[0] if names else ""
 
 
 def _make_path(recipe: Recipe, init: str) -> Path:
@@ -107,6 +119,7 @@ def _make_command(
 def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool, accept: bool = False) -> bool:
     """Run to the end; False where it was stopped. What fails before the first step is a mistake in the recipe."""
     from shuhari.cli.live import Live
+    from shuhari.cli.pulse import Pulse
     from shuhari.config.overlay import RecipeError
     from shuhari.loop.roles import load_initial
     from shuhari.loop.study import train as unprofiled
@@ -121,12 +134,13 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool, a
         raise typer.BadParameter(f"{init}: {error}", param_hint="--init") from None
     step: int | None = None
     reports = (train_profiled if profile else unprofiled)(recipe, path, init=weights, origin=init, accept=accept)
-    with _stop() as stop, Live(recipe, path) as live:
+    with _stop() as stop, Live(recipe, path) as live, Pulse() as pulse:
         try:
             for report in reports:
                 step = int(report["step"])
                 stop.started = True
                 live.show(report)
+                pulse.beat(step)
                 if stop.asked:
                     break
         except KeyboardInterrupt:
@@ -138,9 +152,9 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool, a
             live.close()
             setting = isinstance(error, KeyError | ValueError | TypeError | FileNotFoundError)
             setting = setting or type(error) is LookupError  # of a name in what a setting names
+            setting = setting or "__notes__" in vars(error)  # of an environment of one's own, as it is made or tried
             if step is None and setting and not isinstance(error, RecipeError):
-                message = error.args[0] if isinstance(error, KeyError) and error.args else error
-                raise RecipeError("", f"the run cannot start: {message}") from error
+                raise RecipeError("", f"the run cannot start: {describe_error(error)}") from error
             if step is not None:
                 note(f"failed after step {step}; what was stored is intact: {_describe_saved(path)}")
             raise
@@ -167,6 +181,11 @@ def _read_status(path: Path) -> str:
     return str(Run(path).status)
 
 
+def _is_no_interrupt(record: logging.LogRecord) -> bool:
+    """Whether asyncio tells of something else than a task that an interrupt has ended, which was said already."""
+    return not (record.exc_info and record.exc_info[0] is KeyboardInterrupt)
+
+
 class _Stop:
     """A signal handler: the first signal requests a stop after the step; a second, or one before a step, interrupts."""
 
@@ -187,6 +206,7 @@ def _stop() -> Iterator[_Stop]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
+    logging.getLogger("asyncio").addFilter(_is_no_interrupt)
     before = {s: signal.signal(s, stop) for s in (signal.SIGINT, signal.SIGTERM, *HANG_UP)}
     try:
         yield stop
@@ -200,31 +220,53 @@ def _stop() -> Iterator[_Stop]:
 
 def show_closing(path: Path) -> None:
     """Print the scores before and after training, and where the numbers and curves are."""
+    from shuhari.config.overlay import BUDGETS
     from shuhari.store import Run
     from shuhari.tools.plot import plot_curves
 
     run = Run(path)
     columns, summary = run.metrics(), run.summary or {}
-    before, after = summary.get("before") or {}, summary.get("after") or {}
+    before, after = (_list_known(summary.get(when) or {}) for when in ("before", "after"))
     if names := dict.fromkeys([*before, *after]):
         rows = [(n, before.get(n), after.get(n), _describe_change(before.get(n), after.get(n))) for n in names]
         print_table(("held-out", "before", "after", "change"), rows)
-    known = any(not math.isnan(x) for x in (*before.values(), *after.values()))
-    if not known and (score := _find_last(columns)) is not None:
+    for name in _list_trained(run.recipe):
+        if f"greedy.{name}" in after and (run.recipe.get("evaluate", {}).get("measure") or "score") != name:
+            say(f"trained is the reward {name!r}, greedy.{name}; greedy is the task's own measure "
+                f"(--set evaluate.measure={name} reports what is trained)")  # fmt: skip
+    if not names and (score := _find_last(columns)) is not None:
         say(f"last {make_printable(score[0])}: {format_number(score[1])}")
     say_findings(columns, run.recipe, path)
     picture = path / "curves.png"
     try:
-        plot_curves(columns, picture, title=str(summary.get("recipe", path.name)))
+        unit = next((b for b in BUDGETS if b in run.recipe and f"spent/{b}" in columns), "steps")
+        over = "step" if unit == "steps" else f"spent/{unit}"
+        plot_curves(columns, picture, str(summary.get("recipe", path.name)), over, before.get("greedy"))
     except (ValueError, OSError) as error:  # a disk or a folder that takes no picture
         note(f"no picture: {error}")
     else:
         say(f"curves:  {picture}")
     say(f"summary: {path / 'summary.json'}")
+    if summary.get("recipe") == "baselines/quickstart":
+        say(f"next:    shuhari show {path} --rollouts    # what the policy writes, and what each answer earned")
+        say("         shuhari train baselines/grpo --set task.name=file/problems.jsonl    # problems of your own")
+        say("         shuhari methods; shuhari tasks    # what there is; `train NAME --dry-run` shows a recipe")
+
+
+def _list_known(scores: Mapping[str, Any]) -> dict[str, float]:
+    """Those that are numbers."""
+    return {k: x for k, x in scores.items() if isinstance(x, int | float) and not math.isnan(x)}
+
+
+def _list_trained(recipe: Mapping[str, Any]) -> list[str]:
+    """The rewards that a recipe names for training, beside the task's own."""
+    named = recipe.get("reward", {})
+    weights = named.get("weights") or {n: 1.0 for n in named if n not in ("length", "repetition")}
+    return [name for name in weights if name not in ("score", "task")]
 
 
 def _describe_change(before: Any, after: Any) -> str:
-    if not isinstance(before, int | float) or not isinstance(after, int | float) or math.isnan(after - before):
+    if not isinstance(before, int | float) or not isinstance(after, int | float):
         return "-"
     return f"{after - before:+.4g}"
 

@@ -94,7 +94,7 @@ class Recipe:
             except RecipeError as error:
                 raise RecipeError(f"stage {name!r}, {error.where}", error.problem) from None
             if not any(b in table for b in BUDGETS):
-                message = f"no budget: give one of {', '.join(BUDGETS)}, or build on a recipe: extends = \"baselines/grpo\""
+                message = f"no budget: give one of {', '.join(BUDGETS)}; or build on a recipe, extends = \"<name>\""
                 raise RecipeError(f"stage {name!r}" if over else "", message)
             out.append({**table, "name": name})
         return out

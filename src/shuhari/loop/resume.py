@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -137,8 +138,15 @@ def _keep_cards(run: Resumable) -> None:
 def finish(run: Resumable) -> None:
     """Write the summary of a complete run, once."""
     if run.store is not None and not run.store.get("complete"):
-        run.store.write_text("summary.json", json.dumps(summarise(run), indent=2) + "\n")
+        run.store.write_text("summary.json", json.dumps(_to_strict(summarise(run)), indent=2, allow_nan=False) + "\n")
         run.store.set(complete=True)
+
+
+def _to_strict(value: Any) -> Any:
+    """With null for numbers that JSON has not."""
+    if isinstance(value, Mapping):
+        return {k: _to_strict(v) for k, v in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def summarise(run: Resumable) -> dict[str, Any]:

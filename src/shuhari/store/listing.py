@@ -17,7 +17,8 @@ from shuhari.store.files import Lock, StoreError, translate_errors
 from shuhari.store.rows import read_rows
 
 # what a list of runs shows
-SCORES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "reward/score", "reward", "study/coverage")
+SCORES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "evaluate/policy/accuracy", "reward/score", "reward",
+          "reward/mean", "rollout/return", "policy/accuracy", "study/coverage")  # fmt: skip
 STATUSES = ("running", "complete", "failed", "stopped", "unreadable")
 OWN = (*schema.FILES, Lock.NAME, "recipe.toml", "summary.json", "data.json", "curves.png", "profile.json", "trace.json",
        "checkpoints", "needs", "children")  # fmt: skip  # what the library writes into a run; and `damaged-<n>`
@@ -109,7 +110,8 @@ def _read_last_score(run: Run) -> tuple[str, float | None, float]:
     with run._open() as db:  # evaluations are rare: look back until one is found, not for ever
         for step, _, _, text in read_rows(db, "steps", "order by step desc limit 1000"):
             values = run._parse(f"step {step}", text, dict)
-            named = {n: values[n] for n in (*SCORES, "evaluate/ungraded") if isinstance(values.get(n), int | float)}
+            known = {n: x for n, x in values.items() if isinstance(x, int | float) and x == x}
+            named = {n: known[n] for n in (*SCORES, "evaluate/ungraded") if n in known}
             found = {**named, **found}
             if SCORES[0] in found:
                 break

@@ -3,6 +3,7 @@ alone, a reward that is no number makes whole episodes vanish from what is learn
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from math import isfinite
 from typing import Any, NoReturn
@@ -14,6 +15,8 @@ from gymnasium import spaces
 Env = gymnasium.Env[Any, Any]
 FIVE = "gymnasium's five values, (observation, reward, terminated, truncated, info)"
 TWO = "gymnasium's two values, (observation, info)"
+LOOKED = 100  # observations of an environment that are held against the bounds of their Box
+_OUTSIDE: set[str] = set()  # environments of which it was said that theirs leave it
 
 
 class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
@@ -25,12 +28,15 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         super().__init__(env)
         self.called, self.entries = called, entries
         self.at = 0  # steps of this episode
+        self.seen = 0  # observations held against the bounds of a Box
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.at = 0
         try:
             found: Any = self.env.reset(seed=seed, options=options)
         except Exception as error:
+            if isinstance(error, TypeError) and "unexpected keyword argument" in str(error):
+                raise ValueError(f"{self.called}: {error}: expected reset(self, *, seed=None, options=None)") from error
             error.add_note(f"raised by the reset of {self.called}")
             raise
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], Mapping)):
@@ -86,8 +92,20 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         elif kind == "f" and np.count_nonzero(np.isnan(x)):  # half of what `any()` takes of a few
             problem = f"holds a NaN: {_show(seen)}: expected numbers"
         else:
+            if self.seen < LOOKED and isinstance(space, spaces.Box):
+                self._warn_outside(x, space, key)
             return
         raise ValueError(f"{self.called}: its observation{key} at {self._when()} {problem}")
+
+    def _warn_outside(self, x: Any, space: spaces.Box, key: str) -> None:
+        """Say once that observations leave their Box; the first ones alone are looked at."""
+        self.seen += 1
+        slack = 1e-4 * (1 + np.abs(x))
+        if self.called not in _OUTSIDE and bool(((x < space.low - slack) | (x > space.high + slack)).any()):
+            _OUTSIDE.add(self.called)
+            bounds = f"[{space.low.min():g}, {space.high.max():g}]"
+            message = f"its observation{key} at {self._when()} is {_show(x.tolist())}, outside of its Box {bounds}"
+            warnings.warn(f"{self.called}: {message}: models take it as it is", stacklevel=2)
 
     def _when(self) -> str:
         return f"step {self.at} of an episode" if self.at else "the reset"

@@ -95,6 +95,7 @@ class Gym:
         self._told = False  # whether `info` tells the actions that are allowed
         env = self._guard(self._make_env)
         try:
+            self._check_has_spaces(env)
             check_spaces(self.path, env)
             info = self._guard(lambda: env.reset(seed=0))[1]
             self._told = self.masks and MASK in info
@@ -104,6 +105,16 @@ class Gym:
             self.extras = find_layout(env, self.tells, self.rewards, f"gym/{self.path}") if says else {}
         finally:
             env.close()
+
+    def _check_has_spaces(self, env: Env) -> None:
+        for name in ("observation_space", "action_space"):
+            try:
+                found = getattr(env, name)
+            except AttributeError:
+                found = None
+            if not isinstance(found, spaces.Space):
+                message = f"its {name} is {found!r}: expected a gymnasium.spaces.Space, of the class or set in __init__"
+                raise ValueError(f"gym/{self.path}: {message}")
 
     @property
     def stamps(self) -> tuple[str, ...]:
@@ -194,6 +205,9 @@ class Gym:
         except Exception as error:
             if type(error).__module__.partition(".")[0] in ("mujoco", "glfw", "OpenGL"):
                 raise RuntimeError(f"gym/{self.path}: it cannot render here ({error}): {_NO_SCREEN}") from error
+            called = f"gym/{self.path}"
+            if called not in f"{error}{vars(error).get('__notes__', '')}":
+                error.add_note(f"raised as {called} was made")
             raise
 
 

@@ -12,7 +12,8 @@ from shuhari.data import Array, nearest
 
 # what a person looks at first: label -> metric, or the end of its name
 CURVES = {
-    "reward": ("reward/mean", "rollout/return"),
+    "reward": ("reward/mean",),
+    "return": ("rollout/return",),
     "held-out": ("evaluate/greedy",),
     "length": ("rollout/length",),
     "entropy": ("*/entropy",),
@@ -39,30 +40,44 @@ def choose_curves(names: Iterable[str]) -> dict[str, str]:
 
 
 def find_series(columns: Mapping[str, Sequence[Any]], metric: str) -> tuple[Array, Array]:
-    """(step, value) where a metric has a value. Raises KeyError with the nearest name."""
+    """(step, value) where a metric, or what CURVES calls by a word (`reward`), has a value. Raises KeyError with the
+    nearest name."""
+    metric = metric if metric in columns else (words := choose_curves(columns)).get(metric, metric)
     if metric not in columns:
-        raise KeyError(f"no metric {metric!r}; {nearest(metric, columns)}")
+        raise KeyError(f"no metric {metric!r}; {nearest(metric, [*columns, *words])}")
     pairs = [(s, v) for s, v in zip(columns["step"], columns[metric], strict=True) if isinstance(v, int | float)]
     x, y = np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs], np.float64)
     return x, y
 
 
-def plot_curves(columns: Mapping[str, Sequence[Any]], path: str | Path, title: str = "") -> Path:
-    """Plot a run, one panel for each of CURVES that it has, over steps; stages are set apart by lines. Raises
+def plot_curves(
+    columns: Mapping[str, Sequence[Any]],
+    path: str | Path,
+    title: str = "",
+    over: str = "step",
+    before: float | None = None,
+) -> Path:
+    """Plot a run, one panel for each of CURVES that it has, over the column `over` (`step`, or what was spent of a
+    budget); stages are set apart by lines. `before`: the held-out number of the untrained policy, dashed. Raises
     ValueError where there is nothing to draw."""
-    shown = choose_curves(columns)
+    shown, over = choose_curves(columns), over if over in columns else "step"
     if not shown or not columns.get("step"):
         raise ValueError(
             "the run has no step with a reward, a score, a length, an entropy or a KL yet: nothing to draw"
         )
     figure, axes = _figure(len(shown))
+    place = dict(zip(columns["step"], columns[over], strict=True))
     for ax, (label, metric) in zip(axes, shown.items(), strict=False):
-        x, y = find_series(columns, metric)
+        steps, y = find_series(columns, metric)
+        x = [place[step] for step in steps.tolist()]
         ax.plot(x, y, color="tab:blue", marker="o" if len(x) <= 40 else None, markersize=3)
-        for step in _borders(columns):
+        for step in _borders(columns) if over == "step" else ():
             ax.axvline(step, color="0.8", linewidth=1, zorder=0)
+        if label == "held-out" and before is not None:
+            ax.axhline(before, color="0.5", linewidth=1, linestyle="--", label="before")
+            ax.legend(fontsize="small")
         ax.set_title(label)
-        ax.set_xlabel("step")
+        ax.set_xlabel(over.removeprefix("spent/").replace("_", " "))
     return _save(figure, path, title)
 
 

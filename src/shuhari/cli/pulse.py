@@ -1,0 +1,60 @@
+"""A sign of life: while no step ends for a minute, a line says so, and in which file of the user's own time passes."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+from shuhari.cli.text import note
+
+PATIENCE = 60.0  # seconds without a step before the first line; each further one waits twice as long
+
+
+class Pulse:
+    """Watches the thread that made it, from another one; `beat` at every step. A context manager."""
+
+    def __init__(self, patience: float = PATIENCE) -> None:
+        self.patience, self.watched, self.step = patience, threading.get_ident(), 0
+        self._beat, self._over = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True, name="pulse")
+
+    def __enter__(self) -> Pulse:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._beat.set()
+        self._thread.join()
+
+    def beat(self, step: int) -> None:
+        """A step has ended."""
+        self.step = step
+        self._beat.set()
+
+    def _watch(self) -> None:
+        waited, wait = 0.0, self.patience
+        while True:
+            beaten = self._beat.wait(wait)
+            self._beat.clear()
+            if self._over.is_set():
+                return
+            if beaten:
+                waited, wait = 0.0, self.patience
+                continue
+            waited, wait = waited + wait, waited + wait
+            where = find_own(sys._current_frames().get(self.watched))
+            note(f"step {self.step + 1} has taken {waited:.0f} s so far{where and f', now in {where}'}")
+
+
+def find_own(frame: FrameType | None) -> str:
+    """`function, file.py:12` of the innermost frame that is of a file in the folder at hand or below it; "" of none."""
+    here = Path.cwd()
+    while frame is not None:
+        path = Path(frame.f_code.co_filename)
+        if path.is_relative_to(here) and not {"site-packages", "shuhari"} & set(path.parts):
+            return f"{frame.f_code.co_name}, {path.relative_to(here)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
