@@ -138,7 +138,7 @@ def _find_limit(task: Any) -> int | None:
         return None
     env = make()
     try:
-        return getattr(env.spec, "max_episode_steps", None)
+        return env.spec.max_episode_steps if env.spec is not None else None
     finally:
         env.close()
 
