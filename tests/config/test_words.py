@@ -41,7 +41,7 @@ def test_a_file_that_does_not_say_what_it_builds_on(tmp_path: Path) -> None:
     (tmp_path / "some.toml").write_text("")
     with pytest.raises(RecipeError, match="extends ="):
         load(str(tmp_path / "some.toml")).stages  # noqa: B018
-    with pytest.raises(RecipeError, match="no recipe file .*sone.toml.* did you mean 'some.toml'\\?$"):
+    with pytest.raises(RecipeError, match=r"no recipe file .*sone.toml.* did you mean 'some.toml'\?$"):
         load(str(tmp_path / "sone.toml"))
     with pytest.raises(RecipeError) as error:
         load(str(tmp_path / "qux.toml"))
