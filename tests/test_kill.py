@@ -35,8 +35,16 @@ RUNS: dict[str, dict[str, Any]] = {  # with settings that make them long enough 
         "store.every": 2,
     },
     "gridworld": {"steps": 60, "buffer.size": 4},
+    "asynchronous": {  # groups in flight, by virtual time
+        "steps": 60,
+        "buffer.size": 4,
+        "engine.staleness": 2,
+        "engine.virtual": {"decode": 0.01, "train": 0.5},
+    },
 }
-KILLS = {"text": 7, "dqn": 7, "gridworld": 6}
+TIMES = int(os.environ.get("SHUHARI_KILLS", "1"))  # for many more kills, of runs that are as much longer
+KILLS = {name: n * TIMES for name, n in {"text": 6, "dqn": 6, "gridworld": 4, "asynchronous": 4}.items()}
+OF = {"asynchronous": "gridworld"}  # run -> the recipe of `small_runs` that it is made from
 HERE = Path(__file__).parent
 
 
@@ -132,9 +140,10 @@ def wait(driver: Driver, folder: Path, after: int, moment: str, rng: random.Rand
     return "the end"
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(300 * TIMES)
 def test_kill_at_any_moment_and_go_on(drivers: list[Driver], tmp_path: Path) -> None:
-    made = {name: recipe(name, tmp_path, **settings) for name, settings in RUNS.items()}
+    longer = {name: {**s, "steps": s["steps"] * max(1, TIMES // 2)} for name, s in RUNS.items()}
+    made = {name: recipe(OF.get(name, name), tmp_path, **settings) for name, settings in longer.items()}
     files = {name: tmp_path / f"{name}.toml" for name in RUNS}
     for name, file in files.items():
         file.write_text(dump(made[name]))
@@ -149,8 +158,8 @@ def test_kill_at_any_moment_and_go_on(drivers: list[Driver], tmp_path: Path) -> 
 
     first, second = drivers
     with ThreadPoolExecutor(2) as pool:
-        a = pool.submit(lambda: (chain(first, "text"), references(first, "dqn", "gridworld"))[0])
-        b = pool.submit(lambda: (references(second, "text"), chain(second, "dqn", "gridworld"))[1])
+        a = pool.submit(lambda: (chain(first, "text"), references(first, "dqn", "gridworld", "asynchronous"))[0])
+        b = pool.submit(lambda: (references(second, "text"), chain(second, "dqn", "gridworld", "asynchronous"))[1])
         hits = a.result() + b.result()
     told = "\n".join(hits)
     print(told)
@@ -159,7 +168,7 @@ def test_kill_at_any_moment_and_go_on(drivers: list[Driver], tmp_path: Path) -> 
         found = differences(contents(plain / name), contents(broken / name))
         assert not found, "\n".join([name, *found[:20], told])
         assert files_of(plain / name) == files_of(broken / name), told  # nothing is left lying about
-    assert len(hits) == sum(KILLS.values()) == 20, told
+    assert len(hits) == sum(KILLS.values()) == 20 * TIMES, told
 
 
 def files_of(run: Path) -> list[str]:
