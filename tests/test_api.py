@@ -215,6 +215,21 @@ def test_progress_is_printed_where_a_person_looks(
     assert printed(3, progress=False) == "" == printed(4, progress=lambda report: None)
 
 
+def test_who_looks_on_ends_no_run(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def full(report: Any) -> None:
+        seen.append(report["step"])
+        raise OSError("the disk is full")
+
+    board = shuhari.TensorBoard(tmp_path / "logs")
+    run = shuhari.train("baselines/bandit", steps=3, observe=[full, board])
+    assert run.metrics["step"] == [1, 2, 3] and seen == [1]
+    assert "step 1: function is called no more: OSError: the disk is full" in caplog.text
+    (file,) = (tmp_path / "logs").iterdir()
+    assert file.read_bytes().count(b"reward/mean") == 3
+
+
 def test_what_there_is_can_be_listed() -> None:
     assert {"train", "load", "export", "session", "Sampling"} <= set(dir(shuhari))
     assert all(getattr(shuhari, name) is not None for name in shuhari.__all__)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from shuhari.loop.sessions import Session, session
     from shuhari.registry import register
     from shuhari.tools.export import Exported, export
+    from shuhari.tools.tensorboard import TensorBoard
 
 __version__ = "0.1.0"
 _HOME = {
@@ -25,6 +26,7 @@ _HOME = {
     "Problem": "data",
     "Sampling": "data",
     "Session": "loop.sessions",
+    "TensorBoard": "tools.tensorboard",
     "Term": "learners.parts",
     "Trained": "api",
     "export": "tools.export",
@@ -35,7 +37,7 @@ _HOME = {
 }
 __all__ = [  # noqa: RUF022  (what most people want comes first)
     "train", "load", "export", "session", "register", "Problem", "Sampling", "Term", "LoadedPolicy", "Session",
-    "Trained", "Exported", "__version__",
+    "Trained", "Exported", "TensorBoard", "__version__",
 ]  # fmt: skip
 
 

@@ -99,6 +99,7 @@ def train(
     seed: int | None = None,
     init: str = "",
     progress: Callable[[Info], None] | bool | None = None,
+    observe: Callable[[Info], object] | Sequence[Callable[[Info], object]] = (),
     profile: bool = False,
     accept_changes: bool = False,
     **settings: Any,
@@ -115,8 +116,9 @@ def train(
     settings: dotted keys of the recipe, as `steps=100` or `**{"part.policy.terms.clip.high": 0.3}`. methods: names or
     files of methods, such as `rlvr/kl_cov`, laid over the recipe in order, below the settings. init: a run (`RUN`
     or `RUN@step`) whose weights this one starts from; it belongs to the run as the settings do. progress: called with
-    each step's report; True prints, False does not, None prints where a person looks (a terminal). profile: write
-    `profile.json` and `trace.json` of the steps made into the run's folder.
+    each step's report; True prints, False does not, None prints where a person looks (a terminal). observe: what
+    else is called with each report, as `shuhari.TensorBoard`; one that raises is told in the log and called no more.
+    profile: write `profile.json` and `trace.json` of the steps made into the run's folder.
     What the first steps show to be wrong is printed, or goes to the logger `shuhari` as a warning.
     accept_changes: go on with a run whose data, or code of yours, is not what it was made with.
     Raises RecipeError for a mistake in the recipe, the settings or what is handed over, and where `path` holds another
@@ -132,16 +134,30 @@ def train(
     if path is None:
         path = (None if changes or methods or init else _find_run(recipe)) or default_path(found, init=init)
     where = Path(path)
+    watching = [observe] if callable(observe) else list(observe)
     with handed.placed(where), _show(found, where, progress) as show:
         reports = train_profiled if profile else steps
         for report in reports(found, where, init=load_initial(init), origin=init, accept=accept_changes):
             show(report)
+            watching = [one for one in watching if _tell(one, report)]
     return read_trained(where)
 
 
 def _find_run(recipe: str | Path | Recipe) -> Path | None:
     """The folder of a run, where that is what was named."""
     return Path(recipe) if not isinstance(recipe, Recipe) and (Path(recipe) / "recipe.toml").is_file() else None
+
+
+def _tell(observer: Callable[[Info], object], report: Info) -> bool:
+    """Call an observer; False, with a line in the log, where it raises: no run ends for one who looks on."""
+    try:
+        observer(report)
+    except Exception as error:
+        name = type(observer).__name__
+        log = logging.getLogger("shuhari")
+        log.warning("step %s: %s is called no more: %s: %s", report["step"], name, type(error).__name__, error)
+        return False
+    return True
 
 
 @contextmanager

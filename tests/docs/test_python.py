@@ -27,6 +27,7 @@ def follow(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str
 
 def test_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = follow((ROOT / "docs" / "python.md").read_text(encoding="utf-8"), tmp_path, monkeypatch)
+    assert list((tmp_path / "logs" / "one").iterdir()) and len(made["run"].metrics["step"]) == 20
     assert made["after"] > 2 * made["before"] > 0
     assert made["walked"].summary["after"]["greedy"] > made["walked"].summary["before"]["greedy"]
     assert shuhari.load(made["run"].path).generate("1 a: ") == made["policy"].generate("1 a: ")
@@ -40,4 +41,5 @@ def test_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyt
     first, *_, last = map(float, REWARD.findall(capsys.readouterr().out))
     assert last > first + 0.2
     assert made["run"].metrics["reward/mean"][-1] > made["run"].metrics["reward/mean"][0]
-    assert (tmp_path / "runs" / "mine").is_dir()
+    text = shuhari.load("runs/mine").generate("47+85=")
+    assert sum(c.isdigit() for c in text) / 8 > first
