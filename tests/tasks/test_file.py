@@ -16,6 +16,7 @@ import pytest
 from shuhari.data import Problem, Step
 from shuhari.models.text.causal import Causal
 from shuhari.tasks.file import File, matches
+from shuhari.tasks.rows import read
 
 
 @pytest.fixture
@@ -265,9 +266,9 @@ def test_the_alphabet_has_pairs(write: Any) -> None:
 
 
 def test_a_table_is_refused_with_the_command_that_mends_it(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text("prompt,answer\np,a\n")
-    with pytest.raises(ValueError, match=r"a \.csv file: expected JSON Lines or Parquet; python -c .*read_csv"):
-        File(str(tmp_path / "rows.csv"))
+    (tmp_path / "rows.xlsx").write_bytes(b"PK")
+    with pytest.raises(ValueError, match="a spreadsheet: expected JSON Lines, Parquet, CSV or TSV: save it as CSV"):
+        File(str(tmp_path / "rows.xlsx"))
 
 
 # ---------------------------------------------------------------- Parquet
@@ -361,3 +362,36 @@ def test_grading(write: Any) -> None:
     ids = np.ones(2, np.int32)
     for text, score in (("42\n", 1.0), ("42.00", 1.0), ("41", 0.0), ("", 0.0), ("9" * 10**6, 0.0)):
         assert task.grade(task.problems("train")[0], [Step.of(ids, ids, info={"text": text})]) == {"score": score}
+
+
+@pytest.mark.parametrize(("name", "mark"), [("rows.csv", ","), ("rows.TSV", "\t"), ("$(touch pwn)\".csv", ",")])
+def test_tables_of_text_are_read(tmp_path: Path, name: str, mark: str) -> None:
+    lines = ["\ufeffprompt|answer|note", '"6, 7\nand ""8"""|21|x', "|", "1+1|2|"]
+    (tmp_path / name).write_text("\r\n".join(lines[:2] + lines[3:]).replace("|", mark), encoding="utf-8", newline="")
+    rows = read(tmp_path / name, "here")
+    assert [(r.prompt, r.answer) for r in rows] == [('6, 7\nand "8"', "21"), ("1+1", "2")]
+    assert [r.info["note"] for r in rows] == ["x", None] and rows[1].place == "line 4"
+    assert [p.name for p in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("prompt,answer\np\n", "here, line 2: 1 cells, and 2 columns"),
+        ("prompt,prompt\np,q\n", "its first line is .*: expected a name for each column, once"),
+        ("", "its first line is"),
+        ("prompt,answer\n", "the file has no rows"),
+        ('prompt,answer\n"p,a\n', "here, line 2: unexpected end of data"),
+    ],
+)
+def test_bad_tables_are_told(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "rows.csv").write_text(text)
+    with pytest.raises(ValueError, match=told):
+        read(tmp_path / "rows.csv", "here")
+
+
+@pytest.mark.parametrize("more", ['"answer": 1, "answer": 2', '"x": [{"answer": 1, "answer": 1}]'])
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path, more: str) -> None:
+    (tmp_path / "rows.jsonl").write_text(f'{{"prompt": "p", {more}}}')
+    with pytest.raises(ValueError, match="here, line 1: 'answer' stands twice in one object"):
+        read(tmp_path / "rows.jsonl", "here")

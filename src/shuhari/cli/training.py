@@ -150,7 +150,8 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool, a
             return False
         except Exception as error:
             live.close()
-            setting = isinstance(error, KeyError | ValueError | TypeError | FileNotFoundError)
+            setting = isinstance(error, KeyError | ValueError | TypeError | FileNotFoundError | MemoryError)
+            setting = setting or (isinstance(error, RuntimeError) and "allocate memory" in str(error))  # torch's
             setting = setting or type(error) is LookupError  # of a name in what a setting names
             setting = setting or "__notes__" in vars(error)  # of an environment of one's own, as it is made or tried
             if step is None and setting and not isinstance(error, RecipeError):

@@ -195,13 +195,15 @@ def _read_weights(
     for key, table in given.items():
         if key in graders and (not isinstance(table, Mapping) or not table):
             raise RecipeError(f"reward.{key}", f"{table!r}: expected a table of reward names and their weights")
-    more = {k: v for k, v in (given["beside"] or EMPTY).items() if k in rewards}
+    read = {
+        key: {k: made.check(Number, v, f"reward.{format_path((key, k))}") for k, v in (table or EMPTY).items()}
+        for key, table in given.items()
+    }
+    more = {k: v for k, v in read["beside"].items() if k in rewards}
     found: dict[str, Number] = {}
     if given["weights"] is None:
         found |= default_weights(task, {k: v for k, v in rewards.items() if k not in more})
-    for key, table in {"weights": given["weights"] or EMPTY, "beside": more}.items():
-        found |= {k: made.check(Number, v, f"reward.{format_path((key, k))}") for k, v in table.items()}
-    return found
+    return {**found, **read["weights"], **more}
 
 
 def _make_evaluation(

@@ -148,7 +148,9 @@ def _remove(tree: Tree, sources: Sources, at: Path, origin: str) -> None:
 
 
 def _forget(tree: Tree, sources: Sources, at: Path) -> None:
-    tree.pop(at[-1], None)
+    if not isinstance(tree.pop(at[-1], None), dict):  # nothing lies below it: many keys are many calls
+        sources.pop(at, None)
+        return
     for path in [p for p in sources if p[: len(at)] == at]:
         del sources[path]
 

@@ -167,7 +167,10 @@ class Settings:
                 self._note_default(f, join_key(where, name), what)
         try:
             return cls(**values)
-        except (ValueError, TypeError, LookupError, OSError) as error:
+        except MemoryError as error:
+            message = f"{what} wants more memory than there is: expected smaller sizes ({error})"
+            raise RecipeError(where, message) from error
+        except (ValueError, TypeError, LookupError, OSError, ArithmeticError) as error:
             why = error.args[0] if isinstance(error, LookupError) and error.args else error
             raise RecipeError(where, str(why)) from error
 

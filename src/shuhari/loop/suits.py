@@ -40,6 +40,9 @@ def check_needs(stage: Components) -> None:
                 raise RecipeError(
                     f"laid.{format_path((name, need))}", f"no such need of a method; {nearest(need, NEEDS)}"
                 )
+            if isinstance(value, bool | float | str | list | dict) and value not in (True, False):
+                told = f"{value!r:.60}: expected a whole number, or true or false"
+                raise RecipeError(f"laid.{format_path((name, need))}", told)
             if value and (lack := LACKS[need](stage, value)):
                 raise RecipeError(lack[0], f"{lack[1]} in stage {stage.name!r}: {name} needs {lack[2]}")
 

@@ -132,8 +132,8 @@ class Fork:
         """Wait for a reply, or the end of the fork. Where whoever started this process has died, end both."""
         parent = os.getppid()
         while True:
-            ready, _, _ = select.select([self.replies, 0], [], [], 0.5)
-            if self.replies in ready:
+            ready, _, _ = select.select([self.replies.fileno(), 0], [], [], 0.5)
+            if self.replies.fileno() in ready:
                 return
             if 0 in ready or os.getppid() != parent:  # nothing is asked meanwhile: that is the end of the pipe
                 os.kill(self.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Problems from a file of yours, JSON Lines or Parquet; what a row may be is in `rows.py`.
+"""Problems from a file of yours, JSON Lines, Parquet, CSV or TSV; what a row may be is in `rows.py`.
 
 Left out: any grading beyond a normalised exact match; rewards of one's own stand beside it (`[reward.<name>]`).
 """
@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"[+-]?[0-9]{1,40}(\.[0-9]{1,40})?", re.ASCII)
 @register("task", "file")
 @dataclass
 class File:
-    """Your own problems, named as `file/<path>`: JSONL or Parquet (which needs the extra `lm`).
+    """Your own problems, named as `file/<path>`: JSONL, CSV, TSV, or Parquet (which needs the extra `lm`).
 
     A row has `prompt` (text, or messages {"role", "content"}) or `messages` (a conversation: where the assistant ends
     it, its last message is the demonstration and the rest the prompt), and any of `answer` (text or a number),
@@ -52,7 +52,7 @@ class File:
     def __post_init__(self) -> None:
         check(self)
         if not self.path:
-            raise ValueError("task file: a path is missing: expected file/<path of a JSONL or Parquet file>")
+            raise ValueError("task file: a path is missing: expected file/<path of a JSONL, Parquet or CSV file>")
         _ = self._splits  # a bad row shows here, before a run starts
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Read rows of JSON Lines or Parquet files, in the formats that public data sets use.
+"""Read rows of JSON Lines, Parquet, CSV or TSV files, in the formats that public data sets use.
 
 Left out: other formats, streaming (a file is held in memory), images, tool calls. The forms are those of TRL's
 "Dataset formats and types": a prompt or a conversation, with an answer, a demonstration, or a pair of answers.
@@ -6,6 +6,7 @@ Left out: other formats, streaming (a file is held in memory), images, tool call
 
 from __future__ import annotations
 
+import csv
 import datetime
 import decimal
 import json
@@ -20,7 +21,8 @@ from typing import Any
 from shuhari.data import EMPTY, FrozenDict, Payload, nearest
 
 ROLE = "\x1f"  # between the role and the content of a message, where a prompt is one text
-TABLES = {".csv": "read_csv({0!r})", ".tsv": "read_csv({0!r}, sep='\\t')", ".xlsx": "read_excel({0!r})"}
+TABLES = {".csv": ",", ".tsv": "\t"}  # with a first line of names
+CELL = 1 << 24  # characters of a cell
 _OWN = ("prompt", "messages", "answer", "completion", "solution", "chosen", "rejected", "id", "split")
 _KINDS = ("answer", "completion", "solution", "chosen")  # what says how a prompt is to be answered
 _AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
@@ -48,27 +50,23 @@ def read(path: Path, called: str, mapped: Callable[[Any], Any] = lambda raw: raw
     ValueError, which names the place of a bad row; FileNotFoundError with the nearest file; ModuleNotFoundError where
     Parquet needs pyarrow."""
     if not path.is_file():
-        there = [p.name for p in path.parent.glob("*") if p.suffix in (".jsonl", ".parquet")]
+        there = [p.name for p in path.parent.glob("*") if p.suffix in (".jsonl", ".parquet", *TABLES)]
         message = nearest(path.name, there) if there else ""
         raise FileNotFoundError(f"{called}: no such file (looked in {Path.cwd()}); {message}".rstrip("; "))
-    if path.suffix.lower() in TABLES:
-        make = f"import pandas; pandas.{TABLES[path.suffix.lower()].format(str(path))}"
-        new = str(path.with_suffix(".jsonl"))
-        raise ValueError(
-            f"{called}: a {path.suffix} file: expected JSON Lines or Parquet; "
-            f"python -c \"{make}.to_json({new!r}, orient='records', lines=True)\" makes one of it"
-        )
+    if path.suffix.lower() in (".xlsx", ".xls", ".ods"):
+        raise ValueError(f"{called}: a spreadsheet: expected JSON Lines, Parquet, CSV or TSV: save it as CSV")
     with path.open("rb") as file:
         parquet = file.read(4) == b"PAR1"
+    table = path.suffix.lower() in TABLES
     rows = []
-    for place, raw in (_read_parquet if parquet else _read_json_lines)(path, called):
+    for place, raw in (_read_parquet if parquet else _read_table if table else _read_json_lines)(path, called):
         try:
-            found = json.loads(raw, parse_constant=_refuse) if isinstance(raw, str) else raw
+            found = _read_object(raw) if isinstance(raw, str) else raw
             rows.append(_parse_row(place, mapped(found)))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{called}, {place}: {str(error) or type(error).__name__}") from None
     if not rows:
-        raise ValueError(f"{called}: the file has no rows: expected one JSON object a line, or Parquet")
+        raise ValueError(f"{called}: the file has no rows: expected one JSON object a line, Parquet, CSV or TSV")
     graded = next((r.place for r in rows if r.answer is not None), "")
     for row in rows:
         if graded and row.answer is None and row.solution is None and "chosen" not in row.info:
@@ -113,6 +111,39 @@ def _read_parquet(path: Path, called: str) -> Iterator[tuple[str, dict[str, Any]
                     yield f"row {number}", row
     except (ArrowException, OSError) as error:
         raise ValueError(f"{called}: after row {number}: no good Parquet: {error}") from None
+
+
+def _read_table(path: Path, called: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(place, row) of each row of a CSV or TSV file (RFC 4180), whose first line names the columns; an empty cell is
+    none. Every value is text."""
+    csv.field_size_limit(CELL)
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        lines = csv.reader(file, delimiter=TABLES[path.suffix.lower()], strict=True)
+        try:
+            names = next(lines, [])
+            if not names or not all(names) or len(set(names)) < len(names):
+                told = f"its first line is {_shorten(names)}: expected a name for each column, once"
+                raise ValueError(f"{called}: {told}")
+            for cells in lines:
+                if cells and len(cells) != len(names):
+                    raise ValueError(f"{called}, line {lines.line_num}: {len(cells)} cells, and {len(names)} columns")
+                if cells:
+                    yield f"line {lines.line_num}", {k: v or None for k, v in zip(names, cells, strict=True)}
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ValueError(f"{called}, line {lines.line_num}: {error}") from None
+
+
+def _read_object(text: str) -> Any:
+    return json.loads(text, parse_constant=_refuse, object_pairs_hook=_take_once)
+
+
+def _take_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        again = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{again!r} stands twice in one object: expected each key once")
+    return found
 
 
 def _refuse(constant: str) -> None:

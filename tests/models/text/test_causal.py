@@ -460,17 +460,6 @@ def test_mistakes_are_named() -> None:
         Causal(config={"rms_eps": 1.0}).build(TASK)
 
 
-def test_a_directory_that_is_not_there_is_named(monkeypatch) -> None:
-    import transformers
-
-    def unreachable(*args, **kwargs):
-        raise OSError("We couldn't connect\nto the hub")
-
-    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", unreachable)
-    with pytest.raises(FileNotFoundError, match=r"no directory 'nohf' .* no model of the hub: We couldn't connect$"):
-        Causal(path="nohf").build(TASK)
-
-
 def test_a_value_behind_a_decision_is_the_one_before_the_next() -> None:
     """It has seen the decision; that of the last one is what a critic says where the row goes on."""
     before, after = (CausalValue(hidden=16, layers=1, heads=2, intermediate=24, after=x) for x in (False, True))

@@ -118,7 +118,7 @@ def check_size(place: Path, stored: Mapping[str, tuple[int, ...]]) -> None:
     wanted = sum(x.numel() for x in (*made.parameters(), *made.buffers()))
     if wanted > 2 * there + SLACK:
         raise ValueError(f"{place}: a model of {wanted:,} parameters by its config.json, and {there:,} in its weights")
-    room = _memory()
+    room = memory()
     if room and 4 * there > room:
         raise ValueError(f"{place} has {there:,} parameters, {4 * there / 2**30:.1f} GiB as float32: this machine has "
                          f"{room / 2**30:.1f} GiB of memory")  # fmt: skip
@@ -229,7 +229,7 @@ def _read_header(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
         raise ValueError(f"{file} is no good file of safetensors: {error}") from None
 
 
-def _memory() -> int:
+def memory() -> int:
     """Bytes of this machine; 0 where it does not say."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
