@@ -150,7 +150,7 @@ def doubled(holder: Any, key: Any, rng: random.Random) -> None:
 
 def another(holder: Any, key: Any, rng: random.Random) -> None:
     """Another component of any kind, or another text."""
-    kind = rng.choice(sorted(set(PORTS.values())))
+    kind = rng.choice(sorted(k for k in set(PORTS.values()) if registry.names(k)))
     if isinstance(holder, dict) and isinstance(holder[key], dict):
         holder[key]["use"] = rng.choice(registry.names(kind))
     else:
