@@ -119,7 +119,7 @@ def order_entries(table: Mapping[str, Any], section: str) -> Iterable[tuple[str,
         before = entry.get("before")
         if before is None:
             continue
-        if before not in entries or before == name:
+        if not isinstance(before, str) or before not in entries or before == name:
             others = [e for e in entries if e != name]
             message = f"{before!r} is no other entry; {nearest(str(before), others)}"
             raise RecipeError(f"{join_key(section, name)}.before", message)

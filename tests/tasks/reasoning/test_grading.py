@@ -152,34 +152,3 @@ def test_plans_are_bounded_before_theirs_reads_them() -> None:
     for text in ("{}", "[1]", '[{"a": 1}]', "[" * 99999, '[{"a": "' + "m" * 101 + '"}]', str([{}] * 201)):
         assert g.grade_boxes(text, entry, Theirs()) == 0
     assert len(asked) == 3
-
-
-class Lenient:
-    """A scorer that takes whatever it is given for right."""
-
-    def score_answer(self, text: str, entry: Any) -> float:
-        return 1.0
-
-
-@pytest.mark.parametrize(
-    ("grader", "answer", "passed", "stopped"),
-    [
-        (g.grade_pushes, None, ["UDLR", " LU\n"], ["", "ldur", "U D", "LU or 13", "xLU", "U" * 9000]),
-        (g.grade_presses, None, ["A → B", "ABC", "A->B, C", "A"], ["", "A or B", "junk A", "A → → B", "A → D", "a"]),
-        (g.grade_digits, None, ["1 0\n0 1", "10\n01", "17, 4"], ["", "1 0 or 13", "x\n1 0", "1\n\n2", "-1 0"]),
-        (
-            g.grade_statements,
-            "Amy is a hero, and Bo is a villain.",
-            ["Bo is a villain, Amy is a hero", "Amy is an hero and Bo is villain.", "Amy is a hero\nBo is a villain"],
-            ["", "Amy is a hero", "junk Amy is a hero, Bo is a villain", "Amy is a hero, Bo is a villain or 13",
-             "Amy is a hero, Amy is a villain, Bo is a villain", "Amy, Bo is a villain"],
-        ),
-    ],
-)  # fmt: skip
-def test_only_an_answer_alone_reaches_the_scorer_of_the_package(
-    grader: Any, answer: str | None, passed: list[str], stopped: list[str]
-) -> None:
-    for text in passed:
-        assert grader(text, {"answer": answer, "metadata": {}}, Lenient()) == 1.0, text
-    for text in stopped:
-        assert grader(text, {"answer": answer, "metadata": {}}, Lenient()) == 0.0, text

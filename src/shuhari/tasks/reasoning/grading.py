@@ -29,9 +29,6 @@ _ITEM = re.compile(rf"""\s*(?:([\[\],])|({_NUMBER})|'([^'\\\n]*)'|"([^"\\\n]*)")
 _MOVE = re.compile(r"Move disk ([0-9]{1,4}) from Peg ([0-9]{1,4}) to Peg ([0-9]{1,4})", re.ASCII)
 _TURN = re.compile(r"[0-9]?[LRDUBFXYZMES]w?'?[0-9]?", re.ASCII)
 _SHIFT = re.compile(r"[A-Z][+-][1-9]", re.ASCII)
-_GRID = re.compile(r"[0-9]{1,4}(?:[ \t,]*[0-9]{1,4})*", re.ASCII)
-_STATED = re.compile(r"[a-z]{1,40} is (?:an? )?[a-z]{1,40}", re.ASCII)
-_PRESSES = re.compile(r"[A-C](?:(?:\s*(?:→|->|,)\s*|\s*)[A-C])*", re.ASCII)
 _HEX = re.compile(r"[+-]?0x[0-9a-f]{1,100}|[+-]?[0-9]{1,100}", re.ASCII)
 
 
@@ -309,37 +306,6 @@ def grade_cars(text: str, entry: Entry, generator: Any) -> float:
     if len(moves) > 500 or not all(map(_SHIFT.fullmatch, moves)):
         return 0.0
     return float(generator.score_answer(" ".join(moves), entry))
-
-
-def grade_pushes(text: str, entry: Entry, generator: Any) -> float:
-    """The package's scorer, for an answer of moves alone: it skips whatever else stands there."""
-    return float(generator.score_answer(text, entry)) if re.fullmatch(r"[UDLR]{1,8192}", text.strip()) else 0.0
-
-
-def grade_presses(text: str, entry: Entry, generator: Any) -> float:
-    """The package's scorer, for a sequence of buttons alone: it reads every a, b and c, of words too."""
-    return float(generator.score_answer(text, entry)) if _PRESSES.fullmatch(text.strip()) else 0.0
-
-
-def grade_statements(text: str, entry: Entry, generator: Any) -> float:
-    """The package's scorer, for as many statements `Zoey is a knight` as the truth has, and nothing else: it reads the
-    words before a role, whatever stands around them."""
-    found, truth = (_split_statements(t) for t in (text, entry["answer"]))
-    if len(found) != len(truth) or not all(map(_STATED.fullmatch, found)):
-        return 0.0
-    return float(generator.score_answer(text, entry))
-
-
-def _split_statements(text: str) -> list[str]:
-    whole = text.strip().casefold().removesuffix(".").replace(" and ", ",").replace(".", ",").replace("\n", ",")
-    return [" ".join(part.split()) for part in whole.split(",") if part.strip()]
-
-
-def grade_digits(text: str, entry: Entry, generator: Any) -> float:
-    """The package's scorer, for a grid of numbers alone: it skips whatever else stands there."""
-    lines = text.strip().splitlines()
-    whole = bool(lines) and all(_GRID.fullmatch(line.strip()) for line in lines)
-    return float(generator.score_answer(text, entry)) if whole else 0.0
 
 
 def grade_boxes(text: str, entry: Entry, generator: Any) -> float:

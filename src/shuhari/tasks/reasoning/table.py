@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from shuhari.tasks.reasoning import alone
 from shuhari.tasks.reasoning import grading as ours
 from shuhari.tasks.reasoning.grading import Entry, Grader
 
@@ -136,11 +137,11 @@ _TABLE: dict[str, Graded] = {
     ),
     **_ours(
         "theirs skips what is no part of an answer: words around it, and a second answer behind it, go through",
-        kakurasu=ours.grade_digits,
-        knights_knaves=ours.grade_statements,
-        quantum_lock=ours.grade_presses,
-        sokoban=ours.grade_pushes,
-        survo=ours.grade_digits,
+        kakurasu=alone.grade_digits,
+        knights_knaves=alone.grade_statements,
+        quantum_lock=alone.grade_presses,
+        sokoban=alone.grade_pushes,
+        survo=alone.grade_digits,
     ),
     "codeio": Graded("refused", "runs packaged programs with `exec`; their answers differ from process to process"),
     "composite": Graded("refused", "a mixture of generators: use the task `mixture`"),
