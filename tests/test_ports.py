@@ -42,6 +42,8 @@ FOREIGN = {  # file -> what it may look for, of objects of other libraries or wh
     "models/text/trunk.py": ("bias max_position_embeddings suppress_tokens", "modules of transformers"),
     "needs.py": ("__name__", "functions"),
     "registry.py": ("__file__", "modules of users"),
+    "models/text/chat_child.py": ("setitimer", "limits that a system has"),
+    "models/text/folder.py": ("num_hidden_layers", "configurations of transformers"),
     "rewards/function.py": ("__qualname__ tolist", "functions of users, and numbers of numpy and torch"),
     "rewards/maths_child.py": ("fork setitimer", "limits that a system has"),
     "rollouts/vector/workers.py": ("__file__ memfd_create", "files of modules, and what a system has"),

@@ -45,7 +45,7 @@ class Trained:
         names = list(dict.fromkeys(n for r in self.reports for n in r))
         return {n: [r.get(n) for r in self.reports] for n in names}
 
-    def extend(self, progress: Callable[[Info], None] | None = None, **budget: float) -> Trained:
+    def extend(self, progress: Callable[[Info], None] | bool | None = None, **budget: float) -> Trained:
         """Go on with a complete run under a larger budget of its last stage, such as `extend(steps=200)`; the run as it
         is then. What schedules say of the steps to come is as in a run that had that budget from the start; those that
         were made stay as they are. RecipeError for anything else than a larger budget."""
