@@ -100,6 +100,11 @@ def test_a_dry_run_of_more_than_a_machine_holds_says_so(shuhari, home: Path) -> 
     assert not shuhari("train", "tiny.toml", "--dry-run").err
 
 
+def test_a_dry_run_tries_the_models_of_every_stage(shuhari, home: Path) -> None:
+    done = shuhari("train", "baselines/sac_pendulum", "--set", "task.name=gym/CartPole-v1", "--dry-run")
+    assert done.code == 2 and "'squashed' needs a Box action space" in done.err and not done.out
+
+
 def test_a_folder_of_other_files_is_no_place_for_a_run(shuhari, home: Path) -> None:
     (home / "mine").mkdir()
     (home / "mine" / "thesis.tex").write_text("x")

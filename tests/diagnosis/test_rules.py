@@ -112,8 +112,8 @@ CASES: Mapping[str, Columns] = {  # rule, and where two, a mark -> a run with th
     "clips-too-much, a controller": control(policy__clip_fraction=0.5),
     "moves-too-far": text(policy__approx_kl=lambda i: 0.1 * i),
     "moves-too-far, a controller": control(policy__approx_kl=lambda i: 0.1 * i),
-    "critic-explains-nothing": text(critic__explained_variance=lambda i: 0.02 * (-1) ** i),
-    "critic-explains-nothing, a controller": control(critic__explained_variance=lambda i: 0.02 * (-1) ** i),
+    "critic-explains-nothing": text(critic__explained_variance=lambda i: 0.01 * (-1) ** i),
+    "critic-explains-nothing, a controller": control(critic__explained_variance=lambda i: 0.01 * (-1) ** i),
     "imitation-stalls": imitation(steps=30, policy__loss__nll=lambda i: 2.0 + 0.1 * i),
 }
 

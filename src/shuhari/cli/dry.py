@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +11,7 @@ from shuhari.cli.text import note, say
 
 if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe
+    from shuhari.config.stage import Components
 
 
 MANY = 1_000_000  # rows of a step that no machine is likely to hold
@@ -26,6 +27,7 @@ def dry_run(recipe: Recipe) -> None:
     shared: dict[str, Any] = {}
     stages = [build_stage(table, shared) for table in recipe.stages]
     check_stages(stages)
+    _try_models(recipe, stages)
     defaults: dict[tuple[str, str], list[str]] = {}  # (key, value) -> the stages where it stands
     for stage in stages:
         for key, value in stage.defaults.items():
@@ -49,6 +51,24 @@ def dry_run(recipe: Recipe) -> None:
     say()
     for text, source in rows:
         say(f"{text:<{width}}  # {source}")
+
+
+def _try_models(recipe: Recipe, stages: Sequence[Components]) -> None:
+    """Make the models of every stage, so that one that does not fit its task shows; not where weights are read from
+    elsewhere, which takes time and memory. RecipeError."""
+    from shuhari.config.overlay import RecipeError, walk_leaves
+    from shuhari.loop.roles import cast_roles
+
+    models: dict[str, Any] = {}
+    if any(path[0] == "models" and path[-1] in ("path", "from") for path, _ in walk_leaves(recipe.tree)):
+        return
+    shared: set[str] = set()
+    for stage in stages:
+        try:
+            cast_roles(stage.models, models, stage.task, recipe.seed, {}, shared, sources=False)
+        except (KeyError, ValueError, TypeError) as error:
+            message = error.args[0] if isinstance(error, KeyError) and error.args else error
+            raise RecipeError("models", f"stage {stage.name!r}: {message}") from error
 
 
 def list_values(recipe: Recipe, defaults: Mapping[tuple[str, str], str]) -> list[tuple[str, str]]:

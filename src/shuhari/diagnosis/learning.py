@@ -55,7 +55,7 @@ RULES = (
         "critic-explains-nothing",
         "*/explained_variance",
         usually_at_best,
-        (0.05, inf),
+        (0.02, inf),
         "the critic predicts returns no better than one number for all of them, so advantages are mostly noise",
         "a larger learning rate or more epochs of the critic, a larger critic, rewards of a moderate size "
         "(a normaliser), a smaller gamma",
