@@ -37,7 +37,7 @@ FOREIGN = {  # file -> what it may look for, of objects of other libraries or wh
         "logit_scale logits_scaling num_key_value_heads q_norm sliding_window variance_epsilon",
         "modules of transformers and peft",
     ),
-    "models/text/pretrained.py": ("_hf_peft_config_loaded eos_token_id", "modules of transformers"),
+    "models/text/pretrained.py": ("eos_token_id", "modules of transformers"),
     "models/text/tokenizers.py": ("backend_tokenizer chat_template", "tokenizers of transformers"),
     "models/text/trunk.py": ("bias max_position_embeddings suppress_tokens", "modules of transformers"),
     "needs.py": ("__name__", "functions"),
