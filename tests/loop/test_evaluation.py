@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,6 +20,7 @@ from shuhari.loop.collect import collect_groups
 from shuhari.loop.evaluation import Evaluation, Further, LastScores, basis, evaluate, score_recorded, watch
 from shuhari.loop.evaluation import score_models as scores_of
 from shuhari.loop.kept import count_problems
+from shuhari.loop.outcomes import Outcomes
 from shuhari.tasks.source import Listed
 
 
@@ -71,6 +73,7 @@ def test_episodes_that_end_in_an_error_are_ungraded() -> None:
     ctx = context(lambda p, j: None, failed)
     found = scores(ctx)
     assert found["greedy"] == 1.0 and found["ungraded"] == 0.5
+    assert (found["ungraded.low"], found["ungraded.high"]) == (0.5, 1.0)
     assert evaluate(ctx, Evaluation(n=4), failed).greedy[[1, 2]].tolist() == pytest.approx([math.nan] * 2, nan_ok=True)
 
 
@@ -360,3 +363,16 @@ def test_held_out_problems_that_show_nothing_are_told_and_stop_nothing() -> None
     assert score_recorded(ctx, Evaluation(), {"main": Empty()}) == {}
     assert ctx.problems == ["unmeasured: ValueError: problem '0' has no solution"]
     assert ctx.within == ()
+
+
+@pytest.mark.parametrize(
+    ("greedy", "bounds"),
+    [([1.0] + [math.nan] * 9, (0.1, 1.0)), ([0.5, 0.0, math.nan, 1.0], (0.375, 0.625)), ([math.nan], (0.0, 1.0))],
+)
+def test_a_mean_without_what_is_ungraded_has_bounds_beside_it(greedy: list[float], bounds: tuple[float, float]) -> None:
+    """Nine bombs and one right answer are a mean of 1.0, which says nothing of the bombs."""
+    ids = [str(i) for i in range(len(greedy))]
+    found = Outcomes(ids, np.array(greedy), None, {}).scores(Evaluation())
+    assert (found["ungraded.low"], found["ungraded.high"]) == pytest.approx(bounds)
+    returns = Outcomes(ids, np.array(greedy) * 7, None, {}).scores(Evaluation())  # of no measure in [0, 1]
+    assert ("ungraded.low" in returns) == (not any(x > 0 for x in greedy))

@@ -59,7 +59,8 @@ class Outcomes:
         texts, `distinct`, the mean number of different ones that solve a problem. Where several names were graded,
         `greedy.<name>` and `mean.<name>` of each. `quantile@<a>`, `cvar@<a>` for each a of `tail`: see `stats`, of all
         sampled episodes together (greedy, where none was sampled), and of each name. `ungraded`: the share of all
-        episodes, where there are any. Of several tasks the same of each: `<name>@<task>`."""
+        episodes, where there are any; `ungraded.low` and `ungraded.high`: what `greedy` would be, were all that is
+        ungraded 0, or 1, of a measure in [0, 1]. Of several tasks the same of each: `<name>@<task>`."""
         out = {"greedy": mean(self.greedy), **{name: mean(values) for name, values in self.facts.items()}}
         grades = self.greedy
         if self.sampled is not None:
@@ -75,6 +76,10 @@ class Outcomes:
                 out |= {f"quantile{end}": quantile(x, a), f"cvar{end}": cvar(x, a)}
         if ungraded := float(np.isnan(grades).mean()):
             out["ungraded"] = ungraded
+            known = self.greedy[~np.isnan(self.greedy)]
+            if len(known) < len(self.greedy) and ((known >= 0) & (known <= 1)).all():  # a mean of the rest may flatter
+                lowest = float(known.sum()) / len(self.greedy)
+                out |= {"ungraded.low": lowest, "ungraded.high": lowest + 1 - len(known) / len(self.greedy)}
         for task, part in self.parts().items():
             out |= {f"{name}@{task}": value for name, value in part.scores(settings).items()}
         return out
