@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from shuhari.cli.text import make_printable, note, print_json, say
+
+if TYPE_CHECKING:
+    from shuhari.diagnosis import Finding
 
 FINE = "diagnosis: every number lies in its healthy range"
 
@@ -43,12 +46,17 @@ def diagnose(
         note(f"problem: {make_printable(text, 500)}")
 
 
+def describe_finding(word: str, finding: Finding, path: Path) -> str:
+    """A finding in three lines, of which commands can be copied."""
+    return f"{word}: " + "\n    ".join(finding.list_lines()).replace("show RUN", f"show {path}")
+
+
 def say_findings(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any], path: Path) -> None:
     """Print what the rules find in a run, or that they find nothing."""
     from shuhari.diagnosis import diagnose as judged
 
     found = judged(columns, recipe)
     for finding in found:
-        say(f"diagnosis: {finding}".replace("show RUN", f"show {path}"))
+        say(describe_finding("diagnosis", finding, path))
     if not found:
         say(FINE)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shuhari.cli.diagnosing import describe_finding
 from shuhari.cli.text import format_number, make_printable, note, say
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Live:
                 self.shown.add(problem)
                 note(f"step {report['step']}: {make_printable(problem, 500)}")
         for finding in self.watch.add(report):
-            note(f"alarm: {finding}".replace("show RUN", f"show {self.path}"))
+            note(describe_finding("alarm", finding, self.path))
         cells = self.format_cells(report)
         if self.panel is not None:
             self.panel.update(self._make_table(cells))

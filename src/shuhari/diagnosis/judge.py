@@ -26,11 +26,15 @@ class Finding:
     end: int
 
     def __str__(self) -> str:
+        return " ".join(self.list_lines())
+
+    def list_lines(self) -> tuple[str, str, str]:
+        """What is wrong, by which number, and what helps."""
         rule = self.rule
         about = " ".join((rule.number.__doc__ or "").split())
         steps = f"step {self.end}" if self.begin == self.end else f"steps {self.begin} to {self.end}"
-        seen = f"{self.metric}, {about}, is {self.number:.4g}, healthy is {rule.describe_range()}"
-        return f"{rule.name} (stage {self.stage}, {steps}): {rule.cause} [{seen}]. What helps: {rule.helps}"
+        seen = f"{self.metric}, {about}, is {self.number:.4g}; healthy is {rule.describe_range()}."
+        return f"{rule.name} (stage {self.stage}, {steps}): {rule.cause}.", seen, f"What helps: {rule.helps}"
 
     def to_json(self) -> dict[str, Any]:
         """In plain values."""
