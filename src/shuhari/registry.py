@@ -42,7 +42,7 @@ KINDS = {
     "study": "studies",
     "quantity": "claims",
     "analysis": "analysis",
-    "world": "worlds",
+    "world": "tasks.worlds",
 }
 _ENTRIES: dict[tuple[str, str], type] = {}
 _PRESETS: dict[tuple[str, str], dict[str, Any]] = {}
