@@ -142,7 +142,7 @@ def test_code_that_changes_what_happens_late_is_seen(measured: Measured, monkeyp
         return (-loss if ctx.step > 14 else loss), info
 
     monkeypatch.setattr(Clip, "__call__", changed)
-    monkeypatch.setattr(proof, "FILE", "late.json")  # other replays than those that are there
+    monkeypatch.setattr(proof, "REPLAY", "late.json")  # other replays than those that are there
     (found,) = prove([(claim, result)], root)
     assert isinstance(found, Proof) and found.stands is False and found.why.startswith("arm 'method', seed 0: ")
 
@@ -203,7 +203,7 @@ def test_what_fails_is_no_proof(measured: Measured, monkeypatch: pytest.MonkeyPa
     def full(*_: Any, **__: Any) -> None:
         raise OSError("the disk is full")
 
-    monkeypatch.setattr(proof, "FILE", "full.json")  # other replays than those that are there
+    monkeypatch.setattr(proof, "REPLAY", "full.json")  # other replays than those that are there
     monkeypatch.setattr("shuhari.loop.study.train", full)
     (found,) = prove([(claim, result)], root)
     assert isinstance(found, ClaimError) and "own method seed 0: OSError: the disk is full" in str(found)

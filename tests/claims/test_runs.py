@@ -112,7 +112,7 @@ def test_runs_that_fail_are_told_of_together(recipe: str, tmp_path: Path) -> Non
     claim = read(recipe, smoke=True)
     quantities = [Settings().make_component("quantity", c.quantity, "x", "metric") for c in claim.checks]
     bad = [j for j in plan_runs(claim, tmp_path) if j.arm == "method" and j.seed == 1]
-    (bad[0].path / "checkpoints" / "step-1").mkdir(parents=True)  # of a run whose database is lost
+    (bad[0].path / "checkpoints" / "step-00000001").mkdir(parents=True)  # of a run whose database is lost
     with pytest.raises(ClaimError, match="1 of 6 runs failed"):
         make(claim, quantities, tmp_path)
     left: list[Job] = [j for j in plan_runs(claim, tmp_path) if j not in bad and j.arm != "method"]

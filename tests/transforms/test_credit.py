@@ -223,7 +223,8 @@ def test_the_first_rung_of_the_ladder() -> None:
     all counts; on the next rung the advantages are those of leaving one out, of six here."""
     claim = load("rlvr/oreal").tree["claim"]
     for arm, weight in ((claim["baseline"], 1.0), (claim["arms"]["reshaped"], 0.5)):
-        run = run_of(steps=1, **{k: v for k, v in arm.items() if k != "extends"})
+        now = {"part.policy.after": 0}  # where the claim waits for the credit model in all arms
+        run = run_of(steps=1, **{k: v for k, v in arm.items() if k != "extends"}, **now)
         report = next(r for r in loop(run) if r["stage"] == "rl")
         assert run.stage.learners["main"].parts["policy"].terms["neg"].weight == weight
         found = [-report["policy/loss/pos"], report["policy/loss/neg"]]
