@@ -277,9 +277,9 @@ from shuhari.rollouts.vector.vector import VectorRollout
 from shuhari.tasks.gym import Gym
 rollout = VectorRollout(lanes=2, workers=1)
 rollout.open(Gym("CartPole-v1", wrappers=({"use": "shuhari.tasks.latency.Latency", "seconds": 0.0},)), 0)
-print("open", flush=True)
 class Idle:
     def sample(self, *_, **__):
+        print("open", flush=True)
         while True:
             pass
 from types import SimpleNamespace
