@@ -272,7 +272,8 @@ def test_a_worker_that_dies_is_missed_at_once(tmp_path: Path) -> None:
 
 
 PARENT = """
-import os, sys
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which what runs in the background lacks
 from shuhari.rollouts.vector.vector import VectorRollout
 from shuhari.tasks.gym import Gym
 rollout = VectorRollout(lanes=2, workers=1)
