@@ -11,6 +11,34 @@ from gymnasium import spaces
 
 from shuhari.config.recipe import Recipe, load
 
+POLICY = """[models.policy]
+use = "causal"
+hidden = 16
+layers = 1
+heads = 2
+intermediate = 16
+"""
+
+
+def write_sums(steps: int, size: int) -> str:
+    """GRPO on two-digit sums, `size` problems of four samples a step."""
+    return f"""steps = {steps}
+[task]
+name = "arithmetic"
+kind = "add"
+digits = 2
+{POLICY}[rollout]
+n = 4
+sampling.max_new = 4
+[buffer]
+size = {size}
+[collect.advantage]
+[part.policy]
+terms.clip = {{}}
+optimiser.lr = 1e-2
+"""
+
+
 TEXT = """# imitation, then GRPO on one-digit sums, with a schedule, an average of iterates and a KL to a frozen copy
 steps = 6
 [task]

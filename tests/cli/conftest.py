@@ -11,30 +11,11 @@ import pytest
 import torch
 
 from shuhari.cli import main
+from small_runs import write_sums
 
-RECIPE = """
+RECIPE = f"""
 summary = "two-digit sums"
-steps = 4
-[task]
-name = "arithmetic"
-kind = "add"
-digits = 2
-[models.policy]
-use = "causal"
-hidden = 16
-layers = 1
-heads = 2
-intermediate = 16
-[rollout]
-n = 4
-sampling.max_new = 4
-[buffer]
-size = 4
-[collect.advantage]
-[part.policy]
-terms.clip = {}
-optimiser.lr = 1e-2
-[evaluate]
+{write_sums(steps=4, size=4)}[evaluate]
 every = 2
 n = 8
 [store]

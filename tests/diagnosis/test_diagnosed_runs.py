@@ -14,30 +14,10 @@ from shuhari.api import Trained
 from shuhari.api import train as train_run
 from shuhari.config.recipe import load
 from shuhari.diagnosis import diagnose
+from small_runs import write_sums
 
 HEALTHY = Path(__file__).parent / "healthy"
-TEXT = """
-steps = 5
-[task]
-name = "arithmetic"
-kind = "add"
-digits = 2
-[models.policy]
-use = "causal"
-hidden = 16
-layers = 1
-heads = 2
-intermediate = 16
-[rollout]
-n = 4
-sampling.max_new = 4
-[buffer]
-size = 8
-[collect.advantage]
-[part.policy]
-terms.clip = {}
-optimiser.lr = 1e-2
-"""
+TEXT = write_sums(steps=5, size=8)
 CONTROL = """
 steps = 12
 [task]

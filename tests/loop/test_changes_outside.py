@@ -17,19 +17,13 @@ from shuhari.loop.outside import compute_digests, find_outside
 from shuhari.loop.study import train as steps
 from shuhari.store import Run
 from shuhari.testing.compare import contents, differences
-from small_runs import recipe
+from small_runs import POLICY, recipe
 
 RECIPE = """
 steps = 3
 [task]
 name = "file/{data}"
-[models.policy]
-use = "causal"
-hidden = 16
-layers = 1
-heads = 2
-intermediate = 16
-[rollout]
+{policy}[rollout]
 n = 2
 sampling.max_new = 2
 [buffer]
@@ -50,7 +44,8 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     rows = [json.dumps({"prompt": f"{i}+1=", "answer": str(i + 1)}) for i in range(8)]
     (tmp_path / "sums.jsonl").write_text("\n".join(rows) + "\n")
     (tmp_path / "own.py").write_text(CODE)
-    (tmp_path / "tiny.toml").write_text(RECIPE.format(data=tmp_path / "sums.jsonl", code=tmp_path / "own.py"))
+    names = {"data": tmp_path / "sums.jsonl", "code": tmp_path / "own.py"}
+    (tmp_path / "tiny.toml").write_text(RECIPE.format(policy=POLICY, **names))
     return tmp_path
 
 

@@ -17,6 +17,7 @@ from shuhari.objectives.log_ratio import LogRatio
 from shuhari.objectives.preference import Preference
 from shuhari.reduce import reduced, weights
 from shuhari.testing import context
+from small_runs import POLICY
 
 CTX = context(count=5)
 LIVE, OLD = Need(("policy",), "log_prob", live=True), Need(("policy",), "log_prob")
@@ -246,32 +247,26 @@ def test_balance_without_labels_is_refused():
 
 # ---------------------------------------------------------------- in a run
 
-RUN = """
+RUN = f"""
 steps = 2
 [task]
 name = "arithmetic"
 kind = "carry"
 digits = 1
-[models.policy]
-use = "causal"
-hidden = 16
-layers = 1
-heads = 2
-intermediate = 16
-[rollout]
+{POLICY}[rollout]
 n = 4
 sampling.max_new = 4
 [buffer]
 size = 6
 [reward]
-length = {}
-weights = {score = 1.0, length = 1.0}
+length = {{}}
+weights = {{score = 1.0, length = 1.0}}
 [collect.advantage]
 scale = "none"
 [part.policy]
 epochs = 2
 minibatches = 2
-terms.log_ratio = {centre = "leave-one-out", reduce = "row"}
+terms.log_ratio = {{centre = "leave-one-out", reduce = "row"}}
 optimiser.lr = 1e-2
 """
 
