@@ -30,19 +30,18 @@ def diagnose(
 
     path = Path(resolve(run))
     opened = Run(path)
-    columns, problems = opened.metrics(), [e["data"] for e in opened.events("problem")]
-    found = judged(columns, opened.recipe)
+    columns, problems = opened.metrics(), list(dict.fromkeys(str(e["data"]) for e in opened.events("problem")))
     if json:
+        found = [finding.to_json() for finding in judged(columns, opened.recipe)]
         print_json(
-            {"run": str(path), "step": opened.step, "rules": len(RULES), "findings": [f.to_json() for f in found],
-             "problems": list(dict.fromkeys(map(str, problems)))}
-        )  # fmt: skip
+            {"run": str(path), "step": opened.step, "rules": len(RULES), "findings": found, "problems": problems}
+        )
         return
     if not columns["step"]:
         note("no step is stored yet")
         return
     say_findings(columns, opened.recipe, path)
-    for text in list(dict.fromkeys(map(str, problems)))[-5:]:
+    for text in problems[-5:]:
         note(f"problem: {make_printable(text, 500)}")
 
 

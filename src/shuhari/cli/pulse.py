@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 import threading
-from pathlib import Path
 from types import FrameType
 
-from shuhari.cli.text import note
+from shuhari.cli.text import find_own_file, note
 
 PATIENCE = 60.0  # seconds without a step before the first line; each further one waits twice as long
 
@@ -50,11 +49,9 @@ class Pulse:
 
 
 def find_own(frame: FrameType | None) -> str:
-    """`function, file.py:12` of the innermost frame that is of a file in the folder at hand or below it; "" of none."""
-    here = Path.cwd()
+    """`function, file.py:12` of the innermost frame that is of a file of the user's own; "" of none."""
     while frame is not None:
-        path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(here) and not {"site-packages", "shuhari"} & set(path.parts):
-            return f"{frame.f_code.co_name}, {path.relative_to(here)}:{frame.f_lineno}"
+        if own := find_own_file(frame.f_code.co_filename):
+            return f"{frame.f_code.co_name}, {own}:{frame.f_lineno}"
         frame = frame.f_back
     return ""

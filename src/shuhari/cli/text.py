@@ -82,14 +82,21 @@ def describe_error(error: BaseException) -> str:
 
 def _find_own_line(error: BaseException) -> list[str]:
     """`file.py:12` where the error comes from a file of the folder at hand or below it."""
-    from pathlib import Path
     from traceback import extract_tb
 
     frames = extract_tb(error.__traceback__)
-    last = Path(frames[-1].filename) if frames else None
-    if last is None or not last.is_relative_to(Path.cwd()) or "site-packages" in last.parts or "shuhari" in last.parts:
-        return []
-    return [f"{last.relative_to(Path.cwd())}:{frames[-1].lineno}"]
+    own = find_own_file(frames[-1].filename) if frames else ""
+    return [f"{own}:{frames[-1].lineno}"] if own else []
+
+
+def find_own_file(name: str) -> str:
+    """The path, from the folder at hand, of a source file that is the user's own: there or below it, and of no package
+    nor of this library; else ""."""
+    from pathlib import Path
+
+    path, here = Path(name), Path.cwd()
+    own = path.is_relative_to(here) and not {"site-packages", "shuhari"} & set(path.parts)
+    return str(path.relative_to(here)) if own else ""
 
 
 def make_printable(text: str, limit: int | None = None) -> str:

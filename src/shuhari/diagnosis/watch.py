@@ -27,9 +27,8 @@ class Watch:
         stage = str(report.get("stage", ""))
         if stage != self._stage:
             resumed = self._stage is None and report.get("step", 1) != 1
-            self._stage, self._step, self._rows, self._told = stage, 0, [], set()
+            self._stage, self._step, self._rows, self._told = stage, max(ASKED) if resumed else 0, [], set()
             self._before = {k: v for k, v in self._last.items() if k.startswith("spent/")}
-            self._step = max(ASKED) if resumed else 0
         self._step, self._last = self._step + 1, report
         if self._step > max(ASKED):
             return []

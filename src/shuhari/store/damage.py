@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shuhari.store import schema
-from shuhari.store.files import DamageError, StoreError, read_file, translate_errors
+from shuhari.store.files import DamageError, NewerError, StoreError, read_file, translate_errors
 from shuhari.store.rows import COLUMNS, read_cursor, read_fact, read_rows
 
 _STEP = re.compile(r"step-(\d{8,})(?:\.(\d+))?", re.ASCII)
@@ -76,10 +76,10 @@ def inspect_run(run: Path) -> Report:
                 report.last = int(db.execute("select coalesce(max(step), -1) from steps").fetchone()[0])
             with suppress(StoreError, sqlite3.Error):
                 report.faults += [told] if (told := find_disagreement(run, db)) else []
+    except NewerError:
+        raise
     except StoreError as error:
-        if "upgrade shuhari" in str(error):
-            raise
-        report.faults.append(str(error).partition(": `shuhari doctor")[0])
+        report.faults.append(error.what)
     report.checkpoints = [_look_at(run, name, step, name in named) for name, step in there]
     report.faults += [f"a checkpoint of step {c.step} is damaged: {c.fault}"
                       for c in report.checkpoints if c.fault and c.named]  # fmt: skip
@@ -117,7 +117,7 @@ def check(run: Path, db: sqlite3.Connection) -> None:
     told = find_disagreement(run, db) or next(iter(find_faults(db, {})), "")
     if told:
         hint = f"`shuhari doctor {run}` says what is whole, and can repair it; nothing was changed"
-        raise DamageError(told if "shuhari doctor" in told else f"{told}: {hint}")
+        raise DamageError(told, hint)
 
 
 def find_faults(db: sqlite3.Connection, count: dict[str, int]) -> list[str]:
@@ -135,7 +135,7 @@ def find_faults(db: sqlite3.Connection, count: dict[str, int]) -> list[str]:
             for _ in read_rows(db, table):
                 count[table] += 1
         except StoreError as error:
-            found.append(str(error).partition(": `shuhari doctor")[0])
+            found.append(error.what)
         except sqlite3.DatabaseError as error:
             found.append(f"the table {table} cannot be read to its end (SQLite says {str(error)!r})")
     return found
@@ -167,8 +167,8 @@ def refuse_lost(run: Path) -> None:
     if there or (wal.is_file() and wal.stat().st_size and file.exists()):
         what = "is empty" if file.exists() else "is gone"
         rest = f"though checkpoints of steps {there} are there" if there else "though its log is there"
-        hint = f"`shuhari doctor {run}` says what can be saved; nothing was changed"
-        raise DamageError(f"{file} {what}, {rest}: {hint} (to start anew, choose another folder with --run)")
+        hint = f"`shuhari doctor {run}` says what can be saved; nothing was changed (to start anew, choose another "
+        raise DamageError(f"{file} {what}, {rest}", f"{hint}folder with --run)")
 
 
 def list_folders(run: Path) -> list[tuple[str, int]]:

@@ -28,7 +28,16 @@ FULL = (errno.ENOSPC, errno.EDQUOT)  # no space is left, on the disk or to its u
 
 
 class StoreError(Exception):
-    """Something about a run on disk that its user can see to; the error itself has changed nothing that was stored."""
+    """Something about a run on disk that its user can see to; the error itself has changed nothing that was stored.
+    `what` is wrong; the message goes on with the hint, if there is one."""
+
+    def __init__(self, what: str, hint: str = "") -> None:
+        super().__init__(f"{what}: {hint}" if hint else what)
+        self.what = what
+
+
+class NewerError(StoreError):
+    """A run that a newer version has written."""
 
 
 class DamageError(StoreError):

@@ -20,7 +20,7 @@ from shuhari.store import checkpoint, schema
 from shuhari.store.damage import Found, Report, inspect_run
 from shuhari.store.files import DamageError, Lock, StoreError, replace_file, sync_directory, translate_errors
 from shuhari.store.ring import RingFiles
-from shuhari.store.rows import COLUMNS, compute_checksum, list_columns, write_rows
+from shuhari.store.rows import COLUMNS, compute_checksum, list_selected, write_rows
 
 _KEYS = {"meta": ("key",), "problems": ("step", "task", "problem")}  # of tables without a number for each row
 
@@ -112,10 +112,9 @@ def _copy(run: Path, new: sqlite3.Connection) -> list[str]:
 def read_leniently(db: sqlite3.Connection, table: str) -> tuple[list[Sequence[Any]], int, bool]:
     """(the rows of a table whose checksum holds, how many have one that does not, whether all could be reached). A page
     that cannot be read ends the reading; then it is gone on with from the table's other end."""
-    if not (there := list_columns(db, table)):
+    if not (names := list_selected(db, table)):
         return [], 0, True
     keys = _KEYS.get(table, ("rowid",))
-    names = [name if name in there else "null" for name in (*COLUMNS[table], "checksum")]
     found: list[list[tuple[Any, ...]]] = [[], []]
     whole, seen = True, set[Any]()
     for way, order in enumerate(("asc", "desc")):

@@ -41,14 +41,20 @@ def read_rows(
     """The rows of a table, each as its `COLUMNS`, None where the format of the run lacks one; none where it lacks the
     table. rest: what stands behind the table in the query. StoreError for a row that is not what was written; rows
     of formats 1 and 2 have no such checksum."""
-    there = list_columns(db, table)
-    names = [name if name in there else "null" for name in (*COLUMNS[table], "checksum")]
-    for *row, crc in db.execute(f"select {', '.join(names)} from {table} {rest}", args) if there else ():
+    names = list_selected(db, table)
+    for *row, crc in db.execute(f"select {', '.join(names)} from {table} {rest}", args) if names else ():
         if crc is not None and crc != compute_checksum(row):
             file = find_file(db)
-            message = f"`shuhari doctor {file.parent}` says what is whole, and can repair it"
-            raise StoreError(f"{file}: {_NAMES[table]} {row[0]} is damaged (its checksum is another): {message}")
+            hint = f"`shuhari doctor {file.parent}` says what is whole, and can repair it"
+            raise StoreError(f"{file}: {_NAMES[table]} {row[0]} is damaged (its checksum is another)", hint)
         yield tuple(row)
+
+
+def list_selected(db: sqlite3.Connection, table: str) -> list[str]:
+    """What a query selects of a table: its `COLUMNS` and the checksum, `null` for one that the format of the run lacks;
+    nothing where it lacks the table."""
+    there = list_columns(db, table)
+    return [name if name in there else "null" for name in (*COLUMNS[table], "checksum")] if there else []
 
 
 def read_fact(db: sqlite3.Connection, key: str, default: Any = None) -> Any:

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shuhari.store.files import DamageError, StoreError
+from shuhari.store.files import DamageError, NewerError, StoreError
 from shuhari.store.rows import COLUMNS, list_columns
 
 # 1: without checksums, what names and finds rollouts, and the counts of problems; 2: with checksums (`crc`) of a few
@@ -99,7 +99,7 @@ def connect(run: Path, format: int = FORMAT, limit: float = LIMIT) -> sqlite3.Co
         raise StoreError(f"{run} is not a run: it has no {FILE}")
     log = Path(f"{path}-wal")
     if not path.stat().st_size and log.exists() and log.stat().st_size:  # SQLite would remove the log
-        raise DamageError(f"{path} is empty, though its log is not: `shuhari doctor {run}` says what can be saved")
+        raise DamageError(f"{path} is empty, though its log is not", f"`shuhari doctor {run}` says what can be saved")
     uri = path.absolute().as_uri()
     try:
         return _open(f"{uri}?mode=ro", run, format, limit)
@@ -151,7 +151,7 @@ def check_format(db: sqlite3.Connection, run: Path, format: int) -> None:
     if row is not None and not str(row[0]).isdecimal():
         raise refuse(f"its format is {row[0]!r:.40}")
     if row is not None and int(row[0]) > format:
-        raise StoreError(f"{run} has format {row[0]}; this version reads up to {format}: upgrade shuhari")
+        raise NewerError(f"{run} has format {row[0]}; this version reads up to {format}: upgrade shuhari")
 
 
 def to_text(value: Any, what: str) -> str:

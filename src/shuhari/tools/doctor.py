@@ -49,10 +49,10 @@ def count_cores() -> int:
 
 def find_memory() -> float | None:
     """Physical memory in GB (10^9 bytes), None where the system does not tell."""
-    try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1)
-    except (ValueError, OSError, AttributeError):
-        return None
+    from shuhari.models import devices
+
+    size = devices.find_memory()
+    return round(size / 1e9, 1) if size else None
 
 
 def describe_torch(seconds: float = 0.5) -> dict[str, Any]:

@@ -17,13 +17,14 @@ from shuhari.loop.sessions import session
 from shuhari.needs import role_model
 from shuhari.store import StoreError, checkpoint, tensors
 from shuhari.store.files import read_file
+from shuhari.store.schema import FILE
 from shuhari.tools.export import CARD, WEIGHTS
 
 
 def find_kind(path: Path) -> str:
     """What a directory that is no run holds: `model` (of Hugging Face, or adapters), `controller`, `state`; "" where it
     holds none of these, or is a run."""
-    if not path.is_dir() or (path / "run.sqlite").exists():
+    if not path.is_dir() or (path / FILE).exists():
         return ""
     kinds = {"controller": CARD, "state": "tree.json", "model": "config.json", " model": "adapter_config.json"}
     return next((kind.strip() for kind, name in kinds.items() if (path / name).is_file()), "")

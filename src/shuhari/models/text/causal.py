@@ -23,11 +23,10 @@ from shuhari.batch import Batch
 from shuhari.bounds import Count, Length, check
 from shuhari.data import EMPTY, Array, Payload, Sampling, nearest
 from shuhari.models.critics import Values
-from shuhari.models.devices import find_device
+from shuhari.models.devices import find_device, find_memory
 from shuhari.models.text import pretrained
 from shuhari.models.text.choice import Stops, make_stops
 from shuhari.models.text.decoding import Decoder
-from shuhari.models.text.folder import memory
 from shuhari.models.text.lora import Lora, adapt, merge_adapters, name_under_adapters, save_adapters
 from shuhari.models.text.rows import Row
 from shuhari.models.text.static import generate
@@ -92,7 +91,7 @@ class Causal:
         if not self.path and self.hidden < self.heads:
             raise ValueError(f"causal: heads is {self.heads}: expected at most hidden, {self.hidden}")
         size = 0 if self.path else self.layers * self.hidden * (4 * self.hidden + self.intermediate)
-        if 4 * size > (room := memory()) > 0:
+        if 4 * size > (room := find_memory()) > 0:
             told = f"{4 * size / 2**30:,.0f} GiB, and this machine has {room / 2**30:.1f} GiB of memory"
             raise ValueError(f"causal: layers, hidden and intermediate make a model of {told}: expected smaller ones")
         if not self.value_head and (self.after or self.outputs > 1):

@@ -6,20 +6,18 @@ of the text: loops in loops, or a text times a billion, are refused and nothing 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shuhari.models.text.child import Child, ChildError
+from shuhari.models.text.child import ChildError, Pool
 
 CPU, MEMORY, LENGTH = 1, 1024, 1 << 24  # seconds of processor time a text, MiB, characters
 CLOCK = 60.0  # seconds of the clock a text
 LONGEST = 1 << 20  # characters of a template
 CHILD = Path(__file__).with_name("chat_child.py")
 
-_child = Child(CHILD, str(MEMORY), str(CPU), str(LENGTH))
-_one = threading.Lock()
+_children = Pool(1, CHILD, str(MEMORY), str(CPU), str(LENGTH))
 
 
 def render(template: str, messages: Sequence[Mapping[str, Any]], special: Mapping[str, Any]) -> str:
@@ -29,11 +27,11 @@ def render(template: str, messages: Sequence[Mapping[str, Any]], special: Mappin
     if len(template) > LONGEST:
         raise ValueError(f"the chat template has {len(template)} characters: expected at most {LONGEST}")
     request = {"template": template, "messages": [dict(m) for m in messages], "special": dict(special)}
-    with _one:
-        try:
-            reply = _child.ask(request, CLOCK)
-        except ChildError as error:
-            raise ValueError(f"the chat template of the tokenizer cannot be run: {error}") from None
+    try:
+        with _children.child() as child:
+            reply = child.ask(request, CLOCK)
+    except ChildError as error:
+        raise ValueError(f"the chat template of the tokenizer cannot be run: {error}") from None
     if "text" in reply:
         return str(reply["text"])
     if "refused" in reply:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from shuhari.data import nearest
+from shuhari.models.devices import find_memory
 
 WORDS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -118,7 +119,7 @@ def check_size(place: Path, stored: Mapping[str, tuple[int, ...]]) -> None:
     wanted = sum(x.numel() for x in (*made.parameters(), *made.buffers()))
     if wanted > 2 * there + SLACK:
         raise ValueError(f"{place}: a model of {wanted:,} parameters by its config.json, and {there:,} in its weights")
-    room = memory()
+    room = find_memory()
     if room and 4 * there > room:
         raise ValueError(f"{place} has {there:,} parameters, {4 * there / 2**30:.1f} GiB as float32: this machine has "
                          f"{room / 2**30:.1f} GiB of memory")  # fmt: skip
@@ -227,14 +228,6 @@ def _read_header(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
                 yield name, tuple(tensors.get_slice(name).get_shape())
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{file} is no good file of safetensors: {error}") from None
-
-
-def memory() -> int:
-    """Bytes of this machine; 0 where it does not say."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return 0
 
 
 def _patterns(tree: Any) -> Iterator[str]:
