@@ -1,4 +1,4 @@
-"""A context with parts made by hand, for the tests of collecting and evaluating: answers are given, grades are told."""
+"""A context with parts made by hand, for the tests of collecting and evaluating: answers and grades are given."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from shuhari import testing
 from shuhari.data import EMPTY, Problem, Request, Sampling, Status, Step, Trajectory
-from shuhari.loop.context import Context
 from shuhari.tasks.source import Listed
 
 Grade = Callable[[Problem, int], Any]  # (problem, sample) -> rewards by name, None, or an error to raise
 
 
-class Told:
+class Graded:
     """`n` problems whose answers are graded by `grade`; a sample is known by the number in its step's info."""
 
     def __init__(self, grade: Grade, n: int = 4) -> None:
@@ -56,13 +56,13 @@ class Samples:
 
 
 class Judge:
-    """A reward whose grades are told: leaf -> rewards, None, or an error for the whole group."""
+    """A reward whose grades are given: leaf -> rewards, None, or an error for the whole group."""
 
     def __init__(self, grade: Callable[[int], Any]) -> None:
-        self.told = grade
+        self.grades = grade
 
     async def grade(self, group: Sequence[Trajectory], ctx: Any) -> list[Any]:
-        grades = [self.told(i) for i in range(len(group))]
+        grades = [self.grades(i) for i in range(len(group))]
         for g in grades:
             if isinstance(g, Exception):
                 raise g
@@ -72,12 +72,11 @@ class Judge:
 def context(
     grade: Grade, rollout: Any = None, *, n: int = 2, weights: Any = None, problems: int = 4, **rewards: Any
 ) -> Any:
-    """A run's context over `Told`, whose rollout is `Samples` unless told otherwise."""
-    ctx = Context(0, Told(grade, problems), None)  # type: ignore[arg-type]
-    ctx.rollout = rollout or Samples()
-    ctx.n, ctx.sampling = n, Sampling(temperature=0.7)
-    ctx.weights, ctx.rewards = weights or {"score": 1.0}, rewards
-    return ctx
+    """A run's context over `Graded`, whose rollout is `Samples` unless another is given."""
+    return testing.context(
+        task=Graded(grade, problems), rollout=rollout or Samples(), n=n, sampling=Sampling(temperature=0.7),
+        weights=weights or {"score": 1.0}, rewards=rewards,
+    )  # fmt: skip
 
 
 def requests(n: int = 2, **fields: Any) -> list[Request]:

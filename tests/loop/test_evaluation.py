@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import shuhari
-from grading import Judge, Samples, Told, context
+from grading import Graded, Judge, Samples, context
 from shuhari.data import Problem, Ramp, Request, Sampling, Status
 from shuhari.loop.collect import collect_groups
 from shuhari.loop.evaluation import Evaluation, Further, LastScores, basis, evaluate, score_recorded, watch
@@ -232,7 +232,7 @@ def test_fresh_noise_is_another_at_each_step() -> None:
 
 def test_what_is_tested_may_be_another_task_than_what_is_trained() -> None:
     """The run's own context keeps its task: what is in flight is graded by it."""
-    ctx, other = context(lambda p, j: {"score": 1.0}), Told(lambda p, j: {"score": 0.25}, 2)
+    ctx, other = context(lambda p, j: {"score": 1.0}), Graded(lambda p, j: {"score": 0.25}, 2)
     found = evaluate(ctx, Evaluation(n=8, task=other), ctx.rollout)
     assert found.greedy.tolist() == [0.25, 0.25]
     asked: list[Any] = []
@@ -251,13 +251,13 @@ def test_a_test_on_another_task_leaves_the_training_s_names_alone_and_is_read_by
     ctx = context(lambda p, j: {"format": 1.0}, weights={"format": 1.0})
     ctx.wait(collect_groups([Request(Problem("told", "0", 0.0), 2)], ctx))
     before = count_problems(ctx, None)
-    other = Evaluation(n=4, task=Told(lambda p, j: {"score": 0.25}))
-    for evaluation in (other, Evaluation(n=4, task=Told(lambda p, j: {"task": 0.25}))):
+    other = Evaluation(n=4, task=Graded(lambda p, j: {"score": 0.25}))
+    for evaluation in (other, Evaluation(n=4, task=Graded(lambda p, j: {"task": 0.25}))):
         ctx.tested_names.clear()
         assert evaluate(ctx, evaluation, ctx.rollout).scores(evaluation)["greedy"] == 0.25
         assert count_problems(ctx, None) == before == [("told", "0", 2, 2)]
         assert ctx.reward_names == {"format"}
-    silent = Evaluation(n=4, task=Told(lambda p, j: None), measure="task")  # what was graded once may fail later
+    silent = Evaluation(n=4, task=Graded(lambda p, j: None), measure="task")  # what was graded once may fail later
     assert math.isnan(evaluate(ctx, silent, ctx.rollout).scores(silent)["greedy"])
 
 
@@ -298,7 +298,7 @@ class Counted:
 
 
 def test_metrics_are_asked_also_where_nothing_is_played() -> None:
-    ctx, other = context(lambda p, j: {"score": 1.0}), Told(lambda p, j: {"score": 0.0})
+    ctx, other = context(lambda p, j: {"score": 1.0}), Graded(lambda p, j: {"score": 0.0})
     ctx.next_row, ctx.next_ticket = 5, 7
     one, two = Counted(), Counted()
     found = scores_of(ctx, Evaluation(n=0, metrics={"a": one, "b": two}, task=other), ctx.rollout)

@@ -17,6 +17,7 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.config.recipe import Recipe, load
 from shuhari.data import ContractError, Problem, Request
@@ -182,11 +183,7 @@ class Asked:
         self.gates: dict[str, asyncio.Event] = {}
         self.asked, self.failing = 0, ""
         engine = SimpleNamespace(staleness=staleness, forget=lambda _: None)
-        self.ctx: Any = SimpleNamespace(
-            version=0, engine=engine, staleness=staleness, async_engine=engine, rollout=self,
-            problems=[], groups=[], next_row=0,
-            weights={}, reward_names=set(), charge=lambda *_: None, stamp_request=lambda r, tag: r, accepts={},
-        )  # fmt: skip
+        self.ctx: Any = testing.context(engine=engine, rollout=self, stamp_request=lambda request, tag: request)
         self.accepts: dict[str, Any] = {}
         self.in_flight = InFlight(self.ctx)
 

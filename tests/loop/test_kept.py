@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ def test_problems_are_counted_as_evaluation_would_say() -> None:
         [sample("b", score=np.array([0.5, 0.5]))],  # decision by decision
         [sample("a", score=1), sample("a")],  # asked twice in a step; nobody graded the last
     ]
-    ctx: Any = SimpleNamespace(groups=groups, reward_names={"score", "length"})
+    ctx = testing.context(groups=groups, reward_names={"score", "length"})
     assert count_problems(ctx, None) == [("sums", "a", 3, 2), ("sums", "b", 1, 1)]
     assert count_problems(ctx, Evaluation(solved=0.4)) == [("sums", "a", 3, 3), ("sums", "b", 1, 1)]
 
@@ -43,7 +42,7 @@ def test_problems_are_counted_by_the_weighted_sum_where_evaluation_reads_that() 
 
     groups = [[sample(odd=1.0, brief=0.0), sample(odd=1.0, brief=-0.5), sample(odd=1.0), sample(odd=0.0, brief=2.0)]]
     weights = {"odd": 1.0, "brief": 0.5}  # sums 1, 0.75, not graded (a name is missing), 1
-    ctx: Any = SimpleNamespace(groups=groups, reward_names={"odd", "brief"}, weights=weights, at=float)
+    ctx = testing.context(groups=groups, reward_names={"odd", "brief"}, weights=weights)
     assert count_problems(ctx, None) == count_problems(ctx, Evaluation(measure="reward")) == [("sums", "a", 3, 2)]
     assert count_problems(ctx, Evaluation(measure="odd")) == [("sums", "a", 4, 3)]
     ctx.weights = {}

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from shuhari import testing
 from shuhari.data import Request, Step, Trajectory
 from shuhari.metrics.localisation import Localisation
 from shuhari.pack import pack
@@ -41,12 +41,7 @@ def context(answers: list[str], value: Callable[[str, int, int | None], float]) 
             out[i, : len(text)] = torch.tensor([value(text, k, at) for k in range(len(text))])
         return {needs[0]: out}
 
-    def wait(coroutine: Any) -> Any:
-        with pytest.raises(StopIteration) as stop:
-            coroutine.send(None)
-        return stop.value.value
-
-    return SimpleNamespace(task=TASK, probe=probe, score=score, wait=wait, encode=lambda text, role: np.array([*text]))
+    return testing.context(task=TASK, probe=probe, score=score, encode=lambda text, role: np.array([*text]))
 
 
 def _sums(content: str) -> tuple[int, int]:
@@ -89,4 +84,4 @@ def test_areas_by_hand() -> None:
 
 def test_a_task_that_does_not_say_is_refused() -> None:
     with pytest.raises(ValueError, match=r"expected a task that has first_wrong\(problem, text\)"):
-        Localisation()(SimpleNamespace(task=Bandit()))
+        Localisation()(testing.context(task=Bandit()))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from shuhari import testing
 from shuhari.metrics.weights import Weights
 
 
@@ -21,7 +22,7 @@ def context(**tensors: list[float]) -> Any:
         module.x = nn.Parameter(torch.tensor(values))
         return SimpleNamespace(module=module)
 
-    return SimpleNamespace(models={role: model(values) for role, values in tensors.items()})
+    return testing.context(models={role: model(values) for role, values in tensors.items()})
 
 
 def test_share_and_distance_by_hand() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from grading import Told, context
+from grading import Graded, context
 from shuhari import testing
 from shuhari.config.build import build_stage
 from shuhari.config.overlay import RecipeError
@@ -241,7 +241,7 @@ def test_the_weighted_reward_is_measured_where_there_is_no_score(make: Make) -> 
     ctx.rewards = {"mine": SimpleNamespace(grade=worth, name=reward.name)}
     evaluation = Evaluation(n=4)
     assert evaluate(ctx, evaluation, ctx.rollout).scores(evaluation)["greedy"] == 1.5
-    ctx.task = Told(lambda p, j: {"score": 0.25})
+    ctx.task = Graded(lambda p, j: {"score": 0.25})
     assert evaluate(ctx, evaluation, ctx.rollout).scores(evaluation)["greedy"] == 0.25
     asked = Evaluation(n=4, measure="reward")
     assert evaluate(ctx, asked, ctx.rollout).scores(asked)["greedy"] == 1.5

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.events import Committed
 from shuhari.rewards import maths_child
 from shuhari.rewards.maths import Exceeded, JudgeError, Maths
+from shuhari.testing import context
 
 pytest.importorskip("math_verify")
 
@@ -46,9 +46,9 @@ def group(truth: Any, *texts: str) -> list[Trajectory]:
 
 
 def ask(reward: Maths, samples: Sequence[Trajectory]) -> tuple[list[Any], list[str]]:
-    told: list[str] = []
-    ctx = SimpleNamespace(record_failure=lambda what, error, whose: told.append(f"{what} {whose} {error}"))
-    return asyncio.run(reward.grade(samples, ctx)), told  # type: ignore[arg-type]
+    failures: list[str] = []
+    ctx = context(record_failure=lambda what, error, whose: failures.append(f"{what} {whose} {error}"))
+    return asyncio.run(reward.grade(samples, ctx)), failures
 
 
 @pytest.mark.parametrize(
@@ -98,28 +98,28 @@ def test_judgement(reward: Maths, answer: str, truth: str, number: float, tmp_pa
 
 
 def test_grades_one_a_leaf(reward: Maths) -> None:
-    grades, told = ask(reward, [*group("7", "7", "8"), *group(None, "7"), *group("", "7")])
+    grades, failures = ask(reward, [*group("7", "7", "8"), *group(None, "7"), *group("", "7")])
     assert grades == [{"maths": 1.0}, {"maths": 0.0}, None, None]
-    assert len(told) == 1 and "failed_graders reward 'maths'" in told[0] and "truth" in told[0]
+    assert len(failures) == 1 and "failed_graders reward 'maths'" in failures[0] and "truth" in failures[0]
 
 
 def test_a_truth_that_is_too_long_is_not_read_in_part(reward: Maths) -> None:
     """The first 4096 characters of it are another truth, which a wrong answer may meet."""
     truth = "1" + " + 0" * 1023 + "+ 41"
     assert len(truth) > 4096
-    grades, told = ask(reward, group(truth, "1", "42"))
-    assert grades == [None, None] and "expected at most 4096" in told[0]
+    grades, failures = ask(reward, group(truth, "1", "42"))
+    assert grades == [None, None] and "expected at most 4096" in failures[0]
 
 
 @pytest.mark.parametrize("bomb", ["9**(9**9)", "$12!!$", "$9^{9^{9}}$"])
 def test_an_answer_that_wants_too_much_is_wrong_and_cheap(reward: Maths, bomb: str) -> None:
     ask(reward, group("4", "4", "5", "6"))
     before, began = {c.process for c in reward._pool.children}, os.times().elapsed
-    grades, told = ask(reward, group("4", *[bomb] * 3, "4"))
+    grades, failures = ask(reward, group("4", *[bomb] * 3, "4"))
     assert grades[-1] == {"maths": 1.0}
     assert before <= {c.process for c in reward._pool.children}  # a fork has died, and nothing else
     assert grades[:3] == [{"maths": 0.0}] * 3
-    assert all("exceeded_graders reward 'maths'" in t and "processor time" in t for t in told)
+    assert all("exceeded_graders reward 'maths'" in t and "processor time" in t for t in failures)
     assert os.times().elapsed - began < 3 * 10  # of a busy machine; 3 s of its own
 
 
@@ -128,8 +128,8 @@ def test_an_answer_that_the_clock_ends_is_ungraded_and_the_next_is_judged() -> N
     assert reward.judge("4", "4") == 1.0
     first = process(reward)
     reward.timeout = 0.5
-    grades, told = ask(reward, group("4", "$12!!$"))
-    assert grades == [None] and "within 0.5 s" in told[0] and "failed_graders" in told[0]
+    grades, failures = ask(reward, group("4", "$12!!$"))
+    assert grades == [None] and "within 0.5 s" in failures[0] and "failed_graders" in failures[0]
     assert first.poll() is not None
     reward.timeout = 20.0
     assert reward.judge("5", "5") == 1.0
@@ -170,13 +170,14 @@ def test_a_flood_of_bombs_costs_a_bounded_time_in_all_and_spares_the_others() ->
     reward = Maths(timeout=20.0, cpu=1.0, total=1.0)
     bombs = [f"${n}!!$" for n in range(12, 18)]
     began = children_time()
-    grades, told = ask(reward, group("4", *bombs, "4"))
+    grades, failures = ask(reward, group("4", *bombs, "4"))
     assert grades == [{"maths": 0.0}] * 6 + [{"maths": 1.0}]
-    assert sum("more than 1 s" in t for t in told) in (1, 2) and sum("more than 0.1 s" in t for t in told) in (4, 5)
+    assert sum("more than 1 s" in t for t in failures) in (1, 2)
+    assert sum("more than 0.1 s" in t for t in failures) in (4, 5)
     again, _ = ask(reward, group("4", *bombs[:3], "4"))
     assert again == [{"maths": 0.0}] * 3 + [{"maths": 1.0}]
     reward.observe(Committed(0))
-    assert "more than 1 s" in ask(reward, group("4", bombs[-1]))[1][0] or "more than 1 s" in told[5]
+    assert "more than 1 s" in ask(reward, group("4", bombs[-1]))[1][0] or "more than 1 s" in failures[5]
     reward.close()
     spent = children_time() - began
     assert spent < 12  # of processor time, the start of two judges with it

@@ -9,10 +9,10 @@ import pytest
 import torch
 from pupils import SOLUTION, Pupil
 
+from shuhari import testing
 from shuhari.data import Problem, Request, Sampling, Step, Trajectory
 from shuhari.engines.local import Local
 from shuhari.loop import collect
-from shuhari.loop.context import Context
 from shuhari.rollouts.demonstrated import Demonstrated
 from shuhari.rollouts.rounds import HintCurve, HintLadder
 from shuhari.rollouts.single import Single
@@ -51,11 +51,12 @@ class Judge:
 
 def run(rollout: Any, knows: Any, task: Counting, n: int = 4, **rewards: Judge) -> Any:
     """The batch of one group, and the policy that it was drawn from."""
-    ctx = Context(0, task, Local())  # type: ignore[arg-type]
-    ctx.models["policy"] = model = Pupil(knows)  # type: ignore[assignment]
+    model, sampling = Pupil(knows), Sampling(max_new=4)
+    ctx = testing.context(
+        task=task, engine=Local(), models={"policy": model}, rollout=rollout, n=n, sampling=sampling,
+        weights={"score": 1.0}, rewards=rewards,
+    )  # fmt: skip
     ctx.serve()
-    ctx.rollout, ctx.n, ctx.sampling = rollout, n, Sampling(max_new=4)
-    ctx.weights, ctx.rewards = {"score": 1.0}, rewards
     batch = ctx.wait(collect.collect_groups([Request(Problem("t", "p", "ab", "y", SOLUTION))], ctx))
     ctx.close()
     return batch, model

@@ -2,6 +2,7 @@
 
 import asyncio
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ import torch
 from shuhari import testing
 from shuhari.data import ContractError, Problem, Request, Sampling, Status, Step
 from shuhari.engines.local import Local
-from shuhari.loop.context import Context
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.rows import NoRoom
 from shuhari.models.text.tokenizers import character_tokenizer
@@ -41,7 +41,7 @@ class Arms:
         return Traces(contexts + 10, torch.full((len(contexts), 1), -1.5))
 
 
-def context(model: object, seed: int = 0, version: int = 4) -> Context:
+def context(model: object, seed: int = 0, version: int = 4) -> Any:
     engine = Local()
     engine.seed = seed
     engine.sync({"policy": model, "solver": model}, version)

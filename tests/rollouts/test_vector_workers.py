@@ -11,13 +11,13 @@ import time
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from shuhari import testing
 from shuhari.config.recipe import load
 from shuhari.data import Sampling, code
 from shuhari.events import Collected
@@ -44,10 +44,7 @@ class Elementwise:
 
 
 def context(model: Any) -> Any:
-    spent: dict[str, float] = {}
-    charge = lambda what, n: spent.update({what: spent.get(what, 0) + n})  # noqa: E731
-    known = {"at": lambda x: x, "charge": charge, "sampling": Sampling(), "spent": spent}
-    return SimpleNamespace(models={"policy": model}, version=0, **known)
+    return testing.context(models={"policy": model})
 
 
 def opened(task: Any, **fields: Any) -> VectorRollout:
@@ -214,7 +211,7 @@ def test_slots_are_stepped_while_others_are_decided_for_and_every_step_is_accoun
         for n in (1, 7, 30, 2, 60):
             batch = rollout.collect(n, ctx)
             consumed += int(batch.decides.sum())
-            assert consumed == ctx.spent["env_steps"] == file.stat().st_size  # nothing dropped, nothing queued
+            assert consumed == ctx.ledger["env_steps"] == file.stat().st_size  # nothing dropped, nothing queued
         assert rollout.report()["rollout/return"] == rollout.report()["rollout/length"] == 4
 
 
@@ -283,8 +280,8 @@ class Idle:
         print("open", flush=True)
         while True:
             pass
-from types import SimpleNamespace
-rollout.collect(1, SimpleNamespace(models={"policy": Idle()}, sampling=__import__("shuhari").Sampling()))
+from shuhari.testing import context
+rollout.collect(1, context(models={"policy": Idle()}))
 """
 
 

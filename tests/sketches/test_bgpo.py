@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import exp
-from types import SimpleNamespace
 from typing import Any
 
 import harness
@@ -21,6 +20,7 @@ from shuhari.learners.parts import Term
 from shuhari.models.sampling import honour
 from shuhari.needs import Need
 from shuhari.ports import Objective, Policy, Transform
+from shuhari.testing import context
 from shuhari.transforms.advantage import Advantage
 
 policy: Policy = MaskedLM()
@@ -42,7 +42,7 @@ def row(d: tuple[float, ...], advantage: float, size: int = 4) -> Batch:
 @pytest.mark.parametrize(("advantage", "expected"), [(1.0, 0.9), (-1.0, -0.945861)])
 def test_the_objective_bounds_the_exponential_of_the_mean_from_below(advantage: float, expected: float) -> None:
     d = (0.2, -0.4)
-    loss, _ = Boundary()(row(d, advantage), SimpleNamespace())
+    loss, _ = Boundary()(row(d, advantage), context())
     assert -float(loss.mean()) == pytest.approx(expected, abs=1e-6)
     assert -float(loss.mean()) <= advantage * exp(sum(d) / 2)
 
@@ -51,7 +51,7 @@ def test_the_objective_bounds_the_exponential_of_the_mean_from_below(advantage: 
 def test_where_nothing_has_moved_value_and_gradient_are_those_of_the_target(advantage: float) -> None:
     batch = row((0.0, 0.0, 0.0), advantage)
     live = batch[LIVE].clone().requires_grad_()
-    loss, _ = Boundary()(batch.put({LIVE.key: live}), SimpleNamespace())
+    loss, _ = Boundary()(batch.put({LIVE.key: live}), context())
     target = -advantage * ((live - batch["logp"]) / 4).mean().exp()
     assert float(loss.detach().mean()) == pytest.approx(float(target.detach()), abs=1e-6)
     mine, theirs = (torch.autograd.grad(x, live)[0] for x in (loss.mean(), target))

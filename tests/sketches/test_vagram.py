@@ -12,6 +12,7 @@ from resumed import twice
 from torch import nn
 from vagram import Branched, Dyna, Prediction, Real, ValueGradient, Vaml, World, WorldModel
 
+from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.buffers.replay import Replay
 from shuhari.config.stage import Role
@@ -49,7 +50,7 @@ def loss(error: tuple[float, ...], g: tuple[float, ...] | None, scale: float = 1
     if g is not None:
         batch = batch.put({"value_gradient": scale * torch.tensor([[g]])})
     world: Any = lambda b: Prediction((s2 + torch.tensor([error]))[:, None], torch.full((1, 1), 0.5))  # noqa: E731
-    value, _ = Vaml()(batch, SimpleNamespace(models={"world": world}))
+    value, _ = Vaml()(batch, testing.context(models={"world": world}))
     return float(value[0]) - 0.25
 
 
@@ -79,7 +80,7 @@ def test_gradients_are_those_at_the_true_successor() -> None:
     columns = {"mask": mask, "child": child, "context": s, "cont": cont}
     whole = Batch({**columns, "logp": torch.zeros(8, 1), "action": torch.zeros(8, 1)})
     rows = mask[:, 0].nonzero()[:, 0]
-    ctx: Any = SimpleNamespace(models={"policy": Quadratic(), "critic": Quadratic()})
+    ctx = testing.context(models={"policy": Quadratic(), "critic": Quadratic()})
     g = ValueGradient(clip=1.0)(whole.take(rows), ctx)["value_gradient"]
     alive = cont[child[rows]][:, None]
     torch.testing.assert_close(g[:, 0], s[child[rows]] * alive)

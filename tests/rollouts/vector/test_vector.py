@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.data import Ramp, Sampling, code
 from shuhari.models.categorical import CategoricalPolicy
@@ -27,15 +28,7 @@ def built(model, task):
 
 
 def context(model, **fields):
-    spent = {}
-    return SimpleNamespace(
-        models={"policy": model},
-        version=3,
-        at=lambda x: x(spent.get("step", 0)) if isinstance(x, Ramp) else x,
-        charge=lambda what, n: spent.update({what: spent.get(what, 0) + n}),
-        spent=spent,
-        **{"sampling": Sampling(), **fields},
-    )
+    return testing.context(step=3, models={"policy": model}, **fields)
 
 
 def opened(task, seed=7, **fields):
@@ -131,7 +124,7 @@ def test_a_lane_cut_by_the_end_of_a_fragment_resumes():
         assert (b["cont"][-1][resumes] == 1).all() and a["mask"][0].all()
         went_on += resumes.tolist()
     assert any(went_on) and not all(went_on)
-    assert sum(int(p.decides.sum()) for p in parts) == ctx.spent["env_steps"]
+    assert sum(int(p.decides.sum()) for p in parts) == ctx.ledger["env_steps"]
 
 
 def test_fragments_join_to_what_one_piece_is():
@@ -196,7 +189,7 @@ def test_epsilon_follows_its_schedule():
     ctx = context(built(DiscreteQ((8,)), task), sampling=Sampling(epsilon=Ramp(1.0, 0.0, 10)))
     rollout = opened(task, lanes=2)
     for step, expected in ((0, 1.0), (5, 0.5), (10, 0.0)):
-        ctx.spent["step"] = step
+        ctx.count = step
         e = rollout.collect(4, ctx)["epsilon"]
         assert (e[:4] == expected).all()
 
