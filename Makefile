@@ -10,13 +10,14 @@ BIN     = $(VENV)/bin
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
-.PHONY: help setup quickstart test lint pythons baselines peers
+.PHONY: help setup quickstart test lint docs pythons baselines peers
 
 help:
 	@echo "make setup       make .venv and install shuhari and its tools into it"
 	@echo "make quickstart  train a small language model by RL and plot it (about three minutes on two cores)"
 	@echo "make test        ruff, mypy and the tests"
 	@echo "make lint        ruff and mypy alone"
+	@echo "make docs        the site, in build/site, in an environment of its own"
 	@echo "make pythons     the tests under Python 3.12 and 3.13, in an environment each, where they are installed"
 	@echo "make baselines   train every recipe on three seeds, and write benchmarks/README.md (hours)"
 	@echo "make peers       measure beside TRL and Stable-Baselines3, in an environment of their own"
@@ -45,6 +46,18 @@ peers:
 lint: $(VENV)/.stamp
 	$(BIN)/ruff check
 	$(BIN)/mypy
+
+docs: .venv-docs/.stamp
+	.venv-docs/bin/python docs/stage.py build/pages
+	.venv-docs/bin/zensical build --strict --clean
+
+# The site reads the source and imports none of it, so its environment has no torch. `--group` came with pip 25.1.
+.venv-docs/.stamp: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "the site needs Python 3.11 or newer, and none is on PATH: make docs PYTHON=/path/to/python3" >&2; exit 2; }
+	test -x .venv-docs/bin/python || $(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip install "pip>=25.1"
+	.venv-docs/bin/python -m pip install --group docs
+	@touch $@
 
 # torch comes first and its pin is repeated in the second command, so that no dependency can swap the build for another.
 $(VENV)/.stamp: pyproject.toml

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,10 +22,9 @@ from typing import Any
 from shuhari.claims.verdict import HELD, Headline, Verdict
 
 PAGES = Path(__file__).parent
-
-
-def row(*cells: str) -> str:
-    return "| " + " | ".join(c.replace("|", "\\|") for c in cells) + " |"
+sys.path.append(str(PAGES))
+reference = import_module("reference")  # which stands beside this file, wherever that is loaded from
+row = reference.row
 
 
 def reasoning_gym() -> Iterator[str]:
@@ -351,6 +351,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "trials": trials,
     "scales": scales,
     "pairs": pairs,
+    "public names": reference.names,
 }
 PICTURES: Mapping[str, Callable[[], str]] = {"scoreboard.svg": picture}
 
@@ -359,6 +360,8 @@ def filled(page: str) -> str:
     """The page with each of its tables as the code has it now."""
     for name, table in TABLES.items():
         first, last = f"<!-- {name} -->", f"<!-- /{name} -->"
+        if first not in page:
+            continue
         body = "\n".join([first, *table(), last])
         page = re.sub(re.escape(first) + ".*?" + re.escape(last), lambda _, body=body: body, page, flags=re.DOTALL)
     return page

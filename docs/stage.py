@@ -1,0 +1,62 @@
+"""Lays out what the site is made of: `python docs/stage.py FOLDER`.
+
+The pages are those that a reader of the repository has: README.md, all of docs/, and whatever they link to. They are
+copied in the layout of the repository, so one relative link serves both, and a link to nothing fails here. Left out is
+the building of the site, which is the generator's (mkdocs.yml).
+
+On the way `<!-- ::: NAME -->`, which other readers do not see, becomes `::: NAME`, which mkdocstrings writes out.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LINK = re.compile(r"\]\((?!https?:|mailto:|#)([^)\s#]+)(?:#[^)\s]*)?\)")
+CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+WRITTEN_OUT = re.compile(r"^<!-- (::: [\w.]+) -->$", re.MULTILINE)
+
+
+def find_links(page: str) -> list[str]:
+    """The files that a page points to, as it writes them."""
+    return LINK.findall(CODE.sub("", page))
+
+
+def gather(root: Path, starts: Iterable[Path]) -> dict[Path, Path]:
+    """file -> its place below the folder, of the pages `starts` and of all that they lead to. SystemExit where a link
+    leads out of `root`, or to nothing."""
+    found: dict[Path, Path] = {}
+    waiting = list(starts)
+    while waiting:
+        page = waiting.pop()
+        if page in found:
+            continue
+        found[page] = page.relative_to(root)
+        if page.suffix != ".md":
+            continue
+        for link in find_links(page.read_text(encoding="utf-8")):
+            target = (page.parent / link).resolve()
+            if not target.is_file() or root not in target.parents:
+                raise SystemExit(f"{found[page]} links to {link}: expected a file of the repository")
+            waiting.append(target)
+    return found
+
+
+def main(folder: Path) -> None:
+    """Makes the folder anew."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for file, place in gather(ROOT, (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))).items():
+        target = folder / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if file.suffix == ".md":
+            target.write_text(WRITTEN_OUT.sub(r"\1", file.read_text(encoding="utf-8")), encoding="utf-8")
+        else:
+            shutil.copyfile(file, target)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,51 @@
+"""The site has every page of the documentation, once, and each link leads somewhere: without its generator."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def stage() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("docs_stage", ROOT / "docs" / "stage.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_navigation_has_every_page_once(stage: ModuleType, tmp_path: Path) -> None:
+    stage.main(tmp_path / "pages")
+    pages = sorted(str(p.relative_to(tmp_path / "pages")) for p in (tmp_path / "pages").rglob("*.md"))
+    nav = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"]
+    assert pages == sorted(page for group in nav for entries in group.values() for e in entries for page in e.values())
+
+
+def test_a_link_to_nothing_is_refused(stage: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("[b](b.md#c), `[no](link.md)`\n```\n[nor](this.md)\n```\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"a\.md links to b\.md"):
+        stage.gather(tmp_path, [tmp_path / "a.md"])
+    (tmp_path / "b.md").write_text("[a](a.md)", encoding="utf-8")
+    assert {*stage.gather(tmp_path, [tmp_path / "a.md"])} == {tmp_path / "a.md", tmp_path / "b.md"}
+
+
+def test_what_the_site_writes_out_is_hidden_elsewhere(stage: ModuleType) -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert "<!-- ::: shuhari.train -->" in page and not re.search("^:::", page, re.MULTILINE)
+    assert re.search("^::: shuhari.train$", stage.WRITTEN_OUT.sub(r"\1", page), re.MULTILINE)
+
+
+def test_the_modules_that_are_public_are_in_the_reference() -> None:
+    public = (ROOT / "docs" / "public.md").read_text(encoding="utf-8").partition("Not public")[0]
+    listed = {*re.findall(r"`(shuhari\.[a-z.]+)`", "".join(re.findall(r"^\|.*", public, re.MULTILINE)))}
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    functions = {"shuhari.train", "shuhari.recipes"}  # named there, and no modules
+    assert len(listed) > 10 and not {m for m in listed - functions if f"## {m}\n" not in page}
