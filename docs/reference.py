@@ -1,10 +1,13 @@
-"""The reference pages as far as the code knows them, for `tables.py`: public names."""
+"""The reference pages as far as the code knows them, for `tables.py`: public names, and the settings of recipes."""
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
+import typing
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from typing import Any
 
@@ -59,3 +62,182 @@ def names() -> Iterator[str]:
         yield ""
         for name in listed:
             yield from (f"<!-- ::: {module}.{name} -->", "")
+
+
+# ---------------------------------------------------------------- settings
+
+SECTIONS = {  # every key that a recipe may have at its top; a stage may have those that are marked
+    "extends": "the recipe that this one builds on, by name or path; the file then has only what differs",
+    "format": "the format of the file",
+    "name": "what runs of it are called",
+    "summary": "one line for `shuhari methods`",
+    "alone": "of a recipe that cannot be laid over another: why",
+    "seed": "what all randomness hangs on",
+    "threads": "torch's threads; 0 leaves them as they are",
+    "micro_batch": "the largest forward of training, in tokens; 0: a whole minibatch at once",
+    "steps": "the budget: steps of the loop",
+    "decisions": "the budget: decisions collected",
+    "tokens": "the budget: tokens drawn",
+    "env_steps": "the budget: steps in environments",
+    "updates": "the budget: optimiser steps",
+    "seconds": "the budget: seconds, which no other machine repeats",
+    "paper": "`title`, `arxiv`, `year` of the method's source, and `changes`, what it does",
+    "claim": "what the paper claims, and how it is measured: [claims.md](claims.md)",
+    "laid": "written by `--with`: the methods that were laid over the recipe",
+    "study": "what drives whole runs of the rest: [a study](#study)",
+    "task": "what is to be solved: [a task](#task), by `name`",
+    "models": "a table for each role: [a model](#model), or `init`, `same_as`, `from` ([roles](#roles))",
+    "engine": "what samples: [an engine](#engine)",
+    "curriculum": "which problems come next: [a curriculum](#curriculum)",
+    "rollout": "how an episode comes about: [a rollout](#rollout), and [what is asked of any](#sampling)",
+    "reward": "a table for each grader: [a reward](#reward); `weights` and `beside`: name -> weight in what is trained",
+    "collect": "a table for each transform of whole groups, once: [a transform](#transform), `before` another",
+    "buffer": "what is learnt from: [a buffer](#buffer)",
+    "transform": "a table for each transform of what is drawn, at every draw: [a transform](#transform)",
+    "part": "a table for each optimiser's [part](#parts-and-terms) with its losses",
+    "learner": "a table for each further [learner](#learner), with a `buffer`, `transform` and `part` of its own",
+    "follow": "a table for each role whose weights follow another's: [a rule](#follow)",
+    "evaluate": "[when and how held-out problems are played](#evaluation)",
+    "store": "[what is kept of a run](#store)",
+    "stage": "a table for each section of the run, in order, with settings that differ there",
+    "repeat": "of a stage: how often it runs",
+    "block": "of a stage: neighbours of one name take turns",
+}  # fmt: skip
+PLACES = {  # kind -> where a recipe names one
+    "task": "`[task] name`, also `[evaluate.task]` and the `tasks` of a mixture; `seed` is the run's unless it is set",
+    "model": "`[models.<role>] use`",
+    "reward": "`[reward.<name>] use`, by default the table's name",
+    "rollout": "`[rollout] use`, by default `single`",
+    "curriculum": "`[curriculum] use`, by default `sequential`",
+    "predictor": "`predictor` of the curriculum `target`",
+    "engine": "`[engine] use`, by default `local`",
+    "buffer": "`[buffer] use`, by default `fresh`",
+    "recording": "`data` of the buffers `offline` and `demos`",
+    "transform": "`[collect.<name>]` and `[transform.<name>]`, `use` by default the table's name",
+    "objective": "`[part.<part>.terms.<name>]`, `use` by default the table's name",
+    "optimiser": "`[part.<part>] optimiser`, by default `adamw`",
+    "learner": "`[learner.<name>] use`, by default `gradient`",
+    "follow": "`[follow.<role>] use`, by default `ema`",
+    "metric": "`[evaluate.metrics.<name>] use`, by default the table's name",
+    "study": "`[study] use`",
+    "quantity": "a check of a claim",
+    "analysis": "a claim that needs no training",
+    "environments": "`environments` of the rollout `episode`",
+    "window": "`window` of the rollout `episode`",
+}
+
+
+SHARED = {"Sampling": "sampling", "Part": "parts-and-terms", "Term": "parts-and-terms", "Further": "evaluation"}
+
+
+def sections() -> Iterator[str]:
+    """Every key that a recipe may have at its top."""
+    from shuhari.config.overlay import NAMED, REPEAT, SCALARS, SINGLE
+
+    known = {"extends", *SCALARS, *SINGLE, *NAMED, *REPEAT}
+    if known ^ SECTIONS.keys():
+        raise KeyError(f"SECTIONS and the keys of a recipe differ in {sorted(known ^ SECTIONS.keys())}")
+    yield row("key", "what it says")
+    yield row("---", "---")
+    for key, says in SECTIONS.items():
+        table = key in (*SINGLE, *NAMED)
+        yield row(f"`[{key}{'.<name>' if key in NAMED else ''}]`" if table else f"`{key}`", says)
+
+
+def shared_tables() -> Iterator[str]:
+    """The tables of a recipe that are no component."""
+    from shuhari.config.stage import Checkpointing
+    from shuhari.data import Sampling
+    from shuhari.learners.parts import Part, Term
+    from shuhari.loop.evaluation import Evaluation, Further
+
+    places = {
+        "Sampling": [("`[rollout.sampling]`", Sampling)],
+        "Parts and terms": [("`[part.<name>]`", Part), ("`[part.<name>.terms.<loss>]`, beside the loss's own", Term)],
+        "Evaluation": [("`[evaluate]`", Evaluation), ("`[evaluate.more.<name>]`", Further)],
+        "Store": [("`[store]`", Checkpointing)],
+    }
+    for heading, tables in places.items():
+        yield from (f"### {heading}", "")
+        for where, cls in tables:
+            yield from (f"{where}:", "", *settings_of(cls), "")
+
+
+def settings_of(cls: Any, preset: Any = None) -> Iterator[str]:
+    """The table of a dataclass's settings."""
+    from shuhari.cli.components import describe_settings
+
+    described = describe_settings(cls, preset or {})
+    if not described:
+        yield "No settings."
+        return
+    yield row("setting", "what it takes", "default")
+    yield row("---", "---", "---")
+    for s in described:
+        default = "required" if s["required"] else f"`{json.dumps(s['default'])}`"
+        default = default.replace("`null`", "nothing").replace('"inf"', "inf")
+        yield row(f"`{s['name']}`", takes(s["type"], s["bounds"]), default)
+
+
+def takes(kind: str, bounds: str) -> str:
+    """What may stand there, of a type and its bounds in words."""
+    number, *more = bounds.split("; ")
+    if number.startswith("a number") and not more:
+        kind, bounds = kind.replace("number", number.removeprefix("a "), 1), ""
+    told = "; ".join(filter(None, (kind.replace("or list of", "or a list of").replace("Any", "anything"), bounds)))
+    told = told.replace("or schedule", "or [schedule](#schedules)")
+    told = re.sub(r"'([^']*)'", lambda m: f"`{m[1]}`" if m[1] else '`""`', told)
+    return re.sub(r"table \((\w+)\)", lambda m: f"[table](#{SHARED.get(m[1], f'table-{m[1].lower()}')})", told)
+
+
+def own_names(kind: str) -> list[str]:
+    """The components of a kind that come with the library, whatever else this process knows."""
+    from shuhari import registry
+
+    return [n for n in registry.names(kind) if registry.find(kind, n).__module__.startswith("shuhari.")]
+
+
+def components() -> Iterator[str]:
+    """Every component with its settings, by kind."""
+    from shuhari import registry
+
+    inner: dict[str, Any] = {}
+    for kind in PLACES:
+        classes: dict[Any, list[str]] = {}  # class -> the names that it is registered under
+        for name in own_names(kind):
+            classes.setdefault(registry.find(kind, name), []).append(name)
+        if not classes:
+            continue
+        links = (f"[`{n}`](#{kind}-{names[0]})" for cls, names in classes.items() for n in names)
+        yield from (f"## {kind.capitalize()}", "", f"Where: {PLACES[kind]}.", "", " · ".join(links), "")
+        for cls, names in classes.items():
+            more = "".join(
+                f" As `{n}`: {', '.join(f'`{k} = {str(v).lower()}`' for k, v in registry.preset(kind, n).items())}."
+                for n in names if registry.preset(kind, n)
+            )
+            yield from (f"### {kind} {names[0]}", "", sentence(inspect.getdoc(cls) or "") + more, "")
+            yield from (*settings_of(cls), "")
+            inner |= {c.__name__: c for c in walk_fields(cls) if c.__name__ not in SHARED}
+    yield from ("## Tables within tables", "")
+    for name in sorted(inner):
+        yield from (f"### table {name}", "", sentence(inspect.getdoc(inner[name]) or ""), "")
+        yield from (*settings_of(inner[name]), "")
+
+
+def walk_fields(cls: Any) -> Iterator[Any]:
+    """The plain dataclasses that settings of a dataclass are tables of."""
+    from shuhari import bounds
+
+    own = bounds.hints(cls, bare=True)
+    return (c for f in fields(cls) if f.init for c in walk(own[f.name]))
+
+
+def walk(hint: Any) -> Iterator[Any]:
+    """The plain dataclasses that a setting may be a table of, and those within them."""
+    from shuhari.data import Ramp
+
+    if isinstance(hint, type) and is_dataclass(hint) and hint is not Ramp:
+        yield hint
+        yield from walk_fields(hint)
+    else:
+        yield from (c for h in typing.get_args(hint) for c in walk(h))

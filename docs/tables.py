@@ -352,6 +352,9 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "scales": scales,
     "pairs": pairs,
     "public names": reference.names,
+    "sections": reference.sections,
+    "shared tables": reference.shared_tables,
+    "components": reference.components,
 }
 PICTURES: Mapping[str, Callable[[], str]] = {"scoreboard.svg": picture}
 

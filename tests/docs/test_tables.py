@@ -43,3 +43,28 @@ def test_what_stands_between_the_marks_is_replaced(tables: ModuleType) -> None:
     new = tables.filled(page)
     assert new.startswith("a\n<!-- ") and new.endswith(" -->\nz\n") and "old" not in new
     assert "| `chain_sum` | theirs |" in new
+
+
+def test_a_setting_is_told_by_its_type_and_bounds_as_one(tables: ModuleType) -> None:
+    takes = tables.reference.takes
+    assert takes("whole number", "a number of 1 or more") == "whole number of 1 or more"
+    assert takes("number or schedule", "a number in [0, 1]") == "number in [0, 1] or [schedule](#schedules)"
+    assert takes("one of 'a', 'b'", "") == "one of `a`, `b`"
+    assert takes("table (Lora) or nothing", "") == "[table](#table-lora) or nothing"
+
+
+def test_every_kind_and_component_has_its_settings(tables: ModuleType) -> None:
+    from shuhari import registry
+
+    page = (DOCS / "settings.md").read_text(encoding="utf-8")
+    assert tables.reference.PLACES.keys() == registry.KINDS.keys() - {"world"}  # worlds are settings of no recipe
+    for kind in tables.reference.PLACES:
+        for name in tables.reference.own_names(kind):
+            assert f"[`{name}`](#{kind}-" in page
+    assert len(tables.reference.own_names("objective")) > 15
+
+
+def test_sections_are_those_of_recipes(tables: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(tables.reference.SECTIONS, "steps")
+    with pytest.raises(KeyError, match="steps"):
+        list(tables.reference.sections())

@@ -7,6 +7,7 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, asdict, fields, is_dataclass
+from types import MappingProxyType
 from typing import Annotated, Any, Literal, Union
 
 import typer
@@ -128,7 +129,7 @@ def describe(kind: str, name: str) -> dict[str, Any]:
     """All that is known of a component before it is made: `doc`, `settings` (name, type, bounds, default, required) and
     what it `declares` with its defaults (`note`: why not, where that hangs on settings that it needs). LookupError for
     a kind or a component that there is not."""
-    from shuhari import bounds, registry
+    from shuhari import registry
     from shuhari.data import nearest
 
     if kind not in registry.KINDS:
@@ -137,8 +138,7 @@ def describe(kind: str, name: str) -> dict[str, Any]:
     if not isinstance(cls, type) or not is_dataclass(cls):
         raise LookupError(f"{kind} {name!r} is no dataclass: its init fields are its settings")
     preset = registry.preset(kind, name)
-    hints = bounds.hints(cls)
-    settings = [_describe_setting(f, hints[f.name], preset) for f in fields(cls) if f.init]
+    settings = describe_settings(cls, preset)
     declared, note = _read_declared(cls, preset, settings)
     return {
         "kind": kind,
@@ -149,6 +149,14 @@ def describe(kind: str, name: str) -> dict[str, Any]:
         "declares": declared,
         "note": note,
     }
+
+
+def describe_settings(cls: Any, preset: Mapping[str, Any] = MappingProxyType({})) -> list[dict[str, Any]]:
+    """The settings of a dataclass: name, type, bounds, default, required. preset: defaults in the place of its own."""
+    from shuhari import bounds
+
+    hints = bounds.hints(cls)
+    return [_describe_setting(f, hints[f.name], preset) for f in fields(cls) if f.init]
 
 
 def _describe_setting(f: Field[Any], hint: Any, preset: Mapping[str, Any]) -> dict[str, Any]:
