@@ -10,23 +10,18 @@ from typing import Any
 
 import torch
 
-import shuhari.loop.run
 from shuhari.buffers.fresh import Fresh
-from shuhari.config.stage import Components, Role
 from shuhari.curricula.sequential import Sequential
 from shuhari.data import EMPTY, Info, Sampling
 from shuhari.engines.local import Local
 from shuhari.learners.gradient import GradientLearner
 from shuhari.learners.parts import Part, Term
-from shuhari.loop.resume import restore, tree_of
-from shuhari.loop.run import Run
 from shuhari.models.text.causal import Causal
 from shuhari.optimisers.adamw import AdamW
 from shuhari.ports import Buffer, Learner, Optimiser, Task, Transform
 from shuhari.rollouts.single import Single
-from shuhari.store import codec
 from shuhari.tasks.arithmetic import Arithmetic
-from shuhari.testing import run_of
+from shuhari.testing import Components, Role, Run, loop, run_of
 
 
 def tiny(role: Callable[..., Causal] = Causal, **fields: Any) -> Any:
@@ -54,7 +49,7 @@ def stage(
     steps: int = 1,
     **others: Any,
 ) -> Components:
-    """A run of one-digit sums by a tiny model, unless told otherwise. `models`: role -> a model, or a Role where it
+    """A run of one-digit sums by a tiny model, unless others are given. `models`: role -> a model, or a Role where it
     copies another; `others`: fields of `Components`."""
     main = GradientLearner(buffer or Fresh(4), parts, transforms, others.pop("tokens", None)) if parts else None
     task = task or Arithmetic("add", digits=1)
@@ -76,19 +71,9 @@ def make(*stages: Components, seed: int = 0) -> Run:
 
 def train(run: Run) -> Iterator[Info]:
     """The reports of the run, by the library's loop."""
-    return shuhari.loop.run.loop(run)
+    return loop(run)
 
 
 def weights(run: Run, role: str = "policy") -> torch.Tensor:
     """[n] all weights of a role, copied."""
     return torch.cat([p.detach().flatten().clone() for p in run.ctx.models[role].module.parameters()])
-
-
-def resumes(fresh: Callable[[], Run], role: str = "policy") -> bool:
-    """Whether a run saved after one step and restored elsewhere has the same bits after the second."""
-    run, again = fresh(), fresh()
-    reports = train(run)
-    next(reports)
-    restore(again, codec.loads(codec.dumps(tree_of(run))))
-    next(reports), next(train(again))
-    return torch.equal(weights(run, role), weights(again, role))

@@ -21,7 +21,7 @@ from shuhari.data import Info, Request, Step, Trajectory, code
 from shuhari.events import Collected, Committed, Event
 from shuhari.ports import Ctx, Curriculum, Rollout, Runs
 from shuhari.rollouts.single import Single
-from shuhari.store import codec
+from shuhari.store.codec import dumps, loads
 
 Group = Mapping[str, Any]  # problem; texts: the answers
 
@@ -34,14 +34,14 @@ class Bus:
 
     def publish(self, node: int, step: int, groups: Sequence[Group]) -> None:
         new = Path(self.folder) / f"{step}-{node}.new"
-        new.write_bytes(codec.dumps(list(groups)))
+        new.write_bytes(dumps(list(groups)))
         new.rename(new.with_suffix(".groups"))
 
     def read(self, step: int, exclude: int) -> list[Group]:
         """In the order of the nodes."""
         files = sorted(Path(self.folder).glob(f"{step}-*.groups"), key=lambda f: int(f.stem.partition("-")[2]))
         others = [f for f in files if f.stem != f"{step}-{exclude}"]
-        return [g for f in others for g in codec.loads(f.read_bytes())]
+        return [g for f in others for g in loads(f.read_bytes())]
 
 
 @dataclass

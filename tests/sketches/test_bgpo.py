@@ -9,7 +9,6 @@ import harness
 import pytest
 import torch
 from bgpo import Boundary, MaskedLM, PerDraw
-from resumed import twice
 from toys import Echo
 
 from shuhari.batch import Batch
@@ -20,7 +19,7 @@ from shuhari.learners.parts import Term
 from shuhari.models.sampling import honour
 from shuhari.needs import Need
 from shuhari.ports import Objective, Policy, Transform
-from shuhari.testing import context
+from shuhari.testing import check_resumed, context
 from shuhari.transforms.advantage import Advantage
 
 policy: Policy = MaskedLM()
@@ -155,4 +154,4 @@ def test_settings_that_it_cannot_honour_are_refused() -> None:
 
 
 def test_a_killed_run_ends_with_the_same_bits() -> None:
-    twice(lambda: bgpo(steps=3), 1)
+    check_resumed(lambda: bgpo(steps=3), 1)

@@ -12,7 +12,6 @@ import harness
 import pytest
 import torch
 from groove import Agent, Closure, Duel, Lpg, MetaLearner, Regret, called, moved, outer, weights
-from resumed import twice
 from torch import nn
 
 from shuhari.batch import Batch
@@ -26,6 +25,7 @@ from shuhari.objectives.clip import Clip
 from shuhari.optimisers.adamw import AdamW
 from shuhari.ports import Curriculum, Environment, Evaluate, Learner, Model, Policy, Rollout, Task
 from shuhari.tasks.source import Generated
+from shuhari.testing import check_resumed
 from shuhari.transforms.filters import Only
 from shuhari.transforms.returns import Returns
 
@@ -227,4 +227,4 @@ def test_the_inner_loop_moves_the_agent_and_the_outer_one_the_rule() -> None:
 
 
 def test_a_killed_run_ends_with_the_same_bits() -> None:
-    twice(lambda: groove(6, inner=2, lifetime=2), 2)
+    check_resumed(lambda: groove(6, inner=2, lifetime=2), 2)

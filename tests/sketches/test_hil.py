@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 import torch
-from harness import make, part, resumes, stage, train
+from harness import make, part, stage, train
 from hil import Operator, Taught
 from toys import Watch
 
 from shuhari.buffers.replay import Replay
-from shuhari.config.stage import Role
 from shuhari.learners.parts import Term
 from shuhari.models.critics import ContinuousQ, ScalarModel
 from shuhari.models.follow import Ema
@@ -21,6 +20,7 @@ from shuhari.objectives.reparam import Reparam
 from shuhari.objectives.td import SoftTD
 from shuhari.rollouts.vector.vector import VectorRollout
 from shuhari.tasks.gym import Gym
+from shuhari.testing import Role, check_resumed
 
 OPERATOR = f"{Operator.__module__}.{Operator.__qualname__}"
 TASK = Gym("Pendulum-v1", {"max_episode_steps": 40}, wrappers=(OPERATOR,),
@@ -61,4 +61,4 @@ def test_what_the_operator_did_is_the_decision_and_is_imitated() -> None:
 
 
 def test_it_resumes() -> None:
-    assert resumes(lambda: make(taught(steps=2)))
+    check_resumed(lambda: make(taught(steps=2)))

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from intermimic import Gate, Guided, Imitate, StoredStarts, explained, survived
-from resumed import twice
 
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
@@ -26,6 +25,7 @@ from shuhari.objectives.clip import Clip
 from shuhari.objectives.value import Value
 from shuhari.ports import Curriculum, Environment, Objective, Rollout, Task, Transform
 from shuhari.tasks.source import Listed
+from shuhari.testing import check_resumed
 from shuhari.transforms.returns import Gae
 
 rollout: Rollout = Guided()
@@ -218,4 +218,4 @@ def test_stored_states_are_started_from() -> None:
 
 
 def test_a_killed_run_ends_with_the_same_bits() -> None:
-    twice(lambda: intermimic(4), 2)
+    check_resumed(lambda: intermimic(4), 2)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from harness import make, part, resumes, stage, train
+from harness import make, part, stage, train
 from iql import Bootstrap, Expectile
 
 from shuhari.batch import Batch
@@ -16,7 +16,6 @@ from shuhari.buffers.mixture import Mixture
 from shuhari.buffers.offline import Offline
 from shuhari.buffers.recordings import Played
 from shuhari.buffers.replay import Replay
-from shuhari.config.stage import Role
 from shuhari.data import Ramp
 from shuhari.learners.parts import Term
 from shuhari.models.categorical import CategoricalPolicy
@@ -30,6 +29,7 @@ from shuhari.rollouts.episode import Episode
 from shuhari.rollouts.vector.vector import VectorRollout
 from shuhari.tasks.gridworld import Gridworld
 from shuhari.tasks.gym import Gym
+from shuhari.testing import Role, check_resumed
 
 TASK = Gym("CartPole-v1")
 CORRIDOR = Gridworld(cells=("S...G",), slip=0.0, limit=60)
@@ -105,7 +105,7 @@ def test_advantages_pick_the_way_out_of_what_chance_did() -> None:
 
 
 def test_it_resumes() -> None:
-    assert resumes(lambda: make(implicit(2)))
+    check_resumed(lambda: make(implicit(2)))
 
 
 def test_half_of_each_batch_is_recorded() -> None:

@@ -11,13 +11,11 @@ import harness
 import pytest
 import torch
 
-from shuhari.config.overlay import RecipeError
-from shuhari.config.recipe import Recipe, load
-from shuhari.config.stage import Role
+from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.learners.parts import Term
-from shuhari.loop.run import Run, open_run, train
 from shuhari.models.product import Product
 from shuhari.objectives.clip import Clip
+from shuhari.testing import Role, Run, check_resumed, loop, open_run
 from shuhari.transforms.advantage import Advantage
 
 
@@ -53,7 +51,7 @@ def test_reinforcement_through_a_product_of_language_models() -> None:
     moved = {role for role, old in before.items() if not torch.equal(harness.weights(run, role), old)}
     assert moved == {"tuned"}
     assert not run.ctx.models["policy"].module.state_dict()
-    assert harness.resumes(guided, "tuned")
+    check_resumed(guided)
 
 
 def test_the_engine_samples_from_copies_of_what_a_model_is_made_of() -> None:
@@ -86,7 +84,7 @@ def corrected(source: str = "") -> Recipe:
 
 def test_a_frozen_controller_is_corrected(tmp_path: Path) -> None:
     first = load("baselines/td3_pendulum").with_settings(SMALL)
-    list(train(first, tmp_path / "base"))
+    list(loop(open_run(first, tmp_path / "base")))
     recipe = corrected(f"{tmp_path / 'base'}:policy")
     run = open_run(recipe)
     run.enter_stage()
@@ -102,7 +100,7 @@ def test_a_frozen_controller_is_corrected(tmp_path: Path) -> None:
 
 
 def test_weights_that_are_not_there_are_told(tmp_path: Path) -> None:
-    list(train(load("baselines/td3_pendulum").with_settings(SMALL), tmp_path / "base"))
+    list(loop(open_run(load("baselines/td3_pendulum").with_settings(SMALL), tmp_path / "base")))
     with pytest.raises(KeyError, match=r"no role 'base' there .*known: .*policy"):
         open_run(corrected(str(tmp_path / "base"))).enter_stage()
     for wrong in ({"init": "policy", "from": "x"}, {"from": "x"}):

@@ -10,11 +10,9 @@ import harness
 import pytest
 import torch
 from nash_mp import Halves, MirrorProx, Played, Table, Versus, Wins, prox
-from resumed import twice
 from torch import Tensor
 
 from shuhari.buffers.fresh import Fresh
-from shuhari.config.stage import Role
 from shuhari.data import Info
 from shuhari.learners.parts import Term
 from shuhari.models.tabular import Tabular
@@ -23,6 +21,7 @@ from shuhari.objectives.divergence import Divergence
 from shuhari.optimisers.adamw import AdamW
 from shuhari.ports import Evaluate, Follow, Learner, Reward, Rollout, Transform
 from shuhari.tasks.bandit import Bandit
+from shuhari.testing import Role, check_resumed
 from shuhari.transforms.advantage import Advantage
 
 GAME: Table = ((0.5, 0.9, 0.2), (0.1, 0.5, 0.8), (0.8, 0.2, 0.5))  # round in a circle, unevenly
@@ -182,4 +181,4 @@ def test_the_second_half_starts_from_the_anchor_against_the_half_step() -> None:
 
 
 def test_a_killed_run_ends_with_the_same_bits() -> None:
-    twice(lambda: deep(AdamW(0.1), half=2, groups=2, steps=4), 3)
+    check_resumed(lambda: deep(AdamW(0.1), half=2, groups=2, steps=4), 3)

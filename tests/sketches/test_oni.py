@@ -11,7 +11,6 @@ import harness
 import pytest
 import torch
 from oni import Annotations, BradleyTerry, Helpful, Intrinsic, Labeller, Messages, occurrences, paired
-from resumed import twice
 
 from shuhari import testing
 from shuhari.batch import Batch
@@ -28,6 +27,7 @@ from shuhari.objectives.value import Value
 from shuhari.ports import Buffer, Model, Objective, Transform
 from shuhari.rollouts.episode import Episode
 from shuhari.tasks.gridworld import Gridworld
+from shuhari.testing import check_resumed
 from shuhari.transforms.returns import Gae
 
 CELLS = ("S..G",)  # a corridor
@@ -152,4 +152,4 @@ def test_the_ranking_learns_which_messages_help_and_the_policy_trains_on_it() ->
 
 @pytest.mark.parametrize("kind", ["retrieval", "ranking"])
 def test_a_killed_run_ends_with_the_same_bits(kind: str) -> None:
-    twice(lambda: oni(8, kind, annotations={"delay": 1.5}), 3)
+    check_resumed(lambda: oni(8, kind, annotations={"delay": 1.5}), 3)

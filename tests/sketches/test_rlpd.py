@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from shuhari.config.recipe import load
-from shuhari.loop.run import train
+from shuhari.testing import loop, open_run
 
 RLPD = {
     "env_steps": 150, "evaluate.n": 0, "evaluate.every": 0, "models.policy.hidden": [8], "models.critic.hidden": [8],
@@ -20,7 +20,7 @@ def test_a_micro_batch_sees_the_same_members_as_its_whole_batch() -> None:
     higher."""
 
     def targets(**settings: object) -> list[float]:
-        reports = list(train(load("baselines/sac_pendulum").with_settings({**RLPD, **settings})))
+        reports = list(loop(open_run(load("baselines/sac_pendulum").with_settings({**RLPD, **settings}))))
         return [r["critic/target"] for r in reports if "critic/target" in r]
 
     whole = targets()

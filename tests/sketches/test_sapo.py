@@ -16,9 +16,9 @@ from shuhari.buffers.fresh import Fresh
 from shuhari.curricula.sequential import Sequential
 from shuhari.data import EMPTY, Problem
 from shuhari.learners.parts import Term
-from shuhari.loop.run import Run
 from shuhari.objectives.clip import Clip
 from shuhari.ports import Curriculum, Rollout, Study
+from shuhari.testing import Run, check_resumed
 from shuhari.transforms.advantage import Advantage
 
 study: Study = Swarm()
@@ -125,4 +125,4 @@ def test_a_restored_node_goes_on_as_if_never_stopped(tmp_path: Path) -> None:
     theirs = {"problem": Problem("echo", "a", "a=", "a"), "texts": ("a", "b")}
     for step in range(3):
         bus.publish(7, step, [theirs])
-    assert harness.resumes(lambda: node(Sharing(Sequential(), bus, 0, 1), seed=0)[0])
+    check_resumed(lambda: node(Sharing(Sequential(), bus, 0, 1), seed=0)[0])

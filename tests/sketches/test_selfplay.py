@@ -15,7 +15,6 @@ from torch import nn
 
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
-from shuhari.config.stage import Role
 from shuhari.curricula.sequential import Sequential
 from shuhari.data import Problem, Request, Step, Trajectory, code
 from shuhari.events import Collected
@@ -26,6 +25,7 @@ from shuhari.objectives.clip import Clip
 from shuhari.objectives.divergence import Divergence
 from shuhari.ports import Curriculum, Policy, Rollout
 from shuhari.tasks.source import Listed, answer_text
+from shuhari.testing import Role, check_resumed
 from shuhari.transforms.advantage import Advantage
 from shuhari.transforms.filters import Only
 
@@ -190,4 +190,4 @@ def test_a_step_of_training_of_both_roles() -> None:
 
 
 def test_a_restored_run_goes_on_as_if_never_stopped() -> None:
-    assert harness.resumes(lambda: run_of(SelfPlay(reader="reader"), steps=2))
+    check_resumed(lambda: run_of(SelfPlay(reader="reader"), steps=2))

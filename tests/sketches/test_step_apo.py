@@ -14,7 +14,6 @@ from toys import Echo
 
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
-from shuhari.config.stage import Role
 from shuhari.data import Problem, Request, Step, Trajectory
 from shuhari.learners.parts import Term
 from shuhari.models.text.causal import CausalValue
@@ -24,6 +23,7 @@ from shuhari.optimisers.adamw import AdamW
 from shuhari.pack import pack
 from shuhari.ports import Objective, Rollout, Transform
 from shuhari.rollouts.tree import Tree
+from shuhari.testing import Role, check_resumed
 
 rollout: Rollout = PlanSearch()
 pairs: Transform = SiblingPairs()
@@ -131,7 +131,7 @@ def test_micro_batches_change_nothing_for_pairs() -> None:
 
 
 def test_a_restored_run_goes_on_as_if_never_stopped() -> None:
-    assert harness.resumes(run_of)
+    check_resumed(run_of)
 
 
 def test_no_pairs_are_no_loss() -> None:

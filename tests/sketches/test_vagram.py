@@ -8,14 +8,12 @@ from typing import Any
 import harness
 import pytest
 import torch
-from resumed import twice
 from torch import nn
 from vagram import Branched, Dyna, Prediction, Real, ValueGradient, Vaml, World, WorldModel
 
 from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.buffers.replay import Replay
-from shuhari.config.stage import Role
 from shuhari.curricula.sequential import Sequential
 from shuhari.events import Collected, Event
 from shuhari.learners.gradient import GradientLearner
@@ -29,6 +27,7 @@ from shuhari.objectives.temperature import Temperature
 from shuhari.ports import Curriculum, Environment, Environments, Model, Objective, Transform
 from shuhari.rollouts.episode import Episode
 from shuhari.tasks.gym import Gym
+from shuhari.testing import Role, check_resumed
 
 model: Model = WorldModel()
 environment: Environment = World()
@@ -167,4 +166,4 @@ def test_what_is_imagined_is_what_the_world_model_predicts() -> None:
 
 
 def test_a_killed_run_ends_with_the_same_bits() -> None:
-    twice(lambda: dyna(3), 1)
+    check_resumed(lambda: dyna(3), 1)

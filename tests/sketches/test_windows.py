@@ -20,6 +20,7 @@ from shuhari.objectives.clip import Clip
 from shuhari.pack import pack
 from shuhari.ports import Environment, Environments, Window
 from shuhari.rollouts.episode import Episode
+from shuhari.testing import check_resumed
 from shuhari.transforms.advantage import Advantage
 from shuhari.transforms.filters import Only
 from shuhari.transforms.returns import Returns
@@ -173,4 +174,4 @@ def test_a_recipe_names_windows_environments_and_who_acts() -> None:
 
 
 def test_a_restored_run_goes_on_as_if_never_stopped() -> None:
-    assert harness.resumes(lambda: run_of(Episode(context=Summary(8, "?"))))
+    check_resumed(lambda: run_of(Episode(context=Summary(8, "?"))))

@@ -37,6 +37,7 @@ from shuhari.testing import (
     check_curriculum,
     check_engine,
     check_environment,
+    check_environments,
     check_learner,
     check_objective,
     check_optimiser,
@@ -471,6 +472,42 @@ def test_a_snapshot_is_taken_within_an_episode_however_long_those_are(length: in
 
 def test_an_episode_of_one_step_has_no_middle() -> None:
     check_environment(Count(1, keeps=True))
+
+
+@dataclass
+class Turns:
+    """Environments that are the task's at every fourth call, else one without slips, and do what `fault` says."""
+
+    fault: str = ""
+    state: dict[str, int] = field(init=False, default_factory=lambda: {"asked": 0})
+
+    def __post_init__(self) -> None:
+        self.asked = 0  # which no state holds
+
+    def environment(self, request: Request, ctx: Any) -> Any:
+        self.state["asked"] += 1
+        self.asked += 1
+        asked = self.asked if self.fault == "forgets" else self.state["asked"]
+        if self.fault == "none" or request.problem.id == "left out":
+            return None
+        if self.fault == "draws":
+            asked = int(np.random.randint(1000))  # noqa: NPY002  (the global generator)
+        world = ctx.task.inner if asked % 4 == 1 else Gridworld(living=-0.1)
+        return Stroll("nothing" if self.fault == "snapshot" else "outside" if self.fault == "outside" else "", world)
+
+
+@pytest.mark.parametrize(("fault", "message"), [
+    ("forgets", "outside of `state`"), ("draws", "global generator"), ("outside", "not in Discrete"),
+    ("snapshot", "from its snapshot"), ("none", "none of 2 requests"),
+])  # fmt: skip
+def test_environments_that_are_not_the_task_s(fault: str, message: str) -> None:
+    ctx = context(task=Maze())
+    first = ctx.task.problems("train")[0]
+    requests = [Request(first, key="a"), Request(Problem("maze", "left out", None), key="b")]
+    check_environments(Turns(), ctx)
+    check_environments(Turns(), ctx, requests)
+    with broken(message):
+        check_environments(Turns(fault), ctx, requests)
 
 
 @dataclass

@@ -6,7 +6,7 @@ Left out: whether a world is a good one (that episodes end, that rewards can be 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from shuhari.abilities import ability
-from shuhari.data import Problem, Status, Whole
+from shuhari.data import Problem, Request, Status, Whole
 from shuhari.models.spaces import MASK
 from shuhari.store.codec import dumps, loads
 from shuhari.tasks.snapshots import sample_action
@@ -22,7 +22,9 @@ from shuhari.testing.context import context
 from shuhari.testing.looking import (
     DRAWS,
     ConformanceError,
+    check_repeats,
     generator_states,
+    rebuild,
     require,
     require_port,
     require_same,
@@ -55,42 +57,77 @@ def check_environment(
                      "reset with the same seed")  # fmt: skip
     else:
         require_port("task", world)
-        _check_episodes(world, problem or world.problems("train")[0], act, n, context() if ctx is None else ctx)
+        played = problem or world.problems("train")[0]
+        require(world.environment(played) is not None, world, f"gives problem {played.id!r} no environment")
+        run = context() if ctx is None else ctx
+        _check_episodes(world, lambda: _Episodes(world.environment(played), played, world.spaces(), run, act), n)
     require(generator_states() == generators, world, DRAWS)
 
 
-def _check_episodes(task: Any, problem: Problem, act: Act | None, n: int, ctx: Any) -> None:
-    space = task.spaces()
-    acts = act or (_talks(problem) if space is None else _random(space[1]))
-    seen = space[0] if space is not None else None
-    require(task.environment(problem) is not None, task, f"gives problem {problem.id!r} no environment")
-    whole = _Episodes(task, problem, seen, ctx)
+def check_environments(
+    environments: Any, ctx: Any, requests: Sequence[Request] = (), *, act: Act | None = None, n: int = 40
+) -> None:
+    """Act n times in each environment that `environments` (a field of the rollout `episode`) gives these requests: by
+    default one for each of the first four training problems of `ctx.task`.
+
+    Each does what `check_environment` asks of those of a task, and shows what the spaces of the task declare. Asked for
+    the same requests again, with its `state` saved half-way and set in a new one, it gives environments in which the
+    same actions give the same bits. A request for which it gives None is left out; one at least is played.
+
+    act: as of `check_environment`; ctx: a context with the task, and with the models and engine that it asks."""
+    require_port("environments", environments)
+    task, played = ctx.task, 0
+    asked = list(requests) or [ctx.stamp_request(Request(task.problems("train")[i]), "") for i in range(4)]
+
+    def begin(found: Any, request: Request) -> _Episodes:
+        return _Episodes(found, request.problem, task.spaces(), ctx, act)
+
+    def use(mine: Any, world: None, i: int) -> Any:
+        request = asked[i % len(asked)]
+        if (found := mine.environment(request, ctx)) is None:
+            return "none"
+        episodes = begin(found, request)
+        return [episodes.step() for _ in range(n)]
+
+    check_repeats(environments, use, n=max(4, len(asked)))
+    for request in asked:
+        if rebuild(environments).environment(request, ctx) is not None:
+            played += 1
+            _check_episodes(environments, lambda r=request: begin(rebuild(environments).environment(r, ctx), r), n)  # type: ignore[misc]
+    require(played, environments, f"gave an environment for none of {len(asked)} requests")
+
+
+def _check_episodes(who: Any, begin: Callable[[], _Episodes], n: int) -> None:
+    """Play n steps; again with the same actions; and once more from a snapshot in the middle of an episode."""
+    whole = begin()
     found, within = list[Any](), list[int]()
     for i in range(1, n + 1):
-        found.append(whole.step(acts))
+        found.append(whole.step())
         within += [] if whole.over else [i]
     cut = min((i for i in within if i < n), key=lambda i: abs(i - n // 2), default=0)
-    again = _Episodes(task, problem, seen, ctx)
-    first = [again.step(acts) for _ in range(cut)]
-    require_same(to_tree(found[:cut]), to_tree(first), task, "did something else in the same episode after "
+    again = begin()
+    first = [again.step() for _ in range(cut)]
+    require_same(to_tree(found[:cut]), to_tree(first), who, "did something else in the same episode after "
                  "the same actions")  # fmt: skip
     try:
         saved = loads(dumps(again.env.snapshot()))
     except TypeError as error:
         raise ConformanceError(f"{type(again.env).__name__}: its snapshot is no payload: {error}") from error
-    later = _Episodes(task, problem, seen, ctx)
+    later = begin()
     later.env.restore(saved)
     later.rng, later.seen, later.over = again.rng, again.seen, again.over
-    rest = [later.step(acts) for _ in range(cut, n)]
-    require_same(to_tree(found[cut:]), to_tree(rest), task, "went on otherwise from its snapshot")
+    rest = [later.step() for _ in range(cut, n)]
+    require_same(to_tree(found[cut:]), to_tree(rest), who, "went on otherwise from its snapshot")
 
 
 class _Episodes:
-    """The same episode of a task, again and again, with every step looked at."""
+    """The same episode in an environment, again and again, with every step looked at. `spaces`: of what is seen and
+    done, or None."""
 
-    def __init__(self, task: Any, problem: Problem, space: Any, ctx: Any) -> None:
-        self.task, self.problem, self.space, self.ctx = task, problem, space, ctx
-        self.env, self.rng = task.environment(problem), np.random.default_rng(0)
+    def __init__(self, env: Any, problem: Problem, spaces: Any, ctx: Any, act: Act | None) -> None:
+        self.env, self.problem, self.ctx, self.rng = env, problem, ctx, np.random.default_rng(0)
+        self.space = spaces[0] if spaces is not None else None
+        self.act = act or (_talks(problem) if spaces is None else _random(spaces[1]))
         self._reset()
 
     def _reset(self) -> None:
@@ -98,10 +135,10 @@ class _Episodes:
         self.seen = self._look(self._answer(self.env.reset(self.problem)))
         self.over = False
 
-    def step(self, act: Act) -> Any:
+    def step(self) -> Any:
         if self.over:
             self._reset()
-        took = act(self.seen, self.rng)
+        took = self.act(self.seen, self.rng)
         answer = self._answer(self.env.step(took))
         require(isinstance(answer, tuple) and len(answer) == 3, self.env, "its step gave no triple: expected "
                 "(observation, rewards by name, Status or None)")  # fmt: skip
