@@ -25,7 +25,6 @@ PUBLIC = {  # module -> its public names; (): all that it says or defines
     "shuhari.diagnosis": ("diagnose", "RULES", "Rule", "Finding", "Watch"),
     "shuhari.config.recipe": ("load", "Recipe", "RecipeError"),
     "shuhari.config.build": ("make_component",),
-    "shuhari.store": ("StoreError", "NoRunError"),
     "shuhari.store.codec": ("dumps", "loads"),
     "shuhari.pack": ("pack",),
     "shuhari.learners.parts": ("Part", "Term"),

@@ -283,3 +283,11 @@ def test_the_example_of_a_method_of_ones_own() -> None:
     assert "policy/loss/spo" in run.metrics
     assert "policy/loss/clip" not in run.metrics
     assert shuhari.load(run.path).act(np.zeros(4, np.float32)) in (0, 1)
+
+
+def test_errors_of_a_mistake_are_caught_by_their_public_names(tmp_path: Path) -> None:
+    with pytest.raises(shuhari.RecipeError, match="did you mean"):
+        shuhari.train("baselines/bandit", tmp_path / "run", stepz=3)
+    with pytest.raises(shuhari.NoRunError, match="not a run"):
+        shuhari.load(tmp_path)
+    assert issubclass(shuhari.NoRunError, shuhari.StoreError)

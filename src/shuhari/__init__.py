@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shuhari.api import LoadedPolicy, Trained, load, train
+    from shuhari.config.overlay import RecipeError
     from shuhari.data import Problem, Sampling
     from shuhari.learners.parts import Term
     from shuhari.loop.sessions import Session, session
     from shuhari.registry import register
+    from shuhari.store.directory import NoRunError
+    from shuhari.store.files import StoreError
     from shuhari.tools.export import Exported, export
     from shuhari.tools.tensorboard import TensorBoard
 
@@ -23,9 +26,12 @@ __version__ = "0.1.0"
 _HOME = {
     "Exported": "tools.export",
     "LoadedPolicy": "api",
+    "NoRunError": "store.directory",
     "Problem": "data",
+    "RecipeError": "config.overlay",
     "Sampling": "data",
     "Session": "loop.sessions",
+    "StoreError": "store.files",
     "TensorBoard": "tools.tensorboard",
     "Term": "learners.parts",
     "Trained": "api",
@@ -37,7 +43,7 @@ _HOME = {
 }
 __all__ = [  # noqa: RUF022  (what most people want comes first)
     "train", "load", "export", "session", "register", "Problem", "Sampling", "Term", "LoadedPolicy", "Session",
-    "Trained", "Exported", "TensorBoard", "__version__",
+    "Trained", "Exported", "TensorBoard", "RecipeError", "StoreError", "NoRunError", "__version__",
 ]  # fmt: skip
 
 

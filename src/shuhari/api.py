@@ -20,6 +20,7 @@ from shuhari.config.recipe import Recipe
 from shuhari.data import EMPTY, Info, Payload, Sampling
 from shuhari.diagnosis import Watch
 from shuhari.loop import resume
+from shuhari.loop.measuring import measure
 from shuhari.loop.roles import load_initial
 from shuhari.loop.run import open_run
 from shuhari.loop.study import train as steps
@@ -69,11 +70,12 @@ class Trained:
 
     def evaluate(self, n: int | None = None, *, samples: int = 1, step: int | None = None) -> dict[str, float]:
         """Held-out scores of the last weights, or of those of `step`: `greedy`, and with `samples` > 1 also `mean` and
-        `pass@k`. n: how many problems or episodes (default: the recipe's). Nothing is stored."""
-        from shuhari.cli.measuring import measure
-
-        outcomes, used, _ = measure(self.path, step, {"samples": samples, **({} if n is None else {"n": n})})
-        return outcomes.scores(used)
+        `pass@k`. n: how many problems or episodes (default: the recipe's). Nothing is stored; what went wrong goes to
+        the logger `shuhari`."""
+        found = measure(self.path, step, {"samples": samples, **({} if n is None else {"n": n})})
+        for problem in found.problems:
+            logging.getLogger("shuhari").warning("%s", problem)
+        return found.outcomes.scores(found.used)
 
 
 def default_path(recipe: Recipe, root: str | Path = "runs", init: str = "") -> Path:

@@ -15,6 +15,7 @@ from shuhari.claims.digest import compute_digest
 from shuhari.claims.protocol import find_mark
 from shuhari.claims.scale import by_size, correlate_ranks, folder_of, read_on, read_results
 from shuhari.cli import main
+from shuhari.config.library import find_results
 from shuhari.config.overlay import RecipeError
 
 METHOD = """on = "beds/trie/easy"
@@ -106,3 +107,31 @@ def test_it_is_planned_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         main(["claim", str(tmp_path / "own.toml"), "--on", "beds/trie/rare", "--dry-run", *at])
     mark = find_mark(read_on(str(tmp_path / "own.toml"), "beds/trie/rare"))
     assert ended.value.code == 0 and f"protocol {mark}" in capsys.readouterr().out
+
+
+def test_what_was_measured_on_another_bed_is_shown_and_found_stale(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A kept result of `--on`, whose learning rate is not that of now: named with its bed, alone or beside the own."""
+
+    def run(*words: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["claim", *words, "--out", str(tmp_path)])
+        out, err = capsys.readouterr()
+        return int(ended.value.code or 0), " ".join((out + err).split())
+
+    bed, source = "beds/trie/twins4_400k", find_results().parent / "scale"
+    kept = tmp_path / "scale" / bed / "claims" / "rlvr" / "kl_cov.json"
+    kept.parent.mkdir(parents=True)
+    found = json.loads((source / bed / "claims" / "rlvr" / "kl_cov.json").read_text())
+    kept.write_text(json.dumps({**found, "stale": "seen in a test"}))
+    code, told = run("--stale")
+    assert code == 0 and f"rlvr/kl_cov on {bed}" in told and "seen in a test" in told
+    code, told = run("--stale", "--on", "beds/trie/easy_400k")
+    assert code == 0 and "up to date" in told
+    code, told = run("rlvr/kl_cov", "--show")
+    assert code == 0 and "that shuhari brings" in told and f"on {bed}:" in told
+    code, told = run("rlvr/kl_cov", "--show", "--on", bed)
+    assert code == 0 and "that shuhari brings" not in told and f"on {bed}:" in told
+    code, told = run("rlvr/pacs", "--show", "--on", bed)
+    assert code == 2 and f"rlvr/pacs on {bed}: not measured" in told

@@ -44,6 +44,12 @@ def folder_of(bed: str, out: Path) -> Path:
     return out / FOLDER / load(bed).name
 
 
+def find_beds(out: Path, method: str = "") -> list[str]:
+    """The other beds on which something was measured, or that one method was."""
+    found = (out / FOLDER).rglob(f"claims/{method or '*/*'}.json")
+    return sorted({path.relative_to(out / FOLDER).as_posix().partition("/claims/")[0] for path in found})
+
+
 def read_results(out: Path) -> list[dict[str, Any]]:
     """What was measured on other beds."""
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((out / FOLDER).rglob("claims/**/*.json"))]

@@ -5,9 +5,8 @@ from __future__ import annotations
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import current_thread, main_thread
@@ -15,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shuhari.cli import exploring, verdicts
-from shuhari.cli.text import note, print_json, print_table, say
+from shuhari.cli import exploring, keeping, verdicts
+from shuhari.cli.text import note, print_json, say
 
 if TYPE_CHECKING:
     from shuhari.claims.pool import Progress
@@ -57,14 +56,13 @@ def claim(
 
     A bed is a small recipe on which methods are compared (docs/beds.md). With --bed any method, or several as A+B, is
     compared with any recipe alone; that is exploratory, and goes to OUT/explore/BED. With --on the same claim is
-    measured on another bed, such as one of larger policies; that goes to OUT/scale/BED.
+    measured on another bed, such as one of larger policies; that goes to OUT/scale/BED. --show and --stale have those
+    too, or with --on that bed's alone.
 
     Example: shuhari claim rlvr/pacs
     """
-    from shuhari.claims.claim import read
     from shuhari.claims.pool import ClaimError
     from shuhari.claims.result import write
-    from shuhari.claims.scale import folder_of, read_on
     from shuhari.config.overlay import RecipeError
 
     for option, given in (("--whole", whole), ("--quick", quick)):
@@ -85,18 +83,20 @@ def claim(
         return
     named = list(dict.fromkeys(recipes or []))
     if stale or (prove and not recipes):
-        reasons = _find_stale(out, recipes)
-        named = list(reasons)
+        reasons = keeping.find_stale(keeping.list_places(named, out, on), named=bool(recipes))
         if stale and not (prove or show or dry):
-            _list_stale(reasons, json)
+            keeping.list_stale(reasons, json)
             return
-        for name, reason in reasons.items():
-            note(f"{name}: {reason}")
-        if not named:
+        for at, reason in reasons.items():
+            note(f"{at}: {reason}")
+        places = list(reasons)
+        if not places:
             say("every result is up to date")
             return
-    if not named:
+    elif not named:
         raise typer.BadParameter("which recipe? `shuhari methods` lists them, --stale those that are out of date")
+    else:
+        places = keeping.list_places(named, out, on) if show else [keeping.place(name, out, on) for name in named]
     if prove:
         from shuhari.cli.proving import prove as proving
 
@@ -104,26 +104,26 @@ def claim(
             raise typer.BadParameter("--whole and --quick are opposites: give one")
         depth = "whole" if whole else "quick" if quick else "spot"
         with _end_by_sigterm():
-            stand = proving(named, out, runs, depth=depth, workers=workers, json=json, telling=_show_progress)
+            stand = proving(places, runs, depth=depth, workers=workers, json=json, telling=_show_progress)
         raise typer.Exit(0 if stand else 1)
-    take = partial(read_on, bed=on) if on else read
-    out = folder_of(on, out) if on else out
     if show:
-        _show_kept(named, out, json)
+        keeping.show_kept(places, json)
         return
+    out = places[0].out
     if card:
         with _end_by_sigterm():
             for name in named:
                 verdicts.show_card_plan(name, runs, out) if dry else _make_card(name, workers, runs, out)
         return
-    claims = [take(name, smoke=smoke) for name in named]  # a mistake in one is found before the first run
-    if twice := [name for name, times in Counter(one.name for one in claims).items() if times > 1]:
+    claims = [at.read(smoke=smoke) for at in places]  # a mistake in one is found before the first run
+    names = Counter((at.out, one.name) for at, one in zip(places, claims, strict=True))
+    if twice := [name for (_, name), times in names.items() if times > 1]:
         why = f"two recipes are called {twice[0]!r}, and would share a result"
         raise typer.BadParameter(f"{why}: claim them apart, each with an --out of its own")
     if dry:
-        for name, one in zip(named, claims, strict=True):
-            verdicts.show_plan(one, runs, out)
-            take(name, smoke=True)  # a mistake in `smoke` is one too
+        for at, one in zip(places, claims, strict=True):
+            verdicts.show_plan(one, runs, at.out)
+            at.read(smoke=True)  # a mistake in `smoke` is one too
         return
     for option, folder in (("--out", out), ("--runs", runs))[smoke:]:
         try:
@@ -174,68 +174,6 @@ def _make_card(bed: str, workers: int, runs: Path, out: Path) -> None:
         made = make_card(bed, plan_card(bed), runs, workers=workers, tell=tell)
     spent = sum(sum(arm["cpu_s"]) for arm in made["arms"].values()) + sum(made["warm_cpu_s"])
     say(f"card: {save_card(made, out)}; {spent / 60:.1f} minutes of one core")
-
-
-def _show_kept(named: list[str], out: Path, json: bool) -> None:
-    """Show results: those under `out`, else, and says so, the ones that the library brings."""
-    from shuhari.claims.result import read_kept
-    from shuhari.config.recipe import load
-
-    results = []
-    for given in named:
-        recipe = load(given)
-        own = read_kept(recipe.name, out / "claims")
-        result = own or read_kept(recipe.name)
-        if result is None and not recipe.tree.get("claim"):
-            raise typer.BadParameter(f"{given} states no claim")
-        if result is None:
-            raise typer.BadParameter(f"{recipe.name}: not measured; `shuhari claim {given} --out {out}` does it")
-        results.append(result)
-        if not own:
-            note(f"{recipe.name}: nothing in {out / 'claims'}; this is the result that shuhari brings")
-    if json:
-        print_json(results)
-        return
-    for result in results:
-        verdicts.show(result)
-
-
-def _list_stale(why: Mapping[str, str], json: bool) -> None:
-    """Print the recipes whose results are out of date, and why each is."""
-    if json:
-        print_json([{"recipe": name, "why": reason} for name, reason in why.items()])
-    elif why:
-        print_table(("recipe", "its result"), why.items())
-        say("shuhari claim --prove tries which of them stand; shuhari claim RECIPE... measures those that it names")
-    else:
-        say("every result is up to date")
-
-
-def _find_stale(out: Path, given: list[str] | None) -> dict[str, str]:
-    """Those of the recipes `given` (none: of all that were measured) whose result is missing, out of date, or of an
-    older core, and which it is."""
-    from shuhari.claims.claim import read
-    from shuhari.claims.result import find_stale as why
-    from shuhari.claims.result import read_kept
-    from shuhari.claims.sources import is_older
-    from shuhari.config.overlay import RecipeError
-    from shuhari.config.recipe import list_names, load
-
-    found = {}
-    for name in given or list_names():
-        called = load(name).name if given else name
-        try:
-            result = read_kept(called, out / "claims")
-        except RecipeError as error:
-            note(f"{name}: {error}")  # the others go on
-            continue
-        if result is None and not given:
-            continue
-        reason = "not measured" if result is None else result.get("stale", "") or why(read(name), result)
-        reason = reason or ("older core" if result is not None and is_older(result["hashes"]) else "")
-        if reason:
-            found[name] = reason
-    return found
 
 
 @contextmanager

@@ -16,8 +16,7 @@ import typer
 from shuhari.cli.text import format_number, note, print_json, print_table, say
 
 if TYPE_CHECKING:
-    from shuhari.loop.evaluation import Evaluation
-    from shuhari.loop.outcomes import Outcomes
+    from shuhari.loop.measuring import Measured
     from shuhari.stats import Estimate
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -42,7 +41,8 @@ def evaluate(
     if k and max(k) > samples:
         raise typer.BadParameter(f"pass@{max(k)} needs at least {max(k)} samples, and --samples is {samples}")
     settings = {"n": n, "samples": samples, "split": split, "k": tuple(k or ())}
-    outcomes, used, at = measure(path, step, {key: v for key, v in settings.items() if v is not None})
+    measured = _measure(path, step, {key: v for key, v in settings.items() if v is not None})
+    outcomes, used, at = measured.outcomes, measured.used, measured.step
     if not any(x == x for x in outcomes.greedy):
         raise ValueError(f"{path}: none of {len(outcomes.ids)} held-out problems could be graded: expected a task with "
                          "answers, or a [reward.<name>]")  # fmt: skip
@@ -75,40 +75,22 @@ def evaluate(
         note(f"{ungraded} of {len(outcomes.ids)} problems could not be graded and are left out")
 
 
-def measure(
+def _measure(
     path: Path, step: int | None, settings: Mapping[str, Any], tasks: dict[str, Any] | None = None
-) -> tuple[Outcomes, Evaluation, int]:
-    """(outcomes, the settings used, the step) of a run's checkpoint on held-out problems. `tasks` is filled: runs of
-    one table of the task that is tested, which share it, see the same problems, whatever their seeds."""
-    import json
-    from dataclasses import replace
-
+) -> Measured:
+    """`loop.measuring.measure`, with what went wrong as notes; a split that is not there is a mistake of --split."""
     from shuhari.config.overlay import RecipeError
-    from shuhari.config.recipe import load
-    from shuhari.loop.evaluation import Evaluation
-    from shuhari.loop.evaluation import evaluate as evaluated
-    from shuhari.loop.resume import restore
-    from shuhari.loop.run import open_run
-    from shuhari.store import Run, StoreError
+    from shuhari.loop.measuring import measure
 
-    tree = Run(path).load(step)
-    if tree is None:
-        raise StoreError(f"{path} has no checkpoint yet: there is nothing to evaluate")
-    with open_run(load(path)) as opened:
-        restore(opened, tree)
-        used = replace(opened.stage.evaluate or Evaluation(), **settings)
-        if tasks is not None:
-            table = json.dumps(_find_tested(opened.recipe.tree), sort_keys=True)
-            used = replace(used, task=tasks.setdefault(table, used.task or opened.ctx.task))
-        try:
-            outcomes = evaluated(opened.ctx, used, opened.stage.evaluation_rollout)
-        except RecipeError as error:
-            if error.where != "evaluate.split" or "split" not in settings:
-                raise
-            raise typer.BadParameter(error.problem, param_hint="--split") from None
-        for problem in dict.fromkeys(opened.ctx.problems):
-            note(problem)
-        return outcomes, used, opened.ctx.step
+    try:
+        found = measure(path, step, settings, tasks)
+    except RecipeError as error:
+        if error.where != "evaluate.split" or "split" not in settings:
+            raise
+        raise typer.BadParameter(error.problem, param_hint="--split") from None
+    for problem in found.problems:
+        note(problem)
+    return found
 
 
 def compare(
@@ -180,25 +162,20 @@ def _list_caveats(found: Mapping[str, Mapping[str, Any]], single: bool) -> list[
 
 def _check_same_task(paths: Sequence[Path]) -> None:
     """BadParameter where runs are tested on different tasks: their numbers mean different things."""
+    from shuhari.loop.measuring import find_tested
     from shuhari.store import Run
 
-    tasks = {path: str(_find_tested(Run(path).recipe).get("name")) for path in paths}
+    tasks = {path: str(find_tested(Run(path).recipe).get("name")) for path in paths}
     first, other = paths[0], next((p for p in paths if tasks[p] != tasks[paths[0]]), None)
     if other is not None:
         raise typer.BadParameter(f"{first} solves {tasks[first]}, {other} solves {tasks[other]}: expected one task")
-
-
-def _find_tested(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The table of the task that a recipe's runs are tested on."""
-    found: Mapping[str, Any] = recipe.get("evaluate", {}).get("task") or recipe.get("task", {})
-    return found
 
 
 def _compare_problems(sides: Mapping[str, Sequence[Path]], n: int | None) -> dict[str, dict[str, Any]]:
     """Each single run evaluated greedily; differences over problems, paired where they are the same problems."""
     settings = {"samples": 1, **({} if n is None else {"n": n})}
     tasks: dict[str, Any] = {}
-    outcomes = {name: measure(paths[0], None, settings, tasks)[0] for name, paths in sides.items()}
+    outcomes = {name: _measure(paths[0], None, settings, tasks).outcomes for name, paths in sides.items()}
     return _compare_with_first({name: (o.greedy.tolist(), o.ids) for name, o in outcomes.items()})
 
 

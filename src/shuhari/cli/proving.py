@@ -5,44 +5,47 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shuhari.cli.text import note, print_json, say
+
+if TYPE_CHECKING:
+    from shuhari.cli.keeping import Place
 
 Telling = Callable[[str], AbstractContextManager[Callable[[Any], None]]]
 
 
 def prove(
-    named: Sequence[str], out: Path, runs: Path, *, depth: str, workers: int, json: bool, telling: Telling
+    places: Sequence[Place], runs: Path, *, depth: str, workers: int, json: bool, telling: Telling
 ) -> bool:
-    """Prove the results of recipes under `out`, and write the outcome. Returns whether all stand."""
-    from shuhari.claims.claim import read
+    """Prove kept results, and write the outcome. Returns whether all stand."""
     from shuhari.claims.pool import ClaimError
     from shuhari.claims.proof import Proof, prove, settle
-    from shuhari.claims.result import read_kept, save
+    from shuhari.claims.result import save
 
     found: list[tuple[Any, Any]] = []
-    for name in named:
-        claim = read(name)
-        result = read_kept(claim.name, out / "claims")
+    proved: list[Place] = []
+    for one in places:
+        claim, result = one.read(), one.read_kept()
         if result is None:
-            note(f"{claim.name}: not measured, so there is nothing to prove")
+            note(f"{one}: not measured, so there is nothing to prove")
             continue
         found.append((claim, result))
+        proved.append(one)
     runs.mkdir(parents=True, exist_ok=True)
     with telling("proof") as each:
         proofs = prove(found, runs, depth=depth, workers=workers, tell=each)
-    reports, stand = {}, len(found) == len(named)
-    for (claim, result), proof in zip(found, proofs, strict=True):
-        words = _describe(proof)
-        reports[claim.name] = words
+    reports, stand = {}, len(found) == len(places)
+    for one, (claim, result), proof in zip(proved, found, proofs, strict=True):
+        words, name = _describe(proof), f"{claim.name} on {one.bed}" if one.bed else claim.name
+        reports[name] = words
         stand &= isinstance(proof, Proof) and proof.stands is True
         if isinstance(proof, ClaimError):
-            note(f"{claim.name}: {words}")
+            note(f"{name}: {words}")
             continue
-        save(settle(claim, result, proof), out)
+        save(settle(claim, result, proof), one.out)
         if not json:
-            say(f"{claim.name}: {words}")
+            say(f"{name}: {words}")
     if json:
         print_json(reports)
     return stand
