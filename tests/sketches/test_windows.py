@@ -11,8 +11,8 @@ import torch
 from toys import Relay, Watch
 from windows import Answer, CarryOver, Chunks, KeepLast, Summary
 
+from shuhari import RecipeError
 from shuhari.config.build import make_component
-from shuhari.config.recipe import RecipeError
 from shuhari.data import Request, code
 from shuhari.learners.parts import Term
 from shuhari.needs import Need
