@@ -23,7 +23,7 @@ from shuhari.claims.verdict import HELD, Headline, Verdict
 
 PAGES = Path(__file__).parent
 sys.path.append(str(PAGES))
-reference = import_module("reference")  # which stands beside this file, wherever that is loaded from
+reference, glossary = map(import_module, ("reference", "glossary"))  # which stand beside this file
 row = reference.row
 
 
@@ -355,6 +355,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "sections": reference.sections,
     "shared tables": reference.shared_tables,
     "components": reference.components,
+    "glossary": glossary.glossary,
 }
 PICTURES: Mapping[str, Callable[[], str]] = {"scoreboard.svg": picture}
 

@@ -1,0 +1,197 @@
+"""What every number that a run reports means: the tables of metrics.md, and `find`, which knows a name by its pattern.
+
+A pattern stands for names: `<part>`, `<term>` and the like are one piece of a name each, without a slash. Ranges and
+rules are those of the diagnosis.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from shuhari.diagnosis import RULES, Rule
+
+SCORES = r"greedy|mean|length|turns|distinct|tokens|pass@\d+|(?:quantile|cvar)@[\d.e-]+|ungraded(?:\.low|\.high)?"
+UNITS = {  # what the ledger counts
+    "steps": "steps of the loop",
+    "updates": "optimiser steps",
+    "decisions": "decisions collected, or read from recorded data",
+    "env_steps": "steps in environments",
+    "tokens": "tokens drawn",
+    "prompt_tokens": "tokens of prompts read, once for each sample",
+    "scored_tokens": "tokens that an engine scored",
+    "scored": "answers that an exact metric scored",
+    "rounds": "rounds of a rollout that asks again with hints",
+    "ungraded": "samples without a grade that a transform left out",
+    "failed_graders": "samples on which a grader or the task's grading raised an error",
+    "exceeded_graders": "and on which one ran out of time or memory",
+    "failed_rollouts": "groups that were left out, as their rollout raised an error",
+    "dropped_groups": "groups in flight that were given up",
+    "virtual_seconds": "modelled time, of `engine.virtual`",
+}
+
+INFOS = {  # what a term reports beside its loss -> (what it is, unit, of which losses)
+    "ratio": ("r = pi / pi_old of the action, at the loss's `level`", "1", "`clip` and its kin, `mixed_policy`"),
+    "clip_fraction": ("the share of decisions whose gradient the clip removes", "share", "`clip` and its kin"),
+    "approx_kl": ("r - 1 - log r: an estimate of KL(old || new)", "nats", "`clip` and its kin"),
+    "truncated": ("the share of decisions whose weight of the sampler is above `truncate`", "share", "`clip`"),
+    "sampler_kl": ("the same estimate of KL(sampler || old)", "nats", "`clip` with `truncate`"),
+    "covariance": ("of a decision: (log pi - mean) x (A - mean)", "nats", "`clip_cov`, `kl_cov`"),
+    "candidates": ("the share of decisions within the band of covariances", "share", "`clip_cov`"),
+    "pull": ("k3 of the policy from the proxy, where it pulls", "nats", "`lp_reg`"),
+    "kl": ("the divergence; of `kto` the z0 that it subtracts", "nats", "`divergence`, `kto`"),
+    "entropy": ("of a decision; of a temperature -log pi of a fresh action", "nats", "`entropy`, `temperature`"),
+    "accuracy": ("how often the better one of a pair is preferred; of `outcome` how often the outcome is told", "share",
+                 "`preference`, `outcome`"),
+    "chosen": ("beta times the log-ratio of the better ones (`kto`: good ones); of the selective losses the share of "
+               "decisions that were chosen", "nats, share", "`preference`, `kto`, `clip_cov`, `kl_cov`, `lp_reg`"),
+    "rejected": ("the same of the worse (bad) ones", "nats", "`preference`, `kto`"),
+    "margin": ("chosen less rejected", "nats", "`preference`"),
+    "log_ratio": ("s: log pi less the log-probability that `over` names, of an answer", "nats", "`log_ratio`"),
+    "error": ("how far that is from what the advantage asks for", "as the reward", "`log_ratio`"),
+    "value": ("the critic's prediction", "as the return", "`value`, the losses of Q"),
+    "target": ("what it is moved to", "as the return", "`q_learning`, `soft_td`, `smoothed_td`"),
+    "q": ("Q of the action that the policy takes now", "as the return", "`reparam`, `deterministic`, `uniform_q`"),
+    "next_q": ("the value of the state behind a decision", "as the return", "`uniform_q`"),
+    "fresh_log_prob": ("log pi of a fresh action", "nats", "`reparam`"),
+    "temperature": ("the temperature that is trained", "1", "`temperature`"),
+}  # fmt: skip
+
+GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern -> (what it is, unit)
+    "Of a step": {
+        "step": ("how many were committed", "steps"),
+        "stage": ("the stage's name", "-"),
+        "wall": ("since the run began, waiting between sittings left out; in reports `seconds`", "seconds"),
+    },
+    "Rewards": {
+        "reward/mean": ("the mean of the trained reward over graded episodes", "as the reward"),
+        "reward/std": ("the mean, over groups, of its standard deviation within a group", "as the reward"),
+        "reward/score": ("the task's own measure, in [0, 1]", "score"),
+        "reward/<name>": ("the mean of one grader's reward; `task` is what an environment pays", "as the reward"),
+    },
+    "Rollouts": {
+        "rollout/episodes": ("episodes of the step; of lanes, all that have ended so far", "episodes"),
+        "rollout/length": ("decisions (tokens, steps) of an episode; of lanes, of the last 100", "decisions"),
+        "rollout/truncated": ("the share of episodes that a limit of length or time ended", "share"),
+        "rollout/turns": ("calls of the policy in an episode, where some have several", "calls"),
+        "rollout/entropy": ("the mean of -log p of what was sampled", "nats"),
+        "rollout/alike": ("the share of groups whose samples all have one reward", "share"),
+        "rollout/ungraded": ("the share of episodes without a grade, where there are any", "share"),
+        "rollout/errors": ("the share of episodes that ended in an error, where there are any", "share"),
+        "rollout/rounds": ("how often the step collected until its filters had let enough pass", "rounds"),
+        "rollout/staleness": ("how many versions of the weights a decision is old, a mean", "versions"),
+        "rollout/staleness_max": ("and the largest", "versions"),
+        "rollout/answers_too_long": ("of a stage's first step: the share of answers above `max_new` tokens", "share"),
+        "rollout/return": ("of lanes: the sum of rewards of an episode, over the last 100", "as the reward"),
+        "rollout/<graded>": ("the same of each named reward that the environment pays", "as the reward"),
+        "engine/gap": ("the mean of abs(log p of the engine - log p of the trainer), for the same weights", "nats"),
+        "engine/gap_max": ("and the largest", "nats"),
+    },
+    "Updates": {
+        "<part>/loss/<term>": ("the loss, reduced, before its weight; a mean over minibatches", "as the loss"),
+        "<part>/loss/nll": ("of it: -log pi of demonstrations", "nats"),
+        "<part>/rows": ("rows that carry weight in a draw, a mean", "rows"),
+        "<part>/grad_norm": ("the Euclidean norm of the gradient, before `optimiser.clip`", "1"),
+        "<part>/lr": ("the learning rate", "1"),
+        "<role>/explained_variance": ("1 - Var(return - value) / Var(return), before the update", "at most 1"),
+        **{f"<part>/{name}": (f"{what}; {losses}", unit) for name, (what, unit, losses) in INFOS.items()},
+        "<part>/<term>/<info>": ("any of these, where several terms of a part report it", "as it"),
+    },
+    "Curricula and studies": {
+        "curriculum/predicted": ("the mean success rate that was predicted of the problems asked", "share"),
+        "curriculum/observed": ("and that was seen", "share"),
+        "curriculum/spearman": ("the rank correlation of both over problems", "in [-1, 1]"),
+        "study/<name>": ("what a study says of its progress", "its own"),
+    },
+    "Evaluation": {
+        "evaluate/greedy": ("the mean reward (`measure`) of one greedy episode a problem", "as the reward"),
+        "evaluate/mean": ("the mean over sampled episodes", "as the reward"),
+        "evaluate/pass@<k>": ("1 - C(n - c, k) / C(n, k), c of n samples right: unbiased", "share"),
+        "evaluate/distinct": ("different right texts among the samples of a problem", "texts"),
+        "evaluate/length": ("decisions of a greedy episode", "decisions"),
+        "evaluate/turns": ("and calls of the policy", "calls"),
+        "evaluate/greedy.<reward>": ("`greedy` of each graded name, where there are several", "as the reward"),
+        "evaluate/mean.<reward>": ("`mean` of each", "as the reward"),
+        "evaluate/quantile@<a>": ("the value that a share a of the episodes does not exceed", "as the reward"),
+        "evaluate/quantile@<a>.<reward>": ("of each graded name", "as the reward"),
+        "evaluate/cvar@<a>": ("the mean of the lowest share a of the episodes", "as the reward"),
+        "evaluate/cvar@<a>.<reward>": ("of each graded name", "as the reward"),
+        "evaluate/ungraded": ("the share of episodes without a grade, where there are any", "share"),
+        "evaluate/ungraded.low": ("`greedy`, were those 0", "as the reward"),
+        "evaluate/ungraded.high": ("`greedy`, were those 1", "as the reward"),
+        "evaluate/tokens": ("tokens drawn for a sampled episode, where there is a further way to play", "tokens"),
+        "evaluate/<way>.<score>": ("any of these, of a further way to play", "as it"),
+        "evaluate/<part>/loss/<term>": ("of recorded data: the loss on held-out rows", "as the loss"),
+        "evaluate/<part>/<info>": ("and what the loss reports there", "as it"),
+    },
+    "Exact numbers and weights": {
+        "evaluate/<exact>.mean": ("the expected score, all answers summed", "as the score"),
+        "evaluate/<exact>.pass@<k>": ("1 - (1 - p)^k, p the probability of a right answer", "share"),
+        "evaluate/<exact>.solved": ("the share of problems with p of at least 1/2", "share"),
+        "evaluate/<exact>.modes": ("e to the entropy among right answers", "answers"),
+        "evaluate/<exact>.mass@<label>": ("the probability of the answers with a label", "share"),
+        "evaluate/<exact>.rest": ("the probability of all that is not listed", "share"),
+        "evaluate/<exact>.entropy": ("of the distribution over answers", "nats"),
+        "evaluate/<exact>.kl.<role>": ("KL(policy || role)", "nats"),
+        "evaluate/<exact>.kl_from.<role>": ("KL(role || policy)", "nats"),
+        "evaluate/<exact>.reach": ("right answers of at least the probability `floor`", "answers"),
+        "evaluate/<exact>.kept.<role>": ("the share of the role's that the policy has kept", "share"),
+        "evaluate/<exact>.new.<role>": ("the share of its own that the role has not", "share"),
+        "evaluate/<weights>.<change>": ("`changed` (share of numbers that differ), `distance` (Euclidean norm), "
+                                        "`relative`, each also `_bf16`", "share, norm"),
+        "evaluate/<localisation>.<found>": ("`auc`, whether values fall at a first mistake; `wrong`, the "
+                                            "share of answers with one", "share"),
+    },
+    "What was spent": {
+        **{f"spent/{unit}": (what, "-") for unit, what in UNITS.items()},
+        "spent/evaluate/<unit>": ("any of these, spent by evaluation, which is no part of the budget", "-"),
+        "spent/<tag>/<unit>": ("and by what a component probes", "-"),
+    },
+}  # fmt: skip
+PIECES = {  # what a placeholder stands for, where that is less than any piece of a name
+    "info": f"(?:{'|'.join(INFOS)})",
+    "graded": "(?:score|task)",
+    "score": f"(?:{SCORES})",
+    "unit": f"(?:{'|'.join(UNITS)})",
+    "k": r"\d+",
+    "a": r"[\d.e-]+",
+    "change": "(?:changed|distance|relative)(?:_bf16)?",
+    "found": "(?:auc|wrong)",
+}
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """What names a pattern stands for, of one task (`@<task>`) too."""
+    pieces = re.split(r"<(\w+)>", pattern)
+    told = (PIECES.get(x, r"[^/.]+") if i % 2 else re.escape(x) for i, x in enumerate(pieces))
+    return re.compile(f"{''.join(told)}(?:@.+)?")
+
+
+def patterns() -> list[str]:
+    return [pattern for group in GROUPS.values() for pattern in group]
+
+
+def find(name: str) -> list[str]:
+    """The patterns of the glossary that a reported name has."""
+    return [p for p in patterns() if compiled(p).fullmatch(name)]
+
+
+def rules(pattern: str) -> list[Rule]:
+    """The rules of the diagnosis that read just these names."""
+    plain = re.sub(r"<\w+>", "*", pattern)
+    return [r for r in RULES if r.reads == plain]
+
+
+def describe(rule: Rule) -> str:
+    """What a rule asks of a number."""
+    return f"{(rule.number.__doc__ or '').strip()}: {rule.describe_range()} ([`{rule.name}`](diagnosis.md#the-rules))"
+
+
+def glossary() -> Iterator[str]:
+    """The tables, a heading each."""
+    for heading, group in GROUPS.items():
+        yield from (f"## {heading}", "", "| name | what it is | unit | healthy, and the rule |", f"|{' --- |' * 4}")
+        for pattern, (what, unit) in group.items():
+            healthy = "; ".join(map(describe, rules(pattern))) or "-"
+            yield f"| `{pattern}` | {what.replace('|', chr(92) + '|')} | {unit} | {healthy} |"
+        yield ""
