@@ -34,9 +34,19 @@ def list_tested(task: Any) -> list[Problem]:
     return [source[i] for i in range(source.size())]
 
 
-def score(task: Any, problem: Problem, said: Any) -> float:
+def score(task: Any, problem: Problem, answer: Any) -> float:
     ids = np.zeros(1, np.int32)
-    return float(task.grade(problem, [Step.of(ids, ids, info={"text": said})])["score"])
+    step = Step.of(ids, ids, info={"text": answer}) if isinstance(answer, str) else Step.of(ids, np.array([answer]))
+    return float(task.grade(problem, [step])["score"])
+
+
+def list_ends(task: Any, problem: Problem) -> tuple[Any, Any]:
+    """(a right answer, a wrong one) of a problem: of texts its own and none, of actions the best and the worst."""
+    if problem.answer is not None:
+        return problem.answer, ""
+    listed = task.answers(problem)
+    ranked = sorted(range(len(listed.texts)), key=lambda i: listed.scores[i])
+    return listed.texts[ranked[-1]], listed.texts[ranked[0]]
 
 
 def test_each_bed_has_a_control_and_each_control_a_bed() -> None:
@@ -55,8 +65,9 @@ def test_a_bed_is_scored_exactly_or_anew_and_solved_by_its_answers(bed: str) -> 
         assert stage.evaluate.samples > 1 and 256 <= stage.evaluate.n <= len(problems)
         trained: Any = stage.task.problems("train")
         assert not {p.id for p in problems} & {trained[i].id for i in range(256)}
-    assert all(score(stage.task, p, p.answer) == 1 for p in problems)
-    assert not any(score(stage.task, p, "") for p in problems)
+    ends = [list_ends(stage.task, p) for p in problems]
+    assert all(score(stage.task, p, right) == 1 for p, (right, _) in zip(problems, ends, strict=True))
+    assert not any(score(stage.task, p, wrong) for p, (_, wrong) in zip(problems, ends, strict=True))
     assert len({p.id for p in problems}) == len(problems)
 
 
