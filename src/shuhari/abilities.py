@@ -33,7 +33,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "report": dict,  # () -> Info: numbers for the step's report
     "unit": None,  # of a rollout: "decision" where it is a VectorRollout; of a buffer: what `size` counts
     "open": do_nothing,  # of a rollout: (task, seed); of an engine: (seed, charge)
-    "role": "policy",  # of a rollout: who acts
+    "role": "policy",  # of a rollout: which role decides
     # tasks
     "spaces": do_nothing,  # a must in a run; a model of text is also built without a task
     "make": None,  # () -> a Gymnasium environment, for lanes

@@ -119,7 +119,7 @@ def train(
     files of methods, such as `rlvr/kl_cov`, laid over the recipe in order, below the settings. init: a run (`RUN`
     or `RUN@step`) whose weights this one starts from; it belongs to the run as the settings do. progress: called with
     each step's report; True prints, False does not, None prints where a person looks (a terminal). observe: what
-    else is called with each report, as `shuhari.TensorBoard`; one that raises is told in the log and called no more.
+    else is called with each report, as `shuhari.TensorBoard`; one that raises is noted in the log and not called again.
     profile: write `profile.json` and `trace.json` of the steps made into the run's folder.
     What the first steps show to be wrong is printed, or goes to the logger `shuhari` as a warning.
     accept_changes: go on with a run whose data, or code of yours, is not what it was made with.

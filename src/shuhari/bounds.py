@@ -44,18 +44,18 @@ class Bounds:
         above, below = self.low > -math.inf, self.high < math.inf
         left, right = "(" if self.open in ("low", "both") else "[", ")" if self.open in ("high", "both") else "]"
         if self.low == self.high:
-            told = f"{self.low:g}"
+            text = f"{self.low:g}"
         elif above and below:
-            told = f"a number in {left}{self.low:g}, {self.high:g}{right}"
+            text = f"a number in {left}{self.low:g}, {self.high:g}{right}"
         elif above:
-            told = f"a number above {self.low:g}" if left == "(" else f"a number of {self.low:g} or more"
+            text = f"a number above {self.low:g}" if left == "(" else f"a number of {self.low:g} or more"
         elif below:
-            told = f"a number below {self.high:g}" if right == ")" else f"a number of {self.high:g} or less"
+            text = f"a number below {self.high:g}" if right == ")" else f"a number of {self.high:g} or less"
         else:
-            told = "a number"
+            text = "a number"
         if self.infinite and not (above and below):
-            told += ", or inf" if above else ", or -inf" if below else ", or an infinity"
-        return told + (f", or {self.off:g}" if self.off is not None else "") + (f" ({self.hint})" if self.hint else "")
+            text += ", or inf" if above else ", or -inf" if below else ", or an infinity"
+        return text + (f", or {self.off:g}" if self.off is not None else "") + (f" ({self.hint})" if self.hint else "")
 
     def hold(self, x: float) -> bool:
         """Whether a number is within them."""
@@ -105,8 +105,8 @@ def check(component: Any) -> None:
     cls: Any = type(component)
     for name, bounds, hint in _held(cls):
         value = getattr(component, name)
-        if told := wrong(hint, value) if bounds is None else _outside(bounds, value):
-            raise ValueError(f"{cls.__name__}: {name} is {value!r}: {told}")
+        if misfit := wrong(hint, value) if bounds is None else _outside(bounds, value):
+            raise ValueError(f"{cls.__name__}: {name} is {value!r}: {misfit}")
 
 
 @cache
@@ -139,10 +139,10 @@ def wrong(hint: Any, value: Any) -> str:
         each = inner[:1] * len(value) if inner[-1] is Ellipsis else inner
         if len(each) != len(value):
             return f"expected {len(each)} entries"
-        return next((f"entry {i}: {told}" for i, (h, v) in enumerate(zip(each, value, strict=True))
-                     if (told := wrong(h, v))), "")  # fmt: skip
+        return next((f"entry {i}: {misfit}" for i, (h, v) in enumerate(zip(each, value, strict=True))
+                     if (misfit := wrong(h, v))), "")  # fmt: skip
     if isinstance(origin, type) and issubclass(origin, Mapping) and isinstance(value, Mapping):
-        return next((f"{k}: {told}" for k, v in value.items() if (told := wrong(inner[1], v))), "")
+        return next((f"{k}: {misfit}" for k, v in value.items() if (misfit := wrong(inner[1], v))), "")
     if isinstance(value, Real) and hint in (float, int):
         return _outside(_ANY, value)
     return ""
@@ -166,7 +166,7 @@ def _ends(ramp: Ramp) -> tuple[float, ...]:
 
 def _none_fits(choices: tuple[Any, ...], value: Any) -> str:
     """Of several annotations the one that is of this value's kind decides."""
-    told = ""
+    misfit = ""
     for hint in choices:
         base = bare(hint)
         origin = typing.get_origin(base)
@@ -174,10 +174,10 @@ def _none_fits(choices: tuple[Any, ...], value: Any) -> str:
             kind: Any = str if origin is Literal else origin or Real
             if (fits := isinstance(value, kind)) and not (new := wrong(hint, value)):
                 return ""
-            told = told or (new if fits else "")
+            misfit = misfit or (new if fits else "")
         elif isinstance(base, type) and (getattr(base, "_is_protocol", False) or isinstance(value, base)):
             return ""  # of a port nothing can be asked but its name; None is of its type too
-    return told
+    return misfit
 
 
 def bare(hint: Any) -> Any:

@@ -208,9 +208,9 @@ class Step:
             fields: dict[str, Any] = {**kept, "logp": None if self.logp is None else self.logp[half]}
             fields |= {name: getattr(self, name)[half] for name in ("action", "mask", "version")}
             halves.append(replace(self, **fields))
-        said: Any = halves[0].action
-        context: Any = np.concatenate([self.context, said])
-        views: Any = {role: np.concatenate([view, said]) for role, view in self.views.items()}
+        action: Any = halves[0].action
+        context: Any = np.concatenate([self.context, action])
+        views: Any = {role: np.concatenate([view, action]) for role, view in self.views.items()}
         return halves[0], replace(halves[1], context=context, cont=1.0, views=views, first=self.first + at)
 
 

@@ -12,7 +12,7 @@ from shuhari.claims.curve import Reading
 from shuhari.claims.digest import compute_digest
 from shuhari.claims.looks import compute_levels, compute_mde
 from shuhari.claims.result import find_stale
-from shuhari.claims.verdict import HELD, Because, Effect, Headline, Rule, Verdict, judge_all, judge_reasons
+from shuhari.claims.verdict import HELD, Because, Effect, Headline, Rule, Verdict, join_reasons, join_verdicts
 from shuhari.cli.verdicts import BEGIN, CHANCE
 from shuhari.config.library import find_results, list_names, read_result
 from shuhari.config.recipe import load
@@ -53,20 +53,20 @@ def test_a_headline_follows_from_the_values(name: str) -> None:
         said = [found["checks"][i][k] for k in ("effect", "low", "high")]
         assert [effect.value, effect.low, effect.high] == pytest.approx(said, abs=1e-4 * max(scale, 1e-9)), rule
     premises = [(r, e) for r, e in effects.values() if r.role == "premise"]
-    met = all(r.decide(e) is Verdict.HOLDS for r, e in premises)
+    met = all(r.judge(e) is Verdict.HOLDS for r, e in premises)
     if found["verdict"] == Headline.UNTESTED:
         assert not found["premise"]["met"] and (not met or not found["premise"]["planned"]["met"])
         assert "values" not in found["checks"][found["headline"]["check"]]
     else:
         assert met and found["premise"]["met"]
         rule, effect = effects[found["headline"]["check"]]
-        guards = [r.decide(e) for r, e in effects.values() if r.role == "guard"]
+        guards = [r.judge(e) for r, e in effects.values() if r.role == "guard"]
         detectable = compute_mde(effect.sd, found["looks"], rule.direction)
         assert found["mde"]["achieved"] == pytest.approx(detectable, rel=0.02)
-        assert rule.decide_headline(effect, detectable, *guards) == found["verdict"] == found["history"][-1]["verdict"]
+        assert rule.judge_headline(effect, detectable, *guards) == found["verdict"] == found["history"][-1]["verdict"]
         level = dict(zip(found["looks"], compute_levels(found["looks"]), strict=True))[len(found["seeds"])]
         assert found["headline"]["level"] == level
-        reasons = judge_reasons(r.decide(e) for r, e in effects.values() if r.role == "because")
+        reasons = join_reasons(r.judge(e) for r, e in effects.values() if r.role == "because")
         assert found["because"] == (reasons if found["verdict"] in HELD else Because.UNASKED)
 
 
@@ -89,7 +89,7 @@ def test_a_verdict_follows_from_the_values(name: str) -> None:
         ours = numbers(check["values"][rule.arm])
         fixed = not isinstance(rule.against, str)
         theirs = [float(rule.against)] * len(ours) if fixed else numbers(check["values"][rule.against])
-        verdict, estimate, _ = rule.judge(ours, theirs)
+        verdict, estimate, _ = rule.judge_values(ours, theirs)
         assert verdict == check["verdict"], check
         if estimate.n > 1:
             scale = max(map(abs, [*ours, *theirs, 1e-9]))
@@ -98,7 +98,7 @@ def test_a_verdict_follows_from_the_values(name: str) -> None:
                 told, abs=1e-4 * scale
             )  # of roundings
         verdicts.append(verdict)
-    assert judge_all(map(Verdict, verdicts)) == found["verdict"] == found["history"][-1]["verdict"]
+    assert join_verdicts(map(Verdict, verdicts)) == found["verdict"] == found["history"][-1]["verdict"]
 
 
 @pytest.mark.parametrize("name", RESULTS)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_1samp
 
-from shuhari.claims.verdict import Because, Effect, Headline, Rule, Verdict, judge_all, judge_reasons
+from shuhari.claims.verdict import Because, Effect, Headline, Rule, Verdict, join_reasons, join_verdicts
 from shuhari.stats import t_interval
 
 H, F, O = Verdict.HOLDS, Verdict.FAILS, Verdict.OPEN  # noqa: E741
@@ -50,63 +50,64 @@ def test_an_interval_leaves_nan_out_and_needs_two() -> None:
 )
 def test_the_table(direction: str, margin: float, effect: float, verdict: Verdict) -> None:
     theirs = np.arange(5.0)
-    assert Rule(direction, margin).judge(theirs + effect + SPREAD, theirs)[0] is verdict
+    assert Rule(direction, margin).judge_values(theirs + effect + SPREAD, theirs)[0] is verdict
 
 
 def test_arms_that_do_the_same_show_nothing() -> None:
     same = [0.4] * 8
-    assert Rule("up").judge(same, same)[::2] == (O, "both sides are the same in every pair")
+    assert Rule("up").judge_values(same, same)[::2] == (O, "both sides are the same in every pair")
     nearly = [*same[:-1], same[-1] + 1]
     why = f"both sides are the same in {len(same) - 1} of {len(same)} pairs"
-    assert Rule("up").judge(nearly, same)[::2] == Rule("down", factor=0.5).judge(nearly, same)[::2] == (O, why)
-    assert Rule("not lower", 0.01).judge(same, same)[0] is H
-    assert Rule("up", against=0.4).judge(same, same)[0] is F  # a number is no arm: it was not reached
+    for rule in (Rule("up"), Rule("down", factor=0.5)):
+        assert rule.judge_values(nearly, same)[::2] == (O, why)
+    assert Rule("not lower", 0.01).judge_values(same, same)[0] is H
+    assert Rule("up", against=0.4).judge_values(same, same)[0] is F  # a number is no arm: it was not reached
 
 
 def test_a_factor_scales_what_is_compared_with() -> None:
     theirs = np.full(5, 10.0)
-    verdict, found, _ = Rule("down", factor=0.8).judge(theirs * 0.7 + SPREAD / 10, theirs)
+    verdict, found, _ = Rule("down", factor=0.8).judge_values(theirs * 0.7 + SPREAD / 10, theirs)
     assert verdict is H and found.value == pytest.approx(-1.0)
 
 
 def test_few_pairs_are_open_and_say_so() -> None:
-    verdict, found, why = Rule().judge([1, 2, 3, 4, math.nan], [0, 0, 0, 0, math.nan])
+    verdict, found, why = Rule().judge_values([1, 2, 3, 4, math.nan], [0, 0, 0, 0, math.nan])
     assert verdict is O and found.n == 4 and "4 of 5" in why
 
 
 def test_runs_without_a_value_on_one_side_alone_leave_it_open() -> None:
     """Those that are left may be the lucky ones."""
-    verdict, found, why = Rule("down").judge([5.0] * 5 + [math.nan] * 3, [10.0] * 8)
+    verdict, found, why = Rule("down").judge_values([5.0] * 5 + [math.nan] * 3, [10.0] * 8)
     assert verdict is O and found.n == 5 and "3 runs" in why
 
 
 def test_equality_is_not_beyond_a_tolerance_of_nothing() -> None:
-    assert Rule("not lower").judge([1.0] * 8, [1.0] * 8)[0] is H
-    assert Rule("not higher").judge([1.0] * 8, [1.0] * 8)[0] is H
+    assert Rule("not lower").judge_values([1.0] * 8, [1.0] * 8)[0] is H
+    assert Rule("not higher").judge_values([1.0] * 8, [1.0] * 8)[0] is H
 
 
 def test_no_room_for_an_effect_tells_nothing_but_that_it_is_the_other_way() -> None:
     rule, near = Rule("up", margin=0.02, range=(0.0, 1.0)), [0.99, 0.992, 0.988, 0.99, 0.99]
-    assert rule.judge([0.97, 1.0, 0.98, 0.93, 1.0], near)[::2] == (O, "baseline leaves 0.01 of the range")
-    assert rule.judge([0.9, 0.91, 0.89, 0.9, 0.9], near)[0] is F
-    assert Rule("down", margin=0.02, range=(0.0, 1.0)).judge([0.9, 0.91, 0.89, 0.9, 0.9], near)[0] is H
+    assert rule.judge_values([0.97, 1.0, 0.98, 0.93, 1.0], near)[::2] == (O, "baseline leaves 0.01 of the range")
+    assert rule.judge_values([0.9, 0.91, 0.89, 0.9, 0.9], near)[0] is F
+    assert Rule("down", margin=0.02, range=(0.0, 1.0)).judge_values([0.9, 0.91, 0.89, 0.9, 0.9], near)[0] is H
     steps = Rule("down", margin=5, range=(0.0, 100.0))  # to reach something
-    assert steps.judge([1.0, 4, 2, 3, 2], [2.0, 4, 3, 2, 2])[::2] == (O, "baseline leaves 2.6 of the range")
+    assert steps.judge_values([1.0, 4, 2, 3, 2], [2.0, 4, 3, 2, 2])[::2] == (O, "baseline leaves 2.6 of the range")
 
 
 def test_both_arms_at_an_end_tell_nothing() -> None:
     rule = Rule("up", range=(0.0, 1.0))
-    assert rule.judge([1.0] * 5, [0.985] * 5)[0] is O
-    assert rule.judge([0.0] * 5, [0.01] * 5)[::2] == (O, "both arms sit at 0")
-    assert rule.judge([1.0] * 5, [0.9] * 5)[0] is H
-    assert Rule("up", against=0.5, range=(0.0, 1.0)).judge([1.0] * 5, [0.5] * 5)[0] is H  # a number sits nowhere
+    assert rule.judge_values([1.0] * 5, [0.985] * 5)[0] is O
+    assert rule.judge_values([0.0] * 5, [0.01] * 5)[::2] == (O, "both arms sit at 0")
+    assert rule.judge_values([1.0] * 5, [0.9] * 5)[0] is H
+    assert Rule("up", against=0.5, range=(0.0, 1.0)).judge_values([1.0] * 5, [0.5] * 5)[0] is H  # a number sits nowhere
 
 
 @pytest.mark.parametrize(
     ("of", "verdict"), [((H, H), H), ((H, O), O), ((H, F), F), ((O, F), F), ((O,), O)]
 )  # fmt: skip
 def test_several_checks(of: tuple[Verdict, ...], verdict: Verdict) -> None:
-    assert judge_all(of) is verdict
+    assert join_verdicts(of) is verdict
 
 
 def test_mistakes_are_named() -> None:
@@ -147,22 +148,22 @@ M = 1.0  # the margin of the headlines below; what the seeds could find is 0.9 u
     ],
 )
 def test_a_headline_is_the_first_that_matches(direction: str, low: float, high: float, found: Headline) -> None:
-    assert Rule(direction, M, role="headline").decide_headline(effect(low, high), 0.9) is found
+    assert Rule(direction, M, role="headline").judge_headline(effect(low, high), 0.9) is found
 
 
 def test_below_margin_needs_seeds_that_could_have_found_it() -> None:
     rule = Rule("up", M, role="headline")
-    assert rule.decide_headline(effect(-3.0, 0.5), 1.1) is Headline.OPEN  # 0 inside, and an effect of 1 may be missed
-    assert rule.decide_headline(effect(-3.0, -0.5), 1.1) is Headline.REVERSED
-    assert rule.decide_headline(effect(0.1, 0.5), 1.1) is Headline.SMALL
-    assert rule.decide_headline(effect(0.1, 1.5, "both arms sit at 1"), 0.1) is Headline.OPEN
+    assert rule.judge_headline(effect(-3.0, 0.5), 1.1) is Headline.OPEN  # 0 inside, and an effect of 1 may be missed
+    assert rule.judge_headline(effect(-3.0, -0.5), 1.1) is Headline.REVERSED
+    assert rule.judge_headline(effect(0.1, 0.5), 1.1) is Headline.SMALL
+    assert rule.judge_headline(effect(0.1, 1.5, "both arms sit at 1"), 0.1) is Headline.OPEN
 
 
 def test_a_guard_that_fails_makes_it_cost_and_one_that_is_open_does_not() -> None:
     rule = Rule("up", M, role="headline")
-    told = {guard: rule.decide_headline(effect(0.5, 1.5), 0.9, guard) for guard in (H, F, O, None)}
+    told = {guard: rule.judge_headline(effect(0.5, 1.5), 0.9, guard) for guard in (H, F, O, None)}
     assert told == {H: Headline.HOLDS, F: Headline.COST, O: Headline.HOLDS, None: Headline.HOLDS}
-    assert rule.decide_headline(effect(0.5, 0.9), 0.9, F) is Headline.SMALL
+    assert rule.judge_headline(effect(0.5, 0.9), 0.9, F) is Headline.SMALL
 
 
 @pytest.mark.parametrize(("direction", "gain"), [("up", 0.3), ("down", -0.3), ("not higher", -0.3), ("not lower", 0.3)])
@@ -178,17 +179,17 @@ def test_a_ratio_is_in_shares_of_what_is_compared_with() -> None:
     y, rule = np.array([10.0, 20, 40, 10, 20]), Rule("down", 0.2, role="headline", ratio=True)
     found = rule.estimate(0.75 * y + SPREAD / 9, y)
     assert found.n == 5 and found.value == pytest.approx(0.25, abs=0.01)  # a quarter less
-    assert rule.decide_headline(found, 0.1) is Headline.HOLDS
+    assert rule.judge_headline(found, 0.1) is Headline.HOLDS
     some = rule.estimate([*(0.75 * y + SPREAD / 9), 1.0, 2.0], [*y, 0, 0])
     assert some.value == found.value and some.why == "baseline is 0 in 2 of 7 pairs, of which there is no share"
-    assert rule.decide_headline(some, 0.1) is Headline.OPEN
+    assert rule.judge_headline(some, 0.1) is Headline.OPEN
 
 
 def test_room_for_a_ratio_is_room_for_a_share() -> None:
     """A baseline of 0.05 under a most of 0.1 has room for 30 % more, which is 0.015."""
     y = np.full(5, 0.05) + SPREAD / 1000
     rule = Rule("up", 0.2, role="headline", ratio=True, range=(0.0, 0.1))
-    assert rule.decide_headline(rule.estimate(1.3 * y + SPREAD / 2000, y), 0.1) is Headline.HOLDS
+    assert rule.judge_headline(rule.estimate(1.3 * y + SPREAD / 2000, y), 0.1) is Headline.HOLDS
     tight = Rule("up", 1.1, role="headline", ratio=True, range=(0.0, 0.1))
     assert tight.estimate(1.3 * y + SPREAD / 2000, y).why == "baseline leaves 0.05 of the range"
 
@@ -200,7 +201,7 @@ def test_room_for_a_ratio_is_room_for_a_share() -> None:
 def test_a_premise_has_its_margin_in_it(direction: str, margin: float, against: float, met: Verdict) -> None:
     rule = Rule(direction, margin, "baseline", against, role="premise")
     values = 2.0 + SPREAD / 3  # the 95 % interval is 2 -+ 0.33
-    assert rule.decide(rule.estimate(values, [against] * 5)) is met
+    assert rule.judge(rule.estimate(values, [against] * 5)) is met
 
 
 @pytest.mark.parametrize(
@@ -210,12 +211,12 @@ def test_a_premise_has_its_margin_in_it(direction: str, margin: float, against: 
     ],
 )  # fmt: skip
 def test_every_ablation_must_say_that_the_reason_is_the_reason(of: tuple[Verdict, ...], told: Because) -> None:
-    assert judge_reasons(of) is told
+    assert join_reasons(of) is told
 
 
 def test_an_ablation_says_no_where_it_is_as_good_or_better() -> None:
     rule = Rule("up", 0.2, against="ablated", role="because")
-    found = [rule.decide(effect(*ends)) for ends in ((0.1, 0.3), (-0.1, 0.2), (-0.2, -0.1), (-0.1, 0.3))]
+    found = [rule.judge(effect(*ends)) for ends in ((0.1, 0.3), (-0.1, 0.2), (-0.2, -0.1), (-0.1, 0.3))]
     assert found == [H, F, F, O]
 
 

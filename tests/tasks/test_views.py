@@ -115,7 +115,7 @@ def test_a_mask_from_info_is_part_of_the_observation() -> None:
 
 def test_a_mask_that_forbids_everything_is_an_error_while_the_episode_goes_on() -> None:
     task = Gym("Masked-v0", kwargs={"empty": True})
-    env = View(gymnasium.make("Masked-v0", empty=True), told=True)
+    env = View(gymnasium.make("Masked-v0", empty=True), in_info=True)
     seen, _ = env.reset(seed=0)
     seen = env.step(int(np.flatnonzero(seen["action_mask"])[0]) + 1)[0]
     with pytest.raises(ValueError, match="action_mask allows no action"):
@@ -204,16 +204,16 @@ def test_a_mask_in_the_observation_goes_before_that_of_info_and_masks_are_of_cho
         def observation(self, observation: Any) -> Any:
             return {"action_mask": np.array([0, 0, 1], np.int8), "t": observation}
 
-    seen, info = View(Both(), told=True).reset(seed=0)
+    seen, info = View(Both(), in_info=True).reset(seed=0)
     assert seen["action_mask"].tolist() == [0, 0, 1] != info["action_mask"].tolist()
     boxed = Masked()
     boxed.action_space = spaces.Box(-1, 1, (2,))  # type: ignore[assignment]
     with pytest.raises(ValueError, match=r"no choices that it masks but Box.*; set task.masks = false"):
-        View(boxed, told=True)
+        View(boxed, in_info=True)
     both = Both()
     both.action_space = boxed.action_space
     with pytest.raises(ValueError, match=r"no choices that it masks but Box.*FilterObservation"):
-        View(both, told=False)
+        View(both, in_info=False)
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ class Nudge:
 
 @pytest.mark.parametrize(("fault", "message"), [
     ("others", "changed the model of role 'reference': it trains policy"), ("in place", "in place"),
-    ("ids", "ids that are not in the batch"), ("bare", "told dict"), ("forgets", "from the same state"),
+    ("ids", "ids that are not in the batch"), ("bare", "reported dict"), ("forgets", "from the same state"),
 ])  # fmt: skip
 def test_a_learner(fault: str, message: str) -> None:
     def run() -> Any:

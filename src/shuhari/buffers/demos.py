@@ -75,8 +75,8 @@ class Demos:
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         for problems, at, base in draw_problems(self, "demos", ctx):
             start = base + self.state.get("rows", at)
-            said = [(p, find_solution(p, self.imitate)) for p in problems]
-            batch = pack([show_solution(p, what, ctx, self.role, self.context) for p, what in said], start=start)
+            shown = [(p, find_solution(p, self.imitate)) for p in problems]
+            batch = pack([show_solution(p, what, ctx, self.role, self.context) for p, what in shown], start=start)
             self.state["rows"] = start - base + len(batch)
             ctx.charge("decisions", int(batch["mask"].sum()))
             yield put_on_stream(batch, self.stream)

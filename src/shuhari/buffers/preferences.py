@@ -66,8 +66,8 @@ class Preferences:
 
     def _link(self, problems: Sequence[Problem], ctx: Ctx, start: int) -> Batch:
         paired = "chosen" in problems[0].info
-        said = [_answers(p, paired) for p in problems]
-        answers = [(p, text) for p, texts in zip(problems, said, strict=True) for text, _ in texts]
+        graded = [_answers(p, paired) for p in problems]
+        answers = [(p, text) for p, texts in zip(problems, graded, strict=True) for text, _ in texts]
         index = torch.arange(len(answers))
         if paired and self.links != "labels":
             return self._pack_answers(answers, ctx, start).link("pairs", index.view(-1, 2))
@@ -76,8 +76,8 @@ class Preferences:
             raise ValueError(f"preferences: links = 'pairs', and {message}: expected both, or links = 'labels'")
         if len(problems) < 2:
             raise ValueError("preferences: size is 1: labels need 2 problems or more, for the reference point of KTO")
-        others = [(p, text) for p, texts in zip(problems, [*said[1:], said[0]], strict=True) for text, _ in texts]
-        label = torch.tensor([float(good) for texts in said for _, good in texts])
+        others = [(p, text) for p, texts in zip(problems, [*graded[1:], graded[0]], strict=True) for text, _ in texts]
+        label = torch.tensor([float(good) for texts in graded for _, good in texts])
         batch = self._pack_answers([*answers, *others], ctx, start)
         batch = batch.link("labels", index[:, None], {"label": label})
         return batch.link("mismatched", index[:, None] + len(index))

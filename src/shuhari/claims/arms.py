@@ -81,11 +81,11 @@ class ArmMaker:
 def check_arms(checks: Sequence[Check], arms: Mapping[str, Recipe], bed: str) -> None:
     """RecipeError where two arms do the same, or are scored in different ways, or a check is about none of them."""
     seen: dict[str, str] = {}  # digest -> arm
-    told = {name: describe(arm) for name, arm in arms.items()}
+    descriptions = {name: describe(arm) for name, arm in arms.items()}
     for name in arms:
-        if (twin := seen.setdefault(hash_description(told[name]), name)) != name:
+        if (twin := seen.setdefault(hash_description(descriptions[name]), name)) != name:
             raise RecipeError(f"claim.arms.{name}", f"does the same as {twin!r}: expected settings that differ")
-        built = [told[one]["stages"][-1][1] for one in (name, METHOD)]
+        built = [descriptions[one]["stages"][-1][1] for one in (name, METHOD)]
         elsewhere = "task" in built[1].get("evaluate", EMPTY)  # the same for all, as all of [evaluate]
         for section in SCORED[elsewhere:]:
             theirs, ours = (one.get(section, EMPTY) for one in built)

@@ -23,15 +23,15 @@ def headline(result: Mapping[str, Any]) -> str:
     unit = " of its value" if head.get("ratio") else ""
     if head.get("low") is None:
         return f"margin {head['margin']:g}{unit}"
-    told = f"{head['effect']:.3g} [{head['low']:.3g}, {head['high']:.3g}]"
-    return f"{told} at {head['level']:.1%}, margin {head['margin']:g}{unit}, {head['n']} seeds"
+    effect = f"{head['effect']:.3g} [{head['low']:.3g}, {head['high']:.3g}]"
+    return f"{effect} at {head['level']:.1%}, margin {head['margin']:g}{unit}, {head['n']} seeds"
 
 
 def detectable(result: Mapping[str, Any]) -> str:
     """The smallest effects that could be found, in margins: as planned, and by the claim's own pairs."""
     margin = result["headline"]["margin"]
-    told = [f"{k} {v / margin:.2g}" for k, v in result["mde"].items() if v is not None and margin]
-    return ", ".join(told) or "-"
+    found = [f"{k} {v / margin:.2g}" for k, v in result["mde"].items() if v is not None and margin]
+    return ", ".join(found) or "-"
 
 
 def count_tries(result: Mapping[str, Any]) -> int:
@@ -43,12 +43,12 @@ def ruled(check: Mapping[str, Any]) -> str:
     """One check by roles: what, which way and how far, both sides, the effect with its interval, what it says."""
     what = f"`{name_quantity(check)}` {check['direction']}"
     margin = f", margin {check['margin']:g}" if check["margin"] else ""
-    said = f"{check['role']}: {what}{margin}: {check['arm']} - {format_factor(check['factor'])}{check['against']}"
+    text = f"{check['role']}: {what}{margin}: {check['arm']} - {format_factor(check['factor'])}{check['against']}"
     if check.get("low") is not None:
-        said += f" = {check['effect']:.3g} [{check['low']:.3g}, {check['high']:.3g}], {check['n']} pairs"
+        text += f" = {check['effect']:.3g} [{check['low']:.3g}, {check['high']:.3g}], {check['n']} pairs"
     why = f" ({check['why']})" if check.get("why") else ""
     card = f", by the card of {check['card']}" if check.get("card") else ""
-    return f"{said}: {check['verdict']}{why}{card}"
+    return f"{text}: {check['verdict']}{why}{card}"
 
 
 def false_holds(results: Sequence[Mapping[str, Any]]) -> str:
@@ -56,11 +56,11 @@ def false_holds(results: Sequence[Mapping[str, Any]]) -> str:
     that claim an effect alone: one that claims none (`not lower`, `equal`) holds often where there is none."""
     some = [r for r in results if r.get("headline", EMPTY).get("direction") in ("up", "down")]
     tries, share = sum(map(count_tries, some)), (1 - LEVEL) / 2
-    told = f"If no method that claims an effect had any, {share * tries:.2g} of their {tries} tries would be expected"
+    text = f"If no method that claims an effect had any, {share * tries:.2g} of their {tries} tries would be expected"
     what = f"to hold all the same ({share:.1%} of each; a try is a protocol, with one version of the method's code,"
-    told = f"{told} {what} whose premises were met)."
+    text = f"{text} {what} whose premises were met)."
     more = simulate_power(LOOKS).enlarged - 1
-    return f"{told} Effects that are found are overstated: one as large as the MDE by {more:.0%} on average."
+    return f"{text} Effects that are found are overstated: one as large as the MDE by {more:.0%} on average."
 
 
 def rank(results: Iterable[Mapping[str, Any]], bed: str, metric: str) -> dict[str, Estimate]:
@@ -94,7 +94,7 @@ class Line:
     """One line of the picture: an effect and its interval in margins, None where nothing was measured."""
 
     method: str
-    said: str
+    label: str
     ends: tuple[float, float, float] | None
     colour: str
 
@@ -126,7 +126,7 @@ def draw(results: Iterable[Mapping[str, Any]]) -> str:
     for i, line in enumerate(lines):
         y = HIGH * (i + 1)
         out.append(f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{line.method}</text>')
-        out.append(f'<text x="{WIDE - RIGHT + 8}" y="{y + 4}" fill="{line.colour}">{line.said}</text>')
+        out.append(f'<text x="{WIDE - RIGHT + 8}" y="{y + 4}" fill="{line.colour}">{line.label}</text>')
         if line.ends:
             value, low, high = map(at, line.ends)
             out.append(f'<path d="M{low} {y}H{high}" stroke="{line.colour}" stroke-width="3"/>')
@@ -140,19 +140,19 @@ def draw(results: Iterable[Mapping[str, Any]]) -> str:
 def _line(result: Mapping[str, Any]) -> Line | None:
     """The line of a result; of one by the older rule its first check that has a margin. None where it has none."""
     if "headline" in result:
-        head, said = result["headline"], result["verdict"]
-        colour, value = COLOURS[Headline(said)], head.get("effect")
+        head, label = result["headline"], result["verdict"]
+        colour, value = COLOURS[Headline(label)], head.get("effect")
         if not head["margin"]:
             return None
     else:
         margins = [c for c in result["checks"] if c["margin"] and c["low"] is not None]
         if not margins:
             return None
-        head, said, colour = margins[0], f"{result['verdict']} (older rule)", OLD
+        head, label, colour = margins[0], f"{result['verdict']} (older rule)", OLD
         value = head["difference"]
     if head.get("low") is None:
-        return Line(result["method"], said, None, colour)
+        return Line(result["method"], label, None, colour)
     ends = (value / head["margin"], head["low"] / head["margin"], head["high"] / head["margin"])
     if "headline" not in result and head["direction"] in ("down", "not higher"):
         ends = (-ends[0], -ends[2], -ends[1])
-    return Line(result["method"], said, ends, colour)
+    return Line(result["method"], label, ends, colour)

@@ -63,7 +63,7 @@ class Card:
 
     @property
     def seconds(self) -> tuple[float, float]:
-        """(of a baseline's run, of a warm start) of processor time, the median; NaN where it is not told."""
+        """(of a baseline's run, of a warm start) of processor time, the median; NaN where it is not known."""
         run, warm = self.arms[BASELINE].get("cpu_s"), self.table.get("warm_cpu_s")
         return (float(np.median(run)) if run else math.nan, float(np.median(warm)) if warm else math.nan)
 
@@ -119,8 +119,8 @@ def list_arms(claim: Claim, card: Card | None) -> set[str]:
 def check(card: Card | None, claim: Claim, used: Mapping[str, str]) -> None:
     """RecipeError where a card is of another baseline than the claim's, or older than that is."""
     if card is not None and BASELINE in claim.arms and (why := find_change(card.table, claim, used)):
-        told = f"`shuhari claim --card {claim.bed}` makes it anew"
-        raise RecipeError("claim.bed", f"the card of {card.bed} does not tell of this claim's baseline: {why}; {told}")
+        hint = f"`shuhari claim --card {claim.bed}` makes it anew"
+        raise RecipeError("claim.bed", f"the card of {card.bed} does not tell of this claim's baseline: {why}; {hint}")
 
 
 def find_change(card: Mapping[str, Any], claim: Claim, used: Mapping[str, str]) -> str:
@@ -148,7 +148,7 @@ def judge_premise(
     if rule.against == START:
         sides[START] = read_values(read_start(check, number), runs[rule.arm], rule.arm, number)
     effect = rule.estimate(*rule.pick_sides(sides))
-    return effect, rule.decide(effect), sides
+    return effect, rule.judge(effect), sides
 
 
 def plan(card: Card | None, check: Check, quantity: Quantity, looks: Sequence[int]) -> float | None:

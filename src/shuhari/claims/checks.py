@@ -98,8 +98,8 @@ def _check_roles(checks: Sequence[Check], premises: bool) -> None:
     if not count["headline"]:
         raise RecipeError("claim.check", "none is the headline: one number decides, as the paper says it")
     if premises and count["headline"][0].trains and not (count["premise"] or all(check.within for check in checks)):
-        told = "what of bed and baseline must be so for the paper's effect to show"
-        raise RecipeError("claim.check", f"none is a premise: expected {told}")
+        expected = "what of bed and baseline must be so for the paper's effect to show"
+        raise RecipeError("claim.check", f"none is a premise: expected {expected}")
 
 
 def is_share(metric: str) -> bool:

@@ -23,7 +23,7 @@ from shuhari.data import Ramp, Sampling
 
 NAMED = ("models", "rewards", "weights", "follows", "learners", "parts", "terms", "budget")  # order says nothing
 RUN = ("transforms", "collect")  # names say nothing
-TOLD = ("name", "defaults", "imitates", "laid")  # of a stage: told apart, or no setting
+ASIDE = ("name", "defaults", "imitates", "laid")  # of a stage: described beside its settings, or no setting
 SEED = 2**31 - 2  # in the place of a run's: what is set to another number is set
 
 
@@ -32,9 +32,9 @@ def compute_digest(recipe: Recipe) -> str:
     return hash_description(describe(recipe))
 
 
-def hash_description(told: Mapping[str, Any]) -> str:
+def hash_description(description: Mapping[str, Any]) -> str:
     """The digest of a recipe that is described already."""
-    text = json.dumps(told, sort_keys=True, ensure_ascii=False)
+    text = json.dumps(description, sort_keys=True, ensure_ascii=False)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -57,7 +57,7 @@ def describe_stage(stage: Components) -> dict[str, Any]:
     return {
         f.name: _describe_entry(f.name, getattr(stage, f.name), steps)
         for f in fields(stage)
-        if f.name not in TOLD and not _is_default(f, getattr(stage, f.name))
+        if f.name not in ASIDE and not _is_default(f, getattr(stage, f.name))
     }
 
 
@@ -96,7 +96,7 @@ def _describe_entry(name: str, value: Any, steps: float | None) -> Any:
 
 
 def _is_default(f: Field[Any], value: Any) -> bool:
-    """Whether a field is as it is where nothing is said, so that a setting that a component gets later changes none."""
+    """Whether a field is as it is where none is given, so that a setting that a component gets later changes none."""
     if f.default is not MISSING:
         return bool(_to_plain(f.default) == _to_plain(value))
     return f.default_factory is not MISSING and bool(_to_plain(f.default_factory()) == _to_plain(value))

@@ -103,9 +103,9 @@ def _with_margin(claim: Claim, beds: Path | None) -> Check:
 
 def choose_metric(stage: Mapping[str, Any]) -> str:
     """The area of the score that a stage is measured by: exact where it is, else of samples, else greedy."""
-    told = stage.get("evaluate") or EMPTY
-    exact = next((name for name, one in (told.get("metrics") or EMPTY).items() if one.get("use", name) == "exact"), "")
-    name = f"evaluate/{exact}.mean" if exact else "evaluate/mean" if told.get("samples", 1) > 1 else "evaluate/greedy"
+    table = stage.get("evaluate") or EMPTY
+    exact = next((name for name, one in (table.get("metrics") or EMPTY).items() if one.get("use", name) == "exact"), "")
+    name = f"evaluate/{exact}.mean" if exact else "evaluate/mean" if table.get("samples", 1) > 1 else "evaluate/greedy"
     return f"{name}:area"
 
 

@@ -49,7 +49,7 @@ class Look:
 def judge_look(rule: Rule, effect: Effect, looks: Sequence[int], n: int, guard: Verdict | None = None) -> Look:
     """Judge a headline by its effect at the look at `n` pairs."""
     detectable = compute_mde(effect.sd, looks, rule.direction)
-    headline = rule.decide_headline(effect, detectable, guard)
+    headline = rule.judge_headline(effect, detectable, guard)
     if headline is Headline.OPEN and n < looks[-1] and is_hopeless(detectable, rule.margin):
         return Look(headline, detectable, True, f"{looks[-1]} seeds could find nothing below {HOPELESS:g} margins")
     return Look(headline, detectable, headline is not Headline.OPEN or n == looks[-1])
@@ -88,9 +88,9 @@ def simulate_power(looks: tuple[int, ...]) -> Power:
     alike = float(np.quantile((np.abs(mean) + half).min(1), POWER))
     ended = _find_first(needed < found)
     there = ended < len(looks)
-    told = np.take_along_axis(mean, np.minimum(ended, len(looks) - 1)[:, None], 1)[:, 0] + found
+    reported = np.take_along_axis(mean, np.minimum(ended, len(looks) - 1)[:, None], 1)[:, 0] + found
     pairs = np.array([*looks, looks[-1]])[ended]
-    return Power(found, alike, float(told[there].mean()) / found, float(pairs.mean()))
+    return Power(found, alike, float(reported[there].mean()) / found, float(pairs.mean()))
 
 
 def find_chance(effect: float, looks: Sequence[int] = LOOKS) -> float:

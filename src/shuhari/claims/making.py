@@ -64,7 +64,7 @@ def make_card(
     tell: Callable[[Progress], None] = lambda _: None,
 ) -> dict[str, Any]:
     """The card of a bed, its runs made under `root`. ClaimError where one fails."""
-    told = compute_hashes(claim)
+    hashes = compute_hashes(claim)
     jobs = plan_jobs(claim, root)
     seen: dict[Path, Evidence] = {}
     warm: dict[Path, float] = {}
@@ -86,7 +86,7 @@ def make_card(
         "seeds": list(claim.seeds),
         "arms": {name: _arm([seen[job.path] for job in jobs if job.arm == name]) for name in names},
         "warm_cpu_s": [round_to(s) for s in warm.values()],
-        "hashes": {key: told[key] for key in ("recipes", "modules", "shared", "core")},
+        "hashes": {key: hashes[key] for key in ("recipes", "modules", "shared", "core")},
     }
 
 

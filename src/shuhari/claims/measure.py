@@ -33,7 +33,7 @@ from shuhari.claims.result import (
 )
 from shuhari.claims.runs import Made, make
 from shuhari.claims.tries import Begun
-from shuhari.claims.verdict import HELD, Because, Effect, Headline, Verdict, judge_reasons
+from shuhari.claims.verdict import HELD, Because, Effect, Headline, Verdict, join_reasons
 from shuhari.tools.doctor import count_cores
 
 Tell = Callable[[Progress], None]
@@ -67,7 +67,7 @@ class Findings:
         chance, versions = made.chance or self.made.chance, made.versions or self.made.versions
         self.made = Made(evidence, chance, versions, {**self.made.warm, **made.warm})
 
-    def judge(self, number: int, level: float) -> Effect:
+    def estimate(self, number: int, level: float) -> Effect:
         """The effect of a check over the seeds so far; its entry lacks the verdict."""
         rule, quantity, claim = (
             self.claim.checks[number].rule,
@@ -100,24 +100,24 @@ def measure(
 ) -> dict[str, Any]:
     """The whole result of a claim, whose runs are made under `root`. `before`: the result that is there; beds: where
     cards lie; begun: where its try is written down before the method's first run. ClaimError, RecipeError."""
-    quantities, told = list_quantities(claim), compute_hashes(claim)  # which have no seeds where there are looks
-    used = {**told["shared"], **told["modules"]}
+    quantities, hashes = list_quantities(claim), compute_hashes(claim)  # which have no seeds where there are looks
+    used = {**hashes["shared"], **hashes["modules"]}
     tries = Begun(begun, before)
     claim, card, protocol = prepare(claim, tries.last(), used, beds)
     if protocol is None:
-        return make_result(claim, quantities, make(claim, quantities, root, workers=workers, tell=tell), before, told)
+        return make_result(claim, quantities, make(claim, quantities, root, workers=workers, tell=tell), before, hashes)
     alone = any(ability(q, "alone") for q in quantities)
     headline, reasons = Headline.UNTESTED, Because.UNASKED
     with Workers(1 if alone else workers or count_cores()) as team:
         run = partial(make, root=root, workers=team, tell=tell, alone=alone)
-        begin = partial(tries.write, protocol.table, list(claim.seeds), told["modules"])
+        begin = partial(tries.write, protocol.table, list(claim.seeds), hashes["modules"])
         found = Findings(claim, quantities, card, run, begin)
         if _judge_premises(found):
             headline, level = _look(found)
             reasons = _ablate(found, level) if headline in HELD or claim.smoke else Because.UNASKED
     ruled = _summarise(found, headline, reasons, protocol)
     return make_result(
-        claim.with_seeds(found.seeds), quantities, found.made, tries.stopped(protocol.tries), told, ruled
+        claim.with_seeds(found.seeds), quantities, found.made, tries.stopped(protocol.tries), hashes, ruled
     )
 
 
@@ -126,16 +126,16 @@ def _judge_premises(found: Findings) -> bool:
     claim, card = found.claim, found.card
     have = card.arms if card else {}
     numbers = claim.find_checks("premise")
-    told = [i for i in numbers if claim.checks[i].trains and {*claim.checks[i].arms} <= {*have}]
+    known = [i for i in numbers if claim.checks[i].trains and {*claim.checks[i].arms} <= {*have}]
     met = [
-        _judge_premise(found, i, {a: card.read_runs(a) for a in claim.checks[i].arms}, card.bed) for i in told if card
+        _judge_premise(found, i, {a: card.read_runs(a) for a in claim.checks[i].arms}, card.bed) for i in known if card
     ]
     met.append(_plan_seeds(found))
     if not all(met) and not claim.smoke:
         return False
     seeds = claim.seeds[: claim.looks[0]]
     # a smoke reads no card, and leaves out what only a card could tell
-    if own := [i for i in numbers if i not in told and {*claim.checks[i].arms} <= {*claim.arms}]:
+    if own := [i for i in numbers if i not in known and {*claim.checks[i].arms} <= {*claim.arms}]:
         if any(claim.checks[i].trains for i in own):
             found.add(own, seeds)
             found.seeds = tuple(seeds)
@@ -177,9 +177,9 @@ def _look(found: Findings) -> tuple[Headline, float]:
     for n, level in zip(claim.looks, compute_levels(claim.looks), strict=True):
         found.seeds = tuple(claim.seeds[:n])
         found.add([number, *guards], found.seeds)
-        effect, guard = found.judge(number, level), None
+        effect, guard = found.estimate(number, level), None
         for i in guards:
-            guard = claim.checks[i].rule.decide(found.judge(i, level))
+            guard = claim.checks[i].rule.judge(found.estimate(i, level))
             found.checks[i]["verdict"] = {Verdict.HOLDS: "kept", Verdict.FAILS: "fails"}.get(guard, "open")
         look = judge_look(rule, effect, claim.looks, n, guard)
         headline = look.headline
@@ -198,9 +198,9 @@ def _ablate(found: Findings, level: float) -> Because:
         found.add(numbers, found.seeds)
     verdicts = []
     for i in numbers:
-        verdicts.append(found.claim.checks[i].rule.decide(found.judge(i, level)))
-        found.checks[i]["verdict"] = judge_reasons(verdicts[-1:]).value
-    return judge_reasons(verdicts)
+        verdicts.append(found.claim.checks[i].rule.judge(found.estimate(i, level)))
+        found.checks[i]["verdict"] = join_reasons(verdicts[-1:]).value
+    return join_reasons(verdicts)
 
 
 def _summarise(found: Findings, headline: Headline, reasons: Because, protocol: Protocol) -> dict[str, Any]:

@@ -101,8 +101,8 @@ def _check_premises(claim: Claim, card: Card | None) -> None:
         for arm in claim.checks[number].arms:
             if arm not in there:
                 has = f"the card of {claim.bed} has none" if card else f"no card tells of {claim.bed} as it is here"
-                told = f"{nearest(arm, there)}, or `shuhari claim --card {claim.bed}` makes one of the bed alone"
-                raise RecipeError(f"claim.check.{number}", f"no arm {arm!r}, and {has}; {told}")
+                hint = f"{nearest(arm, there)}, or `shuhari claim --card {claim.bed}` makes one of the bed alone"
+                raise RecipeError(f"claim.check.{number}", f"no arm {arm!r}, and {has}; {hint}")
 
 
 def _stands_on_bed(claim: Claim) -> bool:
@@ -120,8 +120,8 @@ def find_mark(claim: Claim) -> str:
     a recipe is written."""
     arms = {name: compute_digest(recipe) for name, recipe in claim.recipes.items()}
     checks = [describe(check) for check in claim.checks]
-    told = json.dumps([checks, claim.budget, list(claim.looks), claim.bed, arms], sort_keys=True, default=str)
-    return hashlib.blake2b(told.encode(), digest_size=6).hexdigest()
+    text = json.dumps([checks, claim.budget, list(claim.looks), claim.bed, arms], sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def find_first_seed(before: Mapping[str, Any] | None) -> int:

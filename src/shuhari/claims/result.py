@@ -24,7 +24,7 @@ from shuhari.claims.quantities import Evidence, Quantity, Simulated, read_values
 from shuhari.claims.runs import Made
 from shuhari.claims.sources import digest_core, digest_modules, find_changed, list_common
 from shuhari.claims.tries import file_of
-from shuhari.claims.verdict import Verdict, judge_all
+from shuhari.claims.verdict import Verdict, join_verdicts
 from shuhari.config import library
 from shuhari.config.overlay import RecipeError, format_path, walk_leaves
 from shuhari.store.files import replace_file
@@ -42,13 +42,13 @@ def read_kept(name: str, at: Path | None = None) -> dict[str, Any] | None:
     return found
 
 
-def judge(claim: Claim, quantities: Sequence[Quantity], made: Made) -> list[dict[str, Any]]:
+def judge_checks(claim: Claim, quantities: Sequence[Quantity], made: Made) -> list[dict[str, Any]]:
     """One entry a check: the values of both sides by seed, the difference with its interval, and the verdict."""
     out = []
     for i, (check, quantity) in enumerate(zip(claim.checks, quantities, strict=True)):
         rule = check.rule
         sides = {side: read_values(quantity, find_runs(claim, i, side, made), side, i) for side in rule.sides}
-        verdict, found, why = rule.judge(*rule.pick_sides(sides))
+        verdict, found, why = rule.judge_values(*rule.pick_sides(sides))
         entry: dict[str, Any] = {**describe(check), "verdict": verdict.value}
         entry |= {"difference": round_to(found.value), "low": round_to(found.low), "high": round_to(found.high)}
         entry |= {"n": found.n, "values": {side: [round_to(v) for v in vs] for side, vs in sides.items()}}
@@ -72,8 +72,8 @@ def make_result(
     """The whole result. `before` is the one that stood there, whose place in `history` it takes; `hashed`: the `hashes`
     of the claim when its runs began; `ruled`: what was found by roles, where checks have them."""
     if ruled is None:
-        checks = judge(claim, quantities, made)
-        ruled = {"verdict": judge_all(Verdict(c["verdict"]) for c in checks).value, "checks": checks}
+        checks = judge_checks(claim, quantities, made)
+        ruled = {"verdict": join_verdicts(Verdict(c["verdict"]) for c in checks).value, "checks": checks}
     checks = ruled["checks"]
     metrics = list(dict.fromkeys(n for q in quantities for n in ability(q, "names")))
     now = {
@@ -163,8 +163,8 @@ def find_stale(claim: Claim, result: Mapping[str, Any]) -> str:
 def find_restated(claim: Claim, result: Mapping[str, Any]) -> str:
     """What of the claim's text, or of its arms' recipes, has changed since it was measured; "" where nothing has."""
     now, then = _describe_stated(claim), result["hashes"]
-    for name, said in _to_plain(now["claim"]).items():
-        if said != then["claim"].get(name):
+    for name, stated in _to_plain(now["claim"]).items():
+        if stated != then["claim"].get(name):
             return f"claim.{name} has changed"
     for name in sorted({*now["recipes"], *then["recipes"]}):
         if now["recipes"].get(name) != then["recipes"].get(name):
@@ -209,8 +209,8 @@ def find_differences(claim: Claim, arm: str) -> dict[str, Any]:
 def describe_differences(changes: Mapping[str, Any]) -> list[str]:
     """The differences as phrases; for what an arm lacks, the missing table is named."""
     gone = {k.rpartition(".")[0] for k, v in changes.items() if v is None}
-    said = [f"{k} = {v}" if v != "" else f'{k} = ""' for k, v in changes.items() if v is not None and v != {}]
-    return [*said, *(f"without {g}" for g in sorted(gone) if not any(s.startswith(f"{g}.") for s in said))]
+    phrases = [f"{k} = {v}" if v != "" else f'{k} = ""' for k, v in changes.items() if v is not None and v != {}]
+    return [*phrases, *(f"without {g}" for g in sorted(gone) if not any(s.startswith(f"{g}.") for s in phrases))]
 
 
 def format_factor(factor: float) -> str:

@@ -74,7 +74,7 @@ def file_of(name: str, out: Path) -> Path:
 
 def _line(entry: Mapping[str, Any]) -> dict[str, Any]:
     """A try as a line of a history."""
-    told, seeds = entry["protocol"], entry["seeds"]
+    protocol, seeds = entry["protocol"], entry["seeds"]
     line = {"date": entry["date"], "verdict": STOPPED, "checks": [], "seeds": len(seeds)}
-    fixed = {"protocol": told["hash"], "try": told["tries"], "commit": told["commit"]}
+    fixed = {"protocol": protocol["hash"], "try": protocol["tries"], "commit": protocol["commit"]}
     return {**line, **fixed, "used": [seeds[0], seeds[-1]]}

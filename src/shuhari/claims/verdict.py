@@ -1,8 +1,9 @@
 """The rule: from paired values of two arms to the verdict of a claim's headline, and what stands beside it.
 
 Four roles of a check: `premise` (of bed and baseline alone), `headline` (the paper's number against the paper's
-baseline, which alone decides), `guard` (what may not be lost for it), `because` (ablations: whether the paper's reason
-is the reason). Checks without a role follow the older rule: `Rule.judge`, `overall`. Axes: `S` seeds.
+baseline, whose verdict is the claim's), `guard` (what may not be lost for it), `because` (ablations: whether the
+paper's reason is the reason). Checks without a role follow the older rule: `Rule.judge_values`, `join_verdicts`. To
+*judge* is to get a verdict from numbers by a rule, to *join* is to make one verdict of several. Axes: `S` seeds.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ class Rule:
         if self.role == "headline" and one_sided and not self.margin:
             raise ValueError("margin is missing: the smallest effect that would be worth claiming")
         if self.role == "headline" and self.factor != 1:
-            told = "of a headline the whole of what it is compared with counts"
-            raise ValueError(f"factor is {self.factor:g}: {told}; ratio = true makes the margin a share of it")
+            why = "of a headline the whole of what it is compared with counts"
+            raise ValueError(f"factor is {self.factor:g}: {why}; ratio = true makes the margin a share of it")
         if self.role == "guard" and one_sided:
             raise ValueError(f"a guard goes {self.direction!r}: expected 'not lower', 'not higher' or 'equal'")
         if self.role == "because" and not one_sided:
@@ -156,8 +157,8 @@ class Rule:
         d = x - self.factor * y
         return np.divide(d, np.abs(y), out=np.full_like(d, math.nan), where=y != 0) if self.ratio else d
 
-    def decide(self, effect: Effect) -> Verdict:
-        """Of a premise, a guard or an ablation."""
+    def judge(self, effect: Effect) -> Verdict:
+        """The verdict of a premise, a guard or an ablation, from its effect."""
         low, high, m = effect.low, effect.high, self.margin
         if effect.why:
             return Verdict.OPEN
@@ -171,28 +172,29 @@ class Rule:
             holds, fails = low > 0, high <= m
         return Verdict.HOLDS if holds else Verdict.FAILS if fails else Verdict.OPEN
 
-    def decide_headline(self, effect: Effect, detectable: float, guard: Verdict | None = None) -> Headline:
+    def judge_headline(self, effect: Effect, detectable: float, guard: Verdict | None = None) -> Headline:
         """The verdict of a headline, of which `detectable` is the smallest effect that its seeds could find."""
         held = Headline.COST if guard is Verdict.FAILS else Headline.HOLDS
         if effect.why:
             return Headline.OPEN
         if self.direction not in ("up", "down"):
             found = {Verdict.HOLDS: held, Verdict.FAILS: Headline.REVERSED, Verdict.OPEN: Headline.OPEN}
-            return found[self.decide(effect)]
+            return found[self.judge(effect)]
         if effect.low > 0:
             return held if effect.high >= self.margin else Headline.SMALL
         if effect.high < 0:
             return Headline.REVERSED
         return Headline.BELOW if effect.high <= self.margin and detectable <= self.margin else Headline.OPEN
 
-    def judge(self, ours: Sequence[float], theirs: Sequence[float]) -> tuple[Verdict, Estimate, str]:
-        """(verdict, difference, why it is open where the interval alone does not say) of values [S] paired by seed. A
-        pair with a NaN is left out; where one side has more of them than the other, who is left says nothing."""
+    def judge_values(self, ours: Sequence[float], theirs: Sequence[float]) -> tuple[Verdict, Estimate, str]:
+        """By the older rule: (verdict, difference, why it is open where the interval alone does not show it) of values
+        [S] paired by seed. A pair with a NaN is left out; where one side has more of them than the other, the verdict
+        is open."""
         found = self.estimate(ours, theirs)
         value, low, high = found.value, found.low, found.high
         if self.direction in ("down", "not higher"):
             value, low, high = 0.0 - value, 0.0 - high, 0.0 - low  # as the values are, not as it is claimed
-        return self.decide(found), Estimate(value, low, high, found.n), found.why
+        return self.judge(found), Estimate(value, low, high, found.n), found.why
 
     def _explain_stuck(self, x: np.ndarray, y: np.ndarray, high: float) -> str:
         """Why two arms cannot differ, if they cannot; `high`: the largest effect that there may be."""
@@ -219,15 +221,15 @@ def _is_within(low: float, high: float, margin: float) -> bool:
     return -margin - rounding <= low and high <= margin + rounding
 
 
-def judge_reasons(found: Iterable[Verdict]) -> Because:
+def join_reasons(verdicts: Iterable[Verdict]) -> Because:
     """What several ablations say together: every one must say that the reason is the reason."""
-    told = set(found)
-    if Verdict.FAILS in told:
+    found = set(verdicts)
+    if Verdict.FAILS in found:
         return Because.NOT
-    return Because.UNASKED if not told else Because.BY if told == {Verdict.HOLDS} else Because.OPEN
+    return Because.UNASKED if not found else Because.BY if found == {Verdict.HOLDS} else Because.OPEN
 
 
-def judge_all(verdicts: Iterable[Verdict]) -> Verdict:
+def join_verdicts(verdicts: Iterable[Verdict]) -> Verdict:
     """The verdict of several checks: all hold, or one does not hold, or it is open."""
     found = set(verdicts)
     if Verdict.FAILS in found:

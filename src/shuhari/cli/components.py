@@ -19,7 +19,7 @@ WORDS: dict[Any, str] = {
     int: "whole number", float: "number", bool: "true or false", str: "text", type(None): "nothing"
 }  # fmt: skip
 INFINITIES = (float("inf"), -float("inf"))
-TOLD = ("reads", "stamps", "roles", "needs", "hears", "couples", "links", "least_n")  # of what it declares, in order
+SHOWN = ("reads", "stamps", "roles", "needs", "hears", "couples", "links", "least_n")  # of what it declares, in order
 
 
 def complete_kind(incomplete: str) -> list[str]:
@@ -103,15 +103,15 @@ def _find_of_any_kind(text: str) -> tuple[str, str]:
         except LookupError as error:
             raise typer.BadParameter(str(error.args[0]), param_hint="KIND") from None
         if not found:
-            told = f"{text} is registered as no component: say its kind too, shuhari components KIND {text}"
-            raise typer.BadParameter(told, param_hint="KIND")
+            message = f"{text} is registered as no component: say its kind too, shuhari components KIND {text}"
+            raise typer.BadParameter(message, param_hint="KIND")
     if len(found) == 1:
         return found[0]
     if found:
-        told = f"{text!r} is the name of several: {', '.join(f'{k} {n}' for k, n in found)}"
+        message = f"{text!r} is the name of several: {', '.join(f'{k} {n}' for k, n in found)}"
     else:
-        told = f"no kind and no component {text!r}; {nearest(text, [*KINDS, *(n for _, n in _list_all())])}"
-    raise typer.BadParameter(told, param_hint="KIND")
+        message = f"no kind and no component {text!r}; {nearest(text, [*KINDS, *(n for _, n in _list_all())])}"
+    raise typer.BadParameter(message, param_hint="KIND")
 
 
 def summarise(kind: str, name: str) -> dict[str, Any]:
@@ -163,11 +163,11 @@ def _describe_setting(f: Field[Any], hint: Any, preset: Mapping[str, Any]) -> di
     own = f.default if f.default_factory is MISSING else f.default_factory()
     default = preset.get(f.name, own)
     required = default is MISSING
-    told = dict.fromkeys(bound for bound in _describe_bounds(hint))
+    bounds = dict.fromkeys(bound for bound in _describe_bounds(hint))
     return {
         "name": f.name,
         "type": " or ".join(dict.fromkeys(_describe_types(hint))),
-        "bounds": "; ".join(told),
+        "bounds": "; ".join(bounds),
         "default": None if required else _to_plain(default),
         "required": required,
     }
@@ -237,11 +237,11 @@ def _read_declared(cls: Any, preset: Mapping[str, Any], settings: list[dict[str,
     if any(s["required"] for s in settings):
         return {}, "what it reads and writes depends on the settings that it needs"
     try:
-        told = declares(cls(**preset))
+        declared = declares(cls(**preset))
     except Exception as error:  # a listing shows what there is, whatever a component needs to be made
         return {}, f"what it reads and writes is known once it is made: {error}"
     silent = Declares()
-    out = {key: getattr(told, key) for key in TOLD if getattr(told, key) != getattr(silent, key)}
+    out = {key: getattr(declared, key) for key in SHOWN if getattr(declared, key) != getattr(silent, key)}
     if "needs" in out:
         out["needs"] = [f"{need.key}{' (live)' if need.live else ''}" for need in out["needs"]]
     return {k: list(v) if isinstance(v, tuple) else v for k, v in out.items()}, ""

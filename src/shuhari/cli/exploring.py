@@ -27,7 +27,7 @@ def run_exploration(
     out: Path,
     tell: Callable[[Progress], None],
 ) -> tuple[dict[str, Any] | None, Path | None]:
-    """The result of a method on a bed and its file; of a dry run neither, but what would be run is told."""
+    """The result of a method on a bed and its file; of a dry run neither, but what would be run is printed."""
     from shuhari.claims.explore import WHY, explore, folder_of
     from shuhari.claims.measure import measure
     from shuhari.claims.result import read_kept, write

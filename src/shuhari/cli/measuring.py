@@ -127,8 +127,8 @@ def compare(
         note(f"no plot: {error.args[0] if isinstance(error, KeyError) else error}")
         drawn = None
     if json:
-        told = {"metric": metric, "over": "problems" if single else "seeds", "sides": found, "png": drawn}
-        print_json({**told, "caveats": _list_caveats(found, single)})
+        table = {"metric": metric, "over": "problems" if single else "seeds", "sides": found, "png": drawn}
+        print_json({**table, "caveats": _list_caveats(found, single)})
         return
     rows = []
     for name, entry in found.items():

@@ -152,8 +152,8 @@ def _show_rollouts(run: Any, path: Path, step: int | None, json: bool) -> None:
             why = "; ".join(f"{k}: {make_printable(str(v), 200)}" for k, v in episode["reasons"].items())
             again = f" ({times} times)" if times > 1 else ""
             say(f"  [{rewards}] {episode['status']}{f' ({why})' if why else ''}{again}")
-            for text, said in zip(episode["steps"], episode["told"], strict=True):
-                for mark, line in (("    ", text), ("    > ", said)):
+            for text, reply in zip(episode["steps"], episode["told"], strict=True):
+                for mark, line in (("    ", text), ("    > ", reply)):
                     if line or mark == "    ":
                         say(mark + make_printable(line, 2000).replace("\n", "\n" + mark))
     say()
@@ -163,9 +163,9 @@ def _count_alike(episodes: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any
     """Each different episode once, in order, with how many are like it."""
     found: dict[str, tuple[dict[str, Any], int]] = {}
     for episode in episodes:
-        said = str({name: x for name, x in episode.items() if name != "decisions"})
-        first, times = found.get(said, (episode, 0))
-        found[said] = first, times + 1
+        key = str({name: x for name, x in episode.items() if name != "decisions"})
+        first, times = found.get(key, (episode, 0))
+        found[key] = first, times + 1
     return list(found.values())
 
 

@@ -30,7 +30,7 @@ def show_plan(one: Any, root: Path, out: Path) -> None:
     from shuhari.claims.runs import plan_runs
     from shuhari.claims.tries import Begun, file_of
 
-    now = find_modules(one)  # builds every arm, so that mistakes are told of
+    now = find_modules(one)  # builds every arm, so that mistakes show
     say(f"{one.name}: {one.says}")
     before = None if one.smoke else read_kept(one.name, out / "claims")
     tries = Begun(None if one.smoke else file_of(one.name, out), before)
@@ -46,8 +46,8 @@ def show_plan(one: Any, root: Path, out: Path) -> None:
     if protocol is not None:
         kept_by = f"commit {protocol.commit}" if protocol.commit else protocol.why
         say(f"protocol {protocol.mark}, number {protocol.tries}: {kept_by}; seeds from {one.seeds[0]}")
-        for told in _describe_expected(one, quantities, card, before):
-            say(told)
+        for line in _describe_expected(one, quantities, card, before):
+            say(line)
     print_table(("arm", "what differs from the method"), [
         (name, ", ".join(describe_differences(find_differences(one, name))) or "-") for name in one.arms
     ])  # fmt: skip
@@ -93,8 +93,8 @@ def _describe_expected(one: Any, quantities: Any, card: Any, before: Mapping[str
         )
     run, warm = card.seconds if card else (math.nan, math.nan)
     if math.isnan(run) and before and before.get("seeds"):
-        told = before.get("cpu_s") or {"all": before["wall_s"]}
-        run, warm = sum(told.values()) / len(before["seeds"]) / max(len(one.arms), 1), 0.0
+        seconds = before.get("cpu_s") or {"all": before["wall_s"]}
+        run, warm = sum(seconds.values()) / len(before["seeds"]) / max(len(one.arms), 1), 0.0
     if not math.isnan(run):
         each = run * len(one.arms) + (warm if one.warm and not math.isnan(warm) else 0.0)
         ends = " to ".join(f"{n * each / 60:.1f}" for n in dict.fromkeys((one.looks[0], one.looks[-1])))
@@ -144,16 +144,16 @@ def describe_verdict(result: Mapping[str, Any]) -> str:
     """The verdict of a result and what belongs to it, in a line."""
     if "headline" not in result:
         return f"{result['verdict']} (as of the older rule)"
-    told = [result["verdict"]]
+    phrases = [result["verdict"]]
     if result["because"] != "not asked":
-        told.append(result["because"] if result["because"] != "open" else "the reason open")
+        phrases.append(result["because"] if result["because"] != "open" else "the reason open")
     if result["guard"] == "open":
-        told.append("the guard open")
+        phrases.append("the guard open")
     if failing := result["premise"]["failing"]:
-        told.append(f"premise: {'; '.join(failing)}")
+        phrases.append(f"premise: {'; '.join(failing)}")
     if result["kind"] != "trained":
-        told.append(result["kind"])
-    return ", ".join(told) + (" (exploratory)" if result["exploratory"] else "")
+        phrases.append(result["kind"])
+    return ", ".join(phrases) + (" (exploratory)" if result["exploratory"] else "")
 
 
 def _show_ruled(result: Mapping[str, Any]) -> None:
@@ -169,9 +169,9 @@ def _show_ruled(result: Mapping[str, Any]) -> None:
             level, check.get("n"), check["verdict"] + why,
         ))  # fmt: skip
     print_table(("role", "what", "claimed", "margin", "effect", "interval", "level", "pairs", "verdict"), rows)
-    told = {k: v for k, v in result["mde"].items() if v is not None}
-    if told:
-        say(f"MDE {', '.join(f'{k} {v:.3g}' for k, v in told.items())}; margin {result['headline']['margin']:g}")
+    effects = {k: v for k, v in result["mde"].items() if v is not None}
+    if effects:
+        say(f"MDE {', '.join(f'{k} {v:.3g}' for k, v in effects.items())}; margin {result['headline']['margin']:g}")
     for why in result["exploratory"]:
         say(f"exploratory: {why}")
 
@@ -189,8 +189,8 @@ def _show_older(result: Mapping[str, Any]) -> None:
 
     began, chance = (found.get("mean") for found in (result["start"].get("method", {}), result["chance"]))
     if chance is not None and began is not None and not (BEGIN[0] <= began <= BEGIN[1] and chance < CHANCE):
-        told = f"the warm start scores {began:.0%}, an untrained policy {chance:.0%}"
-        note(f"{told}: expected {BEGIN[0]:.0%} to {BEGIN[1]:.0%}, and less than {CHANCE:.0%}")
+        scores = f"the warm start scores {began:.0%}, an untrained policy {chance:.0%}"
+        note(f"{scores}: expected {BEGIN[0]:.0%} to {BEGIN[1]:.0%}, and less than {CHANCE:.0%}")
     rows = []
     for check in result["checks"]:
         means = {arm: mean(values) for arm, values in check["values"].items()}

@@ -48,8 +48,8 @@ def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | 
     vector = is_vector(rollout)
     table = {**table, **{k: _replace_max_new(table[k], sampling.max_new) for k in LONGEST if k in table}}
     if vector and table.get("curriculum"):
-        told = "lanes of environments ask for no problems: leave it out, or play episodes (rollout.use = 'episode')"
-        raise RecipeError("curriculum", told)
+        message = "lanes of environments ask for no problems: leave it out, or play episodes (rollout.use = 'episode')"
+        raise RecipeError("curriculum", message)
     engine = _make_section(made, "engine", table)
     stale: int = ability(engine, "staleness")
     if vector and stale:

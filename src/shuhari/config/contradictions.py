@@ -10,10 +10,10 @@ from shuhari.config.methods import Statement, Wrap
 from shuhari.config.overlay import Path, RecipeError, Tree, format_path, look_up
 
 
-def decide(said: Sequence[Statement | Wrap], sets: Sequence[tuple[Path, Any]]) -> list[Statement | Wrap]:
+def decide(statements: Sequence[Statement | Wrap], sets: Sequence[tuple[Path, Any]]) -> list[Statement | Wrap]:
     """What is left to be laid: without what `sets` (key of the stage, value) contradicts. RecipeError where two methods
     contradict each other still; of two that wrap alike one is left."""
-    left = [s for s in said if isinstance(s, Statement)]
+    left = [s for s in statements if isinstance(s, Statement)]
     torn = {(s.by, s.slot or s.path) for pair in _find_conflicts(left) for s in pair}
     for path, value in sets:
         out = {(s.by, s.slot) for s in left if s.slot and _differs(s, path, value)} & torn
@@ -21,24 +21,25 @@ def decide(said: Sequence[Statement | Wrap], sets: Sequence[tuple[Path, Any]]) -
         left = [new for s in left if (new := _apply_setting(s, path, value) if (s.by, s.slot or s.path) in torn else s)]
     for a, b in _find_conflicts(left):
         one = a if len(a.path) <= len(b.path) else b
-        key = format_path((*one.said, "use") if one.whole or isinstance(one.value, Mapping) else one.said)
-        told = f"{a.by} sets {_describe(a)} and {b.by} {_describe(b)}: lay one of them, or decide with --set {key}=.."
-        raise RecipeError(format_path(one.said[:1] if one.said[0] == "surrogate" else one.said), told)
+        key = format_path((*one.key, "use") if one.whole or isinstance(one.value, Mapping) else one.key)
+        both = f"{a.by} sets {_describe(a)} and {b.by} {_describe(b)}"
+        where = format_path(one.key[:1] if one.key[0] == "surrogate" else one.key)
+        raise RecipeError(where, f"{both}: lay one of them, or decide with --set {key}=..")
     wraps: list[Wrap] = []
-    for w in [w for w in said if isinstance(w, Wrap)]:
+    for w in [w for w in statements if isinstance(w, Wrap)]:
         if alike := [o for o in wraps if o.slot == w.slot and o.table["use"] == w.table["use"]]:
             if alike[0].table != w.table:
-                told = f"{alike[0].by} and {w.by} both wrap it in {w.table['use']!r}, with other settings: lay one"
-                raise RecipeError(format_path(w.slot), told)
+                message = f"{alike[0].by} and {w.by} both wrap it in {w.table['use']!r}, with other settings: lay one"
+                raise RecipeError(format_path(w.slot), message)
         else:
             wraps.append(w)
     return [*left, *wraps]
 
 
-def _find_conflicts(said: Sequence[Statement]) -> Iterator[tuple[Statement, Statement]]:
+def _find_conflicts(statements: Sequence[Statement]) -> Iterator[tuple[Statement, Statement]]:
     """Two statements of two methods that contradict each other, the earlier first."""
-    for i, b in enumerate(said):
-        for a in said[:i]:
+    for i, b in enumerate(statements):
+        for a in statements[:i]:
             if a.by != b.by and _is_conflict(*sorted((a, b), key=lambda s: len(s.path))):
                 yield a, b
 
@@ -77,5 +78,5 @@ def _is_conflict(a: Statement, b: Statement) -> bool:
 
 
 def _describe(s: Statement) -> str:
-    at, value = (s.said, s.value) if not s.whole else ((*s.said, "use"), s.value.get("use", s.value))
+    at, value = (s.key, s.value) if not s.whole else ((*s.key, "use"), s.value.get("use", s.value))
     return f"{format_path(at)} = {'false' if value is False else 'true' if value is True else repr(value)}"

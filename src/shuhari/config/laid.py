@@ -51,8 +51,8 @@ def lay_methods(
     """The tree of `base` with methods laid over it, and where each value came from. `sets`: settings that will be laid
     over that, as (key, value). RecipeError where the base has not what a method is about, or two contradict."""
     if there := tree.get("laid"):
-        told = f"{base} has {' and '.join(there)} laid over it already: give all methods together"
-        raise RecipeError("", told)
+        message = f"{base} has {' and '.join(there)} laid over it already: give all methods together"
+        raise RecipeError("", message)
     tree, sources = deepcopy(tree), dict(sources)
     stages = tree.get("stage") or {}
     resolved = {name: resolve(tree, name) for name in stages} or {"": resolve(tree, "")}
@@ -89,11 +89,11 @@ def spread(tree: Tree, over: Mapping[str, Any]) -> Tree:
     """Settings over a tree of laid methods, so that they reach the stages that were changed: what these say themselves
     is set there too, and what they alone have (a component that the base has not, or another there) there alone."""
     out: Tree = deepcopy(dict(over))
-    for name, said in (tree.get("stage") or {}).items():
+    for name, stated in (tree.get("stage") or {}).items():
         stage = resolve(tree, name)
         if not is_sampling(stage):
             continue
-        more = _select_said(said, over)
+        more = _select_stated(stated, over)
         for slot, new in _list_slots(over, stage, tree):
             here, below = _find_component(stage, slot), _find_component(tree, slot)
             whole = isinstance(new, Mapping) and ("use" in new or "replace" in new)
@@ -111,11 +111,11 @@ def spread(tree: Tree, over: Mapping[str, Any]) -> Tree:
 
 def settle(tree: Tree, sources: Sources) -> None:
     """Drop what stages remove and the base has not: it is gone. In place."""
-    for name, said in (tree.get("stage") or {}).items():
-        for path in [p for p, value in walk_leaves(said) if value is False and len(p) > 1]:
+    for name, stated in (tree.get("stage") or {}).items():
+        for path in [p for p, value in walk_leaves(stated) if value is False and len(p) > 1]:
             if look_up(tree, path[:-1]) is None or path[-1] not in look_up(tree, path[:-1]):
                 for at in range(len(path), 0, -1):
-                    above = look_up(said, path[: at - 1])
+                    above = look_up(stated, path[: at - 1])
                     if at == len(path) or above[path[at - 1]] == {}:
                         del above[path[at - 1]]
                 sources.pop(("stage", name, *path), None)
@@ -182,16 +182,16 @@ def _is_plain(use: str, terms: Mapping[str, Any]) -> bool:
     return use not in terms and "." not in use and ":" not in use
 
 
-def _select_said(said: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
+def _select_stated(stated: Mapping[str, Any], over: Mapping[str, Any]) -> Tree:
     """Of `over` what a stage says something about itself."""
     out: Tree = {}
     for key, value in over.items():
-        here: Any = said.get(key)
-        if key in ("stage", "replace") or key not in said:
+        here: Any = stated.get(key)
+        if key in ("stage", "replace") or key not in stated:
             continue
         table = isinstance(value, Mapping) and isinstance(here, Mapping) and not is_schedule(value)
         if table and not is_schedule(here) and "use" not in value and "name" not in value and "replace" not in value:
-            if inner := (dict(value) if here.get("replace") else _select_said(here, value)):
+            if inner := (dict(value) if here.get("replace") else _select_stated(here, value)):
                 out[key] = inner
         else:
             out[key] = value
@@ -206,9 +206,9 @@ def _change_stage(
 ) -> tuple[Tree, Sources]:
     """A resolved stage as methods leave it, and where what they bring came from."""
     places = Places(base, stage)
-    said = [one for change in changes for one in list_statements(change, places)]
+    statements = [one for change in changes for one in list_statements(change, places)]
     table, sources = deepcopy(stage), Sources()
-    decided = decide(said, [(places.find(path), value) for path, value in sets])
+    decided = decide(statements, [(places.find(path), value) for path, value in sets])
     for one in decided:
         if isinstance(one, Wrap):
             _wrap(table, one, sources)
@@ -252,13 +252,13 @@ def _wrap(table: Tree, one: Wrap, sources: Sources) -> None:
     lay(table, nest(one.slot, {"replace": True, **new}), f"with {one.by}", sources)
 
 
-def _keep_evaluation(table: Tree, before: Tree, said: Sequence[Statement | Wrap], sources: Sources) -> None:
+def _keep_evaluation(table: Tree, before: Tree, statements: Sequence[Statement | Wrap], sources: Sources) -> None:
     """Fill in how [evaluate] rolled out and sampled, where a method changes that for training."""
     rollout = before.get("rollout") or {}
     lanes = rollout.get("use") == "vector"  # which evaluation replays one by one as it is
     if not before.get("evaluate") or lanes:
         return
-    by = [s for s in said if (s.slot if isinstance(s, Wrap) else s.path)[:1] == ("rollout",)]
+    by = [s for s in statements if (s.slot if isinstance(s, Wrap) else s.path)[:1] == ("rollout",)]
     filled: Tree = {}
     if any(isinstance(s, Wrap) or not (s.kept or s.held) for s in by):
         filled["rollout"] = {"use": USE["rollout"], **{k: v for k, v in rollout.items() if k not in ("n", "sampling")}}
@@ -343,8 +343,8 @@ def _insert(tree: Tree, sources: Sources, change: Change, first: str) -> Tree:
         brought[name] = {k: deepcopy(v) for k, v in stage.items() if k != "name"}
         sources |= {("stage", name, *p): f"with {change.name}" for p, _ in walk_leaves(brought[name])}
     out: Tree = {}
-    for name, said in stages.items():
-        out |= {**(brought if name == (first or "main") else {}), name: said}
+    for name, table in stages.items():
+        out |= {**(brought if name == (first or "main") else {}), name: table}
     if not first:
         sources["stage", "main"] = f"with {change.name}"
     return {**tree, "stage": out}

@@ -75,13 +75,13 @@ class Change:
 @dataclass(frozen=True)
 class Statement:
     """That `by` has `value` stand at `path` of a stage: a leaf (a list, a schedule and `False` are one), or, `whole`,
-    all settings of a component. `said`: the key as the method writes it; `slot`: the component that it is about.
+    all settings of a component. `key`: the place as the method writes it; `slot`: the component that it is about.
     `kept`: what is asked of any component there. `held`: the base has it already, and another may not change it."""
 
     by: str
     path: Path
     value: Any
-    said: Path
+    key: Path
     slot: Path = ()
     whole: bool = False
     kept: bool = False
@@ -136,10 +136,10 @@ class Places:
             terms = (look_up(self.stage, part) or EMPTY).get("terms", EMPTY)
             names = [t for t, term in terms.items() if is_surrogate(term.get("use", t))]
             if len(names) != 1:
-                told = (
+                message = (
                     f"{self.base} has {len(names)} losses of the policy gradient in {format_path(part)}: expected one"
                 )
-                raise RecipeError("surrogate", f"{told}, of its terms {', '.join(terms) or '(none)'}")
+                raise RecipeError("surrogate", f"{message}, of its terms {', '.join(terms) or '(none)'}")
             self.found["loss"] = (*part, "terms", names[0])
         return self.found["loss"]
 
@@ -171,23 +171,23 @@ def list_statements(change: Change, places: Places) -> list[Statement | Wrap]:
     return [one for key, value in change.table.items() for one in _read_stage((key,), value, change.name, places)]
 
 
-def _read_stage(said: Path, value: Any, by: str, places: Places) -> Iterator[Statement | Wrap]:
-    at = places.find(said)
+def _read_stage(key: Path, value: Any, by: str, places: Places) -> Iterator[Statement | Wrap]:
+    at = places.find(key)
     table = isinstance(value, Mapping) and not is_schedule(value)
     default = find_default(at)
     if not table:
-        yield Statement(by, at, value, said, at if default else ())
+        yield Statement(by, at, value, key, at if default else ())
     elif default is not None:
-        yield from _read_component(at, dict(value), said, by, places, default)
+        yield from _read_component(at, dict(value), key, by, places, default)
     elif at[:1] == ("models",) and len(at) == 2 and look_up(places.stage, at) is None:
-        yield Statement(by, at, _fill_role(value, said, places), said, at, whole=True)
+        yield Statement(by, at, _fill_role(value, key, places), key, at, whole=True)
     elif at[-2:-1] == ("part",) and look_up(places.stage, at) is None:
-        yield Statement(by, at, dict(value), said, at, whole=True)
+        yield Statement(by, at, dict(value), key, at, whole=True)
     elif not value:
-        yield Statement(by, at, {}, said)
+        yield Statement(by, at, {}, key)
     else:
-        for key, one in value.items():
-            yield from _read_stage((*said, key), one, by, places)
+        for name, one in value.items():
+            yield from _read_stage((*key, name), one, by, places)
 
 
 def find_default(at: Path) -> str | None:
@@ -201,34 +201,34 @@ def find_default(at: Path) -> str | None:
 
 
 def _read_component(
-    at: Path, table: Tree, said: Path, by: str, places: Places, default: str
+    at: Path, table: Tree, key: Path, by: str, places: Places, default: str
 ) -> Iterator[Statement | Wrap]:
     names = list_kept(at)
     kept = {k: table.pop(k) for k in names if k in table}
     use, wraps = table.pop("use", None), table.pop("wraps", None)
     there = look_up(places.stage, at)
-    if use is None and table and said[0] != "follow":
-        at = _find_entry(at, default, table, said, by, places)
+    if use is None and table and key[0] != "follow":
+        at = _find_entry(at, default, table, key, by, places)
     elif wraps is not None:
         yield Wrap(by, at, tuple(str(wraps).split(".")), {"use": use or default, **table})
         table = {}
     elif use is not None or not kept or (there is None and names == ("before",)):
         use = use or default
         if (there is None and len(at) > 1) or use != (there or EMPTY).get("use", default):
-            yield Statement(by, at, {"use": use, **table}, said, at, whole=True)
+            yield Statement(by, at, {"use": use, **table}, key, at, whole=True)
             table = {}
         else:
-            yield Statement(by, (*at, "use"), use, (*said, "use"), at, held=True)
+            yield Statement(by, (*at, "use"), use, (*key, "use"), at, held=True)
     for path, value in _walk_leaves(table):
-        yield Statement(by, (*at, *path), value, (*said, *path), at)
+        yield Statement(by, (*at, *path), value, (*key, *path), at)
     for path, value in _walk_leaves(kept):
-        yield Statement(by, (*at, *path), value, (*said, *path), at, kept=True)
+        yield Statement(by, (*at, *path), value, (*key, *path), at, kept=True)
 
 
-def _find_entry(at: Path, default: str, table: Tree, said: Path, by: str, places: Places) -> Path:
+def _find_entry(at: Path, default: str, table: Tree, key: Path, by: str, places: Places) -> Path:
     """Where the base has the component that a method changes: of what has one place, whatever stands there."""
-    if said[0] == "surrogate":
-        raise RecipeError(format_path(said), f"{by} sets {', '.join(table)} of no loss by name: add use = ..")
+    if key[0] == "surrogate":
+        raise RecipeError(format_path(key), f"{by} sets {', '.join(table)} of no loss by name: add use = ..")
     if len(at) == 1:
         return at
     above = look_up(places.stage, at[:-1]) or EMPTY
@@ -236,19 +236,19 @@ def _find_entry(at: Path, default: str, table: Tree, said: Path, by: str, places
     same = [k for k, use in found.items() if use == default]
     if len(same) != 1:
         has = ", ".join(found.values()) or "nothing"
-        told = f"{by} sets {', '.join(table)} of {default!r}, which {places.base} has not (there is {has})"
-        raise RecipeError(format_path(said), f"{told}; a method that brings it says use = {default!r}")
+        message = f"{by} sets {', '.join(table)} of {default!r}, which {places.base} has not (there is {has})"
+        raise RecipeError(format_path(key), f"{message}; a method that brings it says use = {default!r}")
     return (*at[:-1], same[0])
 
 
-def _fill_role(table: Mapping[str, Any], said: Path, places: Places) -> Tree:
+def _fill_role(table: Mapping[str, Any], key: Path, places: Places) -> Tree:
     """The model of a role, its architecture that of another where it is `like` it."""
     if (like := table.get("like")) is None:
         return dict(table)
     of = look_up(places.stage, ("models", like))
     if not isinstance(of, Mapping):
         known = nearest(str(like), places.stage.get("models", EMPTY))
-        raise RecipeError(f"{format_path(said)}.like", f"{like!r}: no such role in {places.base}; {known}")
+        raise RecipeError(f"{format_path(key)}.like", f"{like!r}: no such role in {places.base}; {known}")
     copied = {k: v for k, v in of.items() if k not in ("use", "init", "same_as", "from", "frozen", "lora")}
     return {**copied, **{k: v for k, v in table.items() if k != "like"}}
 

@@ -201,10 +201,10 @@ def read_method(reference: str) -> Change:
 def _add_own(recipe: Recipe, own: Tree) -> Recipe:
     """With what the file of a method says of itself."""
     tree = {k: v for k, v in recipe.tree.items() if k not in OWN}
-    said = {k: v for k, v in own.items() if k != "name"}
+    stated = {k: v for k, v in own.items() if k != "name"}
     sources = {p: by for p, by in recipe.sources.items() if p[0] not in OWN}
-    sources |= {p: str(own["name"]) for p, _ in walk_leaves(said)}
-    return Recipe(str(own["name"]), {**tree, **said}, sources)
+    sources |= {p: str(own["name"]) for p, _ in walk_leaves(stated)}
+    return Recipe(str(own["name"]), {**tree, **stated}, sources)
 
 
 def _cut_name(name: str) -> str:
@@ -310,8 +310,8 @@ def _check(tree: Tree, where: str = "") -> None:
 
 
 def _check_scalar(hint: Any, value: Any, at: str) -> None:
-    kinds, told = {str: (str, "a text"), int: (int, "a whole number"), float: (int | float, "a number")}[bare(hint)]
+    kinds, expected = {str: (str, "a text"), int: (int, "a whole number"), float: (int | float, "a number")}[bare(hint)]
     if isinstance(value, bool) or not isinstance(value, kinds):
-        raise RecipeError(at, f"{value!r}: expected {told}")
-    if told := wrong(hint, value):
-        raise RecipeError(at, f"{value!r}: {told}")
+        raise RecipeError(at, f"{value!r}: expected {expected}")
+    if misfit := wrong(hint, value):
+        raise RecipeError(at, f"{value!r}: {misfit}")

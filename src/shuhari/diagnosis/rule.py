@@ -21,8 +21,8 @@ class Rule:
     """`number`, a statistic of a metric that `reads` names, lies outside of the range `healthy` (both ends belong to
     it): then `cause` is the likely reason and `helps` what to change, in words and settings.
 
-    `least`: from so many steps of a stage on, where `when` holds. `at_once`: also told while the run trains, of its
-    first steps. `covers`: rules that need not be told where this one is, as they say less of the same."""
+    `least`: from so many steps of a stage on, where `when` holds. `at_once`: also raised while the run trains, of its
+    first steps. `covers`: rules that need not be shown where this one is, as they say less of the same."""
 
     name: str
     reads: str

@@ -1,4 +1,4 @@
-"""Alarms while a run trains: the rules that are told `at_once`, of the first steps of each stage."""
+"""Alarms while a run trains: the rules that are raised `at_once`, of the first steps of each stage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._stage: str | None = None
-        self._step, self._rows, self._told = 0, list[Mapping[str, Any]](), set[str]()
+        self._step, self._rows, self._raised = 0, list[Mapping[str, Any]](), set[str]()
         self._before: Mapping[str, Any] = {}
         self._last: Mapping[str, Any] = {}
 
@@ -27,7 +27,7 @@ class Watch:
         stage = str(report.get("stage", ""))
         if stage != self._stage:
             resumed = self._stage is None and report.get("step", 1) != 1
-            self._stage, self._step, self._rows, self._told = stage, max(ASKED) if resumed else 0, [], set()
+            self._stage, self._step, self._rows, self._raised = stage, max(ASKED) if resumed else 0, [], set()
             self._before = {k: v for k, v in self._last.items() if k.startswith("spent/")}
         self._step, self._last = self._step + 1, report
         if self._step > max(ASKED):
@@ -38,7 +38,7 @@ class Watch:
         names = dict.fromkeys(n for row in self._rows for n, v in row.items() if isinstance(v, int | float))
         columns = {n: [row.get(n) for row in self._rows] for n in names}
         found = judge(Evidence(stage, columns, {}, self._before), _AT_ONCE)
-        new = [f for f in found if self._told.isdisjoint({f.rule.name, *f.rule.covers})]
+        new = [f for f in found if self._raised.isdisjoint({f.rule.name, *f.rule.covers})]
         for finding in new:
-            self._told |= {finding.rule.name, *finding.rule.covers}
+            self._raised |= {finding.rule.name, *finding.rule.covers}
         return new

@@ -21,8 +21,8 @@ Calls = dict[str, dict[str, dict[str, Any]]]  # asker -> call -> what is known o
 
 
 class Journal:
-    """`told`: answers, {"at": time, "answer": plain data}. Of a run that is resumed, `before` are answers that were not
-    asked for again yet, and `begun` calls that had not been answered."""
+    """`answered`: answers, {"at": time, "answer": plain data}. Of a run that is resumed, `before` are answers that were
+    not asked for again yet, and `begun` calls that had not been answered."""
 
     def __init__(self) -> None:
         self.answered: Calls = {}

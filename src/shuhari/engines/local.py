@@ -160,14 +160,14 @@ class Local:
             _ = decoder is None or decoder.rows  # which writes down what they have said
         begun = {asker: dict(calls) for asker, calls in self._journal.begun.items()}
         for c in [*{id(c): c for c in self._rows.values()}.values(), *self._calls]:
-            said = [self._describe_row(row) for row in c.rows] or c.began
-            begun.setdefault(c.asker, {})[c.name] = {"place": c.place, "began": said}
+            rows = [self._describe_row(row) for row in c.rows] or c.began
+            begun.setdefault(c.asker, {})[c.name] = {"place": c.place, "began": rows}
         due = self._timer.when() if isinstance(self._timer, asyncio.TimerHandle) else None
         return {"told": self._journal.answered, "begun": begun, "places": self._places, "due": due}
 
     def _describe_row(self, row: Row) -> dict[str, Any]:
-        said = {k: getattr(row, k) for k in ("tokens", "logp", "version", "extra", "ended")}
-        return {**said, "done": id(row) not in self._rows}
+        state = {k: getattr(row, k) for k in ("tokens", "logp", "version", "extra", "ended")}
+        return {**state, "done": id(row) not in self._rows}
 
     def load(self, saved: Mapping[str, Any]) -> None:
         """Resume from `saved`: answered calls are replayed, the others wait for `loaded`."""
@@ -279,10 +279,10 @@ class Local:
             began = call.began or [{"done": False} for _ in call.keys]
             order = ((call.place, j) for j in count())
             call.rows = [
-                Row(call.context, call.sampling, key, o, **{k: v for k, v in said.items() if k != "done"})
-                for key, o, said in zip(call.keys, order, began, strict=False)
+                Row(call.context, call.sampling, key, o, **{k: v for k, v in saved.items() if k != "done"})
+                for key, o, saved in zip(call.keys, order, began, strict=False)
             ]
-            left = [row for row, said in zip(call.rows, began, strict=True) if not said["done"]]
+            left = [row for row, saved in zip(call.rows, began, strict=True) if not saved["done"]]
             try:
                 decoder.add(left)
             except Exception as error:

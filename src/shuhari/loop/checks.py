@@ -106,8 +106,8 @@ def check_room(stages: Sequence[Components]) -> None:
         for place, sampling in sampled.items():
             at = format_path((*place, "sampling", "max_new"))
             if limit and sampling is not None and sampling.max_new >= limit and at not in stage.defaults:
-                told = f"expected fewer tokens than the policy reads, {limit} (models.policy.context)"
-                raise RecipeError(at, f"{sampling.max_new} in stage {stage.name!r}: {told}")
+                message = f"expected fewer tokens than the policy reads, {limit} (models.policy.context)"
+                raise RecipeError(at, f"{sampling.max_new} in stage {stage.name!r}: {message}")
 
 
 class Columns:

@@ -60,7 +60,7 @@ class Evaluation:
     and the mean of those below it. `watch`: so many further problems of the split, behind those, on whose scores a rule
     that waits for a `plateau` acts, so that what is reported was chosen by nothing (0: it acts on what is reported).
     `fresh`: each evaluation samples with noise of its own. `task`: what is tested, where that is not what is trained.
-    `more`: further ways to play, reported as `<name>.<score>`; `metrics`: numbers that no play gives, as
+    `more`: further ways to play, reported as `<name>.<score>`; `metrics`: numbers beside the scores of episodes, as
     `<name>.<number>`."""
 
     every: Count = 0
@@ -204,19 +204,19 @@ def score_models(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> dict
 def _read_metric(name: str, metric: Metric, ctx: Context) -> dict[str, float]:
     """The numbers of one metric, NaN where one is unknown. Raises ValueError, which names the metric, for what is no
     number, and where the metric itself raises."""
-    told = f"[evaluate.metrics.{name}] {type(metric).__name__}"
+    who = f"[evaluate.metrics.{name}] {type(metric).__name__}"
     try:
         found: Any = metric(ctx)
     except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
-        raise ValueError(f"{told} raised {type(error).__name__}: {error}") from error
+        raise ValueError(f"{who} raised {type(error).__name__}: {error}") from error
     if not isinstance(found, Mapping):
-        raise ValueError(f"{told} gave {found!r}: expected a mapping, name of a number -> number")
+        raise ValueError(f"{who} gave {found!r}: expected a mapping, name of a number -> number")
     out = {}
     for key, value in found.items():
         try:
             out[key] = float(value)
         except (TypeError, ValueError):
-            raise ValueError(f"{told} gave {key!r} as {value!r}: expected a number") from None
+            raise ValueError(f"{who} gave {key!r} as {value!r}: expected a number") from None
     return out
 
 

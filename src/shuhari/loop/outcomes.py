@@ -121,8 +121,8 @@ def grade(requests: list[Request], ctx: Context, measure: str, solved: float) ->
         facts: dict[str, Array] = {name: total / np.array(filled) for name, total in totals.items()}
     texts = [batch.arena[i].info.get("text") for i in batch["step"][leaf].tolist()] if n > 1 and "step" in batch else []
     if any(text is not None for text in texts):
-        said = zip(batch["problem"][leaf].tolist(), texts, outcome[leaf].tolist(), strict=True)
-        right = {(place[p], text) for p, text, value in said if value >= solved}
+        answers = zip(batch["problem"][leaf].tolist(), texts, outcome[leaf].tolist(), strict=True)
+        right = {(place[p], text) for p, text, value in answers if value >= solved}
         count = np.bincount([i for i, _ in right], minlength=len(requests))
         facts["distinct"] = np.where(np.isnan(out).all(1), np.nan, count)
     return out, rewards, facts

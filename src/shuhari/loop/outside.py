@@ -99,7 +99,7 @@ def keep_outside(store: Store, outside: Mapping[str, Path]) -> None:
     """Write into a new run what it is made of: digests, and copies of what is small."""
     digests = compute_digests(outside)
     store.set(outside=digests)
-    told: dict[str, dict[str, str | int | None]] = {}
+    listing: dict[str, dict[str, str | int | None]] = {}
     for name, path in outside.items():
         size = sum(f.stat().st_size for f in _list_files(path))
         copy = f"{digests[name][:8]}-{path.name}" if size <= COPY else None
@@ -110,10 +110,10 @@ def keep_outside(store: Store, outside: Mapping[str, Path]) -> None:
                 shutil.copytree(path, target, dirs_exist_ok=True)
             else:
                 shutil.copyfile(path, target)
-        told[name] = {"digest": digests[name], "bytes": size, "copy": copy}
-    if told:
+        listing[name] = {"digest": digests[name], "bytes": size, "copy": copy}
+    if listing:
         (store.path / NEEDS).mkdir(exist_ok=True)
-        store.write_text(f"{NEEDS}/{NEEDS}.json", json.dumps(told, indent=2) + "\n")
+        store.write_text(f"{NEEDS}/{NEEDS}.json", json.dumps(listing, indent=2) + "\n")
 
 
 def check_outside(store: Store, outside: Mapping[str, Path], accept: bool) -> None:

@@ -41,8 +41,8 @@ def check_needs(stage: Components) -> None:
                     f"laid.{format_path((name, need))}", f"no such need of a method; {nearest(need, NEEDS)}"
                 )
             if isinstance(value, bool | float | str | list | dict) and value not in (True, False):
-                told = f"{value!r:.60}: expected a whole number, or true or false"
-                raise RecipeError(f"laid.{format_path((name, need))}", told)
+                message = f"{value!r:.60}: expected a whole number, or true or false"
+                raise RecipeError(f"laid.{format_path((name, need))}", message)
             if value and (lack := LACKS[need](stage, value)):
                 raise RecipeError(lack[0], f"{lack[1]} in stage {stage.name!r}: {name} needs {lack[2]}")
 
@@ -84,8 +84,8 @@ def _steps(stage: Components, least: int) -> tuple[str, str, str] | None:
         for name, part in ability(learner, "parts").items():
             if "policy" in part.trains and part.minibatches * part.epochs < least:
                 steps = part.minibatches * part.epochs
-                told = f"{least} or more optimiser steps a batch, not {steps}: as many minibatches or epochs"
-                return format_path((*place, "part", name, "minibatches")), f"{part.minibatches}", told
+                expected = f"{least} or more optimiser steps a batch, not {steps}: as many minibatches or epochs"
+                return format_path((*place, "part", name, "minibatches")), f"{part.minibatches}", expected
     return None
 
 
@@ -94,8 +94,8 @@ def _text(stage: Components, _: Any) -> tuple[str, str, str] | None:
 
 
 def _lanes(stage: Components, _: Any) -> tuple[str, str, str] | None:
-    told = "environments that are stepped side by side (use = 'vector')"
-    return None if is_vector(stage.rollout) else ("rollout", type(stage.rollout).__name__.lower(), told)
+    expected = "environments that are stepped side by side (use = 'vector')"
+    return None if is_vector(stage.rollout) else ("rollout", type(stage.rollout).__name__.lower(), expected)
 
 
 def _solutions(stage: Components, _: Any) -> tuple[str, str, str] | None:

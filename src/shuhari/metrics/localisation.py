@@ -61,14 +61,14 @@ class Localisation:
         right: dict[int, list[float]] = defaultdict(list)
         wrong: dict[int, list[float]] = defaultdict(list)
         for row, (problem, step) in enumerate(zip(batch["problem"].tolist(), batch["step"].tolist(), strict=True)):
-            text, said = str(batch.arena[step].info["text"]), values[row][batch["mask"][row]].tolist()
+            text, row_values = str(batch.arena[step].info["text"]), values[row][batch["mask"][row]].tolist()
             at = first_wrong(known[problem], text)
             begin: Any = ctx.encode(text[:at], self.role) if at else ()
-            place = len(said) if at is None else len(begin)
-            for i, value in enumerate(said[:place]):
+            place = len(row_values) if at is None else len(begin)
+            for i, value in enumerate(row_values[:place]):
                 right[i].append(value)
-            if place < len(said):  # else it was right, or cut
-                wrong[place].append(said[place])
+            if place < len(row_values):  # else it was right, or cut
+                wrong[place].append(row_values[place])
         mistakes = sum(map(len, wrong.values()))
         return {"auc": _auc(wrong, right), "wrong": mistakes / len(batch)}
 

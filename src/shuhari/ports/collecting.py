@@ -48,7 +48,8 @@ class Environments(Protocol):
 
 
 class Window(Protocol):
-    """What whoever is at turn sees of an episode: the context of the next decision. It may `ask` first (a summary)."""
+    """What the role whose turn it is sees of an episode: the context of the next decision. It may `ask` first (a
+    summary)."""
 
     async def __call__(self, play: Play) -> Payload: ...
 
@@ -92,8 +93,8 @@ class Reward(Protocol):
 
 
 class Metric(Protocol):
-    """Numbers of an evaluation that no play gives, about models, answers or weights; `ctx.task` is what is evaluated.
-    It is charged under `evaluate/`, draws under its own name, and may name the `roles` that it asks."""
+    """Numbers of an evaluation beside the scores of episodes: about models, answers or weights. `ctx.task` is what is
+    evaluated. It is charged under `evaluate/`, draws under its own name, and may name the `roles` that it asks."""
 
     def __call__(self, ctx: Ctx) -> Mapping[str, float]: ...
 

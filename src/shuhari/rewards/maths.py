@@ -87,8 +87,8 @@ class Maths:
             truth = trajectory.request.problem.answer
             for path in trajectory.paths():
                 steps = [trajectory.steps[i] for i in path]
-                said = truth is not None and any(s.action is not None for s in steps)
-                asked.append((answer_text(steps), str(truth)) if said else None)
+                gradable = truth is not None and any(s.action is not None for s in steps)
+                asked.append((answer_text(steps), str(truth)) if gradable else None)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self.judges, "judge")
         loop, different = asyncio.get_running_loop(), list(dict.fromkeys(a for a in asked if a is not None))

@@ -186,8 +186,8 @@ def show_solution(problem: Problem, solution: Any, ctx: Ctx, role: str, window: 
         turns = solution if isinstance(solution, tuple) else (solution,)
         if not turns:
             raise ValueError(f"{whose} has a solution without a turn: nothing to show")
-        said = [_encode_closed(turn, whose, ctx, role) for turn in turns]
-        return ctx.wait(replay_turns(Playing(env, Request(problem), ctx, (role,), window), said))
+        encoded = [_encode_closed(turn, whose, ctx, role) for turn in turns]
+        return ctx.wait(replay_turns(Playing(env, Request(problem), ctx, (role,), window), encoded))
     action = _encode_closed("".join(solution) if isinstance(solution, tuple) else solution, whose, ctx, role)
     context = ctx.encode(problem.prompt, role)
     if not is_tokens(context):
@@ -217,9 +217,9 @@ async def replay_turns(play: Playing, turns: Sequence[Payload]) -> Trajectory:
     return Trajectory(play.request, tuple(play.steps), play.status or Status.CUT)
 
 
-def _encode_closed(said: Payload, whose: str, ctx: Ctx, role: str) -> Array:
+def _encode_closed(turn: Payload, whose: str, ctx: Ctx, role: str) -> Array:
     """Encode text (or take token ids) and end it with the end token."""
-    ids: Any = said if is_tokens(said) else ctx.encode(said, role)
+    ids: Any = turn if is_tokens(turn) else ctx.encode(turn, role)
     if not is_tokens(ids):
         raise TypeError(f"{whose} is not text: demonstrations are token ids")
     end = ctx.models[role].end  # type: ignore[attr-defined]

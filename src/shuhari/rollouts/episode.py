@@ -64,7 +64,7 @@ class Episode:
         return {"max_steps": self.max_steps}
 
     async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
-        """A problem without an environment is one call of who acts first, as by `single`."""
+        """A problem without an environment is one call of the first role, as by `single`."""
         limit = int(request.settings.get("max_steps", self.max_steps))
         envs = [self._environment(request, ctx) for _ in range(request.n)]
         if envs and envs[0] is None:

@@ -70,15 +70,15 @@ class Playing:
         return self.context
 
     async def decide(self) -> None:
-        """One turn: whoever it is decides, and the environment answers."""
+        """One turn: the role whose turn it is decides, and the environment answers."""
         await self.act(await self._sampled(await self.look()))
 
     async def give(self, action: Payload, *, decided: bool = False) -> None:
         """One turn whose action is given, by nobody we know: a forced one, or with `decided` one to learn from."""
         await self.look()
         ids = self.ctx.encode(action, self.role)
-        said = {"text": self.ctx.text(ids, self.role)} if is_tokens(ids) else {}
-        await self.act(Trace(ids, None, -1, said), decided=decided)
+        info = {"text": self.ctx.text(ids, self.role)} if is_tokens(ids) else {}
+        await self.act(Trace(ids, None, -1, info), decided=decided)
 
     async def ask(self, context: Payload) -> Trace:
         """A decision that goes to no environment, of whose turn it is (a summary, a plan): a step of the episode like
@@ -99,14 +99,14 @@ class Playing:
                 async with asyncio.timeout(self.timeout or None):  # `wait_for` of Python 3.11 may lose a cancellation
                     answer = await answer
             observation, reward, self.status = answer
-            said = self._see(trace.action, observation)
+            reply = self._see(trace.action, observation)
         except TimeoutError as error:
             late = TimeoutError(str(error) or f"no answer in {self.timeout:g} s ([rollout] timeout)")
             raise EnvironmentFailed(f"TimeoutError: {late}") from late
         except Exception as error:
             raise EnvironmentFailed(f"{type(error).__name__}: {error}") from error
         step = self.steps[-1]
-        info = {**step.info, "observation": said} if said else step.info
+        info = {**step.info, "observation": reply} if reply else step.info
         self.steps[-1] = self._add_reported(copy_with(step, reward=dict(reward), info=info))
 
     def trajectory(self) -> Trajectory:
@@ -161,9 +161,9 @@ class Playing:
             seen: Any = np.zeros(0, np.int32)
         else:
             seen = observation if is_tokens(observation) else self.ctx.encode(observation, self.role)
-        said: Any = action
-        self.turns.append((said, seen))
-        self.context = np.concatenate([self.context, said, seen])
+        ids: Any = action
+        self.turns.append((ids, seen))
+        self.context = np.concatenate([self.context, ids, seen])
         return self._words(observation, seen) if len(seen) else ""
 
     def _restart(self, observation: Any) -> None:

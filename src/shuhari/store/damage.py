@@ -75,7 +75,7 @@ def inspect_run(run: Path) -> Report:
             with suppress(sqlite3.Error):
                 report.last = int(db.execute("select coalesce(max(step), -1) from steps").fetchone()[0])
             with suppress(StoreError, sqlite3.Error):
-                report.faults += [told] if (told := find_disagreement(run, db)) else []
+                report.faults += [fault] if (fault := find_disagreement(run, db)) else []
     except NewerError:
         raise
     except StoreError as error:
@@ -114,10 +114,10 @@ def _check_summary(run: Path, complete: bool) -> str:
 
 def check(run: Path, db: sqlite3.Connection) -> None:
     """DamageError where a run should not be gone on with, as rows are damaged or the checkpoints are not its own."""
-    told = find_disagreement(run, db) or next(iter(find_faults(db, {})), "")
-    if told:
+    fault = find_disagreement(run, db) or next(iter(find_faults(db, {})), "")
+    if fault:
         hint = f"`shuhari doctor {run}` says what is whole, and can repair it; nothing was changed"
-        raise DamageError(told, hint)
+        raise DamageError(fault, hint)
 
 
 def find_faults(db: sqlite3.Connection, count: dict[str, int]) -> list[str]:
@@ -125,8 +125,8 @@ def find_faults(db: sqlite3.Connection, count: dict[str, int]) -> list[str]:
     table."""
     found = []
     try:
-        (told,) = db.execute("pragma integrity_check(1)").fetchone()
-        found += [] if told == "ok" else [f"the database is damaged (SQLite says {told.splitlines()[-1]!r})"]
+        (answer,) = db.execute("pragma integrity_check(1)").fetchone()
+        found += [] if answer == "ok" else [f"the database is damaged (SQLite says {answer.splitlines()[-1]!r})"]
     except sqlite3.DatabaseError as error:
         found.append(f"the database is damaged (SQLite says {str(error)!r})")
     for table in COLUMNS:

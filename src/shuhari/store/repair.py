@@ -136,13 +136,13 @@ def read_leniently(db: sqlite3.Connection, table: str) -> tuple[list[Sequence[An
 
 def _name_checkpoints(run: Path, new: sqlite3.Connection, found: Sequence[Found], goal: Found | None) -> None:
     """Enter the whole checkpoints up to the goal, with score and pin where the old database tells, and the cursor."""
-    told: dict[str, Sequence[Any]] = {}
+    entered: dict[str, Sequence[Any]] = {}
     with suppress(StoreError, sqlite3.Error), closing(schema.connect(run)) as db:
-        told = {str(row[1]): row for row in read_leniently(db, "checkpoints")[0]}
+        entered = {str(row[1]): row for row in read_leniently(db, "checkpoints")[0]}
     if goal is None:
         return
     whole = [f for f in found if not f.fault and f.step <= goal.step]
-    write_rows(new, "checkpoints", [told.get(f.name, (f.step, f.name, 0, None)) for f in whole])
+    write_rows(new, "checkpoints", [entered.get(f.name, (f.step, f.name, 0, None)) for f in whole])
     folder = run / "checkpoints"
     tree = checkpoint.read(folder / goal.name, RingFiles(folder / "rings"))
     seconds = (tree.get("progress") or tree).get("seconds", 0.0)

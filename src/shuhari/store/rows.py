@@ -58,7 +58,7 @@ def list_selected(db: sqlite3.Connection, table: str) -> list[str]:
 
 
 def read_fact(db: sqlite3.Connection, key: str, default: Any = None) -> Any:
-    """A fact about the whole run, or `default` where it is not told."""
+    """A fact about the whole run, or `default` where there is none."""
     rows = read_rows(db, "meta", "where key = ?", (key,))
     return next((parse(find_file(db), f"the fact {key}", text) for _, text in rows), default)
 

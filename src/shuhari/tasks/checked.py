@@ -16,7 +16,7 @@ Env = gymnasium.Env[Any, Any]
 FIVE = "gymnasium's five values, (observation, reward, terminated, truncated, info)"
 TWO = "gymnasium's two values, (observation, info)"
 LOOKED = 100  # observations of an environment that are held against the bounds of their Box
-_OUTSIDE: set[str] = set()  # environments of which it was said that theirs leave it
+_OUTSIDE: set[str] = set()  # environments whose users were warned that theirs leave it
 
 
 class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -98,8 +98,8 @@ class File:
         {} where the row has no answer."""
         if problem.answer is None:
             return {}
-        said = cut_answer(answer_text(steps), self.format)
-        return {"score": float(matches(said, str(problem.answer)))}
+        answer = cut_answer(answer_text(steps), self.format)
+        return {"score": float(matches(answer, str(problem.answer)))}
 
     def environment(self, problem: Problem) -> None:
         return None

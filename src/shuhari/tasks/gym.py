@@ -92,13 +92,13 @@ class Gym:
         if not self.path:
             raise ValueError("task gym: an id is missing: expected gym/<id>, for example gym/CartPole-v1")
         self.extras: dict[str, Array] = {}  # column -> fill value where nothing is reported
-        self._told = False  # whether `info` tells the actions that are allowed
+        self._mask_in_info = False  # whether `info` tells the actions that are allowed
         env = self._guard(self._make_env)
         try:
             self._check_has_spaces(env)
             check_spaces(self.path, env)
             info = self._guard(lambda: env.reset(seed=0))[1]
-            self._told = self.masks and MASK in info
+            self._mask_in_info = self.masks and MASK in info
             viewed = self._wrap(env)
             self._spaces = viewed.observation_space, viewed.action_space
             says = bool(self.tells or self.rewards)
@@ -170,7 +170,7 @@ class Gym:
 
     def _wrap(self, env: Env) -> Env:
         nested = isinstance(env.observation_space, spaces.Dict)
-        env = View(env, self._told) if nested or self._told else env
+        env = View(env, self._mask_in_info) if nested or self._mask_in_info else env
         return Teller(env, self.tells, self.rewards, self.extras) if self.extras else env
 
     def _make_env(self) -> Env:

@@ -122,8 +122,8 @@ def _read_table(path: Path, called: str) -> Iterator[tuple[str, dict[str, Any]]]
         try:
             names = next(lines, [])
             if not names or not all(names) or len(set(names)) < len(names):
-                told = f"its first line is {_shorten(names)}: expected a name for each column, once"
-                raise ValueError(f"{called}: {told}")
+                message = f"its first line is {_shorten(names)}: expected a name for each column, once"
+                raise ValueError(f"{called}: {message}")
             for cells in lines:
                 if cells and len(cells) != len(names):
                     raise ValueError(f"{called}, line {lines.line_num}: {len(cells)} cells, and {len(names)} columns")
@@ -159,15 +159,15 @@ def _parse_row(place: str, raw: Any) -> Row:
         raise ValueError(f"expected a JSON object, found {type(raw).__name__}")
     row = {k: v for k, v in raw.items() if v is not None and not (isinstance(v, float) and math.isnan(v))}
     info = {k: freeze_value(v, k) for k, v in raw.items() if k not in _OWN}
-    said, prompt = _find_demonstration(row, info), row.get("prompt")
+    demonstration, prompt = _find_demonstration(row, info), row.get("prompt")
     if "messages" in row:
         if "prompt" in row:
             raise ValueError("both `prompt` and `messages`: expected one of them")
         prompt = _check_messages(row["messages"], "messages")
         if prompt[-1]["role"] == "assistant":
-            if said is not None:
+            if demonstration is not None:
                 raise ValueError("a demonstration beside `messages` that end with the assistant: expected one of them")
-            said, prompt = prompt[-1]["content"], prompt[:-1]
+            demonstration, prompt = prompt[-1]["content"], prompt[:-1]
             if not prompt:
                 raise ValueError("`messages` has nothing before the assistant's: expected a prompt")
     elif isinstance(prompt, list | tuple):
@@ -184,7 +184,7 @@ def _parse_row(place: str, raw: Any) -> Row:
     answer = row.get("answer")
     if isinstance(answer, bool) or not isinstance(answer, str | int | float | None):
         raise ValueError(f"`answer` is {_shorten(answer)}: expected text or a number")
-    if said is None and "chosen" not in info and not any(k in row for k in _KINDS):
+    if demonstration is None and "chosen" not in info and not any(k in row for k in _KINDS):
         for kind in _KINDS:
             if (near := get_close_matches(kind, info, 1, 0.8)) and near[0] != f"{kind}s":  # `answers` may be meant
                 raise ValueError(f"no {kind!r}; did you mean {near[0]!r}?")
@@ -192,7 +192,7 @@ def _parse_row(place: str, raw: Any) -> Row:
         raise ValueError(f"`split` is {row['split']!r}: expected text")
     return Row(
         place, prompt, "\x1e".join(_check_unicode(t, "prompt") for t in list_texts(prompt)),
-        freeze_value(answer, "answer"), said,
+        freeze_value(answer, "answer"), demonstration,
         _check_unicode(str(row.get("id", "")), "id"), _check_unicode(row.get("split", ""), "split"), FrozenDict(info),
     )  # fmt: skip
 

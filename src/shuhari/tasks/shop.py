@@ -31,7 +31,7 @@ from shuhari.tasks.source import Splits, Stream, draw_item, last_decision
 
 ITEMS = tuple("pen cup hat bag box jar tin key map fan rug net bow lid pan mug".split())
 LINE = re.compile(r"find (?P<item>[a-z]{1,9})|add (?P<a>[0-9]{1,9}) (?P<b>[0-9]{1,9})|say (?P<n>[0-9]{1,9})", re.ASCII)
-HELP = "? find an item, add two numbers or say one\n"  # what a malformed line is told; it never repeats the line
+HELP = "? find an item, add two numbers or say one\n"  # the reply to a malformed line; it never repeats the line
 
 
 @register("task", "shop")
@@ -68,8 +68,8 @@ class Shop:
 
     def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
         """{"score": 1.0} where the last line says the right sum (leading zeros are allowed), else 0.0."""
-        said = LINE.fullmatch(to_line(last_decision(steps).info.get("text", "")))
-        n = said["n"] if said else None
+        line = LINE.fullmatch(to_line(last_decision(steps).info.get("text", "")))
+        n = line["n"] if line else None
         return {"score": float(n is not None and int(n) == int(str(problem.answer)))}
 
     def environment(self, problem: Problem) -> Counter:
@@ -99,8 +99,8 @@ class Shop:
     def _play_badly(self, prices: Mapping[str, int], stream: Stream) -> tuple[str, ...]:
         """A poor game: look up the first few items only, maybe none, and sum up with invented prices for the rest."""
         known = dict(list(prices.items())[: stream.below(self.items)])
-        said = sum(known.values()) + sum(self._price(stream) for _ in range(self.items - len(known)))
-        return (*(f"find {item}" for item in known), f"say {said}")
+        total = sum(known.values()) + sum(self._price(stream) for _ in range(self.items - len(known)))
+        return (*(f"find {item}" for item in known), f"say {total}")
 
 
 class Counter:
@@ -109,15 +109,15 @@ class Counter:
     def __init__(self, turns: int) -> None:
         self.turns, self.t, self.ended = turns, 0, True
         self.prices: dict[str, int] = {}
-        self.said = ""
+        self.reply = ""
 
     def reset(self, problem: Problem) -> Payload:
         """The question; for a problem with a `start`, the last reply before it."""
         if problem.start is not None:
             return self.restore(problem.start)
         self.prices, self.t, self.ended = dict(problem.info["prices"]), 0, False
-        self.said = str(problem.prompt)
-        return self.said
+        self.reply = str(problem.prompt)
+        return self.reply
 
     def step(self, action: Any) -> tuple[Payload, dict[str, float], Status | None]:
         """(reply, {}, how the game ended if it did) to one line; the task's grade is all the reward.
@@ -127,10 +127,10 @@ class Counter:
         found = LINE.fullmatch(to_line(action))
         self.t += 1
         if found is not None and found["n"] is not None:
-            self.ended, self.said = True, ""
-            return self.said, {}, Status.FINISHED
-        self.said, self.ended = self._answer(found), self.t >= self.turns
-        return self.said, {}, Status.TRUNCATED if self.ended else None
+            self.ended, self.reply = True, ""
+            return self.reply, {}, Status.FINISHED
+        self.reply, self.ended = self._answer(found), self.t >= self.turns
+        return self.reply, {}, Status.TRUNCATED if self.ended else None
 
     def _answer(self, found: re.Match[str] | None) -> str:
         if found is None:
@@ -141,14 +141,14 @@ class Counter:
         return "? no such item\n" if price is None else f"{price}\n"
 
     def snapshot(self) -> Payload:
-        return {"prices": dict(self.prices), "t": self.t, "ended": self.ended, "told": self.said}
+        return {"prices": dict(self.prices), "t": self.t, "ended": self.ended, "told": self.reply}
 
     def restore(self, snapshot: Payload) -> Payload:
         """Return to a snapshot; the last reply before it."""
         s: Any = snapshot
         self.prices = {str(k): int(v) for k, v in s["prices"].items()}
-        self.t, self.ended, self.said = int(s["t"]), bool(s["ended"]), str(s["told"])
-        return self.said
+        self.t, self.ended, self.reply = int(s["t"]), bool(s["ended"]), str(s["told"])
+        return self.reply
 
 
 def to_line(action: Any) -> str:

@@ -30,15 +30,15 @@ class View(gymnasium.Wrapper[Any, Any, Any, Any]):
     Raises ValueError for a mask that is missing, has another size, or allows nothing while the episode goes on. Where
     it has ended, nothing is decided: a mask that allows nothing there allows all."""
 
-    def __init__(self, env: Env, told: bool) -> None:
+    def __init__(self, env: Env, in_info: bool) -> None:
         super().__init__(env)
         parts = dict(_flatten(env.observation_space, lambda s: isinstance(s, spaces.Dict)))
-        self.mask_in_info = told and MASK not in parts  # whether the mask comes in `info`
+        self.mask_in_info = in_info and MASK not in parts  # whether the mask comes in `info`
         self.called = f"gym/{env.spec.id}" if env.spec is not None else str(env)
         self.nested = "" not in parts
         if not self.nested:
             parts = {"observation": parts[""]}
-        self.masked = told or MASK in parts
+        self.masked = in_info or MASK in parts
         if self.masked and isinstance(env.action_space, spaces.Box):
             mend = "set task.masks = false" if self.mask_in_info else _own("FilterObservation")
             raise ValueError(f"{env}: an action_mask, and no choices that it masks but {env.action_space}; {mend}")

@@ -47,8 +47,8 @@ def check_environment(
     goes on as the first one. Where no episode has a second step it is taken before the first: then this shows no more
     than that it can be stored and taken back.
 
-    act: who acts; by default at random: among the actions that are allowed or, where there is no action space, among
-    the turns of the problem's solution and senseless texts. ctx: what an environment may ask (`bind`)."""
+    act: what chooses the actions; by default at random: among those that are allowed or, where there is no action
+    space, among the turns of the problem's solution and senseless texts. ctx: what an environment may ask (`bind`)."""
     generators = generator_states()
     if isinstance(world, gymnasium.Env):
         acts = act or _random(world.action_space)
@@ -220,8 +220,8 @@ def _random(space: Any) -> Act:
 
 def _talks(problem: Problem) -> Act:
     """Says one of the turns of the solution, the answer, or what makes no sense."""
-    said = problem.solution if isinstance(problem.solution, tuple) else (problem.solution,)
-    lines = [x for x in (*said, problem.answer, "", "?") if isinstance(x, str)]
+    turns = problem.solution if isinstance(problem.solution, tuple) else (problem.solution,)
+    lines = [x for x in (*turns, problem.answer, "", "?") if isinstance(x, str)]
     return lambda seen, rng: lines[int(rng.integers(len(lines)))]
 
 

@@ -98,10 +98,10 @@ def check_rule(rule: Any, models: Mapping[str, Any] | None = None, events: Seque
     It changes the weights of one role, and those at none of the events that its `on` does not name; it leaves
     no gradient, repeats itself, and resumes from its state.
 
-    models: role -> model, of which it gets copies; without them two small nets play its roles. events: those that it is
-    told in turn; without them several of each kind."""
+    models: role -> model, of which it gets copies; without them two small nets play its roles. events: those that it
+    gets in turn; without them several of each kind."""
     require_port("follow", rule)
-    told = list(events) if events is not None else _events(vars(rule).get("metric", "greedy"))
+    sent = list(events) if events is not None else _events(vars(rule).get("metric", "greedy"))
     roles = declares(rule).roles
     require(roles, rule, "names no `roles`: expected those whose weights it reads and moves")
 
@@ -117,14 +117,14 @@ def check_rule(rule: Any, models: Mapping[str, Any] | None = None, events: Seque
         for j, p in enumerate(params):  # all learn on between two events
             p.data += 0.01 * _numbers(*p.shape, seed=1000 * i + j)
         before = copy_weights(played)
-        look_at_follow(it, it, played, told[i])
+        look_at_follow(it, it, played, sent[i])
         after = copy_weights(played)
         moved.update(role for role in roles if not have_same_weights(after[role], before[role]))
         require(len(moved) < 2, rule, f"moved the weights of {', '.join(sorted(moved))}: expected those of one role")
         return after
 
-    check_repeats(rule, use, n=len(told), world=world)
-    require(moved, rule, f"moved no weights at {len(told)} events: expected those of one role")
+    check_repeats(rule, use, n=len(sent), world=world)
+    require(moved, rule, f"moved no weights at {len(sent)} events: expected those of one role")
 
 
 def check_learner(learner: Any, batch: Batch, ctx: Any) -> Updated:
@@ -136,9 +136,9 @@ def check_learner(learner: Any, batch: Batch, ctx: Any) -> Updated:
     learner.bind(ctx.models)
     generators = generator_states()
     saved, ledger, weights = loads(dumps(state.memory(learner))), dict(ctx.ledger), copy_weights(ctx.models)
-    told = look_at_update(learner, learner.update, batch, ctx)
+    report = look_at_update(learner, learner.update, batch, ctx)
     require(generator_states() == generators, learner, DRAWS)
-    first = to_tree({"info": dict(told.info), "weights": copy_weights(ctx.models)})
+    first = to_tree({"info": dict(report.info), "weights": copy_weights(ctx.models)})
     state.remember(learner, saved)
     ctx.ledger.clear()
     ctx.ledger.update(ledger)
@@ -147,7 +147,7 @@ def check_learner(learner: Any, batch: Batch, ctx: Any) -> Updated:
     again = learner.update(batch, ctx)
     second = to_tree({"info": dict(again.info), "weights": copy_weights(ctx.models)})
     require_same(first, second, learner, "did something else from the same state")
-    return told
+    return report
 
 
 def look_at_transform(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) -> Batch:
@@ -185,7 +185,7 @@ def look_at_objective(self: Any, call: Callable[..., Any], batch: Batch, ctx: An
         decided = decided[batch["mask"]]
     require(bool(decided.isfinite().all()), self, "returned a loss that is not finite where something was decided")
     require(are_equal(loss, again[0]), self, "gave another loss when it was called again")
-    require_same(to_tree(_told(info)), to_tree(_told(again[1])), self, "gave another info when it was called again")
+    require_same(to_tree(_detach(info)), to_tree(_detach(again[1])), self, "gave another info when it was called again")
     require_unchanged(self, batch, before)
     if couples == "row" and not links and len(batch) > 1 and shape:
         half = torch.arange(len(batch))[::2]
@@ -197,7 +197,7 @@ def look_at_objective(self: Any, call: Callable[..., Any], batch: Batch, ctx: An
     return loss, info
 
 
-def _told(info: Info) -> dict[str, Any]:
+def _detach(info: Info) -> dict[str, Any]:
     return {name: x.detach() if isinstance(x, Tensor) else x for name, x in info.items()}
 
 
@@ -206,16 +206,16 @@ def look_at_update(self: Any, call: Callable[..., Any], batch: Batch, ctx: Any) 
     before = copy_columns(batch)
     weights = copy_weights(ctx.models)
     found = call(batch, ctx)
-    require(isinstance(found, Updated), self, f"told {type(found).__name__}: expected Updated")
+    require(isinstance(found, Updated), self, f"reported {type(found).__name__}: expected Updated")
     for name, value in found.info.items():
         number = isinstance(value, int | float | Tensor)
-        require(isinstance(name, str) and number, self, f"told {name!r} = {value!r}: expected a number")
+        require(isinstance(name, str) and number, self, f"reported {name!r} = {value!r}: expected a number")
     if found.ids is not None:
         known = set(batch["id"].tolist())
-        require(set(found.ids.tolist()) <= known, self, "told ids that are not in the batch: expected batch['id']")
+        require(set(found.ids.tolist()) <= known, self, "reported ids that are not in the batch: expected batch['id']")
         for name, column in found.columns.items():
             n = len(found.ids)
-            require(len(column) == n, self, f"told {len(column)} values of {name!r} for {n} ids")
+            require(len(column) == n, self, f"reported {len(column)} values of {name!r} for {n} ids")
     if trains := {role for part in ability(self, "parts").values() for role in part.trains}:
         mine = {id(p) for role in trains for p in ctx.models[role].module.parameters()}
         for role, tensors in copy_weights(ctx.models).items():
@@ -237,7 +237,7 @@ def look_at_optimiser(self: Any, call: Callable[..., Any], evaluate: Any, at: fl
 
 
 def look_at_follow(self: Any, call: Callable[..., Any], models: Mapping[str, Any], event: Event) -> None:
-    """One event that a rule of how weights follow others is told, which is looked at."""
+    """One event that a rule of how weights follow others hears, which is looked at."""
     before = copy_weights(models)
     call(models, event)
     moved = [role for role, tensors in copy_weights(models).items() if not have_same_weights(tensors, before[role])]

@@ -156,17 +156,17 @@ def check_window(window: Any, ctx: Any = None, answers: Sequence[Sequence[int]] 
     """Show an episode of two turns through a window; returns what is seen of it.
 
     It gives token ids, the same when it is asked again, and leaves the episode as it was but for what it asks for
-    (`play.ask`). `ctx`: what it asks; `answers`: token ids of what it is told in turn, the last over and over."""
+    (`play.ask`). `ctx`: what it asks; `answers`: token ids of what it gets in turn, the last over and over."""
     require_port("window", window)
     run = context() if ctx is None else ctx
-    told = [np.array(a, np.int32) for a in answers]
+    scripted = [np.array(a, np.int32) for a in answers]
 
     def seen() -> tuple[Any, _Shown]:
-        play = _Shown(run, told)
+        play = _Shown(run, scripted)
         return run.wait(rebuild(window)(play)), play
 
     (found, play), (again, _) = seen(), seen()
-    whole = _Shown(run, told)
+    whole = _Shown(run, scripted)
     for name in ("start", "turns"):
         require_same(to_tree(getattr(whole, name)), to_tree(getattr(play, name)), window, f"changed `{name}` of the "
                      "episode: expected a new context to be returned")  # fmt: skip
@@ -220,9 +220,9 @@ def check_engine(
         _require_alike(a, b, engine, "to a call alone than beside others")
     for i, traces in found.items():
         for trace in traces:
-            said = run.wait(mine.score(role, contexts[i], trace.action, ["log_prob"]))["log_prob"]
+            scored = run.wait(mine.score(role, contexts[i], trace.action, ["log_prob"]))["log_prob"]
             if settings == Sampling() and trace.logp is not None:
-                require(np.allclose(said, trace.logp, atol=1e-4), engine, f"scored {said} what it had sampled with "
+                require(np.allclose(scored, trace.logp, atol=1e-4), engine, f"scored {scored} what it had sampled with "
                         f"{trace.logp}")  # fmt: skip
     return [found[i] for i in order]
 
@@ -235,8 +235,8 @@ def _require_alike(a: Trace, b: Trace, engine: Any, when: str) -> None:
     named = sorted(a.info.keys() ^ b.info.keys())
     require(not named, engine, f"gave info {', '.join(named)} only at one time {when}")
     require((a.logp is None) == (b.logp is None), engine, f"gave a log-probability only at one time {when}")
-    told = [(f"info {name!r}", x, b.info[name]) for name, x in a.info.items()]
-    for name, x, y in told + ([] if a.logp is None else [("log-probability", a.logp, b.logp)]):
+    infos = [(f"info {name!r}", x, b.info[name]) for name, x in a.info.items()]
+    for name, x, y in infos + ([] if a.logp is None else [("log-probability", a.logp, b.logp)]):
         number = np.asarray(x).dtype.kind in "biufc"
         close = np.shape(x) == np.shape(y) and np.allclose(x, y, atol=1e-4, equal_nan=True) if number else x == y
         require(close, engine, f"gave another {name} {when}: {x} and {y}")

@@ -117,8 +117,8 @@ def check_recording(recording: Any, task: Any, seed: int = 0) -> Mapping[str, Te
     own = None if stamps is None else (*CORE, "taken", "last", "context", "context/*", *stamps)
     for name, column in found.items():
         require(len(column) == n, recording, f"gave {len(column)} rows of {name!r}: expected {n}")
-        told = own is None or is_among(name, own)
-        require(told, recording, f"gave the column {name!r}, which its `stamps` leave out: {', '.join(stamps or ())}")
+        known = own is None or is_among(name, own)
+        require(known, recording, f"gave the column {name!r}, which its `stamps` leave out: {', '.join(stamps or ())}")
     decides, last, child, episode = found["mask"].any(1), found["last"], found["child"], found["episode"]
     rows = torch.arange(n)
     require(torch.equal(decides, last != rows), recording, "gave a closing row that decides, or an episode without one")

@@ -108,9 +108,9 @@ def take(dataset: Any = None, reward: Any = None, env: Any = None, beside: Colle
         tables["task"] = {"name": "gym", "path": f"world/{hold_environment(env)}"}
     if reward is not None:
         tables["reward"] = _list_rewards(reward)
-    if "task" in tables and (said := next((key for key in ("task", "task.name") if key in beside), "")):
+    if "task" in tables and (given := next((key for key in ("task", "task.name") if key in beside), "")):
         taken = "dataset" if env is None else "env"
-        raise RecipeError(said, f"given beside {taken}, which takes its place: expected one of them")
+        raise RecipeError(given, f"given beside {taken}, which takes its place: expected one of them")
     return Handed(tables, files)
 
 

@@ -53,7 +53,7 @@ class Causal:
     configuration says. `value_head`: a linear value of the hidden state before each decision, 0 at first, so that one
     trunk serves policy and critic (`same_as`); of `outputs` numbers (several critics, [B, K, n]). `after`: the value of
     a decision is that of the state behind it, which has seen the decision (a reward of tokens, a Q-function), and not
-    of the state before (a critic). The model `causal_value` has a value head unless told otherwise.
+    of the state before (a critic). The model `causal_value` has a value head by default.
     `lora`: train low-rank adapters (and the value head) and nothing else;
     the extra `lm` has what it needs. Checkpoints hold the base beside the adapters.
 
@@ -92,8 +92,8 @@ class Causal:
             raise ValueError(f"causal: heads is {self.heads}: expected at most hidden, {self.hidden}")
         size = 0 if self.path else self.layers * self.hidden * (4 * self.hidden + self.intermediate)
         if 4 * size > (room := find_memory()) > 0:
-            told = f"{4 * size / 2**30:,.0f} GiB, and this machine has {room / 2**30:.1f} GiB of memory"
-            raise ValueError(f"causal: layers, hidden and intermediate make a model of {told}: expected smaller ones")
+            needed = f"{4 * size / 2**30:,.0f} GiB, and this machine has {room / 2**30:.1f} GiB of memory"
+            raise ValueError(f"causal: layers, hidden and intermediate make a model of {needed}: expected smaller ones")
         if not self.value_head and (self.after or self.outputs > 1):
             raise ValueError("causal: `after` and `outputs` are of a value head: set value_head = true")
 

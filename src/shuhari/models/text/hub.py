@@ -50,19 +50,19 @@ def _ask(name: str) -> Any:
     take longer than any limit of a connection, so that is done aside."""
     from huggingface_hub import HfApi
 
-    said: list[Any] = []
+    answers: list[Any] = []
 
     def look() -> None:
         try:
-            said.append(HfApi().model_info(name, timeout=REACH))
+            answers.append(HfApi().model_info(name, timeout=REACH))
         except Exception as error:
-            said.append(error)
+            answers.append(error)
 
     asking = threading.Thread(target=look, daemon=True)
     asking.start()
     asking.join(2 * REACH)
-    if not said:
+    if not answers:
         raise TimeoutError(f"it did not answer within {2 * REACH:g} s")
-    if isinstance(said[0], Exception):
-        raise said[0]
-    return said[0]
+    if isinstance(answers[0], Exception):
+        raise answers[0]
+    return answers[0]

@@ -93,11 +93,11 @@ def _load(place: Path, above: tuple[Path, ...]) -> tuple[Any, Tokenizer]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of a library in Rust
             raise
-        told = str(error).strip()
-        if isinstance(error, ValueError) and str(place) in told:
+        text = str(error).strip()
+        if isinstance(error, ValueError) and str(place) in text:
             raise
-        said = f"{type(error).__name__}: {told[:500]}".rstrip(": ")
-        raise ValueError(f"{place} cannot be read: {said}") from error
+        message = f"{type(error).__name__}: {text[:500]}".rstrip(": ")
+        raise ValueError(f"{place} cannot be read: {message}") from error
 
 
 def _read(place: Path) -> tuple[Any, Tokenizer]:
@@ -130,10 +130,10 @@ def _read(place: Path) -> tuple[Any, Tokenizer]:
 def _tokenizer(hf: Any, lm: Any, place: Path) -> Tokenizer:
     """With every id that ends a text by the generation configuration: a list of it counts as it is, a single id, which
     may be a default that nobody chose, where the tokenizer has it as a token of its own kind."""
-    said = getattr(lm.generation_config, "eos_token_id", None)
-    ends = list(said) if isinstance(said, list | tuple) else []
-    if isinstance(said, int) and (hf.eos_token_id is None or said in hf.added_tokens_decoder):
-        ends = [said]
+    configured = getattr(lm.generation_config, "eos_token_id", None)
+    ends = list(configured) if isinstance(configured, list | tuple) else []
+    if isinstance(configured, int) and (hf.eos_token_id is None or configured in hf.added_tokens_decoder):
+        ends = [configured]
     try:
         return Tokenizer(hf, ends, int(lm.get_input_embeddings().num_embeddings))
     except ValueError as error:

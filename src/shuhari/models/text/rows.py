@@ -123,7 +123,7 @@ class Sampler:
     ) -> None:
         self.ends, self.suppressed, self._stops = np.asarray(ends, np.int64), suppressed, stops
         self._key = np.zeros(n, np.uint64)
-        self._said, self._limit, self._least, self._setting, self._entered = np.zeros((5, n), np.int64)
+        self._drawn, self._limit, self._least, self._setting, self._entered = np.zeros((5, n), np.int64)
         self._tokens, self._logp = np.zeros((n, 64), np.int32), np.zeros((n, 64), np.float32)
         self._noise, self._clock, self._serial = np.zeros((n, AHEAD)), 0, 0
         self.clear()
@@ -145,7 +145,7 @@ class Sampler:
         """Assign a row to a free slot, until it has `most` tokens; returns the slot."""
         slot, k = self.free.pop(), len(row.tokens)
         self.rows[slot], self._key[slot], self._setting[slot] = row, row.key, self.kind(row.sampling)
-        self._said[slot], self._limit[slot], self._least[slot] = k, most, row.least
+        self._drawn[slot], self._limit[slot], self._least[slot] = k, most, row.least
         self._entered[slot] = self._serial = self._serial + 1
         self._room(k)
         self._tokens[slot, :k], self._logp[slot, :k] = row.tokens, row.logp
@@ -154,7 +154,7 @@ class Sampler:
     def collect(self, slot: int, version: int) -> Row:
         """The row of a slot with all its tokens; the new ones are stamped with this version of the weights."""
         row: Row = self.rows[slot]
-        k = int(self._said[slot])
+        k = int(self._drawn[slot])
         row.tokens, row.logp = self._tokens[slot, :k].copy(), self._logp[slot, :k].copy()
         row.version = np.concatenate([row.version, np.full(k - len(row.version), version, np.int64)])
         return row
@@ -181,30 +181,30 @@ class Sampler:
 
     def last(self, slots: Array) -> Tensor:
         """[b] the last token of each row."""
-        return torch.from_numpy(self._tokens[slots, self._said[slots] - 1].astype(np.int64))
+        return torch.from_numpy(self._tokens[slots, self._drawn[slots] - 1].astype(np.int64))
 
     def decide(self, slots: Array, fresh: Array, logits: Tensor) -> Array:
         """Draw the next token of slots [b], of which the last are `fresh`, from logits [b, V], which are overwritten:
         [n] bool, which slots are done with it."""
-        said = self._said[slots]
-        self._room(int(said.max()))
+        drawn = self._drawn[slots]
+        self._room(int(drawn.max()))
         if len(self.suppressed):
             logits.index_fill_(1, self.suppressed, -torch.inf)
         for i, slot in enumerate(fresh.tolist(), len(slots) - len(fresh)):
             ban = self.rows[slot].sampling.ban
-            if ban and not self._said[slot]:
+            if ban and not self._drawn[slot]:
                 logits[i, list(ban)] = -torch.inf
-        early = self._least[slots] > said
+        early = self._least[slots] > drawn
         if early.any():
             logits[torch.from_numpy(early.nonzero()[0])[:, None], torch.from_numpy(self.ends)] = -torch.inf
         u = torch.from_numpy(self._uniforms(slots, fresh))
         done, kinds = np.zeros(len(self.rows), bool), self._setting[slots]
         for kind in set(kinds.tolist()):
             sampling, stops = self._samplings[kind]
-            some, mine, at, x = slots, u, said, logits
+            some, mine, at, x = slots, u, drawn, logits
             if not (same := kinds == kind).all():
                 where = torch.from_numpy(same.nonzero()[0])
-                some, mine, at, x = slots[same], u[where], said[same], logits[where.to(logits.device)]
+                some, mine, at, x = slots[same], u[where], drawn[same], logits[where.to(logits.device)]
             choice = choose(x, sampling, _temperature(sampling, at, x.device), mine)
             ended = self._note(choice, some, at)
             if stops is not None:
@@ -220,11 +220,11 @@ class Sampler:
             more = ((0, 0), (0, max(have, k + 1 - have)))
             self._tokens, self._logp = np.pad(self._tokens, more), np.pad(self._logp, more)
 
-    def _note(self, choice: Choice, slots: Array, said: Array) -> Array:
+    def _note(self, choice: Choice, slots: Array, drawn: Array) -> Array:
         """Record the sampled tokens; returns [b] whether each was an end token."""
         ids = choice.ids.cpu().numpy()
-        self._tokens[slots, said], self._logp[slots, said] = ids, choice.logp.cpu().numpy()
-        self._said[slots] += 1
+        self._tokens[slots, drawn], self._logp[slots, drawn] = ids, choice.logp.cpu().numpy()
+        self._drawn[slots] += 1
         note([self.rows[slot] for slot in slots.tolist()], choice)
         out: Array = ids == self.ends[0] if len(self.ends) == 1 else np.isin(ids, self.ends)
         return out
@@ -235,20 +235,20 @@ class Sampler:
         self._clock += 1
         new = fresh if at else slots
         if len(new):
-            index = self._said[new, None] + np.arange(AHEAD - at)
+            index = self._drawn[new, None] + np.arange(AHEAD - at)
             self._noise[new, at:] = uniforms(self._key[new, None], index)[..., 0]
         out: Array = self._noise[slots, at]
         return out
 
     def _last(self, slots: Array, n: int) -> Array:
         """[b, n] the last n tokens of each row; -1 before the first."""
-        at = self._said[slots, None] - n + np.arange(n)
+        at = self._drawn[slots, None] - n + np.arange(n)
         out: Array = np.where(at < 0, -1, self._tokens[slots[:, None], at.clip(min=0)])
         return out
 
 
-def _temperature(sampling: Sampling, said: Array, device: torch.device) -> float | Tensor:
+def _temperature(sampling: Sampling, drawn: Array, device: torch.device) -> float | Tensor:
     """The temperature of rows with so many generated tokens [b]: one number, or [b, 1]."""
     if isinstance(sampling.temperature, Ramp):
-        return torch.from_numpy(np.asarray(sampling.temperature(said), np.float32))[:, None].to(device)
+        return torch.from_numpy(np.asarray(sampling.temperature(drawn), np.float32))[:, None].to(device)
     return float(sampling.temperature)

@@ -75,7 +75,7 @@ def generate(
     suppressed = network.suppressed.to(device) if len(network.suppressed) else None
     banned = torch.cat([network.suppressed, torch.tensor(sampling.ban)]).to(device) if sampling.ban else suppressed
     tokens, logp = np.full((B, limit), -1, np.int32), np.zeros((B, limit), np.float32)
-    said = [Row(c, sampling, 0) for c in contexts]
+    answers = [Row(c, sampling, 0) for c in contexts]
     running = torch.arange(B)  # the rows in the cache
     alive = np.ones(B, bool)  # which of those still run
     finished = np.zeros(B, bool)
@@ -85,7 +85,7 @@ def generate(
         drawn, there = ids.cpu().numpy(), rows[alive]
         tokens[there, i], logp[there, i] = drawn[alive], choice.logp.cpu().numpy()[alive]
         if choice.support is not None or choice.top is not None:
-            note([said[r] if a else None for r, a in zip(rows.tolist(), alive.tolist(), strict=True)], choice)
+            note([answers[r] if a else None for r, a in zip(rows.tolist(), alive.tolist(), strict=True)], choice)
         done = np.isin(drawn, ends)
         if stopped is not None:
             done |= stopped(tokens[rows, : i + 1])
@@ -101,8 +101,9 @@ def generate(
         positions = None if place is None else (place + i).clamp(max=network.limit - 1)[:, None]  # rows that are done
         logits = network.logits(network.hidden(ids[:, None], memory, cut_mask(seen, longest + i + 1), positions)[:, -1])
     for r, k in enumerate((tokens >= 0).sum(1).tolist()):
-        said[r].tokens, said[r].logp, said[r].ended = tokens[r, :k].copy(), logp[r, :k].copy(), bool(finished[r])
-    return [Trace(t.action, t.logp, 0, t.info) for t in (row.trace() for row in said)]
+        row = answers[r]
+        row.tokens, row.logp, row.ended = tokens[r, :k].copy(), logp[r, :k].copy(), bool(finished[r])
+    return [Trace(t.action, t.logp, 0, t.info) for t in (row.trace() for row in answers)]
 
 
 def find_distinct(contexts: Sequence[Array]) -> tuple[list[Array], Tensor]:
