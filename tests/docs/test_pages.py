@@ -1,0 +1,113 @@
+"""What pages say is there: recipes and settings that they name, commands that they give, messages that they quote."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import shlex
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import shuhari
+from shuhari.cli import main
+from shuhari.config.library import list_names
+from shuhari.diagnosis import RULES
+
+DOCS = Path(__file__).parents[2] / "docs"
+SOURCE = Path(shuhari.__file__).parent
+GUIDES = ("choosing", "gpu", "settings", "troubleshooting")
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+RECIPE = re.compile(r"`((?:baselines|rlvr|curriculum|data|engine|beds)/[\w/]+)`")
+SECTIONS = r"(?:models|part|rollout|collect|buffer|engine|reward|evaluate|store|transform|follow)"
+
+
+def read(page: str) -> str:
+    return (DOCS / f"{page}.md").read_text(encoding="utf-8")
+
+
+def list_commands() -> list[str]:
+    """The lines of the guides' blocks of code, without comments."""
+    blocks = [text for page in GUIDES for _, text in BLOCK.findall(read(page))]
+    return [line.partition("  #")[0].strip() for text in blocks for line in text.splitlines()]
+
+
+@cache
+def messages() -> tuple[str, ...]:
+    """Every text of the source; what an f-string fills in is a NUL."""
+    out = []
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                out.append("".join(v.value if isinstance(v, ast.Constant) else "\0" for v in node.values))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                out.append(node.value)
+    return tuple(out)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the commands are given: the files that they name."""
+    rows = {
+        "problems": {"answer": "2", "completion": "2"},
+        "demonstrations": {"completion": "2"},
+        "pairs": {"chosen": "2", "rejected": "3"},
+        "labels": {"completion": "2", "label": True},
+    }
+    for name, row in rows.items():
+        lines = [json.dumps({"prompt": f"{i}+1=", **row}) for i in range(40)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    (tmp_path / "rewards.py").write_text("def short(completions, **columns):\n    return [1.0 for _ in completions]\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_blocks_of_the_guides_are_commands() -> None:
+    assert {kind for page in GUIDES for kind, _ in BLOCK.findall(read(page))} == {"bash"}
+    assert len(list_commands()) > 15 and all(line.startswith("shuhari ") for line in list_commands())
+
+
+@pytest.mark.parametrize("command", [c for c in list_commands() if c.startswith("shuhari train ")], ids=str)
+def test_a_training_of_the_guides_resolves(command: str, folder: Path) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([*shlex.split(command)[1:], "--dry-run"])
+    assert not end.value.code
+
+
+@pytest.mark.parametrize("command", sorted({" ".join(c.split()[:2]) for c in list_commands()}))
+def test_a_command_of_the_guides_is_there(command: str) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([*command.split()[1:], "--help"])
+    assert not end.value.code
+
+
+def test_recipes_that_pages_name_are_there() -> None:
+    named = {name for path in DOCS.glob("*.md") for name in RECIPE.findall(path.read_text(encoding="utf-8"))}
+    named = {n for n in named - {*list_names()} if not re.search(rf"`{n}` \|", read("metrics"))}
+    assert not {n for n in named if not any(known.startswith(f"{n}/") for known in list_names())}
+    assert len(set(RECIPE.findall(read("choosing")))) > 25
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_settings_that_guides_name_are_there(page: str) -> None:
+    known = {*re.findall(r"^\| `(\w+)`", read("settings"), re.MULTILINE)}
+    named = re.findall(rf"[`\s]({SECTIONS}\.[\w.<>]+?)(?:=\S*)?[`\s]", read(page))
+    assert page == "settings" or named
+    known |= {"mixed", "use"}  # a transform of a recipe, and what chooses a component
+    assert not {key for key in named if key.rpartition(".")[2] not in known}
+
+
+def test_messages_that_are_quoted_are_in_the_source() -> None:
+    quoted = [text for cell in re.findall(r"^\| ([^|]*`[^|]*) \|", read("troubleshooting"), re.MULTILINE)
+              for text in re.findall(r"`([^`]+)`", cell) if " " in text]  # fmt: skip
+    assert len(quoted) > 20
+    assert not [text for text in quoted if not any(text in message for message in messages())]
+
+
+def test_rules_that_are_named_are_there() -> None:
+    section = read("troubleshooting").partition("## It does not learn")[2].partition("\n## ")[0]
+    named = {name for line in section.splitlines() if line.startswith("| ")
+             for name in re.findall(r"`([a-z-]+-[a-z-]+)`", line.split("|")[2])}  # fmt: skip
+    assert len(named) > 8 and named <= {rule.name for rule in RULES}
