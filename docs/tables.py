@@ -116,14 +116,19 @@ def claims() -> tuple[str, ...]:
     return tuple(name for name in list_names() if load(name).tree.get("claim"))
 
 
+def verdicts() -> Iterator[str]:
+    """How many claims were measured by roles, and what was found, in a line."""
+    count = Counter(r["verdict"] for r in kept() if "headline" in r)
+    found = ", ".join(f"{count[v]} {v}" for v in Headline if count[v])
+    yield f"{count.total()} of {len(claims())} measured{f': {found}' if found else ''}."
+
+
 def scoreboard() -> Iterator[str]:
     """Every claim that was measured by roles, a line each, from the result files alone."""
     from shuhari.claims.board import detectable, false_holds, headline, ruled
 
     found = [r for r in kept() if "headline" in r]
-    count = Counter(r["verdict"] for r in found)
-    told = ", ".join(f"{count[v]} {v}" for v in Headline if count[v])
-    yield f"{len(found)} of {len(claims())} measured{f': {told}' if told else ''}."
+    yield from verdicts()
     if not found:
         return
     yield ""
@@ -346,6 +351,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "spaces": spaces,
     "diagnosis rules": rules,
     "scoreboard": scoreboard,
+    "scoreboard line": verdicts,
     "scoreboard by the older rule": older,
     "papers": papers,
     "trials": trials,
@@ -358,6 +364,11 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "glossary": glossary.glossary,
 }
 PICTURES: Mapping[str, Callable[[], str]] = {"scoreboard.svg": picture}
+
+
+def pages() -> list[Path]:
+    """The pages that may have tables."""
+    return [PAGES.parent / "README.md", *sorted(PAGES.glob("*.md"))]
 
 
 def filled(page: str) -> str:
@@ -374,7 +385,7 @@ def filled(page: str) -> str:
 def main() -> int:
     """Write every page that has a table; 1 where `--check` finds one that would change."""
     changed = 0
-    for path in sorted(PAGES.glob("*.md")):
+    for path in pages():
         page = path.read_text(encoding="utf-8")
         new = filled(page)
         changed += new != page
