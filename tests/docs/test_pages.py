@@ -28,10 +28,20 @@ def read(page: str) -> str:
     return (DOCS / f"{page}.md").read_text(encoding="utf-8")
 
 
-def list_commands() -> list[str]:
-    """The lines of the guides' blocks of code, without comments."""
-    blocks = [text for page in GUIDES for _, text in BLOCK.findall(read(page))]
+def list_lines(*pages: str) -> list[str]:
+    """The lines of blocks of code, those that go on joined, without comments."""
+    blocks = [text.replace("\\\n", "") for page in pages for _, text in BLOCK.findall(read(page))]
     return [line.partition("  #")[0].strip() for text in blocks for line in text.splitlines()]
+
+
+def list_commands() -> list[str]:
+    return list_lines(*GUIDES)
+
+
+def list_trainings() -> list[str]:
+    """Those of the guides, the README and the pages on data and speed that train."""
+    found = [*list_commands(), *list_lines("../README", "tasks", "speed")]
+    return sorted({line for line in found if line.startswith("shuhari train ")})
 
 
 @cache
@@ -60,6 +70,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         lines = [json.dumps({"prompt": f"{i}+1=", **row}) for i in range(40)]
         (tmp_path / f"{name}.jsonl").write_text("\n".join(lines), encoding="utf-8")
     (tmp_path / "rewards.py").write_text("def short(completions, **columns):\n    return [1.0 for _ in completions]\n")
+    (tmp_path / "my_recipe.toml").write_text('format = 1\nextends = "baselines/grpo"\n', encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -69,8 +80,8 @@ def test_blocks_of_the_guides_are_commands() -> None:
     assert len(list_commands()) > 15 and all(line.startswith("shuhari ") for line in list_commands())
 
 
-@pytest.mark.parametrize("command", [c for c in list_commands() if c.startswith("shuhari train ")], ids=str)
-def test_a_training_of_the_guides_resolves(command: str, folder: Path) -> None:
+@pytest.mark.parametrize("command", list_trainings(), ids=str)
+def test_a_training_resolves(command: str, folder: Path) -> None:
     with pytest.raises(SystemExit) as end:
         main([*shlex.split(command)[1:], "--dry-run"])
     assert not end.value.code
