@@ -104,6 +104,7 @@ def train(
     observe: Callable[[Info], object] | Sequence[Callable[[Info], object]] = (),
     profile: bool = False,
     accept_changes: bool = False,
+    rehearsal: bool = True,
     **settings: Any,
 ) -> Trained:
     """Train a recipe to its end and return the run; an unfinished run at `path` goes on, a complete one is read, or
@@ -122,7 +123,9 @@ def train(
     else is called with each report, as `shuhari.TensorBoard`; one that raises is noted in the log and not called again.
     profile: write `profile.json` and `trace.json` of the steps made into the run's folder.
     What the first steps show to be wrong is printed, or goes to the logger `shuhari` as a warning.
-    accept_changes: go on with a run whose data, or code of yours, is not what it was made with.
+    accept_changes: go on with a run whose data, or code of yours, is not what it was made with. rehearsal: play every
+    stage once before the first step, on two problems, so that a mistake in a later one is found at once; it calls
+    rewards and environments, and changes nothing of the run.
     Raises RecipeError for a mistake in the recipe, the settings or what is handed over, and where `path` holds another
     run.
     """
@@ -139,7 +142,8 @@ def train(
     watching = [observe] if callable(observe) else list(observe)
     with handed.placed(where), _show(found, where, progress) as show:
         reports = train_profiled if profile else steps
-        for report in reports(found, where, init=load_initial(init), origin=init, accept=accept_changes):
+        start: dict[str, Any] = {"init": load_initial(init), "origin": init, "accept": accept_changes}
+        for report in reports(found, where, rehearsal=rehearsal, **start):
             show(report)
             watching = [one for one in watching if _tell(one, report)]
     return read_trained(where)

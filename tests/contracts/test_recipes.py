@@ -9,6 +9,7 @@ import pytest
 
 from shuhari.config.library import list_names
 from shuhari.config.recipe import load
+from shuhari.loop.rehearsal import rehearse
 from shuhari.testing import check_recipe, shrink
 
 RECIPES = [name for name in list_names() if "study" not in load(name).tree]
@@ -17,3 +18,8 @@ RECIPES = [name for name in list_names() if "study" not in load(name).tree]
 @pytest.mark.parametrize("name", RECIPES)
 def test_components_keep_to_their_ports(name: str, tmp_path: Path) -> None:
     check_recipe(shrink(load(name)), tmp_path)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_rehearsal_refuses_nothing_that_runs(name: str) -> None:
+    rehearse(shrink(load(name)))

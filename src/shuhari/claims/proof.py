@@ -87,7 +87,7 @@ class Replay:
                 return "its source changed meanwhile: give the command again"
             seen: dict[str, int] = {}
             shutil.rmtree(self.path, ignore_errors=True)
-            reports = train(self.job.recipe, at, init=load_initial(origin), origin=origin)
+            reports = train(self.job.recipe, at, init=load_initial(origin), origin=origin, rehearsal=False)
             for report in reports:
                 row = "study" not in self.job.recipe.tree or report["stage"] == "study"
                 for name in report if row else ():

@@ -106,7 +106,8 @@ class Job:
                     if self.arm == CHANCE:
                         _score_untrained(self)
                     else:
-                        for _ in train(self.recipe, self.path, init=load_initial(origin), origin=origin):
+                        weights = load_initial(origin)
+                        for _ in train(self.recipe, self.path, init=weights, origin=origin, rehearsal=False):
                             pass
                 except LockedError:  # another claim makes the same run
                     time.sleep(1.0)

@@ -39,6 +39,7 @@ def train(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved recipe and stop.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Say where the time and the memory went.")] = False,
     accept: Annotated[bool, typer.Option("--accept-changes", help="Go on with data or code that has changed.")] = False,
+    bold: Annotated[bool, typer.Option("--no-rehearsal", help="Do not try each stage before the first step.")] = False,
 ) -> None:
     """Train a recipe, or a method on its usual base. The same command again resumes the run where it stopped.
 
@@ -65,7 +66,7 @@ def train(
         show_closing(path)
         return
     command = _make_command(recipe, run, seed, methods or [], sets or [], init) + (" --profile" if profile else "")
-    done = _drive(found, path, init, command, profile, accept)
+    done = _drive(found, path, init, command, profile, accept, not bold)
     if profile:
         show_profile(path)
     if not done:
@@ -116,7 +117,7 @@ def _make_command(
 # ------------------------------------------------------------------------------------------------ driving a run
 
 
-def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool, accept: bool = False) -> bool:
+def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool, accept: bool, rehearsal: bool) -> bool:
     """Run to the end; False where it was stopped. What fails before the first step is a mistake in the recipe."""
     from shuhari.cli.live import Live
     from shuhari.cli.pulse import Pulse
@@ -133,7 +134,8 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool, a
     except (StoreError, ValueError) as error:
         raise typer.BadParameter(f"{init}: {error}", param_hint="--init") from None
     step: int | None = None
-    reports = (train_profiled if profile else unprofiled)(recipe, path, init=weights, origin=init, accept=accept)
+    start: dict[str, Any] = {"init": weights, "origin": init, "accept": accept, "rehearsal": rehearsal}
+    reports = (train_profiled if profile else unprofiled)(recipe, path, **start)
     with _stop() as stop, Live(recipe, path) as live, Pulse() as pulse:
         try:
             for report in reports:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _UNGRADED = "neither the task (has a file answers?) nor a [reward.<name>] does, and buffers of data need neither"
 
 
+class AllFailedError(RuntimeError):
+    """Every rollout of a batch has raised, so that there is nothing to learn from."""
+
+
 async def collect_groups(requests: Sequence[Request], ctx: LoopCtx, *, tag: str = "") -> Batch:
     """Roll out and grade each request, side by side; rows in request order. A rollout that raises is counted, shown,
     and leaves its group out."""
@@ -33,9 +37,9 @@ async def collect_groups(requests: Sequence[Request], ctx: LoopCtx, *, tag: str 
 @spanned("pack")
 def pack_groups(groups: Sequence[list[Trajectory]], ctx: LoopCtx, *, probe: bool = False) -> Batch:
     """Graded groups as the rows of a batch, in their order; an empty group is one whose rollout failed. Raises
-    RuntimeError where all have failed."""
+    AllFailedError where all have failed."""
     if groups and not any(groups):
-        raise RuntimeError(f"every rollout failed; {'; '.join(ctx.problems)}")
+        raise AllFailedError(f"every rollout failed; {'; '.join(ctx.problems)}")
     if not probe:
         ctx.latest = [g for g in groups if g]
         ctx.groups.extend(ctx.latest)

@@ -19,21 +19,22 @@ from typing import Any
 from shuhari.config.build import make_component
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.data import EMPTY, Info
+from shuhari.loop.rehearsal import open_rehearsed
 from shuhari.loop.resume import open_store, summarise
 from shuhari.loop.run import loop, open_run
-from shuhari.loop.run import train as alone
 from shuhari.ports import Study, ability
 from shuhari.store import Run, Store
 
 CHILD = "child"  # the key of a report that is a run's and no row of the study
 
 
-def train(recipe: Recipe, path: Path | None = None, **start: Any) -> Iterator[Info]:
-    """Run a recipe, or its study if it has one, and yield one report a step; resumes from `path`, as `run.train`.
+def train(recipe: Recipe, path: Path | None = None, *, rehearsal: bool = True, **start: Any) -> Iterator[Info]:
+    """Run a recipe, or its study if it has one, and yield one report a step; resumes from `path`, as `run.train`. A run
+    that begins is rehearsed before, unless it is not to be; those of a study are not.
 
     Of a study the reports of its runs come too, as progress: `step` is the study's, `stage` the run's name."""
     if "study" not in recipe.tree:
-        yield from alone(recipe, path, **start)
+        yield from loop((open_rehearsed if rehearsal else open_run)(recipe, path, **start))
         return
     with ExitStack() as held:
         folder = Path(held.enter_context(TemporaryDirectory())) if path is None else path

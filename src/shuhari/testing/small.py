@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
 from shuhari.config.overlay import BUDGETS
 from shuhari.config.recipe import Recipe
+from shuhari.config.smaller import cap, cap_buffer
 
 # a number of a recipe that is larger than this is made so
 LEAST: dict[tuple[str, ...], int] = {
@@ -46,34 +46,10 @@ def _shrink(table: dict[str, Any], steps: int, *, top: bool) -> None:
     if top or "steps" in table:
         table["steps"] = steps
     for place, least in LEAST.items():
-        _cap(table, place, least)
+        cap(table, place, least)
     if "buffer" in table:
-        _small_buffer(table["buffer"], lanes="lanes" in table.get("rollout", {}))
+        cap_buffer(table["buffer"], lanes="lanes" in table.get("rollout", {}))
     if "evaluate" in table and (top or "every" in table["evaluate"]) and table["evaluate"].get("every") != 0:
         table["evaluate"]["every"] = steps
     for key in ("workers", "ring"):
         table.get("rollout", {}).pop(key, None)
-
-
-def _small_buffer(table: dict[str, Any], *, lanes: bool) -> None:
-    for inner in table.get("buffers", {}).values():
-        if isinstance(inner, dict):
-            _small_buffer(inner, lanes=lanes)
-    for key, least in (("size", 4), ("capacity", 64), ("warmup", 8), ("collect", 4)):
-        if isinstance(table.get(key), int) and table[key] > least:
-            table[key] = least * (4 if lanes and key == "size" else 1)
-
-
-def _cap(table: Any, place: tuple[str, ...], least: int) -> None:
-    """Make a number (or each of a list) at a place of a table no more than `least`; * stands for every key."""
-    key, *rest = place
-    for name in [key] if key != "*" else list(table):
-        if not isinstance(table, Mapping) or name not in table:
-            continue
-        value = table[name]
-        if rest:
-            _cap(value, tuple(rest), least)
-        elif isinstance(value, list):
-            table[name] = [min(x, least) if isinstance(x, int) else x for x in value]  # type: ignore[index]
-        elif isinstance(value, int) and not isinstance(value, bool):
-            table[name] = min(value, least)  # type: ignore[index]

@@ -1,0 +1,135 @@
+"""The rehearsal: it finds a later stage's mistake before the first step, and leaves no trace in a run."""
+
+from __future__ import annotations
+
+import logging
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from shuhari.config.recipe import Recipe, load
+from shuhari.data import ContractError, StalledError
+from shuhari.loop.rehearsal import PROBLEMS, rehearse
+from shuhari.loop.study import train
+from shuhari.testing.compare import contents, differences
+from small_runs import ALL, TEXT, recipe
+
+HERE = __name__
+REWARD = '[reward.own]\nuse = "{}"\n'
+CALLS: list[int] = []
+
+
+def lucky(completions: list[str]) -> list[float]:
+    """Draws from generators of the whole process, as a user's code may."""
+    return [random.random() + float(np.random.rand()) + float(torch.rand(())) for _ in completions]  # noqa: NPY002
+
+
+def strict(completions: list[str]) -> list[float]:
+    """Raises over what is no number, which an answer of three letters mostly is not."""
+    CALLS.append(len(completions))
+    return [float(int(text, 36) - 10**9 > 0) / 0 for text in completions]
+
+
+def misspelt(completions: list[str]) -> list[float]:
+    return [float(len(txt)) for txt in completion]  # type: ignore[name-defined]  # noqa: F821
+
+
+def gold(completions: list[str], gold: list[str]) -> list[float]:
+    return [1.0 for _ in gold]
+
+
+def flat(completions: list[str]) -> list[float]:
+    return [1.0 for _ in completions]
+
+
+@dataclass
+class Broken:
+    """A transform that asks for what no batch has."""
+
+    def __call__(self, batch: Any, ctx: Any) -> Any:
+        return batch.put({"advantage": batch["nothing"]})
+
+
+def changed(folder: Path, old: str, new: str) -> Recipe:
+    """Imitation, then GRPO, with another text in the place of `old`."""
+    assert old in TEXT
+    (folder / "changed.toml").write_text(TEXT.replace(old, new, 1))
+    return load(folder / "changed.toml")
+
+
+def with_reward(name: str, folder: Path) -> Recipe:
+    """The same on a reward of this file."""
+    return changed(folder, "[[stage]]", REWARD.format(f"{HERE}.{name}") + "[[stage]]")
+
+
+@pytest.mark.parametrize("name", sorted(ALL))
+def test_a_run_is_the_same_bits_with_and_without(name: str, tmp_path: Path) -> None:
+    """Weights, ledger, reports, rollouts, memory: all that the store has."""
+    found = recipe(name, tmp_path)
+    for rehearsal in (True, False):
+        random.seed(1)
+        for _ in train(found, tmp_path / str(rehearsal), rehearsal=rehearsal):
+            pass
+    assert not differences(contents(tmp_path / "True"), contents(tmp_path / "False"))
+
+
+def test_generators_of_the_process_stay_where_they_were(tmp_path: Path) -> None:
+    found = with_reward("lucky", tmp_path)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]  # noqa: NPY002
+    rehearse(found)
+    after = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate()  # type: ignore[index]  # noqa: NPY002
+    assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
+
+
+MISTAKES = {
+    "a transform": ('name = "rl"', f'name = "rl"\ncollect.broken.use = "{HERE}.Broken"', KeyError, "nothing"),
+    "a reward's code": ("[[stage]]", REWARD.format(f"{HERE}.misspelt") + "[[stage]]", NameError, "completion"),
+    "a reward's column": ("[[stage]]", REWARD.format(f"{HERE}.gold") + "[[stage]]", ContractError, "asks for 'gold'"),
+}
+
+
+@pytest.mark.parametrize("what", sorted(MISTAKES))
+def test_a_mistake_of_a_later_stage_is_found_before_the_first_step(what: str, tmp_path: Path) -> None:
+    old, new, kind, told = MISTAKES[what]
+    found = changed(tmp_path, old, new)
+    steps = train(found, tmp_path / "run")
+    with pytest.raises(kind, match=told) as caught:
+        next(iter(steps))
+    assert any("stage 'rl'" in note for note in caught.value.__notes__)
+    assert not (tmp_path / "run").exists(), "a run that never made a step holds no folder"
+
+
+def test_what_may_be_of_a_policy_that_has_not_learnt_is_a_line_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    CALLS.clear()
+    with caplog.at_level(logging.WARNING, "shuhari"):
+        rehearse(with_reward("strict", tmp_path))
+    assert len(CALLS) == PROBLEMS
+    assert "stage 'rl', rehearsed: failed_graders (reward 'own')" in caplog.text
+
+
+def test_a_filter_that_lets_nothing_pass_refuses_nothing(tmp_path: Path) -> None:
+    filtered = REWARD.format(f"{HERE}.flat") + "[[stage]]"
+    found = changed(tmp_path, "[[stage]]", filtered).with_settings({"stage.rl.collect.mixed.use": "mixed"})
+    rehearse(found)
+    with pytest.raises(StalledError):
+        for _ in train(found, tmp_path / "run"):
+            pass
+
+
+def test_a_run_that_goes_on_is_not_rehearsed(tmp_path: Path) -> None:
+    found = with_reward("strict", tmp_path)
+    steps = train(found, tmp_path / "run", rehearsal=False)
+    next(iter(steps))
+    steps.close()  # type: ignore[attr-defined]
+    CALLS.clear()
+    steps = train(found, tmp_path / "run")
+    next(iter(steps))
+    steps.close()  # type: ignore[attr-defined]
+    assert not CALLS, "the second step imitates: nobody is graded"
