@@ -19,7 +19,6 @@ from typing import Any
 from shuhari.config.build import make_component
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.data import EMPTY, Info
-from shuhari.loop.rehearsal import open_rehearsed
 from shuhari.loop.resume import open_store, summarise
 from shuhari.loop.run import loop, open_run
 from shuhari.ports import Study, ability
@@ -34,6 +33,8 @@ def train(recipe: Recipe, path: Path | None = None, *, rehearsal: bool = True, *
 
     Of a study the reports of its runs come too, as progress: `step` is the study's, `stage` the run's name."""
     if "study" not in recipe.tree:
+        from shuhari.loop.rehearsal import open_rehearsed  # which knows the loop
+
         yield from loop((open_rehearsed if rehearsal else open_run)(recipe, path, **start))
         return
     with ExitStack() as held:
