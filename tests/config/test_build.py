@@ -148,6 +148,14 @@ def make(table: dict[str, Any], name: str = "Everything", kind: str = "transform
 # ---------------------------------------------------------------- values
 
 
+def test_a_word_for_none_unsets_what_may_be_unset_and_is_a_text_elsewhere() -> None:
+    for word in ("none", "None", "null"):
+        found = make({"maybe": word, "sampling": word, "inner": word, "text": word})
+        assert (found.maybe, found.sampling, found.inner, found.text) == (None, None, None, word)
+    with pytest.raises(RecipeError, match=r"here.real: 'none': expected a number"):
+        make({"real": "none"})
+
+
 def test_values_take_the_type_of_their_field() -> None:
     x = make(
         {

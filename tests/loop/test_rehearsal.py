@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from shuhari.config.recipe import Recipe, load
+from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.data import ContractError, StalledError
 from shuhari.loop.rehearsal import PROBLEMS, rehearse
 from shuhari.loop.study import train
@@ -133,3 +133,42 @@ def test_a_run_that_goes_on_is_not_rehearsed(tmp_path: Path) -> None:
     next(iter(steps))
     steps.close()  # type: ignore[attr-defined]
     assert not CALLS, "the second step imitates: nobody is graded"
+
+
+def none(completions: list[str]) -> list[None]:
+    CALLS.append(len(completions))
+    return [None for _ in completions]
+
+
+def test_a_reward_that_grades_nothing_is_told_of_before_and_ends_the_run_soon(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of four groups a step three rounds are collected, not twenty."""
+    found = with_reward("none", tmp_path).with_settings({"stage.warm-up.steps": 1, "evaluate.n": 0})
+    with caplog.at_level(logging.WARNING, "shuhari"):
+        rehearse(found)
+    assert "stage 'rl', rehearsed: no sample was graded" in caplog.text
+    CALLS.clear()
+    with pytest.raises(StalledError, match="after 3 rounds"):
+        for _ in train(found, tmp_path / "run", rehearsal=False):
+            pass
+    assert len(CALLS) == 3 * 4
+
+
+@pytest.mark.parametrize(
+    ("context", "told"),
+    [
+        (6, r"max_new: 3 in stage 'rl': the shortest of the first 32 prompts has 4 tokens.* at most 2"),
+        (4, r"it reads 4 tokens, in stage 'rl': the shortest of the first 32 prompts has 4 tokens"),
+        (7, ""),
+    ],
+)
+def test_an_answer_that_fits_into_no_context_is_refused(tmp_path: Path, context: int, told: str) -> None:
+    """A sum of two digits has four tokens with its start, and answers three."""
+    found = changed(tmp_path, "hidden = 16", f"context = {context}\nhidden = 16")
+    found = found.with_settings({"stage.warm-up": False})
+    if told:
+        with pytest.raises(RecipeError, match=told):
+            rehearse(found)
+    else:
+        rehearse(found)

@@ -26,6 +26,7 @@ from shuhari.data import EMPTY, Ramp, Sampling, nearest, with_article
 RENAMED = {("transform 'advantage'", "apart"): "exclude"}  # a setting as it was called before
 Table = Mapping[str, Any]
 Names = Mapping[str, str]
+NOTHING = ("none", "None", "null")  # what people write for a setting that is not set, where it may be that
 _PLAIN_CLASS = "is no dataclass: its init fields are its settings"
 KINDS: dict[Any, str] = {  # what an annotation asks for
     ports.Task: "task",
@@ -203,6 +204,8 @@ class Settings:
     def convert(self, hint: Any, raw: Any, where: str, per: str = "step") -> Any:
         """A raw TOML value as the annotation asks for it."""
         choices = [h for h in _list_choices(hint) if h is not type(None)]
+        if raw in NOTHING and len(choices) < len(_list_choices(hint)) and not any(map(_is_text, choices)):
+            return None
         if hint is Any or object in choices:
             return raw
         for h in choices:
@@ -268,6 +271,11 @@ def _list_required(own: Mapping[str, Field[Any]]) -> list[str]:
 
 def _list_choices(hint: Any) -> tuple[Any, ...]:
     return typing.get_args(hint) if typing.get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def _is_text(hint: Any) -> bool:
+    """Whether a word is a value of an annotation, so that it cannot stand for none."""
+    return hint is str or typing.get_origin(hint) is typing.Literal
 
 
 def _is_structured(hint: Any) -> bool:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from shuhari.batch import Batch
-from shuhari.data import ContractError, Request, Trajectory, copy_with, nearest
+from shuhari.data import ContractError, Request, StalledError, Trajectory, copy_with, nearest
 from shuhari.engines.clock import run_together
+from shuhari.measure import Meter
 from shuhari.pack import pack
 from shuhari.ports import REPLAYING, Reward, Rollout, Task, ability
 from shuhari.profile import span, spanned, stretches, work
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from shuhari.loop.asks import LoopCtx
 
 _UNGRADED = "neither the task (has a file answers?) nor a [reward.<name>] does, and buffers of data need neither"
+ROUNDS = 20  # of collection in one step, before a filter that rejects nearly everything is an error
+SILENT = 3  # of them, before graders that grade nothing are one
 
 
 class AllFailedError(RuntimeError):
@@ -104,6 +107,15 @@ def default_weights(task: Task, rewards: Mapping[str, Reward]) -> dict[str, floa
         return {}
     named = [ability(reward, "name") or key for key, reward in rewards.items() if ability(reward, "counts")]
     return dict.fromkeys(named or ["score" if task.spaces() is None else "task"], 1.0)
+
+
+def check_rounds(want: int, rounds: int, meter: Meter, ctx: LoopCtx) -> None:
+    """StalledError where a step still wants something after so many rounds of collection that no more will help:
+    after ROUNDS, or after SILENT where no sample of any round has a grade."""
+    silent = meter.means().get("rollout/ungraded") == 1.0
+    if rounds >= (SILENT if silent else ROUNDS):
+        why = "; ".join(ctx.problems) or meter.why()
+        raise StalledError(f"step {ctx.step}: {want} still wanted after {rounds} rounds of collection: {why}")
 
 
 async def collect_group(request: Request, rollout: Rollout, ctx: LoopCtx) -> list[Trajectory]:

@@ -25,15 +25,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from shuhari.config.recipe import Recipe
+from shuhari.config.recipe import Recipe, RecipeError
 from shuhari.config.smaller import cap, cap_buffer
 from shuhari.config.stage import Components
 from shuhari.data import EMPTY, Sampling, StalledError
 from shuhari.events import Collected, Committed
 from shuhari.loop.collect import AllFailedError
 from shuhari.loop.run import Run, open_run
+from shuhari.ports import ability, is_text, is_vector
 
 PROBLEMS = 2
+PROMPTS = 32  # whose lengths are looked at
 TOKENS = 16  # of an answer, at most; and decisions of a held-out episode
 NOTE = "in stage {!r}, as it was rehearsed before the first step (--no-rehearsal leaves that out)"
 UNSAID = (NameError, ImportError)  # what code of a user's raises whatever an answer says
@@ -43,13 +45,14 @@ def rehearse(recipe: Recipe, init: Mapping[str, Any] = EMPTY) -> None:
     """Play each stage of a recipe once. Raises what its components raise, with a note that names the stage."""
     with _kept_generators(), Run(make_small(recipe), init) as run:
         run.ctx.fatal = UNSAID
+        asked = [stage.sampling.max_new for stage in run.progress.stages]
         first = _describe_tested(recipe.stages[0])  # the run itself measures that before anything else
         again = [_describe_tested(table) == first for table in recipe.stages]
         run.progress.stages = [_cut(stage, same) for stage, same in zip(run.progress.stages, again, strict=True)]
         for index, stage in enumerate(run.progress.stages):
             run.progress.index, run.progress.entered = index, False
             try:
-                _play(run)
+                _play(run, asked[index])
             except (AllFailedError, StalledError, FloatingPointError):  # maybe for want of learning
                 pass
             except Exception as error:
@@ -108,13 +111,16 @@ def _shorten(sampling: Sampling | None) -> Any:
     return sampling and replace(sampling, max_new=min(sampling.max_new, TOKENS))
 
 
-def _play(run: Run) -> None:
+def _play(run: Run, max_new: int) -> None:
     """The step of a stage: what `loop` does, once, and without a buffer's going on to be filled."""
     run.enter_stage()
     if want := run.wanted():
+        _check_room(run, max_new)
         with run.ctx.phase("collect", run.rounds):
             batch = run.collect(want)
             run.tell(Collected(run.apply(run.stage.collect, batch), tuple(run.ctx.latest)))
+        if run.meter.means().get("rollout/ungraded") == 1.0:
+            run.ctx.problems.append("no sample was graded: every reward was None or NaN")
     for name, learner in run.stage.learners.items():
         for batch in run.draws(name, learner) if not learner.buffer.wanted() else ():
             batch = run.apply(learner.transforms, batch, learner)
@@ -122,6 +128,28 @@ def _play(run: Run) -> None:
                 run.tell(learner.update(batch, run.ctx))
     run.tell(Committed(1))
     run.ctx.in_flight.drop()
+
+
+def _check_room(run: Run, max_new: int) -> None:
+    """RecipeError where the policy, as it was loaded, cannot read the first prompts, or not with an answer as long as
+    the recipe allows: of none of them could that length be reached."""
+    policy, stage = run.ctx.models.get("policy"), run.stage
+    if policy is None or not is_text(policy) or is_vector(stage.rollout):
+        return
+    source = stage.task.problems("train")
+    size = source.size()
+    prompts = [source[i].prompt for i in range(PROMPTS if size is None else min(size, PROMPTS))]
+    texts = [p for p in prompts if isinstance(p, str) or (isinstance(p, tuple) and p and isinstance(p[0], Mapping))]
+    if not texts:
+        return
+    length, limit = min(len(policy.encode(p)) for p in texts), ability(policy, "limit")
+    at = "rollout.sampling.max_new"
+    told = f"in stage {stage.name!r}: the shortest of the first {len(texts)} prompts has {length} tokens"
+    if length >= limit:
+        raise RecipeError("models.policy", f"it reads {limit} tokens, {told}")
+    if length + max_new > limit and at not in stage.defaults:
+        most = f"and the policy reads {limit}: expected at most {limit - length}"
+        raise RecipeError(at, f"{max_new} {told}, {most}")
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from shuhari.batch import Batch
 from shuhari.config.build import build_stage
 from shuhari.config.recipe import Recipe, RecipeError
 from shuhari.config.stage import Components
-from shuhari.data import EMPTY, Info, StalledError
+from shuhari.data import EMPTY, Info
 from shuhari.events import Collected, Committed, Evaluated, Event, InOrder, StageStarted, Updated
 from shuhari.loop import collect, state
 from shuhari.loop.checks import check_stages
@@ -27,8 +27,6 @@ from shuhari.ports import Learner, Transform, ability, is_vector
 from shuhari.ports.declares import needs_of
 from shuhari.store import Store
 from shuhari.transforms import apply
-
-ROUNDS = 20  # of collection in one step, before a filter that rejects nearly everything is an error
 
 
 def train(recipe: Recipe, path: Path | None = None, **start: Any) -> Iterator[Info]:
@@ -130,9 +128,8 @@ class Run:
     def wanted(self) -> int:
         """What the buffers lack after their filters; a filter that rejects everything ends in an error."""
         want = max((learner.buffer.wanted() for learner in self.stage.learners.values()), default=0)
-        if want and self.rounds >= ROUNDS:
-            why = "; ".join(self.ctx.problems) or self.meter.why()
-            raise StalledError(f"step {self.ctx.step}: {want} still wanted after {ROUNDS} rounds of collection: {why}")
+        if want:
+            collect.check_rounds(want, self.rounds, self.meter, self.ctx)
         self.rounds += 1
         return want
 
