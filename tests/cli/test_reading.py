@@ -236,7 +236,8 @@ def test_doctor(shuhari) -> None:
     import torch
 
     found = told(shuhari("doctor", "--json"))
-    assert found["packages"]["torch"] == torch.__version__ and found["torch"]["matmul_gflops"] > 0
+    assert found["packages"]["torch"].partition("+")[0] == torch.__version__.partition("+")[0]
+    assert found["torch"]["matmul_gflops"] > 0
     assert found["cores"]["usable"] >= 1 and isinstance(found["sandbox"]["works"], bool)
     assert "sandbox" in shuhari("doctor").out
 

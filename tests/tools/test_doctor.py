@@ -12,7 +12,9 @@ from shuhari.tools import doctor
 
 
 def test_versions_and_cores() -> None:
-    assert doctor.find_version("torch") == torch.__version__ and doctor.find_version("no-such-package") is None
+    found = str(doctor.find_version("torch"))
+    assert found.partition("+")[0] == torch.__version__.partition("+")[0]  # PyPI's wheels leave "+cu130" out of it
+    assert doctor.find_version("no-such-package") is None
     assert doctor.count_cores() >= 1
 
 
