@@ -37,7 +37,7 @@ from shuhari.ports import ability, is_text, is_vector
 PROBLEMS = 2
 PROMPTS = 32  # whose lengths are looked at
 TOKENS = 16  # of an answer, at most; and decisions of a held-out episode
-NOTE = "in stage {!r}, as it was rehearsed before the first step (--no-rehearsal leaves that out)"
+NOTE = "in stage {!r}, rehearsed before the first step; --no-rehearsal leaves that out"
 UNSAID = (NameError, ImportError)  # what code of a user's raises whatever an answer says
 
 
