@@ -23,7 +23,7 @@ from shuhari.claims.verdict import HELD, Headline, Verdict
 
 PAGES = Path(__file__).parent
 sys.path.append(str(PAGES))
-reference, glossary = map(import_module, ("reference", "glossary"))  # which stand beside this file
+reference, glossary, peers = map(import_module, ("reference", "glossary", "peers"))  # which stand beside this file
 row = reference.row
 
 
@@ -362,6 +362,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "shared tables": reference.shared_tables,
     "components": reference.components,
     "glossary": glossary.glossary,
+    **peers.TABLES,
 }
 PICTURES: Mapping[str, Callable[[], str]] = {"scoreboard.svg": picture}
 

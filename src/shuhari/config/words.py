@@ -1,8 +1,9 @@
-"""What other libraries (TRL, Stable-Baselines3, verl, OpenRLHF) call a setting, for the error of an unknown key."""
+"""What other libraries (TRL, Stable-Baselines3, verl, OpenRLHF) call a setting: for the error of an unknown key, and
+for the tables of the guides. Those that nest their settings are known by the last parts of a name (`model.path`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -11,56 +12,99 @@ from shuhari.data import nearest
 
 SAME: Mapping[str, tuple[str, ...]] = MappingProxyType({  # the key here -> what others call it
     "part.policy.optimiser.lr": ("lr", "learning_rate", "actor_lr", "actor_learning_rate"),
-    "part.policy.optimiser.clip": ("max_grad_norm", "grad_clip", "gradient_clip"),
+    "part.policy.optimiser.clip": ("max_grad_norm", "grad_clip", "gradient_clip", "clip_grad", "max_norm"),
     "part.policy.optimiser.weight_decay": ("weight_decay",),
-    "part.policy.epochs": ("n_epochs", "ppo_epochs", "num_iterations", "num_ppo_epochs", "epochs"),
+    "part.policy.epochs": ("n_epochs", "ppo_epochs", "num_iterations", "num_ppo_epochs", "epochs", "max_epochs"),
     "part.policy.minibatches": ("num_mini_batches", "minibatches", "steps_per_generation", "ppo_mini_batch_size"),
-    "part.policy.terms.clip.high": ("clip_range", "cliprange", "clip_ratio", "epsilon", "epsilon_high", "clip_eps"),
-    "part.policy.terms.clip.low": ("epsilon_low",),
-    "part.policy.terms.divergence.weight": ("beta", "kl_coef", "kl_beta", "init_kl_coef", "kl_loss_coef"),
+    "part.policy.terms.clip.high": ("clip_range", "cliprange", "clip_ratio", "epsilon", "epsilon_high", "clip_eps",
+                                      "clip_ratio_high", "eps_clip"),
+    "part.policy.terms.clip.low": ("epsilon_low", "clip_ratio_low"),
+    "part.policy.terms.clip.dual": ("delta", "clip_ratio_c", "dual_clip"),
+    "part.policy.terms.clip.level": ("importance_sampling_level",),
+    "part.policy.terms.clip.reduce": ("loss_type", "loss_agg_mode"),
+    "part.policy.terms.divergence.weight": ("beta", "kl_coef", "kl_beta", "init_kl_coef", "kl_loss_coef",
+                                           "kl.init_coef"),
     "part.policy.terms.entropy.weight": ("ent_coef", "entropy_coef", "entropy_coeff"),
     "part.critic.terms.value.weight": ("vf_coef", "value_coef"),
+    "part.critic.terms.value.clip": ("clip_range_vf", "cliprange_value", "value_clip"),
+    "part.critic.terms.soft_td.gamma": ("gamma", "discount", "discount_factor"),
+    "part.temperature.terms.temperature.target_entropy": ("target_entropy",),
     "transform.gae.gamma": ("gamma", "discount", "discount_factor"),
-    "transform.gae.lam": ("gae_lambda", "lam"),
-    "collect.advantage.scale": ("scale_rewards", "normalize_advantage", "whiten_rewards"),
+    "transform.gae.lam": ("gae_lambda", "lam", "lambd"),
+    "transform.gae.scale": ("normalize_advantage",),
+    "collect.advantage.scale": ("scale_rewards", "normalize_advantage", "whiten_rewards", "norm_adv_by_std_in_grpo",
+                                "no_std_norm"),
+    "collect.advantage.centre": ("adv_estimator", "advantage.estimator", "advantage_estimator"),
+    "collect.kl_in_reward.beta": ("use_kl_in_reward", "kl_ctrl.kl_coef"),
     "buffer.size": ("batch_size", "per_device_train_batch_size", "train_batch_size", "rollout_batch_size", "n_steps",
-                    "generation_batch_size"),
+                    "generation_batch_size", "rollout.batch_size"),
     "buffer.capacity": ("buffer_size", "replay_size"),
     "buffer.warmup": ("learning_starts",),
     "buffer.collect": ("train_freq",),
-    "micro_batch": ("micro_batch_size", "gradient_accumulation_steps", "micro_train_batch_size"),
+    "buffer.ratio": ("gradient_steps",),
+    "micro_batch": ("micro_batch_size", "gradient_accumulation_steps", "micro_train_batch_size",
+                    "ppo_micro_batch_size_per_gpu", "ppo_max_token_len_per_gpu"),
+    "engine.staleness": ("max_off_policy_threshold", "async_queue_size"),
     "rollout.n": ("n", "num_generations", "group_size", "n_samples_per_prompt"),
     "rollout.lanes": ("n_envs", "num_envs"),
+    "rollout.max_steps": ("max_tool_calling_iterations", "max_turns", "max_assistant_turns"),
     "rollout.sampling.max_new": ("max_new", "max_new_tokens", "max_tokens", "max_completion_length", "response_length",
                                  "max_response_length"),
     "rollout.sampling.temperature": ("temperature",),
     "rollout.sampling.top_p": ("top_p",),
     "rollout.sampling.top_k": ("top_k",),
+    "rollout.sampling.min_p": ("min_p",),
     "rollout.sampling.epsilon": ("exploration_fraction", "exploration_final_eps"),
     "follow.target.rate": ("tau", "polyak"),
     "follow.target.every": ("target_update_interval",),
-    "models.policy.path": ("model", "model_name", "model_name_or_path", "policy"),
+    "follow.reference.rate": ("ref_model_mixup_alpha",),
+    "follow.reference.every": ("sync_ref_model", "ref_model_sync_steps"),
+    "models.policy.path": ("model", "model_name", "model_name_or_path", "model.path", "policy"),
+    "models.policy.context": ("max_prompt_length", "max_model_len", "data.max_len"),
     "models.policy.hidden": ("net_arch", "policy_kwargs", "hidden"),
-    "models.policy.lora.r": ("lora_r", "lora_rank", "peft_config"),
-    "task.name": ("env", "env_id", "dataset", "dataset_name", "train_dataset"),
-    "reward.<name>.use": ("reward_funcs", "reward_fn", "reward_function"),
-    "steps": ("max_steps", "num_train_epochs", "total_episodes", "num_steps"),
+    "models.policy.lora.rank": ("lora_r", "lora_rank", "lora.rank", "peft_config"),
+    "models.policy.lora.alpha": ("lora_alpha", "lora.alpha"),
+    "task.name": ("env", "env_id", "dataset", "dataset_name", "train_dataset", "train_files", "prompt_dataset"),
+    "reward.<name>.use": ("reward_funcs", "reward_fn", "reward_function", "custom_reward_function",
+                          "custom_reward_function.path", "remote_url"),
+    "reward.weights": ("reward_weights",),
+    "steps": ("max_steps", "num_train_epochs", "total_episodes", "num_steps", "total_training_steps", "total_epochs",
+              "num_episodes"),
     "env_steps": ("total_timesteps", "timesteps"),
-    "evaluate.every": ("eval_steps", "eval_freq", "eval_every"),
+    "evaluate.every": ("eval_steps", "eval_freq", "eval_every", "test_freq", "eval.steps"),
     "evaluate.n": ("n_eval_episodes",),
     "store.every": ("save_steps", "save_freq", "save_every"),
+    "store.keep": ("save_total_limit", "max_actor_ckpt_to_keep", "ckpt.max_num"),
     "threads": ("num_threads", "n_threads"),
 })  # fmt: skip
-_MEANT = {name: key for key, names in SAME.items() for name in names}
+
+
+def find_meanings(path: Iterable[str]) -> tuple[str, ...]:
+    """The keys here of what others call so: by all of a dotted name, or as many of its last parts as are known."""
+    parts = tuple(path)
+    ends = (".".join(parts[i:]) for i in range(len(parts)))
+    return next((found for end in ends if (found := tuple(k for k, names in SAME.items() if end in names))), ())
 
 
 def explain_unknown(key: str, tree: Mapping[str, Any], known: Iterable[str]) -> str:
     """What a key that no recipe has may mean: the settings of this recipe that others call so, as it names its parts,
-    or the nearest known one."""
-    meant = _MEANT.get(key)
-    if meant is None:
-        return nearest(key, known)
-    path = split_path(meant) if "<" not in meant else ()
-    leaves = [p for p, _ in walk_leaves(tree) if path and p[-2:] == path[-2:]]
+    or the nearest known one. Of a table, what its entries may mean."""
+    inner, near = tree.get(key), nearest(key, known)
+    said = [(key, *path) for path, _ in walk_leaves(inner)] if isinstance(inner, Mapping) else [(key,)]
+    meant = {path: found for path in said if (found := find_meanings(path))}
+    sections = {found[0].partition(".")[0] for path, found in meant.items() if len(path) > 1}
+    if not meant or any(near.startswith(f"did you mean {section!r}") for section in sections):
+        return near  # a section of ours, misspelt
+    rest = {k: v for k, v in tree.items() if k != key}
+    told = {path: " and ".join(_localise(found, rest)) for path, found in meant.items()}
+    if (key,) in told:
+        return f"it is {told[key,]} here"
+    return ", ".join(f"{format_path(path)} is {ours}" for path, ours in told.items()) + " here"
+
+
+def _localise(meanings: Sequence[str], tree: Mapping[str, Any]) -> list[str]:
+    """The settings meant as a recipe names its parts; where it has none of them, the usual names."""
+    paths = [split_path(m) for m in meanings if "<" not in m]
+    leaves = [p for p, _ in walk_leaves(tree) if any(p[-2:] == path[-2:] for path in paths)]
     own = [p for p in leaves if p[0] != "stage"] or leaves
-    return f"it is {' and '.join(map(format_path, own[:3])) if own else meant} here"
+    return [format_path(p) for p in own[:3]] or list(meanings)

@@ -1,0 +1,64 @@
+"""The pages for those who come from other libraries: their files and their Python, page by page, in an empty folder."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+DOCS = Path(__file__).parents[2] / "docs"
+FILE = re.compile(r"^`(?P<name>[\w.]+)`\n\n```\w+\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)  # what is another library's is `py`
+
+Follow = Callable[[str], dict[str, Any]]
+
+
+@pytest.fixture
+def follow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Follow:
+    """The names that the blocks of a page leave behind, run as one script beside the files that it shows."""
+
+    def read(name: str) -> dict[str, Any]:
+        page = (DOCS / f"{name}.md").read_text(encoding="utf-8")
+        for found in FILE.finditer(page):
+            (tmp_path / found["name"]).write_text(found["text"], encoding="utf-8")
+        blocks = BLOCK.findall(FILE.sub("", page))
+        assert blocks
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "page.py").write_text("\n".join(blocks), encoding="utf-8")
+        return runpy.run_path("page.py", run_name="__main__")
+
+    return read
+
+
+def test_from_trl(follow: Follow) -> None:
+    made = follow("from-trl")
+    first, *_, last = made["run"].metrics["reward/mean"]
+    assert last > first and len(made["dapo"].metrics["step"]) == 2
+    assert (Path("my-model") / "config.json").is_file()
+
+
+def test_from_stable_baselines3(follow: Follow) -> None:
+    made = follow("from-sb3")
+    assert made["run"].summary["after"]["greedy"] > made["run"].summary["before"]["greedy"]
+    assert made["env"].action_space.contains(made["action"])
+
+
+def test_from_verl(follow: Follow) -> None:
+    from shuhari.cli import app
+
+    made = follow("from-verl")
+    assert made["run"].metrics["reward/right"][-1] is not None
+    Path("sums.jsonl").write_text('{"prompt": "1+1=", "answer": "2"}\n', encoding="utf-8")
+    told = CliRunner().invoke(app, ["train", "sums.toml", "--dry-run"])
+    assert told.exit_code == 0 and "rewards.py:right" in told.output
+
+
+def test_from_verifiers(follow: Follow) -> None:
+    made = follow("from-verifiers")
+    assert {"before", "after"} <= made["run"].summary.keys()
+    assert 1 <= made["played"].metrics["rollout/turns"][-1] <= 2
