@@ -73,7 +73,7 @@ SB3 = {
     "train_freq": "in decisions",
     "gradient_steps": "draws for each new decision; `draws` is a number of them a step",
     "tau": "",
-    "target_update_interval": "in updates",
+    "target_update_interval": "in updates; theirs is in environment steps",
     "target_entropy": "",
     "exploration_fraction": "a schedule of `epsilon`: `{from = 1.0, to = 0.05, over = 0.1}`",
     "exploration_final_eps": "as above",
