@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.buffers.groups import Groups
@@ -158,4 +159,4 @@ def test_a_replay_of_no_group_is_no_replay_at_all() -> None:
 
 
 def test_a_restored_run_goes_on_as_if_never_stopped() -> None:
-    assert harness.resumes(lambda: run_of(Mixture({"fresh": Fresh(2), "replay": Groups(2)})))
+    testing.check_resumed(lambda: run_of(Mixture({"fresh": Fresh(2), "replay": Groups(2)})))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.buffers.groups import Groups
@@ -163,4 +164,4 @@ def test_a_role_that_nobody_plays_is_an_error() -> None:
 
 
 def test_a_restored_run_goes_on_as_if_never_stopped() -> None:
-    assert harness.resumes(lambda: run_of(Attention(references=3, role="embed"), ahead=1))
+    testing.check_resumed(lambda: run_of(Attention(references=3, role="embed"), ahead=1))

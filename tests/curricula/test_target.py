@@ -13,6 +13,7 @@ import pytest
 import torch
 from scipy.stats import spearmanr
 
+from shuhari import testing
 from shuhari.batch import Batch
 from shuhari.buffers.fresh import Fresh
 from shuhari.curricula.beta import Beta
@@ -290,7 +291,7 @@ def test_a_run_learns_the_posterior_of_what_it_sampled() -> None:
 
 
 def test_a_restored_run_goes_on_as_if_never_stopped() -> None:
-    assert harness.resumes(lambda: run_of(Target(Beta(), Sequential(pool=6), of=2, ahead=2), steps=2))
+    testing.check_resumed(lambda: run_of(Target(Beta(), Sequential(pool=6), of=2, ahead=2), steps=2))
 
 
 def test_a_pool_is_the_first_problems_of_an_endless_source() -> None:
