@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from shuhari.config.build import build_stage
 from shuhari.config.recipe import RecipeError, load
 from shuhari.config.words import SAME
 
@@ -39,6 +40,23 @@ def test_the_error_names_what_was_meant(recipe: str, name: str, meant: str) -> N
     with pytest.raises(RecipeError) as error:
         load(recipe, [f"{name}=1"])
     assert str(error.value).startswith(f"{name.partition('.')[0]}: no such key") and meant in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("rollout.n_samples_per_prompt", "what others call so is rollout.n here"),
+        ("rollout.sampling.max_tokens", "what others call so is rollout.sampling.max_new here"),
+        ("part.policy.terms.clip.epsilon", "what others call so is part.policy.terms.clip.high here"),
+        ("part.policy.epoch", "did you mean 'epochs'"),
+        ("buffer.colour", "known: "),
+    ],
+)
+def test_within_a_section_too(name: str, meant: str) -> None:
+    stage = load("baselines/grpo", [f"{name}=1"]).stages[-1]
+    with pytest.raises(RecipeError) as error:
+        build_stage(stage)
+    assert str(error.value).startswith(f"{name}: no setting of") and meant in str(error.value)
 
 
 def test_a_word_has_few_meanings_and_each_is_one_that_recipes_have() -> None:

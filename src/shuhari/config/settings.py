@@ -21,6 +21,7 @@ from shuhari import bounds, ports, registry
 from shuhari.abilities import explain_misfit
 from shuhari.config.overlay import USE, RecipeError
 from shuhari.config.values import join_key, read_plain, read_ramp
+from shuhari.config.words import find_meanings
 from shuhari.data import EMPTY, Ramp, Sampling, nearest, with_article
 
 RENAMED = {("transform 'advantage'", "apart"): "exclude"}  # a setting as it was called before
@@ -283,8 +284,11 @@ def _is_structured(hint: Any) -> bool:
 
 
 def _suggest(what: str, key: str, own: Collection[str]) -> str:
-    """What to write in the place of a setting that there is not."""
-    return f"it is called {RENAMED[what, key]!r} now" if (what, key) in RENAMED else nearest(key, own)
+    """What to write in the place of a setting that there is not: also where other libraries call another one so."""
+    if (what, key) in RENAMED:
+        return f"it is called {RENAMED[what, key]!r} now"
+    near, meant = nearest(key, own), find_meanings((key,))
+    return near if near.startswith("did you mean") or not meant else f"what others call so is {' or '.join(meant)} here"
 
 
 def _list_names(kind: str) -> str:
