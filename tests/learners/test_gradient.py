@@ -390,6 +390,18 @@ def test_a_loss_of_nothing_is_an_error() -> None:
         gradient(Empty(), batch_of(), None)
 
 
+def test_a_loss_of_rows_by_rows_is_an_error() -> None:
+    class Broadcast(Surrogate):
+        """As where an advantage of [B] meets a ratio of [B, 1]: every row by every other."""
+
+        def __call__(self, batch: Batch, ctx: Any) -> Any:
+            loss, info = super().__call__(batch, ctx)
+            return loss[:, :1] * torch.ones(len(batch)), info
+
+    with pytest.raises(ValueError, match=r"Broadcast returned a loss of \((\d+), \1\): expected \(\1, \d+\)"):
+        gradient(Broadcast(), batch_of(), None)
+
+
 def test_a_loss_without_gradient_is_an_error() -> None:
     class Detached(Surrogate):
         def __call__(self, batch: Batch, ctx: Any) -> Any:

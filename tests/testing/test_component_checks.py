@@ -474,6 +474,12 @@ def test_an_episode_of_one_step_has_no_middle() -> None:
     check_environment(Count(1, keeps=True))
 
 
+def test_an_environment_may_lack_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Counting, "snapshot")
+    monkeypatch.delattr(Counting, "restore")
+    check_environment(Count(10, keeps=False))
+
+
 @dataclass
 class Turns:
     """Environments that are the task's at every fourth call, else one without slips, and do what `fault` says."""

@@ -22,6 +22,7 @@ from shuhari.data import Info, nearest
 from shuhari.learners.parts import Part, Term
 from shuhari.needs import evaluate, packs
 from shuhari.ports import Ctx
+from shuhari.ports.declares import declares
 from shuhari.reduce import reduced, weights
 
 OWN = frozenset({"rows", "grad_norm", "lr"})  # what a part reports of itself
@@ -181,10 +182,12 @@ class Loss:
 
     def _reduce(self, name: str, loss: Tensor, w: Tensor | None, batch: Batch) -> Tensor:
         term = self.part.terms[name]
-        if not loss.numel() and len(batch) and not term.links:
+        if loss.dim() and not term.links and loss.shape not in ((len(batch),), (len(batch), batch.width)):
             made, shape = type(term.objective).__name__, tuple(loss.shape)
             expected = f"expected ({len(batch)}, {batch.width}), or a number a row"
-            raise ValueError(f"part {self.name!r}, term {name!r}: {made} returned a loss of {shape}: {expected}")
+            read = [f"{c} {tuple(batch[c].shape)}" for c in declares(term.objective).reads if c in batch]
+            seen = f"; it reads {', '.join(read)}" if read else ""
+            raise ValueError(f"part {self.name!r}, term {name!r}: {made} returned a loss of {shape}: {expected}{seen}")
         if loss.dim() == 0:
             if not term.couples:
                 raise ValueError(f"term {name!r} returned one number but couples rows singly: return a loss a row")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from shuhari.data import Payload, Problem, Step
+from shuhari.data import Problem, Step
 from shuhari.ports.answers import Answers
 
 
@@ -36,14 +36,13 @@ class Listing(Protocol):
 
 
 class Environment(Protocol):
-    """One episode's world. `reset` and `step` may be coroutine functions; `snapshot` is a payload that `restore` takes
-    back. An observation that is a `Whole` takes the place of a context of text.
+    """One episode's world. `reset` and `step` may be coroutine functions. An observation that is a `Whole` takes the
+    place of a context of text.
 
-    Optional: `bind(ctx, key)`, before `reset`: whom to ask for models and noise, and what to name these by (`key` is
-    this episode's own); `takes(trace)`: what `step` is to get of a decision; `facts`: column -> number or array, of
-    the last step, with `executed` where that is not what it was sent; `close()`, when the episode is over."""
+    Optional: `snapshot()`, a payload that `restore(snapshot)` takes back; `bind(ctx, key)`, before `reset`: whom to ask
+    for models and noise, and what to name these by (`key` is this episode's own); `takes(trace)`: what `step` is to get
+    of a decision; `facts`: column -> number or array, of the last step, with `executed` where that is not what it was
+    sent; `close()`, when the episode is over."""
 
     def reset(self, problem: Problem) -> Any: ...  # the first observation
     def step(self, action: Any) -> Any: ...  # (observation, rewards by name, Status | None)
-    def snapshot(self) -> Payload: ...
-    def restore(self, snapshot: Payload) -> Payload: ...

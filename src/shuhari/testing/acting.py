@@ -43,9 +43,9 @@ def check_environment(
 
     The same start and the same actions give the same bits; a step gives what its port says; what is seen lies in the
     space that is declared, with an action allowed where there is a mask; no global generator is drawn from. Of a task
-    also: what `snapshot` gives in the middle of an episode can be stored, and another environment that takes it back
-    goes on as the first one. Where no episode has a second step it is taken before the first: then this shows no more
-    than that it can be stored and taken back.
+    whose environments have `snapshot` also: what that gives in the middle of an episode can be stored, and another
+    environment that takes it back goes on as the first one. Where no episode has a second step it is taken before the
+    first: then this shows no more than that it can be stored and taken back.
 
     act: what chooses the actions; by default at random: among those that are allowed or, where there is no action
     space, among the turns of the problem's solution and senseless texts. ctx: what an environment may ask (`bind`)."""
@@ -109,8 +109,10 @@ def _check_episodes(who: Any, begin: Callable[[], _Episodes], n: int) -> None:
     first = [again.step() for _ in range(cut)]
     require_same(to_tree(found[:cut]), to_tree(first), who, "did something else in the same episode after "
                  "the same actions")  # fmt: skip
+    if (snapshot := ability(again.env, "snapshot")) is None:
+        return
     try:
-        saved = loads(dumps(again.env.snapshot()))
+        saved = loads(dumps(snapshot()))
     except TypeError as error:
         raise ConformanceError(f"{type(again.env).__name__}: its snapshot is no payload: {error}") from error
     later = begin()
