@@ -109,6 +109,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern ->
         "evaluate/pass@<k>": ("1 - C(n - c, k) / C(n, k), c of n samples right: unbiased", "share"),
         "evaluate/distinct": ("different right texts among the samples of a problem", "texts"),
         "evaluate/length": ("decisions of a greedy episode", "decisions"),
+        "evaluate/episodes": ("where it is a point between evaluations: of how many episodes", "episodes"),
         "evaluate/turns": ("and calls of the policy", "calls"),
         "evaluate/greedy.<reward>": ("`greedy` of each graded name, where there are several", "as the reward"),
         "evaluate/mean.<reward>": ("`mean` of each", "as the reward"),
@@ -145,6 +146,7 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern ->
     "What was spent": {
         **{f"spent/{unit}": (what, "-") for unit, what in UNITS.items()},
         "spent/evaluate/<unit>": ("any of these, spent by evaluation, which is no part of the budget", "-"),
+        "spent/curve/evaluate/<unit>": ("and by the points of a held-out curve between evaluations", "-"),
         "spent/<tag>/<unit>": ("and by what a component probes", "-"),
     },
 }  # fmt: skip

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import gymnasium
 import numpy as np
+import torch
 
 import small_runs
 from shuhari.config.recipe import Recipe, load
+from shuhari.models.text.tokenizers import bpe_tokenizer
 
 RUNS = Path(__file__).parent / "runs"
 FILES = sorted(RUNS.glob("*.toml"))  # what `small_runs` has not
@@ -27,6 +29,7 @@ def recipes(folder: Path, more: Mapping[str, str] = {}) -> dict[str, Recipe]:
     """name -> recipe, of all whose libraries are installed, and of `more` (name -> text); their files in `folder`."""
     (folder / "sums.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     recorded(folder)
+    scored(folder / "scorer")
     texts = {**small_runs.ALL, **{f.stem: placed(f.read_text(), folder) for f in FILES}, **more}
     for name, library in LIBRARIES.items():
         if find_spec(library) is None:
@@ -56,6 +59,21 @@ def recorded(folder: Path) -> None:
     storage = MinariStorage.new(folder / "walks" / "data", *spaces, data_format="arrow")
     storage.update_episodes(kept)
     storage.update_metadata({"dataset_id": "test/walks-v0", "minari_version": "0.5.0"})
+
+
+def scored(folder: Path) -> None:
+    """A reward model with random weights, the same in each process."""
+    from transformers import LlamaConfig, LlamaForSequenceClassification
+
+    text = bpe_tokenizer(["1+1=2"], 260)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = LlamaForSequenceClassification(
+            LlamaConfig(vocab_size=text.size, num_labels=1, pad_token_id=text.pad, **sizes)
+        )
+    model.save_pretrained(folder)
+    text.save(str(folder))
 
 
 def placed(text: str, folder: Path) -> str:

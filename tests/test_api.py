@@ -167,6 +167,29 @@ def test_a_reward_that_nothing_imports(monkeypatch: pytest.MonkeyPatch) -> None:
     assert again.path == run.path and again.metrics == run.metrics
 
 
+def test_tools_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy is loaded without the tools that it was trained with; a run does not go on without them."""
+
+    def price(item: str) -> int:
+        """Look a price up."""
+        return len(item)
+
+    told = {**TEXT, "steps": 1, "rollout.environments.describe": False, "rollout.max_steps": 2}
+    run = shuhari.train("baselines/grpo", dataset=ROWS, reward=share, tools=[price], **told)
+    assert run.summary["after"]["greedy.tool_calls"] == 0.0
+    text = run.policy.generate("1 a: ")
+    monkeypatch.setattr(registry, "_HELD", {})
+    assert shuhari.load(run.path).generate("1 a: ") == text
+    with pytest.raises(RecipeError, match=r"the tool 'price-\w+' was handed to shuhari.train as an object"):
+        shuhari.train(run.path)
+    with pytest.raises(RecipeError, match=r"tools: the argument 'n' of the tool 'count' has no annotation"):
+        shuhari.train("baselines/grpo", dataset=ROWS, reward=share, tools=[count], **TEXT)
+
+
+def count(n):  # type: ignore[no-untyped-def]
+    """Count."""
+
+
 def test_a_reward_that_returns_nonsense_is_named() -> None:
     with pytest.raises(ContractError, match=r"reward 'own' .*expected a list of \d, a number or None for each sample"):
         shuhari.train("baselines/grpo", dataset=ROWS, reward=lambda completions: 1.0, **TEXT)

@@ -41,10 +41,15 @@ RUNS: dict[str, dict[str, Any]] = {  # with settings that make them long enough 
         "engine.staleness": 2,
         "engine.virtual": {"decode": 0.01, "train": 0.5},
     },
+    "study": {  # a run of runs
+        "steps": 60,
+        "store.every": 1,
+        "study": {"use": "mbtl", "contexts": {"task.seed": [0, 1, 2, 3]}, "trainings": 3, "restarts": 1},
+    },
 }
 TIMES = int(os.environ.get("SHUHARI_KILLS", "1"))  # for many more kills, of runs that are as much longer
-KILLS = {name: n * TIMES for name, n in {"text": 6, "dqn": 6, "gridworld": 4, "asynchronous": 4}.items()}
-OF = {"asynchronous": "gridworld"}  # run -> the recipe of `small_runs` that it is made from
+KILLS = {name: n * TIMES for name, n in {"text": 6, "dqn": 4, "gridworld": 3, "asynchronous": 4, "study": 3}.items()}
+OF = {"asynchronous": "gridworld", "study": "bandit"}  # run -> the recipe of `small_runs` that it is made from
 HERE = Path(__file__).parent
 
 
@@ -116,31 +121,38 @@ def killed(driver: Driver, file: Path, run: Path, steps: int, kills: int) -> lis
         after = 0 if k == 0 else round(steps * (k - rng.random()) / kills)  # kills are spread over the run
         moment = ("anywhere", "writing", "written")[k % 3]
         pid = driver.start(file, run)
-        seen = wait(driver, run / "checkpoints", after, moment, rng)
+        seen = wait(driver, run, after, moment, rng)
         time.sleep(rng.random() * {"anywhere": 0.1, "writing": 0.004, "written": 0.002}[moment])
         os.kill(pid, signal.SIGKILL)
         if int(driver.line()) == -signal.SIGKILL:
-            left = sorted(p.name for p in (run / "checkpoints").glob("*")) if run.exists() else []
+            left = sorted(str(p.relative_to(run)) for p in run.glob("**/checkpoints/*"))
             hits.append(f"{file.stem}: {moment} after step {after} ({seen}); there were {left}")
     whole(driver, file, run)
     return hits
 
 
-def wait(driver: Driver, folder: Path, after: int, moment: str, rng: random.Random) -> str:
-    """Until the checkpoint of a step from `after` on is being written, or is written; the name of what was seen. With
-    `after` 0 also before there is any."""
+def wait(driver: Driver, run: Path, after: int, moment: str, rng: random.Random) -> str:
+    """Until the checkpoint of a step from `after` on (of a study: of all its runs' together) is being written, or is
+    written; the name of what was seen. With `after` 0 also before there is any."""
+    folders = [run / "checkpoints"]
     while not driver.ended(0.0005):
-        for name in os.listdir(folder) if folder.is_dir() else []:
-            kind, _, step = name.rpartition("-")
-            wanted = kind == (".tmp-step" if moment == "writing" else "step") and step.isdigit() and int(step) >= after
-            if wanted or after == 0:
-                return name
+        done = 0  # steps of a study's earlier runs
+        for folder in [*folders, *sorted(run.glob("children/*/checkpoints"), key=os.path.getctime)]:
+            steps = [0]
+            for name in os.listdir(folder) if folder.is_dir() else []:
+                kind, _, step = name.rpartition("-")
+                number = int(step) if step.isdigit() else 0
+                wanted = kind == (".tmp-step" if moment == "writing" else "step") and done + number >= after
+                if wanted or after == 0:
+                    return name
+                steps.append(number)
+            done += max(steps)
         if after == 0 and rng.random() < 0.01:
             return "nothing"
     return "the end"
 
 
-@pytest.mark.timeout(300 * TIMES)
+@pytest.mark.timeout(600 * TIMES)
 def test_kill_at_any_moment_and_go_on(drivers: list[Driver], tmp_path: Path) -> None:
     longer = {name: {**s, "steps": s["steps"] * max(1, TIMES // 2)} for name, s in RUNS.items()}
     made = {name: recipe(OF.get(name, name), tmp_path, **settings) for name, settings in longer.items()}
@@ -150,23 +162,26 @@ def test_kill_at_any_moment_and_go_on(drivers: list[Driver], tmp_path: Path) -> 
     plain, broken = tmp_path / "whole", tmp_path / "killed"
 
     def chain(driver: Driver, *names: str) -> list[str]:
-        return [hit for n in names for hit in killed(driver, files[n], broken / n, made[n].total or 0, KILLS[n])]
+        steps = {n: longer[n]["steps"] * longer[n].get("study", {}).get("trainings", 1) for n in names}
+        return [hit for n in names for hit in killed(driver, files[n], broken / n, steps[n], KILLS[n])]
 
     def references(driver: Driver, *names: str) -> None:
         for n in names:
             whole(driver, files[n], plain / n)
 
     first, second = drivers
+    others = [name for name in RUNS if name != "text"]
     with ThreadPoolExecutor(2) as pool:
-        a = pool.submit(lambda: (chain(first, "text"), references(first, "dqn", "gridworld", "asynchronous"))[0])
-        b = pool.submit(lambda: (references(second, "text"), chain(second, "dqn", "gridworld", "asynchronous"))[1])
+        a = pool.submit(lambda: (chain(first, "text"), references(first, *others))[0])
+        b = pool.submit(lambda: (references(second, "text"), chain(second, *others))[1])
         hits = a.result() + b.result()
     told = "\n".join(hits)
     print(told)
     for name in RUNS:
         assert Run(broken / name).status == "complete", f"{name}\n{told}"
-        found = differences(contents(plain / name), contents(broken / name))
-        assert not found, "\n".join([name, *found[:20], told])
+        for path in [name, *(str(p.relative_to(plain)) for p in plain.glob(f"{name}/children/*"))]:
+            found = differences(contents(plain / path), contents(broken / path))
+            assert not found, "\n".join([path, *found[:20], told])
         assert files_of(plain / name) == files_of(broken / name), told  # nothing is left lying about
     assert len(hits) == sum(KILLS.values()) == 20 * TIMES, told
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from shuhari.store.directory import NoRunError
     from shuhari.store.files import StoreError
     from shuhari.tools.export import Exported, export
+    from shuhari.tools.sinks import track_trackio as Trackio
+    from shuhari.tools.sinks import track_wandb as WandB
     from shuhari.tools.tensorboard import TensorBoard
 
 __version__ = "0.1.0"
@@ -34,7 +36,9 @@ _HOME = {
     "StoreError": "store.files",
     "TensorBoard": "tools.tensorboard",
     "Term": "learners.parts",
+    "Trackio": "tools.sinks:track_trackio",
     "Trained": "api",
+    "WandB": "tools.sinks:track_wandb",
     "export": "tools.export",
     "load": "api",
     "register": "registry",
@@ -43,14 +47,15 @@ _HOME = {
 }
 __all__ = [  # noqa: RUF022  (what most people want comes first)
     "train", "load", "export", "session", "register", "Problem", "Sampling", "Term", "LoadedPolicy", "Session",
-    "Trained", "Exported", "TensorBoard", "RecipeError", "StoreError", "NoRunError", "__version__",
+    "Trained", "Exported", "TensorBoard", "Trackio", "WandB", "RecipeError", "StoreError", "NoRunError", "__version__",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'shuhari' has no attribute {name!r}")
-    return getattr(import_module(f"shuhari.{_HOME[name]}"), name)
+    module, _, own = _HOME[name].partition(":")
+    return getattr(import_module(f"shuhari.{module}"), own or name)
 
 
 def __dir__() -> list[str]:

@@ -35,7 +35,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "open": do_nothing,  # of a rollout: (task, seed); of an engine: (seed, charge)
     "role": "policy",  # of a rollout: which role decides
     # tasks
-    "spaces": do_nothing,  # a must in a run; a model of text is also built without a task
+    "spaces": do_nothing,  # a must of a task; a model of text is also built without one
     "make": None,  # () -> a Gymnasium environment, for lanes
     "alphabet": "",  # the characters of all its texts, for tokenizers of characters
     "read_from": EMPTY,  # field of a problem -> the column of the data that it is read from
@@ -46,7 +46,9 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "copies": None,  # whether its environments can be copied, once it has tried; workers of lanes are sent it
     "extras": EMPTY,  # column -> fill value, of what its environments report beside observation and reward
     "expert": None,  # (observation, generator) -> an action as its environments take it
+    "filmed": None,  # () -> a task like it whose environments `draw`
     # environments of an episode
+    "draw": do_nothing,  # () -> a picture [H, W, 3] uint8 of how it stands, None where there is none
     "facts": EMPTY,  # column -> number or array, beside the rewards of its last step
     "bind": do_nothing,  # (ctx, key): before `reset`; whom to ask for models and noise, and what to name these by
     "snapshot": None,  # () -> a payload that `restore` of another takes back
@@ -56,6 +58,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "name": "",  # the name of its grades, where that is not the one that it goes by
     # models
     "decision": None,  # (taken) -> the columns of the decisions that environments got as `taken`
+    "decide": None,  # of a controller: (contexts) -> its action without chance as environments take it, and more
     "module": None,  # what a role that has no weights lacks
     "kind": "",  # see Policy
     "offers": None,  # the methods of its distribution, where the class that `__call__` is said to return does not tell
@@ -64,6 +67,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "decode": None,
     "limit": None,
     "save": None,
+    "save_scorer": None,  # (directory): a value head, as a classifier of texts
     "decoder": None,
     "return_statistic": None,  # of a critic: the moments of the discounted return, a `Moments` that is saved with it
     "packs": False,  # whether it runs rows without padding, so that a micro-batch counts the tokens that there are
@@ -92,6 +96,8 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
 })  # fmt: skip
 
 MUSTS: Mapping[str, Mapping[str, str]] = MappingProxyType({  # kind -> method -> what it is called with
+    "task": {"problems": "split", "grade": "problem, steps", "environment": "problem", "spaces": ""},
+    "source": {"__getitem__": "index", "size": ""},
     "rollout": {"group": "request, ctx"},
     "reward": {"grade": "group, ctx"},
     "curriculum": {"select": "n, ctx"},

@@ -28,8 +28,9 @@ from shuhari.needs import role_model
 from shuhari.noise import CounterNoise, keys
 from shuhari.pack import dense
 from shuhari.ports import ability, is_text
-from shuhari.tools.handed import hold_environment, take, without_rewards
+from shuhari.tools.handed import hold_environment, take, without_functions
 from shuhari.tools.profile_report import train_profiled
+from shuhari.tools.sinks import Watchers
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +57,22 @@ class Trained:
         keys = {k: k if k not in own.get(last, {}) else f"stage.{format_path((last,))}.{k}" for k in budget}
         longer = found.with_settings({keys[k]: value for k, value in budget.items()})
         return train(longer, self.path, progress=progress)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: held-out scores, alarms, and the picture."""
+        from shuhari.tools.page import make_page
+
+        return make_page(self.path)
+
+    def video(self, to: str | Path, *, step: int | None = None, episode: int = 0) -> Path:
+        """Write a held-out episode of a controller as an animation, a `.gif`: what its environment draws, or its
+        observations, actions and rewards over time, of which a line in the log tells. TypeError for a policy that
+        writes text."""
+        from shuhari.tools.video import save_video
+
+        if why := save_video(self.path, to, step=step, episode=episode):
+            logging.getLogger("shuhari").warning("no picture of the environment: %s", why)
+        return Path(to)
 
     @property
     def policy(self) -> LoadedPolicy:
@@ -97,6 +114,7 @@ def train(
     dataset: Any = None,
     reward: Any = None,
     env: Any = None,
+    tools: Any = (),
     methods: Sequence[str | Path] = (),
     seed: int | None = None,
     init: str = "",
@@ -114,8 +132,9 @@ def train(
     such by split (`DatasetDict`); they are written into the run's folder. reward: a function
     `f(prompts, completions, **columns)` that returns a number or None for each sample, a list of them, or name ->
     function. env: a `gymnasium.Env` class, a function that makes one, or an environment, of which each lane plays a
-    copy. A function or class that no other process can import (a lambda, a cell of a notebook) trains; the run then
-    goes on only where it is handed over again.
+    copy. tools: functions with annotations and a docstring, which the policy may call as it answers. A function or
+    class that no other process can import (a lambda, a cell of a notebook) trains; the run then goes on only where it
+    is handed over again.
     settings: dotted keys of the recipe, as `steps=100` or `**{"part.policy.terms.clip.high": 0.3}`. methods: names or
     files of methods, such as `rlvr/kl_cov`, laid over the recipe in order, below the settings. init: a run (`RUN`
     or `RUN@step`) whose weights this one starts from; it belongs to the run as the settings do. progress: called with
@@ -129,7 +148,7 @@ def train(
     Raises RecipeError for a mistake in the recipe, the settings or what is handed over, and where `path` holds another
     run.
     """
-    handed = take(dataset, reward, env, settings)
+    handed = take(dataset, reward, env, settings, tools)
     changes = {**handed.settings, **settings, **({} if seed is None else {"seed": seed})}
     if isinstance(recipe, Recipe):
         laid = recipe.with_methods([recipes.read_method(str(m)) for m in methods], changes) if methods else recipe
@@ -139,31 +158,18 @@ def train(
     if path is None:
         path = (None if changes or methods or init else _find_run(recipe)) or default_path(found, init=init)
     where = Path(path)
-    watching = [observe] if callable(observe) else list(observe)
-    with handed.placed(where), _show(found, where, progress) as show:
+    with handed.placed(where), _show(found, where, progress) as show, Watchers(observe) as watchers:
         reports = train_profiled if profile else steps
         start: dict[str, Any] = {"init": load_initial(init), "origin": init, "accept": accept_changes}
-        for report in reports(found, where, rehearsal=rehearsal, **start):
+        for report in reports(found, where, rehearsal=rehearsal, curve=True, **start):
             show(report)
-            watching = [one for one in watching if _tell(one, report)]
+            watchers.tell(report)
     return read_trained(where)
 
 
 def _find_run(recipe: str | Path | Recipe) -> Path | None:
     """The folder of a run, where that is what was named."""
     return Path(recipe) if not isinstance(recipe, Recipe) and (Path(recipe) / "recipe.toml").is_file() else None
-
-
-def _tell(observer: Callable[[Info], object], report: Info) -> bool:
-    """Call an observer; False, with a line in the log, where it raises: no run ends for one who looks on."""
-    try:
-        observer(report)
-    except Exception as error:
-        name = type(observer).__name__
-        log = logging.getLogger("shuhari")
-        log.warning("step %s: %s is called no more: %s: %s", report["step"], name, type(error).__name__, error)
-        return False
-    return True
 
 
 @contextmanager
@@ -212,6 +218,16 @@ class LoadedPolicy:
     seed: int = 0
     calls: list[int] = field(default_factory=lambda: [0], repr=False)
     actions: Any = None  # the space of one action; None for text
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the model, its size, and what it reads and does."""
+        from shuhari.tools.page import make_table
+
+        module = ability(self.model, "module")
+        size = None if module is None else f"{sum(p.numel() for p in module.parameters()):,}"
+        facts: list[tuple[str, Any]] = [("model", type(self.model).__name__), ("weights", size)]
+        facts += [("observations", self.space), ("actions", self.actions)]
+        return make_table((), [fact for fact in facts if fact[1] is not None])
 
     def act(self, observation: Payload, *, greedy: bool = True) -> Any:
         """The environment's action for one observation as the environment gives it (a number, an array, a mapping of
@@ -281,7 +297,7 @@ def load(
     if env is not None:
         hold_environment(env)
     # what the run holds is let go of, also where a checkpoint is no good
-    with without_rewards(recipe), open_run(recipe) as opened:
+    with without_functions(recipe), open_run(recipe) as opened:
         resume.restore(opened, Run(path).load(step))
         ctx = opened.ctx
         space, actions = ctx.task.spaces() or (None, None)

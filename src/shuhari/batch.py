@@ -94,6 +94,8 @@ class Batch:
                 if name not in DERIVED:
                     space, _, stream = name.partition("/")
                     how = f"a stream is read by batch.weight({stream!r}); " if space == "weight" and stream else ""
+                    if type(key) is not str or space == "live":
+                        how = "what a model says is there where the component names it in its `needs`; "
                     raise KeyError(f"no column {name!r}; {how}{nearest(name, self.names() | set(DERIVED))}")
                 value = self._derived[name] = DERIVED[name](self)
         elif self.rows is not None:

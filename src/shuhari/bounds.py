@@ -24,7 +24,8 @@ from shuhari.ramp import Number, Ramp
 
 __all__ = [
     "AtLeast0", "Bounds", "Coefficient", "Count", "Discount", "Fraction", "Length", "Positive", "PositiveNumber",
-    "PositiveShare", "ProperShare", "Ratio", "Share", "ShareBelow1", "bare", "check", "hints", "nearest", "wrong",
+    "PositiveShare", "ProperShare", "Ratio", "Seconds", "Share", "ShareBelow1", "bare", "check", "hints", "nearest",
+    "wrong",
 ]  # fmt: skip
 
 
@@ -72,6 +73,7 @@ AtLeast0 = Annotated[float, Bounds(0)]
 Positive = Annotated[float, Bounds(0, open="low")]
 Share = Annotated[float, Bounds(0, 1)]
 PositiveShare = Annotated[float, Bounds(0, 1, open="low")]
+Seconds = Annotated[float, Bounds(0, 86_400, open="low")]  # of a timer, at most a day
 ShareBelow1 = Annotated[float, Bounds(0, 1, open="high")]
 ProperShare = Annotated[float, Bounds(0, 1, open="both")]
 # numbers, or their schedules

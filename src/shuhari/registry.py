@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
 from shuhari import plugins
@@ -47,6 +48,7 @@ KINDS = {
 _ENTRIES: dict[tuple[str, str], type] = {}
 _PRESETS: dict[tuple[str, str], dict[str, Any]] = {}
 _HELD: dict[str, Any] = {}  # name -> what a program handed over, see `hold`
+USERS = "shuhari_user_"  # begins the name of the module that a user's file is loaded as
 GIVEN = "given/"  # begins the name of an object that nothing imports: it is found in the process that holds it
 
 
@@ -63,7 +65,7 @@ def register(kind: str, name: str, **preset: Any) -> Callable[[C], C]:
         if not is_dataclass(cls):
             raise TypeError(f"{kind} {name!r}: {cls.__qualname__} is not a dataclass; its fields are its configuration")
         known = _ENTRIES.get((kind, name))
-        if known is not None and _origin(known) != _origin(cls):
+        if known is not None and _origin(known) != _origin(cls) and not _are_copies(known, cls):
             raise ValueError(f"{kind} {name!r} is taken by {known.__module__}.{known.__qualname__}")
         _ENTRIES[kind, name], _PRESETS[kind, name] = cls, preset
         return cls
@@ -71,10 +73,17 @@ def register(kind: str, name: str, **preset: Any) -> Callable[[C], C]:
     return enter
 
 
-def _origin(cls: type) -> tuple[str | None, str]:
+def _origin(cls: type) -> tuple[str, str]:
     """The file that a class is written in (tests import `mine`, a recipe names `mine.py:Class`), and its name there."""
     module = sys.modules.get(cls.__module__)
-    return getattr(module, "__file__", None) or cls.__module__, cls.__qualname__
+    return str(getattr(module, "__file__", None) or cls.__module__), cls.__qualname__
+
+
+def _are_copies(one: type, other: type) -> bool:
+    """Whether two classes are of files of one name in two folders: what is loaded last is meant."""
+    users = all(cls.__module__.startswith(USERS) for cls in (one, other))
+    (a, name), (b, also) = _origin(one), _origin(other)
+    return users and name == also and Path(a).name == Path(b).name
 
 
 def preset(kind: str, name: str) -> dict[str, Any]:
@@ -107,8 +116,8 @@ def locate(what: str, name: str, known: Iterable[str] = ()) -> Any:
         )
     path, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
     if not path or not attribute:
-        raise LookupError(f"no {what} {name!r}; {nearest(name, known)}")
-    module = _file(path) if path.endswith(".py") else _module(what, name, path, known)
+        raise LookupError(f"no {what} {name!r}; {nearest(name, known)} (one of your own: file.py:name)")
+    module = _file(path, Path(path).resolve()) if path.endswith(".py") else _module(what, name, path, known)
     try:
         return getattr(module, attribute)
     except AttributeError:
@@ -178,18 +187,33 @@ def _module(what: str, name: str, path: str, known: Iterable[str]) -> Any:
         raise
 
 
-@cache
-def _file(path: str) -> Any:
-    file = Path(path).resolve()
+@cache  # a relative path is of another file once the process has changed its folder
+def _file(path: str, file: Path) -> Any:
     if not file.is_file():
         near = nearest(file.name, (f.name for f in file.parent.glob("*.py"))) if file.parent.is_dir() else ""
         raise LookupError(f"no file {path!r} (looked in {Path.cwd()}); {near}".rstrip("; "))
-    spec = importlib.util.spec_from_file_location(f"shuhari_user_{file.stem}", file)
+    if (known := _find_imported(file)) is not None:
+        return known
+    name = f"{USERS}{file.stem}"
+    if name in sys.modules:  # of a file of the same name in another folder, which its classes still name
+        name += f"_{sum(n.startswith(name) for n in sys.modules)}"
+    spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+def _find_imported(file: Path) -> Any:
+    """The module that a program has imported from a file, so that what it names there is what a recipe finds; none of
+    a script, which is run anew, and none that is being imported."""
+    for name, module in list(sys.modules.items()):
+        if isinstance(module, ModuleType) and vars(module).get("__file__") == str(file):
+            whole = not (module.__spec__ is not None and vars(module.__spec__).get("_initializing"))
+            if whole and name not in ("__main__", "__mp_main__"):
+                return module
+    return None
 
 
 @cache

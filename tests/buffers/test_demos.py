@@ -219,7 +219,7 @@ def test_turns_that_the_environment_does_not_take_are_named():
         def reset(self, problem):
             return np.zeros(2, np.float32)
 
-    with pytest.raises(TypeError, match="its environment is not text"):
+    with pytest.raises(ValueError, match=r"Dense\.reset gave array\(.*\) to be read: expected text"):
         played(("1",), Dense())
 
 

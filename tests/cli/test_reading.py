@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import scipy.stats
 
-from shuhari.cli.text import make_printable
+from shuhari.cli.text import make_printable, print_table
 from shuhari.config.recipe import list_names
 from shuhari.store import Run, Store
 
@@ -39,7 +39,7 @@ def test_show(shuhari, home: Path) -> None:
     assert [float(r["reward/mean"]) for r in rows] == metrics["reward/mean"]
     assert [r["evaluate/greedy"] == "" for r in rows] == [v is None for v in metrics["evaluate/greedy"]]
     out = shuhari("show", "s0").out
-    assert "complete, step 4" in out and "held-out" in out and "before: greedy" in out
+    assert "complete, step 4" in out and ["held-out", "before", "after", "change"] in map(str.split, out.splitlines())
     assert shuhari("show", "s0", "--json", "--csv").code == 2
 
 
@@ -68,6 +68,14 @@ def test_rollouts_are_the_best_the_worst_and_a_random_group(shuhari, home: Path)
 def test_text_of_a_model_cannot_steer_the_terminal() -> None:
     assert make_printable("a\x1b[2Jb\x07\u202ec") == "a\\x1b[2Jb\\x07\\u202ec"
     assert make_printable("two\nlines") == "two\nlines" and make_printable("x" * 10, 4) == "xxxx… (10 characters)"
+
+
+def test_a_table_leaves_out_columns_that_have_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("a", "b", "c", "d"), [(1, None, "", "x"), (2, None, "", None)])
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["a", "d"] in lines and ["1", "x"] in lines and ["2", "-"] in lines
+    print_table(("a", "b"), [])
+    assert capsys.readouterr().out.split()[:2] == ["a", "b"]
 
 
 # ---------------------------------------------------------------- eval and compare
@@ -140,7 +148,8 @@ def test_compare_asks_for_different_seeds(shuhari, home: Path) -> None:
 def test_compare_of_single_runs_is_over_problems(shuhari, home: Path) -> None:
     done = shuhari("compare", "s0", "s1", "-n", 6)
     assert done.code == 0 and "problems" in done.out and "plot: compare.png" in done.out
-    assert "one run a side" in done.err
+    assert "one run a side" in done.err and done.out.split()[0] == "held-out"
+    assert shuhari("compare", "s0", "s1", "-n", 6, "--metric", "held-out").out == done.out
     found = told(shuhari("compare", "s0", "s1", "-n", 6, "--json"))["sides"]
     assert found["s1"]["paired"] is True and found["s1"]["n"] == 6  # the same problems, though the seeds differ
     assert found["s0"]["value"] == told(shuhari("eval", "s0", "-n", 6, "--samples", 1, "--json"))["greedy"]["value"]
@@ -197,7 +206,8 @@ def test_tasks_of_an_environment_shows_its_spaces(shuhari, home: Path) -> None:
 def test_tasks(shuhari, home: Path) -> None:
     found = told(shuhari("tasks", "--json"))
     assert {"arithmetic", "countdown", "bandit", "gridworld"} <= {t["name"] for t in found}
-    assert "arithmetic" in shuhari("tasks").out
+    out = shuhari("tasks").out
+    assert "arithmetic" in out and "-> - " not in out
     shown = told(shuhari("tasks", "arithmetic", "-n", 2, "--set", "digits=3", "--json"))
     assert len(shown) == 2 and all(len(p["prompt"].split("+")[0]) == 3 for p in shown)
     done = shuhari("tasks", "arithmetik")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -18,6 +19,7 @@ from shuhari.config.stage import Components
 from shuhari.data import EMPTY, Number, Ramp, Sampling
 from shuhari.loop.run import train
 from shuhari.ports import Buffer, Curriculum, Model, Objective, Optimiser, Reward, Transform
+from shuhari.tasks.source import Listed
 
 HERE = __name__  # what `use = "<module>.<class>"` says for the classes below
 
@@ -27,6 +29,15 @@ class Words:
     path: str = ""
     digits: int = 2
     spaces_of: str = "text"
+
+    def problems(self, split: str) -> Any:
+        return Listed(())
+
+    def grade(self, problem: Any, steps: Any) -> None:
+        return None
+
+    def environment(self, problem: Any) -> None:
+        return None
 
     def spaces(self) -> Any:
         return None if self.spaces_of == "text" else ("observations", "actions")
@@ -286,6 +297,22 @@ def test_a_component_from_a_file(tmp_path: Path) -> None:
     assert make_component("objective", {"use": f"{tmp_path / 'own_component.py'}:Mine", "a": 5}).a == 5
     with pytest.raises(RecipeError, match="no file"):
         make_component("objective", {"use": f"{tmp_path / 'nothing.py'}:Mine"})
+
+
+def test_a_relative_file_is_that_of_the_folder_where_one_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two folders may have a file of one name: each is its own module, and a class keeps its file."""
+    made = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        code = f"from dataclasses import dataclass\n@dataclass\nclass Mine:\n    a: str = {name!r}\n"
+        (tmp_path / name / "same_name.py").write_text(code)
+        monkeypatch.chdir(tmp_path / name)
+        made.append(make_component("objective", {"use": "same_name.py:Mine"}))
+    assert [m.a for m in made] == ["one", "two"]
+    files = [inspect.getsourcefile(type(m)) for m in made]
+    assert files == [str(tmp_path / name / "same_name.py") for name in ("one", "two")]
 
 
 @pytest.mark.parametrize(

@@ -219,6 +219,35 @@ def test_a_recipe_may_extend_a_method(write: Any) -> None:
     assert [s["task"]["terms"] for s in recipe.stages] == [3, 3] and "claim" not in recipe.tree
 
 
+def test_a_place_that_a_base_lacks_is_the_end_and_a_misspelt_one_is_refused(write: Any) -> None:
+    base = write(PLAIN)
+    lawful = method(write, 'collect.mixed = {use = "mixed", before = "gae"}')  # a transform, which this base has not
+    assert "before" not in only(load(base, methods=[lawful]))["collect"]["mixed"]
+    own = method(write, 'collect.mixed = {use = "mixed", before = "adv"}')
+    assert only(load(base, methods=[own]))["collect"]["mixed"]["before"] == "adv"
+    misspelt = method(write, 'collect.mixed = {use = "mixed", before = "advantge"}')
+    told = r"^collect\.mixed\.before: 'advantge' is no transform, and .* of that name; did you mean 'advantage'"
+    for name in (base, "baselines/grpo_chain"):
+        with pytest.raises(RecipeError, match=told):
+            load(name, methods=[misspelt])
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("collect.advantge = false", r"^collect\.advantge: 'advantge' is no transform, and .*did you mean 'advantage'"),
+        (
+            "part.policy.terms.entrpy = false",
+            r"^part\.policy\.terms\.entrpy: 'entrpy' is no objective, and .*did you mean 'entropy'",
+        ),
+    ],
+)
+def test_what_is_removed_must_be_what_some_base_could_have(text: str, told: str, write: Any) -> None:
+    with pytest.raises(RecipeError, match=told):
+        load(write(PLAIN), methods=[method(write, text)])
+    load(write(PLAIN), methods=[method(write, "collect.adv = false\ncollect.mixed = false")])
+
+
 def test_methods_extend_methods(write: Any) -> None:
     above = method(write, 'surrogate = {use = "clip", high = 0.4}\nneeds.groups = 3', "above")
     text = f'extends = "{above}"\non = "baselines/grpo"\nsurrogate = {{use = "kl_cov"}}\nrollout.n = 3'

@@ -25,12 +25,14 @@ from shuhari.testing import (
     check_curriculum,
     check_engine,
     check_environment,
+    check_environments,
     check_learner,
     check_optimiser,
     check_predictor,
     check_recording,
     check_rollout,
     check_rule,
+    check_task,
     watch,
 )
 
@@ -89,14 +91,17 @@ def test_recording(name: str, found: Found) -> None:
 
 
 @pytest.mark.parametrize("name", of("task"))
-def test_environment_of_a_task(name: str, found: Found) -> None:
+def test_task(name: str, found: Found) -> None:
     with found["task", name].begin() as (component, run):
-        problem = component.problems("train")[0]
-        if component.environment(problem) is None:
-            pytest.skip("its problems are not played")
-        check_environment(component, ctx=run.ctx)
+        check_task(component, apart=getattr(component, "held_out", 1) != 0, ctx=run.ctx)  # some hold nothing out
         if (make := ability(component, "make")) is not None:
             check_environment(make())
+
+
+@pytest.mark.parametrize("name", of("environments"))
+def test_environments(name: str, found: Found) -> None:
+    with found["environments", name].begin() as (component, run):
+        check_environments(component, run.ctx)
 
 
 @pytest.mark.parametrize("name", of("rollout"))
@@ -144,6 +149,6 @@ def test_calls_in_a_run(kind: str, name: str, found: Found, called: Called, tmp_
 
 def test_each_kind_is_checked_or_cannot_be() -> None:
     """By hand: a model has its own suite; the others drive runs, are parts of others, or are read by claims alone."""
-    tested: dict[str, Any] = {n.removeprefix("test_").partition("_of_")[0]: f for n, f in globals().items()}
-    kinds = {kind for kind, _ in entries()} - {kind for kind, _ in CALLED} - {"task"}
-    assert kinds - tested.keys() == {"model", "study", "quantity"}
+    tested = {name.removeprefix("test_") for name in globals()}
+    kinds = {kind for kind, _ in entries()} - {kind for kind, _ in CALLED}
+    assert kinds - tested == {"model", "study", "quantity"}

@@ -37,7 +37,7 @@ def test_what_no_number_may_be(key: str, value: object) -> None:
     [
         ({"collect.advantage.before": {}}, r"collect\.advantage\.before: .*is no other entry"),
         ({"laid": {"rlvr/x": {"groups": "many"}}}, "expected a whole number, or true or false"),
-        ({"models.policy.heads": 10**12}, "heads is 1000000000000: expected at most hidden"),
+        ({"models.policy.heads": 10**12}, "heads 1000000000000: expected at most as many heads as hidden"),
         ({"models.policy.layers": 10**12}, r"make a model of [0-9,]+ GiB, and this machine has"),
     ],
 )

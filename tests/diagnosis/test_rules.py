@@ -30,6 +30,7 @@ def text(steps: int = 20, **changed: Any) -> Columns:
         "engine/gap": 1e-6,
         "policy/clip_fraction": 0.02,
         "policy/approx_kl": 0.01,
+        "policy/grad_norm": 0.5,
         "policy/loss/clip": 0.1,
         "policy/lr": lambda i: 1e-3 * (1 - i / 20),
         "spent/tokens": lambda i: 700.0 * (i + 1),
@@ -47,6 +48,8 @@ def control(steps: int = 20, **changed: Any) -> Columns:
         "rollout/length": lambda i: 10.0 + 5 * i,
         "policy/clip_fraction": 0.1,
         "policy/approx_kl": 0.01,
+        "policy/grad_norm": 0.5,
+        "critic/grad_norm": 2.0,
         "policy/loss/clip": 0.1,
         "policy/lr": 1e-3,
         "critic/explained_variance": lambda i: min(0.9, -0.2 + 0.1 * i),
@@ -62,6 +65,7 @@ def imitation(steps: int = 20, **changed: Any) -> Columns:
         "step": lambda i: i + 1,
         "stage": lambda i: "main",
         "policy/loss/nll": lambda i: 3.0 / (i + 1),
+        "policy/grad_norm": 0.5,
         "policy/lr": 1e-3,
     }
     return fill(made, steps, changed)
@@ -106,6 +110,14 @@ CASES: Mapping[str, Columns] = {  # rule, and where two, a mark -> a run with th
     "never-ends": control(rollout__episodes=0.0, rollout__return=None),
     "loss-not-finite": text(policy__loss__clip=lambda i: NAN if i == 3 else 0.1),
     "loss-not-finite, a controller": control(critic__loss__value=lambda i: math.inf if i == 3 else 0.1),
+    "gradient-not-finite": text(policy__grad_norm=lambda i: NAN if i == 3 else 0.5),
+    "gradient-not-finite, with its loss": text(policy__grad_norm=math.inf, policy__loss__clip=NAN),
+    "gradient-zero": text(policy__grad_norm=0.0),
+    "gradient-zero, a controller": control(policy__grad_norm=0.0),
+    "gradient-zero, where a group differs": text(
+        policy__grad_norm=lambda i: 0.5 * (i % 2), rollout__alike=lambda i: 1.0 if i % 2 else 0.9
+    ),
+    "gradient-zero, imitation": imitation(policy__grad_norm=0.0),
     "learning-rate-zero": text(policy__lr=0.0),
     "learning-rate-zero, a controller": control(policy__lr=0.0),
     "clips-too-much": text(policy__clip_fraction=0.5),
@@ -147,6 +159,9 @@ def test_nothing_is_found_in_a_run_that_learns(made: Callable[..., Columns], ste
         text(rollout__entropy=lambda i: 2 * 0.6**i, reward__score=lambda i: 0.1 + 0.045 * i),  # sharp as it solves all
         text(reward__mean=NAN, reward__score=None, rollout__alike=None),  # trained without a reward
         text(steps=2, rollout__alike=1.0, rollout__episodes=8.0),  # too little seen
+        text(steps=2, policy__grad_norm=0.0),
+        text(policy__grad_norm=lambda i: 1e-29 * (i == 7)),  # at one step it is not 0
+        text(policy__grad_norm=lambda i: 0.5 * (i % 2), rollout__alike=lambda i: 0.9 if i % 2 else 1.0),  # all alike
         control(rollout__return=1.0, rollout__episodes=3.0),  # so few episodes ended
         control(rollout__episodes=0.0, rollout__return=None, spent__env_steps=0.0),  # learns from recorded steps
         control(policy__lr=lambda i: 1e-3 * (i > 0)),  # a warm-up of the rate

@@ -10,9 +10,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import typer
 
 import shuhari
-from shuhari.cli import main
+from shuhari.cli import app, main
 from shuhari.config.library import list_names
 from shuhari.diagnosis import RULES
 
@@ -21,6 +22,7 @@ SOURCE = Path(shuhari.__file__).parent
 GUIDES = ("choosing", "gpu", "settings", "troubleshooting")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 RECIPE = re.compile(r"`((?:baselines|rlvr|curriculum|data|engine|beds)/[\w/]+)`")
+OWN = {"ranks.toml", "counts.toml", "topr.toml", "sums.toml", "gravity.toml", "corridor:"}
 SECTIONS = r"(?:models|part|rollout|collect|buffer|engine|reward|evaluate|store|transform|follow)"
 
 
@@ -38,10 +40,15 @@ def list_commands() -> list[str]:
     return list_lines(*GUIDES)
 
 
-def list_trainings() -> list[str]:
-    """Those of the guides, the README and the pages on data and speed that train."""
-    found = [*list_commands(), *list_lines("../README", "tasks", "speed")]
-    return sorted({line for line in found if line.startswith("shuhari train ")})
+def list_all() -> list[list[str]]:
+    """The arguments of each command of ours that any page gives."""
+    pages = ("../README", "../CONTRIBUTING", *sorted(path.stem for path in DOCS.glob("*.md")))
+    return [shlex.split(line)[1:] for line in sorted({*list_lines(*pages)}) if line.startswith("shuhari ")]
+
+
+def list_trainings() -> list[list[str]]:
+    """Those that train, but what a page has the reader write first: a test of that page runs it."""
+    return [argv for argv in list_all() if argv[0] == "train" and not any(own in arg for arg in argv for own in OWN)]
 
 
 @cache
@@ -80,18 +87,25 @@ def test_blocks_of_the_guides_are_commands() -> None:
     assert len(list_commands()) > 15 and all(line.startswith("shuhari ") for line in list_commands())
 
 
-@pytest.mark.parametrize("command", list_trainings(), ids=str)
-def test_a_training_resolves(command: str, folder: Path) -> None:
+@pytest.mark.parametrize("argv", list_trainings(), ids=shlex.join)
+def test_a_training_resolves(argv: list[str], folder: Path) -> None:
     with pytest.raises(SystemExit) as end:
-        main([*shlex.split(command)[1:], "--dry-run"])
+        main([*argv, *({"--dry-run"} - {*argv})])
     assert not end.value.code
 
 
-@pytest.mark.parametrize("command", sorted({" ".join(c.split()[:2]) for c in list_commands()}))
-def test_a_command_of_the_guides_is_there(command: str) -> None:
-    with pytest.raises(SystemExit) as end:
-        main([*command.split()[1:], "--help"])
-    assert not end.value.code
+def test_a_command_parses() -> None:
+    commands = typer.main.get_group(app).commands
+    found = list_all()
+    assert len(found) > 60
+    for name, *argv in found:
+        commands[name].make_context(name, argv)
+
+
+def test_recipes_that_commands_name_are_there() -> None:
+    families = "|".join({name.partition("/")[0] for name in list_names()})
+    named = {name for argv in list_all() for arg in argv if re.match(rf"({families})/", arg) for name in arg.split("+")}
+    assert len(named) > 15 and named <= {*list_names()}
 
 
 def test_recipes_that_pages_name_are_there() -> None:

@@ -187,8 +187,8 @@ def test_of_several_graded_names_each_is_reported() -> None:
 
 
 def test_tails_are_of_all_episodes_together() -> None:
-    """16 samples, the score of sample j of problem i is 4 i + j: the lowest tenth is 0, and 0.6 of 1."""
-    ctx = context(lambda p, j: {"score": float(4 * int(p.id) + j), "cost": 1.0})
+    """16 samples, the return of sample j of problem i is 4 i + j: the lowest tenth is 0, and 0.6 of 1."""
+    ctx = context(lambda p, j: {"task": float(4 * int(p.id) + j), "cost": 1.0}, weights={"task": 1.0})
     found = scores(ctx, samples=4, tail=(0.1, 0.5))
     assert found["quantile@0.1"] == 1.0 and found["cvar@0.1"] == pytest.approx(0.6 / 1.6)
     assert found["quantile@0.5"] == 7.0 and found["cvar@0.5"] == pytest.approx(3.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import torch
 
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.data import ContractError, StalledError
+from shuhari.engines.time_limit import Overdue
 from shuhari.loop.rehearsal import PROBLEMS, rehearse
 from shuhari.loop.study import train
 from shuhari.testing.compare import contents, differences
@@ -86,7 +88,13 @@ def test_generators_of_the_process_stay_where_they_were(tmp_path: Path) -> None:
     assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
 
 
+def hangs(completions: list[str]) -> list[float]:
+    time.sleep(60)
+    return [0.0 for _ in completions]
+
+
 MISTAKES = {
+    "a reward's time": ("[[stage]]", REWARD.format(f"{HERE}.hangs") + "timeout = 0.05\n[[stage]]", Overdue, "hangs"),
     "a transform": ('name = "rl"', f'name = "rl"\ncollect.broken.use = "{HERE}.Broken"', KeyError, "nothing"),
     "a reward's code": ("[[stage]]", REWARD.format(f"{HERE}.misspelt") + "[[stage]]", NameError, "completion"),
     "a reward's column": ("[[stage]]", REWARD.format(f"{HERE}.gold") + "[[stage]]", ContractError, "asks for 'gold'"),
@@ -102,6 +110,15 @@ def test_a_mistake_of_a_later_stage_is_found_before_the_first_step(what: str, tm
         next(iter(steps))
     assert any("stage 'rl'" in note for note in caught.value.__notes__)
     assert not (tmp_path / "run").exists(), "a run that never made a step holds no folder"
+
+
+def test_a_run_of_a_study_is_rehearsed(tmp_path: Path) -> None:
+    study = '[study]\nuse = "mbtl"\ntrainings = 1\ncontexts = {"task.digits" = [1, 2]}\n'
+    found = changed(tmp_path, "[[stage]]", f"{study}{REWARD.format(f'{HERE}.misspelt')}[[stage]]")
+    with pytest.raises(NameError, match="completion"):
+        next(iter(train(found, tmp_path / "run")))
+    assert not [*(tmp_path / "run").glob("children/*/run.sqlite")]
+    assert next(iter(train(found, tmp_path / "bold", rehearsal=False)))["step"] == 0, "the study's; its run imitates"
 
 
 def test_what_may_be_of_a_policy_that_has_not_learnt_is_a_line_in_the_log(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -159,6 +160,30 @@ def test_one_that_raises_leaves_its_samples_ungraded_counted_and_shown(make: Mak
     assert ctx.problems == ["failed_graders (reward 'mine'): NameError: name 'lne' is not defined"]
 
 
+def test_one_that_hangs_leaves_its_samples_ungraded_counted_and_shown(make: Make) -> None:
+    """Never 0, also where the function takes whatever goes wrong for a wrong answer."""
+    reward = make(
+        "import time\n"
+        "def f(completions):\n"
+        "    try:\n"
+        "        time.sleep(30)\n"
+        "    except Exception:\n"
+        "        return [0.0] * len(completions)\n"
+    )
+    reward.timeout = 0.05
+    ctx = context(lambda p, j: {"score": 1.0}, mine=reward)
+    ctx.task.grade = lambda problem, steps: {"score": 1.0}
+    out = asyncio.run(grade_group(group("a", "b"), ctx))
+    assert [t.steps[0].reward for t in out] == [{"score": 1.0}] * 2
+    assert ctx.ledger["failed_graders"] == 1
+    (told,) = ctx.problems
+    assert re.fullmatch(
+        r"failed_graders \(reward 'mine'\): Overdue: reward 'mine' \(.*rewards\.py:f\) has not returned within "
+        r"0\.05 s \(\[reward\.mine\] timeout\)",
+        told,
+    )
+
+
 def test_a_column_that_is_not_there_ends_the_run(make: Make) -> None:
     reward = make("def f(completions, anwser): return [0.0]\n")
     with pytest.raises(ContractError, match=r"for 'anwser', which problem '.*' of .* has not; did you mean 'answer'"):
@@ -199,6 +224,15 @@ def test_where_nothing_grades_it_is_said_before_the_first_step(stage: Callable[[
     made = stage("")
     assert made.weights == made.defaults["reward.weights"] == {}  # nothing reads a reward: distillation needs none
     assert stage('[collect.advantage]\n[reward]\na.use = "own_rewards.exact"\n').weights == {"a": 1.0}
+
+
+def test_the_limit_is_a_setting_and_none_turns_it_off(stage: Callable[[str], Components]) -> None:
+    limits = {"a": "timeout = 5", "b": 'timeout = "none"', "c": ""}
+    tables = "".join(f'[reward.{k}]\nuse = "own_rewards.exact"\n{v}\n' for k, v in limits.items())
+    assert [r.timeout for r in stage(tables).rewards.values()] == [5.0, None, 300.0]
+    for given in ("0", "1e10"):  # a timer of the system takes no such number
+        with pytest.raises(RecipeError, match=r"reward\.a\.timeout: .*: expected a number in \(0, 86400\]"):
+            stage(f'[reward.a]\nuse = "own_rewards.exact"\ntimeout = {given}\n')
 
 
 @pytest.mark.parametrize(

@@ -68,9 +68,10 @@ LETTERS = SimpleNamespace(
 )
 
 
-def context(engine, world=None, task=None):
+def context(engine, world=None, task=None, text=False):
     task = task or SimpleNamespace(environment=lambda problem: world() if callable(world) else world)
-    return testing.context(engine=engine, task=task, models=dict.fromkeys(("policy", "asker", "solver"), LETTERS))
+    model = LETTERS if text else SimpleNamespace()
+    return testing.context(engine=engine, task=task, models=dict.fromkeys(("policy", "asker", "solver"), model))
 
 
 def play(rollout, request, ctx):
@@ -120,7 +121,7 @@ def test_a_group_plays_side_by_side_with_noise_of_its_own():
 def test_text_grows_by_what_is_said_and_seen():
     say = lambda k: Trace(np.array([ord("a") + k], np.int32), np.float32([-1]), 0, {"text": chr(ord("a") + k)})  # noqa: E731
     world, engine = World(text=True), Scripted(say)
-    (trajectory,) = play(Episode(role="solver"), asked(), context(engine, world))
+    (trajectory,) = play(Episode(role="solver"), asked(), context(engine, world, text=True))
     read = ["".join(map(chr, c)) for _, c, _ in engine.asked]
     assert read == ["go", "goa<1>", "goa<1>b<2>"] and world.taken == ["a", "b", "c"]
     closing = trajectory.steps[-1]
@@ -146,7 +147,7 @@ def test_a_prefix_is_played_first_and_decided_by_nobody():
         Scripted(lambda k: Trace(np.array([97], np.int32), np.float32([-1]), 0, {"text": "a"})),
     )
     forced = Step.of(None, np.array([120, 121], np.int32))
-    (trajectory,) = play(Episode(), asked(prefix=(forced,)), context(said, texts))
+    (trajectory,) = play(Episode(), asked(prefix=(forced,)), context(said, texts, text=True))
     assert texts.taken == ["xy", "a", "a"] and "".join(map(chr, trajectory.steps[1].context)) == "goxy<1>"
 
 
@@ -221,7 +222,7 @@ def test_a_text_that_outgrows_the_model_is_truncated():
         return Trace(np.array([97], np.int32), np.float32([-1]), 0, {"text": "a"})
 
     world = World(9, text=True)
-    (trajectory,) = play(Episode(), asked(), context(Scripted(say), world))
+    (trajectory,) = play(Episode(), asked(), context(Scripted(say), world, text=True))
     assert trajectory.status is Status.TRUNCATED and world.closed and world.taken == ["a", "a"]
     closing = trajectory.steps[-1]
     assert "".join(map(chr, closing.context)) == "goa<1>a<2>" and closing.cont == 1.0 and len(trajectory.steps) == 3
@@ -233,7 +234,7 @@ def test_a_text_that_outgrows_the_model_is_truncated():
     for request in (asked(), asked(prefix=prefix)):  # nothing was decided: there is nothing to learn from
         world = World(9, text=True)
         with pytest.raises(NoRoom, match="context of 8 tokens"):
-            play(Episode(), request, context(Scripted(full), world))
+            play(Episode(), request, context(Scripted(full), world, text=True))
         assert world.closed
 
 
@@ -292,6 +293,6 @@ def test_a_problem_without_an_environment_is_one_call():
             return [Trace(np.int32([65 + i]), np.float32([-0.5]), 0, {}) for i in range(n)]
 
     request = Request(Problem("t", "p", "x"), 2, key="p#0", settings={"max_steps": 3})
-    group = play(Episode(), request, context(Answers()))
+    group = play(Episode(), request, context(Answers(), text=True))
     assert [t.steps[0].action.tolist() for t in group] == [[65], [66]]
     assert all(len(t.steps) == 1 and t.status is Status.FINISHED for t in group)

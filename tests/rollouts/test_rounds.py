@@ -51,20 +51,21 @@ def test_only_the_measure_says_what_is_wrong():
     assert collected(HintLadder(measure="format"), ctx)[0].info["hint"] == 0.0 and ctx.ledger["rounds"] == 1
 
 
-def scripted(*rounds):
-    """A context that gives the samples these scores in their order; None: none."""
+def scripted(*rounds, name="score"):
+    """A context that gives the samples these rewards of a name in their order; None: none."""
     scores = iter([s for r in rounds for s in r])
 
     def grade(text):
-        return {} if (s := next(scores)) is None else {"score": s}
+        return {} if (s := next(scores)) is None else {name: s}
 
     return context(Pupil(lambda hint, u: False), grade)
 
 
 def test_a_single_answer_above_zero_is_enough_whatever_the_others_lose():
     wrong, right = (-1.0, None, 0.0, -0.5), (-1.0, 0.0, 0.25, None)
-    ctx = scripted(wrong, right, wrong, wrong)
-    assert [t.info["hint"] for t in collected(HintLadder(), ctx)] == [0.25] * 4 and ctx.ledger["rounds"] == 2
+    ctx = scripted(wrong, right, wrong, wrong, name="gain")
+    hints = [t.info["hint"] for t in collected(HintLadder(measure="gain"), ctx)]
+    assert hints == [0.25] * 4 and ctx.ledger["rounds"] == 2
 
 
 def test_what_nothing_graded_is_not_wrong():

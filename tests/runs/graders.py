@@ -1,4 +1,4 @@
-"""Rewards of one's own, which the recipes beside this file name."""
+"""Rewards and tools of one's own, which the recipes beside this file name."""
 
 
 def length(completions: list[str]) -> list[float]:
@@ -9,3 +9,13 @@ def length(completions: list[str]) -> list[float]:
 def odd(completions: list[str]) -> list[float]:
     """Right half of the time, whoever says it."""
     return [float(sum(map(ord, text)) % 2) for text in completions]
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers.
+
+    Args:
+        a: The first.
+        b: The second.
+    """
+    return a + b

@@ -275,7 +275,7 @@ def test_a_complete_run_without_its_last_checkpoint_ends_again(base: Path, tmp_p
     assert read(run) == read(base / "whole") and Run(run).summary == {"sum": sum(range(STEPS + 1))}
 
 
-@pytest.mark.parametrize("name", ["run.sqlite", "run.lock", "checkpoints"])
+@pytest.mark.parametrize("name", ["run.sqlite", "run.sqlite-wal", "run.lock", "checkpoints"])
 @pytest.mark.parametrize("put", [False, True])
 def test_a_writer_sees_that_its_files_are_gone(tmp_path: Path, name: str, put: bool) -> None:
     with Store.open(tmp_path / "run") as store:

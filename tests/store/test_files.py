@@ -1,10 +1,12 @@
-"""What was about to be made is taken back, and no more than that."""
+"""What was about to be made is taken back, and no more than that; nothing is written through links."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from shuhari.store.files import Trail
+import pytest
+
+from shuhari.store.files import Lock, StoreError, Trail, replace_file, write_file
 
 
 def test_folders_on_the_way_are_removed_where_the_path_itself_was_never_made(tmp_path: Path) -> None:
@@ -31,3 +33,20 @@ def test_all_of_it_stays_where_more_has_been_made(tmp_path: Path) -> None:
         (tmp_path / "run" / name).touch()
     trail.remove([tmp_path / "run" / "own"])
     assert {p.name for p in (tmp_path / "run").iterdir()} == {"own", "other"}
+
+
+@pytest.mark.parametrize("name", ["run.lock", ".tmp-summary.json"])
+def test_no_file_elsewhere_is_written_through_a_link(tmp_path: Path, name: str) -> None:
+    (run := tmp_path / "run").mkdir()
+    (victim := tmp_path / "victim").write_text("precious")
+    (run / name).symlink_to(victim)
+    if name == "run.lock":
+        with pytest.raises(StoreError, match=r"run\.lock is no plain file"):
+            Lock(run)
+    else:
+        replace_file(run / "summary.json", [b"{}"])
+        assert (run / "summary.json").read_text() == "{}"
+    (tmp_path / "link").symlink_to(victim)
+    with pytest.raises(OSError, match="symbolic links"):
+        write_file(tmp_path / "link", [b""])
+    assert victim.read_text() == "precious"

@@ -60,12 +60,28 @@ class Noisy(Lag):
         return np.full(2, Noisy.count, np.float32), 0.0, False, False, {}
 
 
+class Seedless(Lag):
+    """Draws from its generator, to which it hands no seed."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.seen = self.np_random.uniform(size=2).astype(np.float32)
+        return self.seen, {}
+
+    def step(self, action: Any) -> Any:
+        return self.seen, 0.0, False, False, {}
+
+
 BOX, TWO = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2)
 
 
 @pytest.fixture(autouse=True)
 def ours() -> Iterator[None]:
-    made = {"Lag-v0": (Lag, {}), "Noisy-v0": (Noisy, {}), "Odd-v0": (Odd, {"seen": BOX, "done": TWO})}
+    made = {
+        "Lag-v0": (Lag, {}),
+        "Noisy-v0": (Noisy, {}),
+        "Seedless-v0": (Seedless, {}),
+        "Odd-v0": (Odd, {"seen": BOX, "done": TWO}),
+    }
     for name, (entry, kwargs) in made.items():
         gymnasium.register(name, entry_point=entry, kwargs=kwargs)
     yield
@@ -208,6 +224,8 @@ def test_the_check_tells_copy_from_replay() -> None:
     assert isinstance(Gym("Lag-v0").make(), Recorder) and not isinstance(Gym("CartPole-v1").make(), Recorder)
     with pytest.warns(UserWarning, match="Noisy-v0 does not repeat itself"):
         assert Gym("Noisy-v0").copies is False
+    with pytest.warns(UserWarning, match="Seedless-v0 does not repeat itself from its seed, so the same command gives"):
+        assert Gym("Seedless-v0").copies is True
     normalised = lambda: gymnasium.wrappers.NormalizeObservation(gymnasium.make("CartPole-v1"))  # noqa: E731
     assert not is_copyable(normalised)  # its running mean is no plain attribute
 

@@ -346,6 +346,12 @@ class World(gymnasium.Env[Any, Any]):
     observation_space = spaces.Box(-10, 10, (2,), np.float32)
     action_space = spaces.Discrete(2)
 
+    def __post_init__(self) -> None:
+        if self.fault == "no space":
+            self.action_space = None  # type: ignore[assignment]
+        if self.fault == "no seed":
+            self.reset = lambda: (self.seen, {})  # type: ignore[method-assign]
+
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         super().reset(seed=None if self.fault == "seedless" else seed)
         self.seen = self.np_random.uniform(size=2).astype(np.float32)
@@ -354,7 +360,7 @@ class World(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         self.seen = self.seen + np.float32(0.1)
         seen = {"outside": np.full(2, 11, np.float32), "shape": self.seen[:1]}.get(self.fault, self.seen)
-        reward = float("nan") if self.fault == "nan" else 1.0
+        reward: Any = {"nan": float("nan"), "array": np.ones(1)}.get(self.fault, 1.0)
         ended: Any = "no" if self.fault == "ended" else bool(self.seen[0] > 2)
         if self.fault == "global":
             np.random.rand()  # noqa: NPY002
@@ -362,8 +368,13 @@ class World(gymnasium.Env[Any, Any]):
 
 
 @pytest.mark.parametrize(("fault", "message"), [
-    ("seedless", "same seed"), ("bare reset", "no pair"), ("outside", "not in Box"), ("shape", r"shape \(1,\)"),
-    ("nan", "reward nan"), ("ended", "terminated = 'no'"), ("four", "no five things"), ("global", "global generator"),
+    ("seedless", "same seed"), ("bare reset", "its reset returned array.*two values"), ("outside", "not in Box"),
+    ("shape", r"shape \(1,\)"), ("nan", "reward at step 1 of an episode is nan: expected a finite number"),
+    ("ended", "terminated = 'no'"), ("four", "its step returned a tuple of 4: expected gymnasium's five"),
+    ("global", "global generator"),
+    ("array", r"reward at step 1 of an episode is array\(\[1.\]\): expected a finite number"),
+    ("no space", "its action_space is None: expected a gymnasium.spaces.Space"),
+    ("no seed", r"unexpected keyword argument 'seed': expected reset\(self, \*, seed=None, options=None\)"),
 ])  # fmt: skip
 def test_an_environment_of_gymnasium(fault: str, message: str) -> None:
     check_environment(World())
@@ -385,6 +396,9 @@ class Maze:
 
     def spaces(self) -> Any:
         return self.inner.spaces()
+
+    def grade(self, problem: Problem, steps: Any) -> Any:
+        return {}
 
     def environment(self, problem: Problem) -> Any:
         return None if self.fault == "none" else Stroll(self.fault, self.inner)
@@ -417,9 +431,10 @@ class Stroll:
 
 
 @pytest.mark.parametrize(("fault", "message"), [
-    ("none", "no environment"), ("draws", "same episode"), ("status", "status 'over'"), ("pair", "no triple"),
-    ("outside", "not in Discrete"), ("reward", "reward 'task' = 'x'"), ("facts", "tells 'cost' = 'dear'"),
-    ("forgets", "from its snapshot"), ("nothing", "from its snapshot"), ("code", "no payload"),
+    ("none", "no environment"), ("draws", "same episode"), ("status", "status 'over'"),
+    ("pair", "gave a tuple of 2: expected"), ("outside", "not in Discrete"), ("reward", "gave 'task' = 'x': expected"),
+    ("facts", "tells 'cost' = 'dear'"), ("forgets", "from its snapshot"), ("nothing", "from its snapshot"),
+    ("code", "no payload"),
 ])  # fmt: skip
 def test_the_episodes_of_a_task(fault: str, message: str) -> None:
     check_environment(Maze())
@@ -439,6 +454,9 @@ class Count:
 
     def spaces(self) -> Any:
         return spaces.Discrete(100), spaces.Discrete(2)
+
+    def grade(self, problem: Problem, steps: Any) -> Any:
+        return {}
 
     def environment(self, problem: Problem) -> Any:
         return Counting(self)
@@ -623,7 +641,7 @@ class Plays:
         self.calls = CALLS.append(1) or len(CALLS)  # type: ignore[func-returns-value]
 
     async def group(self, request: Request, ctx: Any) -> Any:
-        key = np.random.default_rng().integers(100) if self.fault == "draws" else request.key
+        key = np.random.default_rng().integers(10**9) if self.fault == "draws" else request.key
         traces = await ctx.engine.sample("policy", 0, request.sampling, request.n, key=(key,))
         steps = [Step.of(0, t.action, t.logp) for t in traces]
         if self.fault == "versions":

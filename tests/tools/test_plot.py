@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from shuhari.tools.plot import choose_curves, find_series, plot_comparison, plot_curves
+from shuhari.tools.plot import choose_curves, find_series, name_metric, plot_comparison, plot_curves
 
 COLUMNS = {
     "step": [1, 2, 3],
@@ -47,6 +49,13 @@ def test_the_curves_that_a_run_has() -> None:
     assert choose_curves([]) == {}
 
 
+def test_the_word_for_a_metric() -> None:
+    words = {"evaluate/greedy": "held-out", "reward/mean": "reward", "rollout/return": "return", "a/kl": "KL"}
+    assert {metric: name_metric(metric) for metric in words} == words
+    for other in ("policy/loss/clip", "study/coverage", "reward/score", ""):
+        assert name_metric(other) == other
+
+
 def test_a_series_leaves_gaps_out() -> None:
     x, y = find_series(COLUMNS, "reward/mean")
     assert x.tolist() == [2, 3] and y.tolist() == [0.1, 0.3]
@@ -56,7 +65,8 @@ def test_a_series_leaves_gaps_out() -> None:
 
 
 def test_curves_are_a_png_with_a_panel_each(tmp_path: Path) -> None:
-    four, one = plot_curves(COLUMNS, tmp_path / "a" / "four.png", "title"), tmp_path / "one.png"
+    four, one = tmp_path / "a" / "four.png", tmp_path / "one.png"
+    plot_curves(COLUMNS, four, "title")
     plot_curves({k: COLUMNS[k] for k in ("step", "reward/mean")}, one)
     assert size(four)[0] == pytest.approx(3 * size(one)[0], abs=3) and size(four)[1] == pytest.approx(
         2 * size(one)[1], abs=3
@@ -65,20 +75,46 @@ def test_curves_are_a_png_with_a_panel_each(tmp_path: Path) -> None:
         plot_curves({"step": [1], "critic/loss": [1.0]}, tmp_path / "none.png")
 
 
-def test_a_comparison_averages_over_common_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[float], list[float]]]:
+    """(x, y) of each line that is drawn."""
     from matplotlib.axes import Axes
 
-    drawn: list[tuple[list[float], list[float]]] = []
+    lines: list[tuple[list[float], list[float]]] = []
     plain = Axes.plot
     monkeypatch.setattr(
         Axes,
         "plot",
-        lambda self, x, y, **k: (drawn.append((list(x), np.asarray(y).tolist())), plain(self, x, y, **k))[1],
+        lambda self, x, y, **k: (lines.append((list(x), np.asarray(y).tolist())), plain(self, x, y, **k))[1],
     )
+    return lines
+
+
+def test_the_held_out_curve_begins_before_training(tmp_path: Path, drawn: list[Any]) -> None:
+    """At the step before the last stage, or what was spent by then; where there is one stage, at nothing."""
+    columns = {**{k: COLUMNS[k] for k in ("step", "stage", "evaluate/greedy")}, "spent/env_steps": [10, 20, 30]}
+    alone = {**columns, "stage": ["rl"] * 3}
+    for table, over in ((columns, "step"), (columns, "spent/env_steps"), (alone, "step")):
+        plot_curves(table, tmp_path / "c.png", "", over, {"before": 0.25, "chance": 0.125})
+    assert drawn == [([1, 3], [0.25, 0.5]), ([10, 30], [0.25, 0.5]), ([0, 3], [0.25, 0.5])]
+
+
+def test_a_picture_is_drawn_into_a_stream() -> None:
+    stream = io.BytesIO()
+    plot_curves(COLUMNS, stream)
+    assert stream.getvalue().startswith(b"\x89PNG")
+
+
+def test_a_comparison_averages_as_far_as_all_runs_go(tmp_path: Path, drawn: list[Any]) -> None:
     a = {"step": [1, 2, 3], "m": [1.0, 2.0, 3.0]}
     b = {"step": [1, 2], "m": [3.0, 6.0]}
     assert size(plot_comparison({"both": [a, b], "alone": [a]}, "m", tmp_path / "c.png"))[0] > 100
     assert drawn == [([1, 2], [2.0, 4.0]), ([1, 2, 3], [1.0, 2.0, 3.0])]
+    drawn.clear()
+    ragged = {"step": [1, 2, 3], "m": [1.0, None, 3.0], "spent/tokens": [10, 20, 40]}
+    whole = {"step": [1, 2, 3], "m": [0.0, 1.0, 2.0], "spent/tokens": [10, 20, 30]}
+    plot_comparison({"both": [ragged, whole]}, "m", tmp_path / "c.png", over="spent/tokens")
+    assert drawn == [([10, 20, 30], pytest.approx([0.5, (1 + 2 / 3 + 1) / 2, (1 + 4 / 3 + 2) / 2]))]
 
 
 def test_matplotlib_waits_until_something_is_drawn() -> None:

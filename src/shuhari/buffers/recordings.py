@@ -19,12 +19,13 @@ from torch import Tensor
 from shuhari.abilities import ability
 from shuhari.bounds import AtLeast0, Count, Length, PositiveShare, Share, check
 from shuhari.buffers.recording import RecordedEpisode, card_of, columns_of, digest, join_sets, select_episodes
-from shuhari.data import Array, Status, code, nearest
+from shuhari.data import Array, ContractError, Status, code, nearest
 from shuhari.ports import Recording, Task
 from shuhari.ports.declares import together
 from shuhari.registry import locate, register
 from shuhari.store import tensors
 from shuhari.store.files import write_file
+from shuhari.tasks.contract import explain_step
 
 Expert = Callable[[Any, np.random.Generator], Any]
 """(observation, generator of random numbers) -> the action as the environment takes it"""
@@ -79,7 +80,10 @@ class Played:
                 noise = self.noise * (space.high - space.low) / 2 * rng.normal(size=space.shape)
                 action = np.clip(action + noise, space.low, space.high)
             action = np.asarray(action, space.dtype)
-            seen, reward, status = env.step(action)
+            given = env.step(action)
+            if wrong := explain_step(given, text=False):
+                raise ContractError(f"{type(env).__name__}.step {wrong} (problem {problem.id!r})")
+            seen, reward, status = given
             observed.append(seen)
             actions.append(action)
             rewards.append(reward)
@@ -98,9 +102,20 @@ def find_expert(task: Task, policy: str) -> Expert:
         if own is None:
             raise LookupError(f"the task {type(task).__name__} offers no expert: name a policy of your own, "
                               "'file.py:function' of (observation, generator) -> action, or 'random'")  # fmt: skip
-        return own
+        return _refuse_none(own, policy)
     found: Any = locate("policy", policy, ("expert", "random"))
-    return cast(Expert, found() if inspect.isclass(found) else found)
+    return _refuse_none(cast(Expert, found() if inspect.isclass(found) else found), policy)
+
+
+def _refuse_none(expert: Expert, policy: str) -> Expert:
+    """The policy. Raises TypeError where it gives no action."""
+
+    def act(observation: Any, rng: Any) -> Any:
+        if (action := expert(observation, rng)) is None:
+            raise TypeError(f"the policy {policy!r} returned None: expected an action, as the environment takes it")
+        return action
+
+    return act
 
 
 @register("recording", "joined")

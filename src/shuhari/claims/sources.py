@@ -62,7 +62,7 @@ def digest_modules(recipes: Iterable[Recipe], others: Iterable[Any] = ()) -> dic
         if one.__module__.startswith("shuhari."):
             ours.add(one.__module__)
             continue
-        name = Path(source).name if one.__module__.startswith("shuhari_user") else one.__module__
+        name = Path(source).name if one.__module__.startswith(registry.USERS) else one.__module__
         out[name], found = _read_facts(Path(source))
         ours |= found
     out |= {name: _digest_of(name) for name in _follow_imports(ours) - list_core()}

@@ -147,9 +147,9 @@ def _read_example(entry: dict[str, Any]) -> str:
     if entry["problem"]:
         return f"({entry['problem']})"
     shown = entry["example"]
-    if not shown:
+    if not shown or (shown["answer"] is None and entry["spaces"] != "text"):
         return str(entry["spaces"])
-    return f"{_shorten(shown['prompt'])} -> {_shorten(shown['answer'])}"
+    return " -> ".join(_shorten(shown[k]) for k in ("prompt", "answer") if shown[k] is not None)
 
 
 def _shorten(value: Any) -> str:

@@ -73,19 +73,22 @@ def _try_models(recipe: Recipe, stages: Sequence[Components]) -> None:
 
 def list_values(recipe: Recipe, defaults: Mapping[tuple[str, str], str]) -> list[tuple[str, str]]:
     """(`key = value`, source) of the recipe's own values and of the `defaults` it leaves standing, by section."""
-    from shuhari.config.overlay import SCALARS, format_path, split_path, walk_leaves
+    from shuhari.config.overlay import SCALARS, format_path, look_up, split_path, walk_leaves
 
     sections: dict[str, list[tuple[str, str]]] = {"": []}
-    own = dict(walk_leaves(recipe.tree))
+    stages, own = recipe.stages, dict(walk_leaves(recipe.tree))
+    for path in [p for p in own if p[0] != "stage" and any(p[0] in table for table in stages)]:
+        if all(look_up(table, path) != own[path] for table in stages):  # every stage has replaced it
+            del own[path]
     for path, value in own.items():
         rows = sections.setdefault("" if path[0] in SCALARS else path[0], [])
         rows.append((f"{format_path(path)} = {_format(value)}", recipe.sources.get(path, "default")))
     for (key, text), source in defaults.items():
         path = split_path(key)
-        if not any(p[: len(path)] == path for p in own):
+        if source != "default" or not any(p[: len(path)] == path for p in own):
             sections.setdefault("" if path[0] in SCALARS else path[0], []).append((f"{key} = {text}", source))
-    stages = sections.pop("stage", [])
-    return [row for rows in sections.values() for row in rows] + stages
+    overlays = sections.pop("stage", [])
+    return [row for rows in sections.values() for row in rows] + overlays
 
 
 def _format(value: Any) -> str:

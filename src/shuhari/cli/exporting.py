@@ -20,14 +20,20 @@ def export(
     adapter: Annotated[
         bool, typer.Option("--adapter", help="LoRA adapters alone, for peft (default: merged).")
     ] = False,
+    reward_model: Annotated[
+        bool, typer.Option("--reward-model", help="Its value head, for AutoModelForSequenceClassification.")
+    ] = False,
     replay: Annotated[bool, typer.Option("--replay", help="Write the replay buffer's rows, as a data set.")] = False,
     place: Annotated[str, typer.Option(help="Which replay buffer, where the run has several.")] = "",
+    onnx: Annotated[
+        bool, typer.Option("--onnx", help="A controller as a file of ONNX, DIR/policy.onnx or the *.onnx given.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a model that is in DIR.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Write a trained model: a language model as a Hugging Face directory, any other as safetensors and JSON.
 
-    With --replay it writes the rows of the run's replay buffer instead.
+    With --replay it writes the rows of the run's replay buffer instead, with --onnx the graph of a controller.
 
     Example: shuhari export latest@best models/sums --dtype bfloat16
     """
@@ -44,10 +50,21 @@ def export(
                 say(f"{directory}: {describe(card)}")
                 say(f'load: buffer = {{use = "offline", data = {{use = "file", path = "{directory}"}}}}')
             return
-        done = exported(run, directory, role=role, dtype=dtype, shard=shard, adapter=adapter, force=force)
+        if onnx:
+            from shuhari.tools.onnx import export_onnx
+
+            card = export_onnx(run, directory, role=role, force=force)
+            if json:
+                print_json(card)
+            else:
+                say(f"{card['path']}: {card['role']} of step {card['step']}; {', '.join(card['inputs'])} -> "
+                    f"{', '.join(card['outputs'])}; {card['checked']}")  # fmt: skip
+            return
+        what = {"adapter": adapter, "reward_model": reward_model}
+        done = exported(run, directory, role=role, dtype=dtype, shard=shard, force=force, **what)
     except CheckpointError:
         raise
-    except (StoreError, ValueError, FileExistsError) as error:
+    except (StoreError, ValueError, FileExistsError, ModuleNotFoundError) as error:
         raise typer.BadParameter(str(error)) from None
     if json:
         kept = {"path": done.path, "kind": done.kind, "role": done.role, "step": done.step}

@@ -27,6 +27,7 @@ def runs(
     from shuhari.data import nearest
     from shuhari.store import list_runs
     from shuhari.store.listing import STATUSES
+    from shuhari.tools.plot import name_metric
 
     if status and status not in STATUSES:
         raise typer.BadParameter(f"{status!r}: {nearest(status, STATUSES)}", param_hint="--status")
@@ -43,7 +44,7 @@ def runs(
     rows = []
     for r in found:
         steps = "-" if r.step < 0 else f"{r.step}/{r.total}" if r.total else str(r.step)
-        score = "-" if r.score is None else f"{format_number(r.score)} ({r.score_name})"
+        score = "-" if r.score is None else f"{format_number(r.score)} ({name_metric(r.score_name)})"
         rows.append((r.name, r.recipe, r.task, r.date, r.status, steps, score, r.note))
     print_table(("run", "recipe", "task", "date", "status", "step", "score", ""), rows)
     if rm:

@@ -50,9 +50,9 @@ def evaluate(
     parts = {task: part for task, part in outcomes.parts().items() if any(x == x for x in part.greedy)}
     for task, part in {"": outcomes, **parts}.items():  # a task of which nothing could be graded has no line
         own = {"greedy": stats.interval(part.greedy)}
-        if part.sampled is not None:  # pass@k is of what is solved or not, which a return is not
-            shares = not ((part.sampled < 0) | (part.sampled > 1)).any()
-            own |= stats.scores(part.sampled, used.k or (stats.powers(samples) if shares else ()), used.solved)
+        if part.sampled is not None:
+            ks = stats.powers(samples) if _tells_solved(measured, part) else ()
+            own |= stats.scores(part.sampled, used.k or ks, used.solved)
         if "distinct" in part.facts:
             own["distinct"] = stats.interval(part.facts["distinct"])
         found |= {f"{name}@{task}" if task else name: value for name, value in own.items()}
@@ -65,14 +65,22 @@ def evaluate(
                 "split": used.split,
                 "problems": len(outcomes.ids),
                 "samples": samples,
+                "measure": measured.measure,
                 **rows,
             }
         )
         return
     rows_ = [(name, e.value, f"[{format_number(e.low)}, {format_number(e.high)}]", e.n) for name, e in found.items()]
-    print_table(("", "value", "95 % interval", "problems"), rows_, f"{path}, step {at}, split {used.split}")
+    print_table(("held-out", "value", "95 % interval", "problems"), rows_, f"{path}, step {at}, split {used.split}")
     if (ungraded := len(outcomes.ids) - found["greedy"].n) > 0:
         note(f"{ungraded} of {len(outcomes.ids)} problems could not be graded and are left out")
+
+
+def _tells_solved(measured: Measured, part: Any) -> bool:
+    """Whether samples of a run are solved or not, which pass@k is of: those of a score in [0, 1], and of a return where
+    some have reached what counts as solved."""
+    shares = not ((part.sampled < 0) | (part.sampled > 1)).any()
+    return bool(shares and (measured.measure != "task" or (part.sampled >= measured.used.solved).any()))
 
 
 def _measure(
@@ -111,18 +119,19 @@ def compare(
     Example: shuhari compare a-s0,a-s1,a-s2,a-s3,a-s4 b-s0,b-s1,b-s2,b-s3,b-s4 --png a-b.png
     """
     from shuhari.store import metrics
-    from shuhari.tools.plot import plot_comparison
+    from shuhari.tools.plot import name_metric, plot_comparison
 
     sides = {arm: [_resolve(name) for name in _split(arm)] for arm in arms}
     if len(sides) < 2:
         raise typer.BadParameter("compare needs two different sides; seeds of one side are joined by commas")
     _check_same_task([path for paths in sides.values() for path in paths])
     columns = {arm: [metrics(path) for path in paths] for arm, paths in sides.items()}
-    single = all(len(paths) == 1 for paths in sides.values()) and metric == "evaluate/greedy"
+    single = all(len(paths) == 1 for paths in sides.values()) and metric in ("evaluate/greedy", "held-out")
     found = _compare_problems(sides, n) if single else _compare_seeds(sides, columns, metric)
     drawn: Path | None
+    word = name_metric(metric)
     try:
-        drawn = plot_comparison(columns, metric, png, title=metric)
+        drawn = plot_comparison(columns, metric, png, word, _find_axis(columns, [p for x in sides.values() for p in x]))
     except (KeyError, OSError) as error:
         note(f"no plot: {error.args[0] if isinstance(error, KeyError) else error}")
         drawn = None
@@ -136,11 +145,21 @@ def compare(
         bounds = "-" if low is None or low != low else f"[{format_number(low)}, {format_number(high)}]"
         rows.append((name, entry["value"], entry["n"], entry.get("difference"), bounds, entry.get("paired")))
     over = "problems" if single else "seeds"
-    print_table((metric, "mean", over, "difference", "95 % interval", "paired"), rows)
+    print_table((word, "mean", over, "difference", "95 % interval", "paired"), rows)
     if drawn is not None:
         say(f"plot: {drawn}")
     for caveat in _list_caveats(found, single):
         note(caveat)
+
+
+def _find_axis(columns: Mapping[str, Sequence[Mapping[str, Sequence[Any]]]], paths: Sequence[Path]) -> str:
+    """What all runs spent of the budget that they have alike; `step` where they have different ones."""
+    from shuhari.store import Run
+    from shuhari.tools.ends import find_unit
+
+    tables = [table for side in columns.values() for table in side]
+    found = {find_unit(Run(path).recipe, table) for path, table in zip(paths, tables, strict=True)}
+    return found.pop() if len(found) == 1 else "step"
 
 
 def _list_caveats(found: Mapping[str, Mapping[str, Any]], single: bool) -> list[str]:

@@ -35,20 +35,22 @@ def _to_finite(value: Any) -> Any:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], title: str = "") -> None:
-    """A table; cells are plain text. In a pipe it is as wide as it needs to be."""
+    """A table; cells are plain text, and a column without any is left out. In a pipe it is as wide as needed."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
+    cells = [[make_printable(format_number(cell)) for cell in row] for row in rows]
+    used = [i for i in range(len(columns)) if not cells or any(row[i] not in ("", "-") for row in cells)]
     console = Console()
     if not console.is_terminal:
         console = Console(width=100_000)
     shown = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
-    for name in columns:
-        shown.add_column(name, overflow="fold")
-    for row in rows:
-        shown.add_row(*(Text(make_printable(format_number(cell))) for cell in row))
+    for i in used:
+        shown.add_column(columns[i], overflow="fold")
+    for row in cells:
+        shown.add_row(*(Text(row[i]) for i in used))
     console.print(shown)
 
 

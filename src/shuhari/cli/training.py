@@ -7,7 +7,6 @@ checkpoint holds is what is left.
 from __future__ import annotations
 
 import logging
-import math
 import shlex
 import signal
 import threading
@@ -24,6 +23,7 @@ from shuhari.cli.text import describe_error, format_number, make_printable, note
 
 if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe
+    from shuhari.tools.sinks import Watchers
 
 STOPPED = 130
 HANG_UP = (signal.SIGHUP,) if hasattr(signal, "SIGHUP") else ()  # a closed terminal asks too
@@ -38,6 +38,9 @@ def train(
     init: Annotated[str, typer.Option(help="Start from the weights of RUN or RUN@step.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the resolved recipe and stop.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Say where the time and the memory went.")] = False,
+    log_to: Annotated[
+        list[str] | None, typer.Option("--log-to", help="tensorboard[:DIR], wandb[:PROJECT], trackio[:PROJECT].")
+    ] = None,
     accept: Annotated[bool, typer.Option("--accept-changes", help="Go on with data or code that has changed.")] = False,
     bold: Annotated[bool, typer.Option("--no-rehearsal", help="Do not try each stage before the first step.")] = False,
 ) -> None:
@@ -66,12 +69,23 @@ def train(
         show_closing(path)
         return
     command = _make_command(recipe, run, seed, methods or [], sets or [], init) + (" --profile" if profile else "")
-    done = _drive(found, path, init, command, profile, accept, not bold)
+    command += "".join(f" --log-to {shlex.quote(text)}" for text in log_to or [])
+    with _watch(log_to or [], path, found) as watchers:
+        done = _drive(found, path, init, command, profile, accept, not bold, watchers)
     if profile:
         show_profile(path)
     if not done:
         raise typer.Exit(STOPPED)
     show_closing(path)
+
+
+def _watch(words: list[str], path: Path, recipe: Recipe) -> Watchers:
+    from shuhari.tools.sinks import Watchers, open_sinks
+
+    try:
+        return Watchers(open_sinks(words, path, recipe.tree))
+    except (ValueError, ModuleNotFoundError) as error:
+        raise typer.BadParameter(str(error), param_hint="--log-to") from None
 
 
 def _find_stranger(folder: Path) -> str:
@@ -117,7 +131,16 @@ def _make_command(
 # ------------------------------------------------------------------------------------------------ driving a run
 
 
-def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool, accept: bool, rehearsal: bool) -> bool:
+def _drive(
+    recipe: Recipe,
+    path: Path,
+    init: str,
+    command: str,
+    profile: bool,
+    accept: bool,
+    rehearsal: bool,
+    watchers: Watchers,
+) -> bool:
     """Run to the end; False where it was stopped. What fails before the first step is a mistake in the recipe."""
     from shuhari.cli.live import Live
     from shuhari.cli.pulse import Pulse
@@ -134,7 +157,8 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool, a
     except (StoreError, ValueError) as error:
         raise typer.BadParameter(f"{init}: {error}", param_hint="--init") from None
     step: int | None = None
-    start: dict[str, Any] = {"init": weights, "origin": init, "accept": accept, "rehearsal": rehearsal}
+    start: dict[str, Any] = {"init": weights, "origin": init, "accept": accept, "rehearsal": rehearsal,
+                             "curve": True}  # fmt: skip
     reports = (train_profiled if profile else unprofiled)(recipe, path, **start)
     with _stop() as stop, Live(recipe, path) as live, Pulse() as pulse:
         try:
@@ -142,6 +166,7 @@ def _drive(recipe: Recipe, path: Path, init: str, command: str, profile: bool, a
                 step = int(report["step"])
                 stop.started = True
                 live.show(report)
+                watchers.tell(report)
                 pulse.beat(step)
                 if stop.asked:
                     break
@@ -222,29 +247,26 @@ def _stop() -> Iterator[_Stop]:
 
 
 def show_closing(path: Path) -> None:
-    """Print the scores before and after training, and where the numbers and curves are."""
-    from shuhari.config.overlay import BUDGETS
+    """Print the scores by chance, before and after training, and where the numbers and curves are."""
     from shuhari.store import Run
-    from shuhari.tools.plot import plot_curves
+    from shuhari.tools.ends import draw, read_ends, tabulate_ends
 
     run = Run(path)
     columns, summary = run.metrics(), run.summary or {}
-    before, after = (_list_known(summary.get(when) or {}) for when in ("before", "after"))
-    if names := dict.fromkeys([*before, *after]):
-        rows = [(n, before.get(n), after.get(n), _describe_change(before.get(n), after.get(n))) for n in names]
-        print_table(("held-out", "before", "after", "change"), rows)
+    after, (heads, rows) = read_ends(summary)["after"], tabulate_ends(summary)
+    if rows:
+        print_table(heads, rows)
     for name in _list_trained(run.recipe):
         if f"greedy.{name}" in after and (run.recipe.get("evaluate", {}).get("measure") or "score") != name:
             say(f"trained is the reward {name!r}, greedy.{name}; greedy is the task's own measure "
                 f"(--set evaluate.measure={name} reports what is trained)")  # fmt: skip
-    if not names and (score := _find_last(columns)) is not None:
+    if not rows and (score := _find_last(columns)) is not None:
         say(f"last {make_printable(score[0])}: {format_number(score[1])}")
     say_findings(columns, run.recipe, path)
     picture = path / "curves.png"
     try:
-        unit = next((b for b in BUDGETS if b in run.recipe and f"spent/{b}" in columns), "steps")
-        over = "step" if unit == "steps" else f"spent/{unit}"
-        plot_curves(columns, picture, str(summary.get("recipe", path.name)), over, before.get("greedy"))
+        picture.unlink(missing_ok=True)  # a link is not followed
+        draw(run.recipe, columns, summary, picture)
     except (ValueError, OSError) as error:  # a disk or a folder that takes no picture
         note(f"no picture: {error}")
     else:
@@ -256,22 +278,11 @@ def show_closing(path: Path) -> None:
         say("         shuhari methods; shuhari tasks    # what there is; `train NAME --dry-run` shows a recipe")
 
 
-def _list_known(scores: Mapping[str, Any]) -> dict[str, float]:
-    """Those that are numbers."""
-    return {k: x for k, x in scores.items() if isinstance(x, int | float) and not math.isnan(x)}
-
-
 def _list_trained(recipe: Mapping[str, Any]) -> list[str]:
     """The rewards that a recipe names for training, beside the task's own."""
     named = recipe.get("reward", {})
     weights = named.get("weights") or {n: 1.0 for n in named if n not in ("length", "repetition")}
     return [name for name in weights if name not in ("score", "task")]
-
-
-def _describe_change(before: Any, after: Any) -> str:
-    if not isinstance(before, int | float) or not isinstance(after, int | float):
-        return "-"
-    return f"{after - before:+.4g}"
 
 
 def _find_last(columns: dict[str, list[Any]]) -> tuple[str, float] | None:

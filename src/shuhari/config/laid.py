@@ -18,6 +18,8 @@ from shuhari.config.methods import (
     Places,
     Statement,
     Wrap,
+    check_removal,
+    drop_places,
     find_default,
     is_sampling,
     list_kept,
@@ -213,13 +215,11 @@ def _change_stage(
         if isinstance(one, Wrap):
             _wrap(table, one, sources)
         elif not one.held:
+            check_removal(one, places)
             _put(table, one, sources)
     _keep_evaluation(table, stage, decided, sources)
-    for section in ("collect", "transform"):
-        for name, entry in (table.get(section) or EMPTY).items():
-            if "before" in entry and entry["before"] not in table[section]:
-                del entry["before"]
-                sources.pop((section, name, "before"), None)
+    for path in drop_places(table, places):
+        sources.pop(path, None)
     if "loss" in places.found and "use" not in look_up(stage, places.found["loss"]):
         _rename(table, places.found["loss"], sources)
     return table, sources

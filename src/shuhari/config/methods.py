@@ -17,7 +17,7 @@ for: which objectives are surrogates only their classes say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -153,6 +153,40 @@ def is_surrogate(name: str) -> bool:
         return bool(ability(registry.find("objective", name), "surrogate"))
     except LookupError:  # which building tells of
         return False
+
+
+def drop_places(table: Tree, places: Places) -> list[Path]:
+    """Take out each `before` of a changed stage that names an entry which this base has not, in place; their paths. A
+    place of none of its own is the end. RecipeError for one that no base could have."""
+    dropped = []
+    for at in [(), *(("learner", name) for name in table.get("learner") or EMPTY)]:
+        for section in ("collect", "transform"):
+            entries: Any = look_up(table, (*at, section)) or EMPTY
+            for name, entry in entries.items():
+                if isinstance(entry, dict) and "before" in entry and entry["before"] not in entries:
+                    path = (*at, section, name, "before")
+                    there = {*entries, *(look_up(places.stage, path[:-2]) or EMPTY)} - {name}
+                    _check_known("transform", entry.pop("before"), path, there, places.base)
+                    dropped.append(path)
+    return dropped
+
+
+def check_removal(one: Statement, places: Places) -> None:
+    """RecipeError where a method removes a transform or a term of a name that no base could have."""
+    section, kinds = _find_section(one.path), {"collect": "transform", "transform": "transform", "terms": "objective"}
+    if one.value is False and section in kinds and one.path == one.slot:
+        there = look_up(places.stage, one.path[:-1]) or EMPTY
+        _check_known(kinds[section], one.path[-1], one.key, there, places.base)
+
+
+def _check_known(kind: str, name: Any, where: Path, there: Collection[str], base: str) -> None:
+    """RecipeError for the name of an entry that is neither `there` nor a component: by which entries go that have no
+    other name."""
+    from shuhari import registry
+
+    if name not in there and name not in (components := registry.names(kind)):
+        message = f"{name!r} is no {kind}, and {base} has no entry of that name"
+        raise RecipeError(format_path(where), f"{message}; {nearest(str(name), {*there, *components})}")
 
 
 def is_sampling(stage: Mapping[str, Any]) -> bool:

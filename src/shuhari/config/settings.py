@@ -142,6 +142,8 @@ class Settings:
         made = self.make(cls, table, where, *rest)
         if self.whole and (message := explain_misfit(kind, made) or registry.other(kind, cls)):
             raise RecipeError(where, f"{cls.__name__} {message}")
+        if self.whole and kind == "task":
+            _check_source(made, where)
         return made
 
     # ---------------------------------------------------------------- dataclasses
@@ -258,6 +260,14 @@ def look_up(kind: str, name: str, where: str) -> type:
         last = traceback.extract_tb(error.__traceback__)[-1]
         at = f" ({last.filename}, line {last.lineno})" if last.filename.endswith(".py") else ""
         raise RecipeError(where, f"{name!r} cannot be imported: {type(error).__name__}: {error}{at}") from error
+
+
+def _check_source(task: Any, where: str) -> None:
+    """What hands out the problems that are trained on is a Source; which problems there are is dearer to know."""
+    source = task.problems("train")
+    if lack := explain_misfit("source", source):
+        given = f"{type(task).__name__}.problems('train') gave {with_article(type(source).__name__)}, which {lack}"
+        raise RecipeError(where, f"{given}; expected a Source, such as shuhari.tasks.source.Listed(problems)")
 
 
 def _find_flat(own: Mapping[str, Field[Any]], hints: Mapping[str, Any]) -> str | None:

@@ -90,16 +90,16 @@ def explain_unknown(key: str, tree: Mapping[str, Any], known: Iterable[str]) -> 
     """What a key that no recipe has may mean: the settings of this recipe that others call so, as it names its parts,
     or the nearest known one. Of a table, what its entries may mean."""
     inner, near = tree.get(key), nearest(key, known)
-    said = [(key, *path) for path, _ in walk_leaves(inner)] if isinstance(inner, Mapping) else [(key,)]
-    meant = {path: found for path in said if (found := find_meanings(path))}
+    paths = [(key, *path) for path, _ in walk_leaves(inner)] if isinstance(inner, Mapping) else [(key,)]
+    meant = {path: found for path in paths if (found := find_meanings(path))}
     sections = {found[0].partition(".")[0] for path, found in meant.items() if len(path) > 1}
     if not meant or any(near.startswith(f"did you mean {section!r}") for section in sections):
         return near  # a section of ours, misspelt
     rest = {k: v for k, v in tree.items() if k != key}
-    told = {path: " and ".join(_localise(found, rest)) for path, found in meant.items()}
-    if (key,) in told:
-        return f"it is {told[key,]} here"
-    return ", ".join(f"{format_path(path)} is {ours}" for path, ours in told.items()) + " here"
+    ours = {path: " and ".join(_localise(found, rest)) for path, found in meant.items()}
+    if (key,) in ours:
+        return f"it is {ours[key,]} here"
+    return ", ".join(f"{format_path(path)} is {own}" for path, own in ours.items()) + " here"
 
 
 def _localise(meanings: Sequence[str], tree: Mapping[str, Any]) -> list[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from math import inf
+from collections.abc import Sequence
+from math import inf, isfinite, nan
+from typing import Any
 
 from shuhari.diagnosis.evidence import Evidence, growth, highest, recent, share_not_finite, usually_at_best
 from shuhari.diagnosis.rule import Rule
@@ -13,6 +15,13 @@ def samples_nothing(e: Evidence) -> bool:
     return e.spent("env_steps") == 0 and not e.writes_text
 
 
+def largest_where_rewards_differ(e: Evidence, name: str) -> float:
+    """the largest value of the steps at which rewards differ within some group"""
+    alike: Sequence[Any] = e.columns.get("rollout/alike") or [None] * len(e)
+    x = [v for v, a in zip(e.columns[name], alike, strict=True) if isinstance(v, int | float) and a != 1.0]
+    return max((v for v in x if isfinite(v)), default=nan)
+
+
 RULES = (
     Rule(
         "loss-not-finite",
@@ -21,6 +30,27 @@ RULES = (
         (0.0, 0.0),
         "a loss is NaN or infinite: the weights are lost, or will be",
         "a smaller learning rate, optimiser.clip = 1.0, rewards of a moderate size; then start anew",
+        at_once=True,
+    ),
+    Rule(
+        "gradient-not-finite",
+        "*/grad_norm",
+        share_not_finite,
+        (0.0, 0.0),
+        "a gradient is NaN or infinite: the weights are lost, or will be",
+        "an optimiser that refuses it (adamw does), a smaller learning rate, a loss without log of 0 or division by 0",
+        at_once=True,
+        covers=("loss-not-finite",),
+    ),
+    Rule(
+        "gradient-zero",
+        "*/grad_norm",
+        largest_where_rewards_differ,
+        (1e-30, inf),
+        "rewards differ, and yet the gradient is 0: nothing is learnt from them",
+        "a loss that depends on what the model says now (a need with live = True, no .detach() on it), terms whose "
+        "weight and stream are not 0",
+        least=3,
         at_once=True,
     ),
     Rule(

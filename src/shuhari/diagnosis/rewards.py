@@ -107,7 +107,7 @@ RULES = (
         f"a reward that depends on the answer; {LOOK}",
         least=10,
         at_once=True,
-        covers=("no-group-differs", "groups-alike"),
+        covers=("no-group-differs", "groups-alike", "gradient-zero"),
     ),
     Rule(
         "return-constant",
@@ -119,6 +119,7 @@ RULES = (
         least=10,
         when=has_ended_often,
         at_once=True,
+        covers=("gradient-zero",),
     ),
     Rule(
         "reward-not-finite",

@@ -13,6 +13,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -226,6 +227,9 @@ class Meters:
     def add(self, term: str, loss: Tensor, info: Info, batch: Batch) -> None:
         self.losses[term] = self.losses[term] + loss if term in self.losses else loss
         for key, x in info.items():
+            if not isinstance(x, Tensor | int | float | np.number):
+                shown = " ".join(repr(x).split())
+                raise TypeError(f"term {term!r}: its info {key!r} is {shown:.60}: expected a number, or a Tensor")
             found, known = _sum_info(x, batch), self.infos.get((term, key))
             self.infos[term, key] = found if known is None else (known[0] + found[0], known[1] + found[1])
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from shuhari import registry
 from shuhari.abilities import ability
 from shuhari.columns import DERIVED
 from shuhari.config.overlay import RecipeError, format_path
@@ -150,10 +151,18 @@ class Columns:
             message, near = MISSED[space].format(rest), nearest(rest, names)
         else:
             message, near = f"nothing before it writes a column {name!r}", nearest(name, known)
+            if not near.startswith("did you") and (later := nearest(name, _list_written())).startswith("did you"):
+                near = f"{later} (which nothing before it writes either)"
         own = f"; a component of your own that writes it says so: stamps = ({name!r},)"
         return RecipeError(
             format_path(place), f"{message} in stage {stage!r}; {near}{'' if near.startswith('did you') else own}"
         )
+
+
+def _list_written() -> set[str]:
+    """The columns that registered components say they write, whatever their settings."""
+    said = [vars(cls).get("stamps") for cls in registry.entries().values()]
+    return {name for names in said if isinstance(names, tuple) for name in names if "*" not in name}
 
 
 def graded_columns(task: Task, rollout: Any, rewards: Mapping[str, Reward]) -> Columns:

@@ -15,6 +15,7 @@ from shuhari.measure import Meter
 from shuhari.pack import pack
 from shuhari.ports import REPLAYING, Reward, Rollout, Task, ability
 from shuhari.profile import span, spanned, stretches, work
+from shuhari.tasks.contract import explain_grade
 
 if TYPE_CHECKING:
     from shuhari.loop.asks import LoopCtx
@@ -137,7 +138,7 @@ async def collect_group(request: Request, rollout: Rollout, ctx: LoopCtx) -> lis
 
 async def grade_group(group: Sequence[Trajectory], ctx: LoopCtx, until: str = "") -> list[Trajectory]:
     """By the task, then by the rewards of the run in their order, each asked of what it was not asked before; a grader
-    that raises gives None, is counted and shown.
+    that raises gives None, is counted and shown. ContractError for what is no grade (`explain_grade`).
 
     `until`: a reward's name. The later graders are not asked once something of the group has it, if none of them is
     called so: a rollout that looks at one reward on its way leaves what judges the whole group for the end."""
@@ -173,6 +174,9 @@ async def _by_reward(group: Sequence[Trajectory], name: str, ctx: LoopCtx) -> li
         grades = [None] * sum(leaves)
     if len(grades) != sum(leaves):
         raise ValueError(f"{type(reward).__name__} gave {len(grades)} grades for {sum(leaves)} leaves")
+    for grade in grades:
+        if wrong := explain_grade(grade):
+            raise ContractError(f"{type(reward).__name__}.grade (reward {name!r}) {wrong}")
     ends = list(accumulate(leaves))
     return [t.graded(grades[end - n : end], by=name) for t, n, end in zip(group, leaves, ends, strict=True)]
 
@@ -185,8 +189,12 @@ def _by_task(t: Trajectory, ctx: LoopCtx) -> Trajectory:
 
 
 def _task_grade(trajectory: Trajectory, path: tuple[int, ...], ctx: LoopCtx) -> Mapping[str, Any] | None:
+    problem = trajectory.request.problem
     try:
-        return ctx.task.grade(trajectory.request.problem, [trajectory.steps[i] for i in path])
+        grade = ctx.task.grade(problem, [trajectory.steps[i] for i in path])
     except Exception as error:
-        ctx.record_failure("failed_graders", error, f"task {trajectory.request.problem.task!r}")
+        ctx.record_failure("failed_graders", error, f"task {problem.task!r}")
         return None
+    if wrong := explain_grade(grade, own=True):
+        raise ContractError(f"{type(ctx.task).__name__}.grade (problem {problem.id!r}) {wrong}")
+    return grade

@@ -143,10 +143,15 @@ class Context:
             self.seen.append(batch)
         return batch
 
+    @property
+    def served(self) -> bool:
+        """Whether the engine has the models of some version."""
+        return self.engine is self._served
+
     @spanned("sync")
     def serve(self) -> None:
         """Give the engine the models as they are now."""
-        if self.engine is not self._served:
+        if not self.served:
             ability(self.engine, "open")(self.seed, self.charge)
             self._served = self.engine
         self.engine.sync(self.models, self.version)

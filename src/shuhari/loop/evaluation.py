@@ -16,6 +16,7 @@ from shuhari.abilities import ability
 from shuhari.bounds import Bounds, Count, Length, check
 from shuhari.config.overlay import RecipeError
 from shuhari.data import EMPTY, Problem, Ramp, Request, Sampling
+from shuhari.loop.breaches import DRAWS, generator_states, sum_weights
 from shuhari.loop.outcomes import Named, Outcomes, grade
 from shuhari.ports import Learner, Metric, Rollout, Source, Task
 from shuhari.profile import spanned
@@ -203,8 +204,9 @@ def score_models(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> dict
 
 def _read_metric(name: str, metric: Metric, ctx: Context) -> dict[str, float]:
     """The numbers of one metric, NaN where one is unknown. Raises ValueError, which names the metric, for what is no
-    number, and where the metric itself raises."""
+    number, where the metric itself raises, and before the first step where it changes a model."""
     who = f"[evaluate.metrics.{name}] {type(metric).__name__}"
+    before = None if ctx.step else (sum_weights(ctx.models), generator_states())  # of one call: it costs
     try:
         found: Any = metric(ctx)
     except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError) as error:
@@ -217,7 +219,20 @@ def _read_metric(name: str, metric: Metric, ctx: Context) -> dict[str, float]:
             out[key] = float(value)
         except (TypeError, ValueError):
             raise ValueError(f"{who} gave {key!r} as {value!r}: expected a number") from None
+    if before is not None:
+        _check_untouched(who, *before, ctx)
+        if unknown := [key for key, value in out.items() if value != value]:
+            ctx.problems.append(f"{who} gave {', '.join(unknown)} as NaN, so that there is no number to report")
     return out
+
+
+def _check_untouched(who: str, weights: Mapping[str, int], generators: Any, ctx: Context) -> None:
+    """ValueError where a metric has changed a model; that it drew from a global generator is noted."""
+    after = sum_weights(ctx.models)
+    if moved := [role for role, x in weights.items() if x != after[role]]:
+        raise ValueError(f"{who} changed the model of role {moved[0]!r}: an evaluation changes nothing")
+    if generator_states() != generators:
+        ctx.problems.append(f"{who} {DRAWS}")
 
 
 @spanned("evaluate")

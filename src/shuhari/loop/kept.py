@@ -11,13 +11,13 @@ from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.data import Array, Trajectory, code, find_outcomes
-from shuhari.loop.context import Context
 from shuhari.loop.outcomes import name_measure
 from shuhari.pack import rows_of
 from shuhari.store import Store, pick
 
 if TYPE_CHECKING:
     from shuhari.config.stage import Checkpointing
+    from shuhari.loop.context import Context
     from shuhari.loop.evaluation import Evaluation
 
 

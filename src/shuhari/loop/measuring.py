@@ -10,7 +10,7 @@ from typing import Any
 
 from shuhari.config.recipe import load
 from shuhari.loop.evaluation import Evaluation, evaluate
-from shuhari.loop.outcomes import Outcomes
+from shuhari.loop.outcomes import Outcomes, name_measure
 from shuhari.loop.resume import restore
 from shuhari.loop.run import open_run
 from shuhari.store import Run, StoreError
@@ -18,10 +18,12 @@ from shuhari.store import Run, StoreError
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """What was found of a checkpoint: the settings `used`, its `step`, and what went wrong, each message once."""
+    """What was found of a checkpoint: the settings `used`, the reward that is its `measure`, its `step`, and what went
+    wrong, each message once."""
 
     outcomes: Outcomes
     used: Evaluation
+    measure: str
     step: int
     problems: tuple[str, ...]
 
@@ -43,7 +45,8 @@ def measure(
             table = json.dumps(find_tested(opened.recipe.tree), sort_keys=True)
             used = replace(used, task=tasks.setdefault(table, used.task or opened.ctx.task))
         outcomes = evaluate(opened.ctx, used, opened.stage.evaluation_rollout)
-        return Measured(outcomes, used, opened.ctx.step, tuple(dict.fromkeys(opened.ctx.problems)))
+        name = name_measure(used.measure, opened.ctx)
+        return Measured(outcomes, used, name, opened.ctx.step, tuple(dict.fromkeys(opened.ctx.problems)))
 
 
 def find_tested(recipe: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -6,9 +6,10 @@ is found before the first stage has cost anything, and nothing of the run knows 
 weights, its random streams and its ledger, nor its store. What it calls is called for real: rewards, tools, judges,
 environments.
 
-It refuses nothing that may only be its own smallness: numbers that are not finite, filters that let nothing pass, and
-what graders and rollouts raise over answers that are short and of a policy that has not learnt yet; of the last a line
-in the log tells. Left out: runs of studies and claims; workers; how an episode ends.
+What training could not afford to look at is looked at here: columns that are changed in place, rows in another order,
+draws from generators of the whole process. It refuses nothing that may only be its own smallness: numbers that are not
+finite, filters that let nothing pass, and what graders and rollouts raise over answers that are short and of a policy
+that has not learnt yet; of the last a line in the log tells. Left out: runs of claims; workers; how an episode ends.
 """
 
 from __future__ import annotations
@@ -25,20 +26,33 @@ from typing import Any
 import numpy as np
 import torch
 
+from shuhari.batch import Batch
 from shuhari.config.recipe import Recipe, RecipeError
 from shuhari.config.smaller import cap, cap_buffer
 from shuhari.config.stage import Components
-from shuhari.data import EMPTY, Sampling, StalledError
+from shuhari.data import EMPTY, ContractError, Problem, Sampling, StalledError
+from shuhari.engines.time_limit import Overdue
 from shuhari.events import Collected, Committed
+from shuhari.loop.breaches import (
+    DRAWS,
+    IN_PLACE,
+    copy_columns,
+    find_changed,
+    generator_states,
+    keep_columns,
+    notice_draws,
+)
 from shuhari.loop.collect import AllFailedError
 from shuhari.loop.run import Run, open_run
-from shuhari.ports import ability, is_text, is_vector
+from shuhari.ports import Ctx, Transform, ability, is_text, is_vector
+from shuhari.tasks.source import read_first
+from shuhari.transforms import call_transform
 
 PROBLEMS = 2
 PROMPTS = 32  # whose lengths are looked at
 TOKENS = 16  # of an answer, at most; and decisions of a held-out episode
 NOTE = "in stage {!r}, rehearsed before the first step; --no-rehearsal leaves that out"
-UNSAID = (NameError, ImportError)  # what code of a user's raises whatever an answer says
+UNSAID = (NameError, ImportError, Overdue)  # what code of a user's raises whatever an answer says
 
 
 def rehearse(recipe: Recipe, init: Mapping[str, Any] = EMPTY) -> None:
@@ -62,12 +76,14 @@ def rehearse(recipe: Recipe, init: Mapping[str, Any] = EMPTY) -> None:
                 logging.getLogger("shuhari").warning("stage %r, rehearsed: %s", stage.name, problem)
 
 
-def open_rehearsed(recipe: Recipe, path: Path | None = None, *, init: Mapping[str, Any] = EMPTY, **known: Any) -> Run:
-    """`open_run`; one that has made no step is rehearsed."""
+def open_rehearsed(
+    recipe: Recipe, path: Path | None = None, *, init: Mapping[str, Any] = EMPTY, rehearsal: bool = True, **known: Any
+) -> Run:
+    """`open_run`; one that has made no step is rehearsed, unless it is not to be."""
     run = open_run(recipe, path, init=init, **known)
     with ExitStack() as failed:
         failed.push(run)
-        if not run.ctx.step:
+        if rehearsal and not run.ctx.step:
             rehearse(recipe, init)
         failed.pop_all()
     return run
@@ -117,17 +133,38 @@ def _play(run: Run, max_new: int) -> None:
     if want := run.wanted():
         _check_room(run, max_new)
         with run.ctx.phase("collect", run.rounds):
-            batch = run.collect(want)
-            run.tell(Collected(run.apply(run.stage.collect, batch), tuple(run.ctx.latest)))
+            with notice_draws(run.ctx, "what collects (curriculum, rollout, environment, reward)"):
+                batch = run.collect(want)
+            batch = run.apply(run.stage.collect, batch, call=_call_watched)
+            with keep_columns(batch, "a component that observes what was collected"):
+                run.tell(Collected(batch, tuple(run.ctx.latest)))
         if run.meter.means().get("rollout/ungraded") == 1.0:
             run.ctx.problems.append("no sample was graded: every reward was None or NaN")
     for name, learner in run.stage.learners.items():
         for batch in run.draws(name, learner) if not learner.buffer.wanted() else ():
-            batch = run.apply(learner.transforms, batch, learner)
-            if len(batch):
-                run.tell(learner.update(batch, run.ctx))
+            batch = run.apply(learner.transforms, batch, learner, call=_call_watched)
+            who = f"the update of {name} (its objectives, models, optimisers)"
+            with keep_columns(batch, who), notice_draws(run.ctx, who):
+                report = learner.update(batch, run.ctx) if len(batch) else None
+            if report is not None:
+                run.tell(report)
     run.tell(Committed(1))
     run.ctx.in_flight.drop()
+
+
+def _call_watched(transform: Transform, batch: Batch, ctx: Ctx) -> Batch:
+    """One call of a transform. ContractError where it draws from a global generator, changes a column of the batch that
+    it was given, or the order of the rows."""
+    before, generators = copy_columns(batch), generator_states()
+    out = call_transform(transform, batch, ctx)
+    who = type(transform).__name__
+    if generator_states() != generators:
+        raise ContractError(f"{who} {DRAWS}")
+    if (name := find_changed(batch, before)) is not None:
+        raise ContractError(f"{who} changed the column {name!r} of the batch that it was given, {IN_PLACE}")
+    if not torch.equal(out["id"].unique_consecutive(), batch["id"].unique_consecutive()):  # repeated ones side by side
+        raise ContractError(f"{who} changed the order of the rows: expected them as they came")
+    return out
 
 
 def _check_room(run: Run, max_new: int) -> None:
@@ -136,9 +173,9 @@ def _check_room(run: Run, max_new: int) -> None:
     policy, stage = run.ctx.models.get("policy"), run.stage
     if policy is None or not is_text(policy) or is_vector(stage.rollout):
         return
-    source = stage.task.problems("train")
-    size = source.size()
-    prompts = [source[i].prompt for i in range(PROMPTS if size is None else min(size, PROMPTS))]
+    problems: list[Any] = read_first(stage.task.problems("train"), PROMPTS)
+    _check_problems(stage.task, problems)
+    prompts = [p.prompt for p in problems]
     texts = [p for p in prompts if isinstance(p, str) or (isinstance(p, tuple) and p and isinstance(p[0], Mapping))]
     if not texts:
         return
@@ -150,6 +187,18 @@ def _check_room(run: Run, max_new: int) -> None:
     if length + max_new > limit and at not in stage.defaults:
         most = f"and the policy reads {limit}: expected at most {limit - length}"
         raise RecipeError(at, f"{max_new} {told}, {most}")
+
+
+def _check_problems(task: Any, problems: list[Any]) -> None:
+    """ContractError for what is no problem, and where an id names two: they would be counted as one."""
+    known: dict[tuple[str, str], tuple[int, Any]] = {}
+    for i, p in enumerate(problems):
+        at = f"{type(task).__name__}: problem {i} of the split 'train'"
+        if not isinstance(p, Problem):
+            raise ContractError(f"{at} is {p!r:.60}: expected a Problem")
+        j, prompt = known.setdefault((p.task, p.id), (i, p.prompt))
+        if isinstance(prompt, str | tuple) and prompt != p.prompt:
+            raise ContractError(f"{at} has the id {p.id!r} of problem {j}, and another prompt: expected one of its own")
 
 
 @contextmanager

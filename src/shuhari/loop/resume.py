@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shuhari.config.overlay import BUDGETS, split_path
 from shuhari.config.recipe import Recipe, RecipeError, dump, find_differences, spreads
 from shuhari.config.stage import Components
 from shuhari.data import EMPTY
 from shuhari.loop import state
-from shuhari.loop.context import Context
 from shuhari.loop.evaluation import LastScores, basis
 from shuhari.loop.kept import choose_rollouts, count_problems
 from shuhari.loop.machine import versions
@@ -24,6 +23,9 @@ from shuhari.loop.roles import load_weights, weights
 from shuhari.ports import ability
 from shuhari.profile import spanned
 from shuhari.store import Store
+
+if TYPE_CHECKING:
+    from shuhari.loop.context import Context
 
 
 class Resumable(Protocol):
@@ -135,10 +137,12 @@ def _keep_cards(run: Resumable) -> None:
         store.write_text("data.json", json.dumps({**known, **found}, indent=2) + "\n")
 
 
-def finish(run: Resumable) -> None:
-    """Write the summary of a complete run, once."""
+def finish(run: Resumable, chance: Callable[[Context, Any, Any], Mapping[str, float]] | None = None) -> None:
+    """Write the summary of a complete run, once; with what `chance`, if given, finds where it was evaluated last."""
     if run.store is not None and not run.store.get("complete"):
-        run.store.write_text("summary.json", json.dumps(_to_strict(summarise(run)), indent=2, allow_nan=False) + "\n")
+        found = {"chance": chance(run.ctx, run.stage.evaluate, run.stage.evaluation_rollout)} if chance else {}
+        summary = _to_strict({**summarise(run), **found})
+        run.store.write_text("summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
         run.store.set(complete=True)
 
 

@@ -14,7 +14,7 @@ from shuhari.config.recipe import Recipe, RecipeError
 from shuhari.config.stage import Components
 from shuhari.data import EMPTY, Info
 from shuhari.events import Collected, Committed, Evaluated, Event, InOrder, StageStarted, Updated
-from shuhari.loop import collect, state
+from shuhari.loop import chance, collect, curve, state
 from shuhari.loop.checks import check_stages
 from shuhari.loop.context import Context
 from shuhari.loop.drift import describe_collected
@@ -26,7 +26,7 @@ from shuhari.measure import Meter
 from shuhari.ports import Learner, Transform, ability, is_vector
 from shuhari.ports.declares import needs_of
 from shuhari.store import Store
-from shuhari.transforms import apply
+from shuhari.transforms import Call, apply, call_transform
 
 
 def train(recipe: Recipe, path: Path | None = None, **start: Any) -> Iterator[Info]:
@@ -47,14 +47,16 @@ def loop(run: Run) -> Iterator[Info]:
                     batch = run.apply(learner.transforms, batch, learner)
                     run.tell(learner.update(batch, run.ctx))
             yield run.commit()
-        finish(run)
+        finish(run, chance.measure_chance if run.curve else None)
 
 
-def open_run(recipe: Recipe, path: Path | None = None, *, init: Mapping[str, Any] = EMPTY, **known: Any) -> Run:
-    """A run as it stands at `path` (None: nowhere). init: role -> weights to start from; known: see `open_store`."""
+def open_run(
+    recipe: Recipe, path: Path | None = None, *, init: Mapping[str, Any] = EMPTY, curve: bool = False, **known: Any
+) -> Run:
+    """A run as it stands at `path` (None: nowhere). init: role -> weights; curve: see it; known: `open_store`."""
     if "study" in recipe.tree:
         raise RecipeError("study", f"{recipe.name} is a study of several runs: open one of them, in its children/")
-    run = Run(recipe, init)
+    run = Run(recipe, init, curve)
     with ExitStack() as failed:
         failed.push(run)  # what goes wrong here lets go of the store
         if path is not None:
@@ -68,8 +70,8 @@ def open_run(recipe: Recipe, path: Path | None = None, *, init: Mapping[str, Any
 class Run:
     """Models, components and progress of one recipe. `ctx` is what components see of it."""
 
-    def __init__(self, recipe: Recipe, init: Mapping[str, Any] = EMPTY) -> None:
-        self.recipe, self.init = recipe, init
+    def __init__(self, recipe: Recipe, init: Mapping[str, Any] = EMPTY, curve: bool = False) -> None:
+        self.recipe, self.init, self.curve = recipe, init, curve
         shared: dict[str, Any] = {}
         stages = [build_stage(table, shared) for table in recipe.stages]
         check_stages(stages)
@@ -78,8 +80,7 @@ class Run:
         self.progress = Progress(stages, self.ctx.ledger)
         self.done = self.progress.done
         self.store: Store | None = None
-        self.saved = True  # whether the last step is in a checkpoint
-        self.meter, self.info, self.rounds = Meter(), dict[str, Any](), 0
+        self.saved, self.meter, self.info, self.rounds = True, Meter(), dict[str, Any](), 0  # saved: in a checkpoint
         self.scores, self.before = LastScores(), dict[str, Any]()  # now, and when the stage began
         self.listeners, self.shared = list[Any](), set[str]()  # shared: roles that play by `same_as` now
 
@@ -154,9 +155,10 @@ class Run:
                     return
                 yield batch
 
-    def apply(self, transforms: Mapping[str, Transform], batch: Batch, learner: Learner | None = None) -> Batch:
+    def apply(self, transforms: Mapping[str, Transform], batch: Batch, learner: Learner | None = None,
+              call: Call = call_transform) -> Batch:  # fmt: skip
         """The batch as a recipe's transforms leave it, with what they and the learner's terms want scored."""
-        return self.ctx.note_batch(apply(transforms.values(), batch, self.ctx, needs_of(learner)))
+        return self.ctx.note_batch(apply(transforms.values(), batch, self.ctx, needs_of(learner), call))
 
     def hear(self, event: Event) -> None:
         """An event that was told, to the active stage's components and to the roles that follow."""
@@ -181,7 +183,8 @@ class Run:
             self._evaluate()
         reported: Info = {**ability(stage.curriculum, "report")(), **ability(stage.rollout, "report")()}
         evaluated = {f"evaluate/{k}": v for k, v in self.scores.values.items()} if self.scores.step == ctx.step else {}
-        reported |= evaluated | {f"spent/{k}": v for k, v in ctx.ledger.items()}
+        between = curve.score_between(ctx, self.progress) if self.curve and not evaluated else {}
+        reported |= evaluated | between | {f"spent/{k}": v for k, v in ctx.ledger.items()}
         self.info = {"step": ctx.step, "stage": stage.name, **self.meter.means(), **reported}
         commit_step(self, checkpoint=over or bool(evaluated))
         return {**self.info, "seconds": self.progress.seconds(), **stage.notes, "problems": tuple(ctx.problems)}

@@ -19,6 +19,7 @@ from typing import Any
 from shuhari.config.build import make_component
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.data import EMPTY, Info
+from shuhari.loop.rehearsal import open_rehearsed
 from shuhari.loop.resume import open_store, summarise
 from shuhari.loop.run import loop, open_run
 from shuhari.ports import Study, ability
@@ -27,15 +28,13 @@ from shuhari.store import Run, Store
 CHILD = "child"  # the key of a report that is a run's and no row of the study
 
 
-def train(recipe: Recipe, path: Path | None = None, *, rehearsal: bool = True, **start: Any) -> Iterator[Info]:
+def train(recipe: Recipe, path: Path | None = None, *, curve: bool = False, **start: Any) -> Iterator[Info]:
     """Run a recipe, or its study if it has one, and yield one report a step; resumes from `path`, as `run.train`. A run
-    that begins is rehearsed before, unless it is not to be; those of a study are not.
+    that begins is rehearsed before, each of a study too; not with `rehearsal=False`. curve: see `open_run`.
 
     Of a study the reports of its runs come too, as progress: `step` is the study's, `stage` the run's name."""
     if "study" not in recipe.tree:
-        from shuhari.loop.rehearsal import open_rehearsed  # which knows the loop
-
-        yield from loop((open_rehearsed if rehearsal else open_run)(recipe, path, **start))
+        yield from loop(open_rehearsed(recipe, path, curve=curve, **start))
         return
     with ExitStack() as held:
         folder = Path(held.enter_context(TemporaryDirectory())) if path is None else path
@@ -43,15 +42,16 @@ def train(recipe: Recipe, path: Path | None = None, *, rehearsal: bool = True, *
 
 
 def _rows(
-    recipe: Recipe, path: Path, *, init: Mapping[str, Any] = EMPTY, origin: str = "", accept: bool = False
+    recipe: Recipe, path: Path, *, init: Mapping[str, Any] = EMPTY, rehearsal: bool = True, **known: Any
 ) -> Iterator[Info]:
     study: Study = make_component("study", recipe.tree["study"])
-    with open_store(path, recipe, keep=2, origin=origin, accept=accept) as store:
+    with open_store(path, recipe, keep=2, **known) as store:
         if store.get("complete"):
             return
         tree = store.load() or {"rows": [], "measured": {}, "seconds": 0.0}
         began, rows = time.monotonic() - tree["seconds"], list(tree["rows"])
-        runs = Children(recipe, path / "children", init, origin, dict(tree["measured"]), accept)
+        start = {"init": init, "rehearsal": rehearsal, **known}
+        runs = Children(recipe, path / "children", start, dict(tree["measured"]))
         reports, step = iter(study(runs)), 0
         try:
             for report in reports:
@@ -76,27 +76,19 @@ def _rows(
 class Children:
     """The runs of a study, see `ports.Runs`: of `recipe` without its study, in folders below `path`.
 
-    `measured`: what `evaluate` has found, by run and settings, with what it spent."""
+    `start`: what each is opened with; `measured`: what `evaluate` found, by run and settings, and what it spent."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        path: Path,
-        init: Mapping[str, Any],
-        origin: str,
-        measured: dict[str, Any],
-        accept: bool = False,
-    ) -> None:
+    def __init__(self, recipe: Recipe, path: Path, start: Mapping[str, Any], measured: dict[str, Any]) -> None:
         tree = {k: v for k, v in recipe.tree.items() if k not in ("study", "claim")}
         self.recipe = Recipe(recipe.name, tree, recipe.sources)
-        self.path, self.init, self.origin, self.measured = path, init, origin, measured
-        self.seed, self.repeatable, self._accept = recipe.seed, True, accept
+        self.path, self.start, self.measured = path, start, measured
+        self.seed, self.repeatable = recipe.seed, True
         self._ledgers: dict[str, Mapping[str, float]] = {}  # of what was asked for since the study was called
 
     def train(self, name: str, settings: Mapping[str, Any] = EMPTY) -> Generator[Info, None, Mapping[str, Any]]:
         """Go on with a run to its end; its summary. RecipeError where `name` is a run with other settings."""
         recipe = self.recipe.with_settings(settings, CHILD) if settings else self.recipe
-        run = open_run(recipe, self.path / name, init=self.init, origin=self.origin, accept=self._accept)
+        run = open_rehearsed(recipe, self.path / name, **self.start)
         self._ledgers[name] = run.ctx.ledger
         with closing(loop(run)) as reports:  # type: ignore[type-var]
             for report in reports:

@@ -180,6 +180,12 @@ class CategoricalPolicy:
             check_allowed(allowed)
             return sample_rows(logits, sampling, noise, self._choices.start, allowed)
 
+    def decide(self, contexts: Any) -> dict[str, Tensor]:
+        """contexts [B, ...] -> the likeliest `action` [B] or [B, M] as environments take it, and `logits`."""
+        logits, _ = self._logits(contexts)
+        action = logits.argmax(-1)
+        return {"action": action if self._choices.start is None else action + self._choices.start, "logits": logits}
+
     def decision(self, taken: Tensor) -> dict[str, Tensor]:
         """Batch columns of the decisions whose environment actions are `taken` [B, ...]."""
         return {"action": taken if self._choices.start is None else taken - self._choices.start}

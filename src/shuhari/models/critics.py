@@ -214,6 +214,12 @@ class DiscreteQ:
             info = {"epsilon": torch.full_like(logp, e)}
         return Traces(action, logp, info=info, taken=action + self._start if self._start else None)
 
+    def decide(self, contexts: Any) -> dict[str, Tensor]:
+        """contexts [B, ...] -> the best `action` [B] as environments take it, and `values` [B, alternatives]."""
+        q, allowed = self.module(contexts), self._inputs.mask(contexts)
+        q = q if allowed is None else q.masked_fill(~allowed, FORBIDDEN)
+        return {"action": q.argmax(-1) + self._start, "values": q}
+
     def decision(self, taken: Tensor) -> dict[str, Tensor]:
         """Batch columns of the decisions whose environment actions are `taken` [B, ...]."""
         return {"action": taken - self._start}

@@ -116,6 +116,11 @@ class DeterministicPolicy:
             made = Clipped(mean[:, None], self._log_std(mean[:, None]), action[:, None], share if e else None)
         return Traces(action, made.log_prob(), info={"epsilon": share}, taken=self._scale(action))
 
+    def decide(self, contexts: Any) -> dict[str, Tensor]:
+        """contexts [B, ...] -> `action` [B, A] without noise, and `mean` [B, A], the same in [-1, 1]."""
+        mean = self._mean(contexts)
+        return {"action": self._scale(mean), "mean": mean}
+
     def decision(self, taken: Tensor) -> dict[str, Tensor]:
         """Batch columns of the decisions whose environment actions are `taken` [B, ...]."""
         return {"action": self._scale.inverse(taken)}

@@ -200,6 +200,11 @@ class GaussianPolicy:
             taken = None if self._bounds is None else action.clamp(*self._bounds)
         return Traces(action, logp, taken=taken)
 
+    def decide(self, contexts: Any) -> dict[str, Tensor]:
+        """contexts [B, ...] -> `action` [B, A], the mean within the bounds, and `mean` and `log_std` [B, A]."""
+        mean, log_std = self._parameters(contexts)
+        return {"action": mean if self._bounds is None else mean.clamp(*self._bounds), "mean": mean, "log_std": log_std}
+
     def observe(self, event: Event) -> None:
         self._inputs.observe(event)
 
@@ -262,6 +267,11 @@ class SquashedPolicy:
             if e:
                 logp = mix_log_density(logp, share, u.shape[1])
         return Traces(action, logp, info=info, taken=self._scale(action))
+
+    def decide(self, contexts: Any) -> dict[str, Tensor]:
+        """contexts [B, ...] -> `action` [B, A], the mean's, and `mean` and `log_std` [B, A] of u."""
+        mean, log_std = self._parameters(contexts)
+        return {"action": self._scale(mean.tanh()), "mean": mean, "log_std": log_std}
 
     def decision(self, taken: Tensor) -> dict[str, Tensor]:
         """Batch columns of the decisions whose environment actions are `taken` [B, ...]."""

@@ -248,7 +248,7 @@ def _rows(x: Tensor) -> Tensor:
     """[B, D] float32."""
     if x.dtype is not torch.float32:
         x = x.float()
-    return x if x.dim() == 2 else x.reshape(len(x), -1)
+    return x if x.dim() == 2 else x.reshape(x.shape[0], -1)  # `len` would fix the number of rows of an ONNX graph
 
 
 def _code(space: Any) -> tuple[int, Tensor | None] | None:
@@ -266,4 +266,4 @@ def _encode(x: Tensor, code: tuple[int, Tensor | None]) -> Tensor:
     size, shift = code
     if shift is None:
         return _rows(x)
-    return torch.zeros(len(x), size).scatter_(1, x.reshape(len(x), -1) + shift, 1.0)
+    return torch.zeros(x.shape[0], size).scatter_(1, x.reshape(x.shape[0], -1) + shift, 1.0)

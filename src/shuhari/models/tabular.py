@@ -52,5 +52,10 @@ class Tabular:
         with torch.no_grad():
             return sample_rows(self._rows(contexts), sampling, noise, self._start)
 
+    def decide(self, contexts: Tensor) -> dict[str, Tensor]:
+        """contexts: states [B] -> the likeliest `action` [B] as environments take it, and `logits` [B, A]."""
+        logits = self._rows(contexts)
+        return {"action": logits.argmax(-1) + (self._start or 0), "logits": logits}
+
     def _rows(self, states: Tensor) -> Tensor:
         return self._table.logits[states.reshape(-1) - self._first]

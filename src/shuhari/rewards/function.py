@@ -13,7 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shuhari import registry
+from shuhari.bounds import Seconds, check
 from shuhari.data import ContractError, Trajectory, nearest
+from shuhari.engines.time_limit import Overdue, call_within
 from shuhari.ports import Ctx
 from shuhari.registry import register
 from shuhari.tasks.source import answer_text
@@ -30,14 +32,16 @@ class Function:
     (text), `answer`, `solution` (also as `completion`), and every name in the `info` of the problem, None where a
     problem has none such. It gets, by keyword, those that it names; all, where it takes `**columns`. A sample that
     nothing decided (a rollout that broke) is not shown and is ungraded.
-    function: a dotted path or `file.py:function`. name: of its grade.
+    function: a dotted path or `file.py:function`. name: of its grade. timeout: seconds that one call may take (None,
+    `none` in a recipe: as long as it likes; at most a day).
 
-    Where the function raises, its samples are ungraded, counted and shown. Raises ContractError, which ends the run,
-    where it asks for what is not there, or returns anything but one number or None a sample.
+    Where the function raises or takes longer, its samples are ungraded, counted and shown. Raises ContractError, which
+    ends the run, where it asks for what is not there, or returns anything but one number or None a sample.
     """
 
     function: str
     name: str = "function"
+    timeout: Seconds | None = 300.0
     call: Callable[..., Any] = field(init=False, repr=False)
 
     @property
@@ -45,6 +49,7 @@ class Function:
         return (f"reward/{self.name}",)
 
     def __post_init__(self) -> None:
+        check(self)
         self._bind(registry.find("reward", self.function))
 
     @classmethod
@@ -85,8 +90,11 @@ class Function:
             near = nearest(missing, columns)
             raise ContractError(f"{self} asks for {missing!r}, which problem {p.id!r} of {p.task} has not; {near}")
         try:
-            given = self.call(**{k: v for k, v in columns.items() if self._all or k in self._named})
-            given = await given if inspect.isawaitable(given) else given
+            chosen = {k: v for k, v in columns.items() if self._all or k in self._named}
+            given = await call_within(self.timeout, lambda: self.call(**chosen))
+        except Overdue:
+            limit = f"{self.timeout:g} s ([reward.{self.name}] timeout)"
+            raise Overdue(f"{self} has not returned within {limit}") from None
         except SystemExit as error:  # it ends nothing here but itself
             raise RuntimeError(f"{self} called exit({error.code!r})") from None
         for i, number in zip(played, self._check_numbers(given, len(played)), strict=True):

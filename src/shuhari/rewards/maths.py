@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from shuhari.bounds import Bounds, Length, Positive, check
+from shuhari.bounds import Bounds, Length, Positive, Seconds, check
 from shuhari.data import Trajectory
 from shuhari.events import Committed, Event
 from shuhari.models.text.child import ChildError, Pool
@@ -58,7 +58,7 @@ class Maths:
     """
 
     name: str = "maths"
-    timeout: Positive = 30.0
+    timeout: Seconds = 30.0
     memory: Annotated[int, Bounds(256)] = 2048
     cpu: Positive = 1.0
     total: Positive = 20.0

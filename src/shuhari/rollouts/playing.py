@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from shuhari.data import Array, Payload, Request, Status, Step, Trajectory, Whole, copy_with, is_tokens
+from shuhari.abilities import find_missing
+from shuhari.data import Array, ContractError, Payload, Request, Status, Step, Trajectory, Whole, copy_with, is_tokens
 from shuhari.needs import Trace, decisions, role_model
-from shuhari.ports import Ctx, Window, ability
+from shuhari.ports import Ctx, Window, ability, is_text
+from shuhari.tasks.contract import explain_facts, explain_first, explain_step
 from shuhari.tasks.tells import EXECUTED
 
 
@@ -60,8 +62,12 @@ class Playing:
     async def begin(self) -> None:
         """Reset the environment, which may ask models (`bind`) if it wants to."""
         ability(self.env, "bind")(self.ctx, (self.request.key, "environment", self.number))
+        if lack := find_missing(self.env, "reset", "step"):
+            raise ContractError(f"{type(self.env).__name__} is no environment: it has no {' and no '.join(lack)}")
         first = self.env.reset(self.request.problem)
-        self._restart(await first if inspect.isawaitable(first) else first)
+        first = await first if inspect.isawaitable(first) else first
+        self._require(explain_first(first, text=self._reads_text()), "reset")
+        self._restart(first)
 
     async def look(self) -> Payload:
         """What the next decision sees."""
@@ -90,7 +96,8 @@ class Playing:
     async def act(self, trace: Trace, *, decided: bool = True, role: str = "") -> None:
         """Hand an action to the environment; keep the step with its rewards and what else the environment tells of it
         (`facts`: a number is a column [B], an array one [B, K, ...]), and move on to the next context. `role`:
-        whose it is, where that is not who is at turn. Raises EnvironmentFailed."""
+        whose it is, where that is not who is at turn. Raises EnvironmentFailed; ContractError where the environment
+        gives what none may (`tasks.contract`)."""
         self._keep(self.context, trace, decided=decided, role=role)
         self.moves += 1
         try:
@@ -98,8 +105,11 @@ class Playing:
             if inspect.isawaitable(answer):
                 async with asyncio.timeout(self.timeout or None):  # `wait_for` of Python 3.11 may lose a cancellation
                     answer = await answer
+            self._require(explain_step(answer, text=is_tokens(self.context)), "step")
             observation, reward, self.status = answer
             reply = self._see(trace.action, observation)
+        except ContractError:
+            raise
         except TimeoutError as error:
             late = TimeoutError(str(error) or f"no answer in {self.timeout:g} s ([rollout] timeout)")
             raise EnvironmentFailed(f"TimeoutError: {late}") from late
@@ -126,19 +136,20 @@ class Playing:
     def _add_reported(self, step: Step) -> Step:
         """The step with what the environment told of it, one value a position; where another action was executed, with
         that one in place of the decision, of unknown log-probability (NaN), and without what its trace knew."""
-        found = dict(ability(self.env, "facts"))
+        self._require(explain_facts(facts := ability(self.env, "facts")), "facts")
+        found = dict(facts)
         if not found:
             return step
         executed, k = found.pop(EXECUTED, None), len(step.mask)
-        facts = {n: np.broadcast_to(x, (k, *np.shape(x))) if np.ndim(x) else float(x) for n, x in found.items()}
+        told = {n: np.broadcast_to(x, (k, *np.shape(x))) if np.ndim(x) else float(x) for n, x in found.items()}
         if executed is None:
-            return copy_with(step, info={**step.info, **facts})
+            return copy_with(step, info={**step.info, **told})
         taken = torch.as_tensor(np.asarray(executed))[None]
         taken = taken.float() if taken.is_floating_point() else taken.long()
         columns = decisions(role_model(self.ctx.models, step.role), taken)
         decided = {n: x[0].numpy() for n, x in columns.items()}
         unknown = np.full(k, np.nan, np.float32)
-        return copy_with(step, action=decided.pop("action"), logp=unknown, info={**decided, **facts})
+        return copy_with(step, action=decided.pop("action"), logp=unknown, info={**decided, **told})
 
     def _keep(self, context: Payload, trace: Trace, *, decided: bool = True, role: str = "") -> None:
         fields: dict[str, Any] = {"parent": len(self.steps) - 1 if self.steps else None, "role": role or self.role}
@@ -170,6 +181,15 @@ class Playing:
         whole = observation.context if isinstance(observation, Whole) else observation
         self.context = self.start = self.ctx.encode(whole, self.role)
         self.turns = []
+
+    def _reads_text(self) -> bool:
+        """Whether who is at turn reads text; of an unknown one what the task says."""
+        model = self.ctx.models.get(self.role)
+        return is_text(model) if model is not None else self.ctx.task.spaces() is None
+
+    def _require(self, wrong: str, name: str) -> None:
+        if wrong:
+            raise ContractError(f"{type(self.env).__name__}.{name} {wrong} (problem {self.request.problem.id!r})")
 
     def _words(self, observation: Any, seen: Payload) -> str:
         if isinstance(observation, str):

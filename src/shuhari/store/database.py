@@ -296,8 +296,9 @@ class Store:
             self._db.close()
         self._db = db
         self._lock.sign()
-        self._watch = Watch([self.path / schema.FILE, self._lock.path, self._checkpoints])
         self._drop_newer()
+        log = self.path / f"{schema.FILE}-wal"  # SQLite makes it, and lets go of it when the last connection closes
+        self._watch = Watch([self.path / schema.FILE, self._lock.path, self._checkpoints, *[log] * log.exists()])
         while self.first:
             self.first.pop(0)()
 

@@ -23,7 +23,8 @@ except ImportError:  # no lock on such a system: two writers of one run are then
     fcntl = None  # type: ignore[assignment]
 
 
-_AT_ONCE = os.O_NONBLOCK if hasattr(os, "O_NONBLOCK") else 0  # open a pipe without waiting for its other end
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)  # open a pipe without waiting for its other end
+_ITSELF = getattr(os, "O_NOFOLLOW", 0)  # write no file elsewhere that a link in the run's folder names
 FULL = (errno.ENOSPC, errno.EDQUOT)  # no space is left, on the disk or to its user
 
 
@@ -62,9 +63,10 @@ def read_file(path: Path) -> bytes:
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, int]:
-    """Write and flush to the disk; (bytes, crc32) of what was written. Not atomic: the caller renames."""
+    """Write and flush to the disk; (bytes, crc32) of what was written. Not atomic: the caller renames. OSError for a
+    link."""
     size, crc = 0, 0
-    with open(path, "wb") as file:
+    with open(path, "wb", opener=_open_itself) as file:
         for chunk in chunks:
             file.write(chunk)
             size += len(chunk)
@@ -79,6 +81,7 @@ def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int,
     directory is not flushed: see `sync_directory`."""
     temporary = path.with_name(f".tmp-{path.name}")
     try:
+        temporary.unlink(missing_ok=True)
         done = write_file(temporary, chunks)
         os.replace(temporary, path)
     except BaseException:
@@ -86,6 +89,10 @@ def replace_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int,
             temporary.unlink(missing_ok=True)
         raise
     return done
+
+
+def _open_itself(path: str, flags: int) -> int:
+    return os.open(path, flags | _ITSELF, 0o666)
 
 
 def sync_directory(path: Path) -> None:
@@ -182,9 +189,9 @@ class Lock:
     def __init__(self, run: Path, patience: float = 0.5) -> None:
         self.file: IO[str] | None = None
         self.path = run / self.NAME
-        if self.path.exists() and not self.path.is_file():
+        if self.path.is_symlink() or (self.path.exists() and not self.path.is_file()):
             raise StoreError(f"{self.path} is no plain file, so the run cannot be locked: move it away")
-        file = open(self.path, "a+")  # noqa: SIM115  (kept open as long as the lock is held)
+        file = open(self.path, "a+", opener=_open_itself)  # noqa: SIM115  (kept open as long as the lock is held)
         end = time.monotonic() + patience
         while not _try_lock(file):  # a reader that asks whether the run is alive holds the lock for an instant
             if time.monotonic() > end:

@@ -17,8 +17,8 @@ from shuhari.store.files import Lock, StoreError, translate_errors
 from shuhari.store.rows import read_rows
 
 # what a list of runs shows
-SCORES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "evaluate/policy/accuracy", "reward/score", "reward",
-          "reward/mean", "rollout/return", "policy/accuracy", "study/coverage")  # fmt: skip
+SCORES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "evaluate/policy/accuracy", "reward/mean",
+          "rollout/return", "reward/score", "reward", "policy/accuracy", "study/coverage")  # fmt: skip
 STATUSES = ("running", "complete", "failed", "stopped", "unreadable")
 OWN = (*schema.FILES, Lock.NAME, "recipe.toml", "summary.json", "data.json", "curves.png", "profile.json", "trace.json",
        "checkpoints", "needs", "children")  # fmt: skip  # what the library writes into a run; and `damaged-<n>`

@@ -12,6 +12,7 @@ from typing import Any
 from shuhari import registry
 from shuhari.data import Payload
 from shuhari.ports import ability
+from shuhari.tasks.source import read_first
 
 
 def list_tasks() -> list[dict[str, Any]]:
@@ -23,11 +24,8 @@ def list_tasks() -> list[dict[str, Any]]:
 
 def preview(task: Any, n: int = 3, split: str = "train") -> list[dict[str, Any]]:
     """The first n problems of a task: `id`, `prompt`, `answer`, `solution`, `info`."""
-    source = task.problems(split)
-    size = source.size()
-    problems = (source[i] for i in range(n if size is None else min(n, size)))
     names = ("id", "prompt", "answer", "solution", "info")
-    return [{name: getattr(p, name) for name in names} for p in problems]
+    return [{name: getattr(p, name) for name in names} for p in read_first(task.problems(split), n)]
 
 
 def _describe(name: str) -> dict[str, Any]:

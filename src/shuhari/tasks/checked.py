@@ -111,6 +111,18 @@ class Checked(gymnasium.Wrapper[Any, Any, Any, Any]):
         return f"step {self.at} of an episode" if self.at else "the reset"
 
 
+def check_has_spaces(env: Env, called: str) -> None:
+    """ValueError where an environment does not say what it shows and takes."""
+    for name in ("observation_space", "action_space"):
+        try:
+            found = getattr(env, name)
+        except AttributeError:
+            found = None
+        if not isinstance(found, spaces.Space):
+            message = f"its {name} is {found!r}: expected a gymnasium.spaces.Space, of the class or set in __init__"
+            raise ValueError(f"{called}: {message}")
+
+
 def _is_five(found: Any) -> bool:
     return isinstance(found, tuple) and len(found) == 5
 

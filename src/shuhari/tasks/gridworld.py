@@ -20,6 +20,8 @@ from shuhari.registry import register
 from shuhari.tasks.source import Generated, Stream, check_split
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # up, right, down, left
+_SIDE = 24  # pixels of a cell
+_COLOURS: Mapping[str, Any] = {"#": 70, "H": (200, 90, 80), "G": (90, 170, 90)}  # of a picture; other cells are white
 _CELLS = {"S": "start", "G": "goal", "H": "hole", "#": "wall", ".": "free"}
 
 
@@ -64,6 +66,10 @@ class Gridworld:
         """{"score": 1.0} where the episode's last context is a goal, else 0.0."""
         last = int(np.asarray(steps[-1].context).item())
         return {"score": float(self.kinds[last] == "G")}
+
+    def filmed(self) -> Gridworld:
+        """Itself: a walk draws itself as it is."""
+        return self
 
     def environment(self, problem: Problem) -> Walk:
         return Walk(self)
@@ -151,6 +157,18 @@ class Walk:
         self.ended = over or late
         status = Status.FINISHED if over else Status.TRUNCATED if late else None
         return self.state, {"task": world.reward(self.state)}, status
+
+    def draw(self) -> Array:
+        """[H, W, 3] uint8: the cells, with their lines, and a blue square where the walker is."""
+        rows, columns = len(self.world.cells), len(self.world.cells[0])
+        out = np.full((rows * _SIDE, columns * _SIDE, 3), 255, np.uint8)
+        for i, kind in enumerate(self.world.kinds):
+            r, c = (x * _SIDE for x in divmod(i, columns))
+            out[r : r + _SIDE, c : c + _SIDE] = _COLOURS.get(kind, 255)
+        out[::_SIDE] = out[:, ::_SIDE] = 190
+        r, c = (x * _SIDE + _SIDE // 4 for x in divmod(self.state, columns))
+        out[r : r + _SIDE // 2, c : c + _SIDE // 2] = (60, 100, 190)
+        return out
 
     def snapshot(self) -> Payload:
         return {"key": self.key, "state": self.state, "t": self.t, "ended": self.ended}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -26,8 +26,8 @@ from shuhari.bounds import Count, Length, check
 from shuhari.data import EMPTY, Array, Payload, Problem, Status, Step, code, nearest
 from shuhari.models.spaces import MASK
 from shuhari.registry import find, register, search_in
-from shuhari.tasks.checked import Checked
-from shuhari.tasks.snapshots import Env, Recorder, is_copyable, repeats, restore, snapshot, thaw
+from shuhari.tasks.checked import Checked, check_has_spaces
+from shuhari.tasks.snapshots import Env, Recorder, is_copyable, is_seeded, repeats, restore, snapshot, thaw
 from shuhari.tasks.source import Generated, check_split
 from shuhari.tasks.tells import EXECUTED, EXTRAS, Teller, find_layout
 from shuhari.tasks.views import View, check_spaces, to_action, to_context, wrap
@@ -95,7 +95,7 @@ class Gym:
         self._mask_in_info = False  # whether `info` tells the actions that are allowed
         env = self._guard(self._make_env)
         try:
-            self._check_has_spaces(env)
+            check_has_spaces(env, f"gym/{self.path}")
             check_spaces(self.path, env)
             info = self._guard(lambda: env.reset(seed=0))[1]
             self._mask_in_info = self.masks and MASK in info
@@ -105,16 +105,6 @@ class Gym:
             self.extras = find_layout(env, self.tells, self.rewards, f"gym/{self.path}") if says else {}
         finally:
             env.close()
-
-    def _check_has_spaces(self, env: Env) -> None:
-        for name in ("observation_space", "action_space"):
-            try:
-                found = getattr(env, name)
-            except AttributeError:
-                found = None
-            if not isinstance(found, spaces.Space):
-                message = f"its {name} is {found!r}: expected a gymnasium.spaces.Space, of the class or set in __init__"
-                raise ValueError(f"gym/{self.path}: {message}")
 
     @property
     def stamps(self) -> tuple[str, ...]:
@@ -141,6 +131,10 @@ class Gym:
         """(observation space, action space)."""
         return self._spaces
 
+    def filmed(self) -> Gym:
+        """The same task with environments that draw themselves. ValueError for one that takes no `render_mode`."""
+        return replace(self, kwargs={**self.kwargs, "render_mode": "rgb_array"})
+
     def make(self) -> Env:
         """A fresh environment for a vectorised rollout. Where copying its attributes does not bring it back, it comes
         in a `Recorder`, so that `snapshot` and `restore` replay it. Seed its first reset."""
@@ -150,15 +144,14 @@ class Gym:
     @cached_property
     def copies(self) -> bool:
         """Whether a snapshot is a copy of attributes (else a replay): determined once, by trial."""
-        if is_copyable(self._make_bare):
-            return True
-        if not repeats(self._make_bare):
-            warnings.warn(
-                f"gym/{self.path} does not repeat itself from its seed: a resumed run will differ from one that was "
-                "never stopped",
-                stacklevel=2,
+        copies = is_copyable(self._make_bare)
+        if not (is_seeded if copies else repeats)(self._make_bare):
+            what = "the same command gives another run" if copies else "a resumed run differs from one never stopped"
+            message = (
+                f"does not repeat itself from its seed, so {what}: draw from self.np_random, and call super().reset"
             )
-        return False
+            warnings.warn(f"gym/{self.path} {message}(seed=seed)", stacklevel=2)
+        return copies
 
     @cached_property
     def expert(self) -> Any:
@@ -248,6 +241,12 @@ class Episode:
             self.facts |= {"replaced": float(replaced)} | ({EXECUTED: found[EXECUTED]} if replaced else {})
         named = {n.removeprefix("reward/"): float(x) for n, x in found.items() if n.startswith("reward/")}
         return self.last, {"task": float(reward), **named}, status
+
+    def draw(self) -> Array | None:
+        """[H, W, 3] uint8 of a `filmed` task, None where the environment has no such mode. ModuleNotFoundError,
+        with the command that mends it, where a library is missing."""
+        found: Any = self.task._guard(self.env.render)
+        return np.asarray(found, np.uint8) if np.ndim(found) == 3 else None
 
     def snapshot(self) -> Payload:
         return {"env": snapshot(self.env), "last": self.last, "ended": self.ended}

@@ -61,7 +61,7 @@ def read(path: Path, called: str, mapped: Callable[[Any], Any] = lambda raw: raw
     rows = []
     for place, raw in (_read_parquet if parquet else _read_table if table else _read_json_lines)(path, called):
         try:
-            found = _read_object(raw) if isinstance(raw, str) else raw
+            found = read_strictly(raw) if isinstance(raw, str) else raw
             rows.append(_parse_row(place, mapped(found)))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{called}, {place}: {str(error) or type(error).__name__}") from None
@@ -133,7 +133,8 @@ def _read_table(path: Path, called: str) -> Iterator[tuple[str, dict[str, Any]]]
             raise ValueError(f"{called}, line {lines.line_num}: {error}") from None
 
 
-def _read_object(text: str) -> Any:
+def read_strictly(text: str) -> Any:
+    """A value of JSON; ValueError for a constant that JSON has not (NaN), and for an object that has a key twice."""
     return json.loads(text, parse_constant=_refuse, object_pairs_hook=_take_once)
 
 

@@ -119,6 +119,26 @@ def repeats(make: Callable[[], Env], steps: int = 256) -> bool:
     return _same_after_restore(lambda: Recorder(make()), steps)
 
 
+def is_seeded(make: Callable[[], Env], steps: int = 16) -> bool:
+    """Whether two environments do the same from one seed, for some random steps of an episode."""
+    env, other = make(), make()
+    try:
+        env.action_space.seed(0)
+        seen, same = env.reset(seed=1)[0], other.reset(seed=1)[0]
+        for _ in range(steps):
+            if not _are_equal(seen, same):
+                return False
+            action = sample_action(env.action_space, seen)
+            mine, theirs = env.step(copy(action)), other.step(action)
+            if not _are_equal(mine[:4], theirs[:4]) or mine[2] or mine[3]:
+                return _are_equal(mine[:4], theirs[:4])
+            seen, same = mine[0], theirs[0]
+        return True
+    finally:
+        env.close()
+        other.close()
+
+
 def _same_after_restore(make: Callable[[], Env], steps: int) -> bool:
     env, other = make(), make()
     try:

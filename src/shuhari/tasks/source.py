@@ -13,12 +13,20 @@ from functools import cached_property
 from typing import TypeVar
 
 from shuhari.data import Problem, Step, code, nearest
+from shuhari.ports.tasks import Source
 
 T = TypeVar("T")
 
 SPLITS = ("train", "test")
+CALLS = "tool_calls"  # in a step's `info`: how many functions its turn has called; such a turn is no answer
 TRIES = 100_000  # draws for one problem before a split counts as empty
 _M64 = (1 << 64) - 1
+
+
+def read_first(source: Source, n: int, first: int = 0) -> list[Problem]:
+    """The n problems of a Source from `first` on; fewer where it ends."""
+    size = source.size()
+    return [source[i] for i in range(first, first + n if size is None else min(first + n, size))]
 
 
 class Stream:
@@ -143,10 +151,11 @@ def last_decision(steps: Sequence[Step]) -> Step:
 
 
 def answer_text(steps: Sequence[Step]) -> str:
-    """The decoded text of the role that acted last in these steps, without a closing line end."""
+    """The decoded text of the role that acted last in these steps, without a closing line end; turns that called
+    functions are left out."""
     role, parts = last_decision(steps).role, []
     for step in steps:
-        if step.action is None or step.role != role:
+        if step.action is None or step.role != role or step.info.get(CALLS):
             continue
         text = step.info.get("text")
         if not isinstance(text, str):

@@ -17,7 +17,7 @@ has the types that its port says.
 
     check_transform  check_objective  check_optimiser  check_rule  check_learner           what learns
     check_buffer  check_recording                                                          what is learnt from
-    check_environment  check_environments  check_rollout  check_window                     how episodes come about
+    check_task  check_environment  check_environments  check_rollout  check_window         how episodes come about
     check_curriculum  check_engine
     check_reward  check_metric  check_predictor  check_model  check_study  check_analysis  what they are worth, and more
 
@@ -45,13 +45,14 @@ from shuhari.testing.playing import (
     check_window,
 )
 from shuhari.testing.small import shrink
+from shuhari.testing.solving import check_task
 from shuhari.testing.stored import check_buffer, check_recording
 
 __all__ = [
     "Components", "ConformanceError", "ModelCase", "Role", "Run", "ScriptedEngine", "check_analysis",
     "check_buffer", "check_curriculum", "check_engine", "check_environment", "check_environments", "check_learner",
     "check_metric", "check_model", "check_objective", "check_optimiser", "check_predictor", "check_recipe",
-    "check_recording", "check_resumed", "check_reward", "check_rollout", "check_rule", "check_study",
+    "check_recording", "check_resumed", "check_reward", "check_rollout", "check_rule", "check_study", "check_task",
     "check_transform", "check_window", "context", "groups", "loop", "open_run", "run_of", "shrink", "transitions",
     "watch",
 ]  # fmt: skip

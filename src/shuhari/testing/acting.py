@@ -14,16 +14,17 @@ import numpy as np
 from gymnasium import spaces
 
 from shuhari.abilities import ability
-from shuhari.data import Problem, Request, Status, Whole
+from shuhari.data import Problem, Request, Whole
+from shuhari.loop.breaches import DRAWS, generator_states
 from shuhari.models.spaces import MASK
 from shuhari.store.codec import dumps, loads
+from shuhari.tasks.checked import Checked, check_has_spaces
+from shuhari.tasks.contract import explain_facts, explain_first, explain_step
 from shuhari.tasks.snapshots import sample_action
 from shuhari.testing.context import context
 from shuhari.testing.looking import (
-    DRAWS,
     ConformanceError,
     check_repeats,
-    generator_states,
     rebuild,
     require,
     require_port,
@@ -51,16 +52,14 @@ def check_environment(
     space, among the turns of the problem's solution and senseless texts. ctx: what an environment may ask (`bind`)."""
     generators = generator_states()
     if isinstance(world, gymnasium.Env):
-        acts = act or _random(world.action_space)
-        first = _lane(world, acts, n, seed)
-        require_same(to_tree(first), to_tree(_lane(world, acts, n, seed)), world, "did something else after it was "
-                     "reset with the same seed")  # fmt: skip
+        first, again = _lane(world, act, n, seed), _lane(world, act, n, seed)
+        require_same(to_tree(first), to_tree(again), world, "did something else after it was reset with the same seed")
     else:
         require_port("task", world)
         played = problem or world.problems("train")[0]
         require(world.environment(played) is not None, world, f"gives problem {played.id!r} no environment")
         run = context() if ctx is None else ctx
-        _check_episodes(world, lambda: _Episodes(world.environment(played), played, world.spaces(), run, act), n)
+        _check_episodes(world, lambda: Episodes(world.environment(played), played, world.spaces(), run, act), n)
     require(generator_states() == generators, world, DRAWS)
 
 
@@ -79,8 +78,8 @@ def check_environments(
     task, played = ctx.task, 0
     asked = list(requests) or [ctx.stamp_request(Request(task.problems("train")[i]), "") for i in range(4)]
 
-    def begin(found: Any, request: Request) -> _Episodes:
-        return _Episodes(found, request.problem, task.spaces(), ctx, act)
+    def begin(found: Any, request: Request) -> Episodes:
+        return Episodes(found, request.problem, task.spaces(), ctx, act)
 
     def use(mine: Any, world: None, i: int) -> Any:
         request = asked[i % len(asked)]
@@ -97,7 +96,7 @@ def check_environments(
     require(played, environments, f"gave an environment for none of {len(asked)} requests")
 
 
-def _check_episodes(who: Any, begin: Callable[[], _Episodes], n: int) -> None:
+def _check_episodes(who: Any, begin: Callable[[], Episodes], n: int) -> None:
     """Play n steps; again with the same actions; and once more from a snapshot in the middle of an episode."""
     whole = begin()
     found, within = list[Any](), list[int]()
@@ -122,40 +121,36 @@ def _check_episodes(who: Any, begin: Callable[[], _Episodes], n: int) -> None:
     require_same(to_tree(found[cut:]), to_tree(rest), who, "went on otherwise from its snapshot")
 
 
-class _Episodes:
+class Episodes:
     """The same episode in an environment, again and again, with every step looked at. `spaces`: of what is seen and
     done, or None."""
 
     def __init__(self, env: Any, problem: Problem, spaces: Any, ctx: Any, act: Act | None) -> None:
         self.env, self.problem, self.ctx, self.rng = env, problem, ctx, np.random.default_rng(0)
         self.space = spaces[0] if spaces is not None else None
-        self.act = act or (_talks(problem) if spaces is None else _random(spaces[1]))
+        self.act = act or (talk(problem) if spaces is None else act_at_random(spaces[1]))
+        self.took: Any = None  # the last action
         self._reset()
 
     def _reset(self) -> None:
         ability(self.env, "bind")(self.ctx, ("check", 0))
-        self.seen = self._look(self._answer(self.env.reset(self.problem)))
+        first = self._answer(self.env.reset(self.problem))
+        wrong = explain_first(first, text=self.space is None)
+        require(not wrong, self.env, f"its reset {wrong}")
+        self.seen = self._look(first)
         self.over = False
 
     def step(self) -> Any:
         if self.over:
             self._reset()
-        took = self.act(self.seen, self.rng)
-        answer = self._answer(self.env.step(took))
-        require(isinstance(answer, tuple) and len(answer) == 3, self.env, "its step gave no triple: expected "
-                "(observation, rewards by name, Status or None)")  # fmt: skip
-        self.seen, rewards, status = self._look(answer[0]), answer[1], answer[2]
-        named = isinstance(rewards, Mapping)
-        require(named, self.env, f"its step gave the rewards {rewards!r}: expected numbers by name")
-        for name, value in rewards.items():
-            number = isinstance(name, str) and isinstance(value, int | float | np.number)
-            require(number, self.env, f"its step gave the reward {name!r} = {value!r}: expected a number")
-        known = status is None or isinstance(status, Status)
-        require(known, self.env, f"its step gave the status {status!r}: expected a Status, or None where it goes on")
-        facts = ability(self.env, "facts")
-        for name, value in facts.items():
-            require(isinstance(name, str) and np.asarray(value).dtype.kind in "biuf", self.env,
-                    f"tells {name!r} = {value!r}: expected a number or an array")  # fmt: skip
+        self.took = self.act(self.seen, self.rng)
+        answer = self._answer(self.env.step(self.took))
+        wrong = explain_step(answer, text=self.space is None)
+        require(not wrong, self.env, f"its step {wrong}")
+        (seen, rewards, status), facts = answer, ability(self.env, "facts")
+        self.seen = self._look(seen)
+        wrong = explain_facts(facts)
+        require(not wrong, self.env, wrong)
         self.over = status is not None
         return [_plain(self.seen), dict(rewards), status.value if status is not None else "", _plain(dict(facts))]
 
@@ -171,26 +166,28 @@ class _Episodes:
         return seen.context if isinstance(seen, Whole) else seen
 
 
-def _lane(env: Any, act: Act, n: int, seed: int) -> list[Any]:
-    """What an environment of Gymnasium gives from a seed on, each step of it looked at."""
-    rng, out = np.random.default_rng(seed), list[Any]()
-    start = env.reset(seed=seed)
-    require(isinstance(start, tuple) and len(start) == 2, env, "its reset gave no pair: expected (observation, info)")
-    seen, info = start
-    for _ in range(n):
-        _require_in(env, env.observation_space, seen)
-        given = env.step(act({MASK: info[MASK]} if MASK in info else seen, rng))
-        require(isinstance(given, tuple) and len(given) == 5, env, "its step gave no five things: expected "
-                "(observation, reward, terminated, truncated, info)")  # fmt: skip
-        seen, reward, ended, cut, info = given
-        number = isinstance(reward, int | float | np.number | np.ndarray) and bool(np.isfinite(reward).all())
-        require(number, env, f"its step gave the reward {reward!r}: expected a finite number")
-        for name, x in (("terminated", ended), ("truncated", cut)):
-            require(isinstance(x, bool | np.bool_), env, f"its step gave {name} = {x!r}: expected True or False")
-        require(isinstance(info, Mapping), env, f"its step gave the info {info!r}: expected a mapping")
-        out.append([_plain(seen), np.asarray(reward, np.float64), bool(ended), bool(cut)])
-        if ended or cut:
-            seen, info = env.reset()
+def _lane(world: Any, act: Act | None, n: int, seed: int) -> list[Any]:
+    """What an environment of Gymnasium gives from a seed on; each step is looked at as a run looks at it (`Checked`),
+    and held against the space that is declared."""
+    called = type(world).__name__
+    try:
+        check_has_spaces(world, called)
+        env, choose = Checked(world, called), act or act_at_random(world.action_space)
+        rng, out = np.random.default_rng(seed), list[Any]()
+        seen, info = env.reset(seed=seed)
+        for _ in range(n):
+            _require_in(world, env.observation_space, seen)
+            seen, reward, ended, cut, info = env.step(choose({MASK: info[MASK]} if MASK in info else seen, rng))
+            for name, x in (("terminated", ended), ("truncated", cut)):
+                require(isinstance(x, bool | np.bool_), world, f"its step gave {name} = {x!r}: expected True or False")
+            require(isinstance(info, Mapping), world, f"its step gave the info {info!r}: expected a mapping")
+            out.append([_plain(seen), np.asarray(reward, np.float64), bool(ended), bool(cut)])
+            if ended or cut:
+                seen, info = env.reset()
+    except ValueError as error:
+        if str(error).startswith(f"{called}: "):
+            raise ConformanceError(str(error)) from error
+        raise
     return out
 
 
@@ -210,7 +207,7 @@ def _require_in(env: Any, space: Any, seen: Any) -> None:
     require(space.contains(x.astype(space.dtype)), env, f"shows {x}: it is not in {space}")
 
 
-def _random(space: Any) -> Act:
+def act_at_random(space: Any) -> Act:
     """Uniform over a space, among the actions that a mask allows."""
 
     def act(seen: Any, rng: np.random.Generator) -> Any:
@@ -220,7 +217,7 @@ def _random(space: Any) -> Act:
     return act
 
 
-def _talks(problem: Problem) -> Act:
+def talk(problem: Problem) -> Act:
     """Says one of the turns of the solution, the answer, or what makes no sense."""
     turns = problem.solution if isinstance(problem.solution, tuple) else (problem.solution,)
     lines = [x for x in (*turns, problem.answer, "", "?") if isinstance(x, str)]

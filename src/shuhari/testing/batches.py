@@ -25,14 +25,15 @@ def groups(
     logp: float = -1.0,
     vocabulary: int = 5,
     start: int = 0,
+    stream: str | None = "rl",
     columns: Mapping[str, Tensor] | None = None,
 ) -> Batch:
     """Groups of answers: one row a sample, in order, with columns `reward` and `reward/<name>`, its value on the last
     token (None: ungraded, NaN).
 
     `lengths`: of each answer in tokens, or one for all. Token ids count through the vocabulary, prompts have one token.
-    `logp`: of every token, as sampled. `start`: the id of the first row and the number of the first problem. `columns`
-    are laid over the batch."""
+    `logp`: of every token, as sampled. `start`: the id of the first row and the number of the first problem. `stream`:
+    which all rows carry, as what a buffer draws does; None: none, as collected. `columns` are laid over the batch."""
     trajectories = []
     for g, group in enumerate(rewards):
         request = Request(Problem("test", str(start + g), None), len(group), key=f"{start + g}#0")
@@ -43,6 +44,7 @@ def groups(
             graded = Trajectory(request, (step,)).graded([{name: float("nan") if reward is None else reward}])
             trajectories.append(graded)
     batch = pack(trajectories, start=start)
+    batch.stream = stream
     return batch.put({"reward": batch[f"reward/{name}"], **(columns or {})})
 
 
@@ -54,6 +56,7 @@ def transitions(
     finished: Sequence[bool] | bool = True,
     logp: float | None = -1.0,
     start: int = 0,
+    stream: str | None = "rl",
     columns: Mapping[str, Tensor] | None = None,
 ) -> Batch:
     """Episodes of an environment: one row a decision, and a closing row an episode, in order; columns `reward`,
@@ -61,7 +64,7 @@ def transitions(
 
     rewards: of each step of each episode. Observations [width] are drawn from a fixed seed; actions are 0 unless they
     are given. `finished`: whether an episode (or each of them) came to its end; else it was cut, and its closing row
-    has `cont` 1. `logp` None: nobody knows how likely the actions were. `start`: as of `groups`."""
+    has `cont` 1. `logp` None: nobody knows how likely the actions were. `start`, `stream`: as of `groups`."""
     rng = np.random.default_rng(0)
     trajectories = []
     for e, episode in enumerate(rewards):
@@ -78,6 +81,7 @@ def transitions(
         request = Request(Problem("test", str(start + e), None), 1, key=f"{start + e}#0")
         trajectories.append(Trajectory(request, tuple(steps), status))
     batch = pack(trajectories, start=start)
+    batch.stream = stream
     lengths = torch.tensor([len(episode) + 1 for episode in rewards])
     last = (lengths.cumsum(0) - 1).repeat_interleave(lengths)
     return batch.put({"reward": torch.nan_to_num(batch["reward/task"]), "last": last, **(columns or {})})

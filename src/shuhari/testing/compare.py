@@ -20,8 +20,9 @@ def contents(path: Path) -> dict[str, Any]:
         steps = db.execute("select step, stage, metrics from steps order by step").fetchall()
         groups = db.execute("select step, name, payload from rollouts order by id").fetchall()
     tree = run.load()
-    del tree["progress"]["seconds"]
-    tree["progress"]["started"].pop("seconds", None)
+    progress = tree.get("progress", tree)  # a study has it at the top
+    del progress["seconds"]
+    progress.get("started", {}).pop("seconds", None)
     summary = run.summary or {}
     summary.pop("wall_s", None)
     return {

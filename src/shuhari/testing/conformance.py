@@ -16,7 +16,8 @@ from unittest.mock import patch
 
 from shuhari.abilities import ability
 from shuhari.config.recipe import Recipe, load
-from shuhari.loop import state, study
+from shuhari.loop import state
+from shuhari.loop.breaches import DRAWS, generator_states
 from shuhari.loop.run import Run, loop, open_run
 from shuhari.testing.compare import contents, differences, to_plain
 from shuhari.testing.learning import (
@@ -26,16 +27,7 @@ from shuhari.testing.learning import (
     look_at_transform,
     look_at_update,
 )
-from shuhari.testing.looking import (
-    DRAWS,
-    ConformanceError,
-    generator_states,
-    rebuild,
-    require,
-    require_port,
-    require_same,
-    to_tree,
-)
+from shuhari.testing.looking import ConformanceError, rebuild, require, require_port, require_same, to_tree
 from shuhari.testing.playing import look_at_grades, look_at_group, look_at_lanes, look_at_metric, look_at_requests
 from shuhari.testing.stored import look_at_draws, look_at_observing
 
@@ -78,6 +70,7 @@ def _find_ports(run: Run) -> Iterator[tuple[type, str, Callable[..., Any]]]:
                     yield kind, name, check
 
 
+MUST_BE_CALLED = ("__call__", "grade", "update", "step")  # of transforms, losses, rules, metrics, rewards, optimisers
 BUFFERS: Mapping[str, Callable[..., Any]] = {"draw": look_at_draws, "observe": look_at_observing}
 
 
@@ -92,7 +85,8 @@ def _check_calls(method: Callable[..., Any], check: Callable[..., Any], called: 
 def check_recipe(recipe: Recipe | str | Path, path: Path) -> set[type]:
     """Train a recipe below `path`, every call of its components looked at; then train it again, stopped half-way and
     resumed, and compare the two runs bit by bit. Give it a small recipe (`shrink` makes one). Returns the classes of
-    the components that were called. Raises ConformanceError, and what training raises."""
+    the components that were called; a loss, a reward and their like of one's own must be. Raises ConformanceError, and
+    what training raises."""
     found = recipe if isinstance(recipe, Recipe) else load(recipe)
     found = found.with_settings({"store.every": 1})
     run = open_run(found, path / "whole")
@@ -100,6 +94,10 @@ def check_recipe(recipe: Recipe | str | Path, path: Path) -> set[type]:
     with watch(run) as called:
         for _ in loop(run):
             made += 1
+    for component, name, _ in _find_ports(run):
+        own = not component.__module__.startswith("shuhari.")
+        if own and name in MUST_BE_CALLED and component not in called:
+            raise ConformanceError(f"{component.__name__}: the run of {made} steps never called it")
     with closing(loop(open_run(found, path / "resumed"))) as cut:  # type: ignore[type-var]
         for _ in range(max(1, made // 2)):
             next(cut, None)
@@ -112,6 +110,8 @@ def check_recipe(recipe: Recipe | str | Path, path: Path) -> set[type]:
 def check_study(recipe: Recipe | str | Path, path: Path) -> None:
     """Run the study of a recipe below `path`; then run it again, stopped after each of its rows and resumed, and
     compare the rows of the two bit by bit. Raises ConformanceError, and what the study raises."""
+    from shuhari.loop import study
+
     found = recipe if isinstance(recipe, Recipe) else load(recipe)
     if "study" not in found.tree:
         raise ValueError(f"the recipe {found.name!r} has no [study]")

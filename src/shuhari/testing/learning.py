@@ -22,16 +22,13 @@ from shuhari.batch import Batch
 from shuhari.data import Info
 from shuhari.events import EVENTS, Committed, Evaluated, Event, StageStarted, Updated, event_kinds
 from shuhari.loop import state
+from shuhari.loop.breaches import DRAWS, are_equal, copy_columns, generator_states
 from shuhari.ports.declares import declares
 from shuhari.store.codec import dumps, loads
 from shuhari.testing.looking import (
-    DRAWS,
-    are_equal,
     call_twice,
     check_repeats,
-    copy_columns,
     copy_weights,
-    generator_states,
     have_same_weights,
     keep_unchanged,
     rebuild,

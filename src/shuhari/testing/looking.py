@@ -6,23 +6,20 @@ What fails raises ConformanceError, which names the component, what it did and w
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from shuhari.abilities import ability, explain_misfit
 from shuhari.batch import Batch
 from shuhari.loop import state
+from shuhari.loop.breaches import DRAWS, IN_PLACE, find_changed, generator_states
 from shuhari.store.codec import dumps, loads
 from shuhari.testing.compare import differences, to_plain
-
-DRAWS = "drew from a global generator: draw from ctx.rng(name) or ctx.noise"
 
 
 class ConformanceError(AssertionError):
@@ -174,23 +171,7 @@ def restore(self: Any, ctx: Any, kept: Mapping[str, Any]) -> None:
                     now[name].copy_(value)
 
 
-def generator_states() -> tuple[Any, ...]:
-    """The states of the generators that a whole process shares: torch's, numpy's and Python's."""
-    numbers: Any = np.random.get_state()  # noqa: NPY002
-    return torch.get_rng_state().numpy().tobytes(), numbers[1].tobytes(), numbers[2], random.getstate()
-
-
-def copy_columns(batch: Batch) -> dict[str, Tensor]:
-    return {name: batch[name].detach().clone() for name in batch.names()}
-
-
 def require_unchanged(self: Any, batch: Batch, before: Mapping[str, Tensor]) -> None:
-    for name, column in before.items():
-        require(are_equal(batch[name], column), self, f"changed the column {name!r} of the batch that it was given, in "
-                 "place: columns are added with batch.put")  # fmt: skip
-
-
-def are_equal(a: Tensor, b: Tensor) -> bool:
-    a, b = a.detach(), b.detach()
-    return a.shape == b.shape and bool(torch.allclose(a, b, atol=0, rtol=0, equal_nan=True) if a.is_floating_point()
-                                       else torch.equal(a, b))  # fmt: skip
+    """Raise ConformanceError where a column of a batch is not as it was."""
+    name = find_changed(batch, before)
+    require(name is None, self, f"changed the column {name!r} of the batch that it was given, {IN_PLACE}")

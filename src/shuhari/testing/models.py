@@ -25,10 +25,10 @@ from torch import Tensor
 from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.data import Problem, Request, Sampling, Step, Trajectory
+from shuhari.loop.breaches import generator_states
 from shuhari.needs import Need, Traces, evaluate, gather
 from shuhari.noise import CounterNoise, keys
 from shuhari.pack import pack
-from shuhari.testing.looking import generator_states
 
 SCORE = Need(("policy",), "log_prob")
 

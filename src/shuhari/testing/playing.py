@@ -21,15 +21,15 @@ from shuhari.batch import Batch
 from shuhari.data import Array, Payload, Problem, Request, Sampling, Step, Trajectory
 from shuhari.events import Collected
 from shuhari.loop import state
+from shuhari.loop.breaches import DRAWS, generator_states
 from shuhari.needs import Trace
 from shuhari.ports import is_vector
+from shuhari.tasks.source import read_first
 from shuhari.testing.context import context
 from shuhari.testing.looking import (
-    DRAWS,
     call_twice,
     check_repeats,
     copy_weights,
-    generator_states,
     have_same_weights,
     rebuild,
     require,
@@ -48,7 +48,8 @@ def check_metric(metric: Any, ctx: Any) -> Mapping[str, float]:
     """Call a metric and check its effect; returns its numbers.
 
     They are numbers by name, the same when it is asked again; it leaves all models as they were, and draws from no
-    global generator."""
+    global generator. `ctx` has the task, and the models and the engine that it asks."""
+    _serve(ctx)
     return look_at_metric(metric, metric.__call__, ctx)
 
 
@@ -59,6 +60,7 @@ def check_curriculum(curriculum: Any, ctx: Any, n: int = 4, steps: int = 4) -> N
     It asks for n at most, of problems that there are; it repeats itself and resumes from its state. `ctx` has the
     task."""
     require_port("curriculum", curriculum)
+    _serve(ctx)
 
     def use(mine: Any, world: None, i: int) -> Any:
         now = _at(ctx, i)
@@ -79,9 +81,8 @@ def check_predictor(predictor: Any, ctx: Any, n: int = 8, steps: int = 4) -> Non
 
     It gives two tensors [n] in [0, 1], repeats itself, and resumes from its state. `ctx` has the task."""
     require_port("predictor", predictor)
-    source = ctx.task.problems("train")
-    size = source.size()
-    problems = [source[i] for i in range(n if size is None else min(n, size))]
+    _serve(ctx)
+    problems = read_first(ctx.task.problems("train"), n)
 
     def use(mine: Any, world: None, i: int) -> Any:
         now = _at(ctx, i)
@@ -112,6 +113,7 @@ def check_rollout(rollout: Any, ctx: Any, request: Request | None = None, n: int
     if is_vector(rollout):
         return _check_lanes(rollout, ctx, n)
     require(not find_missing(rollout, "group"), rollout, "has no group(request, ctx)")
+    _serve(ctx)
     asked = request or Request(ctx.task.problems("train")[0], n, ctx.sampling)
     asked = ctx.fork().stamp_request(asked, "check")
     generators = generator_states()
@@ -327,6 +329,12 @@ class _Shown:
         self.asked += 1
         answer = self.answers[min(self.asked, len(self.answers)) - 1]
         return Trace(answer, np.zeros(len(answer), np.float32))
+
+
+def _serve(ctx: Any) -> None:
+    """Give the engine of a context its models, as a run does before anything is asked of it; once."""
+    if ctx.models and not ctx.served:
+        ctx.serve()
 
 
 def _at(ctx: Any, step: int) -> Any:

@@ -15,21 +15,12 @@ from shuhari.abilities import ability
 from shuhari.batch import POINTERS, Batch
 from shuhari.events import Collected, Event, Updated
 from shuhari.loop import state
+from shuhari.loop.breaches import DRAWS, copy_columns, generator_states
 from shuhari.pack import CORE
 from shuhari.ports.declares import declares, is_among
 from shuhari.testing.batches import groups, transitions
 from shuhari.testing.context import context
-from shuhari.testing.looking import (
-    DRAWS,
-    check_repeats,
-    copy_columns,
-    generator_states,
-    require,
-    require_port,
-    require_same,
-    require_unchanged,
-    to_tree,
-)
+from shuhari.testing.looking import check_repeats, require, require_port, require_same, require_unchanged, to_tree
 from shuhari.testing.spying import watch_declared
 
 Offer = Callable[[int, int], Batch]

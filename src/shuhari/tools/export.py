@@ -23,7 +23,8 @@ OURS = ("config.json", "adapter_config.json", CARD)  # a directory with one of t
 
 @dataclass(frozen=True)
 class Exported:
-    """What `export` wrote. kind: `causal`, `adapter` or `controller`; `use`: how it is loaded, as Python."""
+    """What `export` wrote. kind: `causal`, `adapter`, `reward model` or `controller`; `use`: how it is loaded, as
+    Python."""
 
     path: Path
     kind: str
@@ -41,14 +42,17 @@ def export(
     dtype: str = "",
     shard: str = "5GB",
     adapter: bool = False,
+    reward_model: bool = False,
     force: bool = False,
 ) -> Exported:
     """Write the model of a run for use outside of it. `run`: `RUN`, `RUN@step` or `RUN@best`.
 
     A language model becomes what `AutoModelForCausalLM.from_pretrained` and `AutoTokenizer.from_pretrained` read, with
-    LoRA adapters merged; `adapter`: they alone, for `PeftModel.from_pretrained`. Any other model becomes the state dict
-    of its module (`model.safetensors`) and `model.json`, which says what it is. `dtype`: float32 (the default),
-    bfloat16 or float16; `shard`: the largest file of weights, as `2GB`; `force`: replace a model that is there.
+    LoRA adapters merged; `adapter`: they alone, for `PeftModel.from_pretrained`; `reward_model`: its value head at the
+    last token of a text, for `AutoModelForSequenceClassification.from_pretrained` and the reward `reward_model`. Any
+    other model becomes the state dict of its module (`model.safetensors`) and `model.json`, which says what it is.
+    `dtype`: float32 (the default), bfloat16 or float16; `shard`: the largest file of weights, as `2GB`; `force`:
+    replace a model that is there.
 
     Raises ValueError for a role that there is not and for settings that cannot be honoured, FileExistsError where the
     directory is not empty, NoRunError or StoreError for the run and its step, StoreError where nothing can be written.
@@ -76,6 +80,9 @@ def export(
         if adapter:
             _check_adapter(model, role, dtype)
             kind, use = "adapter", _adapter(model, made, place, _base(model, Run(path), role))
+        elif reward_model:
+            kind, use = "reward model", f"AutoModelForSequenceClassification.from_pretrained({str(target)!r})"
+            _save_scorer(model, made, role, dtype, shard)
         elif ability(model, "save") is not None:
             model.save(made, dtype=dtype, shard=shard)
             kind, use = "causal", f"AutoModelForCausalLM.from_pretrained({str(target)!r})"
@@ -143,6 +150,15 @@ def _base(model: Any, run: Any, role: str) -> str:
     path = Path(ability(model, "path")).expanduser()
     began = run.get("init", "") or run.recipe.get("models", {}).get(role, {}).get("init", "")
     return str(path.resolve()) if str(path) != "." and not began and (path / "config.json").is_file() else ""
+
+
+def _save_scorer(model: Any, made: Path, role: str, dtype: str, shard: str) -> None:
+    if (save := ability(model, "save_scorer")) is None:
+        raise ValueError(f"the model of {role!r} is no language model: export it without --reward-model")
+    try:
+        save(made, dtype=dtype, shard=shard)
+    except ValueError as error:
+        raise ValueError(f"the model of {role!r} is no reward model: {error}") from None
 
 
 def _check_adapter(model: Any, role: str, dtype: str) -> None:

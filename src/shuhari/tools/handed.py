@@ -27,6 +27,7 @@ from shuhari import registry
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe
 from shuhari.data import EMPTY
+from shuhari.rollouts.function_tool import FunctionTool
 from shuhari.store.files import replace_file
 from shuhari.tasks.rows import freeze_value
 
@@ -68,17 +69,20 @@ class Handed:
 
 
 @contextmanager
-def without_rewards(recipe: Recipe) -> Iterator[None]:
-    """While inside, functions of rewards that are not found here stand for nothing: a policy is loaded without them."""
+def without_functions(recipe: Recipe) -> Iterator[None]:
+    """While inside, functions of rewards and tools that are not found here stand for nothing: a policy is loaded
+    without them."""
     tables = [recipe.tree, *recipe.tree.get("stage", {}).values()]
     used = {str(t["use"]) for s in tables for t in s.get("reward", {}).values() if isinstance(t, dict) and "use" in t}
+    worlds = [s.get("rollout", {}).get("environments", {}) for s in tables]
+    called = {str(name) for w in worlds if isinstance(w, dict) and w.get("use") == "tools" for name in w["tools"]}
     lost = []
-    for name in used:
+    for name in (*used, *called):
         try:
-            registry.find("reward", name)
+            registry.find("reward" if name in used else "environments", name)
         except LookupError:
             lost.append(name)
-            registry.hold(name, _not_found)
+            registry.hold(name, _not_found if name in used else _make_lost_tool(len(lost)))
     try:
         yield
     finally:
@@ -90,7 +94,18 @@ def _not_found(**columns: Any) -> Any:
     raise RuntimeError("the function of this reward was not found as the policy was loaded")
 
 
-def take(dataset: Any = None, reward: Any = None, env: Any = None, beside: Collection[str] = ()) -> Handed:
+def _make_lost_tool(number: int) -> Any:
+    def lost() -> str:
+        """A tool that was not found as the policy was loaded."""
+        raise RuntimeError(lost.__doc__)
+
+    lost.__name__ = f"lost{number}"
+    return lost
+
+
+def take(
+    dataset: Any = None, reward: Any = None, env: Any = None, beside: Collection[str] = (), tools: Sequence[Any] = ()
+) -> Handed:
     """What `train` is handed, under names that this process holds from now on. beside: the keys of its other
     settings. RecipeError for what cannot be trained on."""
     tables: dict[str, Any] = {}
@@ -100,6 +115,8 @@ def take(dataset: Any = None, reward: Any = None, env: Any = None, beside: Colle
     if env is not None and reward is not None:
         message = "given beside env, whose own reward is trained: wrap the environment (gymnasium.RewardWrapper)"
         raise RecipeError("reward", message)
+    if env is not None and tools:
+        raise RecipeError("tools", "given beside env: expected one of them; an environment brings its own tools")
     if dataset is not None:
         text = "".join(f"{json.dumps(row)}\n" for row in _list_rows(dataset))
         name = f"dataset-{_digest(text)}.jsonl"
@@ -108,6 +125,9 @@ def take(dataset: Any = None, reward: Any = None, env: Any = None, beside: Colle
         tables["task"] = {"name": "gym", "path": f"world/{hold_environment(env)}"}
     if reward is not None:
         tables["reward"] = _list_rewards(reward)
+    if tools:
+        tables["rollout.use"] = "episode"  # dotted: what `rollout` of the settings says is laid over it
+        tables["rollout.environments"] = {"use": "tools", "tools": _list_tools(tools)}
     if "task" in tables and (given := next((key for key in ("task", "task.name") if key in beside), "")):
         taken = "dataset" if env is None else "env"
         raise RecipeError(given, f"given beside {taken}, which takes its place: expected one of them")
@@ -166,14 +186,30 @@ def _list_rewards(reward: Any) -> dict[str, Any]:
         return {str(k): {"use": hold(v)} if callable(v) else v for k, v in reward.items()}
     found: dict[str, Any] = {}
     for one in reward if isinstance(reward, Sequence) and not isinstance(reward, str) else [reward]:
+        if isinstance(one, str | Path) and (Path(one).expanduser() / "config.json").is_file():
+            found["reward_model"] = {"path": str(one)}
+            continue
         if not callable(one):
-            form = "a function f(completions, **columns) that returns a number or None for each sample"
-            raise RecipeError("reward", f"{_shorten(one)}: expected {form}, a list of such, or name -> function")
+            form = "a function f(completions, **columns) that returns a number or None for each sample, a list of such"
+            raise RecipeError("reward", f"{_shorten(one)}: expected {form}, name -> function, or the directory of a "
+                              "reward model")  # fmt: skip
         name = _name(one) if _name(one).isidentifier() else "own"
         if name in found:
             raise RecipeError("reward", f"two are called {name!r}: name them, reward={{'a': f, 'b': g}}")
         found[name] = {"use": hold(one)}
     return found
+
+
+def _list_tools(tools: Any) -> list[str]:
+    """The names of functions that a model may call; ValueErrors of what is no tool come here, where it is handed
+    over."""
+    many = [tools] if callable(tools) else list(tools)
+    for one in many:
+        try:
+            FunctionTool.of(one)
+        except ValueError as error:
+            raise RecipeError("tools", str(error)) from None
+    return [hold(one) for one in many]
 
 
 def hold_environment(env: Any) -> str:
@@ -217,7 +253,7 @@ def _find_import(thing: Any) -> str:
     module = sys.modules.get(thing.__module__)
     if module is None or vars(module).get(name) is not thing:
         return ""
-    if module.__name__ != "__main__" and not module.__name__.startswith("shuhari_user_"):
+    if module.__name__ != "__main__" and not module.__name__.startswith(registry.USERS):
         return f"{module.__name__}.{name}"
     file = Path(vars(module).get("__file__") or "")
     if file.suffix != ".py" or not file.is_file():  # a notebook, or what was typed

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
-from shuhari.data import Array, nearest
+from shuhari.data import EMPTY, Array, nearest
 
 # what a person looks at first: label -> metric, or the end of its name
 CURVES = {
@@ -20,6 +20,8 @@ CURVES = {
     "KL": ("*/kl", "*/approx_kl"),
     "preferred": ("*/accuracy",),
 }
+
+MARKS = {"before": "--", "chance": ":"}  # held-out numbers beside the curve -> their line
 
 
 def choose_curves(names: Iterable[str]) -> dict[str, str]:
@@ -39,6 +41,11 @@ def choose_curves(names: Iterable[str]) -> dict[str, str]:
     return out or ({"loss": losses[0]} if losses else {})  # imitation has its loss alone
 
 
+def name_metric(metric: str) -> str:
+    """The word by which tables call a metric, where CURVES has one for it; else the metric itself."""
+    return next((word for word, m in choose_curves([metric]).items() if m == metric and word in CURVES), metric)
+
+
 def find_series(columns: Mapping[str, Sequence[Any]], metric: str) -> tuple[Array, Array]:
     """(step, value) where a metric, or what CURVES calls by a word (`reward`), has a value. Raises KeyError with the
     nearest name."""
@@ -52,14 +59,15 @@ def find_series(columns: Mapping[str, Sequence[Any]], metric: str) -> tuple[Arra
 
 def plot_curves(
     columns: Mapping[str, Sequence[Any]],
-    path: str | Path,
+    to: str | Path | IO[bytes],
     title: str = "",
     over: str = "step",
-    before: float | None = None,
-) -> Path:
-    """Plot a run, one panel for each of CURVES that it has, over the column `over` (`step`, or what was spent of a
-    budget); stages are set apart by lines. `before`: the held-out number of the untrained policy, dashed. Raises
-    ValueError where there is nothing to draw."""
+    marks: Mapping[str, float] = EMPTY,
+) -> None:
+    """Plot a run into a file or a binary stream, one panel for each of CURVES that it has, over the column `over`
+    (`step`, or what was spent of a budget); stages are set apart by lines. `marks`: held-out numbers that are no points
+    of the curve: `before`, dashed, which the curve begins with too, and `chance`, dotted. Raises ValueError where there
+    is nothing to draw."""
     shown, over = choose_curves(columns), over if over in columns else "step"
     if not shown or not columns.get("step"):
         raise ValueError(
@@ -70,33 +78,42 @@ def plot_curves(
     for ax, (label, metric) in zip(axes, shown.items(), strict=False):
         steps, y = find_series(columns, metric)
         x = [place[step] for step in steps.tolist()]
+        if label == "held-out" and "before" in marks:
+            x, y = [_find_start(columns, over), *x], np.append(marks["before"], y)
         ax.plot(x, y, color="tab:blue", marker="o" if len(x) <= 40 else None, markersize=3)
         for step in _borders(columns) if over == "step" else ():
             ax.axvline(step, color="0.8", linewidth=1, zorder=0)
-        if label == "held-out" and before is not None:
-            ax.axhline(before, color="0.5", linewidth=1, linestyle="--", label="before")
+        for name in (n for n in MARKS if n in marks and label == "held-out"):
+            ax.axhline(marks[name], color="0.5", linewidth=1, linestyle=MARKS[name], label=name)
             ax.legend(fontsize="small")
         ax.set_title(label)
-        ax.set_xlabel(over.removeprefix("spent/").replace("_", " "))
-    return _save(figure, path, title)
+        ax.set_xlabel(_name_axis(over))
+    _save(figure, to, title)
 
 
 def plot_comparison(
-    arms: Mapping[str, Sequence[Mapping[str, Sequence[Any]]]], metric: str, path: str | Path, title: str = ""
+    arms: Mapping[str, Sequence[Mapping[str, Sequence[Any]]]],
+    metric: str,
+    path: str | Path,
+    title: str = "",
+    over: str = "step",
 ) -> Path:
-    """Plot one line for each arm: the mean over its runs at the steps that all of them have; their range as a band."""
+    """Plot one line for each arm over the column `over`: the mean over its runs, as far as all of them go, on straight
+    lines between their values; their range as a band."""
     figure, (ax,) = _figure(1)
     for i, (label, runs) in enumerate(arms.items()):
-        found = [dict(zip(*(v.tolist() for v in find_series(run, metric)), strict=True)) for run in runs]
-        steps = sorted(set.intersection(*(set(f) for f in found)))
-        y = np.array([[f[s] for s in steps] for f in found])  # [runs, steps]
-        ax.plot(steps, y.mean(0), color=f"C{i}", label=f"{label} (n = {len(found)})" if len(found) > 1 else label)
+        found = [_read_curve(run, metric, over) for run in runs]
+        low, high = max(x[0] for x, _ in found), min(x[-1] for x, _ in found)
+        at = sorted({p for x, _ in found for p in x.tolist() if low <= p <= high})
+        y = np.array([np.interp(at, *curve) for curve in found])  # [runs, points]
+        ax.plot(at, y.mean(0), color=f"C{i}", label=f"{label} (n = {len(found)})" if len(found) > 1 else label)
         if len(found) > 1:
-            ax.fill_between(steps, y.min(0), y.max(0), color=f"C{i}", alpha=0.15, linewidth=0)
-    ax.set_xlabel("step")
+            ax.fill_between(at, y.min(0), y.max(0), color=f"C{i}", alpha=0.15, linewidth=0)
+    ax.set_xlabel(_name_axis(over))
     ax.set_ylabel(metric)
     ax.legend()
-    return _save(figure, path, title)
+    _save(figure, path, title)
+    return Path(path)
 
 
 def plot_bands(
@@ -127,10 +144,31 @@ def plot_bands(
         ax.set_xlabel(unit)
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
         ax.legend(fontsize="small")
-    return _save(figure, path, title)
+    _save(figure, path, title)
+    return Path(path)
 
 
 # ------------------------------------------------------------------------------------------------ helpers
+
+
+def _read_curve(columns: Mapping[str, Sequence[Any]], metric: str, over: str) -> tuple[Array, Array]:
+    """(x, y) of a metric over the column `over`. Raises KeyError where there is no such metric, or no value of it."""
+    steps, y = find_series(columns, metric)
+    if not len(steps):
+        raise KeyError(f"no run has a value of {metric!r} yet")
+    place = dict(zip(columns["step"], columns[over], strict=True))
+    return np.array([float(place[step]) for step in steps.tolist()]), y
+
+
+def _name_axis(over: str) -> str:
+    return over.removeprefix("spent/").replace("_", " ")
+
+
+def _find_start(columns: Mapping[str, Sequence[Any]], over: str) -> float:
+    """Where the last stage began, on the axis `over`: at the step before its first, at 0 where it is the only one."""
+    stages = columns.get("stage", ())
+    before = [i for i in range(len(stages)) if stages[i] != stages[-1]]
+    return float(columns[over][before[-1]] or 0) if before else 0.0
 
 
 def _borders(columns: Mapping[str, Sequence[Any]]) -> list[float]:
@@ -155,10 +193,10 @@ def _figure(n: int) -> tuple[Any, list[Any]]:
     return figure, axes
 
 
-def _save(figure: Any, path: str | Path, title: str) -> Path:
+def _save(figure: Any, to: str | Path | IO[bytes], title: str) -> None:
+    """As PNG, into a file, whose folder is made, or a stream."""
     if title:
-        figure.suptitle(title)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120, metadata={"Software": None})
-    return path
+        figure.suptitle(title, parse_math=False)  # a name is no formula
+    if isinstance(to, str | Path):
+        Path(to).parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(to, dpi=120, format="png", metadata={"Software": None})

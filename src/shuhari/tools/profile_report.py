@@ -25,13 +25,13 @@ SIZES = (1024, 2048, 4096)  # of the square products that measure the peak
 BUDGET = 0.8  # seconds for that
 
 
-def train_profiled(recipe: Recipe, path: Path, *, rehearsal: bool = True, **start: Any) -> Iterator[Info]:
+def train_profiled(recipe: Recipe, path: Path, **start: Any) -> Iterator[Info]:
     """Train as `study.train` does a run; at its end, also after an error, `profile.json` and `trace.json` are written
     into `path`."""
     from shuhari.loop.rehearsal import open_rehearsed
-    from shuhari.loop.run import loop, open_run
+    from shuhari.loop.run import loop
 
-    run = (open_rehearsed if rehearsal else open_run)(recipe, path, **start)
+    run = open_rehearsed(recipe, path, **start)
     reports, memory = loop(run), Peaks()
     recorder = Profile(memory=memory)
     peak, first, last = None, run.ctx.step, run.ctx.step

@@ -49,7 +49,7 @@ class TensorBoard:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._file = self.folder / f"events.out.tfevents.{time.time_ns():020}.{os.getpid()}.shuhari"
             new = frame(_pack_double(1, now) + _pack_bytes(_VERSION, b"brain.Event:2"))
-        numbers = {k: v for k, v in report.items() if k not in LEFT_OUT and _is_number(v)}
+        numbers = {k: v for k, v in report.items() if k not in LEFT_OUT and is_number(v)}
         values = b"".join(
             _pack_bytes(1, _pack_bytes(1, name.encode()) + b"\x15" + struct.pack("<f", value))
             for name, value in numbers.items()
@@ -94,5 +94,5 @@ def _pack_double(field: int, value: float) -> bytes:
     return bytes([field << 3 | 1]) + struct.pack("<d", value)
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and abs(value) < 3e38

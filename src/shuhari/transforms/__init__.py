@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from shuhari.batch import Batch
 from shuhari.needs import Need
 from shuhari.ports import Ctx, Transform
 from shuhari.ports.declares import needs_of
 
+Call = Callable[[Transform, Batch, Ctx], Batch]
 
-def apply(transforms: Iterable[Transform], batch: Batch, ctx: Ctx, needs: Sequence[Need] = ()) -> Batch:
-    """Score once what the transforms, and `needs` beside them, want of models, then transform in order.
 
-    ValueError where one gives a column that was there other axes: [B] beside [B, 1] broadcasts to [B, B] in what reads
-    it."""
+def call_transform(transform: Transform, batch: Batch, ctx: Ctx) -> Batch:
+    """One call of a transform. TypeError where it gives no batch; ValueError where it drops rows, or gives a column
+    that was there other axes: [B] beside [B, 1] broadcasts to [B, B] in what reads it."""
+    out: object = transform(batch, ctx)
+    made = type(transform).__name__
+    if not isinstance(out, Batch):
+        given = "None" if out is None else f"a {type(out).__name__}"
+        raise TypeError(f"{made} returned {given}: expected the batch with columns added, batch.put(columns)")
+    if len(out) < len(batch):  # one may stand for several
+        message = "a filter deletes none: it sets weights to 0, as of the column 'weight/rl'"
+        raise ValueError(f"{made} returned {len(out)} rows of {len(batch)}: {message}")
+    for name, value in out.own.items():
+        if value is batch.own.get(name) or name not in batch or value.dim() == batch[name].dim():
+            continue
+        shape, expected = tuple(value.shape), tuple(batch[name].shape)
+        raise ValueError(f"{made} gave column {name!r} the shape {shape}: expected {expected}, as before")
+    return out
+
+
+def apply(
+    transforms: Iterable[Transform], batch: Batch, ctx: Ctx, needs: Sequence[Need] = (), call: Call = call_transform
+) -> Batch:
+    """Score once what the transforms, and `needs` beside them, want of models, then transform in order, each by
+    `call`."""
     ordered = list(transforms)
     batch = ctx.score(batch, [*(n for t in ordered for n in needs_of(t)), *needs])
     for transform in ordered:
-        before, batch = batch, transform(batch, ctx)
-        for name, value in batch.own.items():
-            if value is before.own.get(name) or name not in before or value.dim() == before[name].dim():
-                continue
-            made, shape, expected = type(transform).__name__, tuple(value.shape), tuple(before[name].shape)
-            raise ValueError(f"{made} gave column {name!r} the shape {shape}: expected {expected}, as before")
+        batch = call(transform, batch, ctx)
     return batch

@@ -86,7 +86,8 @@ def test_logits_and_gradients_are_those_of_transformers(case) -> None:
         logits = lean.logits(w, lean.hidden(w, ids, positions, attend, recompute=recompute))
         found = torch.autograd.grad((logits * weight).sum(), list(lm.parameters()))
         for a, b in zip(found, expected, strict=True):
-            torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+            # sums in another order, which the processor decides: their rounding is that of the largest summands
+            torch.testing.assert_close(a, b, atol=1e-4 * max(1.0, float(b.abs().max())), rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])

@@ -24,7 +24,7 @@ from shuhari.bounds import Count, Length, check
 from shuhari.data import EMPTY, Array, Payload, Sampling, nearest
 from shuhari.models.critics import Values
 from shuhari.models.devices import find_device, find_memory
-from shuhari.models.text import pretrained
+from shuhari.models.text import classifier, pretrained
 from shuhari.models.text.choice import Stops, make_stops
 from shuhari.models.text.decoding import Decoder
 from shuhari.models.text.lora import Lora, adapt, merge_adapters, name_under_adapters, save_adapters
@@ -53,7 +53,9 @@ class Causal:
     configuration says. `value_head`: a linear value of the hidden state before each decision, 0 at first, so that one
     trunk serves policy and critic (`same_as`); of `outputs` numbers (several critics, [B, K, n]). `after`: the value of
     a decision is that of the state behind it, which has seen the decision (a reward of tokens, a Q-function), and not
-    of the state before (a critic). The model `causal_value` has a value head by default.
+    of the state before (a critic); `last`: that of the last decision of a row alone, 0 elsewhere, so that their sum is
+    the score of the whole text (a reward model: with the objective `preference`, `score = "value"` and
+    `reference_free`, that of Bradley and Terry). The model `causal_value` has a value head by default.
     `lora`: train low-rank adapters (and the value head) and nothing else;
     the extra `lm` has what it needs. Checkpoints hold the base beside the adapters.
 
@@ -79,7 +81,7 @@ class Causal:
     vocabulary: Length = 512
     value_head: bool = False
     outputs: Length = 1
-    after: bool = False
+    after: bool | Literal["last"] = False
     lora: Lora | None = None
     device: str = "cpu"
     gradient_checkpointing: bool = False
@@ -88,14 +90,25 @@ class Causal:
 
     def __post_init__(self) -> None:
         check(self)
-        if not self.path and self.hidden < self.heads:
-            raise ValueError(f"causal: heads is {self.heads}: expected at most hidden, {self.hidden}")
+        if not self.path and (wrong := self._explain_heads()):
+            raise ValueError(f"causal: hidden is {self.hidden} and heads {self.heads}: {wrong}")
         size = 0 if self.path else self.layers * self.hidden * (4 * self.hidden + self.intermediate)
         if 4 * size > (room := find_memory()) > 0:
             needed = f"{4 * size / 2**30:,.0f} GiB, and this machine has {room / 2**30:.1f} GiB of memory"
             raise ValueError(f"causal: layers, hidden and intermediate make a model of {needed}: expected smaller ones")
         if not self.value_head and (self.after or self.outputs > 1):
             raise ValueError("causal: `after` and `outputs` are of a value head: set value_head = true")
+
+    def _explain_heads(self) -> str:
+        """Say why layers cannot be cut into heads; "" where they can."""
+        if self.hidden < self.heads:
+            return "expected at most as many heads as hidden"
+        if self.hidden % self.heads:
+            below = self.hidden // self.heads * self.heads
+            return f"expected a hidden that is a multiple of heads, such as {below} or {below + self.heads}"
+        width = self.hidden // self.heads
+        odd = self.architecture == "llama" and width % 2 and "head_dim" not in self.config
+        return f"a head is {width} wide: expected an even width, as positions rotate it" if odd else ""
 
     @property
     def offers(self) -> frozenset[str]:
@@ -160,7 +173,12 @@ class Causal:
         more = torch.zeros(len(batch), 1, dtype=torch.long)  # before one position more is behind the last
         action = torch.cat([batch["action"], more.to(batch["action"].dtype)], 1)
         behind = batch.put({"action": action, "mask": torch.cat([more.bool(), batch["mask"]], 1)})
-        return self._dist(behind.put({"length": batch["length"] + 1})).value()[:, 1:]
+        value = self._dist(behind.put({"length": batch["length"] + 1})).value()[:, 1:]
+        if self.after != "last":
+            return value
+        mask = batch["mask"]
+        last = mask & (mask.flip(1).cumsum(1).flip(1) == 1)
+        return value * last.view(*last.shape, *[1] * (value.dim() - 2))
 
     def _dist(self, batch: Batch) -> TokenDist:
         contexts = [step.context for step in batch.steps]
@@ -236,6 +254,16 @@ class Causal:
             from safetensors.torch import save_file
 
             save_file({k: v.contiguous() for k, v in self.module.value.state_dict().items()}, str(directory / VALUE))
+
+    def save_scorer(self, directory: str | Path, *, dtype: str = "", shard: str = pretrained.SHARD) -> None:
+        """Save the value head at the last token of a text as `AutoModelForSequenceClassification` reads it. Raises
+        ValueError without a head, or with several outputs."""
+        if self.module.value is None or self.outputs != 1:
+            raise ValueError(f"it has {self.outputs if self.value_head else 'no'} value heads: expected value_head = "
+                             "true, with one output")  # fmt: skip
+        lm = self.module.lm if self.lora is None else merge_adapters(self.module.lm)
+        head = {k: v.detach().cpu() for k, v in self.module.value.state_dict().items()}
+        classifier.save(lm, head, self.text, Path(directory), dtype=dtype, shard=shard)
 
     def save_adapters(self, directory: str | Path, base: str) -> None:
         """Save the adapters alone, in peft's format for the base model in the directory `base`, and the tokenizer."""

@@ -20,21 +20,25 @@ CHILD = Path(__file__).with_name("chat_child.py")
 _children = Pool(1, CHILD, str(MEMORY), str(CPU), str(LENGTH))
 
 
-def render(template: str, messages: Sequence[Mapping[str, Any]], special: Mapping[str, Any]) -> str:
-    """The text of messages, up to where the reply begins. `special`: names of special tokens -> their texts. Raises
-    ValueError where the template refuses the messages, is none, or wants more than the limits."""
+def render(
+    template: str, messages: Sequence[Mapping[str, Any]], special: Mapping[str, Any], *, reply: bool = True
+) -> str:
+    """The text of messages, up to where the reply begins; without `reply` up to their end. `special`: names of special
+    tokens -> their texts. Raises ValueError where the template refuses the messages, is none, or wants more than the
+    limits."""
     roles = ", ".join(str(m.get("role")) for m in messages)
     if len(template) > LONGEST:
         raise ValueError(f"the chat template has {len(template)} characters: expected at most {LONGEST}")
-    request = {"template": template, "messages": [dict(m) for m in messages], "special": dict(special)}
+    request = {"template": template, "messages": [dict(m) for m in messages], "special": dict(special),
+               "reply": reply}  # fmt: skip
     try:
         with _children.child() as child:
-            reply = child.ask(request, CLOCK)
+            answer = child.ask(request, CLOCK)
     except ChildError as error:
         raise ValueError(f"the chat template of the tokenizer cannot be run: {error}") from None
-    if "text" in reply:
-        return str(reply["text"])
-    if "refused" in reply:
-        raise ValueError(f"the chat template of the tokenizer refuses messages of {roles}: {reply['refused']}")
+    if "text" in answer:
+        return str(answer["text"])
+    if "refused" in answer:
+        raise ValueError(f"the chat template of the tokenizer refuses messages of {roles}: {answer['refused']}")
     raise ValueError(f"the chat template of the tokenizer wants more for messages of {roles} than {CPU} s of processor "
                      f"time, {MEMORY} MiB and {LENGTH} characters: expected one that writes the messages")  # fmt: skip

@@ -1,9 +1,9 @@
 """Renders chat templates for `chat.py`, in a process of its own. Run as a file, without the package.
 
-A line {"id", "template", "messages", "special"} comes on standard input; {"id", "text"} goes back, or {"id", "refused"}
-with what the template says. The limits stand before any template is read. One that asks for more processor time than
-there is ends this process (SIGPROF); one that asks for more memory, or writes more than `length`, is told by {"id"}
-alone.
+A line {"id", "template", "messages", "special", "reply"} comes on standard input; {"id", "text"} goes back, or
+{"id", "refused"} with what the template says. The limits stand before any template is read. One that asks for more
+processor time than there is ends this process (SIGPROF); one that asks for more memory, or writes more than `length`,
+is told by {"id"} alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def answer(request: dict[str, Any], length: int, render: Any) -> dict[str, Any]:
         rendered, _ = render(
             conversations=[request["messages"]],
             chat_template=request["template"],
-            add_generation_prompt=True,
+            add_generation_prompt=request["reply"],
             **request["special"],
         )
     except MemoryError:

@@ -13,6 +13,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,32 @@ NAMES = (  # of these the entries are names of layers; peft would match some as 
 )
 
 
+@contextmanager
+def reading(place: Path) -> Iterator[None]:
+    """Whatever a library raises on what lies in a directory is a ValueError that names it and the cause."""
+    try:
+        yield
+    except (ModuleNotFoundError, FileNotFoundError, MemoryError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of a library in Rust
+            raise
+        text = str(error).strip()
+        if isinstance(error, ValueError) and str(place) in text:
+            raise
+        message = f"{type(error).__name__}: {text[:500]}".rstrip(": ")
+        raise ValueError(f"{place} cannot be read: {message}") from error
+
+
+def holds_adapters(place: Path) -> bool:
+    """Whether a directory is one of adapters. ValueError where it is a model too: transformers would put them into it,
+    unchecked."""
+    adapters = (place / "adapter_config.json").exists()
+    if adapters and (place / "config.json").exists():
+        raise ValueError(f"{place} holds a model and adapters (config.json and adapter_config.json): expected one")
+    return adapters
+
+
 def read_json(file: Path) -> dict[str, Any]:
     """The object in a regular file; ValueError names the file."""
     if not file.is_file():
@@ -55,24 +82,28 @@ def read_json(file: Path) -> dict[str, Any]:
     return found
 
 
-def check_config(place: Path) -> None:
-    """ValueError where config.json is none of a causal language model with weights of plain numbers."""
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as KNOWN
+def check_config(place: Path, *, scores: bool = False) -> None:
+    """ValueError where config.json is none of a causal language model with weights of plain numbers; `scores`: of a
+    classifier of texts."""
+    from transformers.models.auto import modeling_auto as auto
+
+    causal, other = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES
+    known, what = (other, "classifier of texts") if scores else (causal, "causal architecture")
 
     if not (place / "config.json").is_file():
         raise ValueError(f"{place} is no model: it has no config.json{_guess_kind(place)}")
     config = read_json(place / "config.json")
     name = str(config.get("model_type", ""))
-    if name not in KNOWN:
+    if name not in known:
         own = ", and brings code of its own, which is never run" if "auto_map" in config else ""
-        near = nearest(name, KNOWN)
+        near = nearest(name, known)
         near = f"; {near}" if near.startswith("did you mean") else ""  # there are too many to list
-        raise ValueError(f"{place}: model_type {name!r} is no causal architecture of transformers{own}{near}")
+        raise ValueError(f"{place}: model_type {name!r} is no {what} of transformers{own}{near}")
     if isinstance(quantised := config.get("quantization_config"), Mapping):
         raise ValueError(f"{place} is quantised ({quantised.get('quant_method')}): expected weights of float32, "
                          "bfloat16 or float16")  # fmt: skip
     for key, value in config.items():
-        if isinstance(value, int | float) and (math.isnan(value) or (_counts(key) and value < 0)):
+        if isinstance(value, int | float) and (value != value or (_counts(key) and value < 0)):
             raise ValueError(f"{place / 'config.json'}: {key} is {value}: expected a number of 0 or more")
 
 
@@ -100,9 +131,9 @@ def check_weights(place: Path, name: str) -> dict[str, tuple[int, ...]]:
     return {tensor: shape for file in files for tensor, shape in _read_header(place / file)}
 
 
-def check_size(place: Path, stored: Mapping[str, tuple[int, ...]]) -> None:
+def check_size(place: Path, stored: Mapping[str, tuple[int, ...]], *, scores: bool = False) -> None:
     """ValueError where the model that config.json describes is larger than its weights, or than this machine."""
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
 
     config = AutoConfig.from_pretrained(place, trust_remote_code=False, local_files_only=True)
     there = sum(math.prod(shape) for shape in stored.values())
@@ -115,7 +146,8 @@ def check_size(place: Path, stored: Mapping[str, tuple[int, ...]]) -> None:
         if "experts" in key and isinstance(value, int) and value > EXPERTS:
             raise ValueError(f"{place}: {key} is {value} by its config.json: expected at most {EXPERTS}")
     with torch.device("meta"):  # shapes alone
-        made = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        kind: Any = AutoModelForSequenceClassification if scores else AutoModelForCausalLM
+        made = kind.from_config(config, trust_remote_code=False)
     wanted = sum(x.numel() for x in (*made.parameters(), *made.buffers()))
     if wanted > 2 * there + SLACK:
         raise ValueError(f"{place}: a model of {wanted:,} parameters by its config.json, and {there:,} in its weights")

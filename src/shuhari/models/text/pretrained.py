@@ -24,7 +24,9 @@ from shuhari.models.text.folder import (
     check_tokenizer,
     check_weights,
     has_tokenizer,
+    holds_adapters,
     read_json,
+    reading,
 )
 from shuhari.models.text.hub import fetch
 from shuhari.models.text.tokenizers import Tokenizer
@@ -52,7 +54,7 @@ def save(lm: Any, text: Tokenizer, directory: str | Path, *, dtype: str = "", sh
     largest file, as `2GB`."""
     if dtype and lm.dtype != (wanted := dtype_of(dtype)):
         lm = copy.deepcopy(lm).to(wanted)
-    with _silence():
+    with silence():
         lm.save_pretrained(directory, max_shard_size=shard)
     text.save(str(directory))
 
@@ -79,25 +81,11 @@ def load_head(value: Any, file: Path) -> None:
 
 
 def _load(place: Path, above: tuple[Path, ...]) -> tuple[Any, Tokenizer]:
-    """Of a directory; `above`: those whose adapters it is the base of. Whatever a library raises on what lies there is
-    a ValueError with the directory."""
+    """Of a directory; `above`: those whose adapters it is the base of."""
     if (here := place.resolve()) in above:
         raise ValueError(f"{place} holds adapters of a base that holds adapters of it: expected a base that is a model")
-    try:
-        adapters, model = (place / "adapter_config.json").exists(), (place / "config.json").exists()
-        if adapters and model:
-            raise ValueError(f"{place} holds a model and adapters (config.json and adapter_config.json): expected one")
-        return _merge_adapters(place, (*above, here)) if adapters else _read(place)
-    except (ModuleNotFoundError, FileNotFoundError, MemoryError):
-        raise
-    except BaseException as error:
-        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":  # of a library in Rust
-            raise
-        text = str(error).strip()
-        if isinstance(error, ValueError) and str(place) in text:
-            raise
-        message = f"{type(error).__name__}: {text[:500]}".rstrip(": ")
-        raise ValueError(f"{place} cannot be read: {message}") from error
+    with reading(place):
+        return _merge_adapters(place, (*above, here)) if holds_adapters(place) else _read(place)
 
 
 def _read(place: Path) -> tuple[Any, Tokenizer]:
@@ -107,7 +95,7 @@ def _read(place: Path) -> tuple[Any, Tokenizer]:
     stored = check_weights(place, "model")
     check_tokenizer(place)
     how: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
-    with _silence():
+    with silence():
         check_size(place, stored)
         lm, found = AutoModelForCausalLM.from_pretrained(
             str(place),
@@ -161,7 +149,7 @@ def _merge_adapters(place: Path, above: tuple[Path, ...]) -> tuple[Any, Tokenize
         check_tokenizer(place)
     lm, text = _load(base, above)
     try:
-        with _silence():
+        with silence():
             lm = PeftModel.from_pretrained(lm, str(place), config=config).merge_and_unload(safe_merge=True)
             how: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
             hf = AutoTokenizer.from_pretrained(str(place), **how) if own else text.hf
@@ -173,7 +161,7 @@ def _merge_adapters(place: Path, above: tuple[Path, ...]) -> tuple[Any, Tokenize
 
 
 @contextmanager
-def _silence() -> Iterator[None]:
+def silence() -> Iterator[None]:
     """Without the progress bars of transformers, which would cross those of a run, and its report of what is missing,
     which is an error here."""
     from transformers.utils import logging

@@ -13,6 +13,7 @@ import numpy as np
 
 from shuhari.data import Array, Payload
 from shuhari.models.text import chat
+from shuhari.tasks.source import read_first
 
 PAD, END = "<pad>", "<end>"
 PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))  # newline and printable ASCII
@@ -110,7 +111,7 @@ class Tokenizer:
             char = text[int(wrong.argmax())]
             raise ValueError(
                 f"the alphabet has no {char!r} (U+{ord(char):04X}), which {text[:60]!r} contains; "
-                f"it is {self._alphabet!r}: set `alphabet`"
+                f"it is {self._alphabet!r}: set `models.policy.alphabet` (or that of the role)"
             )
         return ids
 
@@ -148,11 +149,8 @@ def bpe_tokenizer(texts: Iterable[str], size: int) -> Tokenizer:
 
 def task_texts(task: Any, n: int = 4096) -> list[str]:
     """The strings of the first n training problems of a task: prompts, answers, solutions."""
-    source = task.problems("train")
-    size = source.size()
     texts: list[str] = []
-    for i in range(n if size is None else min(n, size)):
-        problem = source[i]
+    for problem in read_first(task.problems("train"), n):
         texts += [t for part in (problem.prompt, problem.answer, problem.solution) for t in _strings(part)]
     return texts
 

@@ -31,7 +31,7 @@ from gymnasium import spaces
 
 from shuhari.abilities import ability
 from shuhari.data import Array
-from shuhari.registry import locate
+from shuhari.registry import USERS, locate
 from shuhari.rollouts.vector import worker
 from shuhari.rollouts.vector.lanes import Extras, Seen, find_extras, split_space, view_rows, write
 from shuhari.store import codec
@@ -242,7 +242,7 @@ def _describe(task: Any) -> dict[str, Any]:
     """A task's class path, its settings, and the cached facts about its environments."""
     cls = type(task)
     module = sys.modules.get(cls.__module__)
-    file = getattr(module, "__file__", None) if cls.__module__.startswith("shuhari_user_") else None
+    file = getattr(module, "__file__", None) if cls.__module__.startswith(USERS) else None
     name = f"{os.path.abspath(file)}:{cls.__qualname__}" if file else f"{cls.__module__}.{cls.__qualname__}"
     setup = {"task": name, "fields": {}, "known": {k: v for k in KNOWN if (v := ability(task, k)) is not None}}
     try:

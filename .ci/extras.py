@@ -1,0 +1,146 @@
+"""Install the wheel with each extra in an environment of its own, import what the extra is for, and use it once.
+
+    python .ci/extras.py [--wheel FILE] [EXTRA ...]
+
+Left out: torch, and all else that the environment of this Python has already, is seen through a `.pth` file and not
+installed again, so that the check takes minutes and not an hour; only what is missing there comes from the registry.
+Whether every version that an extra allows will do is not tested either. Where no registry answers, an extra whose
+packages are not here is named and not tested; any other failure ends with 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+LIMIT = 150.0  # seconds, after which no further extra is begun
+UNREACHABLE = ("NewConnectionError", "Temporary failure in name resolution", "No matching distribution", "Max retries",
+               "ConnectTimeout", "ProxyError")  # fmt: skip
+POLE = """
+import shuhari
+small = {"steps": 1, "buffer.size": 32, "rollout.lanes": 2, "part.policy.minibatches": 1, "evaluate.n": 2}
+def train(**more):
+    return shuhari.train("baselines/ppo_cartpole", "run", rehearsal=False, **small, **more)
+"""
+USES = {  # extra -> a program
+    "lm": """
+import math_verify, peft, pyarrow, reasoning_gym, shuhari
+small = {"models.policy": {"use": "causal", "hidden": 16, "layers": 1, "heads": 1, "lora": {"rank": 2}}}
+small |= {"task": {"name": "reasoning-gym/chain_sum"}, "buffer.size": 2, "rollout.n": 2, "evaluate.n": 2}
+shuhari.train("baselines/grpo", "run", **small, **{"stage.warm-up": False, "stage.rl.steps": 1})
+""",
+    "control": """
+import imageio, minari, minigrid, mujoco, shuhari
+small = {"steps": 1, "buffer.size": 32, "rollout.lanes": 2, "part.policy.minibatches": 1, "evaluate.n": 1}
+shuhari.train("baselines/ppo_double_pendulum", "run", rehearsal=False, **small)
+""",
+    "studies": POLE + """
+import optuna, sklearn
+import shuhari.studies.surrogate
+train()
+""",
+    "onnx": POLE + """
+from shuhari.tools.onnx import export_onnx
+told = export_onnx(train().path, "policy.onnx")
+assert told["checked"] == "onnxruntime says the same", told
+""",
+    "wandb": POLE + """
+import os
+os.environ["WANDB_MODE"] = "offline"
+tracker = shuhari.WandB("check")
+train(observe=tracker)
+assert not tracker.failed, tracker.failed
+assert any(name.startswith("offline-run") for name in os.listdir("wandb"))
+""",
+    "trackio": POLE + """
+import os
+os.environ["TRACKIO_DIR"] = os.path.abspath("kept")
+tracker = shuhari.Trackio("check")
+train(observe=tracker)
+assert not tracker.failed, tracker.failed
+assert os.path.exists("kept/check.db"), os.listdir("kept")
+""",
+    "tensorboard": POLE + """
+train(observe=shuhari.TensorBoard("logs"))
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+read = EventAccumulator("logs").Reload()
+assert read.Tags()["scalars"], read.Tags()
+""",
+}
+
+
+def run(*command: str | Path, cwd: Path) -> tuple[int, str]:
+    """(exit code, both streams) of a command, away from this checkout."""
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
+    words = [str(c) for c in command]
+    done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def build(folder: Path) -> Path:
+    """The wheel of this checkout."""
+    code, told = run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT, cwd=folder)
+    if code:
+        sys.exit(f"the wheel cannot be built:\n{told}")
+    return next(folder.glob("*.whl"))
+
+
+def check(extra: str, wheel: Path, home: Path) -> str:
+    """"" where the extra installs and works; else what went wrong, with `-` in front where it could not be tested."""
+    python = home / "env" / "bin" / "python"
+    (home / "empty").mkdir(parents=True)
+    code, told = run(sys.executable, "-m", "venv", "--without-pip", home / "env", cwd=home)
+    if code:
+        return told
+    _, site = run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))", cwd=home)
+    here = sysconfig.get_paths()
+    Path(site.strip(), "outer.pth").write_text("\n".join(dict.fromkeys([here["purelib"], here["platlib"]])))
+    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check")
+    run(*pip, "--no-deps", "--no-index", "--force-reinstall", wheel, cwd=home)
+    code, told = run(*pip, "--retries", "1", "--timeout", "15", f"shuhari[{extra}] @ {wheel.as_uri()}", cwd=home)
+    if code:
+        return ("- " if any(word in told for word in UNREACHABLE) else "") + told
+    (home / "empty" / "use.py").write_text(f"if __name__ == '__main__':\n{_indent(USES[extra])}")
+    code, told = run(python, "use.py", cwd=home / "empty")
+    if code:
+        return told
+    code, told = run(python, "-c", "import shuhari; print(shuhari.__file__)", cwd=home / "empty")
+    return "" if str(home) in told else f"another shuhari was imported: {told}"
+
+
+def _indent(text: str) -> str:
+    return "".join(f"    {line}\n" for line in text.splitlines())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("extras", nargs="*", metavar="EXTRA", help=f"of {', '.join(USES)} (default: all)")
+    parser.add_argument("--wheel", type=Path, help="a wheel that is built already")
+    given = parser.parse_args()
+    if unknown := set(given.extras) - USES.keys():
+        parser.error(f"no extra {min(unknown)!r}: expected some of {', '.join(USES)}")
+    began, failed = time.monotonic(), False
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = given.wheel.resolve() if given.wheel else build(Path(folder))
+        for extra in given.extras or USES:
+            if time.monotonic() - began > LIMIT:
+                print(f"{extra}: not tested (over {LIMIT:g} s)")
+                continue
+            at = time.monotonic()
+            wrong = check(extra, wheel, Path(folder) / extra)
+            failed |= bool(wrong) and not wrong.startswith("- ")
+            last = (wrong.strip().splitlines() or [""])[-1]
+            state = "works" if not wrong else f"not tested: {last}" if wrong.startswith("- ") else f"FAILED\n{wrong}"
+            print(f"{extra}: {state} ({time.monotonic() - at:.0f} s)", flush=True)
+    sys.exit(failed)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""A limit in seconds for a call of a user's function, which may hang.
+
+In the main thread the call is interrupted as Ctrl-C would do it: by a timer of the system, whose signal Python looks at
+between two instructions, while it waits, within regular expressions and products of huge numbers. No other thread can
+be interrupted, so from one (a notebook) the function is called in a thread of its own, which is given up when its time
+is over. Left out: libraries in C that look at no signal (what they compute ends, and is late then); limits on memory;
+functions that mean harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import signal
+import threading
+import time
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager
+from contextvars import copy_context
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+from shuhari.data import ContractError
+
+AGAIN = 1.0  # seconds after which a function that has swallowed the interruption gets the next one
+GIVEN_UP = 4  # threads that go on with what nobody waits for: with one more the run ends
+
+_left: list[threading.Thread] = []
+
+
+class Overdue(TimeoutError):
+    """A call that has not returned within its limit; an error of its own timeouts is another."""
+
+
+class _Interruption(BaseException):
+    """Raised inside of the function: no `except Exception` of its own takes it for a wrong answer."""
+
+
+async def call_within(seconds: float | None, call: Callable[[], Any]) -> Any:
+    """What a function returns, awaited where it is a coroutine; None: without a limit.
+
+    Raises Overdue after so many seconds by the clock (also where time is virtual); ContractError where a function that
+    cannot be interrupted has hung once more than GIVEN_UP times.
+    """
+    if seconds is None:
+        given = call()
+        return await given if inspect.isawaitable(given) else given
+    if threading.current_thread() is not threading.main_thread():
+        given = _call_beside(seconds, call)
+        return await _wait(given, seconds) if inspect.isawaitable(given) else given
+    end = time.monotonic() + seconds
+    with _interrupted(seconds):
+        given = call()
+    return await _wait(_Driven(given, end), end - time.monotonic()) if inspect.isawaitable(given) else given
+
+
+@contextmanager
+def _interrupted(seconds: float) -> Iterator[None]:
+    """Interrupt what is done inside after so many seconds. The alarm of another (a test's limit) is put back."""
+    armed = fired = False
+
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        nonlocal fired
+        if armed:
+            fired = True
+            raise _Interruption
+
+    began, (left, every) = time.monotonic(), signal.setitimer(signal.ITIMER_REAL, 0)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        armed = True
+        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6), AGAIN)
+        try:
+            yield
+        finally:
+            armed = False
+    except _Interruption:
+        pass
+    finally:
+        armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if left:
+            signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), 1e-6), every)
+    if fired or time.monotonic() - began > seconds:  # also where the function has swallowed it, or used the timer
+        raise Overdue
+
+
+def _call_beside(seconds: float, call: Callable[[], Any]) -> Any:
+    """The same in a thread of its own, which goes on where its time is over."""
+    out: list[Any] = []
+    error: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            out.append(call())
+        except BaseException as raised:
+            error.append(raised)
+
+    thread = threading.Thread(target=copy_context().run, args=(work,), daemon=True, name="limited")
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        _left[:] = [*(t for t in _left if t.is_alive()), thread]
+        if len(_left) > GIVEN_UP:
+            raise ContractError(f"{len(_left)} calls of functions hang in threads, which nothing can end")
+        raise Overdue
+    if error:
+        raise error[0]
+    return out[0]
+
+
+async def _wait(work: Awaitable[Any], seconds: float) -> Any:
+    """What a coroutine waits for is bounded by the clock on the wall: virtual time would jump to a loop's timer."""
+    loop, scope, ended = asyncio.get_running_loop(), asyncio.timeout(None), False
+
+    def expire() -> None:
+        if not ended:
+            scope.reschedule(loop.time())
+
+    clock = threading.Timer(max(seconds, 0.0), loop.call_soon_threadsafe, (expire,))
+    clock.daemon = True
+    try:
+        async with scope:
+            clock.start()
+            try:
+                return await work
+            finally:
+                ended = True
+                clock.cancel()
+    except TimeoutError:
+        if scope.expired():
+            raise Overdue from None
+        raise
+
+
+@dataclass(frozen=True)
+class _Driven(Awaitable[Any]):
+    """A coroutine, each stretch of which between two waits may be interrupted at the time `end`."""
+
+    work: Awaitable[Any]
+    end: float
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        inner: Any = self.work.__await__()
+        go, given = inner.send, None
+        while True:
+            try:
+                with _interrupted(max(self.end - time.monotonic(), 1e-6)):
+                    waits_for = go(given)
+            except StopIteration as done:
+                if time.monotonic() > self.end:
+                    raise Overdue from None
+                return done.value
+            try:
+                go, given = inner.send, (yield waits_for)
+            except BaseException as error:  # a cancellation is the work's own business
+                go, given = inner.throw, error

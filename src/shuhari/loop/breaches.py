@@ -1,0 +1,80 @@
+"""What a component must leave alone: the generators of the whole process, columns that it was given, models that it
+only looks at. A rehearsal looks, and so do the checks of `shuhari.testing`; training itself does not, for that costs.
+
+Left out: memory that is kept outside of `state`, which one call does not show.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.abilities import ability
+from shuhari.batch import Batch
+from shuhari.data import ContractError
+
+DRAWS = "drew from a global generator: draw from ctx.rng(name) or ctx.noise"
+UNREPEATABLE = "drew from a global generator of the process, so that a run that is resumed will differ"
+IN_PLACE = "in place: columns are added with batch.put"
+
+
+def generator_states() -> tuple[Any, ...]:
+    """The states of the generators that a whole process shares: torch's, numpy's and Python's."""
+    numbers: Any = np.random.get_state()  # noqa: NPY002
+    return torch.get_rng_state().numpy().tobytes(), numbers[1].tobytes(), numbers[2], random.getstate()
+
+
+def copy_columns(batch: Batch) -> dict[str, Tensor]:
+    """name -> a copy of the column."""
+    return {name: batch[name].detach().clone() for name in sorted(batch.names())}
+
+
+def find_changed(batch: Batch, before: Mapping[str, Tensor]) -> str | None:
+    """The name of a column that is not as it was; None where all are."""
+    return next((name for name, column in before.items() if not are_equal(batch[name], column)), None)
+
+
+def are_equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two columns have the same shape and numbers; NaN equals NaN."""
+    a, b = a.detach(), b.detach()
+    return a.shape == b.shape and bool(torch.allclose(a, b, atol=0, rtol=0, equal_nan=True) if a.is_floating_point()
+                                       else torch.equal(a, b))  # fmt: skip
+
+
+def sum_weights(models: Mapping[str, Any]) -> dict[str, int]:
+    """role -> a checksum of the bits of its model's weights and statistics, whatever their order."""
+
+    def bits(x: Any) -> int:
+        return int(x.detach().view(WHOLE[x.element_size()]).sum(dtype=torch.int64)) if isinstance(x, Tensor) else 0
+
+    modules = {role: ability(model, "module") for role, model in models.items()}
+    return {role: sum(map(bits, m.state_dict().values())) for role, m in modules.items() if m is not None}
+
+
+WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # bytes of a number -> integers of that size
+
+
+@contextmanager
+def keep_columns(batch: Batch, who: str) -> Iterator[None]:
+    """A context manager that raises ContractError where a column of the batch was changed in place inside; stamped ones
+    are left out."""
+    before = copy_columns(batch)
+    yield
+    if (name := find_changed(batch, {k: v for k, v in before.items() if k not in batch.stamps})) is not None:
+        raise ContractError(f"{who} changed the column {name!r} of the batch {IN_PLACE}")
+
+
+@contextmanager
+def notice_draws(ctx: Any, who: str) -> Iterator[None]:
+    """A context manager that notes among the problems of the run where what is done inside draws from a global
+    generator: what talks to others (a judge, a world) may do so for reasons of its own."""
+    before = generator_states()
+    yield
+    if generator_states() != before:
+        ctx.problems.append(f"{who} {UNREPEATABLE}: expected ctx.rng(name), ctx.noise, or a generator of its own")

@@ -1,0 +1,153 @@
+"""Scores of whole texts: classifiers of Hugging Face with one output, read from a directory, or written as one.
+
+Directories are checked as those of language models (`folder.py`). Left out: several labels, adapters of classifiers.
+
+Axes: `B` texts, `T` tokens of the longest.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from shuhari.models.text import chat, pretrained
+from shuhari.models.text.folder import (
+    check_config,
+    check_size,
+    check_tokenizer,
+    check_weights,
+    holds_adapters,
+    read_json,
+    reading,
+)
+from shuhari.models.text.hub import fetch
+from shuhari.models.text.tokenizers import Tokenizer, plain_chat
+
+OFFSET = "score_offset"  # in config.json: what is added to a score, as the heads of transformers have no bias
+
+
+class Classifier:
+    """A model `hf` with one output, and its tokenizer: `score` of texts. `limit`: tokens of the longest text."""
+
+    def __init__(self, hf: Any, text: Tokenizer, offset: float = 0.0) -> None:
+        self.hf, self.text, self.offset = hf.eval().requires_grad_(False), text, offset
+        config = hf.config.get_text_config()
+        self.pad = config.pad_token_id
+        self.limit = int(getattr(config, "max_position_embeddings", None) or 1 << 30)
+
+    @torch.no_grad()
+    def score(self, ids: Sequence[Sequence[int]], rows: int = 8) -> list[float]:
+        """One number for each text, given as token ids; so many `rows` at once, one where the model says no padding."""
+        out: list[float] = []
+        rows = rows if self.pad is not None else 1
+        for at in range(0, len(ids), rows):
+            some = [torch.as_tensor(x, dtype=torch.long) for x in ids[at : at + rows]]
+            width = max(map(len, some))
+            fill, device = 0 if self.pad is None else int(self.pad), self.hf.device
+            padded = torch.stack([torch.nn.functional.pad(x, (0, width - len(x)), value=fill) for x in some])
+            there = torch.stack([(torch.arange(width) < len(x)).long() for x in some])
+            logits = self.hf(input_ids=padded.to(device), attention_mask=there.to(device)).logits
+            out += (logits[:, 0].float() + self.offset).tolist()
+        return out
+
+    def encode(self, prompt: Any, completion: str) -> list[int]:
+        """The token ids of a prompt (text, or messages) and what was answered to it: a conversation as the chat
+        template writes it, text as it is, with the end token."""
+        hf = self.text.hf
+        if isinstance(prompt, str):
+            return [*self.text.encode(prompt + completion).tolist(), self.text.end]
+        messages = [*prompt, {"role": "assistant", "content": completion}]
+        if getattr(hf, "chat_template", None):
+            text = chat.render(hf.get_chat_template(), messages, hf.special_tokens_map, reply=False)
+            return list(self.text.encode(text).tolist())
+        return [*self.text.encode(plain_chat(prompt) + completion).tolist(), self.text.end]
+
+
+def find(path: str) -> Path:
+    """The directory of a classifier with one output, looked at but not loaded; a hub id is fetched. Raises ValueError
+    for what is none, FileNotFoundError where nothing is there."""
+    place = Path(path).expanduser()
+    if not place.is_dir():
+        place = fetch(path, place)
+    with reading(place):
+        holds_adapters(place)
+        check_config(place, scores=True)
+        config = read_json(place / "config.json")
+        named = config.get("id2label")
+        if not isinstance(named, dict | None):
+            raise ValueError(f"{place / 'config.json'}: id2label is {str(named)[:60]!r}: expected a table")
+        said = [config.get("num_labels"), len(named) if named else None]
+        labels = [n for n in said if n is not None] or [2]  # of transformers, where nothing is said
+        if wrong := [n for n in labels if n != 1]:
+            raise ValueError(f"{place} tells {wrong[0]} labels apart: expected one output, a score (num_labels = 1)")
+        _read_offset(place)
+        check_tokenizer(place)
+    return place
+
+
+def load(path: str) -> Classifier:
+    """The classifier of a directory (or a hub id), in float32. Raises as `find` does, and ValueError where its weights
+    are not those of its config.json."""
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    place = find(path)
+    how: dict[str, Any] = {"trust_remote_code": False, "local_files_only": True}
+    with reading(place), pretrained.silence():
+        stored = check_weights(place, "model")
+        check_size(place, stored, scores=True)
+        hf, found = AutoModelForSequenceClassification.from_pretrained(
+            str(place), output_loading_info=True, dtype=torch.float32, use_safetensors=True, **how
+        )
+        words = AutoTokenizer.from_pretrained(str(place), **how)
+    if missing := sorted(found["missing_keys"]):
+        raise ValueError(f"{place}: {len(missing)} of the model's weights are not there, such as {missing[0]}: "
+                         "expected those of a classifier, with its head")  # fmt: skip
+    size, pad = int(hf.get_input_embeddings().num_embeddings), hf.config.get_text_config().pad_token_id
+    if pad is not None and not (isinstance(pad, int) and 0 <= pad < size):
+        raise ValueError(f"{place / 'config.json'}: pad_token_id is {pad!r}: expected a token, 0 to {size - 1}")
+    with reading(place):
+        return Classifier(hf, Tokenizer(words, (), size), _read_offset(place))
+
+
+def _read_offset(place: Path) -> float:
+    given = read_json(place / "config.json").get(OFFSET, 0.0)
+    if not isinstance(given, int | float) or not abs(given) <= torch.finfo(torch.float32).max:
+        message = f"{OFFSET} is {str(given)[:60]}: expected a finite number, as float32"
+        raise ValueError(f"{place / 'config.json'}: {message}")
+    return float(given)
+
+
+def save(
+    lm: Any, head: Mapping[str, torch.Tensor], text: Tokenizer, directory: Path, *, dtype: str, shard: str
+) -> None:
+    """Write the trunk of a language model with a linear head of one output as a classifier: the score of a text is the
+    head's at its last token that is no padding. A bias of the head becomes `score_offset` of config.json, which
+    transformers does not add. Raises ValueError for an architecture of which transformers has no classifier, and where
+    padding could not be told from the end of a text."""
+    from transformers import AutoModelForSequenceClassification
+
+    config = copy.deepcopy(lm.config)
+    inner = config.get_text_config()
+    if text.pad in text.ends:
+        raise ValueError("its padding token is its end token too, so that transformers would not see where a text "
+                         "ends: give the tokenizer a padding token of its own")  # fmt: skip
+    config.num_labels, inner.pad_token_id = 1, text.pad
+    setattr(config, OFFSET, float(head["bias"]))
+    with pretrained.silence():
+        try:
+            made = AutoModelForSequenceClassification.from_config(config, dtype=lm.dtype)
+        except (ValueError, KeyError):
+            raise ValueError(f"transformers has no classifier of the architecture {config.model_type!r}") from None
+    if {n for n in made.state_dict() if not n.startswith(f"{made.base_model_prefix}.")} != {"score.weight"}:
+        raise ValueError(f"the classifier of {config.model_type!r} is no linear head upon the last token")
+    made.base_model.load_state_dict(lm.base_model.state_dict())
+    made.score.weight.data.copy_(head["weight"])
+    if dtype:
+        made = made.to(pretrained.dtype_of(dtype))
+    with pretrained.silence():
+        made.save_pretrained(directory, max_shard_size=shard)
+    text.save(str(directory))

@@ -1,0 +1,84 @@
+"""A trained model of rewards as a grader: a directory that `AutoModelForSequenceClassification` reads, with one output.
+
+Left out: several labels; adapters; models that score single steps (a value head of one's own does: `causal_value`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from shuhari.bounds import Length, check
+from shuhari.data import Trajectory
+from shuhari.models.devices import find_device
+from shuhari.models.text import classifier
+from shuhari.ports import Ctx
+from shuhari.registry import register
+from shuhari.tasks.source import answer_text
+
+
+class TooLong(ValueError):
+    """A text that has more tokens than the model reads."""
+
+
+class NoScore(ValueError):
+    """A score that is no finite number."""
+
+
+@register("reward", "reward_model")
+@dataclass
+class RewardModel:
+    """The score that a classifier with one output gives prompt and completion, without a gradient.
+
+    path: a directory of Hugging Face (safetensors alone; a hub id where the hub can be reached), such as `shuhari
+    export RUN DIR --reward-model` writes. Its own tokenizer reads the text: a conversation by its chat template, a
+    prompt of text with the completion and the end token behind it. rows: texts of one forward. device: as of
+    models. name: of the grade. Samples without a decision are ungraded, and so are texts that are longer than the
+    model reads, or whose score is no finite number, counted as `failed_graders` and shown. Raises ValueError for a
+    directory that is no such model, before a run begins.
+    """
+
+    path: str = field(default="")
+    rows: Length = 8
+    device: str = "cpu"
+    name: str = "reward_model"
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (f"reward/{self.name}",)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not self.path:
+            raise ValueError("reward_model: a path is missing: expected a directory, as export --reward-model writes")
+        classifier.find(self.path)
+
+    @cached_property
+    def model(self) -> classifier.Classifier:
+        """Loaded with the first text."""
+        found = classifier.load(self.path)
+        found.hf.to(find_device(self.device))
+        return found
+
+    async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
+        """One grade a leaf."""
+        leaves = [(t.request.problem.prompt, [t.steps[i] for i in path]) for t in group for path in t.paths()]
+        grades: list[Mapping[str, float] | None] = [None] * len(leaves)
+        texts: dict[int, list[int]] = {}
+        for i, (prompt, steps) in enumerate(leaves):
+            if any(s.action is not None for s in steps):
+                ids = self.model.encode(prompt, answer_text(steps))
+                if len(ids) <= self.model.limit:
+                    texts[i] = ids
+                else:
+                    error: ValueError = TooLong(f"{len(ids)} tokens: the model reads {self.model.limit}")
+                    ctx.record_failure("failed_graders", error, f"reward {self.name!r}")
+        for i, score in zip(texts, self.model.score(list(texts.values()), self.rows), strict=True):
+            if math.isfinite(score):
+                grades[i] = {self.name: score}
+            else:
+                error = NoScore(f"a text of {len(texts[i])} tokens scores {score}: expected a finite number")
+                ctx.record_failure("failed_graders", error, f"reward {self.name!r}")
+        return grades

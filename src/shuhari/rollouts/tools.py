@@ -1,0 +1,201 @@
+"""Problems with tools: a policy writes calls of functions, reads what they answer, and ends with a turn without one.
+
+A call stands as Hermes and Qwen write it, and so does the answer:
+
+    <tool_call>{"name": "price", "arguments": {"item": "pen"}}</tool_call>
+    <tool_response>17</tool_response>
+
+Left out: other forms of calls; demonstrations of several turns (`[rollout]` says which environments are played, and a
+demonstration is shown in those of the task).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from shuhari import registry
+from shuhari.bounds import Length, Seconds, check
+from shuhari.data import ContractError, Payload, Problem, Request, Status, is_tokens, nearest
+from shuhari.needs import Trace
+from shuhari.ports import Ctx
+from shuhari.registry import register
+from shuhari.rollouts.function_tool import FunctionTool, ToolError
+from shuhari.tasks.rows import read_strictly
+from shuhari.tasks.source import CALLS
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+LONGEST = 1 << 16  # characters of a call that is read: what is wrong with a huge one takes seconds to tell
+SAID, ANSWERED = "\x1d", "\x1e"  # stand for a turn and an answer while the text around them is found
+# as the chat templates of Qwen 2.5 and Hermes tell a model of its tools
+INSTRUCTIONS = """# Tools
+
+You may call one or more functions to assist with the user query.
+
+You are provided with function signatures within <tools></tools> XML tags:
+<tools>
+{tools}
+</tools>
+
+For each function call, return a json object with function name and arguments within <tool_call></tool_call> XML tags:
+<tool_call>
+{{"name": <function-name>, "arguments": <args-json-object>}}
+</tool_call>"""
+
+
+@register("environments", "tools")
+@dataclass
+class Tools:
+    """Let the policy call functions while it answers a problem: `[rollout] use = "episode"`, `environments.use =
+    "tools"`.
+
+    tools: functions, by dotted path or as `file.py:function`, with annotations and a docstring (of Google's form or
+    that of Sphinx), which may be async; their names are what the model calls them by. describe: whether the prompt says
+    which there are, as a system message where it is messages, else before it. timeout: seconds that a call may take
+    (None: as long as it likes). longest: characters of an answer that the model reads; calls: of a turn, the most that
+    are answered.
+
+    Arguments are validated against the annotations, strictly, and what a function raises is an answer too: it begins
+    with `error: `. A turn without a call ends the episode; it is the answer that is graded. Rewards of each turn, which
+    weigh nothing unless `[reward.weights]` says so: `tool_calls`, `tool_errors`. Raises ValueError for what is no tool.
+    """
+
+    tools: tuple[str, ...]
+    describe: bool = True
+    timeout: Seconds | None = 60.0
+    longest: Length = 4096
+    calls: Length = 8
+    stamps = ("reward/tool_calls", "reward/tool_errors")
+    around: dict[str, tuple[str, str]] = field(init=False, repr=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not self.tools:
+            raise ValueError("tools: none are named: expected functions, as file.py:function")
+        _ = self.known
+
+    @cached_property
+    def known(self) -> Mapping[str, FunctionTool]:
+        """name -> tool."""
+        found = [FunctionTool.of(registry.locate("tool", name)) for name in self.tools]
+        if again := [t.name for i, t in enumerate(found) if t.name in {u.name for u in found[:i]}]:
+            raise ValueError(f"tools: two are called {again[0]!r}: expected a name of its own for each")
+        return {t.name: t for t in found}
+
+    def environment(self, request: Request, ctx: Ctx) -> Calling:
+        return Calling(self)
+
+    def frame(self, ctx: Ctx, role: str, prompt: Payload) -> tuple[str, str]:
+        """What stands between a turn and the answers to it, and between these and the next turn: of a conversation as
+        the chat template of the role's model writes the answers, in a turn of the user."""
+        if isinstance(prompt, str):
+            return "\n", "\n"
+        if role not in self.around:
+            turns = [("user", "."), ("assistant", SAID), ("user", ANSWERED)]
+            shown = ctx.text(ctx.encode(tuple({"role": r, "content": c} for r, c in turns), role), role)
+            before, said, rest = shown.partition(SAID)
+            between, answered, after = rest.partition(ANSWERED)
+            if not (said and answered):
+                message = f"the chat template of {role!r} leaves out what was said: {before[-60:]!r}"
+                raise ContractError(f"environments 'tools': {message}")
+            self.around[role] = (between, after)
+        return self.around[role]
+
+    def tell(self, prompt: Any) -> Payload:
+        """A prompt with what the model is told of its tools."""
+        if not self.describe:
+            return prompt
+        told = INSTRUCTIONS.format(tools="\n".join(json.dumps(t.schema) for t in self.known.values()))
+        if isinstance(prompt, str):
+            return f"{told}\n\n{prompt}"
+        if not isinstance(prompt, tuple) or not all(isinstance(m, Mapping) for m in prompt):
+            raise ContractError(f"environments 'tools': the prompt is {str(prompt)[:60]!r}: expected text or messages")
+        first, *rest = prompt
+        if first["role"] == "system":
+            return ({**first, "content": f"{first['content']}\n\n{told}"}, *rest)
+        return ({"role": "system", "content": told}, *prompt)
+
+
+class Calling:
+    """One episode with the tools `of`."""
+
+    def __init__(self, of: Tools) -> None:
+        self.of, self.role = of, "policy"
+        self.ctx: Any = None
+        self.prompt: Payload = None
+        self.facts: dict[str, float] = {}
+        self.last = -1  # the token that the turn at hand ends with
+
+    def bind(self, ctx: Ctx, key: tuple[Any, ...]) -> None:
+        self.ctx = ctx
+
+    def reset(self, problem: Problem) -> Payload:
+        self.prompt, self.last = problem.prompt, -1
+        return self.of.tell(problem.prompt)
+
+    def takes(self, trace: Trace) -> str:
+        """The text of a decision; its last token, which that lacks, is remembered."""
+        if not is_tokens(trace.action) or "text" not in trace.info:
+            raise ContractError("environments 'tools': the policy writes no text, and what it decides is no call")
+        self.last = int(trace.action[-1]) if len(trace.action) else -1
+        return str(trace.info["text"])
+
+    async def step(self, text: str) -> tuple[Payload, dict[str, float], Status | None]:
+        """(the answers to the calls of a turn, their numbers, FINISHED where it has none)."""
+        told = [await self._answer(said) for said in find_calls(text, self.of.calls)]
+        if OPEN in text.rpartition(CLOSE)[2]:
+            told.append((False, f"{OPEN} is not closed by {CLOSE}"))
+        self.facts = {CALLS: float(len(told))}
+        numbers = {"tool_calls": float(len(told)), "tool_errors": float(sum(not good for good, _ in told))}
+        return (self._show(told), numbers, None) if told else ("", numbers, Status.FINISHED)
+
+    def _show(self, told: list[tuple[bool, str]]) -> Payload:
+        """The answers as the policy reads them next; without the end of a turn, where the policy has written it."""
+        between, after = self.of.frame(self.ctx, self.role, self.prompt)
+        shown = [text if good else f"error: {text}" for good, text in told]
+        cut = [t if len(t) <= self.of.longest else f"{t[: self.of.longest]}..." for t in shown]
+        answers = "\n".join(f"<tool_response>\n{t}\n</tool_response>" for t in cut)
+        shown_as = f"{between}{answers}{after}".encode("utf-8", "replace").decode()  # no half of a pair of surrogates
+        ids: Any = self.ctx.encode(shown_as, self.role)
+        return ids[1:] if int(ids[0]) == self.last else ids
+
+    async def _answer(self, said: str) -> tuple[bool, str]:
+        """(whether it went well, the answer to one call)."""
+        try:
+            name, arguments = read_call(said)
+            tool = self.of.known.get(name)
+            if tool is None:
+                raise ToolError(f"no tool {name[:60]!r}; {nearest(name[:60], self.of.known)}")
+            return True, await tool.answer(arguments, self.of.timeout)
+        except ToolError as error:
+            return False, str(error)
+
+
+def find_calls(text: str, most: int) -> list[str]:
+    """What stands between the marks of the first `most` calls, in a time linear in the text."""
+    found: list[str] = []
+    at = 0
+    while len(found) < most and (start := text.find(OPEN, at)) >= 0:
+        start += len(OPEN)
+        if (end := text.find(CLOSE, start)) < 0:
+            break
+        found.append(text[start:end])
+        at = end + len(CLOSE)
+    return found
+
+
+def read_call(said: str) -> tuple[str, Any]:
+    """(name, arguments) of a call. Raises ToolError for what is no JSON object with a `name`, or too long."""
+    if len(said) > LONGEST:
+        raise ToolError(f"a call of {len(said)} characters: expected at most {LONGEST}")
+    form = '{"name": ..., "arguments": {...}}'
+    try:
+        found = read_strictly(said)
+    except (ValueError, RecursionError) as error:
+        raise ToolError(f"no JSON ({str(error)[:80]}): expected {form}") from None
+    if not isinstance(found, dict) or not isinstance(found.get("name"), str):
+        raise ToolError(f"expected {form}")
+    return found["name"], found.get("arguments", {})

@@ -1,0 +1,107 @@
+"""What a task's grade, and an environment of its episodes, may give. Anything else ends the run: it would be learnt
+from as it is not meant, or vanish.
+
+Each `explain_...` says what is wrong with a value, after the name of what gave it; "" where nothing is.
+
+Axes: `K` decisions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isinf
+from typing import Any
+
+import numpy as np
+
+from shuhari.data import Status, Whole, is_tokens, with_article
+
+TEXT = "expected text, messages, token ids, or a Whole of one of these"
+SLACK = 1e-6  # of the range of a score: a mean of ones may round to more than 1
+
+
+def explain_grade(grade: Any, *, own: bool = False) -> str:
+    """A grade is None, or name -> a number that is not infinite, or [K] of them (NaN and None: ungraded). own: of a
+    task, whose `score` lies in [0, 1]."""
+    if grade is None:
+        return ""
+    example = "{'score': 1.0}" if own else "{'style': 1.0}"
+    if not isinstance(grade, Mapping):
+        hint = f"expected numbers by name, such as {example}, or None"
+        return f"gave the grade {_show(grade)}: {hint} where it cannot be graded"
+    return _explain_numbers(grade, "the grade", example, own=own)
+
+
+def explain_first(seen: Any, *, text: bool) -> str:
+    """What `reset` gives: an observation. text: whether the policy reads text."""
+    if text and (seen is None or (isinstance(seen, str) and not seen)):
+        return f"gave {seen!r}: {TEXT}, as the policy reads something first"
+    return _explain_seen(seen, text=text)
+
+
+def explain_step(given: Any, *, text: bool) -> str:
+    """What `step` gives: (observation, rewards by name, Status, or None where the episode goes on)."""
+    if not (isinstance(given, tuple) and len(given) == 3):
+        shown = f"a tuple of {len(given)}" if isinstance(given, tuple) else _show(given)
+        return f"gave {shown}: expected (observation, rewards by name, Status or None)"
+    seen, rewards, status = given
+    if not isinstance(rewards, Mapping):
+        return f"gave the rewards {_show(rewards)}: expected numbers by name, such as {{'task': 1.0}}, or {{}} for none"
+    if wrong := _explain_numbers(rewards, "the rewards", "{'task': 1.0}"):
+        return wrong
+    if status is not None and not isinstance(status, Status):
+        known = ", ".join(f"Status.{s.name}" for s in Status)
+        return f"gave the status {_show(status)}: expected None where the episode goes on, or one of {known}"
+    return "" if text and seen is None else _explain_seen(seen, text=text)
+
+
+def explain_facts(facts: Any) -> str:
+    """What `facts` has: column -> a number or an array."""
+    if not isinstance(facts, Mapping):
+        return f"has the facts {_show(facts)}: expected numbers or arrays by the name of a column"
+    for name, value in facts.items():
+        if not isinstance(name, str) or (value is not None and np.asarray(value).dtype.kind not in "biuf"):
+            return f"tells {name!r} = {_show(value)}: expected a number or an array"
+    return ""
+
+
+def _explain_seen(seen: Any, *, text: bool) -> str:
+    whole = seen.context if isinstance(seen, Whole) else seen
+    messages = isinstance(whole, tuple) and bool(whole) and all(isinstance(m, Mapping) for m in whole)
+    if text:
+        return (
+            "" if isinstance(whole, str) or is_tokens(whole) or messages else f"gave {_show(seen)} to be read: {TEXT}"
+        )
+    if whole is None or isinstance(whole, str | tuple | list | set):
+        hint = "expected numbers, an array, or a mapping of these, as the spaces of the task say"
+        return f"gave the observation {_show(seen)}: {hint}"
+    return ""
+
+
+def _explain_numbers(found: Mapping[Any, Any], what: str, example: str, *, own: bool = False) -> str:
+    for name, value in found.items():
+        if not isinstance(name, str):
+            return f"gave {what} {_show(dict(found))}: expected names that are text, such as {example}"
+        number = value if type(value) is float else _read(value)
+        if number is None or isinf(number):
+            return f"gave {name!r} = {_show(value)}: expected a finite number, or one a decision [K]"
+        if own and name == "score" and number == number and not -SLACK <= number <= 1 + SLACK:
+            return f"gave 'score' = {number:g}: expected a number in [0, 1]; a reward of another range has another name"
+    return ""
+
+
+def _show(value: Any) -> str:
+    """A value on one line; of one whose words are many, its kind."""
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{with_article(type(value).__name__)} ({text[:40]}...)"
+
+
+def _read(value: Any) -> float | None:
+    """The sum of a value; NaN where it is None, None where it is no number."""
+    if value is None:
+        return float("nan")
+    try:
+        x = np.asarray(value)
+        return float(x.sum()) if x.dtype.kind in "biuf" and x.ndim < 2 else None
+    except (TypeError, ValueError, RuntimeError):  # ragged; a tensor that is on a device, or asks for a gradient
+        return None
