@@ -47,7 +47,8 @@ def test_a_future_that_is_always_the_same_is_predicted() -> None:
     """Weights that move evenly: the change over three records is three times that of one, whatever the record."""
     records = path(9, lambda k: 0.1 * k)
     expected = {name: records[3][name] - records[0][name] for name in records[0]}
-    for made in (Jump(at=8, every=1, ahead=3, lr=3e-3, epochs=300, size=64), Jump(at=8, every=1, ahead=3, fit="linear")):
+    nets = Jump(at=8, every=1, ahead=3, lr=3e-3, epochs=300, size=64)
+    for made in (nets, Jump(at=8, every=1, ahead=3, fit="linear")):
         found = made.predict(records)
         for name, change in expected.items():
             error = (found[name] - change).norm() / change.norm()
