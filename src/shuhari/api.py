@@ -19,10 +19,9 @@ from shuhari.config.overlay import format_path
 from shuhari.config.recipe import Recipe
 from shuhari.data import EMPTY, Info, Payload, Sampling
 from shuhari.diagnosis import Watch
-from shuhari.loop import resume
 from shuhari.loop.measuring import measure
+from shuhari.loop.opening import open_checkpoint
 from shuhari.loop.roles import load_initial
-from shuhari.loop.run import open_run
 from shuhari.loop.study import train as steps
 from shuhari.needs import role_model
 from shuhari.noise import CounterNoise, keys
@@ -283,7 +282,7 @@ def load(
     """Load the policy of a run (a path, a name under runs/, or `latest`) as of its last checkpoint or of `step`; or
     that of a directory which `export`, `LoadedPolicy.save` or `Session.save_state` has written. env: the environment,
     where `train` was handed one that cannot be imported."""
-    from shuhari.store import Run, resolve
+    from shuhari.store import resolve
     from shuhari.tools.opening import find_kind, open_model
 
     if kind := find_kind(Path(run)):
@@ -296,9 +295,7 @@ def load(
     recipe = recipes.load(path)
     if env is not None:
         hold_environment(env)
-    # what the run holds is let go of, also where a checkpoint is no good
-    with without_functions(recipe), open_run(recipe) as opened:
-        resume.restore(opened, Run(path).load(step))
+    with without_functions(recipe), open_checkpoint(path, step, recipe) as opened:
         ctx = opened.ctx
         space, actions = ctx.task.spaces() or (None, None)
         return LoadedPolicy(role_model(ctx.models, role), ctx.sampling, space, seed, actions=actions)

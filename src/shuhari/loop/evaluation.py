@@ -8,18 +8,19 @@ each evaluation noise of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from shuhari.abilities import ability
 from shuhari.bounds import Bounds, Count, Length, check
 from shuhari.config.overlay import RecipeError
-from shuhari.data import EMPTY, Problem, Ramp, Request, Sampling
+from shuhari.data import EMPTY, Ramp, Request, Sampling
 from shuhari.loop.breaches import DRAWS, generator_states, sum_weights
 from shuhari.loop.outcomes import Named, Outcomes, grade
 from shuhari.ports import Learner, Metric, Rollout, Source, Task
 from shuhari.profile import spanned
+from shuhari.tasks.contract import explain_ids
 
 if TYPE_CHECKING:
     from shuhari.loop.context import Context
@@ -109,7 +110,8 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
         behind = f" behind the first {first}, and [evaluate] watch asks for some" if first else ""
         raise ValueError(f"the task has no problems in split {evaluation.split!r}{behind}: nothing to evaluate")
     problems = [source[i] for i in range(first, first + n)]
-    _check_ids(problems, evaluation.split, first)
+    if wrong := explain_ids(problems, evaluation.split, first=first, once=True):
+        raise ValueError(f"{type(ctx.task).__name__}: {wrong}")
     sampling = evaluation.sampling or ctx.now(ctx.sampling)
     mode = replace(sampling, greedy=True, epsilon=0.0)
     once = [Request(p, 1, mode, settings=evaluation.settings) for p in problems]
@@ -140,15 +142,6 @@ def find_held_out(task: Task, evaluation: Evaluation) -> Source:
         return task.problems(evaluation.split)
     except (ValueError, LookupError) as error:
         raise RecipeError("evaluate.split", str(error.args[0] if error.args else error)) from error
-
-
-def _check_ids(problems: Sequence[Problem], split: str, first: int) -> None:
-    """ValueError, which names them, for two problems of a task with one id: their episodes could not be told apart."""
-    seen: dict[tuple[str, str], int] = {}
-    for i, p in enumerate(problems, first):
-        if (other := seen.setdefault((p.task, p.id), i)) != i:
-            both = f"problems {other} and {i} of split {split!r} of task {p.task!r} both have the id {p.id!r}"
-            raise ValueError(f"{both}: expected an id of its own for each")
 
 
 def _tokens_drawn(ctx: Context) -> float:

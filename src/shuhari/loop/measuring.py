@@ -8,12 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from shuhari.config.recipe import load
 from shuhari.loop.evaluation import Evaluation, evaluate
+from shuhari.loop.opening import open_checkpoint
 from shuhari.loop.outcomes import Outcomes, name_measure
-from shuhari.loop.resume import restore
-from shuhari.loop.run import open_run
-from shuhari.store import Run, StoreError
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,11 +32,7 @@ def measure(
     of those there. `tasks` is filled: runs of one table of the task that is tested, which share it, see the same
     problems, whatever their seeds. Nothing is stored. StoreError where there is no checkpoint, RecipeError for a split
     that the task has not."""
-    tree = Run(path).load(step)
-    if tree is None:
-        raise StoreError(f"{path} has no checkpoint yet: there is nothing to evaluate")
-    with open_run(load(path)) as opened:
-        restore(opened, tree)
+    with open_checkpoint(path, step) as opened:
         used = replace(opened.stage.evaluate or Evaluation(), **settings)
         if tasks is not None:
             table = json.dumps(find_tested(opened.recipe.tree), sort_keys=True)

@@ -74,7 +74,8 @@ def find(path: str) -> Path:
     if not place.is_dir():
         place = fetch(path, place)
     with reading(place):
-        holds_adapters(place)
+        if holds_adapters(place):
+            raise ValueError(f"{place} holds adapters: expected a whole classifier, with them merged into it")
         check_config(place, scores=True)
         config = read_json(place / "config.json")
         named = config.get("id2label")
