@@ -174,7 +174,7 @@ def test_tools_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
         """Look a price up."""
         return len(item)
 
-    told = {**TEXT, "steps": 1, "rollout.environments.describe": False, "rollout.max_steps": 2}
+    told = {**TEXT, "stage.rl.steps": 1, "rollout.environments.describe": False, "rollout.max_steps": 2}
     run = shuhari.train("baselines/grpo", dataset=ROWS, reward=share, tools=[price], **told)
     assert run.summary["after"]["greedy.tool_calls"] == 0.0
     text = run.policy.generate("1 a: ")

@@ -17,6 +17,7 @@ from shuhari.config import recipe as recipes
 from shuhari.config.library import find_recipe
 from shuhari.config.overlay import format_path
 from shuhari.config.recipe import Recipe
+from shuhari.config.schedules import list_misfits
 from shuhari.data import EMPTY, Info, Payload, Sampling
 from shuhari.diagnosis import Watch
 from shuhari.loop.measuring import measure
@@ -86,12 +87,12 @@ class Trained:
 
     def evaluate(self, n: int | None = None, *, samples: int = 1, step: int | None = None) -> dict[str, float]:
         """Held-out scores of the last weights, or of those of `step`: `greedy`, and with `samples` > 1 also `mean` and
-        `pass@k`. n: how many problems or episodes (default: the recipe's). Nothing is stored; what went wrong goes to
-        the logger `shuhari`."""
+        `pass@k`; of recorded pairs `<part>/accuracy`, the share whose better answer is preferred. n: how many problems
+        or episodes (default: the recipe's). Nothing is stored; what went wrong goes to the logger `shuhari`."""
         found = measure(self.path, step, {"samples": samples, **({} if n is None else {"n": n})})
         for problem in found.problems:
             logging.getLogger("shuhari").warning("%s", problem)
-        return found.outcomes.scores(found.used)
+        return found.scores
 
 
 def default_path(recipe: Recipe, root: str | Path = "runs", init: str = "") -> Path:
@@ -157,6 +158,8 @@ def train(
     if path is None:
         path = (None if changes or methods or init else _find_run(recipe)) or default_path(found, init=init)
     where = Path(path)
+    for problem in list_misfits(found):
+        logging.getLogger("shuhari").warning("%s", problem)
     with handed.placed(where), _show(found, where, progress) as show, Watchers(observe) as watchers:
         reports = train_profiled if profile else steps
         start: dict[str, Any] = {"init": load_initial(init), "origin": init, "accept": accept_changes}

@@ -181,7 +181,7 @@ class LastScores:
 def score_models(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> dict[str, float]:
     """All that an evaluation says of the models: of what it plays, of each further way to play, and its metrics."""
     out: dict[str, float] = {}
-    if evaluation.n:
+    if evaluation.n and has_player(ctx, rollout):
         found = evaluate(ctx, evaluation, rollout)
         out = {**found.scores(evaluation), **({"tokens": found.tokens} if evaluation.more else {})}
     for name, way in evaluation.more.items():
@@ -193,6 +193,13 @@ def score_models(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> dict
         with beside.charging_to("evaluate"):
             out |= {f"{name}.{k}": v for k, v in _read_metric(name, metric, beside).items()}
     return out
+
+
+def has_player(ctx: Context, rollout: Rollout) -> bool:
+    """Whether a model plays a role of the rollout: where a reward model alone is trained, none does, and only recorded
+    problems are held out."""
+    roles = set(ability(rollout, "roles") or (ability(rollout, "role"),))
+    return not ctx.models or not roles.isdisjoint(ctx.models)
 
 
 def _read_metric(name: str, metric: Metric, ctx: Context) -> dict[str, float]:
