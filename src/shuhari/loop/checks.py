@@ -146,6 +146,7 @@ class Columns:
         """The error for a column that is not there."""
         known = {n for n in self.known if not n.endswith("*")}
         space, _, rest = name.partition("/")
+        names = set[str]()
         if rest and space in MISSED:
             names = {n.removeprefix(f"{space}/") for n in known if n.startswith(f"{space}/")}
             message, near = MISSED[space].format(rest), nearest(rest, names)
@@ -154,6 +155,8 @@ class Columns:
             if not near.startswith("did you") and (later := nearest(name, _list_written())).startswith("did you"):
                 near = f"{later} (which nothing before it writes either)"
         own = f"; a component of your own that writes it says so: stamps = ({name!r},)"
+        if space == "reward" and names:
+            own = f"; to go by what is graded here: {format_path(place)}={min(names)}"
         return RecipeError(
             format_path(place), f"{message} in stage {stage!r}; {near}{'' if near.startswith('did you') else own}"
         )

@@ -185,7 +185,7 @@ def _parse_row(place: str, raw: Any) -> Row:
     if "chosen" in row or "rejected" in row:
         prompt, info["chosen"], info["rejected"] = _parse_pair(row, prompt)
     if prompt is None:
-        named = "; a column of another name: columns = {prompt = ..}" if row else ""
+        named = "; a column of another name: task.columns.prompt=<name>" if row else ""
         raise ValueError(f"no 'prompt' and no 'messages'; {_suggest('prompt', row)}{named}")
     if not (isinstance(prompt, tuple) or (isinstance(prompt, str) and prompt)):
         raise ValueError(f"`prompt` is {_shorten(prompt)}: expected text, or messages with `role` and `content`")
