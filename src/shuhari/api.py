@@ -126,7 +126,8 @@ def train(
     **settings: Any,
 ) -> Trained:
     """Train a recipe to its end and return the run; an unfinished run at `path` goes on, a complete one is read, or
-    goes on where its last stage is given a larger budget. The folder of a run, without settings, is that run.
+    goes on where its last stage is given a larger budget. The folder of a run as `recipe` is that run; another one of
+    its recipe needs a `path`.
 
     dataset: rows to train on, as the task `file` reads them: a list of mappings, a `datasets.Dataset`, or a mapping of
     such by split (`DatasetDict`); they are written into the run's folder. reward: a function
@@ -156,7 +157,7 @@ def train(
     else:
         found = recipes.load(recipe, settings=changes, methods=methods)
     if path is None:
-        path = (None if changes or methods or init else _find_run(recipe)) or default_path(found, init=init)
+        path = _find_run(recipe) or default_path(found, init=init)
     where = Path(path)
     for problem in list_misfits(found):
         logging.getLogger("shuhari").warning("%s", problem)

@@ -12,6 +12,7 @@ import pytest
 
 from shuhari.api import load as load_policy
 from shuhari.api import read_trained, train
+from shuhari.cli import main
 from shuhari.config.overlay import BUDGETS
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.loop import outside
@@ -152,6 +153,47 @@ def test_a_copy_that_is_not_what_was_kept_is_refused_where_the_original_is_gone(
     (path / "recipe.toml").unlink()
     with pytest.raises(RecipeError, match=r"a run whose recipe.toml is missing, or no file: `shuhari doctor"):
         load_policy(path)
+
+
+def test_a_run_whose_originals_are_not_there_is_extended_as_the_same(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = RECIPE.format(policy=POLICY, data="sums.jsonl", code="own.py").replace("steps = 3", "", 1)
+    (made / "tiny.toml").write_text(f"{staged}\n[[stage]]\nname = 'rl'\nsteps = 3\n")
+    settings = {"task.name": "file/sums.jsonl", "reward.own.use": "own.py:score"}
+    path = train(made / "tiny.toml", made / "a" / "run", **settings).path
+    text = (path / "recipe.toml").read_text()
+    (made / "other").mkdir()
+    monkeypatch.chdir(made / "other")
+    run = Path("../a/run")
+    assert train(run).summary["steps"] == 3
+    longer = train(run, **{"stage.rl.steps": 5})  # the folder of a run is that run, as of the command line
+    assert longer.path == run and longer.summary["steps"] == 5 and longer.extend(steps=6).summary["steps"] == 6
+    assert (path / "recipe.toml").read_text() == text.replace("steps = 3", "steps = 6")
+    (event, _) = Run(path).events("extended")
+    assert event["data"] == {"stage.rl.steps": [3, 5]} and not Run(path).events("changed")
+    assert sorted(Run(path).get("outside")) == ["file/sums.jsonl", "own.py:score"]
+    with pytest.raises(RecipeError, match=r"another recipe .seed: not set there, 3 here"):
+        train(run, seed=3)
+
+
+@pytest.mark.parametrize("name", ["sums.jsonl", "own.py"])
+def test_a_complete_run_says_what_has_changed_since(
+    made: Path, name: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    train(made / "tiny.toml", made / "run")
+    train(made / "tiny.toml", made / "run")
+    assert "changed since" not in caplog.text
+    text = (made / name).read_text()
+    (made / name).write_text(text.replace("float(len", "2 * float(len").replace('"8"', '"9"'))
+    train(made / "tiny.toml", made / "run")
+    (message,) = [r.getMessage() for r in caplog.records if "changed since" in r.getMessage()]
+    assert message.startswith(f"{made / 'run'} is complete, and ") and name in message and "another --run" in message
+    capfd.readouterr()
+    with pytest.raises(SystemExit):
+        main(["train", str(made / "tiny.toml"), "--run", str(made / "run")])
+    flat = " ".join("".join(capfd.readouterr()).split())
+    assert "is complete: nothing to do (" in flat and "has changed since it was made: another --run trains" in flat
 
 
 def test_a_disk_without_room_for_the_copies_is_told_and_nothing_is_left(

@@ -68,7 +68,8 @@ def train(
         raise typer.BadParameter(f"{run} is no run and holds {stranger}: choose a folder that is empty, or new",
                                  param_hint="--run")  # fmt: skip
     if _is_complete(path, found, init):
-        note(f"{path} is complete: nothing to do (another folder starts anew: --run)")
+        changed = _describe_changed(path, found)
+        note(f"{path} is complete: nothing to do ({changed or 'another folder starts anew: --run'})")
         show_closing(path)
         return
     for problem in list_misfits(found):
@@ -109,15 +110,24 @@ def _make_path(recipe: Recipe, init: str) -> Path:
 
 def _is_complete(path: Path, recipe: Recipe, init: str) -> bool:
     """Whether the run at `path` is complete; a run of another recipe or origin is for `open_run` to refuse."""
-    from shuhari.config.recipe import dump, find_differences, spreads
+    from shuhari.config.recipe import dump, find_differences, restore_names, spreads
     from shuhari.store import Run
 
     if not (path / "run.sqlite").is_file() or not (path / "recipe.toml").is_file():
         return False
     there = Run(path)
-    changed = find_differences((path / "recipe.toml").read_text(), dump(recipe))
+    text = (path / "recipe.toml").read_text()
+    changed = find_differences(text, dump(restore_names(recipe, text, path)[0]))
     same = all(map(spreads, changed)) and (not init or there.get("init", "") == init)
     return same and there.status == "complete"
+
+
+def _describe_changed(path: Path, recipe: Recipe) -> str:
+    """What of the data and code of a complete run is another now; "" where nothing is."""
+    from shuhari.loop.outside import describe_changed, find_outside
+    from shuhari.store import Run
+
+    return describe_changed(Run(path).get("outside") or {}, find_outside(recipe))
 
 
 def _make_command(

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterator
 from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 from pathlib import Path as File
 from typing import Any
 
@@ -23,6 +24,7 @@ from shuhari.store.files import read_file
 NAMED_BY_CONTENT = re.compile(r"file/dataset-[0-9a-f]{12}\.jsonl")
 
 NEEDS = "needs"  # in the folder of a run: copies of what it is made of, see `loop.outside`
+MODULES = "modules"  # in that folder: copies of modules under their own names, so that they can be imported
 
 
 def read_chain(reference: str) -> Iterator[tuple[str, Tree]]:
@@ -123,22 +125,78 @@ def find_named(text: str) -> File | None:
 
 def _use_copies(table: Tree, run: File) -> None:
     """In the recipe of a run, name the copies that it keeps of files that are not there (any more, or on this
-    machine)."""
-    try:
-        kept = json.loads(read_file(run / NEEDS / f"{NEEDS}.json"))
-    except (OSError, ValueError, RecursionError):
-        return
+    machine). A module is named as before, and found among the copies where it is not elsewhere."""
+    kept = _read_kept(run)
     for holder, key, text in list(_walk_texts(table)):
-        entry = kept.get(text) if isinstance(kept, dict) else None
-        copy, digest = (entry.get(k) if isinstance(entry, dict) else None for k in ("copy", "digest"))
-        if not isinstance(copy, str) or File(copy).name != copy or find_named(text) is not None:
+        copy, digest = kept.get(text, ("", ""))
+        module = split_module(text) if not copy or File(copy).suffix == ".py" else ""
+        if not copy or (_can_import(module) if module else find_named(text) is not None):
             continue
-        if (place := (run / NEEDS / copy).resolve()).exists():
+        place = (run / NEEDS / MODULES / f"{module.replace('.', '/')}.py" if module else run / NEEDS / copy).resolve()
+        if place.exists():
             if compute_digest(place) != digest:
                 message = f"{text!r} is not there, and its copy {place} is not what was kept (its content has changed)"
                 raise RecipeError("", f"{message}: put back the one or the other")
-            attribute = f":{text.rpartition(':')[2]}" if ".py:" in text else ""
-            holder[key] = f"{'file/' if text.startswith('file/') else _split_world(text)[0]}{place}{attribute}"
+            if module:
+                search_in((run / NEEDS / MODULES).resolve())
+            else:
+                holder[key] = _name_copy(text, place)
+
+
+def _read_kept(run: File) -> dict[str, tuple[str, str]]:
+    """What a run is made of, as its recipe names it -> (file name of the copy in `needs/`, digest)."""
+    try:
+        kept = json.loads(read_file(run / NEEDS / f"{NEEDS}.json"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    entries = {k: e for k, e in kept.items() if isinstance(e, dict)} if isinstance(kept, dict) else {}
+    found = {name: (entry.get("copy"), entry.get("digest")) for name, entry in entries.items()}
+    return {n: (c, str(d)) for n, (c, d) in found.items() if isinstance(c, str) and File(c).name == c}
+
+
+def _name_copy(text: str, place: File) -> str:
+    """A setting that names a file, with `place` in the file's place."""
+    attribute = f":{text.rpartition(':')[2]}" if ".py:" in text else ""
+    return f"{'file/' if text.startswith('file/') else _split_world(text)[0]}{place}{attribute}"
+
+
+def name_originals(here: Any, there: Any, run: File) -> tuple[Any, dict[str, str]]:
+    """(the tree `here`, in which what names a copy of a file names that file as the tree `there` of the run has it,
+    copy -> original). So that a recipe that was read from a run's folder compares with the run's own."""
+    kept, originals = _read_kept(run), dict[str, str]()
+
+    def name(new: Any, old: Any) -> Any:
+        if isinstance(new, dict) and isinstance(old, dict):
+            return {k: name(v, old.get(k)) for k, v in new.items()}
+        if isinstance(new, list) and isinstance(old, list) and len(new) == len(old):
+            return [name(*pair) for pair in zip(new, old, strict=True)]
+        if isinstance(new, str) and isinstance(old, str) and new != old and old in kept:
+            attribute = f":{old.rpartition(':')[2]}" if ".py:" in old else ""
+            if new.endswith(f"/{NEEDS}/{kept[old][0]}{attribute}"):  # of this run, or of the study that it belongs to
+                originals[new] = old
+                return old
+        return new
+
+    return name(here, there), originals
+
+
+def split_module(text: str) -> str:
+    """The module in `gym/module:id` and `world/module.Class`; "" of what names none, as a file."""
+    if ".py:" in text or not text.startswith(("gym/", "world/")):
+        return ""
+    inner = text.removeprefix("gym/").removeprefix("world/")
+    world = text.removeprefix("gym/").startswith("world/")
+    module = inner.rpartition(".")[0] if world else inner.partition(":")[0] if ":" in inner else ""
+    return module if all(map(str.isidentifier, module.split("."))) else ""
+
+
+def _can_import(module: str) -> bool:
+    """Whether a module is found, in the current folder too, which is searched once an environment is made."""
+    search_in(File.cwd())
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError, AttributeError):
+        return False
 
 
 def _let_import(table: Tree, folder: File) -> None:

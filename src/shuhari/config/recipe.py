@@ -15,7 +15,7 @@ from pathlib import Path as File
 from typing import Annotated, Any
 
 from shuhari.bounds import Bounds, Count, Length, Positive, bare, wrong
-from shuhari.config.files import find_file, name_stages, read_chain
+from shuhari.config.files import find_file, name_originals, name_stages, read_chain
 from shuhari.config.laid import lay_methods, place_sets, settle, spread
 from shuhari.config.library import FORMAT, Method, list_methods, list_names
 from shuhari.config.methods import Change
@@ -44,7 +44,7 @@ from shuhari.config.words import explain_unknown
 from shuhari.data import EMPTY, nearest
 
 __all__ = ["FORMAT", "Method", "Recipe", "RecipeError", "dump", "find_differences", "find_file", "find_usual_base",
-           "list_methods", "list_names", "load", "read_method", "spreads"]  # fmt: skip
+           "list_methods", "list_names", "load", "read_method", "restore_names", "spreads"]  # fmt: skip
 
 OWN = ("name", "paper", "summary", "claim", "alone")  # of one file alone: a child does not inherit them
 _SCALARS: dict[str, Any] = {
@@ -223,6 +223,12 @@ def dump(recipe: Recipe) -> str:
     return tomli_w.dumps(tree)
 
 
+def restore_names(recipe: Recipe, there: str, run: File) -> tuple[Recipe, dict[str, str]]:
+    """A recipe that names files as the dump of `run` does, where it names its copies of them; copy -> original."""
+    tree, originals = name_originals(recipe.tree, _read_dump(there), run)
+    return (replace(recipe, tree=tree) if originals else recipe), originals
+
+
 def find_differences(there: str, here: str) -> dict[str, tuple[Any, Any]]:
     """Dotted key -> (value there, value here) of the settings in which two dumps differ; None: not set."""
     theirs, ours = (_flatten(text) for text in (there, here))
@@ -237,8 +243,13 @@ def spreads(key: str) -> bool:
 
 
 def _flatten(text: str) -> dict[Path, Any]:
+    return dict(walk_leaves(_read_dump(text)))
+
+
+def _read_dump(text: str) -> Tree:
+    """The tree of a dump, `stage` as name -> overlay."""
     tree = tomllib.loads(text)
-    return dict(walk_leaves({**tree, "stage": {s["name"]: s for s in tree.get("stage", [])}}))
+    return {**tree, "stage": {s["name"]: s for s in tree.get("stage", [])}}
 
 
 # ------------------------------------------------------------------------------------------------ checks

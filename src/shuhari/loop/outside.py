@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.config.digests import compute_digest, list_files
-from shuhari.config.files import NEEDS, find_named
+from shuhari.config.files import MODULES, NEEDS, find_named, split_module
 from shuhari.config.overlay import RecipeError, walk_leaves
 from shuhari.config.recipe import Recipe
 from shuhari.loop import state
@@ -47,13 +47,14 @@ def find_outside(recipe: Recipe, stages: Iterable[Any] = ()) -> dict[str, Path]:
 
 
 def _find_module(name: str) -> Path | None:
-    """The file of `module` in `gym/module:id` and `world/module.Class`; None of what is installed, which its version
-    tells."""
-    world = name.removeprefix("gym/").startswith("world/")
-    inner = name.removeprefix("gym/").removeprefix("world/")
-    module = inner.rpartition(".")[0] if world else inner.partition(":")[0] if ":" in inner else ""
+    """The file of the module of an environment; None of what is installed, which its version tells."""
+    return _find_import(split_module(name))
+
+
+def _find_import(module: str) -> Path | None:
+    """The file that a module is imported from; None where there is none, and of what is installed."""
     with suppress(ImportError, ValueError, AttributeError):
-        spec = find_spec(module) if module and name.startswith(("gym/", "world/")) else None
+        spec = find_spec(module) if module else None
         return None if spec is None or not spec.origin or _is_installed(spec.origin) else Path(spec.origin)
     return None
 
@@ -91,6 +92,11 @@ def keep_outside(store: Store, outside: Mapping[str, Path]) -> None:
                     shutil.copytree(path, target, dirs_exist_ok=True)
                 else:
                     shutil.copyfile(path, target)
+                module = split_module(name)
+                if module and path.name == f"{module.rpartition('.')[2]}.py":
+                    own = store.path / NEEDS / MODULES / f"{module.replace('.', '/')}.py"
+                    own.parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(path, own)
         listing[name] = {"digest": digests[name], "bytes": size, "copy": copy}
     if listing:
         (store.path / NEEDS).mkdir(exist_ok=True)
@@ -110,3 +116,18 @@ def check_outside(store: Store, outside: Mapping[str, Path], accept: bool) -> No
         store.first.append(lambda: store.note("changed", changed))
     if {**known, **now} != known:
         store.first.append(lambda: store.set(outside={**known, **now}))
+
+
+def describe_changed(known: Mapping[str, str], outside: Mapping[str, Path]) -> str:
+    """What of a complete run's data and code is another now than the run was made with; "" where nothing is. `known`:
+    name -> digest of the run, of modules too that only its components tell."""
+    found = {**{n: f for n in known if n not in outside and (f := _find_import(n if _is_dotted(n) else ""))}, **outside}
+    changed = [repr(n) for n, digest in compute_digests(found).items() if known.get(n, digest) != digest]
+    if not changed:
+        return ""
+    verb = "has" if len(changed) == 1 else "have"
+    return f"{', '.join(changed)} {verb} changed since it was made: another --run trains with what is there now"
+
+
+def _is_dotted(name: str) -> bool:
+    return all(map(str.isidentifier, name.split(".")))

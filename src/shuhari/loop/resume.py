@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -10,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from shuhari.config.overlay import BUDGETS, split_path
-from shuhari.config.recipe import Recipe, RecipeError, dump, find_differences, spreads
+from shuhari.config.recipe import Recipe, RecipeError, dump, find_differences, restore_names, spreads
 from shuhari.config.stage import Components
 from shuhari.data import EMPTY
 from shuhari.loop import state
 from shuhari.loop.evaluation import LastScores, basis
 from shuhari.loop.kept import choose_rollouts, count_problems
 from shuhari.loop.machine import versions
-from shuhari.loop.outside import check_outside, find_outside, keep_outside
+from shuhari.loop.outside import check_outside, describe_changed, find_outside, keep_outside
 from shuhari.loop.progress import Progress
 from shuhari.loop.roles import load_weights, weights
 from shuhari.ports import ability
@@ -187,8 +188,12 @@ def open_store(
 
 def _compare(store: Store, recipe: Recipe, origin: str, outside: Mapping[str, Path], accept: bool) -> None:
     path = store.path
-    text, file = dump(recipe), path / "recipe.toml"
+    file = path / "recipe.toml"
     known = store.get("recipe") or (file.read_text() if file.is_file() else "")  # older runs have it in the file alone
+    if known:
+        recipe, originals = restore_names(recipe, known, path)
+        outside = {originals.get(name, name): place for name, place in outside.items()}
+    text = dump(recipe)
     if not known or store.step < 0:  # a run that never made a step holds no folder
         store.write_text("recipe.toml", text)
         store.set(recipe=text, total=recipe.total, made_with=versions(), init=origin)
@@ -204,6 +209,8 @@ def _compare(store: Store, recipe: Recipe, origin: str, outside: Mapping[str, Pa
                               "choose another folder with --run; --init starts from its weights")  # fmt: skip
     if longer or not complete:
         check_outside(store, outside, accept)
+    elif message := describe_changed(store.get("outside") or {}, outside):
+        logging.getLogger("shuhari").warning("%s is complete, and %s", path, message)
     if longer:
         store.first.append(lambda: store.set(complete=False, total=recipe.total))
     for kind, found in (("extended", longer), ("spread", {k: [*v] for k, v in changed.items() if k not in longer})):
