@@ -231,6 +231,7 @@ def test_methods_by_trouble(shuhari) -> None:
     assert "rlvr/kl_cov: " in shuhari("methods", "--for", "entropy collapse", "covariance").out
     assert "hopeless problems" in shuhari("methods", "--for", "all").out
     assert "'long answers'" in shuhari("methods", "--for", "long answer").err
+    assert shuhari("methods", "--for", "entropy").out == shuhari("methods", "--for", "entropy collapse").out
 
 
 def test_every_method_names_its_troubles() -> None:
@@ -288,6 +289,7 @@ def test_runs_are_chosen_by_words_and_removed_when_asked(shuhari, home: Path) ->
     assert "tiny" in out and "arithmetic" in out and "s1" not in out
     assert "did you mean 'failed'" in shuhari("runs", "--status", "faild").err
     assert shuhari("runs", "--rm").code == 2 and len(told(shuhari("runs", "--json"))) == 2
+    assert "shuhari runs s0 --rm" in " ".join(shuhari("runs", "rm", "s0").err.split())
     assert "removed" in shuhari("runs", "s0", "--rm", "--yes").out
     assert [p.name for p in (home / "runs").iterdir()] == ["s1"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,6 +181,20 @@ def test_a_run_that_goes_on_is_not_rehearsed(tmp_path: Path) -> None:
 def none(completions: list[str]) -> list[None]:
     CALLS.append(len(completions))
     return [None for _ in completions]
+
+
+def mistyped(completions: list[str]) -> list[float]:
+    return [len(text) - "1" for text in completions]  # type: ignore[operator]
+
+
+def unfound(completions: list[str]) -> list[float]:
+    return [float(re.search("no such answer", text)[0]) for text in completions]  # type: ignore[index]
+
+
+def test_a_reward_that_fails_of_its_types_on_every_sample_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match=r"no sample was graded: failed_graders \(reward 'own'\): TypeError"):
+        rehearse(with_reward("mistyped", tmp_path))
+    rehearse(with_reward("unfound", tmp_path))  # a better answer may have it
 
 
 def test_a_reward_that_grades_nothing_is_told_of_before_and_ends_the_run_soon(

@@ -38,7 +38,9 @@ def methods(
     if trouble is not None and (trouble := trouble.strip().lower()) not in TROUBLES:
         near = [t for t in TROUBLES if any(word in f"{t} {TROUBLES[t]}" for word in trouble.split())]
         guess = nearest(trouble, TROUBLES) if not near else f"did you mean {' or '.join(map(repr, near))}?"
-        raise typer.BadParameter(f"no trouble {trouble!r}; {guess} `shuhari methods --for all` lists them")
+        if len(near) != 1:
+            raise typer.BadParameter(f"no trouble {trouble!r}; {guess} `shuhari methods --for all` lists them")
+        (trouble,) = near
 
     wanted = [word.lower() for word in words or ()]
     found = [(m, _describe_verdict(m)) for m in listed() if trouble is None or trouble in m.helps]

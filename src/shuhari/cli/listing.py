@@ -37,6 +37,9 @@ def runs(
     if json and not rm:
         print_json([asdict(r) for r in found])
         return
+    if not found and words and words[0] in ("rm", "remove", "delete") and words[1:]:
+        raise typer.BadParameter(f"runs are removed by an option: shuhari runs {' '.join(words[1:])} --rm",
+                                 param_hint=words[0])  # fmt: skip
     if not found:
         of = f" with {' '.join([*(words or ()), status]).strip()}" if words or status else ""
         note(f"no run{of} is in {root}/" + ("" if of else " yet: `shuhari train baselines/quickstart` makes one"))

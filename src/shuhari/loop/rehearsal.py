@@ -9,8 +9,8 @@ environments.
 What training could not afford to look at is looked at here: columns that are changed in place, rows in another order,
 draws from generators of the whole process, memory of a user's component that no `state` holds. It refuses nothing that
 may only be its own smallness: numbers that are not finite, filters that let nothing pass, and what graders and rollouts
-raise over answers that are short and of a policy that has not learnt yet; of the last a line in the log tells. Left
-out: runs of claims; workers; how an episode ends.
+raise over answers that are short and of a policy that has not learnt yet (no TypeError of every sample is of that); of
+the last a line in the log tells. Left out: runs of claims; workers; how an episode ends.
 """
 
 from __future__ import annotations
@@ -148,6 +148,7 @@ def _learn(run: Run, max_new: int) -> None:
             with keep_columns(batch, "a component that observes what was collected"):
                 run.tell(Collected(batch, tuple(run.ctx.latest)))
         if run.meter.means().get("rollout/ungraded") == 1.0:
+            _check_failures(run.ctx.problems)
             run.ctx.problems.append("no sample was graded: every reward was None or NaN")
     for name, learner in run.stage.learners.items():
         for batch in run.draws(name, learner) if not learner.buffer.wanted() else ():
@@ -158,6 +159,14 @@ def _learn(run: Run, max_new: int) -> None:
             if report is not None:
                 run.tell(report)
     run.tell(Committed(1))
+
+
+def _check_failures(problems: list[str]) -> None:
+    """ContractError where all that rewards raised, of samples of which none was graded, are errors of types that no
+    better answer changes. One of None may be of what was not found in an answer."""
+    failed = [text for text in problems if text.startswith("failed_graders (reward ")]
+    if failed and all(": TypeError: " in text and "NoneType" not in text for text in failed):
+        raise ContractError(f"no sample was graded: {'; '.join(failed)}")
 
 
 def _call_watched(transform: Transform, batch: Batch, ctx: Ctx) -> Batch:
