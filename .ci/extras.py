@@ -1,4 +1,4 @@
-"""Install the wheel with each extra in an environment of its own, import what the extra is for, and use it once.
+"""Install the wheel, bare and with each extra, in an environment of its own, and use there what the extra is for.
 
     python .ci/extras.py [--wheel FILE] [EXTRA ...]
 
@@ -29,7 +29,20 @@ small = {"steps": 1, "buffer.size": 32, "rollout.lanes": 2, "part.policy.minibat
 def train(**more):
     return shuhari.train("baselines/ppo_cartpole", "run", rehearsal=False, **small, **more)
 """
+BARE = "none"  # stands for the wheel without an extra
 USES = {  # extra -> a program
+    BARE: """
+import json, pathlib, shuhari, subprocess, sys
+def call(*words):
+    command = [str(pathlib.Path(sys.executable).with_name("shuhari")), *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+recipes = pathlib.Path(shuhari.__file__).with_name("recipes")
+wanted = {p.relative_to(recipes).with_suffix("").as_posix() for p in recipes.rglob("*.toml")}
+assert {m["name"] for m in json.loads(call("methods", "--json"))} == wanted
+call("train", "baselines/ppo_cartpole", "--set", "steps=2")
+(run,) = pathlib.Path("runs").iterdir()
+assert {"recipe.toml", "run.sqlite", "summary.json"} <= {p.name for p in run.iterdir()}
+""",
     "lm": """
 import math_verify, peft, pyarrow, reasoning_gym, shuhari
 small = {"models.policy": {"use": "causal", "hidden": 16, "layers": 1, "heads": 1, "lora": {"rank": 2}}}
@@ -104,7 +117,8 @@ def check(extra: str, wheel: Path, home: Path) -> str:
     Path(site.strip(), "outer.pth").write_text("\n".join(dict.fromkeys([here["purelib"], here["platlib"]])))
     pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check")
     run(*pip, "--no-deps", "--no-index", "--force-reinstall", wheel, cwd=home)
-    code, told = run(*pip, "--retries", "1", "--timeout", "15", f"shuhari[{extra}] @ {wheel.as_uri()}", cwd=home)
+    named = "shuhari" if extra == BARE else f"shuhari[{extra}]"
+    code, told = run(*pip, "--retries", "1", "--timeout", "15", f"{named} @ {wheel.as_uri()}", cwd=home)
     if code:
         return ("- " if any(word in told for word in UNREACHABLE) else "") + told
     (home / "empty" / "use.py").write_text(f"if __name__ == '__main__':\n{_indent(USES[extra])}")

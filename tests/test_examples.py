@@ -1,11 +1,11 @@
-"""The examples, run as a person runs them: each in a process and a folder of its own, and what it says at the end."""
+"""The examples, each run as a script in a folder of its own, and what it says at the end."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-import os
 import re
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -20,35 +20,38 @@ EXAMPLES = [  # (command, what it prints: of the groups `before` and `after`, th
 ]
 
 
-def run(*command: object, folder: Path) -> str:
-    env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "MPLBACKEND": "Agg"}
-    ran = subprocess.run(
-        [sys.executable, *map(str, command)], cwd=folder, env=env, capture_output=True, text=True, check=False
-    )
-    assert ran.returncode == 0, ran.stderr
-    return ran.stdout
-
-
 @pytest.mark.parametrize(("command", "says"), EXAMPLES, ids=[c for c, _ in EXAMPLES])
-def test_an_example_runs(command: str, says: str, tmp_path: Path) -> None:
+def test_an_example_runs(
+    command: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     name, *arguments = command.split()
-    said = run(ROOT / "examples" / name, *arguments, folder=tmp_path)
-    told = re.search(says, said)
-    assert told is not None, said
-    numbers = {k: float(v) for k, v in told.groupdict().items()}
-    assert not numbers or numbers["before"] < numbers["after"], said
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
+    printed = capsys.readouterr().out
+    found = re.search(says, printed)
+    assert found is not None, printed
+    numbers = {k: float(v) for k, v in found.groupdict().items()}
+    assert not numbers or numbers["before"] < numbers["after"], printed
 
 
-def test_the_notebook_runs_in_an_event_loop_as_a_kernel_has_one(tmp_path: Path) -> None:
+def test_the_notebook_runs_in_an_event_loop_as_a_kernel_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     cells = json.loads((ROOT / "examples" / "quickstart.ipynb").read_text())["cells"]
     assert not any(c.get("outputs") for c in cells)
     source = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
     short = source.replace("WARM_UP, STEPS = 300, 120", "WARM_UP, STEPS = 3, 2")
     assert short != source
     (tmp_path / "cells.py").write_text(short + "\nprint('mean of the last', float(batch.outcome('reward').mean()))\n")
-    kernel = "import asyncio, runpy\nasync def main(): runpy.run_path('cells.py')\nasyncio.run(main())\n"
-    (tmp_path / "kernel.py").write_text(kernel)
-    assert "mean of the last -" in run("kernel.py", folder=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("matplotlib.pyplot.show", lambda: None)
+
+    async def run_cells() -> None:
+        runpy.run_path("cells.py")
+
+    asyncio.run(run_cells())
+    assert "mean of the last -" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", [c.split()[0] for c, _ in EXAMPLES])

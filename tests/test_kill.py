@@ -48,7 +48,7 @@ RUNS: dict[str, dict[str, Any]] = {  # with settings that make them long enough 
     },
 }
 TIMES = int(os.environ.get("SHUHARI_KILLS", "1"))  # for many more kills, of runs that are as much longer
-KILLS = {name: n * TIMES for name, n in {"text": 6, "dqn": 4, "gridworld": 3, "asynchronous": 4, "study": 3}.items()}
+KILLS = {name: n * TIMES for name, n in {"text": 3, "dqn": 2, "gridworld": 2, "asynchronous": 2, "study": 2}.items()}
 OF = {"asynchronous": "gridworld", "study": "bandit"}  # run -> the recipe of `small_runs` that it is made from
 HERE = Path(__file__).parent
 
@@ -119,7 +119,7 @@ def killed(driver: Driver, file: Path, run: Path, steps: int, kills: int) -> lis
     hits = []
     for k in range(kills):
         after = 0 if k == 0 else round(steps * (k - rng.random()) / kills)  # kills are spread over the run
-        moment = ("anywhere", "writing", "written")[k % 3]
+        moment = ("anywhere", "writing", "written")[(k + list(RUNS).index(file.stem)) % 3]
         pid = driver.start(file, run)
         seen = wait(driver, run, after, moment, rng)
         time.sleep(rng.random() * {"anywhere": 0.1, "writing": 0.004, "written": 0.002}[moment])
@@ -183,7 +183,7 @@ def test_kill_at_any_moment_and_go_on(drivers: list[Driver], tmp_path: Path) -> 
             found = differences(contents(plain / path), contents(broken / path))
             assert not found, "\n".join([path, *found[:20], told])
         assert files_of(plain / name) == files_of(broken / name), told  # nothing is left lying about
-    assert len(hits) == sum(KILLS.values()) == 20 * TIMES, told
+    assert len(hits) == sum(KILLS.values()) == 11 * TIMES, told
 
 
 def files_of(run: Path) -> list[str]:

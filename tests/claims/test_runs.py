@@ -56,6 +56,7 @@ def ran(argv: list[str]) -> int:
     return int(end.value.code or 0)
 
 
+@pytest.mark.timeout(300)  # 16 runs, twice
 def test_a_claim_killed_and_gone_on_with_is_the_claim_that_was_not(recipe: str, tmp_path: Path, capsys: Any) -> None:
     whole, cut = (
         ["claim", recipe, "--out", str(tmp_path / f"out-{name}"), "--runs", str(tmp_path / name)] for name in "ab"
@@ -63,7 +64,7 @@ def test_a_claim_killed_and_gone_on_with_is_the_claim_that_was_not(recipe: str, 
     assert ran([*whole, "--dry-run"]) == 0 and not (tmp_path / "a").exists()
     assert "16 runs, 0 of them there, 40 steps each; 5 seeds" in capsys.readouterr().out
     assert ran([*whole, "--show"]) == 2 and "own: not measured" in capsys.readouterr().err
-    assert ran(whole) == 0
+    assert ran([*whole, "--workers", "1"]) == 0
     capsys.readouterr()
     assert ran([*whole, "--show"]) == 0 and "own: holds" in capsys.readouterr().out
     process = subprocess.Popen([sys.executable, "-m", "shuhari", *cut], stderr=subprocess.DEVNULL)
@@ -71,7 +72,7 @@ def test_a_claim_killed_and_gone_on_with_is_the_claim_that_was_not(recipe: str, 
         time.sleep(0.05)
     process.kill()  # its workers end with it, in the middle of what they do
     process.wait()
-    assert ran(cut) == 0
+    assert ran([*cut, "--workers", "1"]) == 0
     a, b = (json.loads((tmp_path / f"out-{name}" / "claims" / "own.json").read_text()) for name in "ab")
     assert a["checks"] == b["checks"] and a["arms"]["method"]["curves"] == b["arms"]["method"]["curves"]
     assert a["verdict"] == "holds" and [c["n"] for c in a["checks"]] == [5, 5]
@@ -114,7 +115,7 @@ def test_runs_that_fail_are_told_of_together(recipe: str, tmp_path: Path) -> Non
     bad = [j for j in plan_runs(claim, tmp_path) if j.arm == "method" and j.seed == 1]
     (bad[0].path / "checkpoints" / "step-00000001").mkdir(parents=True)  # of a run whose database is lost
     with pytest.raises(ClaimError, match="1 of 6 runs failed"):
-        make(claim, quantities, tmp_path)
+        make(claim, quantities, tmp_path, workers=1)
     left: list[Job] = [j for j in plan_runs(claim, tmp_path) if j not in bad and j.arm != "method"]
     assert all(Run(j.path).status == "complete" for j in left)
 
@@ -152,7 +153,8 @@ def test_a_run_that_diverges_is_evidence_without_a_value(recipe: str, tmp_path: 
     (tmp_path / "own_blow.py").write_text(BLOW)
     text = Path(recipe).read_text().replace("part.policy.optimiser.lr = 0.3", 'collect.blow.use = "own_blow.py:Blow"')
     Path(recipe).write_text(text.replace("baseline.", "baseline.stage.rl.collect.blow.at = -1\nbaseline."))
-    assert ran(["claim", recipe, "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]) == 0
+    places = ["--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
+    assert ran(["claim", recipe, *places, "--workers", "1"]) == 0
     found = json.loads((tmp_path / "out" / "claims" / "own.json").read_text())
     check = found["checks"][0]
     assert found["verdict"] == "inconclusive" and check["why"] == "no value in 5 runs of one side and 0 of the other"
@@ -164,7 +166,8 @@ def test_a_run_whose_filters_keep_nothing_is_evidence_without_a_value(recipe: st
     (tmp_path / "own_none.py").write_text(NOTHING)
     text = Path(recipe).read_text().replace("part.policy.optimiser.lr = 0.3", 'collect.no.use = "own_none.py:Nothing"')
     Path(recipe).write_text(text)
-    assert ran(["claim", recipe, "--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]) == 0
+    places = ["--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
+    assert ran(["claim", recipe, *places, "--workers", "1"]) == 0
     found = json.loads((tmp_path / "out" / "claims" / "own.json").read_text())
     ended = list((tmp_path / "runs").glob("*/diverged.txt"))
     assert found["arms"]["method"]["diverged"] == found["seeds"] and found["verdict"] == "inconclusive"

@@ -1,0 +1,119 @@
+"""Answers that the policy gave as the stage began, to be learnt from for all of it: for rehearsal, or as a data set.
+
+Source of the split into problems that are solved and others: DPH-RL (Li et al. 2025, "The Choice of Divergence",
+arXiv 2509.07430), section 4. Left out: sampling again later; what is done with the problems that are not kept
+(curriculum `others`).
+
+Axes: `B` rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.bounds import Count, Length, check
+from shuhari.buffers.fresh import put_on_stream
+from shuhari.data import Request, code
+from shuhari.events import Event, Loaded, StageStarted
+from shuhari.pack import find_usable
+from shuhari.ports import Ctx
+from shuhari.reduce import ends, group_mean
+from shuhari.registry import register
+
+
+@register("buffer", "sampled")
+@dataclass
+class Sampled:
+    """Each step draws `draws` batches of up to `size` answers at random, on `stream`, out of those that it keeps.
+
+    At its first draw of a stage, before anything is learnt there, it has the run's rollout answer the first `pool`
+    problems of `split` (0: all of them), `n` times each (0: as often as any group), graded and charged as probes. Kept
+    are problems whose mean outcome `reward` lies in [low, high], and of these `all` graded answers, those that are
+    `right` (an outcome of at least `solved`), or `one` of these, the first. They have the log-probabilities with which
+    they were sampled. `Loaded` then tells what is kept, if anything is; else one answer is drawn, of weight 0.
+
+    ValueError for a split without end and pool = 0. name: draws depend on it.
+    """
+
+    size: Length = 32
+    draws: Count = 1
+    split: str = "train"
+    pool: Count = 0
+    n: Count = 0
+    low: float = 0.0
+    high: float = 1.0
+    keep: Literal["all", "right", "one"] = "all"
+    solved: float = 1.0
+    reward: str = "reward"
+    stream: str = "rl"
+    name: str = "sampled"
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"kept": None})
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (f"weight/{self.stream}",)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.reward,)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def wanted(self) -> int:
+        return 0
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, StageStarted):
+            self.state["kept"] = None
+
+    def draw(self, ctx: Ctx) -> Iterator[Batch]:
+        if self.state["kept"] is None:
+            kept = self._sample(ctx)
+            self.state["kept"] = kept
+            if bool((kept.weight(self.stream) != 0).any()):
+                ctx.tell(Loaded(kept))
+        kept = self.state["kept"]
+        answers = kept["episode"].unique()
+        for i in range(self.draws):
+            drawn = answers[torch.randperm(len(answers), generator=ctx.rng(self.name, i))[: self.size]]
+            yield kept.take(torch.isin(kept["episode"], drawn))
+
+    def _sample(self, ctx: Ctx) -> Batch:
+        source = ctx.task.problems(self.split)
+        size = source.size()
+        if size is None and not self.pool:
+            raise ValueError(f"sampled: the split {self.split!r} has no end: set pool, how many to sample")
+        count = min(self.pool or size or 0, self.pool if size is None else size)
+        asked = [Request(source[i], self.n) for i in range(count)]
+        batch = put_on_stream(ctx.wait(ctx.probe(asked, tag="probe")), self.stream)
+        rows = self._choose(batch)
+        if bool(rows.any()):
+            return self._copy(batch.take(rows))
+        none = batch.take(batch["episode"] == batch["episode"][0])
+        return self._copy(none.put({f"weight/{self.stream}": torch.zeros_like(none["mask"], dtype=torch.float32)}))
+
+    def _choose(self, batch: Batch) -> Tensor:
+        """[B] bool: the rows of the answers that are kept."""
+        outcome = batch.outcome(self.reward)
+        rate, _ = group_mean(batch, outcome)
+        good = ends(batch) & find_usable(batch) & (rate >= self.low) & (rate <= self.high) & ~outcome.isnan()
+        if self.keep != "all":
+            good &= outcome >= self.solved
+        if self.keep == "one":
+            first = {p: i for i, p in reversed(list(enumerate(batch["problem"].tolist()))) if good[i]}
+            good = torch.zeros_like(good).index_fill_(0, torch.tensor([*first.values()], dtype=torch.long), True)
+        return torch.isin(batch["episode"], batch["episode"][good])
+
+    def _copy(self, batch: Batch) -> Batch:
+        """Copies of the rows under ids of their own, without what models were asked about them."""
+        flat = batch.flat()
+        columns = {n: x for n, x in flat.whole.items() if n not in flat.scored}
+        columns["id"] = (code("sampled", self.name, self.stream) >> 8) + torch.arange(len(flat))
+        return Batch(columns, None, None, flat.arena, None, flat.stream)

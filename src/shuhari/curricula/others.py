@@ -1,0 +1,54 @@
+"""Problems that a buffer does not hold already: what is rehearsed from a data set is not explored as well.
+
+Source: DPH-RL (Li et al. 2025, "The Choice of Divergence", arXiv 2509.07430), section 4: reinforcement on the problems
+that the first policy does not solve, rehearsal on those that it does. Left out: which problems come (`inner` chooses).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from shuhari.bounds import Length, check
+from shuhari.curricula.target import name_of
+from shuhari.data import Request
+from shuhari.events import Event, Loaded
+from shuhari.ports import Ctx, Curriculum
+from shuhari.ports.declares import together
+from shuhari.registry import register
+
+
+@register("curriculum", "others")
+@dataclass
+class Others:
+    """The problems of `inner` without those of the data set that was last told of (`Loaded`, as the buffer `sampled`
+    does at the end of a stage's first step); before that all of them.
+
+    looks: it asks `inner` at most so many times for what is lacking; what is lacking still is filled with problems that
+    the data set has.
+    """
+
+    inner: Curriculum
+    looks: Length = 8
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"held": []})
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together((), self.inner)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, Loaded) and "problem" in event.batch:
+            self.state["held"] = [str(p) for p in event.batch["problem"].unique().tolist()]
+
+    async def select(self, n: int, ctx: Ctx) -> list[Request]:
+        held, kept, beside = set(self.state["held"]), list[Request](), list[Request]()
+        for _ in range(self.looks):
+            new = await self.inner.select(n - len(kept), ctx)
+            kept += [r for r in new if name_of(r.problem) not in held]
+            beside += [r for r in new if name_of(r.problem) in held]
+            if len(kept) == n:
+                break
+        return kept + beside[: n - len(kept)]

@@ -1,0 +1,68 @@
+"""Leave out what greedy decoding solves already: one greedy sample of each problem, and only failures are trained on.
+
+Source: "The Reasoning Boundary Paradox: How Reinforcement Learning Constrains Language Models" (SELF, arXiv 2510.02230)
+and its code. There a batch shrinks to the failures among its problems, and a step without one is skipped; here problems
+are looked at until there are as many failures as were wanted. Left out: which problems come (`inner` chooses).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import cycle, islice
+
+from shuhari.bounds import Length, check
+from shuhari.curricula.target import name_of
+from shuhari.data import Request
+from shuhari.pack import find_usable
+from shuhari.ports import Ctx, Curriculum
+from shuhari.ports.declares import together
+from shuhari.registry import register
+
+
+@register("curriculum", "unsolved")
+@dataclass
+class Unsolved:
+    """Asks `inner` for problems, samples each greedily once by the policy as it is now (charged as probes), and keeps
+    those whose outcome `reward` is below `solved`, until there are as many as wanted.
+
+    looks: it asks `inner` at most so many times for what is lacking, and looks at no problem twice. Of fewer failures
+    than wanted each comes again in turn; where all were solved, the problems come as `inner` gave them. An answer that
+    nobody grades is no success.
+    """
+
+    inner: Curriculum
+    reward: str = "reward"
+    solved: float = 1.0
+    looks: Length = 4
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together((), self.inner)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.reward,)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    async def select(self, n: int, ctx: Ctx) -> list[Request]:
+        asked, kept, solves = list[Request](), list[Request](), dict[str, bool]()
+        for _ in range(self.looks):
+            if len(kept) == n:
+                break
+            new = await self.inner.select(n - len(kept), ctx)
+            solves |= await self._try({name_of(r.problem): r for r in new if name_of(r.problem) not in solves}, ctx)
+            asked += new
+            kept += [r for r in new if not solves[name_of(r.problem)]]
+        return list(islice(cycle(kept or asked), n)) if asked else []
+
+    async def _try(self, unseen: dict[str, Request], ctx: Ctx) -> dict[str, bool]:
+        """name of a problem -> whether one greedy sample solves it."""
+        if not unseen:
+            return {}
+        greedy = replace(ctx.sampling, greedy=True, epsilon=0.0)
+        batch = await ctx.probe([Request(r.problem, 1, greedy) for r in unseen.values()], tag="probe")
+        right = (batch.outcome(self.reward) >= self.solved) & find_usable(batch) & batch["leaf"]
+        solved = set(batch["problem"][right].tolist())
+        return {name: int(name) in solved for name in unseen}
