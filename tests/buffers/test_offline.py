@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import zipfile
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -30,7 +32,7 @@ from shuhari.events import Loaded, StageStarted
 from shuhari.join import cat
 from shuhari.loop.run import Run as Loop
 from shuhari.loop.run import loop, open_run, train
-from shuhari.store import Run, codec
+from shuhari.store import Run, codec, tensors
 from shuhari.tasks.gridworld import Gridworld
 from shuhari.tasks.gym import Gym
 
@@ -55,10 +57,15 @@ class Given:
 
 
 def context(step: int = 0, **fields: Any) -> Any:
-    """A run of one observed number and thirty actions."""
-    task = SimpleNamespace(spaces=lambda: (spaces.Box(-np.inf, np.inf, (1,)), spaces.Discrete(30)))
+    """A run of one observed number and two thousand actions."""
+    task = SimpleNamespace(spaces=lambda: (spaces.Box(-np.inf, np.inf, (1,)), spaces.Discrete(2000)))
     given: dict[str, Any] = {"task": task, "models": {"policy": object()}, "weights": {"task": 1.0}}
     return testing.context(step=step, **{**given, **fields})
+
+
+NUMBER = spaces.Box(-np.inf, np.inf, (1,))
+ANY: Any = SimpleNamespace(spaces=lambda: (NUMBER, spaces.Discrete(2000)))
+CONTINUOUS: Any = SimpleNamespace(spaces=lambda: (NUMBER, NUMBER))
 
 
 def drawn(buffer: Offline, step: int = 0) -> list[Batch]:
@@ -353,12 +360,12 @@ def test_parts_in_shares() -> None:
 def test_a_directory_keeps_it_all(tmp_path: Any) -> None:
     columns = columns_of(EPISODES)
     save(columns, tmp_path / "data", source="by hand")
-    found = Stored(str(tmp_path / "data")).read(None, 0)
+    found = Stored(str(tmp_path / "data")).read(ANY, 0)
     assert found.keys() == columns.keys() and all(torch.equal(found[n], columns[n]) for n in columns)
     card = json.loads((tmp_path / "data" / "card.json").read_text())
     assert card["episodes"] == 3 and card["source"] == "by hand"
     with pytest.raises(FileNotFoundError, match="no data set at"):
-        Stored(str(tmp_path / "other")).read(None, 0)
+        Stored(str(tmp_path / "other")).read(ANY, 0)
 
 
 def test_arrays_as_others_publish_them(tmp_path: Any) -> None:
@@ -371,16 +378,92 @@ def test_arrays_as_others_publish_them(tmp_path: Any) -> None:
         "goal": np.arange(6),
     }
     np.savez(tmp_path / "d.npz", **arrays)
-    c = Stored(str(tmp_path / "d.npz")).read(None, 0)
+    c = Stored(str(tmp_path / "d.npz")).read(CONTINUOUS, 0)
     # the first ends in a terminal state; the second has one transition and no observation after it; the third, two
     assert c["context"][:, 0].tolist() == [0, 1, 2, 2, 20, 21]
     assert c["cont"].tolist() == [1, 1, 1, 0, 1, 1] and c["goal"].tolist() == [0, 1, 2, -1, 4, -1]
     np.savez(tmp_path / "e.npz", **arrays, next_observations=arrays["observations"] + 1)
-    e = Stored(str(tmp_path / "e.npz")).read(None, 0)
+    e = Stored(str(tmp_path / "e.npz")).read(CONTINUOUS, 0)
     assert e["context"][:, 0].tolist() == [0, 1, 2, 3, 10, 11, 20, 21, 22]
     np.savez(tmp_path / "f.npz", actions=np.zeros(3))
     with pytest.raises(ValueError, match="no array 'observations'"):
-        Stored(str(tmp_path / "f.npz")).read(None, 0)
+        Stored(str(tmp_path / "f.npz")).read(CONTINUOUS, 0)
+
+
+GOOD: dict[str, Any] = {
+    "observations": np.zeros((4, 1)), "actions": np.array([0, 1, 2, 3]), "terminals": np.array([0, 1, 0, 1]),
+    "rewards": np.ones(4), "note": np.array(["a"] * 4), "version": np.array(3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "told"), [
+    ({}, ""),
+    ({"actions": np.array(3)}, r"actions is an array \[\] of int64: expected rows of numbers"),
+    ({"observations": np.zeros((3, 1))}, "observations is an array .3, 1. of float64: expected rows of numbers, 4 as"),
+    ({"observations": np.array([{}] * 4)}, "observations is an array .4. of object"),
+    ({"observations": np.full((4, 1), np.nan)}, "context: row 0 is not finite"),
+    ({"observations": np.zeros((4, 2))}, r"context of shape \(2,\): the task's are \(1,\)"),
+    ({"rewards": np.ones((4, 2))}, r"rewards is an array \[4, 2\]: expected a number for each row"),
+    ({"rewards": np.full(4, np.inf)}, "reward/task has an infinite number"),
+    ({"terminals": np.full(4, np.nan)}, "terminals is an array .4. of float64: expected a 0 or 1 for each row"),
+    ({"actions": np.array([0, 1, 2, 2000])}, r"actions: row 3 is 2000: the task's are of Discrete\(2000\)"),
+    ({"actions": np.array([0, 1, 0.5, 3])}, "actions: row 2 is 0.5"),
+    ({"actions": np.array(["a"] * 4)}, "actions is an array .4. of <U1"),
+    ({n: np.zeros((0, 1)) for n in ("observations", "actions", "terminals")}, "actions is an array .0, 1."),
+])  # fmt: skip
+def test_arrays_that_cannot_be_learnt_from_name_their_file(tmp_path: Any, change: dict[str, Any], told: str) -> None:
+    file = tmp_path / "d.npz"
+    np.savez(file, **{**GOOD, **change})
+    if not told:
+        assert Stored(str(file)).read(ANY, 0)["taken"].tolist() == [0, 1, 0, 2, 3, 0]
+        return
+    with pytest.raises(ValueError, match=f"{file}: .*{told}"):
+        Stored(str(file)).read(ANY, 0)
+
+
+def test_damaged_files_of_arrays_name_themselves(tmp_path: Any) -> None:
+    file = tmp_path / "d.npz"
+    np.savez_compressed(file, **GOOD)
+    whole = file.read_bytes()
+    for data in (b"", b"hello", whole[:200], whole[:60] + b"\x07" * 8 + whole[68:], b"\x80\x04K\x03."):
+        file.write_bytes(data)
+        with pytest.raises(ValueError, match=rf"{file}: not an .npz file that can be learnt from"):
+            Stored(str(file)).read(ANY, 0)
+    for shape, told in (((10**12,), "8000000000000 bytes, and has 48"), ((-6, -1), "an array .-6, -1. of float64")):
+        with zipfile.ZipFile(file, "w") as archive:
+            head = io.BytesIO()
+            np.lib.format.write_array_header_1_0(head, {"descr": "<f8", "fortran_order": False, "shape": shape})
+            archive.writestr("actions.npy", head.getvalue() + b"\0" * 48)
+        with pytest.raises(ValueError, match=f"{file}: .*actions.npy says that it is .*{told}"):
+            Stored(str(file)).read(ANY, 0)
+
+
+def test_a_file_that_unpacks_to_more_than_there_is_memory_for_is_refused(tmp_path: Any) -> None:
+    np.savez_compressed(tmp_path / "d.npz", **GOOD)
+    with patch("shuhari.buffers.data_files.measure_memory", lambda: 200), pytest.raises(ValueError, match="for all"):
+        Stored(str(tmp_path / "d.npz")).read(ANY, 0)
+
+
+@pytest.mark.parametrize(("name", "change", "told"), [
+    ("mask", None, "no column 'mask'"),
+    ("mask", lambda x: x.float(), r"'mask' is \[9, 1\] of torch.float32: expected torch.bool \[N, 1\]"),
+    ("child", lambda x: x + 5, "'child' names rows from 4 to 13: expected -1..8"),
+    ("last", lambda x: x - 7, "'last' names rows from"),
+    ("episode", lambda x: x[:-1], r"'episode' is \[8\], and there are 9 rows"),
+    ("cont", lambda x: x * torch.nan, "'cont' has numbers that are not from 0 to 1"),
+    ("context", lambda x: x * torch.nan, "context: row 0 is not finite"),
+    ("taken", lambda x: x + 2000, "actions: row 0 is 2000"),
+    ("reward/task", lambda x: x.long(), "'reward/task' is"),
+])  # fmt: skip
+def test_columns_that_are_not_what_was_saved_name_their_file(tmp_path: Any, name: str, change: Any, told: str) -> None:
+    columns = columns_of(EPISODES)
+    kept = {k: x for k, x in columns.items() if k != name} | ({name: change(columns[name])} if change else {})
+    (tmp_path / "columns.safetensors").write_bytes(b"".join(tensors.pack(kept)))
+    with pytest.raises(ValueError, match=f"{tmp_path}/columns.safetensors: .*{told}"):
+        Stored(str(tmp_path)).read(ANY, 0)
+    (tmp_path / "columns.safetensors").write_bytes(b"{" * 40)
+    with pytest.raises(ValueError, match=f"{tmp_path}/columns.safetensors: not safetensors"):
+        Stored(str(tmp_path)).read(ANY, 0)
 
 
 def test_terminals_of_ogbench_mark_where_a_recording_was_cut(tmp_path: Any) -> None:
@@ -391,7 +474,7 @@ def test_terminals_of_ogbench_mark_where_a_recording_was_cut(tmp_path: Any) -> N
         "terminals": np.array([0, 0, 1, 0, 0, 1]),
     }
     np.savez(tmp_path / "d.npz", **arrays)
-    c = Stored(str(tmp_path / "d.npz"), layout="ogbench").read(None, 0)
+    c = Stored(str(tmp_path / "d.npz"), layout="ogbench").read(CONTINUOUS, 0)
     assert c["context"][:, 0].tolist() == [0, 1, 2, 10, 11, 12]
     assert c["mask"][:, 0].tolist() == [True, True, False] * 2 and c["cont"].tolist() == [1.0] * 6
     assert c["taken"][c["mask"][:, 0], 0].tolist() == [0, 1, 3, 4]
@@ -442,6 +525,10 @@ def test_a_data_set_of_minari(recorded: Any) -> None:
         Minari("test/cartpol-v0").read(task, 0)
     with pytest.raises(ValueError, match="expected one of them"):
         Minari()
+    for file in sorted((path / "data").rglob("*.arrow")):
+        file.write_bytes(file.read_bytes()[:100])
+    with pytest.raises(ValueError, match=r"minari: test/cartpole-v0: its files cannot be read .*damaged"):
+        Minari("test/cartpole-v0").read(task, 0)
 
 
 # ---------------------------------------------------------------- in a run

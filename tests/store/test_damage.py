@@ -1,4 +1,4 @@
-"""Thirty ways to damage a run's folder: each is told before anything is changed, and what is whole is saved."""
+"""Fifty ways to damage a run's folder: each is told before anything is changed, and what is whole is saved."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from shuhari.store import DamageError, Ring, Run, Store, StoreError, inspect_run, list_runs, repair_run
+from shuhari.store.rows import write_rows
 from shuhari.testing.compare import to_plain
 
 STEPS, KILLED, LOGGED = 24, 17, 6  # steps in all; the last before the kill; the last that is not in the log alone
@@ -123,8 +124,16 @@ def fold(change: Callable[[Path], None]) -> Callable[[Path], None]:
 
 def pipe(name: str) -> Callable[[Path], None]:
     def change(run: Path) -> None:
-        (run / name).unlink()
+        (run / name).unlink(missing_ok=True)
         os.mkfifo(run / name)
+
+    return change
+
+
+def folder(name: str) -> Callable[[Path], None]:
+    def change(run: Path) -> None:
+        (run / name).unlink(missing_ok=True)
+        (run / name / "in it").mkdir(parents=True)
 
     return change
 
@@ -193,7 +202,26 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str, str, str]] = {
     "no recipe": (remove("recipe.toml"), SAME, "", ""),
     "half a recipe": (cut("recipe.toml"), SAME, "", ""),
     "another recipe": (write("recipe.toml", b"steps = 25\n"), SAME, "", ""),
-    "a pipe for a recipe": (pipe("recipe.toml"), SAME, "", ""),
+    "a pipe for a recipe": (pipe("recipe.toml"), SAME, "recipe.toml is a named pipe: expected a file", "set aside"),
+    "a folder for a recipe": (folder("recipe.toml"), SAME, "recipe.toml is a folder: expected a file", "from step 16"),
+    "a pipe for a summary": (pipe("summary.json"), SAME, "summary.json is a named pipe: expected a file", "set aside"),
+    "a folder for a summary": (folder("summary.json"), SAME, "summary.json is a folder: expected a file", "set aside"),
+    "a folder in a summary's way": (folder(".tmp-summary.json"), SAME, "summary.json is written there", "set aside"),
+    "a folder for a picture": (folder("curves.png"), SAME, "curves.png is a folder: expected a file", "set aside"),
+    "a pipe for a list of copies": (lambda run: (run / "needs").mkdir() or pipe("needs/needs.json")(run), SAME,  # type: ignore[func-returns-value]
+                                    "needs.json is a named pipe: expected a file", "set aside"),
+    "a file for copies": (write("needs", b""), SAME, "needs is a file: expected a folder", "set aside"),
+    "a file for runs": (write("children", b""), SAME, "children is a file: expected a folder", "set aside"),
+    "a file for checkpoints": (lambda run: remove("checkpoints")(run) or write("checkpoints", b"")(run), GONE,  # type: ignore[func-returns-value]
+                               "checkpoints is a file: expected a folder", "no check"),
+    "a pipe for a database": (pipe("run.sqlite"), LESS, "run.sqlite is a named pipe: expected a file", "every row"),
+    "a folder for a log": (fold(folder("run.sqlite-wal")), SAME, "run.sqlite-wal is a folder: expected a", "set aside"),
+    "a folder for the log": (folder("run.sqlite-wal"), LESS, "run.sqlite-wal is a folder: expected a", "from step 16"),
+    "a pipe for the log": (pipe("run.sqlite-wal"), LESS, "run.sqlite-wal is a named pipe", "goes on from step 16"),
+    "rows without a checksum": (query("update steps set checksum = null, wall = 0 where step = 2"), LESS,
+                                "step 2 is damaged .its checksum is missing", "1 row of steps"),
+    "a format without a checksum": (query("update meta set checksum = null where key = 'format'"), SAME,
+                                    "the fact format is damaged .its checksum is missing", "goes on from step 16"),
 }  # fmt: skip
 
 
@@ -292,8 +320,9 @@ def test_a_writer_sees_that_its_files_are_gone(tmp_path: Path, name: str, put: b
 
 def test_facts_that_are_no_json_name_their_file(base: Path, tmp_path: Path) -> None:
     shutil.copytree(base / "whole", run := tmp_path / "run")
-    query("update meta set value = '[}', checksum = null where key = 'total'")(run)
-    query("update steps set metrics = '[1, 2]', checksum = null where step = 24")(run)
+    with closing(sqlite3.connect(run / "run.sqlite", isolation_level=None)) as db:
+        write_rows(db, "meta", [("total", "[}")])
+        write_rows(db, "steps", [(24, "main", 12.0, "[1, 2]")])
     with pytest.raises(StoreError, match=r"run.sqlite: the fact total is damaged"):
         Run(run).get("total")
     with pytest.raises(StoreError, match=r"run.sqlite: step 24 is damaged .it is a list"):

@@ -259,7 +259,8 @@ def test_a_run_of_the_first_format_is_read_as_it_is_and_written_in_this_one(tmp_
         read.rollouts(problem="b")
     with Store.open(run) as store:
         store.set(total=9)
-        assert store.get("format") == 3
+        assert store.get("format") == 4
+        assert store._db.execute("select count(*) from meta where checksum is null").fetchone() == (0,)
         store.commit(5, metrics={"n": 8}, rollouts=[{"group": "b", "problem": "p"}])
     assert read.metrics()["n"] == [8]  # what no checkpoint holds is done again
 
@@ -327,6 +328,22 @@ def test_a_run_of_the_second_format_is_read_and_gone_on_with(tmp_path: Path) -> 
         Run(run).metrics()
 
 
+def test_rows_that_older_formats_left_without_a_checksum_get_one(tmp_path: Path) -> None:
+    """A run that was of format 2 and written on in 3 has both kinds; from format 4 on a row without one is damaged."""
+    with Store.open(tmp_path / "r") as store:
+        commit(store, 0, problems=[("t", "p", 4, 1)], rollouts=[{"group": "a"}])
+        for table in rows.COLUMNS:
+            store._db.execute(f"update {table} set checksum = null")
+        with pytest.raises(StoreError, match=r"the fact format is damaged .its checksum is missing"):
+            Run(store.path).get("format")
+        store._db.execute("update meta set value = '3'")
+    with Store.open(store.path) as again:
+        commit(again, 1)
+        for table in rows.COLUMNS:
+            assert again._db.execute(f"select count(*) from {table} where checksum is null").fetchone() == (0,)
+        assert len(Run(store.path).problems()) == 1 and Run(store.path).get("format") == 4
+
+
 def test_problems_are_counted_for_ever_and_their_rollouts_found(store: Store) -> None:
     assert math.isnan(store.rate("sums", "1+1"))
     kept = {"group": "k", "task": "sums", "problem": "1+1", "why": "best", "score": 0.5}
@@ -364,12 +381,12 @@ def test_a_score_of_few_graded_chooses_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused_and_left_alone(store: Store) -> None:
-    store.set(format=4)
+    store.set(format=5)
     store.close()
     for opening in (Store.open, Run):
-        with pytest.raises(StoreError, match="has format 4; this version reads up to 3: upgrade"):
+        with pytest.raises(StoreError, match="has format 5; this version reads up to 4: upgrade"):
             opening(store.path)
-    assert Store.open(store.path, format=4).get("format") == 4
+    assert Store.open(store.path, format=5).get("format") == 5
 
 
 def test_killed_before_the_first_table(tmp_path: Path) -> None:

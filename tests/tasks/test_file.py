@@ -395,3 +395,16 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path, more: str) -> None:
     (tmp_path / "rows.jsonl").write_text(f'{{"prompt": "p", {more}}}')
     with pytest.raises(ValueError, match="here, line 1: 'answer' stands twice in one object"):
         read(tmp_path / "rows.jsonl", "here")
+
+
+def test_parquet_that_stands_for_more_than_there_is_memory_for_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "d.parquet"
+    parquet.write_table(pa.table({"prompt": ["a" * 2000] * 600, "answer": ["b"] * 600}), file, compression="zstd")
+    assert file.stat().st_size < 10_000
+    for memory, told in ((4 * 600_000, "after row 256: more than this machine's memory"), (9999, "it has 600 rows")):
+        monkeypatch.setattr("shuhari.tasks.rows.measure_memory", lambda memory=memory: memory)
+        with pytest.raises(ValueError, match=f"file/{file}: .*{told}"):
+            File(str(file))

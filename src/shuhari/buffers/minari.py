@@ -6,7 +6,7 @@ command that does. Axes: `T` decisions of an episode.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -47,10 +47,20 @@ class Minari:
         return (f"reward/{self.reward}", *self.columns)
 
     def read(self, task: Task, seed: int) -> dict[str, Tensor]:
-        return columns_of(self._episodes())
-
-    def _episodes(self) -> Iterator[RecordedEpisode]:
         data = self._open()
+        try:
+            return columns_of(self._list_episodes(data))
+        except Exception as error:  # of h5py, pyarrow or minari, which name no file
+            raise self._explain(error) from error
+
+    def _explain(self, error: Exception) -> Exception:
+        """An error of a library as one that names the data set."""
+        whose = f"minari: {self.id or self.path}"
+        if str(error).startswith("minari: "):
+            return error
+        return ValueError(f"{whose}: its files cannot be read ({type(error).__name__}: {error}); it may be damaged")
+
+    def _list_episodes(self, data: Any) -> Iterator[RecordedEpisode]:
         count = int(data.total_episodes)
         whose = f"minari: {self.id or self.path}"
         for episode in data.iterate_episodes(range(min(self.episodes or count, count))):
@@ -80,9 +90,15 @@ class Minari:
             folder = folder / "data" if (folder / "data").is_dir() else folder
             if not folder.is_dir():
                 raise FileNotFoundError(f"minari: no data set at {self.path!r}: expected the directory of one")
-            return minari.MinariDataset(folder)
+            return self._load(minari.MinariDataset, folder)
         known = minari.list_local_datasets()
         if self.id not in known:
             raise LookupError(f"minari: no data set {self.id!r} here; {nearest(self.id, known)}; to fetch it: "
                               f"minari download {self.id}")  # fmt: skip
-        return minari.load_dataset(self.id)
+        return self._load(minari.load_dataset, self.id)
+
+    def _load(self, load: Callable[[Any], Any], what: Any) -> Any:
+        try:
+            return load(what)
+        except Exception as error:
+            raise self._explain(error) from error

@@ -136,7 +136,7 @@ def order_episodes(columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def check_columns(columns: Mapping[str, Tensor], spaces: tuple[Any, Any] | None, whose: str) -> None:
-    """ValueError where the observations or actions of a data set are not those of a task."""
+    """ValueError where the observations or actions of a data set are not those of a task, or not finite."""
     if spaces is None:
         raise TypeError(f"{whose}: recorded episodes are a controller's, and the task is one of text (see 'demos')")
     seen, does = spaces
@@ -151,6 +151,31 @@ def check_columns(columns: Mapping[str, Tensor], spaces: tuple[Any, Any] | None,
         if got != want:
             raise ValueError(f"{whose}: {name.replace('taken', 'actions')} of shape {got}: the task's are {want} "
                              f"({space})")  # fmt: skip
+        rows = columns[name][columns["mask"].any(1)] if name == "taken" else columns[name]
+        _check_values(rows, space, f"{whose}: {name.replace('taken', 'actions')}")
+    for name in (n for n in columns if n.partition("/")[0] == "reward"):
+        if bool(columns[name].isinf().any()):
+            raise ValueError(f"{whose}: {name} has an infinite number: expected finite ones, or NaN: unknown")
+
+
+def _check_values(x: Tensor, space: Any, what: str) -> None:
+    """ValueError for numbers that are not finite, and for those that a space of alternatives has not."""
+    from gymnasium import spaces
+
+    if x.is_floating_point() and not bool(x.isfinite().all()):
+        at = int((~x.isfinite()).reshape(len(x), -1).any(1).nonzero()[0])
+        raise ValueError(f"{what}: row {at} is not finite: expected numbers")
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        low = torch.as_tensor(space.start)
+        high = low + torch.as_tensor(space.n if isinstance(space, spaces.Discrete) else space.nvec) - 1
+    elif isinstance(space, spaces.MultiBinary):
+        low, high = torch.tensor(0), torch.tensor(1)
+    else:
+        return
+    odd = (x != x.round() if x.is_floating_point() else x != x) | (x < low) | (x > high)
+    if bool(odd.any()):
+        at = int(odd.reshape(len(x), -1).any(1).nonzero()[0])
+        raise ValueError(f"{what}: row {at} is {x[at].tolist()}: the task's are of {space}")
 
 
 def card_of(columns: Mapping[str, Tensor], reward: str) -> dict[str, Any]:

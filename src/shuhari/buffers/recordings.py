@@ -18,7 +18,16 @@ from torch import Tensor
 
 from shuhari.abilities import ability
 from shuhari.bounds import AtLeast0, Count, Length, PositiveShare, Share, check
-from shuhari.buffers.recording import RecordedEpisode, card_of, columns_of, digest, join_sets, select_episodes
+from shuhari.buffers.data_files import read_arrays, read_columns
+from shuhari.buffers.recording import (
+    RecordedEpisode,
+    card_of,
+    check_columns,
+    columns_of,
+    digest,
+    join_sets,
+    select_episodes,
+)
 from shuhari.data import Array, ContractError, Status, code, nearest
 from shuhari.ports import Recording, Task
 from shuhari.ports.declares import together
@@ -172,19 +181,26 @@ class Stored:
     def read(self, task: Task, seed: int) -> dict[str, Tensor]:
         path = Path(self.path).expanduser()
         if (path / COLUMNS).is_file():
-            return tensors.read(path / COLUMNS)
+            columns = read_columns(path / COLUMNS)
+            check_columns(columns, task.spaces(), str(path / COLUMNS))
+            return columns
         if path.suffix != ".npz" or not path.is_file():
             message = f"expected a directory with {COLUMNS}, or an .npz file"
             raise FileNotFoundError(f"file: no data set at {self.path!r}: {message}")
-        with np.load(path, allow_pickle=False) as found:
-            arrays = {name: found[name] for name in found.files}
-        for name in ("observations", "actions", "terminals"):
-            if name not in arrays:
-                raise ValueError(f"{self.path}: no array {name!r}; {nearest(name, arrays)}")
+        own = ("actions", *LAYOUT, "next_observations")  # of as many rows as actions
+        arrays = read_arrays(path, ("observations", "actions", "terminals"), own, ("terminals", "timeouts"))
+        if "rewards" in arrays and arrays["rewards"].ndim != 1:
+            shape = list(arrays["rewards"].shape)
+            raise ValueError(f"{path}: rewards is an array {shape}: expected a number for each row")
         if self.layout == "ogbench":
             arrays["timeouts"] = arrays["terminals"]
             arrays["terminals"] = np.zeros_like(arrays["terminals"])
-        return columns_of(_split_episodes(arrays, self.reward))
+        try:
+            columns = columns_of(_split_episodes(arrays, self.reward))
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from None
+        check_columns(columns, task.spaces(), str(path))
+        return columns
 
 
 def save(columns: Mapping[str, Tensor], directory: Path, reward: str = "reward/task", source: str = "") -> Path:
@@ -201,7 +217,7 @@ def _split_episodes(arrays: Mapping[str, Array], reward: str) -> list[RecordedEp
     over = arrays["terminals"].astype(bool)
     end = over | arrays.get("timeouts", np.zeros(n)).astype(bool)
     end[-1] = True
-    more = {k: x for k, x in arrays.items() if k not in (*LAYOUT, "next_observations") and len(x) == n}
+    more = {k: x for k, x in arrays.items() if k not in (*LAYOUT, "next_observations")}
     episodes, start = [], 0
     for stop in (np.flatnonzero(end) + 1).tolist():
         seen = arrays["observations"][start:stop]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from shuhari.cli.text import make_printable, note, print_json, print_table, say
+
+if TYPE_CHECKING:
+    from shuhari.store import Report
 
 DAMAGED = 1
 
@@ -58,13 +61,20 @@ def _examine(name: str, repair: bool, json: bool) -> None:
             say(line)
         if not report.faults:
             say("all of it is as it was written")
-        elif not done and report.goal is None:
-            say("no checkpoint is whole: the run cannot go on; where rows are whole, its metrics can be read")
+        elif not done and not report.repairable:
+            say(_explain_lost(report))
         elif not done:
-            say(f"to go on from step {report.goal.step}: shuhari doctor {path} --repair (what is damaged is set aside, "  # type: ignore[union-attr]
-                "nothing is deleted)")  # fmt: skip
+            how = f"to go on from step {report.goal.step}" if report.goal else "to begin again"
+            say(f"{how}: shuhari doctor {path} --repair (what is damaged is set aside, nothing is deleted)")
     if report.faults and not done:
         raise typer.Exit(DAMAGED)
+
+
+def _explain_lost(report: Report) -> str:
+    """Why there is nothing that --repair could do."""
+    if "run.lock" in report.odd:
+        return f"move {report.path / 'run.lock'} away, and ask again: nothing is repaired without a lock"
+    return "no checkpoint is whole: the run cannot go on; where rows are whole, its metrics can be read"
 
 
 def _describe_machine(json: bool) -> None:

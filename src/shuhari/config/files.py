@@ -17,6 +17,7 @@ from shuhari.config.overlay import RecipeError, Tree
 from shuhari.data import nearest
 from shuhari.plugins import PluginError
 from shuhari.registry import hold, search_in
+from shuhari.store.files import read_file
 
 NAMED_BY_CONTENT = re.compile(r"file/dataset-[0-9a-f]{12}\.jsonl")
 
@@ -111,8 +112,8 @@ def _use_copies(table: Tree, run: File) -> None:
     """In the recipe of a run, name the copies that it keeps of files that are not there (any more, or on this
     machine)."""
     try:
-        kept = json.loads((run / NEEDS / f"{NEEDS}.json").read_bytes())
-    except (OSError, ValueError):
+        kept = json.loads(read_file(run / NEEDS / f"{NEEDS}.json"))
+    except (OSError, ValueError, RecursionError):
         return
     for holder, key, text in list(_walk_texts(table)):
         entry = kept.get(text) if isinstance(kept, dict) else None

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 
 from shuhari.store import codec
 from shuhari.store import tensors as tensor_files
-from shuhari.store.files import CheckpointError, read_file, sync_directory, write_file
+from shuhari.store.files import CheckpointError, read_file, remove, sync_directory, write_file
 from shuhari.store.ring import RingFiles
 
 FORMAT = 1
@@ -46,7 +46,7 @@ def write(path: Path, tree: Any, rings: RingFiles | None = None) -> set[str]:
         return manifest
 
     temporary = path.with_name(f".tmp-{path.name}")
-    shutil.rmtree(temporary, ignore_errors=True)
+    remove(temporary)
     temporary.mkdir(parents=True)
     try:
         value, tensors = codec.encode(tree, ring=None if rings is None else save_ring)

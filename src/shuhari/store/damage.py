@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shuhari.store import schema
-from shuhari.store.files import DamageError, NewerError, StoreError, read_file, translate_errors
+from shuhari.store.files import DamageError, Lock, NewerError, StoreError, read_file, translate_errors
+from shuhari.store.layout import find_odd, hint_at, refuse_odd
 from shuhari.store.rows import COLUMNS, read_cursor, read_fact, read_rows
 
 _STEP = re.compile(r"step-(\d{8,})(?:\.(\d+))?", re.ASCII)
@@ -38,7 +39,7 @@ class Found:
 class Report:
     """What `inspect_run` has found. rows: whole ones of each table, up to the first that is damaged; last: the last
     step that has a row; faults: what is damaged, one sentence each; files: the names of those that are, beside the
-    database and the checkpoints."""
+    database and the checkpoints; odd: the names of what is no file, or no folder, where the library has one."""
 
     path: Path
     rows: dict[str, int] = field(default_factory=dict)
@@ -46,6 +47,14 @@ class Report:
     faults: list[str] = field(default_factory=list)
     checkpoints: list[Found] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
+    odd: list[str] = field(default_factory=list)
+
+    @property
+    def repairable(self) -> bool:
+        """Whether `repair_run` can make a run of it that goes on, or begins again where it had no checkpoint yet."""
+        if Lock.NAME in self.odd:
+            return False
+        return self.goal is not None or not (self.checkpoints or self.rows.get("checkpoints"))
 
     @property
     def goal(self) -> Found | None:
@@ -65,8 +74,10 @@ def inspect_run(run: Path) -> Report:
     if not (run / schema.FILE).exists() and not there:
         raise StoreError(f"{run} is not a run: it has no {schema.FILE}")
     named, text, complete = set[str](), None, False
+    odd = find_odd(run)
+    report.odd, report.faults = list(odd), list(odd.values())
     try:
-        refuse_lost(run)
+        _refuse_gone(run)
         with translate_errors(f"read {run}"), closing(schema.connect(run, limit=math.inf)) as db:
             report.faults += find_faults(db, report.rows)
             with suppress(StoreError, sqlite3.Error):
@@ -79,12 +90,12 @@ def inspect_run(run: Path) -> Report:
     except NewerError:
         raise
     except StoreError as error:
-        report.faults.append(error.what)
+        report.faults += [error.what] if error.what not in report.faults else []
     report.checkpoints = [_look_at(run, name, step, name in named) for name, step in there]
     report.faults += [f"a checkpoint of step {c.step} is damaged: {c.fault}"
                       for c in report.checkpoints if c.fault and c.named]  # fmt: skip
     for name, fault in (("recipe.toml", _check_recipe(run, text)), ("summary.json", _check_summary(run, complete))):
-        if fault:
+        if fault and name not in odd:
             report.files.append(name)
             report.faults.append(f"{run / name}: {fault}")
     return report
@@ -116,8 +127,7 @@ def check(run: Path, db: sqlite3.Connection) -> None:
     """DamageError where a run should not be gone on with, as rows are damaged or the checkpoints are not its own."""
     fault = find_disagreement(run, db) or next(iter(find_faults(db, {})), "")
     if fault:
-        hint = f"`shuhari doctor {run}` says what is whole, and can repair it; nothing was changed"
-        raise DamageError(fault, hint)
+        raise DamageError(fault, hint_at(run))
 
 
 def find_faults(db: sqlite3.Connection, count: dict[str, int]) -> list[str]:
@@ -159,7 +169,13 @@ def find_disagreement(run: Path, db: sqlite3.Connection) -> str:
 
 
 def refuse_lost(run: Path) -> None:
-    """DamageError where the database is gone, or empty, and what it stood for is not."""
+    """DamageError where something is not of its kind, or the database is gone, or empty, and what it stood for is
+    not."""
+    refuse_odd(run)
+    _refuse_gone(run)
+
+
+def _refuse_gone(run: Path) -> None:
     file, wal = run / schema.FILE, run / f"{schema.FILE}-wal"
     there = ", ".join(str(step) for _, step in list_folders(run))
     if file.exists() and (not file.is_file() or file.stat().st_size):

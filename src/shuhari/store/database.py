@@ -26,6 +26,7 @@ from shuhari.store.files import (
     Trail,
     Watch,
     make_run_folder,
+    remove,
     replace_file,
     sync_directory,
     translate_errors,
@@ -340,7 +341,7 @@ class Store:
         names = {k.name for k in self._kept}
         for entry in self._checkpoints.iterdir():
             if entry.name not in names and entry.name.startswith(("step-", ".tmp-")):
-                shutil.rmtree(entry, ignore_errors=True)
+                remove(entry)
         if not damaged:
             self._rings.sweep({b for k in self._kept for b in k.blocks})
 

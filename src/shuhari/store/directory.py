@@ -207,7 +207,7 @@ def resolve(run: str | Path, root: str | Path = "runs") -> Path:
             raise NoRunError(f"no run is in {root}/ yet: `shuhari train` makes one")
         return max(names.values(), key=read_change_time)
     for candidate in (path, root / path):
-        if (candidate / schema.FILE).is_file():
+        if (candidate / schema.FILE).exists():
             return candidate
     if path.is_dir():
         raise NoRunError(f"{path} is not a run: it has no {schema.FILE}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import socket
 import sqlite3
 import stat
@@ -60,6 +61,34 @@ def read_file(path: Path) -> bytes:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is no plain file", str(path))
         return file.read()
+
+
+def describe_kind(path: Path) -> str:
+    """What stands at a path, behind links too: "file", "folder", "named pipe", ...; "" where nothing does."""
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return ""
+    kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "folder"), (stat.S_ISFIFO, "named pipe"), (stat.S_ISSOCK, "socket"))
+    return next((name for test, name in kinds if test(mode)), "device")
+
+
+def measure_memory() -> int:
+    """Bytes of memory that this process may have: what the machine has, or what its container allows."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")] if hasattr(os, "sysconf") else [2**36]
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            found.append(int(Path(file).read_text()))
+    return min(found)
+
+
+def remove(path: Path) -> None:
+    """Remove what stands at a path, of whatever kind, and say nothing where that is refused."""
+    with suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
 
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> tuple[int, int]:

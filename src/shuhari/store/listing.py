@@ -14,14 +14,13 @@ from shuhari.store import schema
 from shuhari.store.damage import list_folders
 from shuhari.store.directory import Run, find_runs, read_change_time
 from shuhari.store.files import Lock, StoreError, translate_errors
+from shuhari.store.layout import OWN
 from shuhari.store.rows import read_rows
 
 # what a list of runs shows
 SCORES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "evaluate/policy/accuracy", "reward/mean",
           "rollout/return", "reward/score", "reward", "policy/accuracy", "study/coverage")  # fmt: skip
 STATUSES = ("running", "complete", "failed", "stopped", "unreadable")
-OWN = (*schema.FILES, Lock.NAME, "recipe.toml", "summary.json", "data.json", "curves.png", "profile.json", "trace.json",
-       "checkpoints", "needs", "children")  # fmt: skip  # what the library writes into a run; and `damaged-<n>`
 
 
 @dataclass(frozen=True)

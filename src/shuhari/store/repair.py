@@ -11,18 +11,17 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Sequence
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from shuhari.store import checkpoint, schema
 from shuhari.store.damage import Found, Report, inspect_run
 from shuhari.store.files import DamageError, Lock, StoreError, replace_file, sync_directory, translate_errors
+from shuhari.store.layout import FOLDERS
 from shuhari.store.ring import RingFiles
-from shuhari.store.rows import COLUMNS, compute_checksum, list_selected, write_rows
-
-_KEYS = {"meta": ("key",), "problems": ("step", "task", "problem")}  # of tables without a number for each row
+from shuhari.store.rows import COLUMNS, compute_checksum, is_unchecked, list_keys, list_selected, write_rows
 
 
 def repair_run(run: Path) -> list[str]:
@@ -35,15 +34,43 @@ def repair_run(run: Path) -> list[str]:
             report = inspect_run(run)
             if not report.faults:
                 return []
-            if report.goal is None and (report.checkpoints or report.rows.get("checkpoints")):
-                raise DamageError(f"{run}: no checkpoint of it is whole, so there is nothing to go on from: "
-                                  "nothing was changed")  # fmt: skip
-            return _rebuild(run, report)
+            aside = next(p for i in range(1, 10**6) if not (p := run / f"damaged-{i}").exists())
+            with _set_aside(run, report.odd, aside):
+                report = inspect_run(run) if report.odd else report
+                if not report.repairable:
+                    raise DamageError(f"{run}: no checkpoint of it is whole, so there is nothing to go on from: "
+                                      "nothing was changed")  # fmt: skip
+                return _rebuild(run, report, aside) if report.faults else [_describe_aside(aside)]
         finally:
             lock.release()
 
 
-def _rebuild(run: Path, report: Report) -> list[str]:
+@contextmanager
+def _set_aside(run: Path, odd: Iterable[str], aside: Path) -> Iterator[None]:
+    """Move what is not of its kind to `aside`, and back where what is done then fails."""
+    moved = list[str]()
+    try:
+        for name in odd:
+            (aside / name).parent.mkdir(parents=True, exist_ok=True)
+            os.rename(run / name, aside / name)
+            moved.append(name)
+        yield
+    except BaseException:
+        with suppress(OSError):
+            for name in moved:
+                if not os.path.lexists(run / name):
+                    os.rename(aside / name, run / name)
+            for folder in (*(aside / name for name in FOLDERS), aside):
+                if folder.is_dir():
+                    folder.rmdir()
+        raise
+
+
+def _describe_aside(aside: Path) -> str:
+    return f"what was damaged is set aside in {aside}"
+
+
+def _rebuild(run: Path, report: Report, aside: Path) -> list[str]:
     fresh = run / ".tmp-repair"
     shutil.rmtree(fresh, ignore_errors=True)
     fresh.mkdir()
@@ -58,10 +85,9 @@ def _rebuild(run: Path, report: Report) -> list[str]:
         _name_checkpoints(run, new, report.checkpoints, goal)
         text = new.execute("select value from meta where key = 'recipe'").fetchone()
         new.execute("pragma journal_mode = delete")  # all of it in one file, which is renamed as a whole
-    aside = next(p for i in range(1, 10**6) if not (p := run / f"damaged-{i}").exists())
-    aside.mkdir()
+    aside.mkdir(exist_ok=True)
     for name in (*schema.FILES, *report.files):
-        if (run / name).exists() and not (run / name).is_dir():
+        if (run / name).exists() and not os.path.lexists(aside / name):  # another, odd one is there already
             os.rename(run / name, aside / name) if name in report.files else _link(run / name, aside / name)
     for name in schema.FILES[1:]:  # first the log, which would be read into any database beside it
         (run / name).unlink(missing_ok=True)
@@ -78,7 +104,7 @@ def _rebuild(run: Path, report: Report) -> list[str]:
     else:
         again = f"; steps {at + 1} to {newest} are made again" if newest > at else ""
         goes_on = f"the run goes on from step {at}, whose checkpoint is whole{again}"
-    return [*(f"lost: {what}" for what in lost), goes_on, f"what was damaged is set aside in {aside}"]
+    return [*(f"lost: {what}" for what in lost), goes_on, _describe_aside(aside)]
 
 
 def _link(old: Path, new: Path) -> None:
@@ -114,7 +140,7 @@ def read_leniently(db: sqlite3.Connection, table: str) -> tuple[list[Sequence[An
     that cannot be read ends the reading; then it is gone on with from the table's other end."""
     if not (names := list_selected(db, table)):
         return [], 0, True
-    keys = _KEYS.get(table, ("rowid",))
+    keys = list_keys(table)
     found: list[list[tuple[Any, ...]]] = [[], []]
     whole, seen = True, set[Any]()
     for way, order in enumerate(("asc", "desc")):
@@ -130,7 +156,8 @@ def read_leniently(db: sqlite3.Connection, table: str) -> tuple[list[Sequence[An
             whole = False
         seen |= {row[: len(keys)] for row in found[0]}
     rows = [row[len(keys) :] for row in (*found[0], *reversed(found[1]))]
-    good = [row[:-1] for row in rows if row[-1] is None or row[-1] == compute_checksum(row[:-1])]
+    old = is_unchecked(db)
+    good = [row[:-1] for row in rows if row[-1] == compute_checksum(row[:-1]) or (row[-1] is None and old)]
     return good, len(rows) - len(good), whole
 
 

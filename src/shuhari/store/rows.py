@@ -21,6 +21,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType({  # table -> what a r
     "checkpoints": ("step", "name", "pinned", "score"),
     "cursor": ("step", "checkpoint", "stage", "wall"),
 })  # fmt: skip
+_KEYS = {"meta": ("key",), "problems": ("step", "task", "problem")}  # of tables without a number for each row
+CHECKED = 4  # the format from which on every row has a checksum
 _NAMES = {  # what an error calls a row, before its first column
     "meta": "the fact", "steps": "step", "rollouts": "a rollout of step", "events": "an event of step",
     "problems": "a count of problems of step", "checkpoints": "the entry of the checkpoint of step",
@@ -40,14 +42,37 @@ def read_rows(
 ) -> Iterator[tuple[Any, ...]]:
     """The rows of a table, each as its `COLUMNS`, None where the format of the run lacks one; none where it lacks the
     table. rest: what stands behind the table in the query. StoreError for a row that is not what was written; rows
-    of formats 1 and 2 have no such checksum."""
+    of formats before `CHECKED` may have no checksum."""
     names = list_selected(db, table)
     for *row, crc in db.execute(f"select {', '.join(names)} from {table} {rest}", args) if names else ():
-        if crc is not None and crc != compute_checksum(row):
+        if crc != compute_checksum(row) and not (crc is None and is_unchecked(db)):
             file = find_file(db)
             hint = f"`shuhari doctor {file.parent}` says what is whole, and can repair it"
-            raise StoreError(f"{file}: {_NAMES[table]} {row[0]} is damaged (its checksum is another)", hint)
+            why = f"its checksum is {'missing' if crc is None else 'another'}"
+            raise StoreError(f"{file}: {_NAMES[table]} {row[0]} is damaged ({why})", hint)
         yield tuple(row)
+
+
+def is_unchecked(db: sqlite3.Connection) -> bool:
+    """Whether the run is of a format in which a row may have no checksum."""
+    row = db.execute("select value from meta where key = 'format'").fetchone()
+    return row is not None and str(row[0]).isdecimal() and int(row[0]) < CHECKED
+
+
+def list_keys(table: str) -> tuple[str, ...]:
+    """The columns that number, or name, the rows of a table."""
+    return _KEYS.get(table, ("rowid",))
+
+
+def fill_checksums(db: sqlite3.Connection) -> None:
+    """Give a checksum to the rows that have none, inside of a transaction of the caller's."""
+    for table in COLUMNS:
+        keys, names = list_keys(table), list_selected(db, table)
+        where = " and ".join(f"{key} = ?" for key in keys)
+        found = db.execute(f"select {', '.join((*keys, *names))} from {table} where checksum is null")
+        while some := found.fetchmany(1000):
+            new = [(compute_checksum(row[len(keys) : -1]), *row[: len(keys)]) for row in some]
+            db.executemany(f"update {table} set checksum = ? where {where}", new)
 
 
 def list_selected(db: sqlite3.Connection, table: str) -> list[str]:

@@ -13,12 +13,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from shuhari.store.files import DamageError, NewerError, StoreError
-from shuhari.store.rows import COLUMNS, list_columns
+from shuhari.store.files import DamageError, NewerError, StoreError, describe_kind
+from shuhari.store.rows import COLUMNS, fill_checksums, list_columns, write_rows
 
 # 1: without checksums, what names and finds rollouts, and the counts of problems; 2: with checksums (`crc`) of a few
-# columns, which are not read any more
-FORMAT = 3
+# columns, which are not read any more; 3: with checksums of all that a row says, but in rows taken over from 1 and 2;
+# 4: every row has one
+FORMAT = 4
 FILE = "run.sqlite"
 FILES = (FILE, f"{FILE}-wal", f"{FILE}-shm")
 _TABLES = """
@@ -72,9 +73,12 @@ def create(run: Path, format: int) -> sqlite3.Connection:
         db.execute("pragma journal_mode = wal")
         db.execute("pragma synchronous = normal")
         missing = "" if fresh else _write_upgrade(db)
-        db.executescript(f"begin;{_TABLES}{missing}{_INDICES}"
-                         f"insert into meta (key, value) values ('format', '{format:d}') on conflict (key) do update "
-                         f"set value = excluded.value where cast(value as integer) < {format:d};commit;")  # fmt: skip
+        db.executescript(f"begin;{_TABLES}{missing}{_INDICES}")
+        known = db.execute("select value from meta where key = 'format'").fetchone()
+        if known is None or int(known[0]) < format:
+            fill_checksums(db)  # of rows that an older format has written
+            write_rows(db, "meta", [("format", str(format))])
+        db.execute("commit")
     except BaseException:
         db.close()
         raise
@@ -95,7 +99,11 @@ def connect(run: Path, format: int = FORMAT, limit: float = LIMIT) -> sqlite3.Co
     """The database of a run, read-only; works while the run is being written. StoreError where there is none, where it
     is of a newer format, or no database of a run. Reading ends in an error after `limit` seconds in all."""
     path = run / FILE
-    if not path.is_file():
+    for name in FILES:  # SQLite would wait for ever for the other end of a pipe
+        if (kind := describe_kind(run / name)) not in ("", "file"):
+            hint = f"`shuhari doctor {run}` says what is whole"
+            raise DamageError(f"{run / name} is a {kind}: expected a file", hint)
+    if not path.exists():
         raise StoreError(f"{run} is not a run: it has no {FILE}")
     log = Path(f"{path}-wal")
     if not path.stat().st_size and log.exists() and log.stat().st_size:  # SQLite would remove the log

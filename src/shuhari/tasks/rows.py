@@ -19,10 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.data import EMPTY, FrozenDict, Payload, nearest
+from shuhari.store.files import measure_memory
 
 ROLE = "\x1f"  # between the role and the content of a message, where a prompt is one text
 TABLES = {".csv": ",", ".tsv": "\t"}  # with a first line of names
 CELL = 1 << 24  # characters of a cell
+BATCH = 256  # rows of Parquet that are unpacked at once: a small file may stand for any number of copies of one
+LEAST = 512  # bytes that a row takes at least, once it is read
+_EXCESS = "more than this machine's memory has room for; expected a smaller file"
 _OWN = ("prompt", "messages", "answer", "completion", "solution", "chosen", "rejected", "id", "split")
 _KINDS = ("answer", "completion", "solution", "chosen")  # what says how a prompt is to be answered
 _AS_TEXT = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, uuid.UUID)
@@ -102,14 +106,19 @@ def _read_parquet(path: Path, called: str) -> Iterator[tuple[str, dict[str, Any]
         from pyarrow.parquet import ParquetFile
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(f'{called}: Parquet needs pyarrow: pip install "shuhari[lm]"') from error
-    number = 0
+    number = size = 0
+    most = measure_memory() // 4  # rows, and problems made of them
     try:
         with ParquetFile(path) as file:
-            for batch in file.iter_batches():
+            if file.metadata.num_rows * LEAST > most:
+                raise ValueError(f"{called}: it says that it has {file.metadata.num_rows} rows: {_EXCESS}")
+            for batch in file.iter_batches(batch_size=BATCH):
+                if (size := size + batch.nbytes) > most:
+                    raise ValueError(f"{called}: after row {number}: {_EXCESS}")
                 for row in batch.to_pylist():
                     number += 1
                     yield f"row {number}", row
-    except (ArrowException, OSError) as error:
+    except (ArrowException, OSError, MemoryError, UnicodeDecodeError) as error:
         raise ValueError(f"{called}: after row {number}: no good Parquet: {error}") from None
 
 

@@ -1,0 +1,128 @@
+"""Files of recorded episodes, which may be anybody's and may be damaged: arrays of numpy (`.npz`) and columns of
+safetensors, looked at before anything is made of them. Errors name the file, what is wrong and what was expected.
+
+Left out: what the arrays mean (`recordings`). Axes: `N` rows.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+import zlib
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from shuhari.data import Array, nearest
+from shuhari.store import tensors
+from shuhari.store.files import measure_memory
+
+NUMBERS = "biuf"  # kinds of numpy: truth values, integers, numbers
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError, TypeError)
+
+
+def read_arrays(path: Path, needs: Collection[str], rows: Collection[str], flags: Collection[str]) -> dict[str, Array]:
+    """The arrays [N, ...] of an `.npz` file, N the number of `actions`; what is not of numbers, or not of N rows, is
+    left out. Heads are looked at before anything is unpacked: a few bytes may claim any size.
+
+    ValueError where the file is none, one of `needs` is missing, one of `rows` is left out, one of `flags` is not [N]
+    of truth values."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            heads = {info.filename.removesuffix(".npy"): _read_head(archive, info) for info in archive.infolist()}
+            for name in needs:
+                if name not in heads:
+                    raise ValueError(f"no array {name!r}; {nearest(name, heads)}")
+            N = next(iter(heads["actions"].shape), 0)
+            for name in (n for n in rows if n in heads):
+                if not N or not _is_of(heads[name], N):
+                    many = N or "as many"
+                    raise ValueError(f"{name} is {heads[name]}: expected rows of numbers, {many} as of actions")
+            kept = [name for name, head in heads.items() if _is_of(head, N)]
+            _check_memory(sum(heads[name].bytes for name in kept))
+            found = {name: _read_array(archive, heads[name]) for name in kept}
+    except (*_DAMAGED, MemoryError) as error:
+        raise ValueError(f"{path}: not an .npz file that can be learnt from: {error}") from None
+    for name in (n for n in flags if n in found):
+        if found[name].ndim != 1 or not np.isin(found[name], (0, 1)).all():
+            raise ValueError(f"{path}: {name} is {heads[name]}: expected a 0 or 1 for each row")
+    return found
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What an entry of an archive says that it is."""
+
+    entry: str
+    shape: tuple[int, ...]
+    kind: np.dtype[Any]
+    bytes: int
+
+    def __str__(self) -> str:
+        return f"an array {list(self.shape)} of {self.kind}"
+
+
+def _read_head(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> _Head:
+    """ValueError where it claims more bytes than it has, or other ones."""
+    with archive.open(info.filename) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, kind = read(file)
+        head, there = _Head(info.filename, shape, kind, math.prod(shape) * kind.itemsize), info.file_size - file.tell()
+    if kind.kind != "O" and (min(shape, default=1) < 0 or head.bytes != there):
+        raise ValueError(f"{info.filename} says that it is {head}, {head.bytes} bytes, and has {there}")
+    return head
+
+
+def _is_of(head: _Head, rows: int) -> bool:
+    """Whether it is an array of so many rows of numbers."""
+    return head.kind.kind in NUMBERS and bool(head.shape) and head.shape[0] == rows
+
+
+def _read_array(archive: zipfile.ZipFile, head: _Head) -> Array:
+    """One array, in a type that torch has."""
+    with archive.open(head.entry) as file:
+        x = np.asarray(np.lib.format.read_array(file, allow_pickle=False))
+    wide = np.float32 if x.dtype.kind == "f" else np.int64
+    return x if x.dtype in (np.bool_, np.uint8, np.int64, np.float32) else x.astype(wide)
+
+
+def read_columns(path: Path) -> dict[str, Tensor]:
+    """The columns of a data set that was saved here. ValueError where the file is damaged, or is of another kind."""
+    try:
+        found = tensors.read(path)
+    except (SafetensorError, OSError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{path}: not safetensors that can be read ({error})") from None
+    wanted: dict[str, tuple[Any, int]] = {"mask": (torch.bool, 2), "cont": (torch.float32, 1)}
+    wanted |= dict.fromkeys(("child", "last", "episode"), (torch.int64, 1))
+    wanted |= {name: (torch.float32, 2) for name in found if name.partition("/")[0] == "reward"}
+    for name, (kind, axes) in wanted.items():
+        if name not in found:
+            message = "expected what `shuhari export RUN DIR --replay` writes"
+            raise ValueError(f"{path}: no column {name!r}; {nearest(name, found)} ({message})")
+        if found[name].dtype != kind or found[name].dim() != axes:
+            is_ = f"{list(found[name].shape)} of {found[name].dtype}"
+            raise ValueError(f"{path}: the column {name!r} is {is_}: expected {kind} [{', '.join('N1'[:axes])}]")
+    N = len(found["mask"])
+    if odd := next((name for name, x in found.items() if not x.dim() or len(x) != N), ""):
+        raise ValueError(f"{path}: the column {odd!r} is {list(found[odd].shape)}, and there are {N} rows")
+    for name, least in (("child", -1), ("last", 0), ("episode", 0)):
+        x = found[name]
+        if not N or int(x.min()) < least or int(x.max()) >= N:
+            is_ = f"names rows from {int(x.min())} to {int(x.max())}" if N else "is empty"
+            raise ValueError(f"{path}: the column {name!r} {is_}: expected {least}..{N - 1}")
+    if not bool(((found["cont"] >= 0) & (found["cont"] <= 1)).all()):
+        raise ValueError(f"{path}: the column 'cont' has numbers that are not from 0 to 1")
+    return found
+
+
+def _check_memory(size: int) -> None:
+    """ValueError where it could not be held twice: as it is, and as columns."""
+    if 2 * size > (most := measure_memory()):
+        raise ValueError(f"it holds {size / 2**30:.0f} GiB, and this machine has {most / 2**30:.0f} for all")

@@ -1,0 +1,44 @@
+"""What stands in a run's folder, and of which kind: files of the library are plain files, its folders folders.
+
+Anything else in the place of one (a named pipe, which waits for ever; a folder, which no file can replace) would be met
+at the end of a run, so it is looked for at its start. What others have put there is nobody's business here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shuhari.store import schema
+from shuhari.store.files import DamageError, Lock, describe_kind
+
+TEXTS = ("recipe.toml", "summary.json", "data.json", "curves.png", "profile.json", "trace.json")
+FOLDERS = ("checkpoints", "needs", "children")
+OWN = (*schema.FILES, Lock.NAME, *TEXTS, *FOLDERS)  # and `damaged-<n>`, of a repair
+
+
+def find_odd(run: Path) -> dict[str, str]:
+    """Name below the run's folder -> what is wrong with it, of what is not of the kind that the library makes."""
+    wanted = [*((name, "file") for name in (*schema.FILES, Lock.NAME, *TEXTS, "needs/needs.json")),
+              *((name, "folder") for name in (*FOLDERS, "checkpoints/rings"))]  # fmt: skip
+    found = {}
+    for name, kind in wanted:
+        there = describe_kind(run / name)
+        if there and there != kind:
+            found[name] = f"{run / name} is a {there}: expected a {kind}"
+    for name in TEXTS:
+        if describe_kind(run / f".tmp-{name}") == "folder":  # where the file is written before it is renamed
+            found[f".tmp-{name}"] = f"{run / f'.tmp-{name}'} is a folder, and {name} is written there first"
+    return {name: what for name, what in found.items() if not name.startswith(("needs/", "checkpoints/"))
+            or name.partition("/")[0] not in found}  # fmt: skip
+
+
+def refuse_odd(run: Path) -> None:
+    """DamageError where something is not of its kind."""
+    for name, what in find_odd(run).items():
+        begun = name != Lock.NAME and (run / schema.FILE).exists()
+        raise DamageError(what, hint_at(run) if begun else "move it away, or choose another folder with --run")
+
+
+def hint_at(run: Path) -> str:
+    """What to do about a run that is not what was written."""
+    return f"`shuhari doctor {run}` says what is whole, and can repair it; nothing was changed"
