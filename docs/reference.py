@@ -98,7 +98,7 @@ SECTIONS = {  # every key that a recipe may have at its top; a stage may have th
     "env_steps": "the budget: steps in environments",
     "updates": "the budget: optimiser steps",
     "seconds": "the budget: seconds, which no other machine repeats",
-    "paper": "`title`, `arxiv`, `year` of the method's source, and `changes`, what it does",
+    "paper": "`title`, `arxiv`, `year` of the source; `changes`, what it does; `helps`, against which troubles",
     "claim": "what the paper claims, and how it is measured: [claims.md](claims.md)",
     "laid": "written by `--with`: the methods that were laid over the recipe",
     "study": "what drives whole runs of the rest: [a study](#study)",

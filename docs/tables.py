@@ -252,6 +252,39 @@ def papers() -> Iterator[str]:
         yield row(f"`{name}`", title, str(paper.get("year", "-")), changes, judged)
 
 
+PLACES = {  # a key of a method's recipe -> what of a run it changes
+    "curriculum": "which problems", "rollout": "sampling", "engine": "the engine", "buffer": "data",
+    "collect": "the batch", "reward": "rewards", "transform": "the batch", "surrogate": "the loss", "part": "the loss",
+    "learner": "the learner", "stage": "stages", "study": "a run of runs", "task": "the task",
+}  # fmt: skip
+
+
+def troubles() -> Iterator[str]:
+    """Methods by the trouble that they are against, and what of a run each changes."""
+    from shuhari.config.library import TROUBLES, find_recipe, list_methods, read_result, read_table
+
+    methods = [m for m in list_methods() if m.helps]
+    for trouble, sign in TROUBLES.items():
+        found = [m for m in methods if trouble in m.helps]
+        if not found:
+            continue
+        yield f"### {trouble.capitalize()}"
+        yield ""
+        yield f"{sign[0].upper()}{sign[1:]}."
+        yield ""
+        yield row("method", "where it acts", "what it changes", "verdict")
+        yield row("---", "---", "---", "---")
+        for m in found:
+            source, kept = find_recipe(m.name), read_result(m.name)
+            assert source is not None
+            own = read_table(m.name, source)
+            places = dict.fromkeys(place for key, place in PLACES.items() if key in own)
+            where = ", ".join(places) if "on" in own else "a whole recipe"
+            judged = verdict(kept) if kept else "not measured"
+            yield row(f"`{m.name}`", where or "settings", own["paper"]["changes"], judged)
+        yield ""
+
+
 def scales() -> Iterator[str]:
     """Claims on their own bed and on others: effects in margins, and whether these keep their order."""
     from shuhari.claims.scale import by_size, correlate_ranks, read_results
@@ -354,6 +387,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "scoreboard line": verdicts,
     "scoreboard by the older rule": older,
     "papers": papers,
+    "troubles": troubles,
     "trials": trials,
     "scales": scales,
     "pairs": pairs,

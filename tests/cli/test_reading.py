@@ -12,7 +12,8 @@ import pytest
 import scipy.stats
 
 from shuhari.cli.text import make_printable, print_table
-from shuhari.config.recipe import list_names
+from shuhari.config.library import TROUBLES
+from shuhari.config.recipe import list_names, load
 from shuhari.store import Run, Store
 
 
@@ -164,15 +165,35 @@ def test_compare_mistakes(shuhari, home: Path) -> None:
 # ---------------------------------------------------------------- what there is
 
 
+KEYS = {"name", "family", "paper", "summary", "verdict", "stale", "helps", "problem"}
+
+
 def test_methods(shuhari) -> None:
     found = told(shuhari("methods", "--json"))
     assert [m["name"] for m in found] == list_names()
-    assert all(set(m) == {"name", "family", "paper", "summary", "verdict", "stale", "problem"} for m in found)
+    assert all(set(m) == KEYS for m in found)
     out = shuhari("methods").out
     methods, _, beds = out.partition("Beds, and what is seen there")
     assert "baselines/grpo\n" in methods and "\nbeds/" not in methods
     assert "beds/trie/twins" in beds and "control" not in beds
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_methods_by_trouble(shuhari) -> None:
+    found = told(shuhari("methods", "--for", "Slow collection", "--json"))
+    assert {m["name"] for m in found} == {"engine/areal", "engine/srl"}
+    assert "rlvr/kl_cov: " in shuhari("methods", "--for", "entropy collapse", "covariance").out
+    assert "hopeless problems" in shuhari("methods", "--for", "all").out
+    assert "'long answers'" in shuhari("methods", "--for", "long answer").err
+
+
+def test_every_method_names_its_troubles() -> None:
+    """So that `--for` finds it; in a paper's recipe that is laid over others, or has a claim."""
+    for name in list_names():
+        tree = load(name).tree
+        if "claim" in tree and "paper" in tree:
+            helps = tree["paper"].get("helps", [])
+            assert helps and set(helps) <= set(TROUBLES), f"{name}: paper.helps = {helps}, of {list(TROUBLES)}"
 
 
 def test_methods_by_words(shuhari) -> None:

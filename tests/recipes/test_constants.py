@@ -64,6 +64,13 @@ PAPERS: dict[str, dict[str, Any]] = {
         "n": 8,
         "collect": SCALED,
     },
+    "curriculum/sec": {  # 63
+        "curriculum.alpha": 0.5,
+        "curriculum.tau": 0.4,
+        "curriculum.column": "advantage",
+        "n": 8,
+        "collect": SCALED,
+    },
     "rlvr/deepsearch": {  # 120
         "rollout.width": 8,
         "rollout.explore": 2.0,

@@ -17,25 +17,38 @@ def methods(
     words: Annotated[
         list[str] | None, typer.Argument(help="Only those in whose name, summary or verdict all stand.")
     ] = None,
+    trouble: Annotated[
+        str | None, typer.Option("--for", metavar="TROUBLE", help="Only those against a trouble; `all` lists troubles.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """List the recipes: name, the verdict of its claim, what each does; then the beds that methods are measured on.
 
-    Example: shuhari methods grpo
+    Example: shuhari methods --for "entropy collapse"
     """
     from dataclasses import asdict
 
-    from shuhari.config.library import BEDS, CONTROL
+    from shuhari.config.library import BEDS, CONTROL, TROUBLES
     from shuhari.config.recipe import list_methods as listed
+    from shuhari.data import nearest
+
+    if trouble == "all":
+        print_json(TROUBLES) if json else print_table(("trouble", "how it shows"), TROUBLES.items())
+        return
+    if trouble is not None and (trouble := trouble.strip().lower()) not in TROUBLES:
+        near = [t for t in TROUBLES if any(word in f"{t} {TROUBLES[t]}" for word in trouble.split())]
+        guess = nearest(trouble, TROUBLES) if not near else f"did you mean {' or '.join(map(repr, near))}?"
+        raise typer.BadParameter(f"no trouble {trouble!r}; {guess} `shuhari methods --for all` lists them")
 
     wanted = [word.lower() for word in words or ()]
-    found = [(m, _describe_verdict(m)) for m in listed()]
+    found = [(m, _describe_verdict(m)) for m in listed() if trouble is None or trouble in m.helps]
     found = [(m, v) for m, v in found if all(w in f"{m.name} {m.summary} {v or ''}".lower() for w in wanted)]
     if json:
         print_json([asdict(m) for m, _ in found])
         return
     if not found:
-        note(f"no recipe has {' and '.join(wanted)} in its name, summary or verdict")
+        which = f" of those against {trouble}" if trouble else ""
+        note(f"no recipe{which} has {' and '.join(wanted) or 'anything'} in its name, summary or verdict")
     for m, verdict in found:
         if m.family != BEDS:
             _say_method(m, verdict)

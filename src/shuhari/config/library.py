@@ -19,6 +19,21 @@ from shuhari.config.overlay import RecipeError, Tree
 
 FORMAT = 1
 BEDS, CONTROL = "beds", "control"  # beds/<bed>/<variant>, and what must gain there: beds/<bed>/control/<variant>
+TROUBLES = {  # what `paper.helps` of a recipe may name -> how it shows
+    "entropy collapse": "entropy or pass@k falls while accuracy rises",
+    "hopeless problems": "groups without a right answer: nothing to learn from",
+    "alike groups": "rollouts are spent on what is always solved or never",
+    "stalled training": "the score has stopped to rise",
+    "long answers": "answers grow, or say things twice",
+    "credit": "a reward at the end does not say which decision was wrong",
+    "overconfidence": "wrong answers become surer",
+    "off-policy data": "samples are stale, or of another policy",
+    "demonstrations": "solutions are there, and RL alone does not find them",
+    "forgetting": "what was known before is lost",
+    "noisy gradients": "small or uneven groups, a loss that jumps",
+    "many tasks": "contexts or domains that differ, to be mixed or put in order",
+    "slow collection": "the learner waits for rollouts",
+}
 RESULT = 2  # the format of results of claims
 OLDER = 1  # of those by the older rule, which are still read
 
@@ -27,7 +42,8 @@ OLDER = 1  # of those by the older rule, which are still read
 class Method:
     """A recipe that is there. `family`: where its name begins; those of `beds` are what methods are measured on.
     `paper`: its number in the catalogue, several, or None; `verdict`: of its claim, and why that is `stale`, where the
-    result says so; `problem`: why it, or the whole family of another package, cannot be read."""
+    result says so; `helps`: against which TROUBLES; `problem`: why it, or the whole family of another package, cannot
+    be read."""
 
     name: str
     family: str
@@ -35,6 +51,7 @@ class Method:
     summary: str = ""
     verdict: str | None = None
     stale: str = ""
+    helps: tuple[str, ...] = ()
     problem: str | None = None
 
 
@@ -97,8 +114,9 @@ def _walk_own(folder: Traversable | None = None, prefix: str = "") -> Iterator[t
 def _read_method(name: str, source: Traversable) -> Method:
     table = read_table(name, source)
     paper = table.get("paper")
-    number = paper.get("catalogue") if isinstance(paper, dict) else None  # of another package it may be anything
-    return Method(name, name.partition("/")[0], number, table.get("summary", ""))
+    about = paper if isinstance(paper, dict) else {}  # of another package it may be anything
+    helps = tuple(map(str, about["helps"])) if isinstance(about.get("helps"), list) else ()
+    return Method(name, name.partition("/")[0], about.get("catalogue"), table.get("summary", ""), helps=helps)
 
 
 def _add_verdict(method: Method) -> Method:
