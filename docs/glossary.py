@@ -101,6 +101,8 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern ->
         "curriculum/predicted": ("the mean success rate that was predicted of the problems asked", "share"),
         "curriculum/observed": ("and that was seen", "share"),
         "curriculum/spearman": ("the rank correlation of both over problems", "in [-1, 1]"),
+        "curriculum/variance": ("the mean of p (1 - p) over a set of problems when it was scored last", "at most 0.25"),
+        "curriculum/diversity": ("and of the share of different trigrams in their answers", "share"),
         "curriculum/share@<level>": ("the chance that a problem was of that level", "share"),
         "curriculum/pay@<level>": ("what a bandit thinks that the level pays", "as advantages"),
         "study/<name>": ("what a study says of its progress", "its own"),

@@ -17,6 +17,7 @@ from shuhari.config.build import make_component
 from shuhari.config.recipe import load
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.log_ratio import LogRatio
+from shuhari.rollouts.deepen import Deepen
 from shuhari.rollouts.rounds import HintCurve, HintLadder
 from shuhari.rollouts.single import Single
 from shuhari.rollouts.tree import TreeSearch
@@ -61,6 +62,21 @@ PAPERS: dict[str, dict[str, Any]] = {
         "curriculum.predictor.keep": 0.5,  # lambda
         "curriculum.predictor.prior": (1.0, 1.0),
         "curriculum.predictor.trials": 0,
+        "n": 8,
+        "collect": SCALED,
+    },
+    "curriculum/dars": {  # 30
+        "rollout": Deepen(most=32, schedule="equal", scaled=False),
+        "n": 8,
+        "collect": {"advantage": Advantage(centre="mean", scale="none")},
+    },
+    "curriculum/vas": {  # 247
+        "curriculum.every": 28,
+        "curriculum.n": 8,
+        "curriculum.share": 0.5,
+        "curriculum.variance": 0.8,
+        "curriculum.diversity": 0.2,
+        "curriculum.momentum": 0.0,
         "n": 8,
         "collect": SCALED,
     },

@@ -1,0 +1,49 @@
+"""Success rates from a value model: one forward over the prompt says how often the policy solves it.
+
+Source: "Prompt Curriculum Learning for Efficient LLM Post-Training" (PCL, Gao et al. 2025, arXiv 2510.01135). The model
+is a role of the run, and a part of the learner trains it: on the mean outcome of the groups that were sampled anyway,
+at the first decision (the transform `prompt_rate`), by the objective `value`.
+
+Axes: `Q` problems.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.bounds import check
+from shuhari.data import Problem
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("predictor", "value")
+@dataclass
+class ValueOfPrompt:
+    """The value [Q] that `role`, a critic over text (`causal_value`), gives the prompt, before a word is said; held in
+    [0, 1]. Of several outputs the mean. No sample is spent. At first a new value head says 0 of everything, so that
+    `target` keeps the problems that come first."""
+
+    role: str = "critic"
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    async def predict(self, problems: Sequence[Problem], ctx: Ctx) -> tuple[Tensor, Tensor]:
+        prompts: list[Any] = [ctx.encode(problem.prompt, self.role) for problem in problems]
+        # the value before the first decision knows nothing of it: any token will do
+        asked = (ctx.engine.score(self.role, ids, ids[-1:], ["value"]) for ids in prompts)
+        found = np.array([np.mean(answer["value"][0]) for answer in await asyncio.gather(*asked)])
+        p = torch.from_numpy(found).float().clamp(0, 1)
+        return p, p

@@ -1,0 +1,128 @@
+"""Problems whose answers vary: half of a batch by how much, half at random.
+
+Source: "MMR1: Enhancing Multimodal Reasoning with Variance-Aware Sampling and Open Resources" (VAS, Leng et al. 2025,
+arXiv 2509.21268), and its released sampler. Left out: diversity by self-BLEU or edit distance; answers are compared by
+their trigrams.
+
+Axes: `Q` problems of the set, `n` answers to each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.bounds import AtLeast0, Length, Share, ShareBelow1, check
+from shuhari.curricula.target import count_successes, name_of
+from shuhari.data import Info, Request
+from shuhari.ports import Ctx, Curriculum
+from shuhari.ports.declares import together
+from shuhari.registry import register
+
+GRAM = 3  # tokens
+
+
+@register("curriculum", "variance")
+@dataclass
+class Variance:
+    """Every `every` steps each problem of a set is answered `n` times (charged as probes) and scored
+    variance p (1 - p) + diversity D, where p is the share of its answers that are right and D that of different ones
+    among their trigrams of tokens. Scores are stretched to [0, 1] over the set, w = (s - min) / (max - min), and mixed
+    with the last: momentum w_old + (1 - momentum) w. Of a batch of N, floor(share N) problems are drawn with
+    replacement in proportion to w, the others come from `candidates` in their order; one of each in turn.
+
+    The set: the first `size` problems of `candidates`, each once. Where all weights are 0 they count alike. n = 0: as
+    many as a group has. reward: what is right, in [0, 1]; ValueError for an outcome that is not. The report has
+    `curriculum/variance` and `curriculum/diversity`, the means of p (1 - p) and D over the set when it was scored last.
+    """
+
+    candidates: Curriculum
+    size: Length = 512
+    every: Length = 28
+    n: int = 8
+    share: Share = 0.5
+    variance: AtLeast0 = 0.8
+    diversity: AtLeast0 = 0.2
+    momentum: ShareBelow1 = 0.0
+    reward: str = "reward"
+    state: dict[str, Any] = field(
+        init=False, default_factory=lambda: {"set": [], "weights": torch.zeros(0), "scored": 0, "told": {}}
+    )
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together((), self.candidates)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.reward,)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    async def select(self, n: int, ctx: Ctx) -> list[Request]:
+        if not self.state["set"]:
+            found = await self.candidates.select(self.size, ctx)
+            self.state["set"] = list({name_of(r.problem): r for r in found}.values())
+            await self._score(ctx)
+        elif ctx.step - self.state["scored"] >= self.every:
+            await self._score(ctx)
+        k = int(self.share * n)
+        drawn = [self.state["set"][i] for i in draw_by_weight(self.state["weights"], k, ctx)]
+        others = await self.candidates.select(n - k, ctx)
+        return [r for pair in zip_longest(drawn, others) for r in pair if r is not None]
+
+    async def _score(self, ctx: Ctx) -> None:
+        """Answer all problems of the set, and weigh them anew."""
+        names = [name_of(r.problem) for r in self.state["set"]]
+        batch = await ctx.probe([Request(r.problem, self.n) for r in self.state["set"]], tag="probe")
+        rates = {name: s.rate for name, s in count_successes(batch, self.reward).items()}
+        p = torch.tensor([rates.get(name, 0.0) for name in names], dtype=torch.float64)
+        answers = read_answers(batch)
+        d = torch.tensor([distinct(answers.get(name, ())) for name in names], dtype=torch.float64)
+        w = stretch(self.variance * p * (1 - p) + self.diversity * d)
+        old = self.state["weights"]
+        self.state["weights"] = self.momentum * old + (1 - self.momentum) * w if len(old) else w
+        self.state["scored"] = ctx.step
+        told = {"variance": float((p * (1 - p)).mean()), "diversity": float(d.mean())}
+        self.state["told"] = {f"curriculum/{k}": x for k, x in told.items()}
+
+    def report(self) -> Info:
+        return dict(self.state["told"])
+
+
+def draw_by_weight(weights: Tensor, n: int, ctx: Ctx) -> list[int]:
+    """n positions with replacement in proportion to weights [Q]; alike often where all are 0."""
+    if not n:
+        return []
+    weights = weights if bool((weights > 0).any()) else torch.ones_like(weights)
+    found: list[int] = torch.multinomial(weights, n, replacement=True, generator=ctx.rng("variance")).tolist()
+    return found
+
+
+def stretch(x: Tensor) -> Tensor:
+    """Numbers [Q] moved to [0, 1] by the least and the largest of them; 0 where all are alike."""
+    return (x - x.min()) / (x.max() - x.min() + 1e-8)
+
+
+def distinct(answers: Sequence[Sequence[int]]) -> float:
+    """Different trigrams of tokens over all trigrams of a problem's answers; 0 where there is none."""
+    grams = [tuple(a[i : i + GRAM]) for a in answers for i in range(len(a) - GRAM + 1)]
+    return len(set(grams)) / len(grams) if grams else 0.0
+
+
+def read_answers(batch: Batch) -> dict[str, list[list[int]]]:
+    """Problem (its `name_of`) -> what was decided in each row of its answers, as numbers."""
+    found: dict[str, list[list[int]]] = {}
+    for problem, i in zip(batch["problem"].tolist(), batch["step"].tolist(), strict=True):
+        step = batch.arena[int(i)]
+        said = np.atleast_1d(np.asarray(step.action))[np.atleast_1d(step.mask)]
+        found.setdefault(str(problem), []).append(said.tolist())
+    return found

@@ -1,0 +1,167 @@
+"""Jump ahead along the path that weights have taken: what their main directions will have moved by is predicted.
+
+Source: "Low-rank Optimization Trajectories Modeling for LLM RLVR Acceleration" (NExt) and its code. The change of each
+matrix is taken by its first singular vectors and value; one small net for each length of vector is fitted to how these
+have gone on before. Left out: LoRA, whose changes the paper records; the choice of `scale` on validation problems.
+
+Axes: `k` records, `I` vectors of one length `d`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from shuhari.bounds import Count, Length, Positive, check
+from shuhari.data import code
+from shuhari.events import Event, On, StageStarted
+from shuhari.needs import role_model
+from shuhari.ports import Model
+from shuhari.registry import register
+
+Weights = Mapping[str, Tensor]
+
+
+@register("follow", "jump")
+@dataclass
+class Jump:
+    """Once in a stage, after step `at` of it: role <- role + scale x the change predicted for the next `ahead` steps.
+
+    Weights are recorded as the stage begins and every `every` steps. fit: `learnt`, the paper's: of each record the
+    change since the stage began and that since the record before predict the change over the next `ahead` steps, of
+    matrices by their first singular triple, of vectors as they are; each net is fitted for `epochs` steps of AdamW at
+    rate `lr`, falling to a tenth, on the sum of absolute errors, from weights that `seed` names. Or `linear`: the
+    change of the last `ahead` steps once more. ValueError unless `at` and `ahead` are multiples of `every`, and some
+    record lies `ahead` steps before `at`, behind the first.
+    """
+
+    role: str = "policy"
+    at: Length = 100
+    every: Length = 10
+    ahead: Length = 50
+    scale: float = 1.0
+    fit: Literal["learnt", "linear"] = "learnt"
+    size: Length = 256
+    epochs: Length = 1000
+    lr: Positive = 2e-5
+    seed: Count = 0
+    on: tuple[On, ...] = field(init=False, default=("stage", "step"))
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"step": 0, "records": []})
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.at % self.every or self.ahead % self.every or self.at < self.ahead + self.every:
+            found = f"at, every, ahead are {self.at}, {self.every}, {self.ahead}"
+            raise ValueError(f"jump: {found}: expected multiples of every, and at of ahead + every or more")
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    def __call__(self, models: Mapping[str, Model], event: Event) -> None:
+        weights = dict(role_model(models, self.role).module.named_parameters())
+        if isinstance(event, StageStarted):
+            self.state = {"step": 0, "records": [_copy(weights)]}
+        elif self.state["records"]:
+            self.state["step"] += 1
+            if self.state["step"] % self.every == 0:
+                self.state["records"].append(_copy(weights))
+            if self.state["step"] == self.at:
+                change = self.predict(self.state["records"])
+                with torch.no_grad():
+                    for name, w in weights.items():
+                        w += self.scale * change[name]
+                self.state["records"] = []  # it is done for this stage
+
+    def predict(self, records: Sequence[Weights]) -> Weights:
+        """The change of each parameter over the `ahead` steps after the last record."""
+        h = self.ahead // self.every
+        if self.fit == "linear":
+            return _subtract(records[-1], records[-1 - h])
+        whole, local, future = list[Weights](), list[Weights](), list[Weights]()
+        for k in range(1, len(records)):
+            whole.append(split(_subtract(records[k], records[0]), whole[-1] if whole else None))
+            local.append(split(_subtract(records[k], records[k - 1]), whole[-1]))
+            if k + h < len(records):
+                future.append(split(_subtract(records[k + h], records[k]), whole[-1]))
+        out: dict[str, Tensor] = {}
+        for d in sorted({len(x) for x in whole[0].values()}):
+            names = [name for name, x in whole[0].items() if len(x) == d]
+            x, y, z = (torch.stack([torch.stack([p[n] for n in names]) for p in of]) for of in (whole, local, future))
+            out |= dict(zip(names, self._extrapolate(x, y, z), strict=True))
+        return join(out, records[0])
+
+    def _extrapolate(self, whole: Tensor, local: Tensor, future: Tensor) -> Tensor:
+        """[I, d] what comes after the last record, from [k, I, d] each of changes; `future` of the first of them."""
+        with torch.random.fork_rng(devices=[]), torch.enable_grad():
+            torch.manual_seed(code(self.seed, "jump", whole.shape[2]))
+            net = Predictor(whole.shape[2], self.size)
+            optimiser = torch.optim.AdamW(net.parameters(), self.lr)
+            fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, self.epochs, self.lr / 10)
+            n = len(future)
+            for _ in range(self.epochs):
+                optimiser.zero_grad()
+                ((net(whole[:n], local[:n]) - future).abs().sum() / n).backward()  # type: ignore[no-untyped-call]
+                optimiser.step()
+                fall.step()
+        with torch.no_grad():
+            found: Tensor = net(whole[-1], local[-1])
+        return found
+
+
+class Predictor(nn.Module):
+    """(change since the beginning, latest change) [.., d] each -> the change to come [.., d]."""
+
+    def __init__(self, d: int, size: int) -> None:
+        super().__init__()
+        self.whole, self.local, self.both = _stack(d, d, size), _stack(d, d, size), _stack(2 * d, d, size)
+
+    def forward(self, whole: Tensor, local: Tensor) -> Tensor:
+        out: Tensor = self.both(torch.cat([self.whole(whole), self.local(local)], -1))
+        return out
+
+
+def _stack(d: int, out: int, size: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(d, size), nn.Linear(size, d), nn.ReLU(), nn.Linear(d, size), nn.Linear(size, out)
+    )  # fmt: skip
+
+
+def split(change: Weights, like: Weights | None = None) -> dict[str, Tensor]:
+    """Vectors as they are; of a matrix its first singular triple, `<name>/u`, `/s`, `/v`, with those signs of u and v
+    that agree with `like`."""
+    out: dict[str, Tensor] = {}
+    for name, x in change.items():
+        if x.dim() < 2:
+            out[name] = x.reshape(-1)
+            continue
+        left, values, right = torch.linalg.svd(x.reshape(len(x), -1), full_matrices=False)
+        u, v = left[:, 0], right[0]
+        if like is not None and float(u @ like[f"{name}/u"] + v @ like[f"{name}/v"]) < 0:
+            u, v = -u, -v
+        out |= {f"{name}/u": u, f"{name}/s": values[:1], f"{name}/v": v}
+    return out
+
+
+def join(parts: Weights, like: Weights) -> dict[str, Tensor]:
+    """The changes that `parts` say, in the shapes of `like`: of a matrix s u v', u and v at length 1."""
+    out: dict[str, Tensor] = {}
+    for name, w in like.items():
+        if w.dim() < 2:
+            out[name] = parts[name].reshape(w.shape)
+            continue
+        u, v = (nn.functional.normalize(parts[f"{name}/{x}"], dim=0) for x in "uv")
+        out[name] = (parts[f"{name}/s"] * u[:, None] * v).reshape(w.shape)
+    return out
+
+
+def _copy(weights: Weights) -> dict[str, Tensor]:
+    return {name: w.detach().clone() for name, w in weights.items()}
+
+
+def _subtract(a: Weights, b: Weights) -> dict[str, Tensor]:
+    return {name: a[name] - b[name] for name in a}

@@ -1,0 +1,84 @@
+"""More samples of what is seldom solved: a second round, as large as the first says.
+
+Source: "Depth-Breadth Synergy in RLVR: Unlocking LLM Reasoning Gains with Adaptive Exploration" (DARS, Yang et al.
+2025, arXiv 2508.13755), and its released trainer. Left out: its breadth, which is a setting of batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import ceil, sqrt
+from typing import Any, Literal
+
+from shuhari.bounds import Length, check
+from shuhari.data import Request, Trajectory, copy_with, sum_reward
+from shuhari.ports import Ctx, Rollout
+from shuhari.ports.declares import together
+from shuhari.registry import register
+from shuhari.rollouts.single import Single
+
+Schedule = Literal["equal", "hard"]
+
+
+@register("rollout", "deepen")
+@dataclass
+class Deepen:
+    """The n samples that a request asks for, then more of them, up to `most` in all, if fewer than half are right; all
+    are one group. How many more is such that the sum of |advantage| over the group comes to what it is at a rate of one
+    half (schedule `equal`), or, with p the rate, to 2 (1 - p) times that (`hard`). See `count_more`.
+
+    scaled: whether advantages are divided by the group's deviation (`advantage.scale = "group"`). p is the mean
+    `measure` (a reward's name, in [0, 1]) of the samples that were graded; without any there is no second round. `of`:
+    how a sample comes about. Charged: `rounds`. With `most` at n it is `of` alone, bit for bit.
+    """
+
+    most: Length = 32
+    schedule: Schedule = "equal"
+    scaled: bool = False
+    measure: str = "score"
+    of: Rollout = field(default_factory=Single)
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together((), self.of)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (f"reward/{self.measure}",)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def accepts(self) -> Mapping[str, Any]:
+        return self.of.accepts
+
+    async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
+        group = await self.of.group(request, ctx)
+        ctx.charge("rounds", 1)
+        if request.n >= self.most:
+            return group
+        group = await ctx.grade(group, until=self.measure)
+        scores = [x for t in group if (x := sum_reward(t.steps, self.measure)) == x]
+        if not scores:
+            return group
+        more = count_more(sum(scores) / len(scores), request.n, self.most, self.schedule, self.scaled)
+        if not more:
+            return group
+        ctx.charge("rounds", 1)
+        found = await self.of.group(replace(request, n=more, key=f"{request.key}/1"), ctx)
+        return [*group, *(copy_with(t, request=request) for t in found)]
+
+
+def count_more(p: float, n: int, most: int, schedule: Schedule = "equal", scaled: bool = False) -> int:
+    """How many samples to add to n of a rate p, so that N S(p) is what n S(1/2) is, times 2 (1 - p) where `hard`:
+    S(p) = 2 p (1 - p) is the mean |advantage|, or 2 sqrt(p (1 - p)) where scaled. At most `most` in all, none from
+    p = 1/2 on; p = 0 counts as half a right answer of the n."""
+    p = p if p > 0 else 0.5 / n
+    if p >= 0.5:
+        return 0
+    size = 2 * sqrt(p * (1 - p)) if scaled else 2 * p * (1 - p)
+    peak = n if scaled else n / 2
+    wanted = (2 * (1 - p) if schedule == "hard" else 1) * peak
+    return max(0, min(ceil((wanted - n * size) / size), most - n))

@@ -1,0 +1,55 @@
+"""Advantages that are larger where the policy was less sure.
+
+Source: "Reasoning with Exploration: An Entropy Perspective" (Cheng et al. 2025, arXiv 2506.14758); MSSR (Liu et al.
+2025, arXiv 2512.18215) has it for single answers, which collapse without.
+
+Axes: `B` rows, `K` positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+
+from shuhari.batch import Batch
+from shuhari.bounds import Bounds, Coefficient, check
+from shuhari.needs import Need
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("transform", "entropy_shaping")
+@dataclass
+class EntropyShaping:
+    """Adds min(alpha H, |A| / kappa) to each decision's advantage A (column `column` [B, K]), where H is the entropy,
+    in nats, of the distribution that it was drawn from, as scored before the update; no gradient runs through it.
+
+    With kappa > 1 no advantage changes its sign, and 0 stays 0. alpha >= 0; at 0 nothing changes.
+    """
+
+    alpha: Coefficient = 0.4
+    kappa: Annotated[float, Bounds(1, open="low")] = 2.0
+    role: str = "policy"
+    column: str = "advantage"
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need((self.role,), "entropy"),)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (self.column,)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        advantage, entropy = batch[self.column], batch[self.needs[0]]
+        bonus = torch.minimum(ctx.at(self.alpha) * entropy, advantage.abs() / self.kappa)
+        return batch.put({self.column: advantage + torch.where(batch["mask"], bonus, 0.0)})

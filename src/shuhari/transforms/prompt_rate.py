@@ -1,0 +1,53 @@
+"""How often a prompt was solved, as what a critic should say of it before an answer begins.
+
+Axes: `B` rows, `K` positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shuhari.batch import Batch
+from shuhari.bounds import check
+from shuhari.needs import Need
+from shuhari.pack import find_usable
+from shuhari.ports import Ctx
+from shuhari.reduce import group_mean
+from shuhari.registry import register
+
+
+@register("transform", "prompt_rate")
+@dataclass
+class PromptRate:
+    """Stamps `into` [B, K], the mean outcome of the row's group, and the stream of that name, `weight/<into>`: 1 on the
+    first decision of every answer, 0 elsewhere. A critic that learns on that stream (`terms.value = {target = "<into>",
+    stream = "<into>"}`) regresses the rate of each prompt: where groups are of one size, each prompt weighs the same.
+
+    Ungraded and failed answers do not count; a group without any other weighs 0.
+    """
+
+    into: str = "rate"
+    reward: str = "reward"
+    needs: tuple[Need, ...] = ()
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return self.into, f"weight/{self.into}"
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.reward,)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        outcome = batch.outcome(self.reward)
+        counted = outcome.masked_fill(~find_usable(batch), float("nan"))
+        rate, n = group_mean(batch, counted)
+        rate = rate.masked_fill(n == 0, 0.0)
+        begins = (batch["parent"] < 0) & find_usable(batch) & (n > 0)
+        first = batch["mask"] & (batch["mask"].cumsum(1) == 1)
+        return batch.put(
+            {self.into: rate[:, None] * batch["mask"], f"weight/{self.into}": (first & begins[:, None]).float()}
+        )

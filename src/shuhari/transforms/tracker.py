@@ -1,0 +1,61 @@
+"""A running baseline for each problem, so that one answer to it is enough.
+
+Source: "Stable and Efficient Single-Rollout RL for Multimodal Reasoning" (MSSR, Liu et al. 2025, arXiv 2512.18215),
+after SPO (Xu and Ding 2025, arXiv 2509.13232). Left out: a `keep` that falls with how far the policy has moved
+(KL) since the problem was last seen; first answers of the base model in place of a prior.
+
+Axes: `B` rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from shuhari.batch import Batch
+from shuhari.bounds import Positive, PositiveShare, check
+from shuhari.curricula.target import count_successes
+from shuhari.needs import Need
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("transform", "tracker")
+@dataclass
+class Tracker:
+    """Stamps `into` [B]: outcome - v, where v = a / (a + b) is what the problem's tracker says before this batch. Then
+    a <- keep a + s and b <- keep b + n - s, of n graded answers in the batch, s of them right; a problem that is not in
+    it keeps its tracker. (a, b) is `prior` at first sight.
+
+    `advantage` makes an advantage of it: `{column = "surplus", unit = "batch", scale = "batch"}`. Outcomes (`reward`)
+    are in [0, 1], ValueError else; NaN where ungraded.
+    """
+
+    keep: PositiveShare = 0.9
+    prior: tuple[Positive, Positive] = (1.0, 1.0)
+    reward: str = "reward"
+    into: str = "surplus"
+    needs: tuple[Need, ...] = field(default=(), init=False)
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"trackers": {}})
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (self.into,)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.reward,)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        known = self.state["trackers"]
+        trackers = [known.get(str(problem), self.prior) for problem in batch["problem"].tolist()]
+        a, b = torch.tensor(trackers, dtype=torch.float32).reshape(-1, 2).unbind(1)
+        for name, s in count_successes(batch, self.reward).items():
+            old = known.get(name, self.prior)
+            known[name] = [self.keep * old[0] + s.total, self.keep * old[1] + s.n - s.total]
+        return batch.put({self.into: batch.outcome(self.reward) - a / (a + b)})
