@@ -174,7 +174,7 @@ def test_tools_from_python(monkeypatch: pytest.MonkeyPatch) -> None:
         """Look a price up."""
         return len(item)
 
-    told = {**TEXT, "steps": 1, "rollout.environments.describe": False, "rollout.max_steps": 2}
+    told = {**TEXT, "stage.rl.steps": 1, "rollout.environments.describe": False, "rollout.max_steps": 2}
     run = shuhari.train("baselines/grpo", dataset=ROWS, reward=share, tools=[price], **told)
     assert run.summary["after"]["greedy.tool_calls"] == 0.0
     text = run.policy.generate("1 a: ")
@@ -273,7 +273,7 @@ def test_loading_leaves_the_process_as_it_was(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(StoreError):
         shuhari.load(path, step=99)
     assert torch.get_num_threads() == 1
-    assert len(contexts) == 2
+    assert len(contexts) == 1  # a checkpoint that is not there is found before anything is made
     assert all(c._loop is None or c._loop.is_closed() for c in contexts)
 
 

@@ -17,12 +17,12 @@ from shuhari.config import recipe as recipes
 from shuhari.config.library import find_recipe
 from shuhari.config.overlay import format_path
 from shuhari.config.recipe import Recipe
+from shuhari.config.schedules import list_misfits
 from shuhari.data import EMPTY, Info, Payload, Sampling
 from shuhari.diagnosis import Watch
-from shuhari.loop import resume
 from shuhari.loop.measuring import measure
+from shuhari.loop.opening import open_checkpoint
 from shuhari.loop.roles import load_initial
-from shuhari.loop.run import open_run
 from shuhari.loop.study import train as steps
 from shuhari.needs import role_model
 from shuhari.noise import CounterNoise, keys
@@ -87,12 +87,12 @@ class Trained:
 
     def evaluate(self, n: int | None = None, *, samples: int = 1, step: int | None = None) -> dict[str, float]:
         """Held-out scores of the last weights, or of those of `step`: `greedy`, and with `samples` > 1 also `mean` and
-        `pass@k`. n: how many problems or episodes (default: the recipe's). Nothing is stored; what went wrong goes to
-        the logger `shuhari`."""
+        `pass@k`; of recorded pairs `<part>/accuracy`, the share whose better answer is preferred. n: how many problems
+        or episodes (default: the recipe's). Nothing is stored; what went wrong goes to the logger `shuhari`."""
         found = measure(self.path, step, {"samples": samples, **({} if n is None else {"n": n})})
         for problem in found.problems:
             logging.getLogger("shuhari").warning("%s", problem)
-        return found.outcomes.scores(found.used)
+        return found.scores
 
 
 def default_path(recipe: Recipe, root: str | Path = "runs", init: str = "") -> Path:
@@ -158,6 +158,8 @@ def train(
     if path is None:
         path = (None if changes or methods or init else _find_run(recipe)) or default_path(found, init=init)
     where = Path(path)
+    for problem in list_misfits(found):
+        logging.getLogger("shuhari").warning("%s", problem)
     with handed.placed(where), _show(found, where, progress) as show, Watchers(observe) as watchers:
         reports = train_profiled if profile else steps
         start: dict[str, Any] = {"init": load_initial(init), "origin": init, "accept": accept_changes}
@@ -283,7 +285,7 @@ def load(
     """Load the policy of a run (a path, a name under runs/, or `latest`) as of its last checkpoint or of `step`; or
     that of a directory which `export`, `LoadedPolicy.save` or `Session.save_state` has written. env: the environment,
     where `train` was handed one that cannot be imported."""
-    from shuhari.store import Run, resolve
+    from shuhari.store import resolve
     from shuhari.tools.opening import find_kind, open_model
 
     if kind := find_kind(Path(run)):
@@ -296,9 +298,7 @@ def load(
     recipe = recipes.load(path)
     if env is not None:
         hold_environment(env)
-    # what the run holds is let go of, also where a checkpoint is no good
-    with without_functions(recipe), open_run(recipe) as opened:
-        resume.restore(opened, Run(path).load(step))
+    with without_functions(recipe), open_checkpoint(path, step, recipe) as opened:
         ctx = opened.ctx
         space, actions = ctx.task.spaces() or (None, None)
         return LoadedPolicy(role_model(ctx.models, role), ctx.sampling, space, seed, actions=actions)

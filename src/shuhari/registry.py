@@ -48,6 +48,7 @@ KINDS = {
 _ENTRIES: dict[tuple[str, str], type] = {}
 _PRESETS: dict[tuple[str, str], dict[str, Any]] = {}
 _HELD: dict[str, Any] = {}  # name -> what a program handed over, see `hold`
+_LOADED: dict[Path, tuple[bytes, ModuleType]] = {}  # a user's file -> its content as it was loaded, and its module
 USERS = "shuhari_user_"  # begins the name of the module that a user's file is loaded as
 GIVEN = "given/"  # begins the name of an object that nothing imports: it is found in the process that holds it
 
@@ -187,21 +188,32 @@ def _module(what: str, name: str, path: str, known: Iterable[str]) -> Any:
         raise
 
 
-@cache  # a relative path is of another file once the process has changed its folder
 def _file(path: str, file: Path) -> Any:
+    """The module of a file as it is now: where it was edited since it was loaded here, as in a notebook, it is loaded
+    anew; one that a program has imported itself stays as that has it."""
     if not file.is_file():
         near = nearest(file.name, (f.name for f in file.parent.glob("*.py"))) if file.parent.is_dir() else ""
         raise LookupError(f"no file {path!r} (looked in {Path.cwd()}); {near}".rstrip("; "))
+    text = file.read_bytes()
+    if file in _LOADED and _LOADED[file][0] == text:
+        return _LOADED[file][1]
     if (known := _find_imported(file)) is not None:
         return known
     name = f"{USERS}{file.stem}"
-    if name in sys.modules:  # of a file of the same name in another folder, which its classes still name
+    if name in sys.modules:  # as it was before, or of a file of that name in another folder; its classes still name it
         name += f"_{sum(n.startswith(name) for n in sys.modules)}"
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    sys.modules[spec.name], _LOADED[file], before = module, (text, module), sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # which knows a file by size and second alone
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name], _LOADED[file]
+        raise
+    finally:
+        sys.dont_write_bytecode = before
     return module
 
 
@@ -211,7 +223,7 @@ def _find_imported(file: Path) -> Any:
     for name, module in list(sys.modules.items()):
         if isinstance(module, ModuleType) and vars(module).get("__file__") == str(file):
             whole = not (module.__spec__ is not None and vars(module.__spec__).get("_initializing"))
-            if whole and name not in ("__main__", "__mp_main__"):
+            if whole and name not in ("__main__", "__mp_main__") and not name.startswith(USERS):
                 return module
     return None
 

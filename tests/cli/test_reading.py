@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import scipy.stats
 
+from shuhari.api import read_trained
 from shuhari.cli.text import make_printable, print_table
 from shuhari.config.library import TROUBLES
 from shuhari.config.recipe import list_names, load
@@ -154,6 +155,51 @@ def test_compare_of_single_runs_is_over_problems(shuhari, home: Path) -> None:
     found = told(shuhari("compare", "s0", "s1", "-n", 6, "--json"))["sides"]
     assert found["s1"]["paired"] is True and found["s1"]["n"] == 6  # the same problems, though the seeds differ
     assert found["s0"]["value"] == told(shuhari("eval", "s0", "-n", 6, "--samples", 1, "--json"))["greedy"]["value"]
+    assert found["s1"]["low"] is None and "no interval: 6 held-out problems" in done.err  # too few
+    assert "compared: 'score'" in done.out
+    recipe = Path("runs/s1/recipe.toml")
+    recipe.write_text(recipe.read_text() + "\n[reward.own]\nuse = 'length'\n[reward.weights]\nown = 1.0\n")
+    done = shuhari("compare", "s0", "s1", "--png", "c.png")
+    assert "compared is 'score'; trained is 'own': --metric evaluate/greedy.own" in done.err
+    done = shuhari("compare", "s0", "s0,", "--metric", "evaluate/greedy.scor")
+    assert done.code == 2 and "did you mean 'score'" in " ".join(done.err.replace("│", " ").split())
+
+
+def test_runs_that_differ_by_the_same_everywhere_have_no_interval(shuhari, home: Path) -> None:
+    """The interval of equal differences would be [0, 0], as though nothing were left to know."""
+    shutil.copytree("runs/s0", "runs/again")
+    done = shuhari("compare", "s0", "again", "-n", 12)
+    assert done.code == 0 and "[0, 0]" not in done.out and "the same on each of 12 problems" in done.err
+
+
+def test_eval_of_recorded_pairs_is_their_accuracy(shuhari, home: Path) -> None:
+    """Of a reward model, which no rollout plays, and of a policy trained on pairs, of which nothing is graded."""
+    row = '{"prompt": "%d=", "chosen": "1", "rejected": "2", "split": "%s"}\n'
+    Path("pairs.jsonl").write_text("".join(row % (i, "test" if i < 12 else "train") for i in range(40)))
+    small = "hidden = 16\nlayers = 1\nheads = 2\n"
+    Path("rm.toml").write_text(
+        f"steps = 12\n[task]\nname = 'file/pairs.jsonl'\n[models.reward]\nuse = 'causal_value'\nafter = 'last'\n{small}"
+        "[buffer]\nuse = 'preferences'\nrole = 'reward'\nsize = 8\n[part.reward]\noptimiser.lr = 1e-2\n"
+        "terms.preference = {role = 'reward', score = 'value', reference_free = true, beta = 1.0}\n"
+    )
+    assert shuhari("train", "rm.toml", "--run", "runs/rm", "--set", "evaluate.every=6").code == 0
+    summary = Run("runs/rm").summary
+    share = summary["after"]["reward/accuracy"]
+    assert share > 0.5 and "greedy" not in summary["after"]
+    found = told(shuhari("eval", "rm", "--json"))
+    wilson = scipy.stats.binomtest(round(12 * share), 12).proportion_ci(method="wilson")
+    assert found["reward/accuracy"] == pytest.approx({"value": share, "low": wilson.low, "high": wilson.high, "n": 12})
+    assert "chosen answer is above the rejected" in shuhari("eval", "rm").out
+    sizes = [f"models.policy.{key}" for key in ("hidden=16", "layers=1", "heads=2")]
+    sets = ["task.name=file/pairs.jsonl", "buffer.use=preferences", "stage.warm-up=false", "steps=2", *sizes]
+    asked = [word for text in sets for word in ("--set", text)]
+    assert shuhari("train", "baselines/dpo", "--run", "runs/dpo", *asked).code == 0
+    found = told(shuhari("eval", "dpo", "--samples", 2, "--json"))
+    assert found["policy/accuracy"]["value"] == Run("runs/dpo").summary["after"]["policy/accuracy"]
+    assert "greedy" not in found
+    assert read_trained("runs/dpo").evaluate()["policy/accuracy"] == found["policy/accuracy"]["value"]
+    done = shuhari("compare", "rm", "dpo")
+    assert done.code == 2 and "evaluate/reward/accuracy" in done.err
 
 
 def test_compare_mistakes(shuhari, home: Path) -> None:
@@ -290,7 +336,7 @@ def test_show_tells_what_went_wrong(shuhari, home: Path) -> None:
     assert "\x1b" not in err
 
 
-def test_a_run_of_which_nothing_can_be_graded(shuhari, home: Path) -> None:
+def test_a_run_of_which_nothing_can_be_graded_is_measured_by_its_pairs(shuhari, home: Path) -> None:
     row = '{"prompt": "%d+1=", "chosen": "2", "rejected": "3", "split": "%s"}\n'
     Path("pairs.jsonl").write_text("".join(row % (i, "test" if i % 2 else "train") for i in range(8)))
     tiny = ["models.policy.hidden=16", "models.policy.layers=1", "models.policy.heads=2", "buffer.size=4", "steps=2"]
@@ -299,7 +345,7 @@ def test_a_run_of_which_nothing_can_be_graded(shuhari, home: Path) -> None:
     assert shown.code == 0, shown.err
     assert "preferred" in shuhari("show", "prefs").out
     done = shuhari("eval", "prefs")
-    assert done.code and "none of 4 held-out problems could be graded" in done.err
+    assert done.code == 0 and "policy/accuracy" in done.out and "greedy" not in done.out
 
 
 def test_show_profile_tells_where_the_time_went_if_it_was_measured(shuhari, home: Path) -> None:

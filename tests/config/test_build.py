@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pytest
 
+from shuhari import registry
 from shuhari.config.build import build_stage, describe_work, make_component, order_entries
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.config.settings import Settings
@@ -757,3 +758,20 @@ def test_a_component_that_lacks_what_its_port_must_have_is_refused(
     whole = f"{place}={{replace = true, use = '{tmp_path}/own.py:{name}'}}"
     with pytest.raises(RecipeError, match=rf"{place}.*{told}"):
         list(train(own(tmp_path, whole)))
+
+
+def test_a_file_that_was_edited_is_loaded_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a notebook the code that runs is that of the file, whose digest the run keeps: here within one second, and of
+    one size, which is all that Python's own cache looks at."""
+    monkeypatch.chdir(tmp_path)
+    file = Path("edited_reward.py")
+    for number in (1, 1, 2):
+        file.write_text(f"def score(completions):\n    return {number}\n")
+        found = registry.locate("reward", "edited_reward.py:score")
+        assert found([]) == number and registry.locate("reward", "edited_reward.py:score") is found
+    file.write_text("def score(completions):\n    retrn 3\n")
+    for _ in range(2):  # a module that was loaded by half is none
+        with pytest.raises(SyntaxError):
+            registry.locate("reward", "edited_reward.py:score")
+    file.write_text("def score(completions):\n    return 4\n")
+    assert registry.locate("reward", "edited_reward.py:score")([]) == 4

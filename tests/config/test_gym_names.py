@@ -47,8 +47,8 @@ def test_id_of_a_file_is_told_as_that_of_a_module(name: str) -> None:
         Settings().make_task({"name": name})
 
 
-def test_class_of_an_environment_is_told_to_be_named_by_its_id(tmp_path: Path) -> None:
+def test_class_of_an_environment_is_told_how_it_is_named(tmp_path: Path) -> None:
     (tmp_path / "worlds.py").write_text(WORLD.format("Told"))
-    with pytest.raises(RecipeError, match=r"is no dataclass.*gym/<module>:<id>"):
+    with pytest.raises(RecipeError, match=r"is a Gymnasium environment: expected it as 'gym/.*worlds.py:Corridor'"):
         Settings().make_task({"name": f"{tmp_path}/worlds.py:Corridor"})
     del gymnasium.registry["Told-v0"]

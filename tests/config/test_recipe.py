@@ -327,8 +327,15 @@ def test_set_that_no_stage_would_hear_says_where_to_put_it(write) -> None:
     path = write(
         "both.toml", 'extends = "base.toml"\n[[stage]]\nname = "a"\nsteps = 1\n[[stage]]\nname = "b"\nsteps = 2'
     )
-    with pytest.raises(RecipeError, match=r"every stage sets it.*stage\.a\.steps"):
+    with pytest.raises(RecipeError, match=r"every stage sets it.*stage\.a\.steps \(stage\.b\.steps\)"):
         load(path, ["steps=2"])
+    path = write("staged.toml", STAGED)
+    with pytest.raises(RecipeError, match=r"^steps: no stage reads it.*stage\.rl\.steps$"):
+        load(path, ["steps=2", "stage.rl.steps=3"])
+    other = write("other.toml", STAGED + "buffer = {use = 'replay', size = 9}")
+    assert load(other, ["stage.rl.buffer.size=3"]).stages[1]["buffer"]["size"] == 3
+    with pytest.raises(RecipeError, match=r"^buffer\.size: no stage reads it"):
+        load(other, ["buffer.size=2", "stage.rl.buffer.size=3", "stage.warm.buffer.size=4"])
 
 
 @pytest.mark.parametrize(

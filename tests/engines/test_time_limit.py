@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -148,3 +150,67 @@ def test_in_another_thread_it_is_given_up_and_not_too_often(monkeypatch: pytest.
     thread.join()
     over.set()
     assert seen == ["fine", *[Overdue] * time_limit.GIVEN_UP, ContractError]
+
+
+DEAF = """
+import asyncio, signal, sys, time
+from shuhari.engines import time_limit, watchdog
+
+watchdog.TICK, watchdog.GRACE, time_limit.AGAIN = 0.02, 8, 0.02
+
+def swallow():
+    while True:
+        try:
+            time.sleep(30)
+        except BaseException:
+            pass
+
+def ignore():
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    time.sleep(30)
+
+def disarm():
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    while True:
+        pass
+
+async def cancel():
+    while True:
+        try:
+            await asyncio.sleep(30)
+        except BaseException:
+            pass
+
+def late():  # what no signal reaches (as in C) is late, and ends
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+    try:
+        time.sleep(0.6)
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+
+def debugged():
+    frame = sys._getframe()
+    frame.f_trace = lambda *_: None  # as a debugger that has stopped here
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    time.sleep(0.6)
+    frame.f_trace = None
+
+async def call():
+    try:
+        await time_limit.call_within(0.03, {name})
+    except time_limit.Overdue:
+        print("overdue")
+
+asyncio.run(call())
+"""
+
+
+@pytest.mark.parametrize("name", ["swallow", "ignore", "disarm", "cancel", "late", "debugged"])
+def test_a_function_that_nothing_interrupts_ends_the_process_in_words(name: str) -> None:
+    child = [sys.executable, "-c", DEAF.replace("{name}", name)]
+    done = subprocess.run(child, capture_output=True, text=True, timeout=60, check=False)
+    if name in ("late", "debugged"):
+        assert (done.returncode, done.stdout, done.stderr) == (0, "overdue\n", "")
+        return
+    assert done.returncode == 1 and "What was stored is whole" in done.stderr, done.stderr
+    assert name == "cancel" or f", in {name}. It is over its time limit" in done.stderr

@@ -12,7 +12,7 @@ import pytest
 from shuhari.api import load as load_policy
 from shuhari.api import read_trained, train
 from shuhari.config.overlay import BUDGETS
-from shuhari.config.recipe import RecipeError, load
+from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.loop.outside import compute_digests, find_outside
 from shuhari.loop.study import train as steps
 from shuhari.store import Run
@@ -123,3 +123,15 @@ def test_only_the_last_stage_is_extended(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="another recipe"):
         list(steps(made.with_settings(longer[0]), path))
     assert len(list(steps(made.with_settings(longer[-1]), path))) == 1
+
+
+def test_the_code_of_an_environment_is_outside_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("halls.py").write_text("class Hall: ...\n")
+    paths = ({"name": "gym", "path": f"world/{path}"} for path in ("halls.Hall", "halls.py:Hall"))
+    names = ({"name": f"gym/{name}"} for name in ("halls.py:Hall", "world/halls.Hall", "halls:Hall-v0"))
+    for table in (*paths, *names):
+        found = find_outside(Recipe("own", {"task": table}))
+        assert [p.name for p in found.values()] == ["halls.py"], table
+    assert not find_outside(Recipe("own", {"task": {"name": "gym", "path": "world/given/Hall-ab12"}}))

@@ -265,7 +265,7 @@ def test_two_problems_with_one_id_are_named_before_anything_is_played(monkeypatc
     ctx = context(lambda p, j: {"score": 1.0})
     listed = [Problem("told", name, 0.0) for name in "abb"] + [Problem("other", "a", 0.0)]
     monkeypatch.setattr(ctx.task, "problems", lambda split: Listed(listed))
-    with pytest.raises(ValueError, match="problems 1 and 2 of split 'test' of task 'told' both have the id 'b'"):
+    with pytest.raises(ValueError, match="problems 1 and 2 of the split 'test' both have the id 'b'"):
         scores(ctx)
     assert not ctx.rollout.seen
     del listed[1]

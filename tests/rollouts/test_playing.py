@@ -159,3 +159,18 @@ def test_a_failure_is_the_environments_and_names_what_it_was() -> None:
             await own.decide()
 
     asyncio.run(go())
+
+
+def test_an_error_of_a_step_or_a_reset_says_whose_it_is() -> None:
+    trajectory, ctx = play(World())
+    assert trajectory.status is Status.ERROR
+    place = "raised by step 1 of an episode of World"
+    assert ctx.problems == [f"errors (environment): IndexError: pop from empty list ({place})"]
+
+    class Shut(World):
+        def reset(self, problem: Any) -> Any:
+            raise KeyError("door")
+
+    with pytest.raises(KeyError) as told:
+        play(Shut())
+    assert told.value.__notes__ == ["raised by the reset of Shut"]

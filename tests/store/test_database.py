@@ -524,3 +524,12 @@ def test_a_path_that_can_be_no_folder_is_told_without_a_word_of_what_was_stored(
         told = r"no run can be made at /proc/nope/run: in /proc no folder .* another path$"
         with pytest.raises(StoreError, match=told):
             Store.open("/proc/nope/run")
+
+
+def test_a_point_of_a_few_episodes_is_no_best(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "run", keep=3, best="evaluate/greedy") as store:
+        store.commit(1, metrics={"evaluate/greedy": 9.0, "evaluate/episodes": 4.0}, tree={})
+        store.commit(2, metrics={"evaluate/greedy": 5.0}, tree={})
+        store.commit(3, metrics={"evaluate/greedy": 4.0}, tree={})
+    assert [c["score"] for c in Run(tmp_path / "run").checkpoints()] == [None, 5.0, 4.0]
+    assert Run(tmp_path / "run").find_step("best") == 2

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from shuhari.store import LockedError, Run, Store, StoreError, list_runs, remove_run
+from shuhari.store.listing import name_task, name_tasks
 
 
 def make(path: Path, task: str, **facts: object) -> Path:
@@ -34,6 +35,15 @@ def test_a_list_says_what_a_run_is(root: Path) -> None:
         ("grpo_long", "baselines/grpo_long", "countdown", "stopped", 3),
     ]
     assert all(len(r.date) == len("2026-01-31 12:00") for r in found)
+
+
+@pytest.mark.parametrize(("table", "shown"), [
+    ({"name": "gym", "path": "world/given/Maze-ab12cd"}, "gym/Maze (env=)"),
+    ({"name": "gym", "path": "world/envs.py:Maze"}, "gym/world/envs.py:Maze"),
+    ({"name": "file/a.jsonl"}, "file/a.jsonl"),
+])  # fmt: skip
+def test_an_environment_is_named(table: dict[str, str], shown: str) -> None:
+    assert name_task(table) == shown == name_tasks({"task": table, "stage": [{"name": "a", "task": table}]})
 
 
 def test_words_and_status_choose(root: Path) -> None:

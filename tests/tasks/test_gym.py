@@ -14,6 +14,8 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from shuhari.config.overlay import RecipeError
+from shuhari.config.settings import Settings
 from shuhari.data import Problem, Status, code, is_tokens
 from shuhari.tasks.gym import Gym
 from shuhari.tasks.snapshots import Recorder, is_copyable, repeats, restore, snapshot
@@ -357,3 +359,21 @@ def test_a_module_that_is_not_there_is_told_with_the_nearest_one(
     with pytest.raises(ModuleNotFoundError, match=r"no module 'wrld' \(looked in .*\); did you mean 'world'") as told:
         Gym("wrld:Corridor-v0").spaces()
     assert "pip" not in str(told.value)
+
+
+def test_a_class_of_a_file_is_a_task_and_other_forms_name_the_one_that_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mazes.py").write_text(
+        "import gymnasium\n\n\nclass Maze(gymnasium.Env):\n    observation_space = gymnasium.spaces.Discrete(2)\n"
+        "    action_space = gymnasium.spaces.Discrete(2)\n\n    def reset(self, *, seed=None, options=None):\n"
+        "        return 0, {}\n\n    def step(self, action):\n        return 0, 0.0, True, False, {}\n"
+    )
+    for name in ("gym/mazes.py:Maze", "gym/world/mazes.py:Maze", "gym/world/mazes.Maze"):
+        assert Settings().make_task({"name": name}).spaces()[1] == gymnasium.spaces.Discrete(2)
+    for name, form in (("mazes.py:Maze", "gym/mazes.py:Maze"), ("mazes:Maze", "gym/world/mazes.Maze"),
+                       ("mazes.Maze", "gym/world/mazes.Maze"), ("gym/mazes:Maze", "gym/world/mazes.Maze"),
+                       ("gym/mazes.Maze", "gym/world/mazes.Maze")):  # fmt: skip
+        with pytest.raises(RecipeError, match=rf"expected it as '?{re.escape(form)}'?$"):
+            Settings().make_task({"name": name})

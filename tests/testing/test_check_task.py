@@ -177,7 +177,7 @@ def test_a_run_refuses_problems_that_are_no_source_and_a_task_without_a_method()
 
 
 @pytest.mark.parametrize(("fault", "told"), [
-    ("one id", r"Parity: problem 1 of the split 'train' has the id '0' of problem 0, and another prompt"),
+    ("one id", r"Parity: problems 0 and 1 of the split 'train' both have the id '0', and are not the same"),
     ("no problems", r"Parity: problem 0 of the split 'train' is '0: ': expected a Problem"),
 ])  # fmt: skip
 def test_a_rehearsal_looks_at_the_first_problems(fault: str, told: str) -> None:

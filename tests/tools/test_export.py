@@ -77,6 +77,7 @@ def test_transformers_reads_equal_logits_and_the_tokenizer(home: Path, tmp_path:
     assert tokenizer.encode("1+2=") == model.encode("1+2=").tolist() and tokenizer.eos_token_id == model.end
     assert GenerationConfig.from_pretrained(tmp_path / "out").eos_token_id == model.end
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
+    assert len({f.stat().st_mode for f in (tmp_path / "out").iterdir()}) == 1  # weights are read as the others are
 
 
 def test_a_step_the_best_and_another_role(home: Path, tmp_path: Path) -> None:

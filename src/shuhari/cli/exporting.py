@@ -37,7 +37,8 @@ def export(
 
     Example: shuhari export latest@best models/sums --dtype bfloat16
     """
-    from shuhari.store import CheckpointError, StoreError
+    from shuhari.store import CheckpointError, Run, StoreError
+    from shuhari.store.directory import find_checkpoint
     from shuhari.tools.export import export as exported
     from shuhari.tools.export import export_replay
 
@@ -73,5 +74,10 @@ def export(
     size = sum(done.files.values())
     say(f"{done.path}: {done.role} of step {done.step}, {len(done.files)} files, {size / 2**20:,.1f} MiB")
     say(f"load: {done.use}")
+    if run.endswith("@best"):
+        there = Run(find_checkpoint(run)[0]).checkpoints()
+        scored = [c for c in there if c["score"] is not None]
+        more = " (evaluate.every asks for more)" if len(scored) == 1 else ""
+        say(f"best: of {len(scored)} kept checkpoint{'s' * (len(scored) != 1)} with a full evaluation{more}")
     if done.kind == "controller":
         say(f"its layers are described in {done.path / 'model.json'}; to act: shuhari.load({run!r}).act(observation)")

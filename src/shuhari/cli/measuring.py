@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shuhari.cli.text import format_number, note, print_json, print_table, say
+from shuhari.data import nearest
 
 if TYPE_CHECKING:
     from shuhari.loop.measuring import Measured
     from shuhari.stats import Estimate
 
+FEWEST = 10  # problems, below which an interval of two runs says next to nothing
+GREEDY = "evaluate/greedy"
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -31,7 +34,8 @@ def evaluate(
     step: Annotated[int | None, typer.Option(help="The checkpoint of this step (default: the last).")] = None,
     json: Json = False,
 ) -> None:
-    """Evaluate a run on held-out problems: greedy, mean of samples and unbiased pass@k, with 95 % intervals.
+    """Evaluate a run on held-out problems: greedy, mean of samples and unbiased pass@k, with 95 % intervals; of pairs
+    (DPO, a reward model) the share whose chosen answer is above the rejected one.
 
     Example: shuhari eval latest --samples 16 -k 1 -k 4 -k 16
     """
@@ -43,12 +47,14 @@ def evaluate(
     settings = {"n": n, "samples": samples, "split": split, "k": tuple(k or ())}
     measured = _measure(path, step, {key: v for key, v in settings.items() if v is not None})
     outcomes, used, at = measured.outcomes, measured.used, measured.step
-    if not any(x == x for x in outcomes.greedy):
+    played = any(x == x for x in outcomes.greedy)
+    if not played and not measured.recorded:
         raise ValueError(f"{path}: none of {len(outcomes.ids)} held-out problems could be graded: expected a task with "
-                         "answers, or a [reward.<name>]")  # fmt: skip
+                         "answers, a [reward.<name>], or recorded pairs")  # fmt: skip
     found: dict[str, Estimate] = {}
     parts = {task: part for task, part in outcomes.parts().items() if any(x == x for x in part.greedy)}
-    for task, part in {"": outcomes, **parts}.items():  # a task of which nothing could be graded has no line
+    # a task of which nothing could be graded has no line
+    for task, part in {"": outcomes, **parts}.items() if played else ():
         own = {"greedy": stats.interval(part.greedy)}
         if part.sampled is not None:
             ks = stats.powers(samples) if _tells_solved(measured, part) else ()
@@ -56,6 +62,7 @@ def evaluate(
         if "distinct" in part.facts:
             own["distinct"] = stats.interval(part.facts["distinct"])
         found |= {f"{name}@{task}" if task else name: value for name, value in own.items()}
+    found |= _estimate_recorded(measured)
     if json:
         rows = {name: {"value": e.value, "low": e.low, "high": e.high, "n": e.n} for name, e in found.items()}
         print_json(
@@ -70,10 +77,31 @@ def evaluate(
             }
         )
         return
-    rows_ = [(name, e.value, f"[{format_number(e.low)}, {format_number(e.high)}]", e.n) for name, e in found.items()]
+    rows_ = [(name, e.value, _format_interval(e.low, e.high), e.n) for name, e in found.items()]
     print_table(("held-out", "value", "95 % interval", "problems"), rows_, f"{path}, step {at}, split {used.split}")
-    if (ungraded := len(outcomes.ids) - found["greedy"].n) > 0:
+    graded = found["greedy"].n if played else 0
+    if (ungraded := len(outcomes.ids) - graded) > 0 and played:
         note(f"{ungraded} of {len(outcomes.ids)} problems could not be graded and are left out")
+    for name in measured.recorded:
+        if name.endswith("/accuracy"):
+            say(f"{name}: the share of held-out pairs whose chosen answer is above the rejected one")
+
+
+def _format_interval(low: float | None, high: float | None) -> str:
+    return "-" if low is None or high is None or low != low else f"[{format_number(low)}, {format_number(high)}]"
+
+
+def _estimate_recorded(measured: Measured) -> dict[str, Estimate]:
+    """What learners say of held-out recorded problems; an interval of accuracies, whose pairs are right or wrong."""
+    from shuhari import stats
+
+    out: dict[str, Estimate] = {}
+    for name, value in measured.recorded.items():
+        right, nan = round(value * measured.count) if value == value else -1, float("nan")
+        whole = name.endswith("/accuracy") and 0 <= right <= measured.count and measured.count > 0
+        whole = whole and abs(value * measured.count - right) < 1e-3
+        out[name] = stats.wilson(right, measured.count) if whole else stats.Estimate(value, nan, nan, measured.count)
+    return out
 
 
 def _tells_solved(measured: Measured, part: Any) -> bool:
@@ -126,8 +154,17 @@ def compare(
         raise typer.BadParameter("compare needs two different sides; seeds of one side are joined by commas")
     _check_same_task([path for paths in sides.values() for path in paths])
     columns = {arm: [metrics(path) for path in paths] for arm, paths in sides.items()}
-    single = all(len(paths) == 1 for paths in sides.values()) and metric in ("evaluate/greedy", "held-out")
-    found = _compare_problems(sides, n) if single else _compare_seeds(sides, columns, metric)
+    single = all(len(paths) == 1 for paths in sides.values())
+    single = single and (metric in (GREEDY, "held-out") or metric.startswith(f"{GREEDY}."))
+    measure, equal = "", False
+    if single:
+        measure, equal, found = _compare_problems(sides, n, metric.removeprefix(GREEDY).partition(".")[2])
+    else:
+        found = _compare_seeds(sides, columns, metric)
+    caveats = _list_caveats(found, single, equal)
+    if single and (others := _list_untold(sides, measure)):
+        caveats.append(f"compared is {measure!r}; trained is {' and '.join(map(repr, others))}: "
+                       f"--metric {GREEDY}.{others[0]} compares that")  # fmt: skip
     drawn: Path | None
     word = name_metric(metric)
     try:
@@ -137,18 +174,19 @@ def compare(
         drawn = None
     if json:
         table = {"metric": metric, "over": "problems" if single else "seeds", "sides": found, "png": drawn}
-        print_json({**table, "caveats": _list_caveats(found, single)})
+        print_json({**table, **({"measure": measure} if single else {}), "caveats": caveats})
         return
     rows = []
     for name, entry in found.items():
-        low, high = entry.get("low"), entry.get("high")
-        bounds = "-" if low is None or low != low else f"[{format_number(low)}, {format_number(high)}]"
+        bounds = _format_interval(entry.get("low"), entry.get("high"))
         rows.append((name, entry["value"], entry["n"], entry.get("difference"), bounds, entry.get("paired")))
     over = "problems" if single else "seeds"
     print_table((word, "mean", over, "difference", "95 % interval", "paired"), rows)
+    if single:
+        say(f"compared: {measure!r}, greedy, of the last checkpoint of each run")
     if drawn is not None:
         say(f"plot: {drawn}")
-    for caveat in _list_caveats(found, single):
+    for caveat in caveats:
         note(caveat)
 
 
@@ -162,13 +200,29 @@ def _find_axis(columns: Mapping[str, Sequence[Mapping[str, Sequence[Any]]]], pat
     return found.pop() if len(found) == 1 else "step"
 
 
-def _list_caveats(found: Mapping[str, Mapping[str, Any]], single: bool) -> list[str]:
-    """What the numbers do not tell."""
+def _list_untold(sides: Mapping[str, Sequence[Path]], measure: str) -> list[str]:
+    """The rewards that were trained in any of the runs, where that which is compared is none of them."""
+    from shuhari.cli.training import list_trained
+    from shuhari.store import Run
+
+    trained = dict.fromkeys(n for paths in sides.values() for p in paths for n in list_trained(Run(p).recipe))
+    return [] if measure in (*trained, "reward") else list(trained)
+
+
+def _list_caveats(found: Mapping[str, Mapping[str, Any]], single: bool, equal: bool = False) -> list[str]:
+    """What the numbers do not tell. `equal`: every problem has the same grade on two sides."""
     from shuhari.claims.verdict import LEAST
 
-    if single:
-        return ["one run a side: the interval is over problems, and tells of these runs; of their methods seeds tell"]
     others = list(found.values())[1:]
+    if single:
+        least = min(entry["n"] for entry in found.values())
+        out = ["one run a side: the interval is over problems, and tells of these runs; of their methods seeds tell"]
+        if least < FEWEST:
+            out.append(f"no interval: {least} held-out problem{'s' * (least != 1)}, and below {FEWEST} one says next "
+                       "to nothing: give the task more, or ask for more with -n")  # fmt: skip
+        elif equal:
+            out.append(f"no interval: the runs differ by the same on each of {least} problems")
+        return out
     out = []
     if any(entry["low"] != entry["low"] for entry in others):
         least = min(entry["n"] for entry in found.values())
@@ -183,19 +237,43 @@ def _check_same_task(paths: Sequence[Path]) -> None:
     """BadParameter where runs are tested on different tasks: their numbers mean different things."""
     from shuhari.loop.measuring import find_tested
     from shuhari.store import Run
+    from shuhari.store.listing import name_task
 
-    tasks = {path: str(find_tested(Run(path).recipe).get("name")) for path in paths}
+    tasks = {path: name_task(find_tested(Run(path).recipe)) for path in paths}
     first, other = paths[0], next((p for p in paths if tasks[p] != tasks[paths[0]]), None)
     if other is not None:
         raise typer.BadParameter(f"{first} solves {tasks[first]}, {other} solves {tasks[other]}: expected one task")
 
 
-def _compare_problems(sides: Mapping[str, Sequence[Path]], n: int | None) -> dict[str, dict[str, Any]]:
-    """Each single run evaluated greedily; differences over problems, paired where they are the same problems."""
+def _compare_problems(
+    sides: Mapping[str, Sequence[Path]], n: int | None, name: str
+) -> tuple[str, bool, dict[str, dict[str, Any]]]:
+    """(the reward compared: `name`, or what evaluation reads; whether two sides differ by the same on every problem;
+    each single run evaluated greedily, with differences over problems, paired where they are the same problems)."""
     settings = {"samples": 1, **({} if n is None else {"n": n})}
     tasks: dict[str, Any] = {}
-    outcomes = {name: _measure(paths[0], None, settings, tasks).outcomes for name, paths in sides.items()}
-    return _compare_with_first({name: (o.greedy.tolist(), o.ids) for name, o in outcomes.items()})
+    found: dict[str, tuple[list[float], list[Any]]] = {}
+    measure = name
+    for side, paths in sides.items():
+        measured = _measure(paths[0], None, settings, tasks)
+        outcomes, measure = measured.outcomes, measure or measured.measure
+        known = {**outcomes.rewards, measured.measure: outcomes.greedy}
+        if measure not in known:
+            message = f"{paths[0]} grades no {measure!r}; {nearest(measure, known)}"
+            raise typer.BadParameter(message, param_hint="--metric")
+        values = known[measure].tolist()
+        if not any(x == x for x in values):
+            others = [f"evaluate/{k}" for k in measured.recorded if k.endswith("/accuracy")]
+            message = f"{paths[0]}: none of {len(values)} held-out problems could be graded"
+            raise typer.BadParameter(f"{message}: --metric {others[0]} compares what it says of recorded pairs"
+                                     if others else message)  # fmt: skip
+        found[side] = values, outcomes.ids
+    compared = _compare_with_first(found, FEWEST)
+    equal = any(entry.get("low") is not None and entry["low"] == entry["high"] for entry in compared.values())
+    for entry in compared.values():
+        if entry.get("low") is not None and entry["low"] == entry["high"]:
+            entry |= {"low": float("nan"), "high": float("nan")}
+    return measure, equal, compared
 
 
 def _compare_seeds(

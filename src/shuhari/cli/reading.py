@@ -85,11 +85,14 @@ def _print_csv(columns: Mapping[str, Sequence[Any]]) -> None:
 
 
 def _show_overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
+    from shuhari.store.listing import name_tasks
     from shuhari.tools.ends import tabulate_ends
     from shuhari.tools.plot import choose_curves
 
     recipe, summary = run.recipe, run.summary or {}
-    say(f"{path}: {recipe.get('name', '')}, seed {recipe.get('seed', 0)}, {run.status}, step {run.step}")
+    task = make_printable(name_tasks(recipe))
+    name = f"{recipe.get('name', '')}{f' on {task}' if task else ''}"
+    say(f"{path}: {name}, seed {recipe.get('seed', 0)}, {run.status}, step {run.step}")
     heads, ends = tabulate_ends(summary)
     if ends:
         print_table(heads, ends)

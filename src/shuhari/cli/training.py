@@ -53,12 +53,15 @@ def train(
     Example: shuhari train baselines/grpo --with rlvr/kl_cov --set steps=50 --run runs/kl-cov
     """
     from shuhari.config.recipe import load
+    from shuhari.config.schedules import list_misfits
 
     found = load(recipe, sets or [], {} if seed is None else {"seed": seed}, methods or [])
     if dry_run:
         from shuhari.cli.dry import dry_run as show_plan
 
         show_plan(found)
+        for problem in list_misfits(found):
+            note(problem)
         return
     path = run or (Path(recipe) if (Path(recipe) / "recipe.toml").is_file() else _make_path(found, init))
     if run is not None and (stranger := _find_stranger(run)):
@@ -68,6 +71,8 @@ def train(
         note(f"{path} is complete: nothing to do (another folder starts anew: --run)")
         show_closing(path)
         return
+    for problem in list_misfits(found):
+        note(problem)
     command = _make_command(recipe, run, seed, methods or [], sets or [], init) + (" --profile" if profile else "")
     command += "".join(f" --log-to {shlex.quote(text)}" for text in log_to or [])
     with _watch(log_to or [], path, found) as watchers:
@@ -256,7 +261,7 @@ def show_closing(path: Path) -> None:
     after, (heads, rows) = read_ends(summary)["after"], tabulate_ends(summary)
     if rows:
         print_table(heads, rows)
-    for name in _list_trained(run.recipe):
+    for name in list_trained(run.recipe):
         if f"greedy.{name}" in after and (run.recipe.get("evaluate", {}).get("measure") or "score") != name:
             say(f"trained is the reward {name!r}, greedy.{name}; greedy is the task's own measure "
                 f"(--set evaluate.measure={name} reports what is trained)")  # fmt: skip
@@ -278,7 +283,7 @@ def show_closing(path: Path) -> None:
         say("         shuhari methods; shuhari tasks    # what there is; `train NAME --dry-run` shows a recipe")
 
 
-def _list_trained(recipe: Mapping[str, Any]) -> list[str]:
+def list_trained(recipe: Mapping[str, Any]) -> list[str]:
     """The rewards that a recipe names for training, beside the task's own."""
     named = recipe.get("reward", {})
     weights = named.get("weights") or {n: 1.0 for n in named if n not in ("length", "repetition")}

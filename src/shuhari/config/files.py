@@ -93,10 +93,19 @@ def _anchor(table: Tree, folder: File) -> None:
                 holder[key] = f"{(folder / file).resolve()}:{attribute}"
 
 
+def _split_world(text: str) -> tuple[str, str]:
+    """(what stands before, `file.py:Class`) of a setting that names an environment of a file, as `gym/envs.py:Maze`;
+    ("", the text) of any other."""
+    for prefix in ("gym/world/", "world/", "gym/") if ".py:" in text else ():
+        if text.startswith(prefix) and not File(text.rpartition(":")[0]).is_file():
+            return prefix, text.removeprefix(prefix)
+    return "", text
+
+
 def find_named(text: str) -> File | None:
     """The file of data, the file of code or the directory of a model that a setting names; None where it names none."""
     if ".py:" in text:
-        path = File(text.rpartition(":")[0])
+        path = File(_split_world(text)[1].rpartition(":")[0])
     else:
         path = File(text.removeprefix("file/"))
         named = "/" in text or path.suffix
@@ -122,7 +131,7 @@ def _use_copies(table: Tree, run: File) -> None:
             continue
         if (place := (run / NEEDS / copy).resolve()).exists():
             attribute = f":{text.rpartition(':')[2]}" if ".py:" in text else ""
-            holder[key] = f"{'file/' if text.startswith('file/') else ''}{place}{attribute}"
+            holder[key] = f"{'file/' if text.startswith('file/') else _split_world(text)[0]}{place}{attribute}"
 
 
 def _let_import(table: Tree, folder: File) -> None:

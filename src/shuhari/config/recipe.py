@@ -34,6 +34,7 @@ from shuhari.config.overlay import (
     has,
     join,
     lay,
+    look_up,
     nest,
     parse_setting,
     split_path,
@@ -109,12 +110,11 @@ class Recipe:
 
     def with_settings(self, settings: Mapping[str, Any], origin: str = "set") -> Recipe:
         """With `settings` (dotted keys or nested mappings) laid over; where methods are laid, also over the stages that
-        these changed. RecipeError where every stage sets one itself."""
+        these changed. RecipeError for one that no stage reads."""
         tree, sources = deepcopy(self.tree), dict(self.sources)
-        over = place_sets(tree, _to_tree(settings))
-        over = spread(tree, over) if "laid" in tree else over
+        asked = place_sets(tree, _to_tree(settings))
+        over = spread(tree, asked) if "laid" in tree else asked
         for path, _ in walk_leaves(over):
-            _check_reaches(path, {} if "laid" in tree else tree.get("stage", {}))
             if path[0] == "stage" and len(path) > 1 and path[1] not in tree.get("stage", {}):
                 there = tree.get("stage", {})
                 raise RecipeError(f"stage.{format_path(path[1:2])}", f"no such stage; {nearest(path[1], there)}")
@@ -122,7 +122,9 @@ class Recipe:
         if "laid" in tree:
             settle(tree, sources)
         _check(tree)
-        return Recipe(self.name, tree, sources)
+        changed = Recipe(self.name, tree, sources)
+        _check_read(asked, changed, {} if "laid" in tree else self.tree.get("stage", EMPTY))
+        return changed
 
 
 def load(
@@ -272,15 +274,35 @@ def _to_tree(settings: Mapping[str, Any]) -> Tree:
     """Settings by dotted key, or nested, as one tree."""
     over: Tree = {}
     for key, value in settings.items():
-        join(over, nest(split_path(key), _to_plain(value, key)))
+        path = split_path(key)
+        try:
+            plain = _to_plain(value, key)
+        except RecipeError:
+            if path[0] in (*SCALARS, *SINGLE, *NAMED, "surrogate"):
+                raise
+            message = explain_unknown(path[0], {}, [*SCALARS, *SINGLE, *NAMED])
+            raise RecipeError(path[0], f"no such key in a recipe; {message}") from None
+        join(over, nest(path, plain))
     return over
 
 
-def _check_reaches(path: Path, stages: Mapping[str, Any]) -> None:
-    same = [(b,) for b in BUDGETS] if path[0] in BUDGETS else [path]
-    if stages and path[0] != "stage" and all(any(has(over, p) for p in same) for over in stages.values()):
-        one = f"stage.{format_path((next(iter(stages)),))}.{format_path(path)}"
-        raise RecipeError(format_path(path), f"every stage sets it for itself: say which stage, such as {one}")
+def _check_read(asked: Mapping[str, Any], recipe: Recipe, before: Mapping[str, Any]) -> None:
+    """RecipeError for a setting that no stage has in the end: each has its own (`before` are their overlays, without
+    the settings), or another component there."""
+    own = recipe.tree.get("stage") or {}
+    for path, value in walk_leaves(asked) if own else ():
+        if path[0] in ("stage", "name") or path[-1] == "replace" or isinstance(value, Mapping):
+            continue
+        same = [(b,) for b in BUDGETS] if path[0] in BUDGETS else [path]
+        unheard = bool(before) and all(any(has(over, p) for p in same) for over in before.values())
+        found = {str(stage["name"]): look_up(stage, path) for stage in recipe.stages}
+        if not unheard and any(x == value or (x is None and value is False) for x in found.values()):
+            continue
+        names = [name for name, x in found.items() if name in own and x is not None] or list(own)
+        keys = [f"stage.{format_path((name, *path))}" for name in names]
+        others = f" ({', '.join(keys[1:3])}{', ...' if len(keys) > 3 else ''})" if keys[1:] else ""
+        raise RecipeError(format_path(path), f"no stage reads it, as every stage sets it for itself or has another "
+                          f"component there: say which stage, such as {keys[0]}{others}")  # fmt: skip
 
 
 def _check(tree: Tree, where: str = "") -> None:

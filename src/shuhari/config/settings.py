@@ -15,6 +15,7 @@ import types
 import typing
 from collections.abc import Collection, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
+from pathlib import Path
 from typing import Any, Union
 
 from shuhari import bounds, ports, registry
@@ -111,16 +112,25 @@ class Settings:
         if not isinstance(name, str):
             raise RecipeError(f"{where}.name", f"{name!r}: expected a task's name; {_list_names('task')}")
         rest = {k: v for k, v in table.items() if k != "name"}
-        if name not in registry.names("task") and "/" in name and ".py:" not in name:
+        an_id = bool(re.search(r"-v\d+$", name))
+        world = name.startswith("gym/") and not an_id and not Path(name.partition(":")[0]).is_file()
+        of_file = ".py:" in name and not world
+        if name not in registry.names("task") and "/" in name and not of_file:
             name, _, path = name.partition("/")
-            rest = {"path": path, **rest}
-        if "path" not in rest and re.search(r"-v\d+$", name):
+            of_class = world and ".py:" in path and not path.startswith("world/")
+            rest = {"path": f"world/{path}" if of_class else path, **rest}
+        if "path" not in rest and an_id:
             meant = re.sub(r"^gym/|\.py(?=:)", "", name)
             raise RecipeError(f"{where}.name", f"no task {name!r}; did you mean 'gym/{meant}'?")
         cls = look_up("task", name, f"{where}.name")
         if not is_dataclass(cls):
-            env = "a Gymnasium environment is registered in its module and named gym/<module>:<id>"
-            raise RecipeError(where, f"task {name!r} {_PLAIN_CLASS}; {env}")
+            from gymnasium import Env  # of which only this message knows
+
+            if isinstance(cls, type) and issubclass(cls, Env):
+                form = name if ".py:" in name else f"world/{name.replace(':', '.')}"
+                message = f"{name!r} is a Gymnasium environment: expected it as 'gym/{form}'"
+                raise RecipeError(f"{where}.name", message)
+            raise RecipeError(where, f"task {name!r} {_PLAIN_CLASS}")
         return self._make_once("task", cls, rest, where, f"task {name!r}")
 
     def _make_once(

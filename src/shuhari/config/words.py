@@ -78,6 +78,38 @@ SAME: Mapping[str, tuple[str, ...]] = MappingProxyType({  # the key here -> what
     "threads": ("num_threads", "n_threads"),
 })  # fmt: skip
 
+_FOLDER = "the folder of a run is `path`, the second argument of shuhari.train, and --run on the command line"
+_SINKS = "observe=shuhari.TensorBoard(..) of shuhari.train, --log-to on the command line, are called with each report"
+_ALONE = "settings are arguments of their own: steps=100, **{'rollout.n': 8}"
+ARGUMENTS: Mapping[tuple[str, ...], str] = MappingProxyType({  # what no setting is: names elsewhere -> what to do
+    ("run", "run_dir", "run_name", "run_path", "output_dir", "out_dir", "out", "output", "log_dir", "logdir",
+     "save_dir", "save_path", "folder", "directory"): _FOLDER,
+    ("reward_funcs", "reward_func", "reward_fn", "reward_fns", "reward_function", "reward_functions", "rewards",
+     "reward_model", "reward_models"): "reward=, a function, a list of such, name -> function or the directory of a "
+                                       "reward model, of shuhari.train; reward.<name>.use=file.py:function in a recipe",
+    ("train_dataset", "training_data", "train_data", "data", "rows", "train_set"):
+        "dataset=, rows to train on, of shuhari.train; task.name=file/<path> in a recipe",
+    ("eval_dataset", "eval_data", "test_dataset", "validation_dataset", "val_dataset"):
+        "dataset={'train': rows, 'test': rows} of shuhari.train; a column `split` in a file",
+    ("environment", "environments", "env_fn", "env_cls", "env_class", "make_env", "vec_env", "envs"):
+        "env=, a class, a function or an environment, of shuhari.train; task.name=gym/<id> in a recipe",
+    ("tool", "functions"): "tools=, a list of functions, of shuhari.train; rollout.environments.tools in a recipe",
+    ("method", "with"): "methods=, a list of names, of shuhari.train, and --with on the command line",
+    ("callback", "callbacks"): "progress=, or observe=, of shuhari.train is called with each step's report",
+    ("report_to", "log_to", "logger", "logging", "tensorboard_log", "wandb", "use_wandb"): _SINKS,
+    ("args", "config", "cfg", "settings", "training_args", "hyperparameters", "hparams", "kwargs"): _ALONE,
+    ("tokenizer", "processing_class", "processor"): "one comes with the model: models.policy.path=<directory>",
+    ("peft_config",): "adapters are models.policy.lora.rank, .alpha and so on",
+    ("verbose", "progress_bar", "disable_tqdm"): "progress=True or False of shuhari.train",
+    ("resume", "resume_from_checkpoint", "resume_from"): "no need: the same call with the same folder goes on",
+    ("pretrained", "init_from", "load_from"): "init=, a run whose weights this one starts from, and --init",
+    ("device", "device_map"): "models.policy.device",
+    ("bf16", "fp16", "dtype", "torch_dtype"): "models.policy.dtype, such as 'bfloat16'",
+    ("gradient_checkpointing",): "models.policy.gradient_checkpointing",
+    ("optimizer", "optimizers", "optim"): "part.policy.optimiser, with `use` and its settings",
+})  # fmt: skip
+_HINTS = MappingProxyType({name: hint for names, hint in ARGUMENTS.items() for name in names})
+
 
 def find_meanings(path: Iterable[str]) -> tuple[str, ...]:
     """The keys here of what others call so: by all of a dotted name, or as many of its last parts as are known."""
@@ -89,6 +121,8 @@ def find_meanings(path: Iterable[str]) -> tuple[str, ...]:
 def explain_unknown(key: str, tree: Mapping[str, Any], known: Iterable[str]) -> str:
     """What a key that no recipe has may mean: the settings of this recipe that others call so, as it names its parts,
     or the nearest known one. Of a table, what its entries may mean."""
+    if key in _HINTS and not isinstance(tree.get(key), Mapping):
+        return f"here: {_HINTS[key]}"
     inner, near = tree.get(key), nearest(key, known)
     paths = [(key, *path) for path, _ in walk_leaves(inner)] if isinstance(inner, Mapping) else [(key,)]
     meant = {path: found for path in paths if (found := find_meanings(path))}

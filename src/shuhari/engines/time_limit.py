@@ -3,8 +3,9 @@
 In the main thread the call is interrupted as Ctrl-C would do it: by a timer of the system, whose signal Python looks at
 between two instructions, while it waits, within regular expressions and products of huge numbers. No other thread can
 be interrupted, so from one (a notebook) the function is called in a thread of its own, which is given up when its time
-is over. Left out: libraries in C that look at no signal (what they compute ends, and is late then); limits on memory;
-functions that mean harm.
+is over. A function that swallows every interruption, or switches its timer off, and never returns ends the process
+(`watchdog`). Left out: libraries in C that look at no signal (what they compute ends, and is late then); limits on
+memory; functions that mean harm.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from types import FrameType
 from typing import Any
 
 from shuhari.data import ContractError
+from shuhari.engines import watchdog
 
 AGAIN = 1.0  # seconds after which a function that has swallowed the interruption gets the next one
 GIVEN_UP = 4  # threads that go on with what nobody waits for: with one more the run ends
@@ -58,16 +60,18 @@ async def call_within(seconds: float | None, call: Callable[[], Any]) -> Any:
 @contextmanager
 def _interrupted(seconds: float) -> Iterator[None]:
     """Interrupt what is done inside after so many seconds. The alarm of another (a test's limit) is put back."""
-    armed = fired = False
+    armed, call = False, watchdog.Call(time.monotonic() + seconds)
 
     def interrupt(_: int, frame: FrameType | None) -> None:
-        nonlocal fired
         if armed:
-            fired = True
+            call.fired += 1
             raise _Interruption
+
+    call.handler = interrupt
 
     began, (left, every) = time.monotonic(), signal.setitimer(signal.ITIMER_REAL, 0)
     before = signal.signal(signal.SIGALRM, interrupt)
+    watchdog.begin(call)
     try:
         armed = True
         signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6), AGAIN)
@@ -79,11 +83,12 @@ def _interrupted(seconds: float) -> Iterator[None]:
         pass
     finally:
         armed = False
+        watchdog.end(call)
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         if left:
             signal.setitimer(signal.ITIMER_REAL, max(left - (time.monotonic() - began), 1e-6), every)
-    if fired or time.monotonic() - began > seconds:  # also where the function has swallowed it, or used the timer
+    if call.fired or time.monotonic() - began > seconds:  # also where the function has swallowed it, or used the timer
         raise Overdue
 
 
@@ -113,22 +118,37 @@ def _call_beside(seconds: float, call: Callable[[], Any]) -> Any:
 
 async def _wait(work: Awaitable[Any], seconds: float) -> Any:
     """What a coroutine waits for is bounded by the clock on the wall: virtual time would jump to a loop's timer."""
-    loop, scope, ended = asyncio.get_running_loop(), asyncio.timeout(None), False
+    loop, task, scope = asyncio.get_running_loop(), asyncio.current_task(), asyncio.timeout(None)
+    ended, again, clocks = False, 0, list[threading.Timer]()
+    assert task is not None
 
     def expire() -> None:
-        if not ended:
+        nonlocal again
+        if ended:
+            return
+        if scope.expired():  # it has swallowed the cancellation
+            if (again := again + 1) * AGAIN > watchdog.GRACE * watchdog.TICK:
+                watchdog.end_process("in an `await`")
+            task.cancel()
+        else:
             scope.reschedule(loop.time())
+        start(AGAIN)
 
-    clock = threading.Timer(max(seconds, 0.0), loop.call_soon_threadsafe, (expire,))
-    clock.daemon = True
+    def start(wait: float) -> None:
+        clocks[:] = [threading.Timer(max(wait, 0.0), loop.call_soon_threadsafe, (expire,))]
+        clocks[0].daemon = True
+        clocks[0].start()
+
     try:
         async with scope:
-            clock.start()
+            start(seconds)
             try:
                 return await work
             finally:
                 ended = True
-                clock.cancel()
+                clocks[0].cancel()
+                for _ in range(again):
+                    task.uncancel()
     except TimeoutError:
         if scope.expired():
             raise Overdue from None
@@ -146,13 +166,19 @@ class _Driven(Awaitable[Any]):
         inner: Any = self.work.__await__()
         go, given = inner.send, None
         while True:
+            waits, waits_for = False, None
             try:
-                with _interrupted(max(self.end - time.monotonic(), 1e-6)):
+                left = self.end - time.monotonic()
+                with _interrupted(left if left > 0 else AGAIN):  # over: it has been cancelled, and may tidy up
                     waits_for = go(given)
+                    waits = True
             except StopIteration as done:
                 if time.monotonic() > self.end:
                     raise Overdue from None
                 return done.value
+            except Overdue:
+                if not waits:  # else it has swallowed the interruption and is still there: `_wait` goes on to cancel it
+                    raise
             try:
                 go, given = inner.send, (yield waits_for)
             except BaseException as error:  # a cancellation is the work's own business

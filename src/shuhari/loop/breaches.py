@@ -22,6 +22,7 @@ from shuhari.data import ContractError
 DRAWS = "drew from a global generator: draw from ctx.rng(name) or ctx.noise"
 UNREPEATABLE = "drew from a global generator of the process, so that a run that is resumed will differ"
 IN_PLACE = "in place: columns are added with batch.put"
+WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # bytes of a number -> integers of that size
 
 
 def generator_states() -> tuple[Any, ...]:
@@ -55,9 +56,6 @@ def sum_weights(models: Mapping[str, Any]) -> dict[str, int]:
 
     modules = {role: ability(model, "module") for role, model in models.items()}
     return {role: sum(map(bits, m.state_dict().values())) for role, m in modules.items() if m is not None}
-
-
-WHOLE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # bytes of a number -> integers of that size
 
 
 @contextmanager

@@ -301,7 +301,9 @@ class Context:
         if isinstance(error, self.fatal):
             raise error
         self.charge(what, 1)
+        place = "; ".join(vars(error).get("__notes__", ()))  # whose environment, which step
         message = f"{what}{f' ({whose})' if whose else ''}: {type(error).__name__}: {error}"
+        message += f" ({place})" if place else ""
         if not (self.muted or REPLAYING.get()) and len(self.problems) < 5 and message not in self.problems:
             self.problems.append(message)
 

@@ -8,18 +8,19 @@ each evaluation noise of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from shuhari.abilities import ability
 from shuhari.bounds import Bounds, Count, Length, check
 from shuhari.config.overlay import RecipeError
-from shuhari.data import EMPTY, Problem, Ramp, Request, Sampling
+from shuhari.data import EMPTY, Ramp, Request, Sampling
 from shuhari.loop.breaches import DRAWS, generator_states, sum_weights
 from shuhari.loop.outcomes import Named, Outcomes, grade
 from shuhari.ports import Learner, Metric, Rollout, Source, Task
 from shuhari.profile import spanned
+from shuhari.tasks.contract import explain_ids
 
 if TYPE_CHECKING:
     from shuhari.loop.context import Context
@@ -109,7 +110,8 @@ def evaluate(ctx: Context, evaluation: Evaluation, rollout: Rollout, first: int 
         behind = f" behind the first {first}, and [evaluate] watch asks for some" if first else ""
         raise ValueError(f"the task has no problems in split {evaluation.split!r}{behind}: nothing to evaluate")
     problems = [source[i] for i in range(first, first + n)]
-    _check_ids(problems, evaluation.split, first)
+    if wrong := explain_ids(problems, evaluation.split, first=first, once=True):
+        raise ValueError(f"{type(ctx.task).__name__}: {wrong}")
     sampling = evaluation.sampling or ctx.now(ctx.sampling)
     mode = replace(sampling, greedy=True, epsilon=0.0)
     once = [Request(p, 1, mode, settings=evaluation.settings) for p in problems]
@@ -140,15 +142,6 @@ def find_held_out(task: Task, evaluation: Evaluation) -> Source:
         return task.problems(evaluation.split)
     except (ValueError, LookupError) as error:
         raise RecipeError("evaluate.split", str(error.args[0] if error.args else error)) from error
-
-
-def _check_ids(problems: Sequence[Problem], split: str, first: int) -> None:
-    """ValueError, which names them, for two problems of a task with one id: their episodes could not be told apart."""
-    seen: dict[tuple[str, str], int] = {}
-    for i, p in enumerate(problems, first):
-        if (other := seen.setdefault((p.task, p.id), i)) != i:
-            both = f"problems {other} and {i} of split {split!r} of task {p.task!r} both have the id {p.id!r}"
-            raise ValueError(f"{both}: expected an id of its own for each")
 
 
 def _tokens_drawn(ctx: Context) -> float:
@@ -188,7 +181,7 @@ class LastScores:
 def score_models(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> dict[str, float]:
     """All that an evaluation says of the models: of what it plays, of each further way to play, and its metrics."""
     out: dict[str, float] = {}
-    if evaluation.n:
+    if evaluation.n and has_player(ctx, rollout):
         found = evaluate(ctx, evaluation, rollout)
         out = {**found.scores(evaluation), **({"tokens": found.tokens} if evaluation.more else {})}
     for name, way in evaluation.more.items():
@@ -200,6 +193,13 @@ def score_models(ctx: Context, evaluation: Evaluation, rollout: Rollout) -> dict
         with beside.charging_to("evaluate"):
             out |= {f"{name}.{k}": v for k, v in _read_metric(name, metric, beside).items()}
     return out
+
+
+def has_player(ctx: Context, rollout: Rollout) -> bool:
+    """Whether a model plays a role of the rollout: where a reward model alone is trained, none does, and only recorded
+    problems are held out."""
+    roles = set(ability(rollout, "roles") or (ability(rollout, "role"),))
+    return not ctx.models or not roles.isdisjoint(ctx.models)
 
 
 def _read_metric(name: str, metric: Metric, ctx: Context) -> dict[str, float]:

@@ -36,7 +36,7 @@ def find_outside(recipe: Recipe, stages: Iterable[Any] = ()) -> dict[str, Path]:
         for text in value if isinstance(value, list) else [value]:
             if path[-1] != "summary" and isinstance(text, str) and (file := find_named(text)) is not None:
                 found[text] = file
-            elif isinstance(text, str) and text.startswith("gym/") and (code := _find_module(text[4:])) is not None:
+            elif isinstance(text, str) and (code := _find_module(text)) is not None:
                 found[text] = code
     known = {str(p.resolve()) for p in found.values()}
     for stage in stages:
@@ -48,9 +48,13 @@ def find_outside(recipe: Recipe, stages: Iterable[Any] = ()) -> dict[str, Path]:
 
 
 def _find_module(name: str) -> Path | None:
-    """The file of `module` in `module:id`; None of what is installed, which its version tells."""
-    with suppress(ImportError, ValueError):
-        spec = find_spec(name.partition(":")[0]) if ":" in name else None
+    """The file of `module` in `gym/module:id` and `world/module.Class`; None of what is installed, which its version
+    tells."""
+    world = name.removeprefix("gym/").startswith("world/")
+    inner = name.removeprefix("gym/").removeprefix("world/")
+    module = inner.rpartition(".")[0] if world else inner.partition(":")[0] if ":" in inner else ""
+    with suppress(ImportError, ValueError, AttributeError):
+        spec = find_spec(module) if module and name.startswith(("gym/", "world/")) else None
         return None if spec is None or not spec.origin or _is_installed(spec.origin) else Path(spec.origin)
     return None
 

@@ -45,6 +45,7 @@ from shuhari.loop.breaches import (
 from shuhari.loop.collect import AllFailedError
 from shuhari.loop.run import Run, open_run
 from shuhari.ports import Ctx, Transform, ability, is_text, is_vector
+from shuhari.tasks.contract import explain_ids
 from shuhari.tasks.source import read_first
 from shuhari.transforms import call_transform
 
@@ -191,14 +192,12 @@ def _check_room(run: Run, max_new: int) -> None:
 
 def _check_problems(task: Any, problems: list[Any]) -> None:
     """ContractError for what is no problem, and where an id names two: they would be counted as one."""
-    known: dict[tuple[str, str], tuple[int, Any]] = {}
     for i, p in enumerate(problems):
-        at = f"{type(task).__name__}: problem {i} of the split 'train'"
         if not isinstance(p, Problem):
+            at = f"{type(task).__name__}: problem {i} of the split 'train'"
             raise ContractError(f"{at} is {p!r:.60}: expected a Problem")
-        j, prompt = known.setdefault((p.task, p.id), (i, p.prompt))
-        if isinstance(prompt, str | tuple) and prompt != p.prompt:
-            raise ContractError(f"{at} has the id {p.id!r} of problem {j}, and another prompt: expected one of its own")
+    if wrong := explain_ids(problems, "train"):
+        raise ContractError(f"{type(task).__name__}: {wrong}")
 
 
 @contextmanager

@@ -200,9 +200,7 @@ def _compare(store: Store, recipe: Recipe, origin: str, outside: Mapping[str, Pa
     changed, complete = find_differences(known, text), bool(store.get("complete"))
     longer = {key: list(values) for key, values in changed.items() if not spreads(key)}
     if longer and not (complete and extends(recipe, longer)):
-        key, values = next(iter(longer.items()))
-        theirs, ours = ("not set" if value is None else value for value in values)
-        raise RecipeError("", f"{path} holds a run of another recipe ({key}: {theirs} there, {ours} here): "
+        raise RecipeError("", f"{path} holds a run of another recipe ({_name_differences(recipe, longer)}): "
                               "choose another folder with --run; --init starts from its weights")  # fmt: skip
     if longer or not complete:
         check_outside(store, outside, accept)
@@ -214,6 +212,18 @@ def _compare(store: Store, recipe: Recipe, origin: str, outside: Mapping[str, Pa
     if changed:
         store.first.append(lambda: store.set(recipe=text))
         store.first.append(lambda: store.write_text("recipe.toml", text))
+
+
+def _name_differences(recipe: Recipe, changed: Mapping[str, Sequence[Any]]) -> str:
+    """`key: old there, new here` of each, those first that no larger budget explains; of more than four the number."""
+    ordered = sorted(changed.items(), key=lambda one: extends(recipe, dict([one])))
+    told = [f"{key}: {_shorten(old)} there, {_shorten(new)} here" for key, (old, new) in ordered]
+    return "; ".join(told[:4]) + (f"; and {len(told) - 4} more" if len(told) > 4 else "")
+
+
+def _shorten(value: Any) -> str:
+    text = "not set" if value is None else str(value)
+    return text if len(text) <= 60 else f"{text[:28]}...{text[-28:]}"
 
 
 def extends(recipe: Recipe, changed: Mapping[str, Sequence[Any]]) -> bool:

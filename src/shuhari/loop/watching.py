@@ -13,14 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from shuhari.config.recipe import load
 from shuhari.data import EMPTY, Array, Payload, Problem, Request, Status, Step, Trajectory
 from shuhari.loop.collect import collect_group
 from shuhari.loop.evaluation import Evaluation, find_held_out
-from shuhari.loop.resume import restore
-from shuhari.loop.run import open_run
+from shuhari.loop.opening import open_checkpoint
 from shuhari.ports import ability
-from shuhari.store import Run, StoreError
 from shuhari.tasks.source import read_first
 
 
@@ -43,13 +40,9 @@ def watch(path: Path, step: int | None = None, n: int = 1, first: int = 0, film:
     """The held-out episodes from `first` on, of a run's checkpoint (None: the last). film: with pictures, where the
     environment draws any. StoreError where there is no checkpoint, TypeError for a run of text, ValueError where there
     are no such episodes."""
-    with open_run(load(path)) as opened:
+    with open_checkpoint(path, step) as opened:
         if opened.ctx.task.spaces() is None:
             raise TypeError(f"{path}: its policy writes text, so that there is nothing to watch: see show --rollouts")
-        tree = Run(path).load(step)
-        if tree is None:
-            raise StoreError(f"{path} has no checkpoint yet: there is no policy to watch")
-        restore(opened, tree)
         ctx, stage = opened.ctx, opened.stage
         evaluation = stage.evaluate or Evaluation()
         task = evaluation.task or ctx.task

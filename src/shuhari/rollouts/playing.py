@@ -64,8 +64,12 @@ class Playing:
         ability(self.env, "bind")(self.ctx, (self.request.key, "environment", self.number))
         if lack := find_missing(self.env, "reset", "step"):
             raise ContractError(f"{type(self.env).__name__} is no environment: it has no {' and no '.join(lack)}")
-        first = self.env.reset(self.request.problem)
-        first = await first if inspect.isawaitable(first) else first
+        try:
+            first = self.env.reset(self.request.problem)
+            first = await first if inspect.isawaitable(first) else first
+        except Exception as error:
+            self._note_place(error, "the reset")
+            raise
         self._require(explain_first(first, text=self._reads_text()), "reset")
         self._restart(first)
 
@@ -112,12 +116,19 @@ class Playing:
             raise
         except TimeoutError as error:
             late = TimeoutError(str(error) or f"no answer in {self.timeout:g} s ([rollout] timeout)")
+            self._note_place(late, f"step {self.moves} of an episode")
             raise EnvironmentFailed(f"TimeoutError: {late}") from late
         except Exception as error:
+            self._note_place(error, f"step {self.moves} of an episode")
             raise EnvironmentFailed(f"{type(error).__name__}: {error}") from error
         step = self.steps[-1]
         info = {**step.info, "observation": reply} if reply else step.info
         self.steps[-1] = self._add_reported(copy_with(step, reward=dict(reward), info=info))
+
+    def _note_place(self, error: Exception, place: str) -> None:
+        """Note on an error of the environment's own where it was raised, unless it says so."""
+        if not vars(error).get("__notes__"):
+            error.add_note(f"raised by {place} of {type(self.env).__name__}")
 
     def trajectory(self) -> Trajectory:
         """The episode, closed by a step that holds the last context: `cont` 0 after FINISHED, else 1. CUT if it has not

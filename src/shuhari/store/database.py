@@ -213,9 +213,9 @@ class Store:
             again += 1
             name = f"step-{step:08d}.{again}"
         blocks = checkpoint.write(self._checkpoints / name, tree, self._rings)
-        score = metrics.get(self.best) if self.best is not None else None
-        if self.best is not None and metrics.get(f"{self.best.rpartition('/')[0]}/ungraded", 0) > UNGRADED:
-            score = None  # it is of those alone that something graded
+        score, place = metrics.get(self.best or ""), (self.best or "").rpartition("/")[0]
+        if metrics.get(f"{place}/ungraded", 0) > UNGRADED or f"{place}/episodes" in metrics:
+            score = None  # of those alone that something graded; of a few episodes, of which the best is the luckiest
         number = None if score is None or score != score else float(score)
         return Checkpoint(name, step, pin, number, frozenset(blocks))
 

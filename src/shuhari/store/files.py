@@ -54,6 +54,17 @@ class LockedError(StoreError):
     """Another process writes this run."""
 
 
+def follow_umask(folder: Path) -> None:
+    """Give the files of safetensors in a folder the mode that other new files have: its library makes them readable
+    for their owner alone."""
+    trial = folder / f".mode-{os.getpid()}"
+    with open(os.open(trial, os.O_CREAT | os.O_EXCL | os.O_WRONLY | _ITSELF, 0o666), "wb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+    trial.unlink()
+    for path in folder.glob("*.safetensors"):
+        path.chmod(mode)
+
+
 def read_file(path: Path) -> bytes:
     """The bytes of a plain file, behind links too. OSError for anything else, such as a pipe, which would wait for
     ever, or a device, which may never end."""

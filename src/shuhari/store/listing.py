@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,8 +17,10 @@ from shuhari.store.files import Lock, StoreError, translate_errors
 from shuhari.store.layout import OWN
 from shuhari.store.rows import read_rows
 
+GIVEN = "world/given/"  # begins the path of an environment that a program handed over
 # what a list of runs shows
-SCORES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "evaluate/policy/accuracy", "reward/mean",
+SCORES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "evaluate/policy/accuracy",
+          "evaluate/reward/accuracy", "reward/mean",
           "rollout/return", "reward/score", "reward", "policy/accuracy", "study/coverage")  # fmt: skip
 STATUSES = ("running", "complete", "failed", "stopped", "unreadable")
 
@@ -84,7 +86,7 @@ def _summarise(path: Path, name: str) -> Summary:
         total = run.get("total")
         with suppress(StoreError):
             recipe = run.recipe
-            name_of, task = str(recipe.get("name", "")), _find_task(recipe)
+            name_of, task = str(recipe.get("name", "")), name_tasks(recipe)
             total = recipe.get("steps") if total is None else total
         score_name, score, ungraded = _read_last_score(run)
         status = run.status
@@ -95,12 +97,20 @@ def _summarise(path: Path, name: str) -> Summary:
         return Summary(name, path, "unreadable", note=str(error), recipe=name_of, task=task, date=date)
 
 
-def _find_task(recipe: Mapping[str, Any]) -> str:
-    """The name of a recipe's task, or of the tasks of its stages."""
-    stages: Sequence[Any] = recipe.get("stage", [])
+def name_tasks(recipe: Mapping[str, Any]) -> str:
+    """The names of a recipe's task, or of the tasks of its stages, as a recipe writes them; of an environment that a
+    program handed over its class, `gym/Maze (env=)`."""
+    stages: Any = recipe.get("stage", [])
     tables = [recipe.get("task"), *(s.get("task") for s in stages if isinstance(s, Mapping))]
-    names = [str(t["name"]) for t in tables if isinstance(t, Mapping) and "name" in t]
-    return ", ".join(dict.fromkeys(names))
+    return ", ".join(dict.fromkeys(name_task(t) for t in tables if isinstance(t, Mapping) and "name" in t))
+
+
+def name_task(table: Mapping[str, Any]) -> str:
+    """What a task's table is of: its name, with the path beside it."""
+    name, path = str(table.get("name", "")), str(table.get("path", ""))
+    if path.startswith(GIVEN):
+        return f"{name}/{path.removeprefix(GIVEN).rpartition('-')[0]} (env=)"
+    return f"{name}/{path}" if path and name == name.partition("/")[0] else name
 
 
 def _read_last_score(run: Run) -> tuple[str, float | None, float]:
@@ -115,5 +125,5 @@ def _read_last_score(run: Run) -> tuple[str, float | None, float]:
             if SCORES[0] in found:
                 break
     name = next((n for n in SCORES if n in found), "")
-    share = found.get("evaluate/ungraded", 0.0) if name.startswith("evaluate/") else 0.0
+    share = found.get("evaluate/ungraded", 0.0) if name.startswith("evaluate/") and "accuracy" not in name else 0.0
     return name, found.get(name), share

@@ -1,5 +1,5 @@
-"""What a task's grade, and an environment of its episodes, may give. Anything else ends the run: it would be learnt
-from as it is not meant, or vanish.
+"""What a task's problems, its grade, and an environment of its episodes, may give. Anything else ends the run: it
+would be learnt from as it is not meant, or vanish.
 
 Each `explain_...` says what is wrong with a value, after the name of what gave it; "" where nothing is.
 
@@ -8,13 +8,14 @@ Axes: `K` decisions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isinf
 from typing import Any
 
 import numpy as np
 
-from shuhari.data import Status, Whole, is_tokens, with_article
+from shuhari.data import Problem, Status, Whole, is_tokens, with_article
+from shuhari.store.codec import dumps
 
 TEXT = "expected text, messages, token ids, or a Whole of one of these"
 SLACK = 1e-6  # of the range of a score: a mean of ones may round to more than 1
@@ -63,6 +64,27 @@ def explain_facts(facts: Any) -> str:
         if not isinstance(name, str) or (value is not None and np.asarray(value).dtype.kind not in "biuf"):
             return f"tells {name!r} = {_show(value)}: expected a number or an array"
     return ""
+
+
+def explain_ids(problems: Sequence[Problem], split: str, *, first: int = 0, once: bool = False) -> str:
+    """What is wrong with the ids of problems of a split, from index `first` on: one names one problem of a task, else
+    two would be counted as one. once: and each is there once."""
+    known: dict[tuple[str, str], int] = {}
+    for i, p in enumerate(problems):
+        if (j := known.setdefault((p.task, p.id), i)) != i:
+            same = _to_bytes(problems[j]) == _to_bytes(p)
+            if once or not same:
+                both = f"problems {first + j} and {first + i} of the split {split!r} both have the id {p.id!r}"
+                return f"{both}{'' if same else ', and are not the same'}: expected an id of its own for each"
+    return ""
+
+
+def _to_bytes(problem: Problem) -> bytes:
+    """What is asked; two problems may show it differently (`solution`)."""
+    try:
+        return dumps([problem.prompt, problem.answer, problem.start])
+    except TypeError:  # it cannot be stored: then what is read of it counts
+        return repr(problem.prompt).encode()
 
 
 def _explain_seen(seen: Any, *, text: bool) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
@@ -25,7 +26,7 @@ from shuhari.abilities import ability
 from shuhari.bounds import Count, Length, check
 from shuhari.data import EMPTY, Array, Payload, Problem, Status, Step, code, nearest
 from shuhari.models.spaces import MASK
-from shuhari.registry import find, register, search_in
+from shuhari.registry import find, locate, register, search_in
 from shuhari.tasks.checked import Checked, check_has_spaces
 from shuhari.tasks.snapshots import Env, Recorder, is_copyable, is_seeded, repeats, restore, snapshot, thaw
 from shuhari.tasks.source import Generated, check_split
@@ -260,7 +261,11 @@ class Episode:
 
 
 def _explain_unknown(path: str) -> str:
-    name = path.rpartition(":")[2]
+    dotted, name = path.replace(":", "."), path.rpartition(":")[2]
+    if "." in dotted:
+        with suppress(Exception):  # a module that is not there, or fails
+            if issubclass(locate("world", dotted), gymnasium.Env):
+                return f"{dotted} is a class, and no id is registered: expected it as gym/world/{dotted}"
     near = get_close_matches(name, gymnasium.registry, 3, 0.5)
     hint = f"did you mean {' or '.join(near)}?" if near else "gymnasium.pprint_registry() lists those there are"
     return f"Gymnasium knows no such id; {hint} (an id of another package is written module:id, as ale_py:ALE/Pong-v5)"

@@ -16,7 +16,7 @@ from shuhari.data import Problem, Step
 from shuhari.loop.breaches import DRAWS, generator_states
 from shuhari.ports.declares import declares, is_among
 from shuhari.store.codec import dumps
-from shuhari.tasks.contract import explain_grade
+from shuhari.tasks.contract import explain_grade, explain_ids
 from shuhari.testing.acting import Episodes, act_at_random, check_environment
 from shuhari.testing.context import context
 from shuhari.testing.looking import ConformanceError, rebuild, require, require_port, require_same, to_tree
@@ -46,7 +46,9 @@ def check_task(task: Any, *, n: int = 32, apart: bool = True, ctx: Any = None) -
     require(found is None or pair, task, f"its spaces are {found!r:.80}: {expected}")
     shown = {split: _read(task, split, n) for split in ("train", "test")}
     require(shown["train"], task, "has no problems in the split 'train'")
-    _require_ids(task, shown)
+    for split, problems in shown.items():
+        wrong = explain_ids(problems, split, once=split == "test")
+        require(not wrong, task, wrong)
     if apart:
         _require_apart(task, shown)
     graded = [p for problems in shown.values() for p in problems[:GRADED]]
@@ -88,18 +90,6 @@ def _read(task: Any, split: str, n: int) -> list[Problem]:
 
 def _tree(p: Problem) -> Any:
     return to_tree({name: value for name, value in vars(p).items() if name != "info"} | {"info": dict(p.info)})
-
-
-def _require_ids(task: Any, shown: Mapping[str, Sequence[Problem]]) -> None:
-    """An id names one problem, and of `test` there is one of each."""
-    for split, problems in shown.items():
-        known: dict[tuple[str, str], int] = {}
-        for i, p in enumerate(problems):
-            j = known.setdefault((p.task, p.id), i)
-            both = f"problems {j} and {i} of the split {split!r} both have the id {p.id!r}"
-            require(i == j or split == "train", task, f"{both}: expected an id of its own for each")
-            same = to_tree(_content(problems[j])) == to_tree(_content(p))
-            require(same, task, f"{both}, and are not the same: expected an id of its own for each")
 
 
 def _require_apart(task: Any, shown: Mapping[str, Sequence[Problem]]) -> None:

@@ -11,8 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
 
 from shuhari import testing
 from shuhari.config.build import make_component
@@ -217,3 +224,31 @@ def test_a_language_model_is_no_reward_model(tmp_path: Path) -> None:
         classifier.load(str(tmp_path / "lm"))
     with pytest.raises(RecipeError, match="a path is missing"):
         make_component("reward", {"use": "reward_model"})
+
+
+def test_an_encoder_reads_the_pair_of_prompt_and_completion(tmp_path: Path) -> None:
+    """As transformers does, with the tokens and types that its tokenizer puts around them."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *"helo 12+34=6abc"]
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({w: i for i, w in enumerate(words)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    inputs = ["input_ids", "token_type_ids", "attention_mask"]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, model_input_names=inputs, **names)
+    config = AutoConfig.for_model(
+        "bert", vocab_size=len(words), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=24,
+        max_position_embeddings=32, num_labels=1, pad_token_id=0, initializer_range=0.5,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        hf = AutoModelForSequenceClassification.from_config(config).eval()
+    hf.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    prompts, said = zip(*TEXTS, strict=True)
+    with torch.no_grad():
+        wanted = hf(**tokenizer(list(prompts), list(said), padding=True, return_tensors="pt")).logits[:, 0].tolist()
+    found = classifier.load(str(tmp_path))
+    assert np.ptp(wanted) > 0.1 and found.typed
+    np.testing.assert_allclose(found.score([found.encode(*pair) for pair in TEXTS]), wanted, atol=1e-5)

@@ -129,3 +129,8 @@ def test_texts_of_a_task_are_all_its_strings() -> None:
 def test_a_tokenizer_without_an_end_is_refused() -> None:
     with pytest.raises(ValueError, match="end-of-sequence"):
         Tokenizer(SimpleNamespace(eos_token_id=None))
+
+
+def test_a_character_that_is_missing_names_the_settings() -> None:
+    with pytest.raises(ValueError, match=r"no '#'.*models\.policy\.alphabet.*models\.policy\.tokenizer = \"bpe\""):
+        character_tokenizer("0123").encode("# Tools")

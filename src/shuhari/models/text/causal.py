@@ -35,6 +35,7 @@ from shuhari.models.text.tokens import TokenDist
 from shuhari.models.text.trunk import Trunk
 from shuhari.needs import Noise, Trace
 from shuhari.registry import register
+from shuhari.store.files import follow_umask
 
 VALUE = "value_head.safetensors"
 
@@ -254,6 +255,7 @@ class Causal:
             from safetensors.torch import save_file
 
             save_file({k: v.contiguous() for k, v in self.module.value.state_dict().items()}, str(directory / VALUE))
+            follow_umask(directory)
 
     def save_scorer(self, directory: str | Path, *, dtype: str = "", shard: str = pretrained.SHARD) -> None:
         """Save the value head at the last token of a text as `AutoModelForSequenceClassification` reads it. Raises

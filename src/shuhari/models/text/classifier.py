@@ -26,6 +26,7 @@ from shuhari.models.text.folder import (
 )
 from shuhari.models.text.hub import fetch
 from shuhari.models.text.tokenizers import Tokenizer, plain_chat
+from shuhari.store.files import follow_umask
 
 OFFSET = "score_offset"  # in config.json: what is added to a score, as the heads of transformers have no bias
 
@@ -38,6 +39,8 @@ class Classifier:
         config = hf.config.get_text_config()
         self.pad = config.pad_token_id
         self.limit = int(getattr(config, "max_position_embeddings", None) or 1 << 30)
+        self.pairs = has_pairs(text.hf)
+        self.typed = self.pairs and "token_type_ids" in text.hf.model_input_names
 
     @torch.no_grad()
     def score(self, ids: Sequence[Sequence[int]], rows: int = 8) -> list[float]:
@@ -50,14 +53,24 @@ class Classifier:
             fill, device = 0 if self.pad is None else int(self.pad), self.hf.device
             padded = torch.stack([torch.nn.functional.pad(x, (0, width - len(x)), value=fill) for x in some])
             there = torch.stack([(torch.arange(width) < len(x)).long() for x in some])
-            logits = self.hf(input_ids=padded.to(device), attention_mask=there.to(device)).logits
+            more = {"token_type_ids": self._types(padded, there).to(device)} if self.typed else {}
+            logits = self.hf(input_ids=padded.to(device), attention_mask=there.to(device), **more).logits
             out += (logits[:, 0].float() + self.offset).tolist()
         return out
 
+    def _types(self, padded: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
+        """[B, T] 1 behind the first separator of each text, the second of a pair."""
+        ends = (padded == self.text.hf.sep_token_id).long()
+        return ((ends.cumsum(1) - ends) > 0).long() * there
+
     def encode(self, prompt: Any, completion: str) -> list[int]:
         """The token ids of a prompt (text, or messages) and what was answered to it: a conversation as the chat
-        template writes it, text as it is, with the end token."""
+        template writes it, text as it is, with the end token; of an encoder (BERT) as the pair of prompt and
+        completion."""
         hf = self.text.hf
+        if self.pairs and (isinstance(prompt, str) or not getattr(hf, "chat_template", None)):
+            first = prompt if isinstance(prompt, str) else plain_chat(prompt)
+            return list(hf([first], [completion])["input_ids"][0])  # alone, an empty completion would be no second text
         if isinstance(prompt, str):
             return [*self.text.encode(prompt + completion).tolist(), self.text.end]
         messages = [*prompt, {"role": "assistant", "content": completion}]
@@ -67,6 +80,11 @@ class Classifier:
         return [*self.text.encode(plain_chat(prompt) + completion).tolist(), self.text.end]
 
 
+def has_pairs(hf: Any) -> bool:
+    """Whether a tokenizer of Hugging Face is that of an encoder, which puts tokens of its own around texts."""
+    return hf.cls_token_id is not None and hf.sep_token_id is not None
+
+
 def find(path: str) -> Path:
     """The directory of a classifier with one output, looked at but not loaded; a hub id is fetched. Raises ValueError
     for what is none, FileNotFoundError where nothing is there."""
@@ -74,7 +92,8 @@ def find(path: str) -> Path:
     if not place.is_dir():
         place = fetch(path, place)
     with reading(place):
-        holds_adapters(place)
+        if holds_adapters(place):
+            raise ValueError(f"{place} holds adapters: expected a whole classifier, with them merged into it")
         check_config(place, scores=True)
         config = read_json(place / "config.json")
         named = config.get("id2label")
@@ -110,7 +129,8 @@ def load(path: str) -> Classifier:
     if pad is not None and not (isinstance(pad, int) and 0 <= pad < size):
         raise ValueError(f"{place / 'config.json'}: pad_token_id is {pad!r}: expected a token, 0 to {size - 1}")
     with reading(place):
-        return Classifier(hf, Tokenizer(words, (), size), _read_offset(place))
+        ends = (words.sep_token_id,) if has_pairs(words) else ()
+        return Classifier(hf, Tokenizer(words, ends, size), _read_offset(place))
 
 
 def _read_offset(place: Path) -> float:
@@ -150,4 +170,5 @@ def save(
         made = made.to(pretrained.dtype_of(dtype))
     with pretrained.silence():
         made.save_pretrained(directory, max_shard_size=shard)
+    follow_umask(directory)
     text.save(str(directory))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from shuhari.bounds import Bounds, Length, Positive, check
 from shuhari.data import nearest
+from shuhari.store.files import follow_umask
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ def save_adapters(lm: Any, directory: Path, base: str) -> None:
         if ".lora_" in name
     }
     save_file(tensors, str(directory / "adapter_model.safetensors"), metadata={"format": "pt"})
+    follow_umask(directory)
 
 
 def name_under_adapters(weights: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> dict[str, Tensor]:

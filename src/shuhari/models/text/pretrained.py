@@ -30,6 +30,7 @@ from shuhari.models.text.folder import (
 )
 from shuhari.models.text.hub import fetch
 from shuhari.models.text.tokenizers import Tokenizer
+from shuhari.store.files import follow_umask
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 SHARD = "5GB"  # of a file of weights that is written
@@ -56,6 +57,7 @@ def save(lm: Any, text: Tokenizer, directory: str | Path, *, dtype: str = "", sh
         lm = copy.deepcopy(lm).to(wanted)
     with silence():
         lm.save_pretrained(directory, max_shard_size=shard)
+    follow_umask(Path(directory))
     text.save(str(directory))
 
 

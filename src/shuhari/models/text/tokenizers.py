@@ -111,7 +111,8 @@ class Tokenizer:
             char = text[int(wrong.argmax())]
             raise ValueError(
                 f"the alphabet has no {char!r} (U+{ord(char):04X}), which {text[:60]!r} contains; "
-                f"it is {self._alphabet!r}: set `models.policy.alphabet` (or that of the role)"
+                f"it is {self._alphabet!r}: set models.policy.alphabet (or that of the role) to all characters that "
+                "prompts, answers and tools have, or models.policy.tokenizer = \"bpe\", which reads every text"
             )
         return ids
 
