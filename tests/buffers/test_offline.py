@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import zipfile
@@ -32,7 +33,7 @@ from shuhari.events import Loaded, StageStarted
 from shuhari.join import cat
 from shuhari.loop.run import Run as Loop
 from shuhari.loop.run import loop, open_run, train
-from shuhari.store import Run, codec, tensors
+from shuhari.store import Run, StoreError, codec, tensors
 from shuhari.tasks.gridworld import Gridworld
 from shuhari.tasks.gym import Gym
 
@@ -629,3 +630,13 @@ def test_a_resumed_run_is_told_the_data_set_again_and_counts_it_once(tmp_path: A
     (event,) = (e for e in events if isinstance(e, Loaded))
     assert event.again and len(event.batch) == 82  # two episodes of 40 decisions, each with a closing row
     assert [round(float(x)) for x in moments.values()] == [80]
+
+
+def test_a_full_disk_leaves_no_half_of_a_data_set(tmp_path: Any) -> None:
+    def refuse(path: Any, chunks: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    full = pytest.raises(StoreError, match="data: the disk is full: free some space")
+    with patch("shuhari.buffers.recordings.replace_file", refuse), full:
+        save(columns_of(EPISODES), tmp_path / "data")
+    assert not (tmp_path / "data").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -13,9 +14,10 @@ from shuhari.api import load as load_policy
 from shuhari.api import read_trained, train
 from shuhari.config.overlay import BUDGETS
 from shuhari.config.recipe import Recipe, RecipeError, load
+from shuhari.loop import outside
 from shuhari.loop.outside import compute_digests, find_outside
 from shuhari.loop.study import train as steps
-from shuhari.store import Run
+from shuhari.store import Run, StoreError
 from shuhari.testing.compare import contents, differences
 from small_runs import POLICY, recipe
 
@@ -135,3 +137,15 @@ def test_the_code_of_an_environment_is_outside_too(tmp_path: Path, monkeypatch: 
         found = find_outside(Recipe("own", {"task": table}))
         assert [p.name for p in found.values()] == ["halls.py"], table
     assert not find_outside(Recipe("own", {"task": {"name": "gym", "path": "world/given/Hall-ab12"}}))
+
+
+def test_a_disk_without_room_for_the_copies_is_told_and_nothing_is_left(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(outside.shutil, "copyfile", refuse)
+    with pytest.raises(StoreError, match=r"copy .* to .*needs/.*: the disk is full: free some space"):
+        list(steps(load(made / "tiny.toml"), made / "full"))
+    assert not (made / "full").exists()

@@ -111,6 +111,12 @@ PAPERS: dict[str, dict[str, Any]] = {
         f"{CLIP}.objective": Clip(low=0.2, high=0.2),
         f"{CLIP}.reduce": "decision",
     },
+    "curriculum/self": {  # 182: greedy reward of less than 1
+        "curriculum.solved": 1.0,
+        "n": 8,
+        "collect": SCALED,
+        f"{CLIP}.objective": Clip(low=0.2, high=0.2),
+    },
 }
 
 

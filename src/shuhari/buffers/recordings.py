@@ -33,7 +33,7 @@ from shuhari.ports import Recording, Task
 from shuhari.ports.declares import together
 from shuhari.registry import locate, register
 from shuhari.store import tensors
-from shuhari.store.files import write_file
+from shuhari.store.files import StoreError, Trail, replace_file, translate_errors
 from shuhari.tasks.contract import explain_step
 
 Expert = Callable[[Any, np.random.Generator], Any]
@@ -204,11 +204,18 @@ class Stored:
 
 
 def save(columns: Mapping[str, Tensor], directory: Path, reward: str = "reward/task", source: str = "") -> Path:
-    """Write a data set and its card, for the recording `file`."""
-    directory.mkdir(parents=True, exist_ok=True)
-    write_file(directory / COLUMNS, tensors.pack(dict(columns)))
+    """Write a data set and its card, for the recording `file`. StoreError where the disk refuses; nothing is left
+    then."""
     card = {"format": 1, "source": source, **card_of(columns, reward), "digest": digest(columns)}
-    (directory / CARD).write_text(json.dumps(card, indent=2) + "\n")
+    trail = Trail(directory)
+    try:
+        with translate_errors(f"write {directory}"):
+            directory.mkdir(parents=True, exist_ok=True)
+            replace_file(directory / COLUMNS, tensors.pack(dict(columns)))
+            replace_file(directory / CARD, [(json.dumps(card, indent=2) + "\n").encode()])
+    except StoreError:
+        trail.remove([directory / COLUMNS])
+        raise
     return directory
 
 

@@ -19,7 +19,7 @@ from shuhari.config import library
 from shuhari.config.overlay import RecipeError, read_budgets
 from shuhari.config.recipe import Recipe, load
 from shuhari.config.settings import look_up
-from shuhari.store.files import replace_file
+from shuhari.store.files import replace_file, translate_errors
 from shuhari.tools.doctor import count_cores
 
 FIRST, SEEDS = 2000, 24  # apart from those of claims
@@ -93,8 +93,9 @@ def make_card(
 def save_card(card: Mapping[str, Any], at: Path) -> Path:
     """Write `at`/beds/<bed>/<variant>.json."""
     path = at / "beds" / f"{card['bed']}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, [(json.dumps(card, separators=(",", ":"), allow_nan=False) + "\n").encode()])
+    with translate_errors(f"write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, [(json.dumps(card, separators=(",", ":"), allow_nan=False) + "\n").encode()])
     return path
 
 

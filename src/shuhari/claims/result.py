@@ -27,7 +27,7 @@ from shuhari.claims.tries import file_of
 from shuhari.claims.verdict import Verdict, join_verdicts
 from shuhari.config import library
 from shuhari.config.overlay import RecipeError, format_path, walk_leaves
-from shuhari.store.files import replace_file
+from shuhari.store.files import replace_file, translate_errors
 
 WHOLE = ("verdict", "says", "checks", "start", "chance", "arms", "hashes", "history")
 
@@ -266,18 +266,22 @@ def write(result: Mapping[str, Any], at: Path) -> Path:
     from shuhari.tools.plot import plot_bands
 
     path = save(result, at)
-    file_of(result["method"], at).unlink(missing_ok=True)
     metrics = list(dict.fromkeys(m for arm in result["arms"].values() for m in arm["curves"]))
     if metrics:
         unit = next(iter(result["budget"] or {"steps": 0}))
         curves = {m: {name: arm["curves"].get(m, []) for name, arm in result["arms"].items()} for m in metrics}
-        plot_bands(curves, unit, at / "plots" / f"{result['method']}.png", f"{result['method']}: {result['verdict']}")
+        picture = at / "plots" / f"{result['method']}.png"
+        with translate_errors(f"write {picture}"):
+            plot_bands(curves, unit, picture, f"{result['method']}: {result['verdict']}")
+    file_of(result["method"], at).unlink(missing_ok=True)  # last: until all of it is there, the tries count as begun
     return path
 
 
 def save(result: Mapping[str, Any], at: Path) -> Path:
     """Write the JSON file alone."""
     path = at / "claims" / f"{result['method']}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, [(json.dumps(_to_plain(result), indent=1, allow_nan=False) + "\n").encode()])
+    text = json.dumps(_to_plain(result), indent=1, allow_nan=False) + "\n"
+    with translate_errors(f"write {path}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, [text.encode()])
     return path

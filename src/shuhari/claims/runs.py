@@ -15,6 +15,7 @@ import shutil
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -114,12 +115,15 @@ class Job:
         except Exception as error:  # whatever it is: the others go on, and all are reported together
             if self.done:  # another claim has just ended the same run
                 return ""
-            self.path.mkdir(parents=True, exist_ok=True)
-            if isinstance(error, VALUELESS) and self.arm != WARM:
+            what = f"{type(error).__name__}: {error}"
+            try:
+                self.path.mkdir(parents=True, exist_ok=True)
+                if not isinstance(error, VALUELESS) or self.arm == WARM:
+                    (self.path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
+                    return f"{what} (traceback in error.txt there)"
                 (self.path / DIVERGED).write_text(str(error), encoding="utf-8")
-            else:
-                (self.path / "error.txt").write_text(traceback.format_exc(), encoding="utf-8")
-                return f"{type(error).__name__}: {error} (traceback in error.txt there)"
+            except OSError as refused:  # a full disk
+                return f"{what} (which could not be written down: {refused.strerror})"
         finally:
             _note_time(self.path, _read_processor_time() - began)
         if self.arm != WARM:  # of all others the curves are what a claim reads
@@ -244,10 +248,11 @@ def _read_processor_time() -> float:
 
 def _note_time(path: Path, seconds: float) -> None:
     """Add a run's processor time to what is noted in its folder."""
-    if path.is_dir():
-        file = path / CPU
+    file = path / CPU
+    with suppress(OSError, ValueError):  # a full disk: then it is not known
         before = json.loads(file.read_text()) if file.is_file() else []
-        replace_file(file, [json.dumps([*before, round(seconds, 3)]).encode()])
+        if path.is_dir():
+            replace_file(file, [json.dumps([*before, round(seconds, 3)]).encode()])
 
 
 def _score_untrained(job: Job) -> None:

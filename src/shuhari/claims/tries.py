@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.config.overlay import RecipeError
-from shuhari.store.files import replace_file
+from shuhari.store.files import replace_file, translate_errors
 
 FOLDER = "begun"
 STOPPED = "stopped"  # in the place of a verdict
@@ -59,9 +59,10 @@ class Begun:
         if self.file is None or protocol["tries"] in known:
             return
         now = {"date": date.today().isoformat(), "protocol": dict(protocol), "seeds": seeds}
-        self.file.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps([*begun, {**now, "hashes": {"modules": dict(modules)}}], indent=1)
-        replace_file(self.file, [f"{text}\n".encode()])
+        with translate_errors(f"write {self.file}"):
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(self.file, [f"{text}\n".encode()])
 
     def _history(self) -> list[dict[str, Any]]:
         return list((self.before or {}).get("history", ()))

@@ -93,10 +93,12 @@ def explain(error: Exception, *, debug: bool = False) -> int:
     from shuhari.config.overlay import RecipeError
     from shuhari.data import StalledError
     from shuhari.store.directory import NoRunError
-    from shuhari.store.files import LockedError, StoreError
+    from shuhari.store.files import FULL, LockedError, StoreError
 
     clear = isinstance(error, RecipeError | StoreError | StalledError | ImportError)  # these say all there is to say
     message = describe_error(error)
+    if isinstance(error, OSError) and error.errno in FULL:
+        clear, message = True, f"{f'{error.filename}: ' if error.filename else ''}the disk is full: free some space"
     typer.echo(f"error: {message}" if clear else f"error: {type(error).__name__}: {message}", err=True)
     if not debug and not isinstance(error, RecipeError) and (not clear or error.__cause__ is not None):
         typer.echo("(--debug shows where it happened)", err=True)

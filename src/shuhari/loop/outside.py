@@ -23,6 +23,7 @@ from shuhari.config.overlay import RecipeError, walk_leaves
 from shuhari.config.recipe import Recipe
 from shuhari.loop import state
 from shuhari.store import Store
+from shuhari.store.files import translate_errors
 
 COPY = 16 * 2**20  # bytes of a file or directory, above which no copy is kept
 WHOLE = 256 * 2**20  # bytes of a file, above which its digest is of its size, its beginning and its end
@@ -109,11 +110,12 @@ def keep_outside(store: Store, outside: Mapping[str, Path]) -> None:
         copy = f"{digests[name][:8]}-{path.name}" if size <= COPY else None
         if copy is not None:
             target = store.path / NEEDS / copy
-            target.parent.mkdir(exist_ok=True)
-            if path.is_dir():
-                shutil.copytree(path, target, dirs_exist_ok=True)
-            else:
-                shutil.copyfile(path, target)
+            with translate_errors(f"copy {path} to {target}"):
+                target.parent.mkdir(exist_ok=True)
+                if path.is_dir():
+                    shutil.copytree(path, target, dirs_exist_ok=True)
+                else:
+                    shutil.copyfile(path, target)
         listing[name] = {"digest": digests[name], "bytes": size, "copy": copy}
     if listing:
         (store.path / NEEDS).mkdir(exist_ok=True)

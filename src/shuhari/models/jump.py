@@ -105,7 +105,7 @@ class Jump:
             n = len(future)
             for _ in range(self.epochs):
                 optimiser.zero_grad()
-                ((net(whole[:n], local[:n]) - future).abs().sum() / n).backward()  # type: ignore[no-untyped-call]
+                ((net(whole[:n], local[:n]) - future).abs().sum() / n).backward()
                 optimiser.step()
                 fall.step()
         with torch.no_grad():

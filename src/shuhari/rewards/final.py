@@ -20,7 +20,9 @@ MARKS = {
     "choice": re.compile(r"\b(?:or|maybe|perhaps|possibly|either)\b|\\(?:vee|lor)(?![a-zA-Z])", re.IGNORECASE),
 }  # fmt: skip
 NAME = re.compile(r"\s*\\?[a-zA-Z]+(?:_\{?\w+\}?)?(?:\s*\(\s*[\w,\s]*\))?\s*")  # x, a_1, f(x), \theta
-_MATHS = re.compile(r"\$\$(.+?)\$\$|(?<!\\)\$(.+?)(?<!\\)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_MATHS = re.compile(  # of a bounded length: one that is opened and never closed is not looked for to the end
+    r"\$\$(.{1,2000}?)\$\$|(?<!\\)\$(.{1,2000}?)(?<!\\)\$|\\\((.{1,2000}?)\\\)|\\\[(.{1,2000}?)\\\]", re.DOTALL
+)
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:\s*/\s*\d+)?\s*\\?%?|[-+]?\.\d+")
 _WORD = re.compile(  # of a language, and no function or constant
     r"(?<!\\)\b(?!(?:sqrt|cbrt|abs|exp|log|ln|inf|infinity|pi|theta|alpha|beta|a?(?:sin|cos|tan|cot|sec|csc)h?)\b)"

@@ -111,16 +111,15 @@ def export_replay(run: str | Path, directory: str | Path, *, place: str = "") ->
     Raises ValueError for a run without a replay or with several, FileExistsError where the directory is not empty,
     NoRunError or StoreError for the run and its step."""
     from shuhari.buffers.recordings import save
-    from shuhari.loop import resume, state
-    from shuhari.loop.run import open_run
-    from shuhari.store import Run, find_checkpoint
+    from shuhari.loop import state
+    from shuhari.loop.opening import open_checkpoint
+    from shuhari.store import find_checkpoint
 
     path, step = find_checkpoint(str(run))
     target = Path(directory)
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise FileExistsError(f"{target} is there already: choose another directory")
-    with open_run(recipes.load(path)) as opened:
-        resume.restore(opened, Run(path).load(step))
+    with open_checkpoint(path, step) as opened:
         kept = {at: c for at, c in state.walk(dict(opened.stage.learners)) if ability(c, "recorded") is not None}
         if place and place not in kept:
             raise ValueError(f"{path} has no replay {place!r}; {nearest(place, kept)}")

@@ -32,6 +32,10 @@ def test_it_is_the_text_that_transformers_makes() -> None:
         ("{{ 'x' * 4000000000 }}", "wants more for messages of system, user than 1 s of processor time"),
         ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "wants more for messages"),
         ("x" * (1 << 21), "has 2097152 characters: expected at most 1048576"),
+        ("{% set x = messages %}", "writes nothing for messages of system, user"),
+        ("{{ lipsum.__globals__['os'].getpid() }}", "access to attribute '__globals__' .* is unsafe"),
+        ("{{ 'a' | center(10**10) }}", "wants more for messages"),
+        ("{% include '/etc/passwd' %}", "refuses messages"),
     ],
 )
 def test_what_is_refused(template: str, told: str) -> None:

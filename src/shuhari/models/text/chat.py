@@ -36,8 +36,10 @@ def render(
             answer = child.ask(request, CLOCK)
     except ChildError as error:
         raise ValueError(f"the chat template of the tokenizer cannot be run: {error}") from None
+    if text := str(answer.get("text", "")):
+        return text
     if "text" in answer:
-        return str(answer["text"])
+        raise ValueError(f"the chat template of the tokenizer writes nothing for messages of {roles}: expected a text")
     if "refused" in answer:
         raise ValueError(f"the chat template of the tokenizer refuses messages of {roles}: {answer['refused']}")
     raise ValueError(f"the chat template of the tokenizer wants more for messages of {roles} than {CPU} s of processor "

@@ -11,7 +11,7 @@ from typing import Any
 
 from shuhari.tasks.reasoning.grading import Entry
 
-_GRID = re.compile(r"[0-9]{1,4}(?:[ \t,]*[0-9]{1,4})*", re.ASCII)
+_GRID = re.compile(r"[0-9](?:[ \t,]*+[0-9])*+", re.ASCII)  # in one way alone, so that it reads a line once
 _STATED = re.compile(r"[a-z]{1,40} is (?:an? )?[a-z]{1,40}", re.ASCII)
 _PRESSES = re.compile(r"[A-C](?:(?:\s*(?:→|->|,)\s*|\s*)[A-C])*", re.ASCII)
 

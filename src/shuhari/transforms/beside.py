@@ -1,0 +1,55 @@
+"""What the policy says of the demonstration of the same prompt, place by place.
+
+Source: "Controllable Exploration in Hybrid-Policy RLVR for Multi-Modal Reasoning" (CalibRL), whose code aligns tokens
+by their place. Left out: any better alignment; groups of several demonstrations.
+
+Axes: `B` rows, `K` positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+
+from shuhari.batch import Batch
+from shuhari.bounds import check
+from shuhari.needs import Need
+from shuhari.ports import Ctx
+from shuhari.reduce import units
+from shuhari.registry import register
+
+
+@register("transform", "beside")
+@dataclass
+class Beside:
+    """Stamps column `into` [B, K]: at the n-th position of a row the log-probability, before the update, of the n-th
+    token of the demonstration in its group (the row whose column `demos` is not 0, as of the rollout `demonstrated`); 0
+    beyond its end, and in a group without one. Rows are taken as single answers to one prompt."""
+
+    into: str = "expert"
+    demos: str = "demo"
+    role: str = "policy"
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @cached_property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need((self.role,), "log_prob"),)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.demos,)
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (self.into,)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        said = torch.where(batch["mask"], batch[self.needs[0]], 0.0)
+        group, shown = units(batch, "group"), batch[self.demos] > 0
+        experts = said.new_zeros(int(group.max()) + 1 if len(group) else 0, said.shape[1])
+        experts[group[shown]] = said[shown]
+        return batch.put({self.into: experts[group]})

@@ -1,0 +1,57 @@
+"""The best answers of a group alone are learnt from: reward-ranked fine-tuning.
+
+Source: "RAFT: Reward rAnked FineTuning for Generative Foundation Model Alignment", Algorithm 1 (ranking within a
+prompt). Left out: ranking over a whole batch, which starves hard problems; a reward less a KL (`kl_in_reward`).
+
+Axes: `B` rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from shuhari.batch import Batch
+from shuhari.bounds import Length, check
+from shuhari.needs import Need
+from shuhari.pack import find_usable
+from shuhari.ports import Ctx
+from shuhari.reduce import ends, units
+from shuhari.registry import register
+from shuhari.transforms.streams import zero_ungraded, zero_weight
+
+
+@register("transform", "best")
+@dataclass
+class Best:
+    """Weight 0 on `stream` for all answers of a group but the `keep` with the largest outcomes `reward`, of equal ones
+    those that came first; and for every one whose outcome is not above `above`, so that a group without a success
+    teaches nothing. Of an answer of several turns all rows stay."""
+
+    keep: Length = 1
+    above: float = 0.0
+    reward: str = "reward"
+    stream: str = "rl"
+    needs: tuple[Need, ...] = field(default=(), init=False)
+    stamps = ()
+    least_n = 2
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.reward, f"weight/{self.stream}"
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        outcome = batch.outcome(self.reward)
+        batch = zero_ungraded(batch, outcome.isnan() & find_usable(batch), ctx, self.stream)
+        good = ends(batch) & find_usable(batch) & (outcome > self.above)  # NaN is above nothing
+        rows = good.nonzero()[:, 0]
+        order = rows[outcome[rows].argsort(descending=True, stable=True)]
+        group = units(batch, "group")[order]
+        order, group = order[(by := group.argsort(stable=True))], group[by]
+        first = torch.searchsorted(group, group)  # where its group begins
+        kept = order[torch.arange(len(order)) - first < self.keep]
+        return zero_weight(batch, ~torch.isin(batch["episode"], batch["episode"][kept]), self.stream)
