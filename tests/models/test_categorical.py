@@ -13,6 +13,7 @@ from scipy import stats
 from shuhari.batch import Batch
 from shuhari.data import Sampling
 from shuhari.models.categorical import Categorical, CategoricalPolicy, sample_rows
+from shuhari.models.spaces import Choices, box
 from shuhari.models.tabular import Tabular
 from shuhari.noise import CounterNoise, keys
 
@@ -97,3 +98,10 @@ def test_policies_start_close_to_uniform() -> None:
     policy.build(SimpleNamespace(spaces=lambda: (spaces.Box(-1, 1, (4,)), spaces.Discrete(3))))
     traces = policy.sample(torch.randn(100, 4), Sampling(), noise=CounterNoise(keys(0, n=100)))
     np.testing.assert_allclose(traces.logp.exp(), 1 / 3, atol=0.02)
+
+
+def test_actions_of_another_kind_name_a_recipe_that_takes_them() -> None:
+    with pytest.raises(TypeError, match=r"needs a Discrete.*baselines/ppo_pendulum and baselines/sac_pendulum take such"):
+        Choices.of(spaces.Box(-1, 1, (2,)), "categorical")
+    with pytest.raises(TypeError, match=r"needs a Box.*; baselines/ppo_cartpole takes such actions"):
+        box(spaces.Discrete(2), "action", "gaussian")

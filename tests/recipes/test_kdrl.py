@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from built import answers, built, learnt, padded, same, table
 
+from shuhari.claims.claim import read
 from shuhari.objectives.divergence import estimate
 from shuhari.ramp import Count
 
@@ -60,3 +61,11 @@ def test_in_expectation_it_is_the_gradient_of_the_reverse_kl():
     }
     torch.testing.assert_close(found["k2"], exact, atol=1e-8, rtol=0)
     assert not torch.allclose(found["k3"], exact, atol=1e-2)
+
+
+def test_the_teacher_is_taught_in_the_warm_start_that_all_arms_share():
+    claim = read("data/kdrl")
+    (warm,) = {id(recipe): recipe for recipe in claim.warm.values()}.values()
+    *_, teach = warm.stages
+    assert teach["name"] == "teach" and set(teach["models"]) == {"policy", "teacher"}
+    assert set(claim.warm) == set(claim.arms) == {"method", "baseline", "kd"}

@@ -190,6 +190,21 @@ def test_a_column_that_is_not_there_ends_the_run(make: Make) -> None:
         ask(reward, group("a"))
 
 
+def test_the_demonstration_is_not_taken_for_the_answer(make: Make) -> None:
+    """`completion` for `completions` would grade None after None, and run."""
+    reward = make("def f(completion, **columns): return [0.0 for _ in completion]\n")
+    with pytest.raises(ContractError, match=r"asks for 'completion', the demonstration, .* answers are 'completions'"):
+        ask(reward, group("a"))
+    assert ask(reward, group("a", solution="b")) == [{"mine": 0.0}]
+
+
+def test_a_column_that_is_read_as_another_is_told(make: Make) -> None:
+    reward = make("def f(completions, target): return [0.0]\n")
+    task = SimpleNamespace(read_from={"answer": "target"})
+    with pytest.raises(ContractError, match=r"asks for 'target'.*that column is read as 'answer' \(\[task\] columns\)"):
+        asyncio.run(reward.grade(group("a"), testing.context(task=task)))
+
+
 # ---------------------------------------------------------------- by name, in a recipe
 
 

@@ -372,6 +372,8 @@ def test_a_class_of_a_file_is_a_task_and_other_forms_name_the_one_that_works(
     )
     for name in ("gym/mazes.py:Maze", "gym/world/mazes.py:Maze", "gym/world/mazes.Maze"):
         assert Settings().make_task({"name": name}).spaces()[1] == gymnasium.spaces.Discrete(2)
+    with pytest.raises(RecipeError, match=r"did you mean 'file/rows\.csv'"):
+        Settings().make_task({"name": "rows.csv"})
     for name, form in (("mazes.py:Maze", "gym/mazes.py:Maze"), ("mazes:Maze", "gym/world/mazes.Maze"),
                        ("mazes.Maze", "gym/world/mazes.Maze"), ("gym/mazes:Maze", "gym/world/mazes.Maze"),
                        ("gym/mazes.Maze", "gym/world/mazes.Maze")):  # fmt: skip

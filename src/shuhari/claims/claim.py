@@ -262,7 +262,8 @@ def _make_warm(recipe: Recipe, names: list[str]) -> Recipe:
         drop = ("paper", "summary", "alone", "laid", "claim", "name", *(("evaluate", *ASKING) if offline else ()))
         kept = {k: deepcopy(v) for k, v in table.items() if k not in drop}
         if offline and table["buffer"]["use"] != "offline":  # elsewhere a copy may be learnt from
-            kept["models"] = {r: m for r, m in kept["models"].items() if "init" not in m}
+            taught = {r for name, part in kept.get("part", EMPTY).items() for r in part.get("trains", (name,))}
+            kept["models"] = {r: m for r, m in kept["models"].items() if "init" not in m or r in taught}
         stages[table["name"]] = kept
     base = {k: v for k, v in next(iter(stages.values())).items() if k in ("format", "seed", "threads")}
     for kept in stages.values():

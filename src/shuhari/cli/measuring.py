@@ -59,6 +59,7 @@ def evaluate(
         if part.sampled is not None:
             ks = stats.powers(samples) if _tells_solved(measured, part) else ()
             own |= stats.scores(part.sampled, used.k or ks, used.solved)
+        own |= {f"greedy.{n}": stats.interval(x) for n, x in part.rewards.items() if any(v == v for v in x)}
         if "distinct" in part.facts:
             own["distinct"] = stats.interval(part.facts["distinct"])
         found |= {f"{name}@{task}" if task else name: value for name, value in own.items()}

@@ -20,7 +20,8 @@ NUMBERS = 8  # of an observation
 def show_rollouts(run: Any, path: Path, step: int | None, json: bool) -> None:
     """Print the groups that a run kept of a step; of a controller whose run keeps none, held-out episodes of the
     checkpoint of that step."""
-    groups = [_read_group(g) for g in run.rollouts(step)] or _play(path, step)
+    groups = [_read_group(g) for g in run.rollouts(step)]
+    groups = groups or ([] if step is not None and run.rollouts() else _play(path, step))
     if json:
         print_json(groups)
         return

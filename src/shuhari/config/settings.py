@@ -30,6 +30,7 @@ Table = Mapping[str, Any]
 Names = Mapping[str, str]
 NOTHING = ("none", "None", "null")  # what people write for a setting that is not set, where it may be that
 _PLAIN_CLASS = "is no dataclass: its init fields are its settings"
+DATA = (".jsonl", ".csv", ".tsv", ".parquet")  # ends of files of problems
 KINDS: dict[Any, str] = {  # what an annotation asks for
     ports.Task: "task",
     ports.Reward: "reward",
@@ -122,6 +123,8 @@ class Settings:
         if "path" not in rest and an_id:
             meant = re.sub(r"^gym/|\.py(?=:)", "", name)
             raise RecipeError(f"{where}.name", f"no task {name!r}; did you mean 'gym/{meant}'?")
+        if name.lower().endswith(DATA) and name not in registry.names("task"):
+            raise RecipeError(f"{where}.name", f"no task {name!r}; did you mean 'file/{name}'?")
         cls = look_up("task", name, f"{where}.name")
         if not is_dataclass(cls):
             from gymnasium import Env  # of which only this message knows

@@ -27,6 +27,7 @@ from shuhari.ports import Task
 MASK = "action_mask"  # PettingZoo's name for it
 TINY = 1e-12
 FORBIDDEN = -1e9  # the logit or value of what a mask forbids: finite, so that 0 times it is 0
+DISCRETE = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 Seen = Tensor | Mapping[str, Tensor]
 
@@ -39,17 +40,26 @@ def spaces_of(task: Task, model: str) -> tuple[Any, Any]:
     return found
 
 
+def _suggest(space: Any, what: str) -> str:
+    """Recipes that a space of actions suits, for an error; "" for one that no other recipe suits either."""
+    if what == "action" and isinstance(space, spaces.Box) and len(space.shape) == 1:
+        return "; baselines/ppo_pendulum and baselines/sac_pendulum take such actions"
+    return "; baselines/ppo_cartpole takes such actions" if what == "action" and isinstance(space, DISCRETE) else ""
+
+
 def discrete(space: Any, what: str, model: str) -> spaces.Discrete:
     """`space`, which has to be Discrete; TypeError otherwise."""
     if not isinstance(space, spaces.Discrete):
-        raise TypeError(f"the model {model!r} needs a Discrete {what} space: this task's is {space}")
+        message = f"the model {model!r} needs a Discrete {what} space: this task's is {space}"
+        raise TypeError(message + _suggest(space, what))
     return space
 
 
 def box(space: Any, what: str, model: str, *, bounded: bool = False) -> spaces.Box:
     """`space`, which has to be a Box of one axis (with bounds on every side if `bounded`); TypeError otherwise."""
     if not isinstance(space, spaces.Box) or len(space.shape) != 1:
-        raise TypeError(f"the model {model!r} needs a Box {what} space of shape (A,): this task's is {space}")
+        message = f"the model {model!r} needs a Box {what} space of shape (A,): this task's is {space}"
+        raise TypeError(message + _suggest(space, what))
     if bounded and not space.is_bounded():
         raise TypeError(f"the model {model!r} scales to bounds on every side: this task's {what} space is {space}")
     return space
@@ -107,7 +117,7 @@ class Choices:
         except ValueError:
             raise TypeError(
                 f"the model {model!r} needs a Discrete, MultiDiscrete or MultiBinary action space: this task's is "
-                f"{space}"
+                f"{space}{_suggest(space, 'action')}"
             ) from None
         start: Any = getattr(space, "start", None)
         if start is not None:

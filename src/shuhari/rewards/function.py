@@ -16,7 +16,7 @@ from shuhari import registry
 from shuhari.bounds import Seconds, check
 from shuhari.data import ContractError, Trajectory, nearest
 from shuhari.engines.time_limit import Overdue, call_within
-from shuhari.ports import Ctx
+from shuhari.ports import Ctx, ability
 from shuhari.registry import register
 from shuhari.tasks.source import answer_text
 
@@ -71,6 +71,7 @@ class Function:
         self._all = any(p.kind is p.VAR_KEYWORD for p in asked)
         self._named = [p.name for p in asked if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
         self._needed = [p.name for p in asked if p.name in self._named and p.default is p.empty]
+        self._reads_no_answer = "completion" in self._needed and "completions" not in self._named
 
     def __str__(self) -> str:
         return f"reward {self.name!r} ({self.function})"
@@ -88,7 +89,13 @@ class Function:
         if missing is not None:
             p = leaves[played[0]][0].request.problem
             near = nearest(missing, columns)
+            for own, column in ability(ctx.task, "read_from").items():
+                near = f"that column is read as {own!r} ([task] columns)" if column == missing else near
             raise ContractError(f"{self} asks for {missing!r}, which problem {p.id!r} of {p.task} has not; {near}")
+        if self._reads_no_answer and not any(columns["completion"]):
+            p = leaves[played[0]][0].request.problem
+            raise ContractError(f"{self} asks for 'completion', the demonstration, of which problem {p.id!r} of "
+                                f"{p.task} has none: the policy's answers are 'completions'")  # fmt: skip
         try:
             chosen = {k: v for k, v in columns.items() if self._all or k in self._named}
             given = await call_within(self.timeout, lambda: self.call(**chosen))

@@ -122,7 +122,8 @@ class Causal:
         """Make or load tokenizer and weights. Raises ValueError for an unknown architecture, configuration key or
         tokenizer, and for an architecture whose logits are not a function of its last hidden state alone."""
         if ability(task, "spaces")() is not None:
-            raise ValueError("model 'causal' reads text, and this task has spaces of numbers: use another model")
+            raise ValueError("model 'causal' reads text, and this task has spaces of numbers: use another model, "
+                             "as baselines/ppo_cartpole and baselines/ppo_pendulum have")  # fmt: skip
         device = find_device(self.device)
         lm, self.text = pretrained.load(self.path) if self.path else self._scratch(task)
         if self.lora is not None:

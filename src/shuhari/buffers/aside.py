@@ -1,0 +1,78 @@
+"""Problems that no answer of their group solved: set aside, and their solutions learnt once there are enough.
+
+Source: "Learning What Reinforcement Learning Can't: Interleaved Online Fine-Tuning for Hardest Questions" (ReLIFT,
+Ma et al. 2025, arXiv 2506.07527), and its released trainer. Left out: solutions that are fetched, and checked,
+once they are wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from shuhari.batch import Batch
+from shuhari.bounds import Length, check
+from shuhari.buffers.fresh import put_on_stream
+from shuhari.data import code, sum_reward
+from shuhari.events import Collected, Event
+from shuhari.pack import pack
+from shuhari.ports import Ctx
+from shuhari.registry import register
+from shuhari.rollouts.demonstrations import find_solution, show_solution
+
+
+@register("buffer", "aside")
+@dataclass
+class Aside:
+    """Queues the problem of each collected group of which no graded answer has a `measure` (a reward's name) above 0,
+    newest first; a group that nothing graded is not queued. Once `size` of them wait, a draw takes the newest of these
+    and yields their solutions on `stream`, as the buffer `demos` does: prompt, then solution and end token, of unknown
+    log-probability; the others wait on. Else it yields one solution, that of the first problem of training, with weight
+    0, so that the stream is there.
+
+    It asks for no groups: it stands in a `mixture` beside the buffer that does. Charged: `decisions`, those of the
+    solutions. ValueError for a problem without one.
+    """
+
+    size: Length = 64
+    measure: str = "score"
+    role: str = "policy"
+    stream: str = "ce"
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"queue": [], "rows": 0})
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (f"weight/{self.stream}",)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (f"reward/{self.measure}",)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def wanted(self) -> int:
+        return 0
+
+    def observe(self, event: Event) -> None:
+        for group in event.groups if isinstance(event, Collected) else ():
+            scores = [x for t in group if (x := sum_reward(t.steps, self.measure)) == x]
+            if scores and max(scores) <= 0:
+                self.state["queue"] = [group[0].request.problem, *self.state["queue"]]
+
+    def draw(self, ctx: Ctx) -> Iterator[Batch]:
+        queue, enough = self.state["queue"], len(self.state["queue"]) >= self.size
+        taken = queue[: self.size] if enough else [ctx.task.problems("train")[0]]
+        start = code("aside", self.role, self.stream) >> 8
+        shown = [show_solution(p, find_solution(p), ctx, self.role) for p in taken]
+        batch = put_on_stream(pack(shown, start=start + self.state["rows"]), self.stream)
+        self.state["rows"] += len(batch)
+        if enough:
+            self.state["queue"] = queue[self.size :]
+            ctx.charge("decisions", int(batch["mask"].sum()))
+            yield batch
+        else:
+            yield batch.put({f"weight/{self.stream}": torch.zeros(batch["mask"].shape)})
