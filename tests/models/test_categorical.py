@@ -101,7 +101,7 @@ def test_policies_start_close_to_uniform() -> None:
 
 
 def test_actions_of_another_kind_name_a_recipe_that_takes_them() -> None:
-    with pytest.raises(TypeError, match=r"needs a Discrete.*baselines/ppo_pendulum and baselines/sac_pendulum take such"):
+    with pytest.raises(TypeError, match=r"a Discrete.*; baselines/ppo_pendulum and baselines/sac_pendulum take"):
         Choices.of(spaces.Box(-1, 1, (2,)), "categorical")
     with pytest.raises(TypeError, match=r"needs a Box.*; baselines/ppo_cartpole takes such actions"):
         box(spaces.Discrete(2), "action", "gaussian")

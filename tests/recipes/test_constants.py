@@ -17,13 +17,17 @@ from shuhari.config.build import make_component
 from shuhari.config.recipe import load
 from shuhari.objectives.clip import Clip
 from shuhari.objectives.log_ratio import LogRatio
+from shuhari.objectives.value import Value
 from shuhari.rollouts.deepen import Deepen
 from shuhari.rollouts.rounds import HintCurve, HintLadder
 from shuhari.rollouts.single import Single
 from shuhari.rollouts.tree import TreeSearch
 from shuhari.studies.surrogate import Mbtl
 from shuhari.transforms.advantage import Advantage
+from shuhari.transforms.entropy_shaping import EntropyShaping
 from shuhari.transforms.filters import Mixed
+from shuhari.transforms.prompt_rate import PromptRate
+from shuhari.transforms.tracker import Tracker
 from shuhari.transforms.tree import NodeAdvantage
 
 POLICY = "learners.main.parts.policy"
@@ -64,6 +68,23 @@ PAPERS: dict[str, dict[str, Any]] = {
         "curriculum.predictor.trials": 0,
         "n": 8,
         "collect": SCALED,
+    },
+    "curriculum/pcl": {  # 62
+        "curriculum.pick": "topk",
+        "curriculum.of": 4,  # k
+        "curriculum.target": 0.5,  # tau
+        "n": 8,
+        "collect": SCALED | {"rate": PromptRate()},
+        "learners.main.parts.difficulty.terms.value.objective": Value(role="difficulty", target="rate"),
+    },
+    "rlvr/mssr": {  # 220
+        "n": 1,
+        "collect": {
+            "tracker": Tracker(keep=0.9, prior=(1.0, 1.0)),
+            "advantage": Advantage(column="surplus", centre="mean", unit="batch", scale="batch"),
+            "entropy_shaping": EntropyShaping(alpha=0.4, kappa=2.0),
+        },
+        f"{CLIP}.objective": Clip(low=0.2, high=0.28),
     },
     "curriculum/dars": {  # 30
         "rollout": Deepen(most=32, schedule="equal", scaled=False),
