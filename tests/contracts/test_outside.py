@@ -23,7 +23,7 @@ from shuhari.loop.evaluation import Evaluation
 
 def leaves(hint: Any) -> Iterator[Any]:
     """What an annotation is made of, with bounds where they stand."""
-    inner = typing.get_args(hint)
+    inner = hint if isinstance(hint, list) else typing.get_args(hint)  # a list: what a callable takes
     if typing.get_origin(hint) in (Annotated, Literal) or not inner:
         yield hint
     else:

@@ -57,6 +57,22 @@ class Broken:
         return batch.put({"advantage": batch["nothing"]})
 
 
+@dataclass
+class Forgetful:
+    """A transform that counts its calls in an attribute; `kept`: in its state."""
+
+    kept: bool = False
+
+    def __post_init__(self) -> None:
+        self.calls, self.name = 0, "one"
+        if self.kept:
+            self.state = {"calls": 0}
+
+    def __call__(self, batch: Any, ctx: Any) -> Any:
+        self.calls += 1
+        return batch
+
+
 def changed(folder: Path, old: str, new: str) -> Recipe:
     """Imitation, then GRPO, with another text in the place of `old`."""
     assert old in TEXT
@@ -129,6 +145,15 @@ def test_what_may_be_of_a_policy_that_has_not_learnt_is_a_line_in_the_log(
         rehearse(with_reward("strict", tmp_path))
     assert len(CALLS) == PROBLEMS
     assert "stage 'rl', rehearsed: failed_graders (reward 'own')" in caplog.text
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_memory_that_no_state_holds_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture, kept: bool) -> None:
+    table = f'[collect.own]\nuse = "{HERE}.Forgetful"\nkept = {str(kept).lower()}\n[[stage]]'
+    with caplog.at_level(logging.WARNING, "shuhari"):
+        rehearse(changed(tmp_path, "[[stage]]", table))
+    told = "Forgetful (collect/own) changes 'calls' as it is used and has no `state`"
+    assert (told in caplog.text) == (not kept), caplog.text
 
 
 def test_a_filter_that_lets_nothing_pass_refuses_nothing(tmp_path: Path) -> None:

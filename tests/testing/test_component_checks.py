@@ -43,6 +43,7 @@ from shuhari.testing import (
     check_optimiser,
     check_predictor,
     check_recording,
+    check_reward,
     check_rollout,
     check_rule,
     check_study,
@@ -249,6 +250,46 @@ def test_what_is_there_only_every_other_time() -> None:
         check_transform(EveryOther(), groups([[1.0, 0.0]]), context())
     with broken("another info"):
         check_objective(EveryOther(objective=True), groups([[1.0, 0.0]]), context())
+
+
+@dataclass
+class Slow:
+    """A transform and a reward that go otherwise from the fourth call on; `honest`: as their state says."""
+
+    honest: bool = False
+    needs: tuple[()] = field(default=(), init=False)
+    couples: str = field(default="row", init=False)
+    state: dict[str, int] = field(init=False, default_factory=lambda: {"calls": 0})
+
+    def __post_init__(self) -> None:
+        self.calls = 0
+
+    def count(self) -> float:
+        self.calls += not self.honest
+        self.state["calls"] += self.honest
+        return float(max(self.calls, self.state["calls"]) > 3)
+
+    def __call__(self, batch: Batch, ctx: Any) -> Any:
+        return batch.put({"advantage": batch["reward"] + self.count()})
+
+    async def grade(self, group: Any, ctx: Any) -> Any:
+        return [{"style": self.count()} for _ in group]
+
+
+@dataclass
+class SlowLoss(Slow):
+    def __call__(self, batch: Batch, ctx: Any) -> Any:
+        return batch["reward"] + self.count(), {}
+
+
+def test_memory_outside_of_the_state_is_found_whenever_it_shows() -> None:
+    batch, answer = groups([[1.0, 0.0]]), Trajectory(Request(Problem("t", "p", None)), (Step.of("question", "answer"),))
+    for check, cls, given in (
+        (check_transform, Slow, batch), (check_objective, SlowLoss, batch), (check_reward, Slow, [answer])
+    ):  # fmt: skip
+        check(cls(honest=True), given, context())  # type: ignore[operator]
+        with broken("went on otherwise after it was saved and made anew: it keeps something outside of `state`"):
+            check(cls(), given, context())  # type: ignore[operator]
 
 
 # ---------------------------------------------------------------- what is learnt from

@@ -1,14 +1,15 @@
 """What a component must leave alone: the generators of the whole process, columns that it was given, models that it
 only looks at. A rehearsal looks, and so do the checks of `shuhari.testing`; training itself does not, for that costs.
 
-Left out: memory that is kept outside of `state`, which one call does not show.
+Memory that is kept outside of `state` is looked for where a component of a user's has none: attributes that change.
+Left out: memory beside a `state`, which may be worked out anew, and in globals.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,10 @@ from torch import Tensor
 from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.data import ContractError
+from shuhari.loop import state
+from shuhari.store.codec import dumps
 
+LARGE = 1 << 22  # bytes of an attribute that is not looked at
 DRAWS = "drew from a global generator: draw from ctx.rng(name) or ctx.noise"
 UNREPEATABLE = "drew from a global generator of the process, so that a run that is resumed will differ"
 IN_PLACE = "in place: columns are added with batch.put"
@@ -66,6 +70,31 @@ def keep_columns(batch: Batch, who: str) -> Iterator[None]:
     yield
     if (name := find_changed(batch, {k: v for k, v in before.items() if k not in batch.stamps})) is not None:
         raise ContractError(f"{who} changed the column {name!r} of the batch {IN_PLACE}")
+
+
+@contextmanager
+def notice_memory(ctx: Any, components: Any) -> Iterator[None]:
+    """A context manager that notes among the problems of the run where a user's component that has no `state` changes
+    attributes inside: a run that is resumed would go on without them."""
+    own = [(path, c) for path, c in state.walk(components)
+           if not type(c).__module__.startswith("shuhari.") and ability(c, "state") is None]  # fmt: skip
+    before = [_describe_attributes(c) for _, c in own]
+    yield
+    for (path, component), known in zip(own, before, strict=True):
+        now = _describe_attributes(component)
+        if changed := ", ".join(repr(name) for name, value in known.items() if now.get(name) != value):
+            who = f"{type(component).__name__} ({path}) changes {changed} as it is used and has no `state`"
+            ctx.problems.append(f"{who}: a run that is resumed will have lost that; expected memory in `state`")
+
+
+def _describe_attributes(component: Any) -> dict[str, bytes]:
+    """name -> the bytes of each attribute that is plain: numbers, text, arrays and containers of these."""
+    found = {}
+    for name, value in vars(component).items():
+        if not name.startswith("__") and (not isinstance(value, Tensor | np.ndarray) or value.nbytes <= LARGE):
+            with suppress(TypeError, ValueError, RecursionError):
+                found[name] = dumps(value)
+    return found
 
 
 @contextmanager

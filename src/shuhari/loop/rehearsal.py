@@ -7,9 +7,10 @@ weights, its random streams and its ledger, nor its store. What it calls is call
 environments.
 
 What training could not afford to look at is looked at here: columns that are changed in place, rows in another order,
-draws from generators of the whole process. It refuses nothing that may only be its own smallness: numbers that are not
-finite, filters that let nothing pass, and what graders and rollouts raise over answers that are short and of a policy
-that has not learnt yet; of the last a line in the log tells. Left out: runs of claims; workers; how an episode ends.
+draws from generators of the whole process, memory of a user's component that no `state` holds. It refuses nothing that
+may only be its own smallness: numbers that are not finite, filters that let nothing pass, and what graders and rollouts
+raise over answers that are short and of a policy that has not learnt yet; of the last a line in the log tells. Left
+out: runs of claims; workers; how an episode ends.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from shuhari.loop.breaches import (
     generator_states,
     keep_columns,
     notice_draws,
+    notice_memory,
 )
 from shuhari.loop.collect import AllFailedError
 from shuhari.loop.run import Run, open_run
@@ -131,6 +133,12 @@ def _shorten(sampling: Sampling | None) -> Any:
 def _play(run: Run, max_new: int) -> None:
     """The step of a stage: what `loop` does, once, and without a buffer's going on to be filled."""
     run.enter_stage()
+    with notice_memory(run.ctx, run.stage.list_memories()):
+        _learn(run, max_new)
+    run.ctx.in_flight.drop()
+
+
+def _learn(run: Run, max_new: int) -> None:
     if want := run.wanted():
         _check_room(run, max_new)
         with run.ctx.phase("collect", run.rounds):
@@ -150,7 +158,6 @@ def _play(run: Run, max_new: int) -> None:
             if report is not None:
                 run.tell(report)
     run.tell(Committed(1))
-    run.ctx.in_flight.drop()
 
 
 def _call_watched(transform: Transform, batch: Batch, ctx: Ctx) -> Batch:

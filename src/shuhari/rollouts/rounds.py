@@ -15,6 +15,8 @@ from math import exp, log, sqrt
 from typing import Any
 
 import numpy as np
+from scipy.optimize import least_squares
+from scipy.special import expit
 
 from shuhari.bounds import Length, ProperShare, Share, check
 from shuhari.data import ContractError, Problem, Request, Step, Trajectory, copy_with, is_tokens, sum_reward
@@ -152,8 +154,6 @@ def make_hint(problem: Problem, share: float, ctx: Ctx, role: str = "policy") ->
 
 def predict_accuracy(h: Any, a: float, b: float, c: float) -> Any:
     """Accuracy c + (1 - c) / (1 + exp(-a (h - b))) at the share h of a hint: the three-parameter logistic model."""
-    from scipy.special import expit
-
     return c + (1 - c) * expit(a * (np.asarray(h) - b))
 
 
@@ -167,8 +167,6 @@ def invert_curve(target: float, a: float, b: float, c: float) -> float:
 def fit_curve(points: Sequence[tuple[float, float, int]]) -> tuple[float, float, float]:
     """(a, b, c) of least squares over (share, accuracy, samples) of each round, samples as weights. Weak priors hold
     what a round or two leave open: a about 10, b about the first share, c about 0."""
-    from scipy.optimize import least_squares  # a second of start-up
-
     h, accuracy, n = np.array(points, np.float64).T
 
     def parameters(x: Any) -> tuple[float, float, float]:

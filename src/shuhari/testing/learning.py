@@ -33,6 +33,7 @@ from shuhari.testing.looking import (
     keep_unchanged,
     rebuild,
     require,
+    require_memory,
     require_port,
     require_same,
     require_unchanged,
@@ -45,8 +46,10 @@ def check_transform(transform: Any, batch: Batch, ctx: Any) -> Batch:
     """Call a transform and check its effect; returns its result.
 
     It returns a batch of the same rows in the same order, leaves the batch that it was given as it was, draws from no
-    global generator, and does the same again from the same state."""
-    return look_at_transform(transform, transform.__call__, batch, ctx)
+    global generator, does the same again from the same state, and remembers nothing outside of it."""
+    out = look_at_transform(transform, transform.__call__, batch, ctx)
+    require_memory(transform, lambda mine: mine(batch, ctx), ctx)
+    return out
 
 
 def check_objective(objective: Any, batch: Batch, ctx: Any) -> tuple[Tensor, Info]:
@@ -54,8 +57,11 @@ def check_objective(objective: Any, batch: Batch, ctx: Any) -> tuple[Tensor, Inf
 
     The loss is [B, K], [B] or [P], a number only where the objective says that it couples the batch; it is finite
     where something was decided; a half of the rows has that half of the losses, unless rows are coupled; it draws from
-    no global generator, leaves the batch as it was, and gives the same loss and info again from the same state."""
-    return look_at_objective(objective, objective.__call__, batch, ctx)
+    no global generator, leaves the batch as it was, gives the same loss and info again from the same state, and
+    remembers nothing outside of it."""
+    found = look_at_objective(objective, objective.__call__, batch, ctx)
+    require_memory(objective, lambda mine: mine(batch, ctx)[0].detach(), ctx)
+    return found
 
 
 def check_optimiser(optimiser: Any, n: int = 6) -> None:

@@ -89,6 +89,14 @@ def check_repeats(
     return whole
 
 
+def require_memory(component: Any, use: Callable[[Any], Any], ctx: Any) -> None:
+    """Raise ConformanceError where a component, used a few times, goes on otherwise after its state was saved and set
+    in a new one of the same settings. One that cannot be made anew, as it is no dataclass, is not looked at."""
+    if is_dataclass(component) and not isinstance(component, type):
+        with keep_unchanged(component, ctx):
+            check_repeats(component, lambda mine, _, i: use(mine))
+
+
 def rebuild(component: Any) -> Any:
     """A new component with the same settings, and so with all that are in its fields; plain values are kept."""
     if isinstance(component, Mapping):

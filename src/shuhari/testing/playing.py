@@ -33,15 +33,20 @@ from shuhari.testing.looking import (
     have_same_weights,
     rebuild,
     require,
+    require_memory,
     require_port,
     require_same,
     to_tree,
 )
 
 
-def check_reward(reward: Any, group: Sequence[Trajectory], ctx: Any) -> list[Mapping[str, Any] | None]:
-    """Have a group graded and look at the grades: one a leaf, each None or numbers by name. They are returned."""
-    return list(ctx.wait(look_at_grades(reward, reward.grade, group, ctx)))
+def check_reward(reward: Any, group: Sequence[Trajectory], ctx: Any, *, repeats: bool = True) -> list[Any]:
+    """Have a group graded and look at the grades: one a leaf, each None or numbers by name. They are returned.
+    repeats: it gives the same again from the same state alone; not so for one that asks a judge elsewhere."""
+    found = list(ctx.wait(look_at_grades(reward, reward.grade, group, ctx)))
+    if repeats:
+        require_memory(reward, lambda mine: list(ctx.wait(mine.grade(group, ctx))), ctx)
+    return found
 
 
 def check_metric(metric: Any, ctx: Any) -> Mapping[str, float]:
