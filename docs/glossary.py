@@ -39,6 +39,7 @@ INFOS = {  # what a term reports beside its loss -> (what it is, unit, of which 
     "covariance": ("of a decision: (log pi - mean) x (A - mean)", "nats", "`clip_cov`, `kl_cov`"),
     "candidates": ("the share of decisions within the band of covariances", "share", "`clip_cov`"),
     "pull": ("k3 of the policy from the proxy, where it pulls", "nats", "`lp_reg`"),
+    "passed": ("the share of decisions that lie on their side of the demonstration already", "share", "`calibrated`"),
     "kl": ("the divergence; of `kto` the z0 that it subtracts", "nats", "`divergence`, `kto`"),
     "entropy": ("of a decision; of a temperature -log pi of a fresh action", "nats", "`entropy`, `temperature`"),
     "accuracy": ("how often the better one of a pair is preferred; of `outcome` how often the outcome is told", "share",
