@@ -139,6 +139,21 @@ def test_the_code_of_an_environment_is_outside_too(tmp_path: Path, monkeypatch: 
     assert not find_outside(Recipe("own", {"task": {"name": "gym", "path": "world/given/Hall-ab12"}}))
 
 
+def test_a_copy_that_is_not_what_was_kept_is_refused_where_the_original_is_gone(made: Path) -> None:
+    path = train(made / "tiny.toml", made / "run").path
+    (copy,) = (path / "needs").glob("*own.py")
+    copy.write_text(CODE.replace("len(c)", "-len(c)"))
+    load_policy(path)  # the original is there
+    (made / "own.py").unlink()
+    with pytest.raises(RecipeError, match=r"own.py:score' is not there, and its copy .*own.py is not what was kept"):
+        load_policy(path)
+    copy.write_text(CODE)
+    load_policy(path)
+    (path / "recipe.toml").unlink()
+    with pytest.raises(RecipeError, match=r"a run whose recipe.toml is missing, or no file: `shuhari doctor"):
+        load_policy(path)
+
+
 def test_a_disk_without_room_for_the_copies_is_told_and_nothing_is_left(
     made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -192,7 +192,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str, str, str]] = {
     "a tree": (flip(f"{LAST}/tree.json", 0.9), SAME, "tree.json: its content is not what was", "from step 14"),
     "the head of a tree": (flip(f"{LAST}/tree.json", 0.0), SAME, "tree.json: not a checkpoint", "from step 14"),
     "the list of blocks": (flip(f"{LAST}/tree.json", 0.1), SAME, "", ""),
-    "a pipe for a tree": (pipe(f"{LAST}/tree.json"), SAME, "it is no plain file", "from step 14"),
+    "a pipe for a tree": (pipe(f"{LAST}/tree.json"), SAME, "it is a named pipe, no plain file", "from step 14"),
     "a block of a ring": (flip("checkpoints/rings/*/*-step-00000016.*", 0.95), SAME, "its content", "from step 14"),
     "no block of a ring": (remove("checkpoints/rings/*/*-step-00000016.*"), SAME, "file is missing", "from step 14"),
     "the last checkpoint": (remove(LAST), SAME, "step 16 was stored last, whose checkpoint is gone; there are those of "

@@ -12,6 +12,7 @@ from importlib.resources.abc import Traversable
 from pathlib import Path as File
 from typing import Any
 
+from shuhari.config.digests import compute_digest
 from shuhari.config.library import find_recipe, list_names, read_table
 from shuhari.config.overlay import RecipeError, Tree
 from shuhari.data import nearest
@@ -62,6 +63,9 @@ def _find(reference: str, here: File | None) -> tuple[str, Traversable]:
     path = (here or File()) / File(reference).expanduser()
     if path.is_dir() and (path / "recipe.toml").is_file():
         path = path / "recipe.toml"
+    elif path.is_dir() and (path / "run.sqlite").exists():
+        message = "a run whose recipe.toml is missing, or no file"
+        raise RecipeError("", f"{path} is {message}: `shuhari doctor {path}` says what is whole, and can repair it")
     if path.suffix == ".toml":
         if not path.is_file():
             near = nearest(path.stem, [name.removesuffix(".toml") for name in _list_beside(path)])
@@ -126,10 +130,13 @@ def _use_copies(table: Tree, run: File) -> None:
         return
     for holder, key, text in list(_walk_texts(table)):
         entry = kept.get(text) if isinstance(kept, dict) else None
-        copy = entry.get("copy") if isinstance(entry, dict) else None
+        copy, digest = (entry.get(k) if isinstance(entry, dict) else None for k in ("copy", "digest"))
         if not isinstance(copy, str) or File(copy).name != copy or find_named(text) is not None:
             continue
         if (place := (run / NEEDS / copy).resolve()).exists():
+            if compute_digest(place) != digest:
+                message = f"{text!r} is not there, and its copy {place} is not what was kept (its content has changed)"
+                raise RecipeError("", f"{message}: put back the one or the other")
             attribute = f":{text.rpartition(':')[2]}" if ".py:" in text else ""
             holder[key] = f"{'file/' if text.startswith('file/') else _split_world(text)[0]}{place}{attribute}"
 

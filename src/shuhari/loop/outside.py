@@ -6,18 +6,17 @@ in `needs/`, so that it can be loaded where the originals are not. Left out: wha
 
 from __future__ import annotations
 
-import ast
-import hashlib
 import inspect
 import json
 import shutil
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from shuhari.config.digests import compute_digest, list_files
 from shuhari.config.files import NEEDS, find_named
 from shuhari.config.overlay import RecipeError, walk_leaves
 from shuhari.config.recipe import Recipe
@@ -26,7 +25,6 @@ from shuhari.store import Store
 from shuhari.store.files import translate_errors
 
 COPY = 16 * 2**20  # bytes of a file or directory, above which no copy is kept
-WHOLE = 256 * 2**20  # bytes of a file, above which its digest is of its size, its beginning and its end
 
 
 def find_outside(recipe: Recipe, stages: Iterable[Any] = ()) -> dict[str, Path]:
@@ -74,30 +72,7 @@ def _is_installed(file: str) -> bool:
 
 def compute_digests(outside: Mapping[str, Path]) -> dict[str, str]:
     """Name -> digest: of Python what it does, of any other file its bytes, of a directory all of its files."""
-    return {name: _digest(path) for name, path in outside.items()}
-
-
-def _digest(path: Path) -> str:
-    code = hashlib.blake2b(digest_size=12)
-    for file in _list_files(path):
-        code.update(f"{file.relative_to(path) if path.is_dir() else ''}\n".encode())
-        if file.suffix == ".py":
-            with suppress(SyntaxError, ValueError):
-                code.update(ast.unparse(ast.parse(file.read_bytes())).encode())
-                continue
-        size = file.stat().st_size
-        code.update(str(size).encode())
-        with open(file, "rb") as opened:
-            if size > WHOLE:
-                code.update(opened.read(2**20))
-                opened.seek(-(2**20), 2)
-            while chunk := opened.read(2**20):
-                code.update(chunk)
-    return code.hexdigest()
-
-
-def _list_files(path: Path) -> Iterator[Path]:
-    yield from sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]
+    return {name: compute_digest(path) for name, path in outside.items()}
 
 
 def keep_outside(store: Store, outside: Mapping[str, Path]) -> None:
@@ -106,7 +81,7 @@ def keep_outside(store: Store, outside: Mapping[str, Path]) -> None:
     store.set(outside=digests)
     listing: dict[str, dict[str, str | int | None]] = {}
     for name, path in outside.items():
-        size = sum(f.stat().st_size for f in _list_files(path))
+        size = sum(f.stat().st_size for f in list_files(path))
         copy = f"{digests[name][:8]}-{path.name}" if size <= COPY else None
         if copy is not None:
             target = store.path / NEEDS / copy

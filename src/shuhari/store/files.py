@@ -68,8 +68,10 @@ def follow_umask(folder: Path) -> None:
 def read_file(path: Path) -> bytes:
     """The bytes of a plain file, behind links too. OSError for anything else, such as a pipe, which would wait for
     ever, or a device, which may never end."""
+    if (kind := describe_kind(path)) not in ("", "file"):
+        raise OSError(errno.EINVAL, f"it is a {kind}, no plain file", str(path))
     with open(os.open(path, os.O_RDONLY | _AT_ONCE), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # another by now
             raise OSError(errno.EINVAL, "it is no plain file", str(path))
         return file.read()
 

@@ -1,0 +1,36 @@
+"""Digests of files and directories: of what a run is made of beside the library, and of the copies that it keeps."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+WHOLE = 256 * 2**20  # bytes of a file, above which its digest is of its size, its beginning and its end
+
+
+def compute_digest(path: Path) -> str:
+    """Of Python what it does, of any other file its bytes, of a directory all of its files."""
+    code = hashlib.blake2b(digest_size=12)
+    for file in list_files(path):
+        code.update(f"{file.relative_to(path) if path.is_dir() else ''}\n".encode())
+        if file.suffix == ".py":
+            with suppress(SyntaxError, ValueError):
+                code.update(ast.unparse(ast.parse(file.read_bytes())).encode())
+                continue
+        size = file.stat().st_size
+        code.update(str(size).encode())
+        with open(file, "rb") as opened:
+            if size > WHOLE:
+                code.update(opened.read(2**20))
+                opened.seek(-(2**20), 2)
+            while chunk := opened.read(2**20):
+                code.update(chunk)
+    return code.hexdigest()
+
+
+def list_files(path: Path) -> Iterator[Path]:
+    """The plain files of a directory, in order; a file alone; nothing of what is neither."""
+    yield from (p for p in (sorted(path.rglob("*")) if path.is_dir() else [path]) if p.is_file())
