@@ -32,6 +32,7 @@ TROUBLES = {  # what `paper.helps` of a recipe may name -> how it shows
     "forgetting": "what was known before is lost",
     "noisy gradients": "small or uneven groups, a loss that jumps",
     "many tasks": "contexts or domains that differ, to be mixed or put in order",
+    "slow training": "a score takes many samples, or many steps, to rise",
     "slow collection": "the learner waits for rollouts",
 }
 RESULT = 2  # the format of results of claims
