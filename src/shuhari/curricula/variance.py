@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.bounds import AtLeast0, Length, Share, ShareBelow1, check
+from shuhari.bounds import AtLeast0, Count, Length, Share, ShareBelow1, check
 from shuhari.curricula.target import count_successes, name_of
 from shuhari.data import Info, Request
 from shuhari.ports import Ctx, Curriculum
@@ -46,14 +46,14 @@ class Variance:
     candidates: Curriculum
     size: Length = 512
     every: Length = 28
-    n: int = 8
+    n: Count = 8
     share: Share = 0.5
     variance: AtLeast0 = 0.8
     diversity: AtLeast0 = 0.2
     momentum: ShareBelow1 = 0.0
     reward: str = "reward"
     state: dict[str, Any] = field(
-        init=False, default_factory=lambda: {"set": [], "weights": torch.zeros(0), "scored": 0, "told": {}}
+        init=False, default_factory=lambda: {"set": [], "weights": torch.zeros(0), "scored": 0, "report": {}}
     )
 
     @property
@@ -91,11 +91,11 @@ class Variance:
         old = self.state["weights"]
         self.state["weights"] = self.momentum * old + (1 - self.momentum) * w if len(old) else w
         self.state["scored"] = ctx.step
-        told = {"variance": float((p * (1 - p)).mean()), "diversity": float(d.mean())}
-        self.state["told"] = {f"curriculum/{k}": x for k, x in told.items()}
+        means = {"variance": float((p * (1 - p)).mean()), "diversity": float(d.mean())}
+        self.state["report"] = {f"curriculum/{k}": x for k, x in means.items()}
 
     def report(self) -> Info:
-        return dict(self.state["told"])
+        return dict(self.state["report"])
 
 
 def draw_by_weight(weights: Tensor, n: int, ctx: Ctx) -> list[int]:

@@ -5,7 +5,7 @@ Axes: `B` rows, `K` positions.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shuhari.batch import Batch
 from shuhari.bounds import check
@@ -28,7 +28,7 @@ class PromptRate:
 
     into: str = "rate"
     reward: str = "reward"
-    needs: tuple[Need, ...] = ()
+    needs: tuple[Need, ...] = field(default=(), init=False)
 
     @property
     def stamps(self) -> tuple[str, ...]:
