@@ -15,7 +15,7 @@ from shuhari.batch import Batch
 from shuhari.buffers.aside import Aside
 from shuhari.buffers.fresh import Fresh
 from shuhari.buffers.mixture import Mixture
-from shuhari.data import Problem, Request, Step, Trajectory, code
+from shuhari.data import Problem, Request, Status, Step, Trajectory, code
 from shuhari.events import Collected
 from shuhari.learners.parts import Term
 from shuhari.objectives.clip import Clip
@@ -45,6 +45,13 @@ def test_groups_that_are_all_wrong_wait_newest_first() -> None:
     aside.observe(Collected(EMPTY, [group("a", wrong), group("b", [0.0, 1.0]), group("c", [None, None])]))
     aside.observe(Collected(EMPTY, [group("d", [None, 0.0]), group("e", [-1.0, -1.0])]))
     assert queue(aside) == ["e", "d", "a"]
+
+
+def test_broken_episodes_are_no_wrong_answers_and_the_queue_has_an_end() -> None:
+    aside = Aside(size=1, most=2)
+    broken = [replace(t, status=Status.ERROR) for t in group("a", [0.0, 0.0])]
+    aside.observe(Collected(EMPTY, [broken, *(group(name, [0.0]) for name in "bcd")]))
+    assert queue(aside) == ["d", "c"]
 
 
 def test_five_wait_and_four_are_wanted() -> None:

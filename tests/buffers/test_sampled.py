@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,6 +34,9 @@ class World:
         self.scores, self.asked, self.told = scores, list[str](), list[Any]()
         self.task = SimpleNamespace(problems=lambda split: Listed([Problem("t", x, x) for x in scores]))
         self.tell, self.rng, self.wait = self.told.append, context(seed).rng, asyncio.run
+
+    def phase(self, *name: object) -> Any:
+        return nullcontext()
 
     async def probe(self, requests: Sequence[Request], *, tag: str) -> Any:
         self.asked += [f"{r.problem.id}{r.n}" for r in requests]

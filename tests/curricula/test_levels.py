@@ -62,6 +62,22 @@ def test_each_level_is_drawn_by_its_share_whatever_its_number() -> None:
     assert seen["hard"] / 4000 == pytest.approx(0.75, abs=0.03)
 
 
+class Once(Given):
+    """Easy problems, and at the beginning two hard ones that never come again."""
+
+    async def select(self, n: int, ctx: Any) -> list[Request]:
+        found = await super().select(n, ctx)
+        late = [r for r in found if r.problem.info["level"] == "easy" or int(r.problem.id) < 8]
+        return late or found[:1]
+
+
+def test_a_rare_level_comes_round_again() -> None:
+    """Rather than to end the run over a problem that comes once an epoch."""
+    found = asked(Levels(Once(), {"easy": 1.0, "hard": 1.0}, key="level"), 12)
+    hard = [int(r.problem.id) for r in found if r.problem.info["level"] == "hard"]
+    assert len(hard) > 3 and hard == [(3, 7)[i % 2] for i in range(len(hard))]
+
+
 def test_within_a_level_problems_come_in_the_order_of_the_candidates() -> None:
     found = asked(Levels(Given(), {"easy": 1.0, "hard": 1.0}, key="level"), 12)
     hard = [int(r.problem.id) for r in found if r.problem.info["level"] == "hard"]

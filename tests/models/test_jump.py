@@ -85,3 +85,18 @@ def test_it_keeps_to_its_port() -> None:
 def test_what_cannot_be_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="expected multiples of every, and at of ahead"):
         Jump(**wrong)  # type: ignore[arg-type]
+
+
+def test_what_is_frozen_stays_and_half_precision_jumps() -> None:
+    module = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2)).to(torch.bfloat16)
+    module[0].requires_grad_(False)
+    frozen = [p.clone() for p in module[0].parameters()]
+    made, models = Jump(at=4, every=1, ahead=2, epochs=2, size=4), {"policy": SimpleNamespace(module=module)}
+    made(models, StageStarted("rl"))
+    for step in range(1, 5):
+        with torch.no_grad():
+            module[1].weight += 0.1 * step
+        before = module[1].weight.clone()
+        made(models, Committed(step))
+    assert all(torch.equal(a, b) for a, b in zip(frozen, module[0].parameters(), strict=True))
+    assert not torch.equal(before, module[1].weight) and module[1].weight.isfinite().all()

@@ -53,4 +53,4 @@ def test_raft_imitates_the_best_of_eight() -> None:
     learner = stage.learners["main"]
     (term,) = learner.parts["policy"].terms.values()
     assert isinstance(term.objective, Nll) and (term.reduce, term.stream, term.weight) == ("row", "rl", 1.0)
-    assert learner.transforms == {"best": Best(keep=1)} and stage.n == 8 and not stage.collect
+    assert learner.transforms == {"best": Best(keep=1, above=0.0)} and stage.n == 8 and not stage.collect

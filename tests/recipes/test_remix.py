@@ -36,8 +36,14 @@ def test_the_second_phase_is_on_policy_from_a_new_base() -> None:
     part = learner.parts["policy"]
     assert learner.buffer.size == first.learners["main"].buffer.buffers["fresh"].size
     assert part.epochs == 1 and part.terms["clip"].objective == Clip(low=0.2, high=0.2)
-    assert {role: rule.of for role, rule in second.follows.items()} == {"reference": "policy", "previous": "policy"}
-    assert second.follows["reference"].on == "stage" and second.follows["previous"].on == ("stage", "step")
+    assert {role: rule.of for role, rule in second.follows.items()} == {
+        "reference": "policy",
+        "previous": "last",
+        "last": "policy",
+    }
+    assert list(second.follows).index("previous") < list(second.follows).index("last")
+    assert second.follows["reference"].on == "stage"
+    assert second.follows["previous"].on == second.follows["last"].on == ("stage", "step")
 
 
 @pytest.mark.parametrize(("step", "share"), [(0, 0.9), (9, 0.9), (10, 0.8), (25, 0.7), (39, 0.6), (40, 0.5), (99, 0.5)])

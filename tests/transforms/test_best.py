@@ -14,7 +14,7 @@ from shuhari.transforms.best import Best
 
 def kept(rewards: list[list[Any]], **fields: Any) -> list[list[int]]:
     """The places in each group of the answers that weigh something."""
-    batch: Batch = check_transform(Best(**fields), groups(rewards, lengths=2), context())
+    batch: Batch = check_transform(Best(**{"above": 0.0, **fields}), groups(rewards, lengths=2), context())
     weight = batch.weight("rl").any(1).tolist()
     assert batch.weight("rl").eq(batch["mask"] & torch.tensor(weight)[:, None]).all()  # all of a row, or nothing
     out, at = [], 0
@@ -50,3 +50,8 @@ def test_it_takes_the_place_among_filters() -> None:
     assert Best()(batch, context()).weight("rl")[:, 0].tolist() == [0.25, 0.0]
     with pytest.raises(ValueError, match="keep"):
         Best(keep=0)
+
+
+def test_the_best_by_a_reward_model_may_be_below_0() -> None:
+    batch = check_transform(Best(), groups([[-3.0, -1.0, -2.0]], lengths=1), context())
+    assert batch.weight("rl")[:, 0].gt(0).tolist() == [False, True, False]

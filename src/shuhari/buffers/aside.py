@@ -16,7 +16,7 @@ import torch
 from shuhari.batch import Batch
 from shuhari.bounds import Length, check
 from shuhari.buffers.fresh import put_on_stream
-from shuhari.data import code, sum_reward
+from shuhari.data import Status, code, sum_reward
 from shuhari.events import Collected, Event
 from shuhari.pack import pack
 from shuhari.ports import Ctx
@@ -30,14 +30,15 @@ class Aside:
     """Queues the problem of each collected group of which no graded answer has a `measure` (a reward's name) above 0,
     newest first; a group that nothing graded is not queued. Once `size` of them wait, a draw takes the newest of these
     and yields their solutions on `stream`, as the buffer `demos` does: prompt, then solution and end token, of unknown
-    log-probability; the others wait on. Else it yields one solution, that of the first problem of training, with weight
-    0, so that the stream is there.
+    log-probability; the others wait on, of more than `most` the newest. Else it yields one solution, that of the first
+    problem of training, with weight 0, so that the stream is there.
 
     It asks for no groups: it stands in a `mixture` beside the buffer that does. Charged: `decisions`, those of the
     solutions. ValueError for a problem without one.
     """
 
     size: Length = 64
+    most: Length = 1024
     measure: str = "score"
     role: str = "policy"
     stream: str = "ce"
@@ -59,9 +60,10 @@ class Aside:
 
     def observe(self, event: Event) -> None:
         for group in event.groups if isinstance(event, Collected) else ():
-            scores = [x for t in group if (x := sum_reward(t.steps, self.measure)) == x]
+            whole = [t for t in group if t.status is not Status.ERROR]
+            scores = [x for t in whole if (x := sum_reward(t.steps, self.measure)) == x]
             if scores and max(scores) <= 0:
-                self.state["queue"] = [group[0].request.problem, *self.state["queue"]]
+                self.state["queue"] = [group[0].request.problem, *self.state["queue"]][: self.most]
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         queue, enough = self.state["queue"], len(self.state["queue"]) >= self.size

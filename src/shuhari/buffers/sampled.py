@@ -102,7 +102,7 @@ class Sampled:
     def _choose(self, batch: Batch) -> Tensor:
         """[B] bool: the rows of the answers that are kept."""
         outcome = batch.outcome(self.reward)
-        rate, _ = group_mean(batch, outcome)
+        rate, _ = group_mean(batch, outcome.masked_fill(~find_usable(batch), torch.nan))  # not of broken episodes
         good = ends(batch) & find_usable(batch) & (rate >= self.low) & (rate <= self.high) & ~outcome.isnan()
         if self.keep != "all":
             good &= outcome >= self.solved

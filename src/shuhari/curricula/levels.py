@@ -25,7 +25,7 @@ from shuhari.ports.declares import together
 from shuhari.registry import register
 
 PATIENCE = 100  # how often candidates are asked again for a level of which none comes
-SHELF = 4096  # problems of a level that wait at most
+SHELF = 4096  # problems of a level that wait at most, and that are remembered
 
 
 @register("curriculum", "levels")
@@ -42,7 +42,7 @@ class Levels:
     candidates: Curriculum
     shares: Mapping[str, AtLeast0]
     key: str = ""
-    state: dict[str, Any] = field(init=False, default_factory=lambda: {"shelves": {}})
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"shelves": {}, "taken": {}})
 
     @property
     def stamps(self) -> tuple[str, ...] | None:
@@ -77,7 +77,9 @@ class Bandit:
     tau: Positive = 0.4
     look: Length = 64
     column: str = "advantage"
-    state: dict[str, Any] = field(init=False, default_factory=lambda: {"shelves": {}, "pay": {}, "shares": {}})
+    state: dict[str, Any] = field(
+        init=False, default_factory=lambda: {"shelves": {}, "taken": {}, "pay": {}, "shares": {}}
+    )
 
     @property
     def stamps(self) -> tuple[str, ...] | None:
@@ -121,12 +123,24 @@ def draw_levels(names: list[str], shares: Tensor, n: int, ctx: Ctx) -> list[str]
 
 
 async def take(level: str, shelves: dict[str, dict[str, Request]], of: Levels | Bandit, n: int, ctx: Ctx) -> Request:
-    """The problem of a level that waits longest, or the next of it that `of.candidates` give, asked for n at a time."""
+    """The problem of a level that waits longest, or the next of it that `of.candidates` give, asked for n at a time; of
+    a level that is so rare that none comes, those that were taken come again."""
+    shelf = shelves.setdefault(level, {})
+    taken: dict[str, Request] = of.state["taken"].setdefault(level, {})
     for _ in range(PATIENCE):
-        if shelf := shelves.get(level):
-            return shelf.pop(next(iter(shelf)))
+        if shelf:
+            break
         shelve(await of.candidates.select(n, ctx), shelves, of.key)
-    there = nearest(level, shelves)
+    if not shelf:
+        shelf.update(taken)
+        taken.clear()
+    if shelf:
+        name = next(iter(shelf))
+        request = taken[name] = shelf.pop(name)
+        if len(taken) > SHELF:
+            taken.pop(next(iter(taken)))
+        return request
+    there = nearest(level, shelves.keys() - {level})
     raise ValueError(f"no problem of {of.key or 'task'} {level!r} among {PATIENCE * n} candidates; {there}")
 
 

@@ -6,6 +6,7 @@ that the first policy does not solve, rehearsal on those that it does. Left out:
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -45,8 +46,9 @@ class Others:
 
     async def select(self, n: int, ctx: Ctx) -> list[Request]:
         held, kept, beside = set(self.state["held"]), list[Request](), list[Request]()
-        for _ in range(self.looks):
-            new = await self.inner.select(n - len(kept), ctx)
+        for i in range(self.looks):
+            with ctx.phase("look", i) if i else nullcontext():  # each look draws anew
+                new = await self.inner.select(n - len(kept), ctx)
             kept += [r for r in new if name_of(r.problem) not in held]
             beside += [r for r in new if name_of(r.problem) in held]
             if len(kept) == n:

@@ -7,6 +7,7 @@ are looked at until there are as many failures as were wanted. Left out: which p
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
@@ -48,10 +49,11 @@ class Unsolved:
 
     async def select(self, n: int, ctx: Ctx) -> list[Request]:
         asked, kept, solves = list[Request](), list[Request](), dict[str, bool]()
-        for _ in range(self.looks):
+        for i in range(self.looks):
             if len(kept) == n:
                 break
-            new = await self.inner.select(n - len(kept), ctx)
+            with ctx.phase("look", i) if i else nullcontext():  # each look draws anew
+                new = await self.inner.select(n - len(kept), ctx)
             solves |= await self._try({name_of(r.problem): r for r in new if name_of(r.problem) not in solves}, ctx)
             asked += new
             kept += [r for r in new if not solves[name_of(r.problem)]]

@@ -31,12 +31,12 @@ Weights = Mapping[str, Tensor]
 class Jump:
     """Once in a stage, after step `at` of it: role <- role + scale x the change predicted for the next `ahead` steps.
 
-    Weights are recorded as the stage begins and every `every` steps. fit: `learnt`, the paper's: of each record the
-    change since the stage began and that since the record before predict the change over the next `ahead` steps, of
-    matrices by their first singular triple, of vectors as they are; each net is fitted for `epochs` steps of AdamW at
-    rate `lr`, falling to a tenth, on the sum of absolute errors, from weights that `seed` names. Or `linear`: the
-    change of the last `ahead` steps once more. ValueError unless `at` and `ahead` are multiples of `every`, and some
-    record lies `ahead` steps before `at`, behind the first.
+    Weights that are trained are recorded as the stage begins and every `every` steps. fit: `learnt`, the paper's: of
+    each record the change since the stage began and that since the record before predict the change over the next
+    `ahead` steps, of matrices by their first singular triple, of vectors as they are; each net is fitted for `epochs`
+    steps of AdamW at rate `lr`, falling to a tenth, on the sum of absolute errors, from weights that `seed` names. Or
+    `linear`: the change of the last `ahead` steps once more. ValueError unless `at` and `ahead` are multiples of
+    `every`, and some record lies `ahead` steps before `at`, behind the first.
     """
 
     role: str = "policy"
@@ -63,7 +63,8 @@ class Jump:
         return (self.role,)
 
     def __call__(self, models: Mapping[str, Model], event: Event) -> None:
-        weights = dict(role_model(models, self.role).module.named_parameters())
+        module = role_model(models, self.role).module
+        weights = {name: w for name, w in module.named_parameters() if w.requires_grad}
         if isinstance(event, StageStarted):
             self.state = {"step": 0, "records": [_copy(weights)]}
         elif self.state["records"]:
@@ -74,7 +75,7 @@ class Jump:
                 change = self.predict(self.state["records"])
                 with torch.no_grad():
                     for name, w in weights.items():
-                        w += self.scale * change[name]
+                        w += (self.scale * change[name]).to(w)
                 self.state["records"] = []  # it is done for this stage
 
     def predict(self, records: Sequence[Weights]) -> Weights:
@@ -160,7 +161,8 @@ def join(parts: Weights, like: Weights) -> dict[str, Tensor]:
 
 
 def _copy(weights: Weights) -> dict[str, Tensor]:
-    return {name: w.detach().clone() for name, w in weights.items()}
+    """In float32 on the CPU, where singular vectors of any type of weights can be had."""
+    return {name: w.detach().to("cpu", torch.float32, copy=True) for name, w in weights.items()}
 
 
 def _subtract(a: Weights, b: Weights) -> dict[str, Tensor]:

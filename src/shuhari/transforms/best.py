@@ -8,12 +8,14 @@ Axes: `B` rows.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import torch
 
 from shuhari.batch import Batch
-from shuhari.bounds import Length, check
+from shuhari.bounds import Bounds, Length, check
 from shuhari.needs import Need
 from shuhari.pack import find_usable
 from shuhari.ports import Ctx
@@ -30,7 +32,7 @@ class Best:
     teaches nothing. Of an answer of several turns all rows stay."""
 
     keep: Length = 1
-    above: float = 0.0
+    above: Annotated[float, Bounds(infinite=True)] = -math.inf
     reward: str = "reward"
     stream: str = "rl"
     needs: tuple[Need, ...] = field(default=(), init=False)
