@@ -104,8 +104,8 @@ def test_it_is_planned_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     (tmp_path / "own.toml").write_text(METHOD)
     at = ["--out", str(tmp_path), "--runs", str(tmp_path / "runs")]
     with pytest.raises(SystemExit) as ended:
-        main(["claim", str(tmp_path / "own.toml"), "--on", "beds/trie/rare", "--dry-run", *at])
-    mark = find_mark(read_on(str(tmp_path / "own.toml"), "beds/trie/rare"))
+        main(["claim", str(tmp_path / "own.toml"), "--on", "beds/trie/twins_400k", "--dry-run", *at])
+    mark = find_mark(read_on(str(tmp_path / "own.toml"), "beds/trie/twins_400k"))
     assert ended.value.code == 0 and f"protocol {mark}" in capsys.readouterr().out
 
 

@@ -39,7 +39,7 @@ def test_what_maps_nothing_changes_nothing() -> None:
     [
         ([GSM], {"columns": {"promt": "question"}}, "columns.promt: a row has no such field; did you mean 'prompt'"),
         ([GSM], {"columns": {"prompt": "questions"}}, "line 1: no column 'questions', which columns.prompt names; did"),
-        ([GSM], {}, r"line 1: no 'prompt' and no 'messages'; .*columns = \{prompt = ..\}"),
+        ([GSM], {}, r"line 1: no 'prompt' and no 'messages'; .*task.columns.prompt=<name>"),
         ([{"prompt": "a", "answer": "72"}], {"format": "gsm8k"}, "line 1: `answer` is '72': expected `#### <number>`"),
         ([{"prompt": "a", "answer": 72}], {"format": "gsm8k"}, "line 1: `answer` is 72: expected `#### <number>`"),
         ([GSM], {"format": "gms8k"}, "gms8k"),
