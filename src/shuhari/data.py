@@ -325,3 +325,9 @@ def sum_reward(steps: Iterable[Step], name: str) -> float:
     """The sum of a reward along steps; NaN where it was given to none of them."""
     given = [r for s in steps if (r := s.reward.get(name)) is not None]
     return sum(r if type(r) is float else float(np.sum(r)) for r in given) if given else float("nan")
+
+
+def list_scores(group: Iterable[Trajectory], name: str) -> list[float]:
+    """What each graded episode of a group earned by a reward; broken ones say nothing."""
+    given = [sum_reward(t.steps, name) for t in group if t.status is not Status.ERROR]
+    return [x for x in given if x == x]

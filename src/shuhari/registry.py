@@ -118,7 +118,7 @@ def locate(what: str, name: str, known: Iterable[str] = ()) -> Any:
     path, _, attribute = name.partition(":") if ":" in name else name.rpartition(".")
     if not path or not attribute:
         raise LookupError(f"no {what} {name!r}; {nearest(name, known)} (one of your own: file.py:name)")
-    module = _file(path, Path(path).resolve()) if path.endswith(".py") else _module(what, name, path, known)
+    module = _file(path) if path.endswith(".py") else _module(what, name, path, known)
     try:
         return getattr(module, attribute)
     except AttributeError:
@@ -188,9 +188,10 @@ def _module(what: str, name: str, path: str, known: Iterable[str]) -> Any:
         raise
 
 
-def _file(path: str, file: Path) -> Any:
+def _file(path: str) -> Any:
     """The module of a file as it is now: where it was edited since it was loaded here, as in a notebook, it is loaded
     anew; one that a program has imported itself stays as that has it."""
+    file = Path(path).resolve()
     if not file.is_file():
         near = nearest(file.name, (f.name for f in file.parent.glob("*.py"))) if file.parent.is_dir() else ""
         raise LookupError(f"no file {path!r} (looked in {Path.cwd()}); {near}".rstrip("; "))

@@ -16,7 +16,7 @@ import torch
 from shuhari.batch import Batch
 from shuhari.bounds import Length, check
 from shuhari.buffers.fresh import put_on_stream
-from shuhari.data import Status, code, sum_reward
+from shuhari.data import code, list_scores
 from shuhari.events import Collected, Event
 from shuhari.pack import pack
 from shuhari.ports import Ctx
@@ -60,8 +60,7 @@ class Aside:
 
     def observe(self, event: Event) -> None:
         for group in event.groups if isinstance(event, Collected) else ():
-            whole = [t for t in group if t.status is not Status.ERROR]
-            scores = [x for t in whole if (x := sum_reward(t.steps, self.measure)) == x]
+            scores = list_scores(group, self.measure)
             if scores and max(scores) <= 0:
                 self.state["queue"] = [group[0].request.problem, *self.state["queue"]][: self.most]
 

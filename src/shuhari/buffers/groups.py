@@ -67,7 +67,7 @@ class Groups:
             good = find_carried(batch, self.stream) & (mean > self.low) & (mean < self.high)
             self.state["sampled"] += batch["problem"].unique().tolist()
             if bool(good.any()):
-                self.state["new"].append(_copy_rows(batch.take(torch.isin(batch["group"], batch["group"][good]))))
+                self.state["new"].append(copy_rows(batch.take(torch.isin(batch["group"], batch["group"][good]))))
 
     def draw(self, ctx: Ctx) -> Iterator[Batch]:
         kept, new, sampled = self.state["kept"], self.state["new"], self.state["sampled"]
@@ -89,7 +89,7 @@ class Groups:
         return (
             batch
             if len(alive) == len(set(group))
-            else _copy_rows(batch.take(torch.isin(batch["group"], torch.tensor(alive))))
+            else copy_rows(batch.take(torch.isin(batch["group"], torch.tensor(alive))))
         )
 
 
@@ -97,8 +97,8 @@ def _take_any(batch: Batch, rows: Tensor) -> Batch | None:
     return batch.take(rows) if bool(rows.any()) else None
 
 
-def _copy_rows(batch: Batch) -> Batch:
-    """Copies of the rows, without what models were asked about them."""
+def copy_rows(batch: Batch, **columns: Tensor) -> Batch:
+    """Copies of the rows, without what models were asked about them, and with `columns` in the place of theirs."""
     flat = batch.flat()
-    columns = {n: x for n, x in flat.whole.items() if n not in flat.scored}
+    columns = {n: x for n, x in flat.whole.items() if n not in flat.scored} | columns
     return Batch(columns, None, None, flat.arena, None, flat.stream)

@@ -19,6 +19,7 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import Count, Length, check
 from shuhari.buffers.fresh import put_on_stream
+from shuhari.buffers.groups import copy_rows
 from shuhari.data import Request, code
 from shuhari.events import Event, Loaded, StageStarted
 from shuhari.pack import find_usable
@@ -112,8 +113,5 @@ class Sampled:
         return torch.isin(batch["episode"], batch["episode"][good])
 
     def _copy(self, batch: Batch) -> Batch:
-        """Copies of the rows under ids of their own, without what models were asked about them."""
-        flat = batch.flat()
-        columns = {n: x for n, x in flat.whole.items() if n not in flat.scored}
-        columns["id"] = (code("sampled", self.name, self.stream) >> 8) + torch.arange(len(flat))
-        return Batch(columns, None, None, flat.arena, None, flat.stream)
+        """Copies of the rows under ids of their own."""
+        return copy_rows(batch, id=(code("sampled", self.name, self.stream) >> 8) + torch.arange(len(batch)))

@@ -47,10 +47,15 @@ class Others:
     async def select(self, n: int, ctx: Ctx) -> list[Request]:
         held, kept, beside = set(self.state["held"]), list[Request](), list[Request]()
         for i in range(self.looks):
-            with ctx.phase("look", i) if i else nullcontext():  # each look draws anew
-                new = await self.inner.select(n - len(kept), ctx)
+            new = await look(self.inner, n - len(kept), i, ctx)
             kept += [r for r in new if name_of(r.problem) not in held]
             beside += [r for r in new if name_of(r.problem) in held]
             if len(kept) == n:
                 break
         return kept + beside[: n - len(kept)]
+
+
+async def look(inner: Curriculum, n: int, i: int, ctx: Ctx) -> list[Request]:
+    """n problems of a curriculum that is asked for the (i + 1)-th time in a step; each time it draws anew."""
+    with ctx.phase("look", i) if i else nullcontext():
+        return await inner.select(n, ctx)

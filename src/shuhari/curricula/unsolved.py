@@ -7,11 +7,11 @@ are looked at until there are as many failures as were wanted. Left out: which p
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
 from shuhari.bounds import Length, check
+from shuhari.curricula.others import look
 from shuhari.curricula.target import name_of
 from shuhari.data import Request
 from shuhari.pack import find_usable
@@ -52,8 +52,7 @@ class Unsolved:
         for i in range(self.looks):
             if len(kept) == n:
                 break
-            with ctx.phase("look", i) if i else nullcontext():  # each look draws anew
-                new = await self.inner.select(n - len(kept), ctx)
+            new = await look(self.inner, n - len(kept), i, ctx)
             solves |= await self._try({name_of(r.problem): r for r in new if name_of(r.problem) not in solves}, ctx)
             asked += new
             kept += [r for r in new if not solves[name_of(r.problem)]]

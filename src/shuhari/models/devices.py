@@ -1,22 +1,11 @@
-"""Where a model may be: the devices of torch by name, or an error in words before weights are moved; and the memory of
-this machine.
+"""Where a model may be: the devices of torch by name, or an error in words before weights are moved.
 
 Left out: several devices for one model.
 """
 
 from __future__ import annotations
 
-import os
-
 import torch
-
-
-def find_memory() -> int:
-    """Bytes of memory of this machine; 0 where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return 0
 
 
 def find_device(name: str) -> torch.device:

@@ -12,7 +12,7 @@ from math import ceil, sqrt
 from typing import Any, Literal
 
 from shuhari.bounds import Length, check
-from shuhari.data import Request, Status, Trajectory, copy_with, sum_reward
+from shuhari.data import Request, Trajectory, copy_with, list_scores
 from shuhari.ports import Ctx, Rollout
 from shuhari.ports.declares import together
 from shuhari.registry import register
@@ -60,8 +60,7 @@ class Deepen:
         if request.n >= self.most:
             return group
         group = await ctx.grade(group, until=self.measure)
-        whole = [t for t in group if t.status is not Status.ERROR]
-        scores = [x for t in whole if (x := sum_reward(t.steps, self.measure)) == x]
+        scores = list_scores(group, self.measure)
         if not scores:
             return group
         more = count_more(sum(scores) / len(scores), request.n, self.most, self.schedule, self.scaled)

@@ -86,9 +86,17 @@ def describe_kind(path: Path) -> str:
     return next((name for test, name in kinds if test(mode)), "device")
 
 
+def find_memory() -> int:
+    """Bytes of memory of this machine; 0 where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 0
+
+
 def measure_memory() -> int:
     """Bytes of memory that this process may have: what the machine has, or what its container allows."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")] if hasattr(os, "sysconf") else [2**36]
+    found = [find_memory() or 2**36]
     for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):
             found.append(int(Path(file).read_text()))

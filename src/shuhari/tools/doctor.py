@@ -49,9 +49,9 @@ def count_cores() -> int:
 
 def find_memory() -> float | None:
     """Physical memory in GB (10^9 bytes), None where the system does not tell."""
-    from shuhari.models import devices
+    from shuhari.store import files
 
-    size = devices.find_memory()
+    size = files.find_memory()
     return round(size / 1e9, 1) if size else None
 
 

@@ -23,7 +23,7 @@ from shuhari.batch import Batch
 from shuhari.bounds import Count, Length, check
 from shuhari.data import EMPTY, Array, Payload, Sampling, nearest
 from shuhari.models.critics import Values
-from shuhari.models.devices import find_device, find_memory
+from shuhari.models.devices import find_device
 from shuhari.models.text import classifier, pretrained
 from shuhari.models.text.choice import Stops, make_stops
 from shuhari.models.text.decoding import Decoder
@@ -35,7 +35,7 @@ from shuhari.models.text.tokens import TokenDist
 from shuhari.models.text.trunk import Trunk
 from shuhari.needs import Noise, Trace
 from shuhari.registry import register
-from shuhari.store.files import follow_umask
+from shuhari.store.files import find_memory, follow_umask
 
 VALUE = "value_head.safetensors"
 

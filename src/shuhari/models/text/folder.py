@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from shuhari.data import nearest
-from shuhari.models.devices import find_memory
+from shuhari.store.files import find_memory
 
 WORDS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
