@@ -54,10 +54,30 @@ import imageio, minari, minigrid, mujoco, shuhari
 small = {"steps": 1, "buffer.size": 32, "rollout.lanes": 2, "part.policy.minibatches": 1, "evaluate.n": 1}
 shuhari.train("baselines/ppo_double_pendulum", "run", rehearsal=False, **small)
 """,
+    "ray": """
+from shuhari.tools.cluster import report_cluster
+found = report_cluster()
+assert len(found["nodes"]) == 1 and not found["differ"], found
+""",
     "studies": POLE + """
 import optuna, sklearn
 import shuhari.studies.surrogate
 train()
+""",
+    "serve": """
+import json, re, subprocess, sys, time, urllib.request
+from pathlib import Path
+import shuhari
+made = shuhari.session({"use": "causal", "hidden": 16, "layers": 1, "heads": 1})
+made.models["policy"].save("model")
+command = [str(Path(sys.executable).with_name("shuhari")), "serve", "model", "--port", "0"]
+with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+    base = re.search(r"http://\\S+/v1", server.stdout.readline()).group()
+    body = json.dumps({"model": "model", "prompt": "2+2=", "max_tokens": 4, "seed": 1}).encode()
+    asked = urllib.request.Request(base + "/completions", body, {"Content-Type": "application/json"})
+    assert json.load(urllib.request.urlopen(asked))["usage"]["completion_tokens"]
+    server.terminate()
+    assert server.wait() == 0
 """,
     "onnx": POLE + """
 from shuhari.tools.onnx import export_onnx

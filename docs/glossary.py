@@ -56,6 +56,7 @@ INFOS = {  # what a term reports beside its loss -> (what it is, unit, of which 
     "next_q": ("the value of the state behind a decision", "as the return", "`uniform_q`"),
     "fresh_log_prob": ("log pi of a fresh action", "nats", "`reparam`"),
     "temperature": ("the temperature that is trained", "1", "`temperature`"),
+    "implied": ("the reward that a policy and its values imply", "1", "`implied_reward`"),
 }  # fmt: skip
 
 GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern -> (what it is, unit)
@@ -106,6 +107,10 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern ->
         "curriculum/diversity": ("and of the share of different trigrams in their answers", "share"),
         "curriculum/share@<level>": ("the chance that a problem was of that level", "share"),
         "curriculum/pay@<level>": ("what a bandit thinks that the level pays", "as advantages"),
+        "curriculum/phase": ("the phase that problems are of, from 0 on", "a number"),
+        "curriculum/own_reward": ("of a swarm's node, the mean reward of what it answered itself", "as the reward"),
+        "curriculum/external": ("groups of its batch that other nodes answered", "groups"),
+        "curriculum/offered": ("and groups that they told it", "groups"),
         "study/<name>": ("what a study says of its progress", "its own"),
     },
     "Evaluation": {

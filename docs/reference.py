@@ -102,6 +102,7 @@ SECTIONS = {  # every key that a recipe may have at its top; a stage may have th
     "claim": "what the paper claims, and how it is measured: [claims.md](claims.md)",
     "laid": "written by `--with`: the methods that were laid over the recipe",
     "study": "what drives whole runs of the rest: [a study](#study)",
+    "distributed": "[how the work is spread](#distributed) over processes and machines",
     "task": "what is to be solved: [a task](#task), by `name`",
     "models": "a table for each role: [a model](#model), or `init`, `same_as`, `from` ([roles](#roles))",
     "engine": "what samples: [an engine](#engine)",
@@ -165,6 +166,7 @@ def shared_tables() -> Iterator[str]:
     """The tables of a recipe that are no component."""
     from shuhari.config.stage import Checkpointing
     from shuhari.data import Sampling
+    from shuhari.distributed.settings import Distributed
     from shuhari.learners.parts import Part, Term
     from shuhari.loop.evaluation import Evaluation, Further
 
@@ -173,6 +175,7 @@ def shared_tables() -> Iterator[str]:
         "Parts and terms": [("`[part.<name>]`", Part), ("`[part.<name>.terms.<loss>]`, beside the loss's own", Term)],
         "Evaluation": [("`[evaluate]`", Evaluation), ("`[evaluate.more.<name>]`", Further)],
         "Store": [("`[store]`", Checkpointing)],
+        "Distributed": [("`[distributed]`", Distributed)],
     }
     for heading, tables in places.items():
         yield from (f"### {heading}", "")

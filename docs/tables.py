@@ -23,7 +23,7 @@ from shuhari.claims.verdict import HELD, Headline, Verdict
 
 PAGES = Path(__file__).parent
 sys.path.append(str(PAGES))
-reference, glossary, peers = map(import_module, ("reference", "glossary", "peers"))  # which stand beside this file
+cards, reference, glossary, peers = map(import_module, ("cards", "reference", "glossary", "peers"))  # beside this file
 row = reference.row
 
 
@@ -391,6 +391,7 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "trials": trials,
     "scales": scales,
     "pairs": pairs,
+    "cards": cards.cards,
     "public names": reference.names,
     "sections": reference.sections,
     "shared tables": reference.shared_tables,

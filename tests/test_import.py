@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "transformers", "scipy", "matplotlib", "gymnasium")
+HEAVY = ("torch", "transformers", "scipy", "matplotlib", "gymnasium", "uvicorn")
 
 
 def imported(code: str) -> tuple[str, set[str]]:
@@ -28,7 +28,7 @@ def test_importing_shuhari_imports_nothing_heavy() -> None:
     assert imported("import shuhari")[1] == set()
 
 
-@pytest.mark.parametrize("command", ["", "train", "methods"])
+@pytest.mark.parametrize("command", ["", "train", "methods", "serve"])
 def test_help_imports_nothing_heavy(command: str) -> None:
     argv = ["shuhari", *command.split(), "--help"]
     text, heavy = imported(f"import sys; sys.argv = {argv}; from shuhari.cli import main; main()")

@@ -275,3 +275,35 @@ def test_work_counts_tokens_and_the_pairs_that_attend(clock: Clock) -> None:
     pairs = [sum(range(1, n + 1)) for n in (5, 2, 3, 1)]  # rows, and what of them was read before the decisions
     assert done.pairs == 2 * (pairs[0] + pairs[1]) and done.decided_pairs == 2 * (sum(pairs[:2]) - sum(pairs[2:]))
     assert recorder.done["trained", "critic"].tokens == 7
+
+
+def test_sizes_explain_the_seconds_of_spans(clock: Clock) -> None:
+    """Sums of products of (1, sizes, seconds), without the first step; what tools took; the first and the last step."""
+    recorder = Profile(clock)
+    for number in range(4):
+        with recorder.step(number):
+            clock.pass_(1)
+            for rows in (2.0, 4.0):
+                with span("generate"):
+                    profile.sized(rows - 1)
+                    profile.sized(1.0)  # adds up
+                    clock.pass_(10**number + rows)
+    with span("generate"):
+        profile.sized(1.0)  # nothing is recorded
+    seconds = [10.0**k + rows for k in (1, 2, 3) for rows in (2.0, 4.0)]
+    rows = [2.0, 4.0] * 3
+    want = [[6.0, 18.0, sum(seconds)], [18.0, 60.0, sum(a * b for a, b in zip(rows, seconds, strict=True))]]
+    assert recorder.phases["generate"].products[:2] == want
+    assert recorder.edges == {"other": 2.0, "generate": 2 * (1 + 3.0) + 2 * (1000 + 3.0)}
+
+
+def test_answers_from_outside_are_timed() -> None:
+    async def answer() -> str:
+        await asyncio.sleep(0.01)
+        return "yes"
+
+    recorder = Profile()
+    with recorder.step(1):
+        assert asyncio.run(profile.waited(answer())) == "yes"
+    assert asyncio.run(profile.waited(answer())) == "yes"
+    assert len(recorder.waits) == 1 and recorder.waits[0] >= 0.01

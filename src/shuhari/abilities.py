@@ -28,7 +28,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "observe": None,  # (event): hears what the run tells, in commit order
     "restart": do_nothing,  # (ctx): in a run that is resumed: begins or tells again what `state` does not hold
     "state": None,  # its memory: a plain tree of tensors and JSON, saved and set again
-    "close": do_nothing,  # (): lets go of what it holds; of environments, rollouts and rewards
+    "close": do_nothing,  # (): lets go of what it holds; of environments, rollouts, rewards and engines
     # curricula and rollouts
     "report": dict,  # () -> Info: numbers for the step's report
     "unit": None,  # of a rollout: "decision" where it is a VectorRollout; of a buffer: what `size` counts
@@ -69,12 +69,18 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "save": None,
     "save_scorer": None,  # (directory): a value head, as a classifier of texts
     "decoder": None,
+    "export": None,  # (directory): weights for an engine elsewhere; it then has `outline()`, see `pretrained.Outline`
     "return_statistic": None,  # of a critic: the moments of the discounted return, a `Moments` that is saved with it
     "packs": False,  # whether it runs rows without padding, so that a micro-batch counts the tokens that there are
     "renamed": dict,  # weights as a checkpoint has them -> as they are called in it now
     "lora": None,  # the settings of its adapters
     "path": "",  # the directory that it was read from
+    "device": "cpu",  # where it is, as torch names it; a setting, which a process may set before it builds the model
     # engines: see AsyncEngine
+    "refuses": lambda sampling: "",  # (Sampling) -> why it cannot sample so, "" where it can
+    "stand_in": None,  # () -> an engine in its place where a run is rehearsed
+    "read": None,  # of one who answers for a model elsewhere: (ids, never) -> log-probabilities, see `Vllm.read`
+    "fixed": "",  # the role whose weights it cannot follow, where it answers with weights that nobody here moves
     "staleness": 0,
     "virtual": None,
     "busy": False,
@@ -82,6 +88,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "surrogate": False,  # whether it is a loss of the policy gradient, in whose place a method may put another
     # followers, and what an optimiser's reset waits for
     "waits_for": "",  # the score of an evaluation whose plateau it acts on
+    "share": None,  # of an optimiser: (total): its parameters are shards, see `FirstOrder.total`
     # learners and buffers
     "imitates": None,  # of a buffer: (task) -> what it imitates of its problems, in words, see `Demos`
     "card": EMPTY,  # of a buffer: what is known of the data set that it has loaded

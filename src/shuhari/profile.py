@@ -3,7 +3,8 @@ global for each phase; a run is the same, bit by bit, with it and without.
 
 `with span("update"):` marks a stretch of synchronous work. A coroutine that waits lets others work, so `stretches`
 marks what it does between its waits. Times are exclusive and named by path: `evaluate/generate` is what was sampled for
-an evaluation, `evaluate` the rest of it, and `other` what has no span: waiting for tools, what is between the phases.
+an evaluation, `evaluate` the rest of it, `wait` what waited for the world outside (tools), and `other` what has no
+span: what is between the phases.
 
 Left out: kernels and lines of code (torch.profiler, py-spy), other processes.
 """
@@ -14,7 +15,7 @@ import os
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Iterator
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import wraps
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 P = ParamSpec("P")
 KEPT = 50  # steps at either end of a run whose spans the trace shows
+WAITS = 20_000  # answers of the world outside of which it is kept how long they took
 EVENTS = 5_000  # spans of one step in the trace; of what is beyond it has the number
 
 _OFF = nullcontext()
@@ -58,6 +60,31 @@ def stretches(name: str, work: Awaitable[T]) -> Awaitable[T]:
     return work if _active is None else _Stretches(name, work)
 
 
+def active() -> bool:
+    """Whether a step is recorded."""
+    return _active is not None
+
+
+def sized(*sizes: float) -> None:
+    """Say how much the innermost span works on (rows, tokens): what its seconds are explained by, see `Phase.products`.
+    Said again, sizes add up."""
+    if _active is not None:
+        last = _active._open[-1].sizes
+        _active._open[-1].sizes = tuple(a + b for a, b in zip(last, sizes, strict=True)) if last else sizes
+
+
+async def waited(answer: Awaitable[T]) -> T:
+    """Wait for the world outside (a tool, an environment), and note how long it took, up to WAITS answers of a run."""
+    if _active is None:
+        return await answer
+    recorder, began = _active, time.monotonic()
+    try:
+        return await answer
+    finally:
+        if len(recorder.waits) < WAITS:
+            recorder.waits.append(time.monotonic() - began)
+
+
 def work(kind: str, batch: Batch, roles: tuple[str, ...] = ("policy",)) -> None:
     """Count the tokens of a batch that `roles` have `sampled` or are `trained` on."""
     if _active is not None:
@@ -67,12 +94,23 @@ def work(kind: str, batch: Batch, roles: tuple[str, ...] = ("policy",)) -> None:
 
 @dataclass
 class Phase:
-    """What one phase took in all: exclusive seconds, spans, and the largest memory seen in it (bytes)."""
+    """What one phase took in all: exclusive seconds, spans, and the largest memory seen in it (bytes). `products`: of
+    spans whose sizes were said (`sized`), sums of the products of each two of (1, *sizes, seconds), row by row: enough
+    for the least squares of seconds by sizes."""
 
     seconds: float = 0.0
     spans: int = 0
     resident: int = 0
     device: int = 0
+    products: list[list[float]] = field(default_factory=list)
+
+    def add(self, sizes: Sequence[float], seconds: float) -> None:
+        x = (1.0, *sizes, seconds)
+        if not self.products:
+            self.products = [[0.0] * len(x) for _ in x]
+        for row, a in zip(self.products, x, strict=True):
+            for j, b in enumerate(x):
+                row[j] += a * b
 
 
 @dataclass
@@ -92,6 +130,7 @@ class _Open:
     began: float
     inner: float = 0.0  # seconds of the spans inside
     memory: tuple[int, int] = (0, 0)
+    sizes: tuple[float, ...] = ()
 
 
 @dataclass
@@ -105,8 +144,11 @@ class Profile:
     done: dict[tuple[str, str], Work] = field(default_factory=dict)  # (kind, role) -> what
     steps: int = 0
     seconds: float = 0.0  # of the steps, in all
+    edges: dict[str, float] = field(default_factory=dict)  # seconds of the phases in the first and in the last step
+    waits: list[float] = field(default_factory=list)  # seconds that answers from outside took
 
     def __post_init__(self) -> None:
+        self._opening: dict[str, float] = {}  # seconds of the phases in the first step
         self._open: list[_Open] = []
         self._events: list[tuple[str, float, float]] = []  # path, began, seconds: of the step at hand
         self._lost = 0
@@ -118,6 +160,7 @@ class Profile:
         """Record what happens inside as one step. One that raises counts too; a recorder inside of another rests it."""
         global _active
         before, _active, self._events, self._lost = _active, self, [], 0
+        begun = {path: phase.seconds for path, phase in self.phases.items()}
         self._enter("other")
         try:
             yield
@@ -125,6 +168,9 @@ class Profile:
             _active = before
             root = self._open[0]
             seconds = self._exit()
+            now = {path: phase.seconds for path, phase in self.phases.items()}
+            self._opening = self._opening if self.steps else now
+            self.edges = {path: x - begun.get(path, 0.0) + self._opening.get(path, 0.0) for path, x in now.items()}
             self.steps, self.seconds = self.steps + 1, self.seconds + seconds
             kept: dict[str, Any] = {"step": number, "events": self._events[:-1], "lost": self._lost}
             kept |= {"began": root.began, "seconds": seconds, "resident": root.memory[0]}
@@ -136,6 +182,8 @@ class Profile:
         found = self.done.setdefault((kind, role), Work())
         pairs = int((length * (length + 1)).sum()) // 2
         found.tokens += int(length.sum())
+        if kind == "trained" and self._open:
+            sized(float(length.sum()))
         found.decided += int(decided.sum())
         found.pairs += pairs
         found.decided_pairs += pairs - int((read * (read + 1)).sum()) // 2
@@ -156,6 +204,8 @@ class Profile:
         phase = self.phases.setdefault(span.path, Phase())
         phase.seconds += seconds - span.inner
         phase.spans += 1
+        if span.sizes and self.steps:  # the first step warms up
+            phase.add(span.sizes, seconds - span.inner)
         phase.resident, phase.device = _larger((phase.resident, phase.device), span.memory)
         if self._open:
             self._open[-1].inner += seconds

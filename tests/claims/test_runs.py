@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from shuhari.claims import sources
 from shuhari.claims.claim import read
 from shuhari.claims.result import compute_hashes, find_stale
-from shuhari.claims.runs import ClaimError, Job, find_spent, make, plan_runs
+from shuhari.claims.runs import CHANCE, SCORES, ClaimError, Job, find_own, find_spent, make, plan_runs
 from shuhari.cli import main
 from shuhari.config.recipe import load
 from shuhari.config.settings import Settings
@@ -236,3 +237,14 @@ def test_a_function_of_a_user_is_one_of_the_modules(recipe: str, tmp_path: Path)
     (tmp_path / "own_grades.py").write_text("def graded(completions):\n    return [0.0 for _ in completions]\n")
     after = sources.digest_modules([load(str(path))])
     assert before["own_grades.py"] != after["own_grades.py"]
+
+
+def test_chance_of_a_study_is_that_of_one_of_its_runs(tmp_path: Path) -> None:
+    bandit = load("baselines/bandit")
+    found = []
+    for tree in (bandit.tree, {**bandit.tree, "study": {"use": "swarm"}}):
+        recipe = replace(bandit, tree=tree)
+        job = Job(CHANCE, recipe, tmp_path / str(len(found)), find_own(recipe))
+        assert job.make() == ""
+        found.append(json.loads((job.path / SCORES).read_text()))
+    assert found[0] == found[1] and found[0]

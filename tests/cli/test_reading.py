@@ -322,7 +322,7 @@ def test_doctor(shuhari) -> None:
 
 
 def test_every_command_has_help_with_an_example(shuhari) -> None:
-    for command in ("train", "eval", "runs", "show", "compare", "methods", "tasks", "doctor"):
+    for command in ("train", "eval", "runs", "show", "compare", "methods", "tasks", "doctor", "serve"):
         done = shuhari(command, "--help")
         assert done.code == 0 and f"Example: shuhari {command}" in " ".join(done.out.split())
     assert "0.1.0" in shuhari("--version").out and shuhari("nothing").code == 2

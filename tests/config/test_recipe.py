@@ -12,7 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shuhari.config.overlay import lay, parse_setting, split_path, walk_leaves
-from shuhari.config.recipe import FORMAT, Recipe, RecipeError, dump, list_methods, list_names, load
+from shuhari.config.recipe import (
+    FORMAT,
+    Recipe,
+    RecipeError,
+    dump,
+    find_differences,
+    list_methods,
+    list_names,
+    load,
+    spreads,
+)
 from shuhari.config.values import read_ramp
 from shuhari.data import Count
 
@@ -458,3 +468,30 @@ def test_methods_are_objects_with_the_promised_fields() -> None:
 def test_recipes_need_no_torch() -> None:
     code = "import sys; from shuhari.config import recipe; assert recipe.list_methods() and 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_how_work_is_spread_may_change_and_is_no_part_of_what_a_recipe_does() -> None:
+    from shuhari.claims.digest import compute_digest
+
+    alone = load("baselines/grpo")
+    spread = load("baselines/grpo", ["distributed.workers=2"])
+    changed = find_differences(dump(alone), dump(spread))
+    assert changed == {"distributed.workers": (None, 2)} and all(map(spreads, changed))
+    assert compute_digest(alone) == compute_digest(spread)
+    assert compute_digest(alone) != compute_digest(load("baselines/grpo", ["rollout.n=3"]))
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("distributed.worker=2", "distributed.worker: .*did you mean 'workers'"),
+        ("distributed.workers=-1", "distributed.workers: -1"),
+        ("distributed.address=auto", "distributed: address is .auto., and workers is 0"),
+        ("stage.rl.distributed.workers=2", "stage.rl.distributed: no such key"),
+    ],
+)
+def test_how_work_is_spread_is_said_once_and_of_the_whole_run(setting: str, message: str) -> None:
+    from shuhari.config.build import build_stage
+
+    with pytest.raises(RecipeError, match=message):
+        build_stage(load("baselines/grpo", [setting]).stages[0])

@@ -52,9 +52,10 @@ class Example:
 
 def find_examples(more: Iterable[Recipe] = ()) -> dict[tuple[str, str], Example]:
     """(kind, name) -> the smallest use of that component in the packaged recipes, made small (`shrink`), and in `more`.
-    Those that no recipe uses are missing, and so are studies, and what only claims use."""
+    Those that no recipe uses are missing, and so are studies, and what only claims use; of a study it is what one of
+    its runs uses."""
     packaged = (load(name) for name in list_names())
-    recipes = [*more, *(shrink(r) for r in packaged if "study" not in r.tree)]
+    recipes = [*more, *(shrink(replace(r, tree={k: v for k, v in r.tree.items() if k != "study"})) for r in packaged)]
     uses: dict[type, Example] = {}
     for recipe in sorted(recipes, key=lambda r: _size(r.tree)):
         shared: dict[str, Any] = {}

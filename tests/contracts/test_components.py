@@ -38,13 +38,14 @@ from shuhari.testing import (
 
 pytestmark = pytest.mark.timeout(300)  # all recipes are read before the first test
 Found = dict[tuple[str, str], Example]
+ELSEWHERE = {"vllm", "openai"}  # engines whose model another process serves, which tests/engines has
 OPTIONAL = {"reasoning-gym": "reasoning_gym", "minari": "minari"}  # component -> the library that it cannot do without
 
 
 def of(kind: str) -> list[str]:
     """The registered names of a kind, of those that are installed."""
     ours = (name for (k, name), cls in entries().items() if k == kind and cls.__module__.startswith("shuhari."))
-    return sorted(name for name in ours if find_spec(OPTIONAL.get(name, "os")))
+    return sorted(name for name in ours if find_spec(OPTIONAL.get(name, "os")) and name not in ELSEWHERE)
 
 
 @pytest.mark.parametrize("name", of("optimiser"))

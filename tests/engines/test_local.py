@@ -276,3 +276,57 @@ def test_new_weights_interrupt_what_is_being_sampled() -> None:
 
 def test_registered() -> None:
     assert find("engine", "local") is Local
+
+
+# ---------------------------------------------------------------- rows that are watched
+
+
+def small() -> Causal:
+    torch.manual_seed(0)
+    model = Causal(hidden=16, layers=1, heads=2, intermediate=16, context=64, alphabet="abcdefghijklmnopqrstuvwxyz")
+    model.build(SimpleNamespace())
+    return model
+
+
+def test_what_a_watched_call_hears_is_its_trace_but_the_last_token() -> None:
+    """Token by token, of its own rows only, also where rows wait again because the cache is full."""
+    own = Local(tokens=128, slots=3)
+    own.sync({"policy": small()}, 0)
+    heard: dict[int, list[tuple[int, float]]] = {}
+
+    def watch(row, token, logp) -> None:
+        heard.setdefault(row.key, []).append((token, logp))
+
+    def call(name: str, n: int, **more):
+        return lambda: own.sample("policy", ids(5, 6, 7), Sampling(max_new=40), n, key=(name,), **more)
+
+    out = gathered(call("a", 3, watch=watch), call("b", 3), call("c", 1, watch=watch))
+    watched = [*out[0], *out[2]]
+    row_keys = [int(k) for name, n in (("a", 3), ("c", 1)) for k in keys(0, name, n=n)]
+    assert heard.keys() <= set(row_keys) and max(len(t.action) for t in watched) > 20
+    for key, trace in zip(row_keys, watched, strict=True):
+        assert [token for token, _ in heard.get(key, [])] == trace.action[:-1].tolist()
+        assert [p for _, p in heard.get(key, [])] == trace.logp[:-1].tolist()
+
+
+def test_settings_that_come_once_are_forgotten_and_those_in_use_are_not() -> None:
+    """A server is asked with ever new temperatures: what is remembered of them does not grow for ever."""
+    from shuhari.models.text import rows
+
+    own, model = Local(slots=4), small()
+    own.sync({"policy": model}, 0)
+    wanted = model.sample([ids(5, 6)], Sampling(max_new=30, temperature=0.7), noise=CounterNoise(keys(0, "long", n=1)))
+
+    async def go():
+        settings = Sampling(max_new=30, temperature=0.7)
+        long = asyncio.ensure_future(own.sample("policy", ids(5, 6), settings, key=("long",)))
+        for i in range(2 * rows.SETTINGS // 40 + 1):
+            calls = (Sampling(max_new=1, temperature=1 + (40 * i + j) * 1e-4) for j in range(40))
+            await asyncio.gather(*(own.sample("policy", ids(5), s, key=(i, j)) for j, s in enumerate(calls)))
+        return await long
+
+    (trace,) = asyncio.run(go())
+    assert trace.action.tolist() == wanted[0].action.tolist()
+    ((_, decoder),) = own._decoders.values()
+    assert len(decoder._sampler._settings) <= rows.SETTINGS + 12
+    assert len(decoder._sampler._samplings) <= rows.SETTINGS

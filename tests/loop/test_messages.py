@@ -18,7 +18,7 @@ from shuhari.config.build import build_stage
 from shuhari.config.recipe import RecipeError, load
 from shuhari.data import Request
 from shuhari.engines.local import Local
-from shuhari.learners.loss import Meters
+from shuhari.learners.pieces import Meters
 from shuhari.loop.checks import check_stages
 from shuhari.loop.evaluation import Evaluation, score_models
 from shuhari.models.tabular import Tabular

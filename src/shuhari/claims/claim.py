@@ -259,7 +259,8 @@ def _make_warm(recipe: Recipe, names: list[str]) -> Recipe:
     stages = {}
     for table in recipe.stages[: len(names)]:
         offline = table.get("buffer", EMPTY).get("use") in OFFLINE and not table.get("learner")
-        drop = ("paper", "summary", "alone", "laid", "claim", "name", *(("evaluate", *ASKING) if offline else ()))
+        asking = ("evaluate", *ASKING) if offline else ()
+        drop = ("paper", "summary", "alone", "laid", "claim", "study", "name", *asking)
         kept = {k: deepcopy(v) for k, v in table.items() if k not in drop}
         if offline and table["buffer"]["use"] != "offline":  # elsewhere a copy may be learnt from
             taught = {r for name, part in kept.get("part", EMPTY).items() for r in part.get("trains", (name,))}

@@ -23,7 +23,7 @@ from shuhari.data import Ramp, Sampling
 
 NAMED = ("models", "rewards", "weights", "follows", "learners", "parts", "terms", "budget")  # order says nothing
 RUN = ("transforms", "collect")  # names say nothing
-ASIDE = ("name", "defaults", "imitates", "laid")  # of a stage: described beside its settings, or no setting
+ASIDE = ("name", "defaults", "imitates", "laid", "distributed")  # of a stage: described beside, or not what it does
 SEED = 2**31 - 2  # in the place of a run's: what is set to another number is set
 
 

@@ -256,11 +256,12 @@ def _note_time(path: Path, seconds: float) -> None:
 
 
 def _score_untrained(job: Job) -> None:
-    """The score of an untrained policy; it need not learn, which where groups without contrast are sampled again it
-    could not."""
+    """The score of an untrained policy, of a study that of one of its runs; it need not learn, which where groups
+    without contrast are sampled again it could not."""
     from shuhari.loop.run import open_run
 
-    with open_run(job.recipe) as run:
+    alone = {key: table for key, table in job.recipe.tree.items() if key != "study"}
+    with open_run(replace(job.recipe, tree=alone)) as run:
         run.enter_stage()
         scores = {name: v for name, v in run.before.items() if math.isfinite(v)}
     job.path.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,9 @@ from shuhari.cli import (
     exporting,
     listing,
     measuring,
+    planning,
     reading,
+    serving,
     training,
 )
 
@@ -39,11 +41,13 @@ for name, command in (
     ("train", training.train),
     ("eval", measuring.evaluate),
     ("export", exporting.export),
+    ("serve", serving.serve),
     ("runs", listing.runs),
     ("show", reading.show),
     ("diagnose", diagnosing.diagnose),
     ("compare", measuring.compare),
     ("claim", claiming.claim),
+    ("plan", planning.plan),
     ("methods", catalogue.methods),
     ("tasks", catalogue.tasks),
     ("components", components.components),

@@ -18,15 +18,23 @@ DAMAGED = 1
 def doctor(
     run: Annotated[str, typer.Argument(help="A run to look at: a path, a name under runs/, or `latest`.")] = "",
     repair: Annotated[bool, typer.Option("--repair", help="Change the run: set aside what is damaged.")] = False,
+    cluster: Annotated[bool, typer.Option("--cluster", help="Say what each node of a Ray cluster has.")] = False,
+    address: Annotated[str, typer.Option(help="Of the cluster: `auto` or host:port. Without, Ray is tried here.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Describe this machine, for bug reports; or say of a run what is damaged, and with --repair go on without it.
+
+    With --cluster, say what each node of a Ray cluster has, and where its versions differ from those here.
 
     Of a run every row and every checkpoint is read and held to its checksum. Nothing is changed without --repair.
 
     Example: shuhari doctor runs/quickstart-s0
     """
-    if run:
+    if address and not cluster:
+        raise typer.BadParameter("of what is this the address? shuhari doctor --cluster --address host:port")
+    if cluster:
+        _describe_cluster(address, json)
+    elif run:
         _examine(run, repair, json)
     elif repair:
         raise typer.BadParameter("of which run? give its folder: shuhari doctor RUN --repair")
@@ -75,6 +83,28 @@ def _explain_lost(report: Report) -> str:
     if "run.lock" in report.odd:
         return f"move {report.path / 'run.lock'} away, and ask again: nothing is repaired without a lock"
     return "no checkpoint is whole: the run cannot go on; where rows are whole, its metrics can be read"
+
+
+def _describe_cluster(address: str, json: bool) -> None:
+    from shuhari.tools.cluster import report_cluster
+
+    found = report_cluster(address)
+    if json:
+        print_json(found)
+    else:
+        for node in found["nodes"]:
+            offers = ", ".join(f"{name} {amount:g}" for name, amount in node["offers"].items())
+            say(f"{make_printable(node['node'], 80)} ({node['id']}): it offers {offers}")
+            if "error" not in node:
+                versions = ", ".join(f"{k} {v or 'not there'}" for k, v in node["versions"].items())
+                gpus = ", ".join(node["gpus"]) or "none"
+                say(f"  {node['cores']} cores, {node['memory_gb']} GB, GPUs: {gpus}; {versions}")
+        for line in found["differ"]:
+            say(f"differs: {make_printable(line, 400)}")
+        if not found["differ"]:
+            say(f"all {len(found['nodes'])} have the versions that are here")
+    if found["differ"]:
+        raise typer.Exit(DAMAGED)
 
 
 def _describe_machine(json: bool) -> None:

@@ -20,13 +20,11 @@ MANY = 1_000_000  # rows of a step that no machine is likely to hold
 def dry_run(recipe: Recipe) -> None:
     """Print the recipe and build its components once, so that every mistake but those of data shows."""
     from shuhari.abilities import ability
-    from shuhari.config.build import build_stage, describe_work
+    from shuhari.config.build import build_stages, describe_work
     from shuhari.config.settings import Settings
     from shuhari.loop.checks import check_stages
 
-    shared: dict[str, Any] = {}
-    stages = [build_stage(table, shared) for table in recipe.stages]
-    check_stages(stages)
+    stages = check_stages(build_stages(recipe.stages))
     _try_models(recipe, stages)
     defaults: dict[tuple[str, str], list[str]] = {}  # (key, value) -> the stages where it stands
     for stage in stages:

@@ -16,6 +16,7 @@ from shuhari.config.settings import Settings
 from shuhari.config.stage import MICRO_BATCH, Checkpointing, Components, Role
 from shuhari.config.values import join_key, read_plain
 from shuhari.data import EMPTY, Number, Sampling, nearest
+from shuhari.distributed.settings import Distributed
 from shuhari.loop.collect import default_weights, grades_nothing
 from shuhari.loop.evaluation import Evaluation
 from shuhari.loop.state import walk_placed
@@ -29,6 +30,12 @@ LEARNER = {"buffer": "buffer", "part": "parts", "transform": "transforms"}  # se
 def make_component(kind: str, table: Mapping[str, Any], where: str = "", default: str | None = None) -> Any:
     """One component out of a table, as a recipe would make it. Raises RecipeError."""
     return Settings().make_component(kind, table, where or kind, default)
+
+
+def build_stages(tables: Iterable[Mapping[str, Any]]) -> list[Components]:
+    """Those of a run (`Recipe.stages`): what says the same in several of them is the same object."""
+    shared: dict[str, Any] = {}
+    return [build_stage(table, shared) for table in tables]
 
 
 def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | None = None) -> Components:
@@ -98,6 +105,7 @@ def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | 
         evaluate=evaluate,
         evaluation_rollout=evaluation_rollout,
         store=made.make(Checkpointing, table.get("store", EMPTY), "store", "[store]"),
+        distributed=made.make(Distributed, table.get("distributed", EMPTY), "distributed", "[distributed]"),
         defaults=made.defaults,
     )
 

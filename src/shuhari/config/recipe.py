@@ -22,9 +22,10 @@ from shuhari.config.methods import Change
 from shuhari.config.overlay import (
     BUDGETS,
     NAMED,
-    REPEAT,
+    OF_STAGE,
     SCALARS,
     SINGLE,
+    SPREAD,
     Path,
     RecipeError,
     Sources,
@@ -54,8 +55,6 @@ _SCALARS: dict[str, Any] = {
     "format": Annotated[int, Bounds(1, FORMAT)],
     "repeat": Length,
 }
-# How the work is spread, not what is done: a run may go on with others. Bits may differ from there on, by rounding.
-SPREAD = ("threads", "micro_batch", "engine.tokens", "engine.slots", "engine.chunk", "rollout.workers", "rollout.ring")
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,7 +238,7 @@ def find_differences(there: str, here: str) -> dict[str, tuple[Any, Any]]:
 def spreads(key: str) -> bool:
     """Whether a dotted key only says how the work is spread, for the run or for a stage of it."""
     path = split_path(key)
-    return format_path(path[2:] if path[0] == "stage" else path) in SPREAD
+    return path[0] == "distributed" or format_path(path[2:] if path[0] == "stage" else path) in SPREAD
 
 
 def _flatten(text: str) -> dict[Path, Any]:
@@ -318,7 +317,7 @@ def _check_read(asked: Mapping[str, Any], recipe: Recipe, before: Mapping[str, A
 
 def _check(tree: Tree, where: str = "") -> None:
     """The sections of a recipe, or of a stage's overlay: known keys, tables where tables belong, numbers in range."""
-    known = [*SCALARS, *SINGLE, *NAMED] if not where else [*BUDGETS, *REPEAT, "micro_batch", *SINGLE[3:-1], *NAMED[:-1]]
+    known = [*OF_STAGE] if where else [*SCALARS, *SINGLE, *NAMED]
     for key, value in tree.items():
         at = f"{where}{key}"
         if key not in known:

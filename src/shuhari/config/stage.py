@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from shuhari.bounds import Count, Length, check
 from shuhari.data import EMPTY, Number, Sampling
+from shuhari.distributed.settings import Distributed
 from shuhari.ports import Curriculum, Engine, Follow, Learner, Reward, Rollout, Task, Transform, VectorRollout, ability
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Components:
     """One stage. `budget`: what it may spend; `n`, `sampling`: of each request; `tokens`: the largest micro-batch, None
     for no limit; `weights`: reward name -> weight; `evaluation_rollout`: what evaluation uses; `defaults`: dotted key
     -> value that the recipe left standing; `imitates`: what it shows as demonstrations, in words; `laid`: the methods
-    that were laid over it, and what each needs."""
+    that were laid over it, and what each needs; `distributed`: how the work of the run is spread."""
 
     name: str
     budget: Mapping[str, float]
@@ -88,6 +89,7 @@ class Components:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     imitates: str = ""
     laid: Mapping[str, Mapping[str, Any]] = EMPTY
+    distributed: Distributed = Distributed()  # noqa: RUF009  (frozen)
 
     @property
     def notes(self) -> dict[str, str]:

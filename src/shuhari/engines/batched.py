@@ -27,7 +27,7 @@ BLOCK = 16  # decisions whose noise is drawn at once
 class Call:
     """One sample call of a group (`asker`): draws in `context`, one for each of the `keys` [n] of their noise, for the
     `future`. `place` counts the calls of a run. `rows`: what a decoder makes of it, one a draw; `began`: what those had
-    said when the run was saved."""
+    said when the run was saved; `watch`: see `Local.sample`."""
 
     name: str
     role: str
@@ -38,6 +38,7 @@ class Call:
     place: int
     future: asyncio.Future[list[Trace]]
     began: Sequence[Any] = ()
+    watch: Callable[[Any, int, float], None] | None = None
     rows: list[Any] = field(default_factory=list)
 
 
@@ -91,6 +92,11 @@ def parse_need(role: str, name: str) -> Need:
     """Parse the name of a score: `kl:reference` is the `kl` of `role` and of the roles behind the colon."""
     what, _, others = name.partition(":")
     return Need((role, *others.split(",")) if others else (role,), what)
+
+
+def list_roles(role: str, names: Sequence[str]) -> list[str]:
+    """The roles whose models a score asks, each once."""
+    return list(dict.fromkeys((role, *(r for name in names for r in parse_need(role, name).roles))))
 
 
 def group_by(items: Sequence[T], kind: Callable[[T], Hashable]) -> list[list[T]]:

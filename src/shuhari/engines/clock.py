@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import selectors
+import sys
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shuhari.bounds import Positive, check
+from shuhari.profile import span
 
 if TYPE_CHECKING:
     from shuhari.ports import Durations
@@ -94,8 +96,22 @@ class _Jumping(selectors.SelectSelector):
 
 
 def new_loop(virtual: Durations | None) -> asyncio.AbstractEventLoop:
-    """The event loop of a run."""
-    return asyncio.new_event_loop() if virtual is None else VirtualLoop()
+    """The event loop of a run; one in real time says in a profile how long it `wait`ed for the world outside."""
+    if virtual is not None:
+        return VirtualLoop()
+    if sys.platform == "win32":  # its own kind of loop has processes
+        return asyncio.new_event_loop()
+    selector = selectors.DefaultSelector()
+    look = selector.select
+
+    def select(timeout: float | None = None) -> Any:
+        if timeout is not None and timeout <= 0:  # something is ready
+            return look(timeout)
+        with span("wait"):
+            return look(timeout)
+
+    selector.select = select  # type: ignore[method-assign]
+    return asyncio.SelectorEventLoop(selector)
 
 
 async def run_together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

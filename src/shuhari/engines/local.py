@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from shuhari.bounds import Count, check
 from shuhari.data import EMPTY, Array, Sampling, Step, is_tokens
-from shuhari.engines.batched import Call, Query, add_text, answer_calls, answer_queries, fail, group_by, parse_need
+from shuhari.engines.batched import Call, Query, add_text, answer_calls, answer_queries, fail, group_by, list_roles
 from shuhari.engines.clock import Virtual
 from shuhari.engines.copies import Copies
 from shuhari.engines.journal import Journal, plain
@@ -23,7 +23,7 @@ from shuhari.models.text.rows import NoRoom, Row
 from shuhari.needs import Trace, role_model
 from shuhari.noise import keys
 from shuhari.ports import CURRENT_GROUP, ability
-from shuhari.profile import spanned
+from shuhari.profile import active, sized, spanned
 from shuhari.registry import register
 
 
@@ -68,7 +68,7 @@ class Local:
         self._copies = Copies()
         self._journal = Journal()
         self._held = False  # while a run that is resumed asks again
-        self._places = 0
+        self._places = self._watching = 0  # calls in flight that are watched
         self._due: float | None = None  # of the next step, when the run was saved
         own = {"tokens": self.tokens, "slots": self.slots, "chunk": self.chunk, "dtype": self.dtype}
         self._settings = {k: v for k, v in own.items() if v}  # of decoders
@@ -104,10 +104,12 @@ class Local:
     # ---------------------------------------------------------------- what is asked
 
     async def sample(
-        self, role: str, context: Any, sampling: Sampling, n: int = 1, *, key: Sequence[object]
+        self, role: str, context: Any, sampling: Sampling, n: int = 1, *, key: Sequence[object],
+        watch: Callable[[Row, int, float], None] | None = None,
     ) -> list[Trace]:
         """n traces of `role` in `context`; text ones with `info["text"]`. `key` names the call: it must be the only one
-        of the run. Raises NoRoom for a text that leaves the model none, and what the model raises."""
+        of the run. watch: what a decoder calls with (row, token, log-probability) as each row says one, but its last.
+        Raises NoRoom for a text that leaves the model none, and what the model raises."""
         name = self._journal.name("sample", key, context, sampling) if self.staleness else ""
         if name and (known := await self._journal.known(name)) is not None:
             return [Trace(**trace) for trace in known]
@@ -116,12 +118,14 @@ class Local:
         began = (self._journal.half(name) if name else None) or {"place": self._places, "began": ()}
         self._places = max(self._places, began["place"] + 1)
         row_keys, asker = keys(self.seed, *key, n=n), CURRENT_GROUP.get()
-        call = Call(name, role, context, sampling, row_keys, asker, future=future, **began)
+        call = Call(name, role, context, sampling, row_keys, asker, future=future, watch=watch, **began)
         self._calls.append(call)
+        self._watching += watch is not None
         self._wake()
         try:
             traces = await future
         finally:
+            self._watching -= watch is not None
             self._give_up(call)
         if is_tokens(context):  # charged here, so that it falls to the one who asked
             self.charge("tokens", float(sum(len(t.action) for t in traces)))
@@ -135,7 +139,7 @@ class Local:
         name = self._journal.name("score", role, tuple(names), context, action) if self.staleness else ""
         if name and (known := await self._journal.known(name)) is not None:
             return dict(known)
-        for reader in _roles_asked(role, names):
+        for reader in list_roles(role, names):
             self._fits(reader, context, len(action) if is_tokens(action) else 1)
         future: asyncio.Future[Mapping[str, Array]] = self._running_loop().create_future()
         self._queries.append(Query(role, step, tuple(names), future))
@@ -226,7 +230,7 @@ class Local:
         """Answer calls of a model without a decoder; in virtual time they take as long as their longest draw."""
         for calls in group_by(group, lambda c: c.sampling):
             try:
-                answers = answer_calls(self._synced_model(calls[0].role), calls, self.tokens, self.version)
+                answers = answer_calls(self.synced(calls[0].role), calls, self.tokens, self.version)
             except Exception as error:
                 fail(calls, error)
                 continue
@@ -236,13 +240,13 @@ class Local:
     @spanned("score")
     def _score(self, queries: list[Query]) -> None:
         try:
-            models = {role: self._synced_model(role) for role in _roles_asked(queries[0].role, queries[0].names)}
+            models = {role: self.synced(role) for role in list_roles(queries[0].role, queries[0].names)}
             for query, columns in zip(queries, answer_queries(models, queries), strict=True):
                 query.future.set_result(columns)
         except Exception as error:
             fail(queries, error)
 
-    def _synced_model(self, role: str) -> Any:
+    def synced(self, role: str) -> Any:
         """The model of a role as of the last sync, since calls may come while the trainer updates weights."""
         model = role_model(self.models, role)
         return self._copies.of(model) if self.staleness else model
@@ -264,7 +268,7 @@ class Local:
         """The decoder of a role's model, with the weights of the last sync; None where it has none."""
         model = self.models.get(role)
         if id(model) not in self._decoders:
-            source = self._synced_model(role) if ability(model, "decoder") is not None else None
+            source = self.synced(role) if ability(model, "decoder") is not None else None
             self._decoders[id(model)] = model, None if source is None else source.decoder(**self._settings)
             self._stale.add(id(model))
         decoder = self._decoders[id(model)][1]
@@ -305,12 +309,17 @@ class Local:
                 continue
             try:
                 finished = decoder.step()
+                if active():
+                    sized(*decoder.load)
             except Exception as error:  # which rows it had reached nobody knows
                 decoder.clear()
                 lost = {id(c): c for c in self._rows.values() if self.models.get(c.role) is model}
                 self._rows = {row: c for row, c in self._rows.items() if id(c) not in lost}
                 fail(list(lost.values()), error)
                 continue
+            for row, token, logp in decoder.said() if self._watching else ():
+                if (watch := self._rows[id(row)].watch) is not None:
+                    watch(row, token, logp)
             for row in finished:
                 call = self._rows.pop(id(row))
                 if not any(id(r) in self._rows for r in call.rows):
@@ -328,11 +337,6 @@ class Local:
                 decoder.remove(left)
         if left:
             self.charge("tokens", float(sum(len(row.tokens) for row in call.rows)))
-
-
-def _roles_asked(role: str, names: Sequence[str]) -> list[str]:
-    """The roles whose models a score asks, each once."""
-    return list(dict.fromkeys((role, *(r for name in names for r in parse_need(role, name).roles))))
 
 
 def _set(future: asyncio.Future[Any], answer: Any) -> None:

@@ -8,7 +8,7 @@ Axes: `B` rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -21,17 +21,16 @@ from shuhari.batch import Batch
 from shuhari.bounds import Length, check
 from shuhari.data import EMPTY
 from shuhari.events import Updated
-from shuhari.learners.loss import Loss, scatter
+from shuhari.learners.loss import Loss
 from shuhari.learners.parts import Part
+from shuhari.learners.pieces import scatter, trained_parameters
 from shuhari.measure import Meter, explain_returns
-from shuhari.needs import Need, gather, role_model
+from shuhari.needs import Need, gather
 from shuhari.ports import Buffer, Ctx, Model, Transform
 from shuhari.profile import spanned, work
 from shuhari.reduce import units
 from shuhari.registry import register
 from shuhari.transforms import apply
-
-__all__ = ["GradientLearner", "trained_parameters"]
 
 
 @register("learner", "gradient")
@@ -94,7 +93,8 @@ class GradientLearner:
                     work("trained", mini, part.trains)
                     try:
                         with ctx.phase(self.name, k, name, epoch, i, root=True):
-                            loss = Loss(mini, part, name, ctx, self._params[name], self.tokens, info_terms)
+                            params, place = self._params[name], (self.name, name)
+                            loss = Loss(mini, part, name, ctx, params, self.tokens, info_terms, place)
                             meter.update(part.optimiser.step(loss, ctx.count), name)
                     except FloatingPointError as error:
                         raise FloatingPointError(f"step {ctx.step}, part {name!r}: {error}") from error
@@ -119,14 +119,6 @@ class GradientLearner:
                 for key, value in Loss(batch, part, name, ctx, self._params[name], self.tokens).report().items():
                     meter.add(f"{name}/{key}", float(value) * share, share)
         return meter.means()
-
-
-def trained_parameters(models: Mapping[str, Model], roles: Sequence[str], who: str) -> list[nn.Parameter]:
-    """The parameters of `roles` that take a gradient, each once. ValueError, which names `who` trains, for none."""
-    found = {id(p): p for r in roles for p in role_model(models, r).module.parameters() if p.requires_grad}
-    if not found:
-        raise ValueError(f"{who} trains {', '.join(roles)}: no parameters to train there")
-    return list(found.values())
 
 
 @cache

@@ -22,6 +22,7 @@ class LoopCtx(Ctx, Protocol):
     problems: list[str]  # what went wrong in this step, first messages
     next_row: int
     muted: bool  # while what was spent already is asked for again
+    crew: Any  # workers elsewhere, None where there are none
     breath: float  # when what is in flight last had its turn
 
     @property

@@ -17,6 +17,7 @@ from shuhari.config.overlay import RecipeError, format_path
 from shuhari.config.stage import walk_learners
 from shuhari.data import nearest
 from shuhari.loop.answers import check_answers
+from shuhari.loop.engines import check_engine
 from shuhari.loop.evaluation import SPLITS, Evaluation, find_held_out
 from shuhari.loop.roles import check_roles
 from shuhari.loop.state import walk_placed
@@ -38,17 +39,19 @@ MISSED = {  # what is before the slash of a column -> how a name behind it is mi
 ANYTHING = ("*", *(f"{space}/*" for space in MISSED))  # what may be written by who does not say
 
 
-def check_stages(stages: Sequence[Components]) -> None:
-    """All of it. RecipeError with the dotted key of the mistake and the nearest right name."""
+def check_stages(stages: list[Components]) -> list[Components]:
+    """All of it; the stages themselves. RecipeError with the dotted key of the mistake and the nearest right name."""
     for stage in stages:
         check_needs(stage)
         check_plateaus(stage)
+        check_engine(stage)
     check_roles(stages)
     check_columns(stages)
     for stage in stages:
         check_samples(stage)
     check_room(stages)
     check_answers(stages)
+    return stages
 
 
 def check_columns(stages: Sequence[Components]) -> None:

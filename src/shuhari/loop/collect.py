@@ -120,10 +120,13 @@ def check_rounds(want: int, rounds: int, meter: Meter, ctx: LoopCtx) -> None:
 
 
 async def collect_group(request: Request, rollout: Rollout, ctx: LoopCtx) -> list[Trajectory]:
-    """One stamped request rolled out and graded; empty where the rollout raised, which is counted and shown."""
+    """One stamped request rolled out and graded; empty where the rollout raised, which is counted and shown. One of the
+    run's workers does it where there are some."""
     unknown = set(request.settings) - set(rollout.accepts)
     if unknown:
         raise ValueError(f"the rollout takes no setting {min(unknown)!r}; {nearest(min(unknown), rollout.accepts)}")
+    if ctx.crew is not None and (graded := await ctx.crew.play(request, rollout, ctx)) is not None:
+        return list(graded)
     try:
         found = await rollout.group(request, ctx)
     except (MemoryError, FloatingPointError, ContractError):

@@ -21,6 +21,7 @@ from shuhari.batch import Batch
 from shuhari.data import Array, Number, Payload, Ramp, Request, Sampling, Trajectory, code, copy_with, nearest
 from shuhari.engines.clock import VirtualLoop, new_loop
 from shuhari.events import Event
+from shuhari.learners.pieces import Team
 from shuhari.loop import collect
 from shuhari.loop.flight import PATIENCE, InFlight
 from shuhari.loop.jobs import Running
@@ -76,9 +77,12 @@ class Context:
         self.clock: Callable[[], float] = lambda: self.loop.time()  # virtual where time is
         self.in_flight = InFlight(self)
         self.muted = False  # while what was spent already is asked for again
+        self.name = ""  # of the stage
+        self.team: Team | None = None  # the processes that share updates, where there are several
         self.began = 0.0  # the time at which the step did
         self.breath = time.monotonic()  # when what is in flight last had its turn
         self._loop: asyncio.AbstractEventLoop | None = None  # one for the run's life: asyncio.run a step is slow
+        self.crew: Any = None  # workers elsewhere, which play groups (`distributed.crew`)
         self._tag: ContextVar[str] = ContextVar("tag", default="")  # of the coroutine that spends
 
     def set_threads(self) -> None:
@@ -152,9 +156,13 @@ class Context:
     def serve(self) -> None:
         """Give the engine the models as they are now."""
         if not self.served:
+            if self._served is not None:  # of another stage
+                ability(self._served, "close")()
             ability(self.engine, "open")(self.seed, self.charge)
             self._served = self.engine
         self.engine.sync(self.models, self.version)
+        if self.crew is not None:
+            self.crew.sync(self)
 
     def charge(self, what: str, amount: float) -> None:
         """To the ledger, under the tag of what goes on (probes and evaluation are paid for, and apart)."""
@@ -246,7 +254,7 @@ class Context:
         self.in_flight.drop()
         for reward in self.rewards.values():  # of a context that nothing was opened in
             self._hold(reward)
-        for held in self.held:
+        for held in (*self.held, *(x for x in (self.team, self._served) if x is not None)):
             ability(held, "close")()
         if self._loop is not None:
             if left := asyncio.all_tasks(self._loop):  # of what was interrupted

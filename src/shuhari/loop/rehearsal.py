@@ -45,6 +45,7 @@ from shuhari.loop.breaches import (
     notice_memory,
 )
 from shuhari.loop.collect import AllFailedError
+from shuhari.loop.engines import advise_engine
 from shuhari.loop.run import Run, open_run
 from shuhari.ports import Ctx, Transform, ability, is_text, is_vector
 from shuhari.tasks.contract import explain_ids
@@ -64,6 +65,7 @@ def rehearse(recipe: Recipe, init: Mapping[str, Any] = EMPTY) -> None:
         run.ctx.fatal = UNSAID
         asked = [stage.sampling.max_new for stage in run.progress.stages]
         first = _describe_tested(recipe.stages[0])  # the run itself measures that before anything else
+        given = run.progress.stages
         again = [_describe_tested(table) == first for table in recipe.stages]
         run.progress.stages = [_cut(stage, same) for stage, same in zip(run.progress.stages, again, strict=True)]
         for index, stage in enumerate(run.progress.stages):
@@ -77,6 +79,8 @@ def rehearse(recipe: Recipe, init: Mapping[str, Any] = EMPTY) -> None:
                 raise
             for problem in run.ctx.problems:
                 logging.getLogger("shuhari").warning("stage %r, rehearsed: %s", stage.name, problem)
+            if told := advise_engine(given[index], asked[index], run.ctx.models):
+                logging.getLogger("shuhari").info("stage %r: %s", stage.name, told)
 
 
 def open_rehearsed(
@@ -123,7 +127,9 @@ def _cut(stage: Components, measured: bool) -> Components:
         short = {"max_steps": TOKENS} if "max_steps" in stage.evaluation_rollout.accepts else {}
         settings, sampling = {**evaluate.settings, **short}, _shorten(evaluate.sampling)
         evaluate = replace(evaluate, **few, k=(), more=ways, sampling=sampling, settings=settings)
-    return replace(stage, sampling=_shorten(stage.sampling), evaluate=evaluate)
+    stand_in = ability(stage.engine, "stand_in")
+    engine = stage.engine if stand_in is None else stand_in()
+    return replace(stage, sampling=_shorten(stage.sampling), evaluate=evaluate, engine=engine)
 
 
 def _shorten(sampling: Sampling | None) -> Any:

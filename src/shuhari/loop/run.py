@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.batch import Batch
-from shuhari.config.build import build_stage
+from shuhari.config.build import build_stages
 from shuhari.config.recipe import Recipe, RecipeError
 from shuhari.config.stage import Components
 from shuhari.data import EMPTY, Info
+from shuhari.distributed.team import open_team
 from shuhari.events import Collected, Committed, Evaluated, Event, InOrder, StageStarted, Updated
-from shuhari.loop import chance, collect, curve, state
+from shuhari.loop import chance, collect, curve, hiring, state
 from shuhari.loop.checks import check_stages
 from shuhari.loop.context import Context
 from shuhari.loop.drift import describe_collected
@@ -56,9 +57,9 @@ def open_run(
     """A run as it stands at `path` (None: nowhere). init: role -> weights; curve: see it; known: `open_store`."""
     if "study" in recipe.tree:
         raise RecipeError("study", f"{recipe.name} is a study of several runs: open one of them, in its children/")
-    run = Run(recipe, init, curve)
     with ExitStack() as failed:
-        failed.push(run)  # what goes wrong here lets go of the store
+        failed.push(run := Run(recipe, init, curve))  # what goes wrong here lets go of the store
+        hiring.hire(recipe, run.progress.stages, run.ctx)
         if path is not None:
             run.store = open_store(path, recipe, keep=run.stage.store.keep, stages=run.progress.stages, **known)
             if (tree := run.store.load()) is not None:
@@ -72,10 +73,9 @@ class Run:
 
     def __init__(self, recipe: Recipe, init: Mapping[str, Any] = EMPTY, curve: bool = False) -> None:
         self.recipe, self.init, self.curve = recipe, init, curve
-        shared: dict[str, Any] = {}
-        stages = [build_stage(table, shared) for table in recipe.stages]
-        check_stages(stages)
+        stages = check_stages(build_stages(recipe.stages))
         self.ctx = Context(recipe.seed, stages[0].task, stages[0].engine, stages[0].tokens, recipe.threads)
+        self.ctx.team = open_team(recipe, stages, self.ctx)
         self.tell = self.ctx.tell = InOrder(self.hear)
         self.progress = Progress(stages, self.ctx.ledger)
         self.done = self.progress.done
@@ -117,7 +117,7 @@ class Run:
     def install(self, stage: Components, *, restoring: bool = False) -> None:
         """Make a stage's components the run's own; restoring: a checkpoint's weights follow."""
         ctx = self.ctx
-        for name in ("task", "engine", "rollout", "rewards", "weights", "n", "sampling", "tokens"):
+        for name in ("name", "task", "engine", "rollout", "rewards", "weights", "n", "sampling", "tokens"):
             setattr(ctx, name, getattr(stage, name))
         cast_roles(stage.models, ctx.models, stage.task, ctx.seed, self.init, self.shared, sources=not restoring)
         ctx.open(stage.list_rollouts(), stage.rewards.values())

@@ -25,9 +25,9 @@ from shuhari.config.settings import Settings
 from shuhari.config.stage import MICRO_BATCH, Role
 from shuhari.data import EMPTY, Info, Number, Payload, Problem, Request, Sampling
 from shuhari.events import Collected, Committed, Event
-from shuhari.learners.gradient import trained_parameters
 from shuhari.learners.loss import Loss
 from shuhari.learners.parts import Part, Term
+from shuhari.learners.pieces import trained_parameters
 from shuhari.loop import collect, state
 from shuhari.loop.checks import check_weights, graded_columns
 from shuhari.loop.context import Context

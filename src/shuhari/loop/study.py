@@ -3,7 +3,7 @@
 Below the study's folder, `children/<name>` holds the runs, which are ordinary ones. A row that the component yields is
 a step: one transaction, with what all runs have spent so far. Resuming calls the component anew: finished runs are
 read, the one at hand goes on, and scores that were measured before the last row are not measured again.
-Left out: runs side by side in processes; a study of studies.
+Runs may take turns, a step each. Left out: runs side by side in processes; a study of studies.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.data import EMPTY, Info
 from shuhari.loop.rehearsal import open_rehearsed
 from shuhari.loop.resume import open_store, summarise
+from shuhari.loop.run import Run as OpenRun
 from shuhari.loop.run import loop, open_run
 from shuhari.ports import Study, ability
 from shuhari.store import Run, Store
+from shuhari.store.schema import FILE
 
 CHILD = "child"  # the key of a report that is a run's and no row of the study
 
@@ -64,12 +66,13 @@ def _rows(
                     _check_same(path, step, rows[step - 1], row)
                     continue
                 rows.append(row)
-                info = {"step": step, "stage": "study", **row, **spent}
+                info = {"step": step, "stage": "study", **spent, **row}
                 tree = {"rows": rows, "measured": runs.measured, "seconds": seconds}
                 store.commit(step, stage="study", wall=seconds, metrics=info, tree=tree)
                 yield {**info, "seconds": seconds}
         finally:
             ability(reports, "close")()  # a run that is at hand saves what it has
+            runs.close()
         _finish(store, recipe, rows, runs, time.monotonic() - began)
 
 
@@ -83,19 +86,39 @@ class Children:
         self.recipe = Recipe(recipe.name, tree, recipe.sources)
         self.path, self.start, self.measured = path, start, measured
         self.seed, self.repeatable = recipe.seed, True
+        self.folder = path.with_name("shared")
         self._ledgers: dict[str, Mapping[str, float]] = {}  # of what was asked for since the study was called
+        self._opened: dict[str, OpenRun] = {}  # runs that have not gone on yet
 
     def train(self, name: str, settings: Mapping[str, Any] = EMPTY) -> Generator[Info, None, Mapping[str, Any]]:
-        """Go on with a run to its end; its summary. RecipeError where `name` is a run with other settings."""
+        """Open a run, then go on with it to its end; its summary. RecipeError where `name` is a run with other
+        settings."""
         recipe = self.recipe.with_settings(settings, CHILD) if settings else self.recipe
-        run = open_rehearsed(recipe, self.path / name, **self.start)
+        run = self._opened[name] = open_rehearsed(recipe, self.path / name, **self.start)
         self._ledgers[name] = run.ctx.ledger
+        return self._go_on(name)
+
+    def _go_on(self, name: str) -> Generator[Info, None, Mapping[str, Any]]:
+        run = self._opened.pop(name)
         with closing(loop(run)) as reports:  # type: ignore[type-var]
             for report in reports:
                 yield {**report, CHILD: name}
         summary = summarise(run)
         self.repeatable &= summary["repeatable"]
         return summary
+
+    def reports(self, name: str) -> list[Info]:
+        """What a run has reported so far, a row a step; nothing of one that has not begun."""
+        if not (self.path / name / FILE).is_file():
+            return []
+        columns = Run(self.path / name).metrics()
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+
+    def close(self) -> None:
+        """Let go of runs that were opened and never went on."""
+        for run in self._opened.values():
+            with run:
+                pass
 
     def evaluate(self, name: str, settings: Mapping[str, Any] = EMPTY) -> Mapping[str, float]:
         """The held-out scores of a run's last weights in its last stage under `settings`, which lie over its own."""

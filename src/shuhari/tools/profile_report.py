@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -118,7 +119,8 @@ RATES = {"sampled": "generate", "trained": "update"}  # what is worked on -> the
 def collect_numbers(
     recorder: Profile, models: Mapping[str, Any], *, first: int, last: int, peak: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """All of `profile.json`: seconds are exclusive and add up to `seconds`; bytes; rates a second of their phase."""
+    """All of `profile.json`: seconds are exclusive and add up to `seconds`; bytes; rates a second of their phase;
+    `waits`: 101 quantiles of the seconds that tools took."""
     steps, whole = last - first + 1, recorder.seconds
     phases = {
         path: {
@@ -128,6 +130,8 @@ def collect_numbers(
             "spans": p.spans,
             "resident": p.resident,
             "device": p.device,
+            "edges": recorder.edges.get(path, 0.0),
+            "products": p.products,
         }
         for path, p in sorted(recorder.phases.items())
     }
@@ -150,6 +154,7 @@ def collect_numbers(
         "phases": phases,
         "rates": rates,
         "peak": peak,
+        "waits": np.quantile(recorder.waits, np.linspace(0, 1, 101)).tolist() if recorder.waits else [],
     }
 
 

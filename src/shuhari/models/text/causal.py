@@ -258,6 +258,17 @@ class Causal:
             save_file({k: v.contiguous() for k, v in self.module.value.state_dict().items()}, str(directory / VALUE))
             follow_umask(directory)
 
+    def outline(self) -> pretrained.Outline:
+        """What an engine elsewhere must know to sample from it."""
+        net, text = self.module, self.text
+        never, kind = tuple(net.suppressed.tolist()), str(net.lm.config.model_type)
+        return pretrained.Outline(text.ends, never, net.vocabulary, net.limit, kind, text.decode, text.stops)
+
+    def export(self, directory: str | Path) -> None:
+        """Save configuration and weights alone, adapters merged, for an engine elsewhere."""
+        lm = self.module.lm if self.lora is None else merge_adapters(self.module.lm)
+        pretrained.export(lm, Path(directory))
+
     def save_scorer(self, directory: str | Path, *, dtype: str = "", shard: str = pretrained.SHARD) -> None:
         """Save the value head at the last token of a text as `AutoModelForSequenceClassification` reads it. Raises
         ValueError without a head, or with several outputs."""

@@ -108,7 +108,7 @@ class Pool:
 def _exchange(process: subprocess.Popen[str], line: str | None, seconds: float) -> Mapping[str, Any]:
     """Send a line and read one; {} where the process died, or was killed because its time was over."""
     assert process.stdin is not None and process.stdout is not None
-    clock = threading.Timer(seconds, _kill, (process,))
+    clock = threading.Timer(seconds, kill_group, (process,))
     clock.start()
     try:
         if line is not None:
@@ -123,7 +123,7 @@ def _exchange(process: subprocess.Popen[str], line: str | None, seconds: float) 
         clock.cancel()
 
 
-def _kill(process: subprocess.Popen[str]) -> None:
+def kill_group(process: subprocess.Popen[str]) -> None:
     """End a process that nobody has waited for, and all that it has forked."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
@@ -132,7 +132,7 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    _kill(process)
+    kill_group(process)
     for pipe in (process.stdin, process.stdout):
         try:
             if pipe is not None:

@@ -72,6 +72,7 @@ class Decoder:
         self._waiting: deque[_Waiting] = deque()
         self._prefixes: dict[bytes, Prefix] = {}
         self._wanted: Counter[bytes] = Counter()  # how many wait for each prefix
+        self._read, self._entered, self._positions = 0, 0, torch.zeros(0)  # of the last step, see `load`
 
     # ---------------------------------------------------------------- rows come and go
 
@@ -83,6 +84,16 @@ class Decoder:
         """All rows in flight, in order, with the tokens generated so far."""
         running = [self._sampler.collect(slot, self.version) for slot in self._sampler.taken]
         return sorted([*running, *(w.row for w in self._waiting)], key=lambda row: row.order)
+
+    def said(self) -> list[tuple[Row, int, float]]:
+        """(row, token, log-probability) of what each row that runs has said last."""
+        return self._sampler.newest(self._cache.running)
+
+    @property
+    def load(self) -> tuple[int, int, int]:
+        """What the last step worked on: rows that ran, tokens of prompts that it read, tokens that the rows attended
+        to."""
+        return len(self._positions) + self._entered, self._read, int(self._positions.sum())
 
     def add(self, rows: Iterable[Row]) -> None:
         """Queue these rows. Raises NoRoom for a context that is empty or fills the model, ValueError for
@@ -161,11 +172,14 @@ class Decoder:
         if self._weights is None:
             self.refresh(self.version)
         self._widen()
+        self._read, self._positions = 0, torch.zeros(0)
         entering = self._enter()
+        self._entered = len(entering)
         fresh = np.array([self._sampler.admit(w.row, self._limit(w.row)) for w, _ in entering], np.int64)
         running, hidden = self._cache.running, []
         if len(running):
             ids, positions = self._sampler.last(running).to(self._cache.device), self._cache.begin()
+            self._positions = positions
             hidden.append(self.lean.hidden(self._weights, ids, positions, self._cache.attend))
         if entering:
             hidden.append(torch.stack([prefix.hidden for _, prefix in entering]))  # type: ignore[misc]
@@ -204,7 +218,7 @@ class Decoder:
             prefix = self._prefix(w.name, w.ids, base)
             todo |= dict.fromkeys(prefix.unread())
         while any(p.hidden is None for p in todo):
-            prefill(self.lean, self._weights, [p for p in todo if p.hidden is None], self.chunk)
+            self._read += prefill(self.lean, self._weights, [p for p in todo if p.hidden is None], self.chunk)
             if len(self._cache.running):
                 break  # the others do not wait longer than for a chunk
         entering, waiting = [], []

@@ -9,14 +9,15 @@ Axes: `V` embeddings.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from shuhari.data import nearest
+from shuhari.data import Array, nearest
 from shuhari.models.text.folder import (
     check_adapters,
     check_config,
@@ -59,6 +60,39 @@ def save(lm: Any, text: Tokenizer, directory: str | Path, *, dtype: str = "", sh
         lm.save_pretrained(directory, max_shard_size=shard)
     follow_umask(Path(directory))
     text.save(str(directory))
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What whoever samples from a model elsewhere must know of it: the ids that end a text, those that are never said,
+    how many ids there are, the longest row; its `model_type`; and how ids and strings become one another."""
+
+    ends: tuple[int, ...]
+    never: tuple[int, ...]
+    vocabulary: int
+    limit: int
+    architecture: str
+    decode: Callable[[Array], str]
+    spell: Callable[[Sequence[str]], Sequence[Array] | None]  # see `Tokenizer.stops`
+
+
+def export(lm: Any, directory: Path) -> None:
+    """Write configuration and weights alone, as other engines read them, in one file. A head that is tied to the
+    embeddings is written beside them, untied: vLLM on a CPU packs the head's weights, and a reload of tied ones leaves
+    the packed copy as it was."""
+    from safetensors.torch import save_file
+
+    directory.mkdir(parents=True, exist_ok=True)
+    config = copy.deepcopy(lm.config)
+    config.tie_word_embeddings, config.architectures, config.dtype = False, [type(lm).__name__], lm.dtype
+    config.save_pretrained(directory)
+    weights: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, x in lm.state_dict().items():
+        shared = x.data_ptr() in seen
+        seen.add(x.data_ptr())
+        weights[name] = x.detach().cpu().clone() if shared else x.detach().cpu().contiguous()
+    save_file(weights, str(directory / "model.safetensors"), metadata={"format": "pt"})
 
 
 def dtype_of(name: str) -> torch.dtype:

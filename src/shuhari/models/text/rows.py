@@ -22,6 +22,7 @@ from shuhari.noise import uniforms
 
 WIDER = "set `context` in [models.<role>]"
 AHEAD = 16  # steps whose noise is drawn at once
+SETTINGS = 1024  # settings of sampling that are remembered, beside those of rows that run
 
 
 class NoRoom(ValueError):
@@ -126,6 +127,7 @@ class Sampler:
         self._drawn, self._limit, self._least, self._setting, self._entered = np.zeros((5, n), np.int64)
         self._tokens, self._logp = np.zeros((n, 64), np.int32), np.zeros((n, 64), np.float32)
         self._noise, self._clock, self._serial = np.zeros((n, AHEAD)), 0, 0
+        self._kinds = 0
         self.clear()
 
     def clear(self) -> None:
@@ -134,7 +136,7 @@ class Sampler:
         self.free = list(range(n))[::-1]
         self.rows: list[Any] = [None] * n  # the row of each slot
         self._settings: dict[Sampling, int] = {}
-        self._samplings: list[tuple[Sampling, Stops | None]] = []
+        self._samplings: dict[int, tuple[Sampling, Stops | None]] = {}
 
     @property
     def taken(self) -> list[int]:
@@ -164,6 +166,12 @@ class Sampler:
         self.rows[slot] = None
         self.free.append(slot)
 
+    def newest(self, slots: Array) -> list[tuple[Any, int, float]]:
+        """(row, token, log-probability) of what the rows of these slots have said last."""
+        at = self._drawn[slots] - 1
+        rows, tokens, logp = [self.rows[s] for s in slots], self._tokens[slots, at], self._logp[slots, at]
+        return list(zip(rows, tokens.tolist(), logp.tolist(), strict=True))
+
     def latest(self, slots: Array) -> int:
         """The one of these slots that was taken last."""
         return int(slots[self._entered[slots].argmax()])
@@ -172,10 +180,16 @@ class Sampler:
         """The number of these settings, without what does not change a draw. Raises ValueError for an empty stop."""
         kind = self._settings.get(sampling)
         if kind is None:
+            if len(self._settings) > SETTINGS:  # each call of a server may bring its own
+                used = {int(self._setting[slot]) for slot in self.taken}
+                self._settings = {s: k for s, k in self._settings.items() if k in used}
+                self._samplings = {k: x for k, x in self._samplings.items() if k in used}
             plain = replace(sampling, max_new=1, ban=())
-            kind = self._settings.get(plain, len(self._samplings))
-            if kind == len(self._samplings):
-                self._samplings.append((plain, self._stops(sampling.stop)))
+            kind = self._settings.get(plain)
+            if kind is None:
+                stops, self._kinds = self._stops(sampling.stop), self._kinds + 1
+                kind = self._kinds
+                self._samplings[kind] = plain, stops
             self._settings[sampling] = self._settings[plain] = kind
         return kind
 

@@ -284,9 +284,10 @@ def width(tokens: int) -> int:
 # -------------------------------------------------------------------- reading prompts
 
 
-def prefill(lean: Any, weights: Any, prefixes: Sequence[Prefix], chunk: int) -> None:
-    """Read up to `chunk` further tokens of these prefixes, in one forward, first come first served. Raises
-    ValueError where each waits for a base that is not among them: there is nothing to read, nor will there be."""
+def prefill(lean: Any, weights: Any, prefixes: Sequence[Prefix], chunk: int) -> int:
+    """Read up to `chunk` further tokens of these prefixes, in one forward, first come first served; how many were
+    read. Raises ValueError where each waits for a base that is not among them: there is nothing to read, nor will there
+    be."""
     some: list[tuple[Prefix, int]] = []
     for prefix in prefixes:
         if prefix.base is not None and not prefix.done:
@@ -337,3 +338,4 @@ def prefill(lean: Any, weights: Any, prefixes: Sequence[Prefix], chunk: int) -> 
         prefix.done += n
         if prefix.done == len(prefix.ids):
             prefix.hidden = hidden[i]
+    return sum(n for _, n in some)

@@ -18,6 +18,7 @@ from shuhari.tasks.source import read_first
 PAD, END = "<pad>", "<end>"
 PRINTABLE = "\n" + "".join(map(chr, range(32, 127)))  # newline and printable ASCII
 KEPT = 1 << 16  # encoded texts kept
+LONGEST = 1 << 12  # characters of a text that is kept
 
 
 class Tokenizer:
@@ -68,7 +69,8 @@ class Tokenizer:
             ids.flags.writeable = False
             if len(self._kept) >= KEPT:
                 self._kept.clear()
-            self._kept[text] = ids
+            if len(text) <= LONGEST:  # of texts beyond it, many would fill the memory of a server
+                self._kept[text] = ids
         return ids
 
     def decode(self, ids: Array) -> str:

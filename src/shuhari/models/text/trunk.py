@@ -28,8 +28,8 @@ class Trunk(nn.Module):
     `context`: the longest row; 0: what `lm` reads.
     `suppressed` [m]: ids that are no decision, the `suppress_tokens` of its generation configuration; `logits` has
     them.
-    `lean`: the quick forward, or None, and `why` not. `recompute` keeps only the inputs of layers for the gradient, and
-    `dtype` is what their linear parts compute in; both need the quick forward.
+    `lean`: the quick forward (one that is given is taken as it is), or None, and `why` not. `recompute` keeps only the
+    inputs of layers for the gradient, and `dtype` is what their linear parts compute in; both need the quick forward.
 
     Raises ValueError for an architecture whose logits are not a function of its last hidden state alone, and for what
     it cannot do without a quick forward.
@@ -42,6 +42,7 @@ class Trunk(nn.Module):
         context: int = 0,
         recompute: bool = False,
         dtype: torch.dtype = torch.float32,
+        lean: Lean | None = None,
     ) -> None:
         super().__init__()
         config, head = lm.config.get_text_config(), lm.get_output_embeddings()
@@ -63,10 +64,12 @@ class Trunk(nn.Module):
         # Rows padded on the right need no mask: no warning, nor a look at the ids for each forward.
         self.base.warn_if_padding_and_no_attention_mask = lm.warn_if_padding_and_no_attention_mask = _say_nothing
         self.eval()
-        self._check(config.model_type)
-        self.lean: Lean | None = None
+        self.lean = lean
         self.why, self.recompute = "", recompute
         self.dtype = None if dtype == torch.float32 else dtype
+        if lean is not None:
+            return
+        self._check(config.model_type)
         try:
             self.lean = Lean(lm, self.limit)
         except Unknown as unknown:

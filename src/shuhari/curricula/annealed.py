@@ -1,0 +1,70 @@
+"""Answers that are sampled hot at first and cold at the end: a temperature for each decision, anew at each step.
+
+Source: "Let it Calm: Exploratory Annealed Decoding for Verifiable Reinforcement Learning" (EAD, arXiv 2510.05251), and
+its released sampler. Which problems come, `inner` chooses. Left out: its ablations (by step alone, by answer lengths).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import exp
+from typing import Annotated
+
+from shuhari.bounds import AtLeast0, Bounds, Count, Positive, check
+from shuhari.data import Ramp, Request, Sampling
+from shuhari.ports import Ctx, Curriculum
+from shuhari.ports.declares import together
+from shuhari.registry import register
+
+
+@register("curriculum", "annealed")
+@dataclass
+class Annealed:
+    """The requests of `inner`, whose decision number n (from 0) is sampled at max(1 + high - e^(n / d), low), d =
+    min(decay + growth s, longest) decisions at step s of the stage; the first `plain` decisions at 1.
+
+    That is `high` at first, 1 at n = d ln(high), and `low` from d ln(1 + high - low) on. high >= low > 0: temperatures.
+    decay, growth, longest: decisions (of the paper, 20 times its own). Answers keep the log-probabilities with which
+    they were sampled, and are scored at these temperatures unless a transform (`unheated`) says otherwise. A request
+    that has a temperature of its own keeps it. ValueError for low above high.
+    """
+
+    inner: Curriculum
+    high: Annotated[float, Bounds(0, open="low")] = 1.2
+    low: Annotated[float, Bounds(0, open="low")] = 0.1
+    decay: Positive = 500.0
+    growth: AtLeast0 = 100.0
+    longest: Positive = 800_000.0
+    plain: Count = 10
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together((), self.inner)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.low > self.high:
+            raise ValueError(f"annealed: low is {self.low} and high {self.high}: expected low <= high")
+
+    async def select(self, n: int, ctx: Ctx) -> list[Request]:
+        decay = min(self.decay + self.growth * ctx.count, self.longest)
+        temperature = find_temperature(ctx.sampling.max_new, self.high, self.low, decay, self.plain)
+        return [_heat(request, temperature) for request in await self.inner.select(n, ctx)]
+
+
+def find_temperature(n: int, high: float, low: float, decay: float, plain: int) -> float | Ramp:
+    """The temperature of each of n decisions, as a schedule over them; one number where they are all alike."""
+    # beyond log(1 + high) the exponential only falls further below `low`, and would overflow in the end
+    free = [max(1 + high - exp(min(i / decay, 1 + high)), low) for i in range(n)]
+    each = [1.0 if i < plain else x for i, x in enumerate(free)]
+    moves = tuple((float(i), x) for i, x in enumerate(each) if i and x != each[i - 1])
+    return Ramp(each[0], steps=moves) if moves else each[0]
+
+
+def _heat(request: Request, temperature: float | Ramp) -> Request:
+    """The request at this temperature, unless it says its own."""
+    own: Sampling | Mapping[str, object] | None = request.sampling
+    if isinstance(own, Sampling) or (own and "temperature" in own):
+        return request
+    return replace(request, sampling={**(own or {}), "temperature": temperature})  # type: ignore[arg-type]

@@ -1,0 +1,64 @@
+"""Answers that may be longer at some steps than at others: a limit of length that swings, or grows.
+
+Source: "SIRI: Scaling Iterative Reinforcement Learning with Interleaved Compression" (Wen et al. 2025, arXiv
+2509.25176). Which problems come, `inner` chooses. Left out: its stairs along a cosine. An answer that is cut is graded
+as it stands: a task that finds an answer in work without an end would not call it wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import cos, pi
+from typing import Annotated, Literal
+
+from shuhari.bounds import Bounds, Count, check
+from shuhari.data import Number, Request, Sampling
+from shuhari.ports import Ctx, Curriculum
+from shuhari.ports.declares import together
+from shuhari.registry import register
+
+
+@register("curriculum", "capped")
+@dataclass
+class Capped:
+    """The requests of `inner`, whose answers may have L(t) tokens at step t of the stage, at least one. L is the run's
+    own limit (`sampling.max_new`), and its smallest part `share` of that, in (0, 1], or a schedule.
+
+    period: 0, L(t) = share L. Else, in steps, from L over share L back to L: as a `cosine`, L(t) = L (share + (1 -
+    share) (1 + cos(2 pi t / period)) / 2), or as a `stair`, share L in the first half of each period and L in the
+    other. A request that has a limit of its own keeps it. Evaluation has the run's limit.
+    """
+
+    inner: Curriculum
+    share: Annotated[Number, Bounds(0, 1, open="low")] = 0.5
+    period: Count = 0
+    shape: Literal["cosine", "stair"] = "cosine"
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together((), self.inner)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    async def select(self, n: int, ctx: Ctx) -> list[Request]:
+        cap = max(1, round(ctx.sampling.max_new * self.part(ctx.at(self.share), ctx.count)))
+        return [_cap(request, cap) for request in await self.inner.select(n, ctx)]
+
+    def part(self, share: float, t: float) -> float:
+        """What part of the limit an answer may have at step t, where the smallest is `share`."""
+        if not self.period:
+            return share
+        at = t % self.period / self.period
+        if self.shape == "stair":
+            return share if at < 0.5 else 1.0
+        return share + (1 - share) * (1 + cos(2 * pi * at)) / 2
+
+
+def _cap(request: Request, cap: int) -> Request:
+    """The request with this limit, unless it says its own."""
+    own: Sampling | Mapping[str, object] | None = request.sampling
+    if isinstance(own, Sampling) or (own and "max_new" in own):
+        return request
+    return replace(request, sampling={**(own or {}), "max_new": cap})  # type: ignore[arg-type]

@@ -1,0 +1,128 @@
+"""Problems in phases: first those of one kind or length, then those of the next, and some of the earlier ones again.
+
+Sources: QwenLong-L1 (Wan et al. 2025, arXiv 2505.17667), section 3: phases by the length of the input, and what was
+hard in earlier ones again; Nemotron-Cascade (Wang et al. 2025, arXiv 2512.13607): one domain after the other. Left out:
+what else a phase may change (a stage of its own can have other rewards, lengths and rates).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import floor
+from typing import Any
+
+import torch
+
+from shuhari.bounds import Length, Share, check
+from shuhari.curricula.levels import find_level
+from shuhari.curricula.others import look
+from shuhari.curricula.target import name_of
+from shuhari.data import Info, Number, Problem, Ramp, Request, list_scores
+from shuhari.events import Collected, Event
+from shuhari.ports import Ctx, Curriculum
+from shuhari.ports.declares import together
+from shuhari.registry import register
+
+PATIENCE = 100  # how often candidates are asked again for a problem of the phase
+KEPT = 4096  # problems that wait at most for a phase, and that are remembered
+EPSILON = 1e-9  # 0.3 x 10 is 3
+
+
+@register("curriculum", "phases")
+@dataclass
+class Phases:
+    """Each of K phases has as much of the stage and takes the problems of its own that `candidates` give; those of
+    later phases wait for theirs. Which are its own: `order` has the levels of each phase, by what a problem's `info`
+    says under `key` (with no key, its task); or `limits` has the longest prompt of each, in tokens of `role`: a problem
+    is of the first phase that it is short enough for, and of none where it is longer than the last.
+
+    again: of n problems, floor(n x again) are such as earlier phases asked, each as likely as one over the mean
+    `measure` (a reward's name) of its last group, which counts as at least 1 / (samples of it); none twice in a batch.
+    progress: where in the stage it is, from 0 to 1. A phase without a problem among many candidates takes them as they
+    come. With one phase and nothing again it is `candidates`, bit for bit. Reports `curriculum/phase`, from 0 on.
+
+    Raises ValueError for both or neither of `order` and `limits`, and limits that do not rise.
+    """
+
+    candidates: Curriculum
+    order: tuple[tuple[str, ...], ...] = ()
+    limits: tuple[Length, ...] = ()
+    key: str = ""
+    again: Share = 0.0
+    measure: str = "score"
+    role: str = "policy"
+    progress: Number = field(default_factory=lambda: Ramp(0.0, 1.0))
+    state: dict[str, Any] = field(
+        init=False, default_factory=lambda: {"waiting": {}, "asked": {}, "empty": [], "phase": 0}
+    )
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together((), self.candidates)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (f"reward/{self.measure}",) if self.again else ()
+
+    def __post_init__(self) -> None:
+        check(self)
+        if bool(self.order) == bool(self.limits):
+            raise ValueError(f"phases: order is {self.order} and limits are {self.limits}: expected one of them")
+        if list(self.limits) != sorted(set(self.limits)):
+            raise ValueError(f"phases: limits are {self.limits}: expected that they rise")
+        self.count = len(self.order or self.limits)
+
+    async def select(self, n: int, ctx: Ctx) -> list[Request]:
+        phase = self.state["phase"] = min(int(ctx.at(self.progress) * self.count + EPSILON), self.count - 1)
+        old = self._draw_again(floor(n * self.again + EPSILON), phase, ctx)
+        new = await self._take(n - len(old), phase, ctx) if len(old) < n else []
+        asked = self.state["asked"]
+        for request in new if self.again else ():
+            asked[name_of(request.problem)] = {"phase": phase, "rate": None, "request": request}
+            if len(asked) > KEPT:
+                asked.pop(next(iter(asked)))
+        return new + old
+
+    def observe(self, event: Event) -> None:
+        for group in event.groups if isinstance(event, Collected) else ():
+            seen = self.state["asked"].get(name_of(group[0].request.problem)) if group else None
+            if seen is not None and (scores := list_scores(group, self.measure)):
+                seen["rate"] = max(sum(scores) / len(scores), 1 / len(scores))
+
+    def report(self) -> Info:
+        return {"curriculum/phase": self.state["phase"]}
+
+    def find_phase(self, problem: Problem, ctx: Ctx) -> int:
+        """The phase of a problem, from 0 on; -1: of none."""
+        if self.order:
+            level = find_level(problem, self.key)
+            return next((i for i, levels in enumerate(self.order) if level in levels), -1)
+        prompt: Any = ctx.encode(problem.prompt, self.role)
+        return next((i for i, limit in enumerate(self.limits) if len(prompt) <= limit), -1)
+
+    def _draw_again(self, wanted: int, phase: int, ctx: Ctx) -> list[Request]:
+        """Up to `wanted` problems of earlier phases, the harder the likelier."""
+        seen = [s for s in self.state["asked"].values() if s["phase"] < phase and s["rate"] is not None]
+        if not seen or not wanted:
+            return []
+        weights = torch.tensor([1 / s["rate"] for s in seen], dtype=torch.float64)
+        drawn = torch.multinomial(weights, min(wanted, len(seen)), generator=ctx.rng("phases"))
+        return [seen[i]["request"] for i in drawn.tolist()]
+
+    async def _take(self, n: int, phase: int, ctx: Ctx) -> list[Request]:
+        """The next n problems of a phase."""
+        waiting: list[Request] = self.state["waiting"].setdefault(str(phase), [])
+        for i in range(PATIENCE):
+            if len(waiting) >= n or phase in self.state["empty"]:
+                break
+            for request in await look(self.candidates, n, i, ctx):
+                of = self.find_phase(request.problem, ctx)
+                shelf = self.state["waiting"].setdefault(str(of), []) if of >= phase else []
+                if len(shelf) < KEPT:
+                    shelf.append(request)
+        taken, self.state["waiting"][str(phase)] = waiting[:n], waiting[n:]
+        if len(taken) == n:
+            return taken
+        if phase not in self.state["empty"]:
+            self.state["empty"].append(phase)
+        return taken + await self.candidates.select(n - len(taken), ctx)

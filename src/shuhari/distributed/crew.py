@@ -1,0 +1,332 @@
+"""The run's side: workers that play and grade its groups, and what happens when one of them dies.
+
+A group that a rollout would play here is sent to the worker that has the fewest, and comes back graded, with what it
+has spent. Which groups there are, how stale they may be and what is learnt from them stays with the run
+(`loop/flight`). A worker may die at any moment: what it was asked is asked again of others under the weights of that
+moment (the same group, where no others were sent meanwhile), it is counted as `lost_groups`, and another worker takes
+its place. What a group has spent is charged as it comes back, so of a lost one nothing. Left out: how workers are
+started and reached, which is a `Yard`'s business (`rays`); taking groups from a worker that is slow.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any, Protocol
+
+from shuhari.abilities import ability
+from shuhari.config.overlay import RecipeError
+from shuhari.config.stage import Components
+from shuhari.data import Request, Trajectory
+from shuhari.distributed.messages import (
+    LostWorkerError,
+    pack,
+    read_error,
+    read_group,
+    unpack,
+    write_count,
+)
+from shuhari.distributed.weights import Blob, Outbox
+from shuhari.loop import state
+from shuhari.ports import CURRENT_GROUP, REPLAYING, Rollout, is_vector
+
+if TYPE_CHECKING:
+    from shuhari.loop.context import Context
+
+LOSSES = 8  # workers that one group may outlive
+DEATHS = 3  # of workers in a row, for each of them, with no group between, after which the run ends
+MOST = 500  # groups at one worker
+PULSE = 1.0  # seconds between two looks at whether the workers' world is still there
+START = 180.0  # seconds that a worker may take to answer for the first time
+GIVE_UP = 2.0  # seconds that a worker has to say what a group has spent that is given up
+LOG = logging.getLogger("shuhari")
+Sent = asyncio.Future[Future[bytes]]  # a call, once it was made
+
+
+class Hand(Protocol):
+    """One worker's process."""
+
+    def send(self, method: str, message: bytes, blobs: Sequence[Any] = ()) -> Future[bytes]: ...
+    def tell(self) -> str: ...  # the last lines of its log, "" where they are not known
+    def close(self) -> None: ...
+
+
+class Yard(Protocol):
+    """Where workers come from."""
+
+    def hire(self, index: int) -> Hand: ...
+    def put(self, data: bytes) -> Any: ...  # what `Hand.send` takes as a blob
+    def explain_loss(self) -> str: ...  # "" while it is there
+    def restart(self) -> None: ...  # LostWorkerError where it cannot be
+    def close(self) -> None: ...
+
+
+@dataclass(eq=False)
+class Worker:
+    """A worker as the run knows it: `asked`, groups that it has now."""
+
+    index: int
+    hand: Hand
+    started: Future[bytes]
+    at: float
+    asked: int = 0
+    dead: bool = False
+    reached: list[Future[bytes]] = field(default_factory=list)  # weights on their way, or lost on it
+
+
+class Crew:
+    """The workers of a run. `begin`: what each is made from (`Player`)."""
+
+    def __init__(self, yard: Yard, n: int, stages: Sequence[Components], begin: Mapping[str, Any]) -> None:
+        self.yard, self.n, self.stages = yard, n, stages
+        self.outbox, self.serial, self.deaths, self.lost = Outbox(), -1, 0, 0
+        self.workers: list[Worker] = []
+        self._begin = pack(begin)
+        self._reached: dict[str, int] = {}  # stage and version of the last weights
+        self._models: Any = None
+        self._numbers = count()
+        self._turns: dict[Worker, list[tuple[Mapping[str, Any], Sent]]] = {}  # what is asked in this turn of the loop
+        self._here: dict[int, tuple[Any, str]] = {}  # rollout -> (rollout, why the run plays it itself; "" if not)
+
+    # ---------------------------------------------------------------- weights
+
+    def sync(self, ctx: Context) -> None:
+        """Send every worker the weights as they are now. They take them as they come to it; a group that is asked from
+        now on is begun with them."""
+        stage = next(i for i, s in enumerate(self.stages) if s.rewards is ctx.rewards and s.engine is ctx.engine)
+        self._models = ctx.models
+        new = self.outbox.add(ctx.models, self.stages[stage].follows)
+        for blob in new:
+            blob.sent = self.yard.put(blob.data)
+        self.serial += 1
+        self._reached = {"serial": self.serial, "stage": stage, "version": ctx.version}
+        if not self.workers:
+            self.workers = [self._hire(i) for i in range(self.n)]
+            return
+        for worker in self.workers:
+            if not worker.dead:
+                self._reach(worker, self.serial - 1, new)
+
+    def _hire(self, index: int) -> Worker:
+        """A new worker, with all the weights."""
+        hand = self.yard.hire(index)
+        started = hand.send("begin", self._begin)
+        worker = Worker(index, hand, started, time.monotonic())
+        self._reach(worker, -1, self.outbox.blobs)
+        return worker
+
+    def _reach(self, worker: Worker, after: int, blobs: Sequence[Blob]) -> None:
+        """Send the weights at hand to a worker, as what has changed since those of number `after`; -1: all."""
+        sent = worker.hand.send("reach", pack({**self._reached, "after": after}), [b.sent for b in blobs])
+        worker.reached = [r for r in worker.reached if not r.done() or r.exception() is not None] + [sent]
+
+    # ---------------------------------------------------------------- groups
+
+    async def play(self, request: Request, rollout: Rollout, ctx: Any) -> list[Trajectory] | None:
+        """The graded group of a stamped request, from a worker; empty where its rollout raised. None where the run is
+        to play it itself. Raises what ended the group there, and RuntimeError where workers keep dying."""
+        name = self._find(rollout, ctx)
+        if name is None:
+            return None
+        number, asker = next(self._numbers), CURRENT_GROUP.get()
+        REPLAYING.set(False)  # of a group in flight in a run that is resumed nothing is known, and all is asked again
+        ask = {"number": number, "request": request, "rollout": name, "asker": asker, "within": tuple(ctx.within),
+               "apart": ctx.apart, "step": ctx.step, "count": write_count(ctx.count), **self._reached}  # fmt: skip
+        try:
+            pack(ask)
+        except TypeError as error:
+            self._keep(rollout, f"what it is asked cannot be sent: {error}")
+            return None
+        for _ in range(LOSSES):
+            worker = await self._pick()
+            worker.asked += 1
+            try:
+                answer = unpack(await self._ask(worker, {**ask, **self._reached}, ctx))
+            except LostWorkerError as error:
+                ctx.charge("lost_groups", 1)
+                self.lost += 1
+                self._bury(worker, error)
+                continue
+            finally:
+                worker.asked -= 1
+            self.deaths = 0
+            return self._take(answer, request, rollout, worker, ctx)
+        raise RuntimeError(f"problem {request.problem.id!r}: {LOSSES} workers have died while they played it")
+
+    def _take(
+        self, answer: Mapping[str, Any], request: Request, rollout: Rollout, worker: Worker, ctx: Any
+    ) -> list[Trajectory] | None:
+        """What a worker has answered; what it has spent is charged here."""
+        if "unfit" in answer:
+            raise _explain_start(answer["unfit"])
+        for what, amount in answer["spent"].items():
+            ctx.charge(what, amount)
+        if "refused" in answer:
+            self._keep(rollout, answer["refused"])
+            return None
+        for problem in answer["problems"]:
+            if len(ctx.problems) < 5 and problem not in ctx.problems:
+                ctx.problems.append(problem)
+        if "error" in answer:
+            raise read_error(answer["error"], f"worker {worker.index}")
+        return read_group(answer["group"], request)
+
+    async def _ask(self, worker: Worker, ask: Mapping[str, Any], ctx: Any) -> bytes:
+        """The answer of a worker. LostWorkerError where it dies, or all of them with the world that they live in."""
+        sent = self._send(worker, ask)
+        try:
+            call = _hear(await sent)
+            while not call.done():
+                await asyncio.wait({call}, timeout=PULSE)
+                if not call.done():
+                    self._check(worker)
+            return call.result()
+        except asyncio.CancelledError:
+            if sent.cancelled():  # before it was sent
+                raise
+            call = _hear(sent.result())
+            worker.hand.send("drop", pack({"number": ask["number"]}))
+            await asyncio.wait({call}, timeout=GIVE_UP)
+            if call.done() and not call.cancelled() and call.exception() is None:
+                for what, amount in unpack(call.result()).get("spent", {}).items():
+                    ctx.charge(what, amount)
+            raise
+
+    def _send(self, worker: Worker, ask: Mapping[str, Any]) -> Sent:
+        """The call of a worker, at the end of this turn of the loop; cancelled before, it is not made. What is asked of
+        a worker in one turn it begins together and in order: what a forward gives may differ in its last bits with what
+        else is in it."""
+        loop = asyncio.get_running_loop()
+        if worker not in self._turns:
+            self._turns[worker] = []
+            loop.call_soon(self._send_turn, worker)
+        sent: Sent = loop.create_future()
+        self._turns[worker].append((ask, sent))
+        return sent
+
+    def _send_turn(self, worker: Worker) -> None:
+        """Send what a worker was asked in this turn and is still wanted: the worker waits for all `n` of them."""
+        left = [(ask, sent) for ask, sent in self._turns.pop(worker) if not sent.done()]
+        turn = next(self._numbers)
+        for rank, (ask, sent) in enumerate(left, 1):
+            sent.set_result(worker.hand.send("play", pack({**ask, "turn": (turn, rank, len(left))})))
+
+    def _check(self, worker: Worker) -> None:
+        """While a worker lets wait for its answer: is it there?"""
+        if why := "it was given up" if worker.dead else self.yard.explain_loss():
+            raise LostWorkerError(why)
+        for sent in worker.reached:  # without them its groups would wait for ever
+            if sent.done():
+                sent.result()
+        if worker.started.done():
+            found = unpack(worker.started.result())  # LostWorkerError where it has died
+            if "error" in found:
+                raise _explain_start(found["error"])
+        elif time.monotonic() - worker.at > START:
+            raise RuntimeError(f"worker {worker.index} has not begun within {START:g} s{_show(worker.hand.tell())}")
+
+    async def _pick(self) -> Worker:
+        """The worker with the fewest groups: of those that have begun, if any."""
+        while True:
+            begun = [w for w in self.workers if w.started.done()] or self.workers
+            worker = min(begun, key=lambda w: w.asked)
+            if worker.asked < MOST:
+                return worker
+            await asyncio.sleep(0.01)
+
+    # ---------------------------------------------------------------- what dies
+
+    def _bury(self, worker: Worker, error: LostWorkerError) -> None:
+        """Put another worker in the place of one that has died, once. RuntimeError where they do nothing but die."""
+        if worker.dead:
+            return
+        worker.dead = True
+        log = _show(worker.hand.tell())
+        self.deaths += 1
+        LOG.warning("worker %d has died (%s): its %d groups are asked again%s", worker.index, error, worker.asked, log)
+        if self.deaths > DEATHS * self.n:
+            raise RuntimeError(f"{self.deaths} workers have died one after the other, the last: {error}{log}")
+        if why := self.yard.explain_loss():
+            self._begin_again(why)
+        else:
+            worker.hand.close()
+            self.workers[worker.index] = self._hire(worker.index)
+
+    def _begin_again(self, why: str) -> None:
+        """All workers anew, in a world of their own again."""
+        for worker in self.workers:
+            worker.dead = True
+        try:
+            self.yard.restart()
+        except LostWorkerError as error:
+            message = f"{why}, and {error}: the run stands at its last checkpoint; the same command goes on from there"
+            raise RuntimeError(message) from error
+        LOG.warning("%s: it was started again", why)
+        for blob in self.outbox.blobs:
+            blob.sent = self.yard.put(blob.data)
+        self.workers = [self._hire(i) for i in range(self.n)]
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self.workers:
+            worker.dead = True
+            worker.hand.close()
+        self.workers = []
+        self.yard.close()
+
+    # ---------------------------------------------------------------- what the run plays itself
+
+    def _find(self, rollout: Rollout, ctx: Any) -> str | None:
+        """The name under which workers know the rollout and what it plays; None where the run plays it itself."""
+        if not self.workers or ctx.models is not self._models:
+            return None
+        stage = self.stages[self._reached["stage"]]
+        if ctx.rewards is not stage.rewards or ctx.engine is not stage.engine:
+            return None
+        found = [n for n, (r, task) in stage.list_rollouts().items() if r is rollout and task is ctx.task]
+        if not found:
+            return None
+        if id(rollout) not in self._here:
+            self._here[id(rollout)] = rollout, ""
+            if why := explain_local(rollout, ctx.task, ctx.rewards):
+                self._keep(rollout, why)
+        return None if self._here[id(rollout)][1] else found[0]
+
+    def _keep(self, rollout: Rollout, why: str) -> None:
+        """From now on the run plays a rollout itself."""
+        if not self._here.get(id(rollout), (None, ""))[1]:
+            LOG.warning("groups of %s are played by the run itself, not by workers: %s", type(rollout).__name__, why)
+        self._here[id(rollout)] = rollout, why
+
+
+def explain_local(rollout: Any, task: Any, rewards: Mapping[str, Any]) -> str:
+    """Why groups cannot be played by a process that knows nothing of the others; "" where they can."""
+    if is_vector(rollout):
+        return "lanes of environments live on from call to call"
+    for path, part in state.walk({"rollout": rollout, "task": task, "reward": dict(rewards)}):
+        kept = [name for name in ("state", "observe") if ability(part, name) is not None]
+        if kept:
+            return f"{type(part).__name__} ({path}) has {kept[0]!r}, a memory that all groups share"
+    return ""
+
+
+def _hear(call: Future[bytes]) -> asyncio.Future[bytes]:
+    """A call to wait for; where it is given up, its error is nobody's."""
+    heard = asyncio.wrap_future(call)
+    heard.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return heard
+
+
+def _explain_start(error: Mapping[str, Any]) -> RecipeError:
+    told = f"{error['where']}: {error['text']}" if error["where"] else f"{error['kind']}: {error['text']}"
+    how = "what a script registers or hands over it alone knows: name it as file.py:name, or leave workers at 0"
+    return RecipeError("distributed.workers", f"a worker cannot be made from this recipe ({told}); {how}")
+
+
+def _show(log: str) -> str:
+    return f"; the last lines of its log:\n{log}" if log else ""

@@ -1,0 +1,171 @@
+"""The worker's side: a process that plays and grades groups for a run elsewhere, with components of the same recipe.
+
+What a group gives depends on its request, the run's seed and the weights (its random streams are named by them), so any
+worker can play it, and play it again. A worker has no memory of its own: its models get their weights from the run
+(`reach`), and what a rollout or a grader asks of the run as a whole (`ctx.background`, `ctx.probe`, `ctx.tell`) is not
+there; a group that asks for it is given back (`refused`), and the run plays it. Left out: curricula, learners, lanes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Any
+
+from shuhari import registry
+from shuhari.abilities import ability
+from shuhari.config.build import build_stage
+from shuhari.config.recipe import Recipe
+from shuhari.distributed.messages import read_count, unpack, write_error, write_group
+from shuhari.loop import state
+from shuhari.loop.collect import collect_group
+from shuhari.loop.context import Context
+from shuhari.loop.roles import cast_roles
+from shuhari.ports import CURRENT_GROUP, is_vector
+
+PLAYED: ContextVar[Context | None] = ContextVar("played", default=None)  # of the group that runs now
+
+
+class Refused(BaseException):
+    """What only the run itself can do. No Exception: nobody's `except Exception` takes it for a failure."""
+
+
+class Player:
+    """Plays the groups of one run. `recipe`: its tree; `held`: names that stand for paths; `threads`: torch's."""
+
+    def __init__(self, name: str, tree: Mapping[str, Any], held: Mapping[str, str], threads: int) -> None:
+        for given, path in held.items():
+            registry.hold(given, path)
+        recipe = Recipe(name, dict(tree))
+        shared: dict[str, Any] = {}
+        self.stages = [build_stage(table, shared) for table in recipe.stages]
+        first = self.stages[0]
+        self.ctx = Context(recipe.seed, first.task, first.engine, first.tokens, threads)
+        self.serial = self.at = -1  # of the last weights, and the stage at hand
+        self._shared: set[str] = set()
+        self._opened: Any = None  # the engine that was opened last
+        self._reached = asyncio.Event()
+        self._playing: dict[int, asyncio.Task[Any]] = {}
+        self._dropped: set[int] = set()  # before they were begun
+
+    # ---------------------------------------------------------------- weights
+
+    async def reach(self, serial: int, after: int, stage: int, version: int, blobs: Sequence[bytes]) -> None:
+        """Take the weights number `serial`: role -> what has changed since those of number `after`, which are waited
+        for; -1: they are whole, as a new worker gets them. Messages may overtake each other."""
+        while self.serial < after:
+            await self._reached.wait()
+        if self.serial != after:  # given up
+            return
+        self.ctx.set_threads()
+        for index in range(self.at + 1, stage + 1):
+            self._install(index)
+        for blob in blobs:
+            tree = unpack(blob)
+            for role, changed in tree["weights"].items():
+                self.ctx.models[role].module.load_state_dict(changed, strict=False)
+            state.remember({"models": dict(self.ctx.models)}, tree["memory"])
+        self.ctx.engine.sync(self.ctx.models, version)
+        self.ctx.version = version
+        self.serial = serial
+        self._reached.set()
+        self._reached = asyncio.Event()
+
+    def _install(self, index: int) -> None:
+        """Bring the roles of a stage to life and open what it plays with; weights follow."""
+        ctx, stage = self.ctx, self.stages[index]
+        for name in ("task", "engine", "rollout", "rewards", "weights", "n", "sampling", "tokens"):
+            setattr(ctx, name, getattr(stage, name))
+        cast_roles(stage.models, ctx.models, stage.task, ctx.seed, {}, self._shared, sources=False)
+        ctx.open({n: x for n, x in stage.list_rollouts().items() if not is_vector(x[0])}, stage.rewards.values())
+        if ctx.engine is not self._opened:
+            ability(ctx.engine, "open")(ctx.seed, _charge)
+            self._opened = ctx.engine
+        self.at = index
+
+    # ---------------------------------------------------------------- groups
+
+    async def play(self, ask: Mapping[str, Any]) -> dict[str, Any]:
+        """The graded `group` of a request, with what it has `spent` (ledger) and what went wrong (`problems`); or why
+        it was `refused`, or the `error` that ends the run, or `dropped`."""
+        if ask["number"] in self._dropped:
+            self._dropped.remove(ask["number"])
+            return {"dropped": True, "spent": {}, "problems": []}
+        ctx = self._fork(ask)
+        task = asyncio.ensure_future(_play(ctx, ask))
+        self._playing[ask["number"]] = task
+        try:
+            answer = await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+            answer = {"dropped": True}
+        finally:
+            del self._playing[ask["number"]]
+        return {**answer, "spent": ctx.ledger, "problems": ctx.problems}
+
+    async def wait_for(self, serial: int) -> None:
+        """Until the weights of that number, or later ones, are here; or will not come (`give_up`)."""
+        while self.serial < serial:
+            await self._reached.wait()
+
+    def give_up(self) -> None:
+        """Let those go that wait for weights: none will come."""
+        self.serial = 2**62
+        self._reached.set()
+
+    def drop(self, number: int) -> None:
+        """Give up a group that nobody waits for any more, or that is still to be begun."""
+        if (task := self._playing.get(number)) is not None:
+            task.cancel()
+        else:
+            self._dropped.add(number)
+
+    def _fork(self, ask: Mapping[str, Any]) -> Context:
+        """The run as this group sees it."""
+        stage = self.stages[ask["stage"]]
+        rollout, task = stage.list_rollouts()[ask["rollout"]]
+        ctx = self.ctx.fork(*ask["within"], rollout=rollout, task=task if ask["apart"] else None)
+        ctx.ledger, ctx.problems, ctx.muted = {}, [], False
+        ctx.step, ctx.version, ctx.count = ask["step"], ask["version"], read_count(ask["count"])
+        for name in ("background", "probe", "tell", "stamp_request"):
+            setattr(ctx, name, _refuse(name))
+        return ctx
+
+    def close(self) -> None:
+        """Let go of what it plays with."""
+        self.ctx.close()
+
+
+async def _play(ctx: Context, ask: Mapping[str, Any]) -> dict[str, Any]:
+    PLAYED.set(ctx)
+    CURRENT_GROUP.set(ask["asker"])
+    request, rollout = ask["request"], ctx.rollout
+    assert rollout is not None
+    try:
+        return {"group": write_group(await collect_group(request, rollout, ctx), request)}
+    except Refused as error:
+        return {"refused": str(error)}
+    except Exception as error:
+        return {"error": write_error(error)}
+    finally:
+        if (engine := ctx.async_engine) is not None:
+            engine.forget(ask["asker"])
+
+
+def _charge(what: str, amount: float) -> None:
+    """What the engine has spent falls to the group that asked."""
+    if (ctx := PLAYED.get()) is not None:
+        ctx.charge(what, amount)
+
+
+def _refuse(name: str) -> Callable[..., Any]:
+    def refuse(*given: Any, **_: Any) -> Any:
+        for one in given:
+            if inspect.iscoroutine(one):
+                one.close()
+        raise Refused(f"it asks for ctx.{name}, which only the run itself has")
+
+    return refuse

@@ -1,0 +1,27 @@
+"""`[distributed]` of a recipe: how the work of a run is spread over processes and machines, and nothing else.
+
+So its settings may differ from one start of a run to the next, and are no part of what a recipe is compared by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shuhari.bounds import Count, Length, check
+
+
+@dataclass(frozen=True)
+class Distributed:
+    """workers: Ray actors that play and grade groups (0: this process does); address: of the Ray cluster to join,
+    `auto` or `host:port`; "" starts a Ray of the run's own on this machine, which ends with the run.
+    learners: processes of this machine that share each update, this one among them; where models are on CUDA, each has
+    a GPU of its own."""
+
+    workers: Count = 0
+    address: str = ""
+    learners: Length = 1
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.address and not self.workers:
+            raise ValueError(f"address is {self.address!r}, and workers is 0, so none is joined: expected workers "
+                             "of 1 or more, or no address")  # fmt: skip

@@ -1,0 +1,311 @@
+"""A language model of which no process holds more than its share and one layer: torch's FSDP2 around each layer of our
+lean forward, on packed rows. All processes run the same program (SPMD): the same optimiser batches, of which each
+differentiates its share, and the same steps.
+
+    shards = Sharded.load(path, mesh, part, optimiser)
+    info = shards.step(batch, ctx)
+    shards.save(folder)
+
+Weights, gradients and what the optimiser keeps are shards of `dtype`, float32 by default; `compute` = bfloat16 gathers,
+multiplies in that type, over those masters. The embedding and the head are gathered for a whole
+forward and backward. Left out: layouts but llama, mistral, qwen2 and qwen3, value heads, adapters, sampling (the
+directory that `export` writes is for that), runs of a recipe.
+
+Axes: `B` rows, `N` tokens, `D` hidden.
+"""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor, nn
+
+from shuhari.batch import Batch
+from shuhari.data import Info, nearest
+from shuhari.distributed.shard_files import Shards, Weights, finish, write_part
+from shuhari.distributed.shares import cut_shares
+from shuhari.learners.loss import Loss
+from shuhari.learners.parts import Part
+from shuhari.learners.pieces import Meters, Pieces, scatter
+from shuhari.models.text import layouts, pretrained
+from shuhari.models.text.causal import Causal
+from shuhari.models.text.folder import check_config, check_tokenizer
+from shuhari.models.text.trunk import Trunk
+from shuhari.needs import packs
+from shuhari.ports import Ctx
+from shuhari.store import codec
+
+dist: Any = torch.distributed  # not all of whose names are declared
+KINDS = ("llama", "mistral", "qwen2", "qwen3")
+
+
+class Lean:
+    """The lean forward of a model in shards, as `Trunk` asks it: each layer gathers its weights as it runs. Its weights
+    are those that are gathered, so it gives none."""
+
+    def __init__(self, lm: Any) -> None:
+        self.lm, self.scale = lm, lm.lean_scale
+
+    def live(self, dtype: torch.dtype | None = None) -> None:
+        """Nothing: see the class."""
+
+    def hidden(self, w: None, *args: Any, **more: Any) -> Tensor:
+        """As `layouts.Lean.hidden`."""
+        found: Tensor = self.lm.lean_hidden(*args, **more)
+        return found
+
+
+class Sharded:
+    """A model in shards, and the part that trains it. Every call is made by all processes of `mesh`, a device mesh of
+    one axis, of CPUs. ValueError for another: what processes tell each other goes through memory of the CPU."""
+
+    def __init__(self, model: Causal, mesh: Any, part: Part) -> None:
+        check_mesh(mesh)
+        self.model, self.mesh, self.part = model, mesh, part
+        self.rank, self.size = mesh.get_local_rank(), mesh.size()
+        self.named = dict(model.module.lm.named_parameters())
+        self.shards = {name: nn.Parameter(p.to_local().detach()) for name, p in self.named.items()}
+        part.optimiser.share(self.add_up)  # type: ignore[attr-defined]
+        part.optimiser.bind(list(self.shards.values()))
+
+    @classmethod
+    def load(cls, path: Path, mesh: Any, part: Part, *, recompute: bool = False, dtype: torch.dtype = torch.float32,
+             compute: torch.dtype | None = None, context: int = 0, weights: Path | None = None) -> Sharded:  # fmt: skip
+        """The model of a Hugging Face directory, of whose weights each process reads its rows; `weights`: a folder of
+        `save`, of any number of processes, whose weights and optimiser take their place. ValueError for a layout that
+        is not supported."""
+        from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+
+        check_mesh(mesh)
+        check_config(path)
+        check_tokenizer(path)
+        config = AutoConfig.from_pretrained(str(path), trust_remote_code=False, local_files_only=True)
+        lm = make_sharded(config, mesh, dtype, compute)
+        if (path / "generation_config.json").is_file():
+            lm.generation_config = GenerationConfig.from_pretrained(str(path), local_files_only=True)
+        model = Causal(path=str(path))
+        model.module = Trunk(lm, 0, context, recompute, lean=Lean(lm))  # type: ignore[arg-type]
+        hf = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False, local_files_only=True)
+        model.text = pretrained._tokenizer(hf, lm, path)
+        made = cls(model, mesh, part)
+        made._read(Weights(path) if weights is None else Shards(weights), "" if weights is None else "weights/")
+        if weights is not None:
+            made._read_optimiser(Shards(weights))
+        return made
+
+    # ---------------------------------------------------------------- training
+
+    def step(self, batch: Batch, ctx: Ctx, tokens: int | None = None) -> Info:
+        """One step of the optimiser on the loss of a batch, the same in all processes; `ctx.models` has the model."""
+        ctx.team = self
+        loss = Loss(batch, self.part, "policy", ctx, list(self.shards.values()), tokens, None, ("main", "policy"))
+        return self.part.optimiser.step(loss, ctx.count)
+
+    def takes(self, batch: Batch, params: Sequence[Tensor]) -> bool:
+        """Always (`learners.pieces.Team`). ValueError where there is no row for each process."""
+        if len(batch) < self.size:
+            raise ValueError(f"an optimiser batch of {len(batch)} rows for {self.size} processes: expected one each")
+        return True
+
+    def spread(self, pieces: Pieces, place: tuple[str, str]) -> Spread:
+        return Spread(self, pieces)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def add_up(self, x: Tensor) -> Tensor:
+        """The sum over the processes."""
+        dist.all_reduce(x, group=self.mesh.get_group())
+        return x
+
+    def tell_all(self, tree: Any) -> list[Any]:
+        """What each process has said, by rank: plain data."""
+        data = torch.frombuffer(bytearray(codec.dumps(tree)), dtype=torch.uint8)
+        sizes = torch.zeros(self.size, dtype=torch.long)
+        sizes[self.rank] = len(data)
+        longest = int(self.add_up(sizes).max())
+        sent = torch.zeros(longest, dtype=torch.uint8)
+        sent[: len(data)] = data
+        got = [torch.empty_like(sent) for _ in range(self.size)]
+        dist.all_gather(got, sent, group=self.mesh.get_group())
+        return [codec.loads(x[: int(n)].numpy().tobytes(), 2**40) for x, n in zip(got, sizes, strict=True)]
+
+    # ---------------------------------------------------------------- saving
+
+    def save(self, path: Path) -> None:
+        """Write weights and optimiser as the folder `path`, each process its own; it is there whole or not at all."""
+        state = self.part.optimiser.state  # type: ignore[attr-defined]
+        kept = {f"{kind}/{n}": own[str(i)] for kind, own in state.items() if kind != "steps"
+                for i, n in enumerate(self.shards)}  # fmt: skip
+        tensors = {f"weights/{n}": p.detach() for n, p in self.shards.items()} | kept
+        begins = {name: self._range(name.partition("/")[2])[0] for name in tensors}
+        written = path.with_name(f".tmp-{path.name}")
+        write_part(written, self.rank, self.size, tensors, begins)
+        dist.barrier(group=self.mesh.get_group())
+        if self.rank == 0:
+            finish(written, path, self.size, {"steps": dict(zip(self.shards, state["steps"].tolist(), strict=True))})
+        dist.barrier(group=self.mesh.get_group())
+
+    @torch.no_grad()
+    def _read(self, source: Weights | Shards, prefix: str) -> None:
+        for name, shard in self.shards.items():
+            found = source.read(prefix + name, *self._range(name))
+            if found.shape != shard.shape:
+                raise ValueError(f"{source.path}: rows of {name} are {tuple(found.shape)}: "
+                                 f"expected {tuple(shard.shape)}")  # fmt: skip
+            shard.copy_(found)
+
+    def _read_optimiser(self, source: Shards) -> None:
+        optimiser: Any = self.part.optimiser
+        steps = [source.about["steps"][name] for name in self.shards]
+        tree: dict[str, Any] = {"steps": torch.tensor(steps)}
+        for kind in optimiser.state.keys() - {"steps"}:
+            tree[kind] = {str(i): source.read(f"{kind}/{n}", *self._range(n)) for i, n in enumerate(self.shards)}
+        optimiser.state = tree
+
+    def _range(self, name: str) -> tuple[int, int]:
+        """The first row that this process has of a parameter, and how many."""
+        from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+        p = self.named[name]
+        shape, first = compute_local_shape_and_global_offset(p.shape, self.mesh, p.placements)
+        return int(first[0]), int(shape[0])
+
+
+class Spread:
+    """The pieces of one optimiser batch, of which each process computes its share (`learners.pieces.Work`). All run as
+    many, as every one gathers weights: who has fewer runs its first again, for nothing."""
+
+    def __init__(self, team: Sharded, pieces: Pieces) -> None:
+        self.team, self.whole = team, pieces
+        packed = packs(pieces.part.live, pieces.ctx.models)
+        self.rows = cut_shares(pieces.batch, team.size, packed=packed)
+        self.mine = pieces.share(self.rows[team.rank])
+        self.runs = max(int(x) for x in team.tell_all(len(self.mine.pieces)))
+
+    @torch.no_grad()
+    def columns(self) -> dict[str, Tensor]:
+        """The live columns of the whole optimiser batch, without gradient."""
+        mine = self.mine.columns()
+        for _ in range(self.runs - len(self.mine.pieces)):
+            self.mine.live(self.mine.pieces[0])
+        scored = self.team.tell_all(mine)
+        order = torch.cat(self.rows).argsort()
+        return {k: torch.cat([s[k] for s in scored])[order] for k in scored[0]}
+
+    def gradient(
+        self, terms: Collection[str], upstream: Mapping[str, Tensor] | None, meter: Meters
+    ) -> list[Tensor | None]:
+        """See `Pieces.gradient`; of this process's shards, summed over all rows."""
+        named, own = self.team.named, Meters()
+        for i in range(self.runs):
+            idle = i >= len(self.mine.pieces)
+            piece = self.mine.pieces[0 if idle else i]
+            columns = self.mine.live(piece)  # once: each forward gathers, and all processes gather as often
+            loss = None if idle else self.mine.piece(piece, terms, upstream, own, columns)
+            if loss is None:  # it gathers and gives no gradient
+                loss = sum((x.nan_to_num(0, 0, 0).sum() * 0 for x in columns.values()), torch.zeros(()))
+            loss.backward()
+        grads = [None if p.grad is None else p.grad.to_local() for p in named.values()]
+        for p in named.values():
+            p.grad = None
+        infos = [(*key, float(total), float(n)) for key, (total, n) in own.infos.items()]
+        mine = {"losses": {t: float(x) for t, x in own.losses.items()}, "infos": infos,
+                "stamps": {k: x[self.rows[self.team.rank]] for k, x in self.whole.into.stamps.items()}}  # fmt: skip
+        for found, rows in zip(self.team.tell_all(mine), self.rows, strict=True):
+            meter.join(found["losses"], found["infos"])
+            scatter(found["stamps"], self.whole.into, rows)
+        return grads
+
+    def hvp(self, term: str, vector: Tensor) -> Tensor:
+        """NotImplementedError: gathered weights have no second derivative."""
+        raise NotImplementedError("a Hessian-vector product of a model in shards: expected an optimiser of first order")
+
+
+# ------------------------------------------------------------------------------------------------ the model
+
+
+def check_mesh(mesh: Any) -> None:
+    """ValueError for a mesh that is not of CPUs."""
+    if mesh.device_type != "cpu":
+        raise ValueError(f"a model in shards on a mesh of {mesh.device_type!r}: expected one of 'cpu', over gloo")
+
+
+def make_sharded(config: Any, mesh: Any, dtype: torch.dtype, compute: torch.dtype | None) -> Any:
+    """A Hugging Face model of which this process has its shards, their numbers not set yet."""
+    from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
+    from transformers import AutoModelForCausalLM
+
+    if config.model_type not in KINDS:
+        message = f"layout {config.model_type!r} cannot be in shards; {nearest(config.model_type, KINDS)}"
+        raise ValueError(message)
+    lean = _make_lean(config, AutoModelForCausalLM, dtype)
+    with torch.device("meta"):
+        lm = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    added = dtype if compute else None
+    policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=added, cast_forward_inputs=False)
+    blocks = list(lm.base_model.layers)
+    for block in blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    fully_shard(lm, mesh=mesh, mp_policy=MixedPrecisionPolicy(cast_forward_inputs=False))
+    lm.to_empty(device=mesh.device_type)
+    lm.base_model.rotary_emb = type(lm.base_model.rotary_emb)(config=config).to(mesh.device_type)
+    for module in lm.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)
+            module.set_gradient_divide_factor(1.0)  # gradients are sums: denominators are those of the whole batch
+    lean.lm, lean._base, lean._blocks, lean.layers = lm, lm.base_model, blocks, len(blocks)
+    lean._padding = lm.base_model.get_input_embeddings().padding_idx
+    for block in blocks:
+        block.lean = types.MethodType(_run_block(lean, block), block)
+        register_fsdp_forward_method(block, "lean")
+    run: Any = copy.copy(lean)
+    run._layer = lambda i, block, x, turn, attend, keep: block.lean(i, x, turn, attend, keep)
+
+    def hidden(self: Any, *args: Any, **more: Any) -> Tensor:
+        base, empty = self.base_model, layouts.Linear(torch.empty(0))
+        tokens, last = base.get_input_embeddings().weight, (base.norm.weight, None)
+        weights = layouts.Weights(tokens, None, tuple(blocks), last, empty)
+        found: Tensor = run.hidden(weights, *args, **more)
+        return found
+
+    lm.lean_hidden, lm.lean_scale = types.MethodType(hidden, lm), lean.scale
+    register_fsdp_forward_method(lm, "lean_hidden")
+    return lm
+
+
+def _run_block(lean: layouts.Lean, block: nn.Module) -> Any:
+    """A method of one block: its part of the lean forward, over the weights that are gathered as it is called."""
+    one: Any = copy.copy(lean)
+    one._blocks = [block]
+
+    def run(self: nn.Module, i: int, x: Tensor, turn: Any, attend: layouts.Attend, keep: Tensor | None) -> Tensor:
+        w = one.live().layers[0]
+        if w.before[0].dtype != x.dtype:  # norms compute in the type of the stream between layers
+            wide = {n: None if getattr(w, n) is None else getattr(w, n).to(x.dtype) for n in ("of_q", "of_k")}
+            norms = {n: (getattr(w, n)[0].to(x.dtype), None) for n in ("before", "between")}
+            w = replace(w, **wide, **norms)
+        found: Tensor = one._layer(i, w, x, turn, attend, keep)
+        return found
+
+    return run
+
+
+def _make_lean(config: Any, make: Any, dtype: torch.dtype) -> layouts.Lean:
+    """The lean forward of this layout, compared with the model's own on a net of one narrow layer."""
+    small = copy.deepcopy(config)
+    small.num_hidden_layers, small.intermediate_size, small.vocab_size = 1, 8, 32
+    small.pad_token_id = small.bos_token_id = small.eos_token_id = None
+    if kinds := small.to_dict().get("layer_types"):
+        small.layer_types = kinds[:1]
+    try:
+        return layouts.Lean(make.from_config(small, dtype=dtype))
+    except layouts.Unknown as unknown:
+        raise ValueError(f"a model of layout {config.model_type!r} that cannot be in shards: {unknown}") from None

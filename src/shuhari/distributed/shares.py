@@ -1,0 +1,54 @@
+"""An optimiser batch in shares, one a process, and a share as plain data: its rows, and what lies beside them in the
+episodes that they are from, as losses may look ahead and back.
+
+Axes: `B` rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+
+
+def cut_shares(batch: Batch, n: int, *, packed: bool) -> list[Tensor]:
+    """n times the rows of a share, ascending, of about as many tokens each and one row at least. Packed, neighbours of
+    a group stay together, as they begin with the same text; padded, rows of like length do."""
+    length = batch["length"]
+    order = batch["group"].argsort(stable=True) if packed else length.argsort(descending=True, stable=True)
+    total = length[order].clamp(min=1).cumsum(0)
+    B, bounds = len(batch), [0]
+    for i in range(1, n):
+        at = int(torch.searchsorted(total, int(total[-1]) * i // n, right=True))
+        bounds.append(min(max(at, bounds[-1] + 1), B - (n - i)))
+    return [order[a:b].sort().values for a, b in zip(bounds, [*bounds[1:], B], strict=True)]
+
+
+def pack_share(share: Batch) -> dict[str, Any]:
+    """A view of some rows as a tree of plain data; `unpack_share` is the inverse."""
+    rows = torch.arange(len(share)) if share.rows is None else share.rows
+    base = Batch(share.whole, None, None, share.arena, None, share.stream)
+    needed = _find_beside(base, rows)
+    return {"beside": base.take(needed), "rows": torch.searchsorted(needed, rows), "own": dict(share.own)}
+
+
+def unpack_share(tree: Mapping[str, Any]) -> Batch:
+    beside: Batch = tree["beside"]
+    return Batch(beside.whole, tree["rows"], dict(tree["own"]), beside.arena, None, beside.stream)
+
+
+def _find_beside(base: Batch, rows: Tensor) -> Tensor:
+    """The rows of the groups and chains that `rows` are of, ascending."""
+    group = base["group"]
+    found = torch.isin(group, group[rows].unique())
+    new = found.nonzero().squeeze(1)
+    while len(new):
+        linked = torch.cat([base["child"][new], base["parent"][new]])
+        linked = linked[linked >= 0].unique()
+        new = linked[~found[linked]]
+        found[new] = True
+    return found.nonzero().squeeze(1)

@@ -1,0 +1,102 @@
+"""What a worker's process runs: a `Player` behind messages. It knows no Ray, so that other transports share it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from shuhari.distributed.messages import pack, unpack, write_error
+from shuhari.distributed.player import Player
+from shuhari.loop.outside import compute_digests
+
+
+class Work:
+    """The calls that a worker takes, each a message and answered by one."""
+
+    def __init__(self) -> None:
+        self.player: Player | None = None
+        self.failed: dict[str, Any] | None = None
+        self._turns: dict[int, dict[int, asyncio.Future[None]]] = {}
+        self._begun = asyncio.Event()  # calls need not come in the order in which they were made
+
+    async def begin(self, message: bytes) -> bytes:
+        """Make the components of the run: {pid, node} or {error}."""
+        given = unpack(message)
+        try:
+            _see(given["folder"], given["path"])
+            _check_outside(given["outside"])
+            self.player = Player(given["name"], given["tree"], given["held"], given["threads"])
+        except Exception as error:
+            self.failed = write_error(error)
+            return pack({"error": self.failed})
+        finally:
+            self._begun.set()
+        return pack({"pid": os.getpid(), "node": socket.gethostname()})
+
+    async def reach(self, message: bytes, blobs: Sequence[bytes]) -> bytes:
+        """Take weights."""
+        await self._begun.wait()
+        if self.player is not None:
+            try:
+                await self.player.reach(blobs=blobs, **unpack(message))
+            except Exception as error:
+                self.failed = write_error(error)
+                self.player.give_up()
+        return b""
+
+    async def play(self, message: bytes) -> bytes:
+        """Play a group: see `Player.play`; `unfit`, where there are no components or no weights to play it with."""
+        await self._begun.wait()
+        ask = unpack(message)
+        if self.player is not None:
+            await self.player.wait_for(ask["serial"])
+            await self._gather(*ask["turn"])
+        if self.failed is not None or self.player is None:
+            return pack({"unfit": self.failed})
+        answer = await self.player.play(ask)
+        try:
+            return pack(answer)
+        except TypeError as error:
+            why = f"what it gives cannot be sent: {error}"
+            return pack({"refused": why, "spent": answer["spent"], "problems": []})
+
+    async def _gather(self, turn: int, rank: int, n: int) -> None:
+        """Until all `n` that were asked in one turn are here; then they go on in the order of their ranks."""
+        here = self._turns.setdefault(turn, {})
+        here[rank] = asyncio.get_running_loop().create_future()
+        if len(here) == n:
+            del self._turns[turn]
+            for _, one in sorted(here.items()):
+                if not one.done():
+                    one.set_result(None)
+        await here[rank]
+
+    async def drop(self, message: bytes) -> bytes:
+        """Give a group up."""
+        await self._begun.wait()
+        if self.player is not None:
+            self.player.drop(unpack(message)["number"])
+        return b""
+
+
+def _see(folder: str, path: Sequence[str]) -> None:
+    """Import and open what the run would: from its folder, and where it looks."""
+    if Path(folder).is_dir():
+        os.chdir(folder)
+    sys.path[:] = [p for p in dict.fromkeys((*path, *sys.path)) if p]
+
+
+def _check_outside(outside: Mapping[str, Sequence[str]]) -> None:
+    """FileNotFoundError or ValueError where a file that the recipe names is not here, or not the same: name -> (path,
+    digest)."""
+    for name, (path, digest) in outside.items():
+        node = socket.gethostname()
+        if not Path(path).exists():
+            raise FileNotFoundError(f"{path} ({name}) is not on {node}: put it there, or on a disk of all nodes")
+        if compute_digests({name: Path(path)})[name] != digest:
+            raise ValueError(f"{path} ({name}) is another on {node} than where the run is: make them the same")

@@ -1,0 +1,18 @@
+"""From where on vLLM is the right engine on a CPU, as it was measured; no torch."""
+
+from __future__ import annotations
+
+WEIGHTS, ANSWER = 15_000_000, 256
+"""Weights of the policy, and tokens of an answer, from which on vLLM says more tokens a second than the engine `local`:
+two cores, vLLM 0.32 by itself, 64 prompts x 256 tokens: 0.9 times as many at 2.6 million weights, 1.2 times at 15
+million, 2.1 times at 116 million; with answers of 24 tokens from about 100 million on. `python benchmarks/engines.py`
+measures it anew."""
+
+
+def advise(weights: int, max_new: int) -> str:
+    """What is said of a run with so many weights and so long answers; "" where the engine `local` is right."""
+    if weights < WEIGHTS or max_new < ANSWER:
+        return ""
+    return (f"a policy of {weights / 1e6:,.0f} million weights, answers of up to {max_new} tokens: on a CPU vLLM "
+            f"samples these faster from {WEIGHTS / 1e6:g} million weights and {ANSWER} tokens on "
+            "(engine.use = \"vllm\", docs/scale.md)")  # fmt: skip

@@ -1,0 +1,326 @@
+"""Any server of the OpenAI completions API as the engine of one role, whose weights are the server's own.
+
+For a role that is frozen, for a judge, for an evaluation. The server must return the log-probability of each token, and
+ids that are known: `token_ids` (vLLM, with `return_token_ids`), tokens written as `token_id:5`, or tokens of which each
+is one token of ours. Nothing else is believed: re-tokenised text may be other ids. Left out: chat, streams, truncated
+sampling (the server does not say which ids it kept), weights that follow (that is `vllm`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import math
+import os
+import re
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from shuhari.bounds import Count, Length, Seconds, check
+from shuhari.data import Array, Sampling, copy_with
+from shuhari.engines.local import Local
+from shuhari.engines.outside import Outside, Piece, Said, explain_refusal
+from shuhari.models.text.pretrained import Outline
+from shuhari.needs import Trace, role_model
+from shuhari.ports import ability
+from shuhari.registry import register
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+AGAIN = (408, 409, 429, 500, 502, 503, 504)  # of a server that may have time later
+WAIT, LONGEST = 0.5, 30.0  # seconds before a request is sent again: doubled each time, up to
+LARGEST = 1 << 26  # bytes of a reply
+
+
+class ServerError(RuntimeError):
+    """A server that did not answer, or not what was asked: the rollout has failed."""
+
+
+class _Busy(Exception):
+    """A reply after which it is worth asking again, in `wait` seconds or later."""
+
+    def __init__(self, what: str, wait: float = 0.0) -> None:
+        super().__init__(what)
+        self.what, self.wait = what, wait
+
+
+@register("engine", "openai")
+@dataclass
+class OpenAI:
+    """Serves the text of `role` by a server at `address` (below it `/v1/completions`) under the name `model`; all other
+    roles, and scores, in this process.
+
+    key_env: the environment variable that holds the key, if one is needed; the key itself stands nowhere else. A key
+    goes only over https or to this machine. processed: whether the server reports log-probabilities as sampled (vLLM
+    with `--logprobs-mode processed_logprobs`); without it temperatures other than 1 are refused. rescore: report the
+    log-probability of this process's model in the place of the server's; without it a role that is trained is
+    refused, as the server's weights do not follow; temperatures other than 1 are refused with it. connections:
+    requests at once; timeout: seconds of one; retries: how often one is sent again where the server is busy or gone, at
+    growing distances; then the rollout has failed, and is counted.
+    max_model_len: the longest row, 0: as the role's model here says. staleness: as of `local`.
+
+    The role has a model here, whose tokenizer it is. An end token that the server leaves out is added, its
+    log-probability NaN.
+    """
+
+    address: str = "http://127.0.0.1:8000"
+    model: str = ""
+    key_env: str = ""
+    role: str = "policy"
+    processed: bool = False
+    rescore: bool = False
+    connections: Length = 32
+    timeout: Seconds = 120.0
+    retries: Count = 4
+    max_model_len: Count = 0
+    staleness: Count = 0
+    virtual: None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        check(self)
+        parts = urlsplit(self.address)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+            raise ValueError("engine.address: expected http://HOST:PORT or https://HOST, without a key or a query")
+        if self.key_env and not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,63}", self.key_env):  # what stands there is not shown
+            raise ValueError("engine.key_env: expected the name of an environment variable, such as OPENAI_API_KEY, "
+                             "and not the key itself")  # fmt: skip
+        if self.key_env and parts.scheme == "http" and parts.hostname not in LOOPBACK:
+            raise ValueError(f"engine.address {self.address!r} with a key: expected https, or a server on this machine")
+        self._parts = parts
+        self.outside = Outside(self, self.staleness)
+        self._pool: ThreadPoolExecutor | None = None
+        self._open: set[Any] = set()  # sockets that are being waited at, and of these
+        self._late: set[Any] = set()  # those that were ended
+
+    @property
+    def fixed(self) -> str:
+        """The role that it answers for with weights that do not follow."""
+        return "" if self.rescore else self.role
+
+    # ---------------------------------------------------------------- the port
+
+    def open(self, seed: int, charge: Callable[[str, float], None]) -> None:
+        """Set the seed of the draws, and the ledger that is charged. ValueError where the key is not there."""
+        self._key()
+        self.outside.open(seed, charge)
+
+    def sync(self, models: Mapping[str, Any], version: int) -> None:
+        """Serve these models; the server's weights are what they are."""
+        self.outside.sync(models, version)
+
+    async def sample(
+        self, role: str, context: Any, sampling: Sampling, n: int = 1, *, key: Sequence[object]
+    ) -> list[Trace]:
+        """n traces of `role` in `context`. See `Local.sample`; ServerError where the server fails."""
+        traces = await self.outside.sample(role, context, sampling, n, key)
+        if not self.rescore or not self.outside.serves(role):
+            return traces
+        scores = [await self.outside.local.score(role, context, t.action, ["log_prob"]) for t in traces]
+        return [copy_with(t, logp=s["log_prob"]) for t, s in zip(traces, scores, strict=True)]
+
+    async def score(self, role: str, context: Any, action: Any, names: Sequence[str]) -> Mapping[str, Array]:
+        """By the models of this process."""
+        return await self.outside.local.score(role, context, action, names)
+
+    def refuses(self, sampling: Sampling) -> str:
+        """Why it cannot sample by these settings; "" where it can."""
+        if why := explain_refusal(sampling):
+            return why
+        if sampling.truncates:
+            return "top_p, top_k or min_p: the server does not say which ids it kept; expected 1, 0 and 0"
+        if sampling.ban or sampling.top:
+            return "ban and top are not of this API: expected none of them"
+        if sampling.temperature != 1 and self.rescore:
+            return (f"temperature is {sampling.temperature}, and engine.rescore = true gives log-probabilities at 1: "
+                    "expected a temperature of 1, or engine.rescore = false")  # fmt: skip
+        if sampling.temperature != 1 and not self.processed:
+            return (f"temperature is {sampling.temperature}, and servers report log-probabilities at 1: expected 1, or "
+                    "a server that reports them as sampled (engine.processed = true)")  # fmt: skip
+        return ""
+
+    def stand_in(self) -> Local:
+        """The engine that a rehearsal asks, which costs nothing."""
+        return Local(staleness=self.staleness)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is work in this process."""
+        return self.outside.local.busy
+
+    def saved(self) -> dict[str, Any]:
+        """The answers given to groups in flight."""
+        return self.outside.saved()
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Answer again what was answered; what was being said is asked for anew."""
+        self.outside.load(saved)
+
+    def loaded(self) -> None:
+        """All that were in flight have asked again."""
+        self.outside.local.loaded()
+
+    def forget(self, asker: str) -> None:
+        """Drop the recorded answers of a group that is complete."""
+        self.outside.forget(asker)
+
+    def close(self) -> None:
+        """End what is being asked, and with it the threads that ask."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+        for sock in list(self._open):
+            self._end(sock)
+        self._pool = None
+
+    # ---------------------------------------------------------------- what it says
+
+    def outline(self) -> Outline:
+        """Of the role's model here, whose tokenizer the server must have too."""
+        model = role_model(self.outside.models, self.role)
+        if ability(model, "export") is None:
+            raise ValueError(f"role {self.role!r} is played by {type(model).__name__}: expected a model of text "
+                             "(causal), which has the server's tokenizer")  # fmt: skip
+        outline: Outline = model.outline()
+        if outline.never and not self.processed:
+            raise ValueError("the role's model never says some ids (its padding), and the server's log-probabilities "
+                             "would not know: expected engine.processed = true, or another model")  # fmt: skip
+        return replace(outline, limit=min(outline.limit, self.max_model_len or outline.limit))
+
+    async def speak(self, piece: Piece) -> Said:
+        """Ask for a piece, again where the server is busy."""
+        if why := self.refuses(piece.sampling):
+            raise ValueError(f"sampling: {why}")
+        body: dict[str, Any] = {
+            "model": self.model, "prompt": piece.ids, "max_tokens": piece.most, "seed": piece.seed, "n": 1,
+            "temperature": 0.0 if piece.sampling.greedy else piece.sampling.temperature, "logprobs": 1,
+            "return_token_ids": True, "stop_token_ids": list(piece.stops), "skip_special_tokens": False,
+        }  # fmt: skip
+        if piece.never:
+            body["logit_bias"] = {str(i): -100 for i in piece.never}
+        choice = await self._ask(body)
+        tokens, logp = self._read(choice)
+        stopped = choice.get("finish_reason") == "stop"
+        if stopped and (not tokens or tokens[-1] not in piece.stops):
+            tokens, logp = [*tokens, piece.stops[0]], [*logp, math.nan]
+        if len(tokens) > piece.most + stopped:
+            raise ServerError(f"the server said {len(tokens)} tokens: expected at most {piece.most}")
+        return Said(tokens, logp, [self.outside.version] * len(tokens), stopped)
+
+    def _read(self, choice: Mapping[str, Any]) -> tuple[list[int], list[float]]:
+        """The ids of an answer, and the log-probability of each. ServerError where they cannot be known."""
+        told: Any = choice.get("logprobs") or {}
+        logp, written, ids = told.get("token_logprobs"), told.get("tokens"), choice.get("token_ids")
+        if not isinstance(logp, list) or not all(isinstance(x, int | float) and x <= 1e-3 for x in logp):
+            raise ServerError("the server gives no log-probability of each token: expected logprobs.token_logprobs")
+        if ids is None and isinstance(written, list):
+            ids = [self._id_of(str(t)) for t in written]
+        model = role_model(self.outside.models, self.role)
+        size = model.outline().vocabulary
+        if not isinstance(ids, list) or not all(isinstance(i, int) and 0 <= i < size for i in ids):
+            raise ServerError("the ids of the server's tokens cannot be known: expected `token_ids` (vLLM), tokens as "
+                              "`token_id:5`, or tokens of which each is one of the role's tokenizer")  # fmt: skip
+        if len(ids) != len(logp):
+            raise ServerError(f"the server gives {len(ids)} tokens and {len(logp)} log-probabilities: expected as many")
+        return list(ids), [float(x) for x in logp]
+
+    def _id_of(self, token: str) -> int:
+        """The id of a token by how it is written; -1 where that is not sure."""
+        if match := re.fullmatch(r"token_id:(\d{1,9})", token):
+            return int(match[1])
+        model = role_model(self.outside.models, self.role)
+        try:
+            ids = model.encode(token)
+        except ValueError:
+            return -1
+        return int(ids[0]) if len(ids) == 1 and token and model.decode(np.asarray(ids)) == token else -1
+
+    # ---------------------------------------------------------------- the server
+
+    def _key(self) -> str:
+        if not self.key_env:
+            return ""
+        if not (key := os.environ.get(self.key_env, "").strip()):
+            raise ValueError(f"engine.key_env is {self.key_env!r}, and no such environment variable is set")
+        return key
+
+    async def _ask(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self.connections, "openai")
+        pool, loop, data, wait = self._pool, asyncio.get_running_loop(), json.dumps(body).encode(), WAIT
+        for left in range(self.retries, -1, -1):
+            try:
+                reply = await loop.run_in_executor(pool, self._post, data)
+                break
+            except _Busy as busy:
+                if not left:
+                    raise ServerError(f"{self.address} did not answer {self.retries + 1} times: {busy.what}") from None
+                await asyncio.sleep(min(max(wait, busy.wait), LONGEST))
+                wait *= 2
+        else:
+            raise AssertionError
+        choices = reply.get("choices")
+        if not isinstance(choices, list) or len(choices) != 1 or not isinstance(choices[0], dict):
+            raise ServerError(f"{self.address} answered without one choice: expected that of /v1/completions")
+        return choices[0]
+
+    def _post(self, data: bytes) -> Mapping[str, Any]:
+        """One request, of `timeout` seconds in all once it is connected; no redirect is followed, and no proxy is
+        asked, so that the key goes nowhere else."""
+        parts, key = self._parts, self._key()
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        connection = kind(str(parts.hostname), parts.port, timeout=self.timeout)
+        headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+        sock, late = None, None
+        try:
+            connection.connect()
+            sock = connection.sock
+            late = threading.Timer(self.timeout, self._end, (sock,))  # a server may trickle, and no wait is long
+            late.daemon = True
+            late.start()
+            self._open.add(sock)
+            connection.request("POST", f"{parts.path.rstrip('/')}/v1/completions", data, headers)
+            reply = connection.getresponse()
+            text = reply.read(LARGEST).decode("utf-8", "replace")
+            status, later = reply.status, reply.getheader("Retry-After") or ""
+            if sock in self._late:
+                raise TimeoutError
+        except (OSError, http.client.HTTPException) as error:
+            if sock in self._late:
+                raise _Busy(f"no whole answer within {self.timeout:g} s") from None
+            raise _Busy(f"{type(error).__name__}: {_hide(str(error), key)}") from None
+        finally:
+            if late is not None:
+                late.cancel()
+            self._open.discard(sock)
+            self._late.discard(sock)
+            connection.close()
+        if status in AGAIN:
+            wait = float(later) if re.fullmatch(r"\d{1,4}", later) else 0.0
+            raise _Busy(f"status {status}: {_hide(text, key)}", wait)
+        if status != 200:
+            raise ServerError(f"{self.address} answered with status {status}: {_hide(text, key)}")
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise ServerError(f"{self.address} answered with what is no JSON: {_hide(text, key)}")
+        return found
+
+    def _end(self, sock: socket.socket) -> None:
+        """End a connection that another thread waits for: closing alone would not wake it."""
+        self._late.add(sock)
+        with suppress(OSError):  # it has ended
+            socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def _hide(text: str, key: str) -> str:
+    """The beginning of a server's words, without the key that it may repeat."""
+    return (text.replace(key, "***") if key else text)[:300]

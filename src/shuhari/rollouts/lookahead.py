@@ -1,0 +1,172 @@
+"""Groups that differ: answers branch where the second token is nearly as likely, and branches that come to say the same
+are given up.
+
+Source: "Lookahead Tree-Based Rollouts for Enhanced Trajectory-Level Exploration in Reinforcement Learning with
+Verifiable Rewards" (LATR, arXiv 2510.24302), and its released sampler. Each branch is an answer of its own, learnt from
+as a plain one is: what it shares with another is learnt twice, and that it was no fair draw is not corrected, as there.
+
+Axes: `K` tokens of an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import exp
+from typing import Any
+
+import numpy as np
+
+from shuhari.bounds import Fraction, Length, Share, check
+from shuhari.data import ContractError, Request, Status, Step, Trajectory, copy_with, is_tokens
+from shuhari.ports import Ctx
+from shuhari.registry import register
+from shuhari.rollouts.single import Single
+
+
+@dataclass(eq=False)
+class Twig:
+    """A branch: its tokens so far with log-probability and version each. It left `parent` before token `birth`."""
+
+    number: int
+    parent: Twig | None = None
+    birth: int = 0
+    ids: list[int] = field(default_factory=list)
+    logp: list[float] = field(default_factory=list)
+    version: list[int] = field(default_factory=list)
+    ended: bool = False
+
+
+@register("rollout", "lookahead")
+@dataclass
+class Lookahead:
+    """Of the n samples of a request round(share n) are the branches of one tree, the others plain.
+
+    The tree has room for as many branches. Each takes its most probable token, and once there is no room a token that
+    is drawn. Where there is room and the second token has a probability above `second`, less than `gap` below that of
+    the first, a new branch takes it. A branch that is one of `ages` tokens old is compared with the one that it left,
+    from there on: it is given up, which makes room, if less than `alike` of it differs (edit distance over length),
+    unless either has ended. What the tree lacks in the end is drawn plainly. share: in [0, 1], or a schedule; at 0 it
+    is `single`, bit for bit. Info of each sample, so a column: `branch`, 1 of the tree's.
+
+    Tokens are asked for one by one, so stop strings and schedules of temperatures are refused, and top-p and its kin,
+    whose kept ids are not kept here; ContractError for these, for a problem that is played or begins with hints, and
+    for a prompt that is no text. Most probable tokens are asked for at the temperature of the request: an engine that
+    gives those at temperature 1 only (`vllm`) refuses others as it is asked. The ledger counts the whole text before
+    each token as `prompt_tokens`, once for each token of each branch.
+    """
+
+    share: Fraction = 1.0
+    second: Share = 0.25
+    gap: Share = 0.15
+    ages: tuple[Length, ...] = (20, 30, 50)
+    alike: Share = 0.4
+    role: str = "policy"
+    accepts: Mapping[str, Any] = field(init=False, default_factory=dict)
+    stamps = ("branch",)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
+        room, single = round(ctx.at(self.share) * request.n), Single(self.role)
+        twigs = await self._grow(request, room, ctx) if room else []
+        rest = request.n - len(twigs)
+        plain = await single.group(replace(request, n=rest), ctx) if rest else []
+        context: Any = ctx.encode(request.problem.prompt, self.role)
+        group = [copy_with(t, request=request, info={**t.info, "branch": 0.0}) for t in plain]
+        return group + [self._finish(t, context, request, ctx) for t in twigs]
+
+    async def _grow(self, request: Request, room: int, ctx: Ctx) -> list[Twig]:
+        """The branches that are left, at most `room`."""
+        context: Any = ctx.encode(request.problem.prompt, self.role)
+        sampling = request.sampling
+        odd = bool(request.prefix) or ctx.task.environment(request.problem) is not None or sampling.truncates
+        if odd or not is_tokens(context) or sampling.stop or not isinstance(sampling.temperature, int | float):
+            whose = f"problem {request.problem.id!r} of {request.problem.task}"
+            expected = "a prompt in text without a hint, one temperature, no stop strings, no top-p, top-k or min-p"
+            raise ContractError(f"lookahead: {whose}: expected {expected}")
+        twigs, made = [Twig(0)], 1
+        for place in range(sampling.max_new):
+            going = [t for t in twigs if not t.ended]
+            if not going:
+                break
+            full = len(twigs) >= room
+            asked = replace(sampling, top=2, max_new=1, greedy=sampling.greedy or not full)
+            calls = (
+                ctx.engine.sample(
+                    self.role, np.concatenate([context, np.array(t.ids, np.int32)]), asked, 1,
+                    key=(request.key, self.role, "twig", t.number, place),
+                ) for t in going
+            )  # fmt: skip
+            for twig, (trace,) in zip(going, await asyncio.gather(*calls), strict=True):
+                best, likely = np.asarray(trace.info["top"])[0], np.asarray(trace.info["top_logp"])[0]
+                end = self._end(ctx)
+                if not full and len(twigs) < room and self._branches(likely):
+                    twigs.append(_leave(twig, made, place, int(best[1]), float(likely[1]), trace.version, end))
+                    made += 1
+                assert trace.logp is not None
+                _say(twig, int(trace.action[0]), float(trace.logp[0]), trace.version, end)
+            twigs = self._prune(twigs, place + 1)
+        return twigs
+
+    def _branches(self, likely: Sequence[float]) -> bool:
+        """Whether the second of two log-probabilities is enough for a branch."""
+        first, second = (exp(x) for x in likely[:2])
+        return second > self.second and first - second < self.gap
+
+    def _prune(self, twigs: list[Twig], place: int) -> list[Twig]:
+        """Without those that have come to say what their parents say; their own branches are then of these."""
+        lost = [t for t in twigs if place - t.birth in self.ages and self._repeats(t)]
+        for gone in lost:
+            for t in twigs:
+                if t.parent is gone:
+                    t.parent, t.birth = gone.parent, gone.birth
+        return [t for t in twigs if t not in lost]
+
+    def _repeats(self, t: Twig) -> bool:
+        if t.parent is None or t.ended or t.parent.ended:
+            return False
+        mine, its = t.ids[t.birth :], t.parent.ids[t.birth :]
+        return edit_distance(mine, its) / max(len(mine), 1) < self.alike
+
+    def _end(self, ctx: Ctx) -> int:
+        return int(ctx.models[self.role].end)  # type: ignore[attr-defined]
+
+    def _finish(self, t: Twig, context: Any, request: Request, ctx: Ctx) -> Trajectory:
+        ids = np.array(t.ids, np.int32)
+        info = {"text": ctx.text(ids, self.role), "ended": t.ended}
+        version = np.array(t.version, np.int64)
+        logp = np.array(t.logp, np.float32)
+        step = Step.of(context, ids, logp, version, role=self.role, info=info)
+        status = Status.FINISHED if t.ended else Status.TRUNCATED
+        return Trajectory(request, (step,), status, info={"branch": 1.0})
+
+
+def _leave(parent: Twig, number: int, place: int, token: int, logp: float, version: Any, end: int) -> Twig:
+    """A branch that says another token than its parent, before that has said its own."""
+    made = Twig(number, parent, place, list(parent.ids), list(parent.logp), list(parent.version))
+    _say(made, token, logp, version, end)
+    return made
+
+
+def _say(t: Twig, token: int, logp: float, version: Any, end: int) -> None:
+    t.ids.append(token)
+    t.logp.append(logp)
+    t.version.append(int(np.ravel(version)[-1]))
+    t.ended = token == end
+
+
+def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
+    """The least number of insertions, deletions and changes that make one of the other (Levenshtein 1966)."""
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        before, row[0] = row[0], i
+        for j, y in enumerate(b, 1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (x != y))
+    return row[-1]

@@ -1,0 +1,86 @@
+"""Runs side by side that tell each other what they answered: SAPO's nodes (Amico et al. 2025, arXiv 2509.08721).
+
+Each node is a run of its own, with policy, problems and verifier; they share text and no weights (curriculum `shared`).
+They go in turn, a step each, so a node sees what the others said in the round before, and a swarm repeats itself. Nodes
+on several machines need no study: each is a run whose `curriculum.folder` lies on a disk that all of them see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shuhari.abilities import ability
+from shuhari.bounds import Length, check
+from shuhari.data import EMPTY, Info, code
+from shuhari.ports import Runs
+from shuhari.registry import register
+
+REWARD = "curriculum/own_reward"  # what the curriculum `shared` reports
+
+
+@register("study", "swarm")
+@dataclass
+class Swarm:
+    """`nodes` runs, step by step in turn. The first has the study's seed, the others have seeds of their own, so other
+    problems and other samples. differ: setting -> its value in each node, where they differ in more.
+
+    A row a round: `study/round`; `study/reward`, the sum over nodes of the mean reward of their own answers, those that
+    were taken from others not counted; `study/total`, the sum of that over rounds; and the means over nodes of each
+    number of `means` that they have reported in that round. Raises ValueError for other than a value a node.
+    """
+
+    nodes: Length = 4
+    differ: Mapping[str, tuple[Any, ...]] = EMPTY
+    means: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check(self)
+        for key, values in self.differ.items():
+            if len(values) != self.nodes:
+                raise ValueError(f"swarm: {key} has {len(values)} values: expected one for each of {self.nodes} nodes")
+
+    def __call__(self, runs: Runs) -> Iterator[Info]:
+        names = [f"node-{k}" for k in range(self.nodes)]
+        going = [runs.train(name, self.settings(k, name, runs)) for k, name in enumerate(names)]
+        said = [{int(row["step"]): row for row in runs.reports(name)} for name in names]
+        total, round = 0.0, 0
+        try:
+            while True:
+                round += 1
+                for run, rows in zip(going, said, strict=True):
+                    yield from _go(run, rows, round)
+                here = [rows[round] for rows in said if round in rows]
+                if not here:
+                    return
+                row: dict[str, float] = {"study/round": round}
+                latest = [rows[min(round, max(rows))] for rows in said if rows]
+                for name in dict.fromkeys(n for r in latest for n in r if n.startswith("spent/")):
+                    row[name] = sum(r[name] for r in latest if r.get(name) is not None)
+                for name in self.means:
+                    if values := [r[name] for r in here if r.get(name) is not None]:
+                        row[name] = sum(values) / len(values)
+                if rewards := [r[REWARD] for r in here if r.get(REWARD) is not None]:
+                    total += sum(rewards)
+                    row |= {"study/reward": sum(rewards), "study/total": total}
+                yield row
+        finally:
+            for run in going:
+                ability(run, "close")()
+
+    def settings(self, k: int, name: str, runs: Runs) -> dict[str, Any]:
+        """What node k has for itself."""
+        own = {"seed": code(runs.seed, name) % 2**31} if k else {}
+        differ = {key: values[k] for key, values in self.differ.items()}
+        return {**own, **differ, "curriculum.node": name, "curriculum.folder": str(runs.folder)}
+
+
+def _go(run: Generator[Info, None, Any], rows: dict[int, Info], round: int) -> Iterator[Info]:
+    """Go on with a run until it has done a round; a run that is killed may do some again that it had reported."""
+    while round not in rows:
+        report = next(run, None)
+        if report is None:
+            return
+        rows[int(report["step"])] = report
+        yield report

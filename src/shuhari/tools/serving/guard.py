@@ -1,0 +1,81 @@
+"""Who may ask: by the name that the server is called by, by where a page comes from, and by key.
+
+A page of the web can make a browser send requests to a server on loopback. Its own name may be made to point there
+(DNS rebinding): so on loopback only names of loopback are answered. It may send what needs no leave (a form): so a
+request that says it comes from a page of elsewhere is refused, as are bodies that are not declared as JSON (`app`), and
+nothing is ever allowed across origins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from shuhari.tools.serving.refusals import Refused, show
+
+OPEN = ("/health",)  # addresses that need no key
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Stands before `app`. `key`: what has to come as `Authorization: Bearer KEY`, "" for none; `local`: whether the
+    server listens on loopback."""
+
+    app: ASGIApp
+    local: bool = True
+    key: str = field(default="", repr=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                self._check(scope)
+            except Refused as refused:
+                reply = JSONResponse(refused.body, refused.status, dict(refused.headers))
+                await reply(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        host = headers.get(b"host", b"").decode("latin-1")
+        if self.local and not is_loopback(_cut_port(host)):
+            raise Refused(f"the header Host is {show(host)}: expected localhost, 127.0.0.1 or [::1]", status=403)
+        origin = headers.get(b"origin", b"").decode("latin-1")
+        if origin and not (self.local and is_loopback(_find_name(origin))):
+            raise Refused(f"the request comes from a page of {show(origin)}: pages are not answered", status=403)
+        if self.key and scope["path"] not in OPEN:
+            self._check_key(headers.get(b"authorization", b""))
+
+    def _check_key(self, given: bytes) -> None:
+        """Digests are compared, so that the time that it takes tells neither a part of the key nor its length."""
+        word, _, key = given.partition(b" ")
+        found, wanted = (hashlib.sha256(x).digest() for x in (key.strip(), self.key.encode()))
+        if not hmac.compare_digest(found, wanted) or word.lower() != b"bearer":
+            raise Refused("the key is missing or wrong: expected the header `Authorization: Bearer KEY`",
+                          code="invalid_api_key", status=401, headers={"WWW-Authenticate": "Bearer"})  # fmt: skip
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a name or an address means this machine and no other."""
+    try:
+        return ipaddress.ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return name.lower().rstrip(".") == "localhost"
+
+
+def _cut_port(host: str) -> str:
+    name, colon, port = host.rpartition(":")
+    return name if colon and port.isdecimal() and not name.endswith(":") else host
+
+
+def _find_name(origin: str) -> str:
+    try:
+        return urlsplit(origin).hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,88 @@
+"""Open the policy of a run, or of a directory, and serve it until a signal ends it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shuhari.tools.serving.guard import is_loopback
+
+SHORTEST = 16  # characters of a key
+CONNECTIONS = 2048  # at once; beyond it there is a 503
+NEEDED = 'shuhari serve needs starlette and uvicorn: pip install "shuhari[serve]"'
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A policy, where it came from in words, and the name that it is served under."""
+
+    model: Any
+    origin: str
+    name: str
+
+
+def open_policy(run: str, role: str = "policy") -> Opened:
+    """The model of `RUN`, `RUN@step`, `RUN@best`, or of a directory of Hugging Face or an export. NoRunError,
+    StoreError, ValueError for what cannot be opened."""
+    from shuhari.api import load
+    from shuhari.store import Run, find_checkpoint
+    from shuhari.tools.opening import find_kind
+
+    if find_kind(Path(run)):
+        return Opened(load(run, role=role).model, run, Path(run).resolve().name)
+    path, step = find_checkpoint(run)
+    at = step if step is not None else int((Run(path).cursor or {"step": -1})["step"])
+    return Opened(load(path, role=role, step=step).model, f"step {at} of {path}", f"{path.resolve().name}@{at}")
+
+
+def read_key(variable: str, environment: Mapping[str, str], host: str) -> str:
+    """The key of the environment variable that is named; "" where none is, which only loopback may do without. Raises
+    ValueError, which never shows a key."""
+    if not variable:
+        if not is_loopback(host):
+            raise ValueError(f"--host {host} lets others ask: name the variable that holds a key with --key-env")
+        return ""
+    key = environment.get(variable, "").strip()
+    if len(key) < SHORTEST or not key.isascii() or not key.isprintable():
+        state = "is not set" if not key else f"holds {len(key)} characters"
+        raise ValueError(f"the environment variable {variable} {state}: expected a key of at least {SHORTEST} "
+                         "printable ASCII characters, such as `openssl rand -hex 32` gives")  # fmt: skip
+    return key
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens. OSError where the address is taken, or is none of this machine."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=CONNECTIONS)
+
+
+def check_installed() -> None:
+    """ModuleNotFoundError, with the command that installs it, where the server is missing."""
+    try:
+        import starlette
+        import uvicorn
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(NEEDED) from error
+    _ = starlette, uvicorn
+
+
+def serve(app: Any, at: socket.socket, ready: Callable[[], None], grace: int = 5) -> None:
+    """Serve `app` until SIGINT or SIGTERM; streams have `grace` seconds to end. `ready` is called as it begins."""
+    import uvicorn
+
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, server_header=False, date_header=True, proxy_headers=False,
+        lifespan="off", ws="none", limit_concurrency=CONNECTIONS, timeout_graceful_shutdown=grace,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    before = {s: signal.signal(s, lambda *_: None) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:  # uvicorn takes the signals, and raises them once more for those who had them before, when it has ended
+        ready()
+        server.run(sockets=[at])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,89 @@
+"""How safe an answer is as far as it has come: what is safe is imitated, the rest held at an aligned policy.
+
+Source: "Shape it Up! Restoring LLM Safety during Finetuning" (STAR-DSS, arXiv 2505.17196). Its guard is a large model
+that reads a beginning and says a label; here a guard is two language models, of which one has seen unsafe answers, and
+what it says of a beginning is Bayes' rule.
+
+Axes: `B` rows, `K` positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import log
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.bounds import Length, ProperShare, check
+from shuhari.needs import Need
+from shuhari.ports import Ctx
+from shuhari.registry import register
+from shuhari.transforms.streams import weights_on
+
+
+@register("transform", "safety")
+@dataclass
+class Safety:
+    """Multiplies `weight/<stream>` by S and stamps `weight/<held>` with 1 - S times what it was, [B, K] each: S is the
+    chance that the answer up to here is safe. A term on `stream` imitates (`nll`), one on `held` holds the policy where
+    it was (`divergence`).
+
+    S of a beginning is the logistic function of logit(prior) + log p_safe - log p_unsafe, both summed over its
+    decisions: of role `safe`, the aligned policy, and of role `unsafe`. prior: the share of answers that are safe. by:
+    `chunk`, S at the end of each chunk of `size` decisions, on all of the chunk (dynamic shaping; the last one may be
+    shorter); `answer`, S of the whole answer on all of it (static shaping); `reject`, 1 on all of an answer whose S is
+    at least 1/2, else 0, and nothing is held; `nothing`: all is imitated. A decision of weight 0 would not count in a
+    mean, so S is kept within 1e-6 of 0 and 1 where it shapes. Rows are whole answers: ValueError where one goes on in
+    another.
+    """
+
+    by: Literal["chunk", "answer", "reject", "nothing"] = "chunk"
+    size: Length = 5
+    prior: ProperShare = 0.5
+    safe: str = "reference"
+    unsafe: str = "guard"
+    stream: str = "ce"
+    held: str = "held"
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @cached_property
+    def needs(self) -> tuple[Need, ...]:
+        return tuple(Need((role,), "log_prob") for role in (self.safe, self.unsafe))
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (f"weight/{self.stream}",)
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return f"weight/{self.stream}", f"weight/{self.held}"
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        if bool((batch["child"] != -1).any()):
+            raise ValueError("safety: rows go on in other rows: expected one row an answer")
+        safe, unsafe = (batch[n] for n in self.needs)
+        mask, weight = batch["mask"], weights_on(batch, self.stream)
+        odds = log(self.prior / (1 - self.prior)) + ((safe - unsafe) * mask).double().cumsum(1)
+        chance = odds.sigmoid().float()  # [B, K] of the beginning that ends here
+        whole = chance[:, -1:].expand_as(chance)
+        if self.by in ("reject", "nothing"):
+            kept = weight * (whole >= 0.5) if self.by == "reject" else weight
+            return batch.put({f"weight/{self.stream}": kept, f"weight/{self.held}": torch.zeros_like(kept)})
+        s = whole if self.by == "answer" else at_chunk_ends(chance, mask, self.size)
+        s = s.clamp(1e-6, 1 - 1e-6)
+        return batch.put({f"weight/{self.stream}": weight * s, f"weight/{self.held}": weight * (1 - s)})
+
+
+def at_chunk_ends(x: Tensor, mask: Tensor, size: int) -> Tensor:
+    """[B, K] x at the last decision of each position's chunk of `size` decisions, or of the row."""
+    place = torch.arange(x.shape[1]).expand_as(x)
+    number = mask.long().cumsum(1) - mask.long()  # of each decision, from 0
+    ending = mask & ((number % size == size - 1) | (number == mask.sum(1, keepdim=True) - 1))
+    later = torch.where(ending, place, x.shape[1] - 1).flip(1).cummin(1).values.flip(1)
+    return x.gather(1, later)

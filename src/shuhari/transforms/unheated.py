@@ -1,0 +1,27 @@
+"""Rows that were sampled at any temperature, scored at 1.
+
+Axes: `B` rows, `K` positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from shuhari.batch import Batch
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("transform", "unheated")
+@dataclass
+class Unheated:
+    """Stamps `temperature` [B, K] = 1, so that models score every decision at a temperature of 1, whatever it was
+    sampled at; `logp` stays that of the sampler. Over it the policy's own ratio is no longer 1 before an update: weigh
+    it (`clip` with behaviour = "old" and `truncate`)."""
+
+    stamps = ("temperature",)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        return batch.put({"temperature": torch.ones(batch["mask"].shape)})
