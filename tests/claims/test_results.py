@@ -27,7 +27,8 @@ RESULTS = [p.relative_to(find_results()).with_suffix("").as_posix() for p in sor
 def test_a_claim_can_be_read(name: str, smoke: bool) -> None:
     claim = read(name, smoke=smoke)
     assert claim.says and claim.method.tree["paper"]["title"]
-    arms = [compute_digest(arm) for arm in claim.arms.values()]
+    both = ((arm, claim.warm.get(name)) for name, arm in claim.arms.items())  # what it does, and how it was prepared
+    arms = [(compute_digest(arm), warm and compute_digest(warm)) for arm, warm in both]
     assert len({*arms}) == len(arms), "an arm that is another's copy"
     for check in claim.checks:
         Settings().make_component("quantity", check.quantity, name, "metric")
