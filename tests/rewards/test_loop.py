@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shuhari.data import Problem, Ramp, Request, Step, Trajectory
@@ -45,6 +45,7 @@ def test_by_hand(tokens: list[int], share: float) -> None:
     assert find_loop(np.array(tokens)) == pytest.approx(share)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 2), max_size=14))
 def test_as_an_enumeration_of_all_blocks_has_it(tokens: list[int]) -> None:
     """Of all (block, rounds >= 2) that the text ends in, the longest block, and of that the most rounds."""
