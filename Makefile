@@ -10,6 +10,9 @@ BIN     = $(VENV)/bin
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && echo $$p && break; done)
 
+# two workers, a file each; those that tests/conftest.py knows to take long begin first
+WORKERS = -n 2 --dist loadfile --no-loadscope-reorder
+
 .PHONY: help setup quickstart test lint docs pythons baselines peers
 
 help:
@@ -28,12 +31,12 @@ quickstart: $(VENV)/.stamp
 	$(BIN)/shuhari train baselines/quickstart --run runs/quickstart
 
 test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest $(WORKERS)
 
 pythons:
 	@for v in 3.12 3.13; do \
 	  if command -v python$$v >/dev/null; then \
-	    $(MAKE) setup VENV=.venv-$$v PYTHON=python$$v && .venv-$$v/bin/python -m pytest -n 2 --dist loadfile -q || exit 1; \
+	    $(MAKE) setup VENV=.venv-$$v PYTHON=python$$v && .venv-$$v/bin/python -m pytest $(WORKERS) -q || exit 1; \
 	  else echo "python$$v is not installed: not tested"; fi; done
 
 baselines: $(VENV)/.stamp

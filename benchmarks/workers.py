@@ -6,7 +6,7 @@
 Three comparisons, their sides one after the other, who goes first alternating. `compute`: a small language model on
 sums, where nothing waits; `tools`: a game whose tool blocks its process, against the synchronous and asynchronous local
 engine. The rate is samples learnt from a second, from the end of the first step on (starting is stated apart).
-`kills`: the same run while random workers are killed with SIGKILL, until there were so many.
+`kills`: a run that learns, with and without workers that are killed (SIGKILL) at random moments.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ import os
 import random
 import signal
 import statistics
+import tempfile
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from asynchrony import TASK, taught
 from common import HERE, RESULTS, machine
 
 from shuhari.config import recipe
@@ -39,30 +42,29 @@ SIDES: dict[str, tuple[str, dict[str, Any], dict[str, dict[str, Any]]]] = {  # n
 
 
 def measure(base: str, settings: dict[str, Any], steps: int, kills: int = 0) -> dict[str, Any]:
-    """One run: its rate, what it earned, what it spent; killed `kills` times, it makes steps until that is done."""
+    """One run: its rate, what it earned, what it spent. `kills`: so many workers are killed, as many after each step,
+    at random moments."""
     began = time.perf_counter()
     run = open_run(recipe.load(base, settings={**settings, "steps": steps, "threads": settings.get("threads", 0)}))
-    crew, struck, done = run.ctx.crew, [0], threading.Event()
+    crew, struck, marks, done = run.ctx.crew, [0], list[float](), threading.Event()
 
     def strike() -> None:
         chance = random.Random(0)
-        while not done.wait(chance.uniform(0.2, 2.0)) and struck[0] < kills:
-            alive = [w.hand.pid for w in list(crew.workers) if not w.dead and w.hand.pid]
-            if alive:
-                try:
+        while not done.wait(chance.uniform(0.0, 0.3)) and struck[0] < kills:
+            alive = [w.hand.pid for w in list(crew.workers) if not w.dead and w.started.done() and w.hand.pid]
+            if alive and struck[0] < kills * len(marks) / (steps - 1):
+                with suppress(ProcessLookupError):
                     os.kill(chance.choice(alive), signal.SIGKILL)
                     struck[0] += 1
-                except ProcessLookupError:
-                    continue
 
     killer = threading.Thread(target=strike, daemon=True)
-    marks, rewards, samples = [], [], []
+    rewards, samples = [], []
+    if kills:
+        killer.start()
     for report in loop(run):
         marks.append(time.perf_counter())
         rewards.append(float(report.get("reward/mean", float("nan"))))
         samples.append(sum(len(group) for group in run.ctx.groups))
-        if kills and not killer.is_alive() and not done.is_set():
-            killer.start()
     done.set()
     return {"rate": sum(samples[1:]) / (marks[-1] - marks[0]), "start": marks[0] - began, "steps": len(marks),
             "samples": sum(samples), "reward": rewards, "kills": struck[0],
@@ -82,6 +84,21 @@ def compare(name: str, repeats: int, steps: int, threads: int) -> dict[str, Any]
     return {"rates": rates, "ratio_to_local": ratio, "start_s": statistics.median(r["start"] for r in found["workers"])}
 
 
+def strike_and_compare(kills: int, steps: int, warm: int = 300) -> dict[str, Any]:
+    """A run that learns, from a model taught by demonstrations, with and without killed workers."""
+    with tempfile.TemporaryDirectory() as root:
+        taught(Path(root, "taught"), warm)
+        policy = {"replace": True, "use": "causal", "path": str(Path(root, "taught"))}
+        learning = {"stage": False, "evaluate": False, "rollout.n": 8, "buffer.size": 8,
+                    "task": {**TASK, "wait": 0.005}, "models.policy": policy, "part.policy.optimiser.lr": 1e-4,
+                    "threads": 1, "distributed.workers": 2}  # fmt: skip
+        calm, struck = (measure("baselines/grpo_tools", learning, steps, k) for k in (0, kills))
+    thirds = {name: [statistics.fmean(run["reward"][i * steps // 3 : (i + 1) * steps // 3]) for i in range(3)]
+              for name, run in (("calm", calm), ("struck", struck))}  # fmt: skip
+    return {"kills": struck["kills"], "lost_groups": struck["lost_groups"], "reward_by_third": thirds,
+            "steps": [calm["steps"], struck["steps"]], "samples": [calm["samples"], struck["samples"]]}  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few steps, one repeat, five kills")
@@ -91,19 +108,13 @@ def main() -> None:
     given = parser.parse_args()
     repeats, steps, kills = (1, 4, 5) if given.quick else (5, 16, 100)
     out: dict[str, Any] = {"machine": machine(given.threads), "steps": steps, "repeats": repeats}
+    if given.only and given.out.is_file():
+        out = {**json.loads(given.out.read_text()), **out}
     for name in SIDES:
         if given.only in (None, name):
             out[name] = compare(name, repeats, steps, given.threads)
     if given.only in (None, "kills"):
-        base, settings, sides = SIDES["tools"]
-        long = {**settings, "threads": 1}
-        calm = measure(base, {**long, **sides["workers"]}, steps * 20 if not given.quick else 12)
-        struck = measure(base, {**long, **sides["workers"]}, steps * 20 if not given.quick else 12, kills)
-        out["kills"] = {
-            "kills": struck["kills"], "lost_groups": struck["lost_groups"],
-            "steps": [calm["steps"], struck["steps"]], "samples": [calm["samples"], struck["samples"]],
-            "rewards_alike": max(abs(a - b) for a, b in zip(calm["reward"], struck["reward"], strict=True)),
-        }  # fmt: skip
+        out["kills"] = strike_and_compare(kills, 2 * kills)
         print(f"kills: {out['kills']}", flush=True)
     given.out.write_text(json.dumps(out, indent=2) + "\n")
 

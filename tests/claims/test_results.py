@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import pytest
 
-from shuhari.claims.claim import read
+from shuhari.claims.claim import Claim, read
 from shuhari.claims.curve import Reading
 from shuhari.claims.digest import compute_digest
 from shuhari.claims.looks import compute_levels, compute_mde
@@ -22,12 +23,19 @@ CLAIMS = [name for name in list_names() if load(name).tree.get("claim")]
 RESULTS = [p.relative_to(find_results()).with_suffix("").as_posix() for p in sorted(find_results().rglob("*.json"))]
 
 
+@cache
+def stated(name: str, smoke: bool = False) -> Claim:
+    """Read once, for all tests here."""
+    return read(name, smoke=smoke)
+
+
 @pytest.mark.parametrize("smoke", [False, True], ids=["full", "smoke"])
 @pytest.mark.parametrize("name", CLAIMS)
 def test_a_claim_can_be_read(name: str, smoke: bool) -> None:
-    claim = read(name, smoke=smoke)
+    claim = stated(name, smoke)
     assert claim.says and claim.method.tree["paper"]["title"]
-    arms = [compute_digest(arm) for arm in claim.arms.values()]
+    both = ((arm, claim.warm.get(name)) for name, arm in claim.arms.items())  # what it does, and how it was prepared
+    arms = [(compute_digest(arm), warm and compute_digest(warm)) for arm, warm in both]
     assert len({*arms}) == len(arms), "an arm that is another's copy"
     for check in claim.checks:
         Settings().make_component("quantity", check.quantity, name, "metric")
@@ -36,7 +44,7 @@ def test_a_claim_can_be_read(name: str, smoke: bool) -> None:
 @pytest.mark.parametrize("name", RESULTS)
 def test_a_result_is_of_the_claim_as_it_stands_or_says_that_it_is_not(name: str) -> None:
     found = kept(name)
-    assert found.get("stale") or find_stale(read(name), found) == "", f"shuhari claim --prove {name}"
+    assert found.get("stale") or find_stale(stated(name), found) == "", f"shuhari claim --prove {name}"
 
 
 OLDER = [name for name in RESULTS if "headline" not in (read_result(name) or {})]

@@ -4,6 +4,7 @@ comes under these tests by its recipe."""
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,11 @@ PAIRS = [
 TINY = {"models.policy.hidden": 16, "models.policy.heads": 2, "models.policy.layers": 1, "evaluate.n": 4}
 
 
+@cache
+def base_of(name: str) -> Recipe:
+    return load(name)
+
+
 def built(recipe: Recipe) -> None:
     shared: dict[str, Any] = {}
     check_stages([build_stage(table, shared) for table in recipe.stages])
@@ -37,7 +43,7 @@ def test_over_every_baseline_it_is_built_or_refused_in_words(name: str) -> None:
     change, refused = read_method(name), []
     for base in BASES:
         try:
-            built(load(base).with_methods([change]))
+            built(base_of(base).with_methods([change]))
         except RecipeError as error:
             refused.append(error)
     assert all(len(error.problem) > 20 for error in refused) and len(refused) < len(BASES) - 2

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path as File
@@ -81,16 +83,16 @@ def _list_recipes() -> list[Method]:
 def find_recipe(name: str) -> Traversable | None:
     """The file of the recipe `family/method`, None where there is none. PluginError where its family is of a package
     that cannot be read; no other package is looked into."""
-    own, family = dict(_walk_own()), name.partition("/")[0]
-    if name in own or family not in plugins.find_offered(plugins.RECIPES):
-        return own.get(name)
+    own, family = _find_own(name), name.partition("/")[0]
+    if own is not None or family not in plugins.find_offered(plugins.RECIPES):
+        return own
     return dict(plugins.recipes(family)).get(name)
 
 
 def read_table(name: str, source: Traversable) -> Tree:
     """The table in a file. RecipeError where it is no TOML, or of a format to come."""
     try:
-        table = tomllib.loads(source.read_text(encoding="utf-8"))
+        table = deepcopy(_parse(source.read_text(encoding="utf-8")))
     except RecursionError:
         raise RecipeError("", f"recipe {name} is not TOML that can be read: its tables lie too deep") from None
     except ValueError as error:  # no TOML, no UTF-8, a number of thousands of digits
@@ -101,6 +103,22 @@ def read_table(name: str, source: Traversable) -> Tree:
     if isinstance(version, int) and version > FORMAT:
         raise RecipeError("format", f"{version!r} in {name}: this shuhari reads up to {FORMAT}; a newer one is needed")
     return table
+
+
+@lru_cache(maxsize=512)
+def _parse(text: str) -> Tree:
+    """The table of a text. One recipe is read again and again (it is listed, extended, laid over others, compared), and
+    to parse it takes most of the time: whoever changes the table takes a copy."""
+    return tomllib.loads(text)
+
+
+def _find_own(name: str) -> Traversable | None:
+    """What `_walk_own` gives by that name; only the folders that it names are read."""
+    *folders, stem = name.split("/")
+    here: Traversable | None = resources.files("shuhari") / "recipes"
+    for part in folders:
+        here = here and next((e for e in here.iterdir() if e.name == part and e.is_dir()), None)
+    return here and next((e for e in here.iterdir() if e.name == f"{stem}.toml" and not e.is_dir()), None)
 
 
 def _walk_own(folder: Traversable | None = None, prefix: str = "") -> Iterator[tuple[str, Traversable]]:

@@ -1,0 +1,107 @@
+"""A temperature of sampling that suits the policy: that at which its answers have so many nats a decision.
+
+Source: "AceReason-Nemotron 1.1: Advancing Math and Code Reasoning through SFT and RL Synergy" (Liu et al. 2025, arXiv
+2506.13284): RL explores enough and not too much where the entropy at its temperature is about 0.3 as it begins. Which
+problems come, `inner` chooses. Left out: the scaling of supervised data, and stages of length, which a recipe says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from shuhari.batch import Batch
+from shuhari.bounds import Length, Positive, check
+from shuhari.curricula.others import look
+from shuhari.data import Info, Request, Sampling
+from shuhari.events import Event, StageStarted
+from shuhari.needs import Need
+from shuhari.pack import find_usable
+from shuhari.ports import Ctx, Curriculum
+from shuhari.ports.declares import together
+from shuhari.registry import register
+
+HALVINGS = 20  # of the interval of temperatures: to a millionth of it
+
+
+@register("curriculum", "calibrated")
+@dataclass
+class Calibrated:
+    """The requests of `inner`, sampled at the temperature T in [low, high] at which the mean entropy of a decision,
+    H(T) = the mean over decisions of the entropy of softmax(logits / T), is `entropy` nats; T is found once, at a
+    stage's first step, by bisection, as H rises in T. Where even low has more, or high has less, T is that end.
+
+    The decisions are those of `n` answers to each of `problems` problems that `inner` gives, sampled by the policy as
+    it is then, as the run samples (charged as probes); they are not sampled anew at each T. What is learnt from is
+    scored at T too, as it was sampled. A request that has a temperature of its own keeps it. Evaluation has the run's
+    own. Reports `curriculum/temperature` and `curriculum/entropy`, H(T) as it was found. ValueError for low above high.
+    """
+
+    inner: Curriculum
+    entropy: Positive = 0.3
+    problems: Length = 64
+    n: Length = 4
+    low: Positive = 0.1
+    high: Positive = 2.0
+    role: str = "policy"
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"temperature": None, "entropy": None})
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together((), self.inner)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.low > self.high:
+            raise ValueError(f"calibrated: low is {self.low} and high {self.high}: expected low <= high")
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, StageStarted):
+            self.state |= {"temperature": None, "entropy": None}
+
+    def report(self) -> Info:
+        return {f"curriculum/{k}": v for k, v in self.state.items() if v is not None}
+
+    async def select(self, n: int, ctx: Ctx) -> list[Request]:
+        if self.state["temperature"] is None:
+            asked = [Request(r.problem, self.n) for r in await look(self.inner, self.problems, 1, ctx)]
+            batch = await ctx.probe(asked, tag="probe")
+            t, h = find_root(lambda t: measure_entropy(batch, t, self.role, ctx), self.entropy, self.low, self.high)
+            self.state |= {"temperature": t, "entropy": h}
+        t = self.state["temperature"]
+        return [_heat(request, t) for request in await self.inner.select(n, ctx)]
+
+
+def measure_entropy(batch: Batch, temperature: float, role: str, ctx: Ctx) -> float:
+    """The mean entropy in nats of the decisions of a batch at this temperature; 0 where there are none."""
+    need = Need((role,), "entropy")
+    hot = batch.put({"temperature": torch.full(batch["mask"].shape, temperature)})
+    each = ctx.score(hot, [need])[need][batch["mask"] & find_usable(batch)[:, None]]
+    return float(each.double().mean()) if each.numel() else 0.0
+
+
+def find_root(rising: Callable[[float], float], target: float, low: float, high: float) -> tuple[float, float]:
+    """(x, rising(x)) where a function that rises has this value, by bisection in [low, high]; else the nearest end."""
+    if (least := rising(low)) >= target:
+        return low, least
+    if (most := rising(high)) <= target:
+        return high, most
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rising(middle) < target else (low, middle)
+    return (low + high) / 2, rising((low + high) / 2)
+
+
+def _heat(request: Request, temperature: float) -> Request:
+    """The request at this temperature, unless it says its own."""
+    own: Sampling | Mapping[str, object] | None = request.sampling
+    if isinstance(own, Sampling) or (own and "temperature" in own):
+        return request
+    return replace(request, sampling={**(own or {}), "temperature": temperature})  # type: ignore[arg-type]

@@ -1,0 +1,86 @@
+"""A few problems again and again, in the place of a whole pool.
+
+Source: "Reinforcement Learning for Reasoning in Large Language Models with One Training Example" (Wang et al. 2025,
+arXiv 2504.20571). Other here: it takes the problems whose rate varied most over the epochs of a former run; here it is
+those whose answers vary most before training begins, which needs no run of its own. Left out: its loss (KL, entropy).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import cycle, islice
+from typing import Any
+
+from shuhari.bounds import Count, Length, check
+from shuhari.curricula.others import look
+from shuhari.curricula.target import count_successes, name_of
+from shuhari.data import Request
+from shuhari.events import Event, StageStarted
+from shuhari.ports import Ctx, Curriculum
+from shuhari.ports.declares import together
+from shuhari.registry import register
+
+
+@register("curriculum", "few")
+@dataclass
+class Few:
+    """`k` problems in turn, chosen once, at a stage's first step: of `pool` problems that `candidates` give those with
+    the largest variance p (1 - p) of an answer's outcome `reward` in [0, 1], p its mean over `n` answers of the policy
+    as it is then (charged as probes); of those alike the first that came. With n = 0 it is the first k, and nothing is
+    sampled. In a batch that is larger than k a problem comes several times, each a group of its own.
+
+    looks: it asks `candidates` at most so many times for problems that differ; where these have fewer than k, those are
+    all. What nobody grades is chosen last. ValueError for k above the pool, and for outcomes outside of [0, 1].
+    """
+
+    candidates: Curriculum
+    k: Length = 1
+    pool: Length = 64
+    n: Count = 8
+    reward: str = "reward"
+    looks: Length = 4
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"chosen": None, "at": 0})
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together((), self.candidates)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.reward,) if self.n else ()
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.k > self.pool:
+            raise ValueError(f"few: k is {self.k} and pool {self.pool}: expected at most as many as are looked at")
+
+    def observe(self, event: Event) -> None:
+        if isinstance(event, StageStarted):
+            self.state |= {"chosen": None, "at": 0}
+
+    async def select(self, n: int, ctx: Ctx) -> list[Request]:
+        if self.state["chosen"] is None:
+            self.state["chosen"] = await self._choose(ctx)
+        chosen: list[Request] = self.state["chosen"]
+        if not chosen:
+            return []
+        at = self.state["at"] % len(chosen)
+        self.state["at"] = at + n
+        return list(islice(cycle(chosen), at, at + n))
+
+    async def _choose(self, ctx: Ctx) -> list[Request]:
+        """The k problems, in the order in which they came."""
+        found = dict[str, Request]()
+        for i in range(self.looks):
+            if len(found) == self.pool:
+                break
+            for request in await look(self.candidates, self.pool - len(found), i, ctx):
+                found.setdefault(name_of(request.problem), request)
+        names = list(found)
+        if self.n:
+            asked = [Request(r.problem, self.n) for r in found.values()]
+            rates = count_successes(await ctx.probe(asked, tag="probe"), self.reward)
+            spread = {name: s.rate * (1 - s.rate) for name, s in rates.items()}
+            names.sort(key=lambda name: -spread.get(name, -1.0))  # stable: of those alike the first
+        chosen = set(names[: self.k])
+        return [request for name, request in found.items() if name in chosen]

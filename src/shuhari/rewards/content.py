@@ -1,0 +1,81 @@
+"""What an answer says, whatever form it has; or, for comparison, a penalty where the form is missing.
+
+Source: "SimpleRL-Zoo: Investigating and Taming Zero Reinforcement Learning for Open Base Models in the Wild" (Zeng et
+al. 2025, arXiv 2503.18892), which rewards right answers alone, and its comparison with a reward that asks for a form.
+Text from a model is hostile: everything here is a search for plain strings. Left out: formulas that are equal and
+written otherwise (the reward `maths`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from shuhari.bounds import check
+from shuhari.data import Trajectory
+from shuhari.ports import Ctx
+from shuhari.registry import register
+from shuhari.tasks.source import answer_text
+
+
+@register("reward", "content")
+@dataclass
+class Content:
+    """1.0 where what an answer says is `problem.answer`, whether it has its form or not, else 0.0.
+
+    opens, closes: the form, such as `\\boxed{` and `}`. What an answer says is what stands in its last form, or all
+    of it where it has none; so with the truth; white space around either does not count. missing: what an answer
+    without the form is worth instead, whatever it says (None, `none` in a recipe: nothing special), as of the paper's
+    other arm, where it is -1. A problem without an answer, and a sample that nothing decided, is ungraded. ValueError
+    for a form without one of its ends.
+    """
+
+    opens: str = "\\boxed{"
+    closes: str = "}"
+    missing: float | None = None
+    name: str = "content"
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (f"reward/{self.name}",)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not self.opens or not self.closes:
+            raise ValueError(f"content: a form of {self.opens!r} and {self.closes!r}: expected something of both")
+
+    async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
+        """One grade a leaf."""
+        leaves = [(t, [t.steps[i] for i in path]) for t in group for path in t.paths()]
+        said = [(t, answer_text(steps) if any(s.action is not None for s in steps) else None) for t, steps in leaves]
+        return [self._grade(text, t.request.problem.answer) for t, text in said]
+
+    def _grade(self, text: str | None, truth: object) -> Mapping[str, float] | None:
+        if text is None or truth is None:
+            return None
+        inside = find_inside(text, self.opens, self.closes)
+        if inside is None and self.missing is not None:
+            return {self.name: self.missing}
+        wanted = find_inside(str(truth), self.opens, self.closes)
+        right = (text if inside is None else inside).strip() == (str(truth) if wanted is None else wanted).strip()
+        return {self.name: float(right)}
+
+
+def find_inside(text: str, opens: str, closes: str) -> str | None:
+    """What stands between the last `opens` and the `closes` that belongs to it, so that braces may stand in braces;
+    None where there is no such form, or the last one does not close."""
+    at = text.rfind(opens)
+    if at < 0:
+        return None
+    begin = i = at + len(opens)
+    depth = 0
+    while i < len(text):
+        if text.startswith(closes, i):
+            if depth == 0:
+                return text[begin:i]
+            depth -= 1
+            i += len(closes)
+            continue
+        depth += text[i] == opens[-1] and opens[-1] != closes
+        i += 1
+    return None

@@ -1,0 +1,81 @@
+"""A penalty for answers that were cut while they went round in a loop, by how much of them is the loop.
+
+Source: "MiroMind-M1: An Open-Source Advancement in Mathematical Reasoning via Context-Aware Multi-Stage Policy
+Optimization" (CAMPO, arXiv 2507.14683), its repetition penalty as the released code finds loops. Left out: loops whose
+rounds are only similar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+
+from shuhari.bounds import Bounds, check
+from shuhari.data import Number, Step, Trajectory
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("reward", "loop")
+@dataclass
+class Loop:
+    """A penalty {name: -weight x f}, where f is `find_loop` of a cut answer's tokens, with `by = "any"` 1 where that is
+    above 0; 0 for an answer that ended by itself.
+
+    An answer is what was decided along the path to a leaf, and cut where its last call was (`ended` of its step is
+    False); a beginning that was forced is no part of it. Ungraded where nothing was decided. Where `[reward.weights]`
+    names rewards, name this one too. ValueError for decisions that are no tokens.
+    """
+
+    counts: ClassVar[bool] = False  # beside another measure
+    name: str = "loop"
+    weight: Annotated[Number, Bounds(0)] = 1.0
+    by: Literal["share", "any"] = "share"
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return (f"reward/{self.name}",)
+
+    async def grade(self, group: Sequence[Trajectory], ctx: Ctx) -> list[Mapping[str, float] | None]:
+        """One grade a leaf."""
+        return [self._grade([t.steps[i] for i in path], ctx) for t in group for path in t.paths()]
+
+    def _grade(self, steps: Sequence[Step], ctx: Ctx) -> Mapping[str, float] | None:
+        decided = [s for s in steps if s.action is not None and s.mask.any()]
+        if not decided:
+            return None
+        share = 0.0
+        if decided[-1].info.get("ended") is False:
+            share = find_loop(np.concatenate([_read_tokens(s)[s.mask] for s in decided]))
+        return {self.name: -ctx.at(self.weight) * (share if self.by == "share" else float(share > 0))}
+
+
+def find_loop(tokens: np.ndarray) -> float:
+    """What share of tokens [n] is the loop that they end in, in [0, 1]; 0: they end in none.
+
+    A block of tokens, of any length up to n / 2, is a loop where they end in at least two of it on end; of several the
+    longest block is taken, and the loop begins with the first of its rounds on end.
+    """
+    n, start = len(tokens), len(tokens)
+    for length in range(n // 2, 0, -1):
+        at = n - length
+        while at >= length and np.array_equal(tokens[at - length : at], tokens[at : at + length]):
+            at -= length
+        if at < n - length:
+            start = at
+            break
+    return (n - start) / n if n else 0.0
+
+
+def _read_tokens(step: Step) -> np.ndarray:
+    tokens = np.asarray(step.action)
+    if tokens.ndim != 1 or tokens.dtype.kind not in "iu":
+        found = f"{tokens.dtype} of shape {tokens.shape}"
+        raise ValueError(f"loop: an action is {found}: expected tokens, one whole number a position")
+    return tokens

@@ -1,0 +1,159 @@
+"""Groups that grow one answer at a time: from the prompt again, or from where an answer could have meant another thing.
+
+Source: "Reinforced Efficient Reasoning via Semantically Diverse Exploration" (ROSE, arXiv 2601.05053), and its
+sampler as released. A finished group is one tree, so what answers share is one row, learnt once; the transform
+`node_advantage` with `less = "parent"` is its credit of segments. Left out: its factor for the length of right
+answers.
+
+Axes: `K` tokens of an answer, `S` most probable tokens, `V` tokens, `D` width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from shuhari.abilities import ability
+from shuhari.bounds import Fraction, check
+from shuhari.data import Array, ContractError, Request, Status, Step, Trajectory, is_tokens
+from shuhari.needs import Trace
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@dataclass(eq=False)
+class Answer:
+    """One answer: its tokens with log-probabilities, versions and scores [K]; those before `begin` are of `parent`."""
+
+    ids: Array
+    logp: Array
+    version: Array
+    score: Array
+    ended: bool
+    parent: Answer | None = None
+    begin: int = 0
+
+
+@register("rollout", "semantic")
+@dataclass
+class Semantic:
+    """The first of n answers begins at the prompt; each further one there too with a chance of `restart`, else at the
+    token of largest score in any answer so far, which is drawn anew with all that follows.
+
+    The score of a token is H (1 + D), in nats, over the `top` most probable tokens there, with probabilities p and
+    embeddings e of length 1: the entropy H = -sum p log p, and D = -(|sum p e|^2 - sum p^2) in [-1, 1/2], which is high
+    where likely tokens point apart. (The release has H D, which is at most 0 where embeddings look alike, so that sure
+    tokens win; the sum with 1 is inferred.) metric: `semantic`, or `entropy`, H alone. Embeddings are those of the head
+    of `role`, which a tied model reads with too. Where the first token has the largest score an answer begins anew.
+
+    restart: in [0, 1], or a schedule. Info of each sample, so a column: `cut`, where its last segment begins. Refused
+    with ContractError: problems that are played or begin with hints, prompts that are no text, schedules of
+    temperature, stop strings, top-p and its kin, and a head that is not linear.
+    """
+
+    restart: Fraction = 0.5
+    metric: Literal["semantic", "entropy"] = "semantic"
+    top: int = 20
+    role: str = "policy"
+    accepts: Mapping[str, Any] = field(init=False, default_factory=dict)
+    stamps = ("cut",)
+    least_n = 0
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.top < 2:
+            raise ValueError(f"semantic: top is {self.top}: expected at least two tokens to compare")
+
+    async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
+        context, sampling = ctx.encode(request.problem.prompt, self.role), request.sampling
+        odd = bool(request.prefix) or ctx.task.environment(request.problem) is not None or sampling.truncates
+        if odd or not is_tokens(context) or sampling.stop or not isinstance(sampling.temperature, int | float):
+            whose = f"problem {request.problem.id!r} of {request.problem.task}"
+            expected = "a prompt in text without a hint, one temperature, no stop strings, no top-p, top-k or min-p"
+            raise ContractError(f"semantic: {whose}: expected {expected}")
+        embeddings = find_embeddings(ctx.models[self.role]) if self.metric == "semantic" else None
+        restarts = torch.rand(request.n, generator=ctx.rng("semantic", request.key)) < ctx.at(self.restart)
+        answers = list[Answer]()
+        for i in range(request.n):
+            parent, begin = (None, 0) if not answers or restarts[i] else find_highest(answers)
+            said = parent.ids[:begin] if parent is not None else np.zeros(0, np.int32)
+            asked = replace(sampling, top=self.top, max_new=sampling.max_new - begin)
+            seen: Any = np.concatenate([context, said])
+            (trace,) = await ctx.engine.sample(self.role, seen, asked, 1, key=(request.key, self.role, "answer", i))
+            answers.append(join_answer(trace, parent, begin, embeddings))
+        return [self._plant(answers, context, request, ctx)]
+
+    def _plant(self, answers: Sequence[Answer], context: Any, request: Request, ctx: Ctx) -> Trajectory:
+        """The answers as one tree, whose steps are the pieces between places at which answers part."""
+        steps, at = list[Step](), dict[tuple[int, int], int]()  # (answer, where a piece of it ends) -> its step
+        number = {id(a): i for i, a in enumerate(answers)}
+        for i, a in enumerate(answers):
+            parts = sorted({b.begin for b in answers if b.parent is a} | {a.begin, len(a.ids)})
+            up = at[number[id(a.parent)], a.begin] if a.parent is not None else None
+            for begin, end in pairwise(parts):
+                last = end == len(a.ids)
+                text = ctx.text(a.ids[begin:end], self.role)
+                info = {"text": text, "ended": a.ended and last, "cut": float(a.begin)}
+                seen, piece = np.concatenate([context, a.ids[:begin]]), slice(begin, end)
+                step = Step.of(seen, a.ids[piece], a.logp[piece], a.version[piece], role=self.role, info=info)
+                steps.append(replace(step, parent=up))
+                up = at[i, end] = len(steps) - 1
+        finished = any(a.ended for a in answers)
+        return Trajectory(request, tuple(steps), Status.FINISHED if finished else Status.TRUNCATED)
+
+
+def find_highest(answers: Sequence[Answer]) -> tuple[Answer | None, int]:
+    """(the answer that has the token of largest score, the place of that); of those alike the first. (None, 0) where it
+    is a first token, behind which there is nothing to begin with."""
+    best = max(answers, key=lambda a: float(a.score.max()))  # the first of those alike
+    place = int(best.score.argmax())
+    while best.parent is not None and place <= best.begin:
+        best = best.parent  # whose token it is, or is beside
+    return (best, place) if place else (None, 0)
+
+
+def join_answer(trace: Trace, parent: Answer | None, begin: int, embeddings: torch.Tensor | None) -> Answer:
+    """The answer of a trace that goes on from `begin` tokens of another."""
+    ids: Any = trace.action
+    if not is_tokens(ids) or trace.logp is None:
+        raise ContractError(f"semantic: an engine said {ids!r:.40}: expected token ids with log-probabilities")
+    score = score_tokens(np.asarray(trace.info["top"]), np.asarray(trace.info["top_logp"]), embeddings)
+    own = [ids, trace.logp, np.broadcast_to(np.asarray(trace.version, np.int64), (len(ids),)), score]
+    if parent is not None:
+        before = (parent.ids, parent.logp, parent.version, parent.score)
+        own = [np.concatenate([x[:begin], y]) for x, y in zip(before, own, strict=True)]
+    ended = trace.info.get("ended") is not False
+    return Answer(own[0], own[1], own[2], own[3], ended, parent, begin)
+
+
+def score_tokens(ids: Array, logp: Array, embeddings: torch.Tensor | None) -> Array:
+    """[K] H (1 + D) of the most probable tokens ids [K, S] (below 0: none) with log-probabilities logp [K, S], under
+    embeddings [V, D] of length 1; H alone without embeddings."""
+    p = torch.from_numpy(np.where(ids >= 0, np.exp(logp), 0.0)).double()
+    h = -torch.xlogy(p, p).sum(1)
+    if embeddings is None:
+        return h.numpy()
+    whole = (p[..., None] * embeddings[torch.from_numpy(np.maximum(ids, 0)).long()]).sum(1)  # [K, D]
+    d = (p**2).sum(1) - (whole**2).sum(1)
+    found: Array = (h * (1 + d)).numpy()
+    return found
+
+
+def find_embeddings(model: Any) -> torch.Tensor:
+    """[V, D] of length 1: the weights of the head of a model of text. ContractError where these are not a matrix."""
+    try:
+        weight = ability(model, "module").linear[0]
+    except (AttributeError, TypeError):
+        expected = "a model of text whose head is linear, or metric = 'entropy'"
+        message = f"semantic: {type(model).__name__} has no embeddings of tokens: expected {expected}"
+        raise ContractError(message) from None
+    return torch.nn.functional.normalize(weight.detach().double().cpu(), dim=1)

@@ -1,0 +1,143 @@
+"""Choose the mixture of domains to train on: train a few mixtures, fit what comes of them, train on the maximiser.
+
+Source: "MoDoMoDo: Multi-Domain Data Mixtures for Multimodal LLM Reinforcement Learning" (Liang et al. 2025, arXiv
+2505.24871). A mixture is a point w [m] of the simplex, the shares of m domains; the score of a training is predicted by
+a quadratic f(w) = a + b'w + w'Cw, fitted by ridge regression to the trainings of seed mixtures. What is chosen is
+trained anew, with another seed, and scored on problems other than those that chose, so that no luck counts twice.
+
+Axes: `m` domains, `M` mixtures, `F` features. Left out: mixtures that change during a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations_with_replacement
+from typing import Any, Literal
+
+import numpy as np
+
+from shuhari.bounds import AtLeast0, Length, check
+from shuhari.data import EMPTY, Array, Info, code
+from shuhari.ports import Runs
+from shuhari.registry import register
+
+RIDGES = tuple(10.0**k for k in range(-6, 2))  # those that are tried where none is given
+
+
+@register("study", "mixtures")
+@dataclass
+class Mixtures:
+    """Trains the seed mixtures of m domains (each alone, each left out, all alike), measures each, chooses a mixture,
+    and trains on that with a seed of its own.
+
+    shares: the settings that say how often each domain is trained on, at least two. pick: `surrogate`, the maximiser of
+    the quadratic over all mixtures in steps of 1 / `grid`; `best`, the seed mixture that scored best; `uniform`, all
+    alike, whatever was measured (the seed mixtures are trained all the same, so that each rule costs as much). ridge:
+    the weight of the squared coefficients but `a`, or `loo`, the one of 1e-6 to 10 with the smallest squared error of
+    leaving one mixture out. measure: which held-out score; choose: settings laid over the run for the scores that
+    choose, such as other problems; with none, what chooses and what is reported are the same problems.
+
+    A row a training: `study/trained`, how many so far, and `study/seed`, the score that a seed mixture has for the
+    choice; in the last, `study/score` of the chosen mixture, by the run's own evaluation, `study/predicted`, what the
+    quadratic promised of it, `study/spread`, the largest score of a seed mixture less the smallest, and
+    `study/share@<i>`, the share of domain i. ValueError for fewer than two domains.
+    """
+
+    shares: tuple[str, ...]
+    pick: Literal["surrogate", "uniform", "best"] = "surrogate"
+    grid: Length = 20
+    ridge: AtLeast0 | Literal["loo"] = "loo"
+    measure: str = "mean"
+    choose: Mapping[str, Any] = EMPTY
+
+    def __post_init__(self) -> None:
+        check(self)
+        if len(set(self.shares)) < 2 or len(set(self.shares)) < len(self.shares):
+            raise ValueError(f"mixtures: shares are {self.shares}: expected at least two settings that differ")
+
+    def __call__(self, runs: Runs) -> Iterator[Info]:
+        w = list_seeds(len(self.shares))
+        scores = list[float]()
+        for i, mixture in enumerate(w):
+            yield from runs.train(f"mixture-{i}", self.settings(mixture))
+            scores.append(runs.evaluate(f"mixture-{i}", self.choose)[self.measure])
+            if i + 1 < len(w):
+                yield {"study/trained": i + 1, "study/seed": scores[i]}
+        y = np.array(scores)
+        theta = fit_quadratic(w, y, find_ridge(w, y) if self.ridge == "loo" else self.ridge)
+        chosen = self.choose_mixture(w, y, theta)
+        own = {"seed": code(runs.seed, "chosen") % 2**31}
+        yield {"study/trained": len(w), "study/seed": scores[-1]}
+        yield from runs.train("chosen", {**self.settings(chosen), **own})
+        yield {
+            "study/trained": len(w) + 1,
+            "study/score": runs.evaluate("chosen")[self.measure],
+            "study/predicted": float((list_features(chosen[None]) @ theta)[0]),
+            "study/spread": float(np.ptp(y)),
+            **{f"study/share@{i}": float(x) for i, x in enumerate(chosen)},
+        }
+
+    def settings(self, mixture: Array) -> dict[str, Any]:
+        """The settings of a run on this mixture [m]."""
+        return {key: float(x) for key, x in zip(self.shares, mixture, strict=True)}
+
+    def choose_mixture(self, w: Array, y: Array, theta: Array) -> Array:
+        """[m] the mixture to train on, after mixtures [M, m] scored y [M], of which theta [F] was fitted."""
+        if self.pick == "uniform":
+            return np.full(len(self.shares), 1 / len(self.shares))
+        if self.pick == "best":
+            best: Array = w[int(y.argmax())]
+            return best
+        every = list_mixtures(len(self.shares), self.grid)
+        chosen: Array = every[int((list_features(every) @ theta).argmax())]
+        return chosen
+
+
+def list_seeds(m: int) -> Array:
+    """[M, m] each domain alone, each left out, all alike: 2 m + 1 mixtures, of two domains three."""
+    alone = np.eye(m)
+    left_out = (1 - alone) / (m - 1) if m > 2 else alone[:0]
+    return np.concatenate([alone, left_out, np.full((1, m), 1 / m)])
+
+
+def list_mixtures(m: int, grid: int) -> Array:
+    """[M, m] every mixture whose shares are multiples of 1 / grid, in the order of their shares."""
+    if m == 1:
+        return np.ones((1, 1))
+    counts: list[tuple[int, ...]] = [(i,) for i in range(grid + 1)]
+    for _ in range(m - 2):
+        counts = [(*c, i) for c in counts for i in range(grid + 1 - sum(c))]
+    return np.array([(*c, grid - sum(c)) for c in counts]) / grid
+
+
+def list_features(w: Array) -> Array:
+    """[M, F] of mixtures [M, m]: 1, the shares but the last, which follows from them, and their products by twos."""
+    free = w[:, :-1]
+    pairs = combinations_with_replacement(range(free.shape[1]), 2)
+    return np.concatenate([np.ones((len(w), 1)), free, *(free[:, [i]] * free[:, [j]] for i, j in pairs)], 1)
+
+
+def fit_quadratic(w: Array, y: Array, ridge: float) -> Array:
+    """[F] the coefficients that minimise the squared error of y [M] at w [M, m] plus `ridge` times their own squares,
+    that of the constant not counted; at 0 those of the smallest norm."""
+    theta: Array = _solve(list_features(w), ridge) @ y
+    return theta
+
+
+def find_ridge(w: Array, y: Array) -> float:
+    """The ridge with the smallest mean squared error of each mixture predicted from the others."""
+    x = list_features(w)
+
+    def error(ridge: float) -> float:
+        hat = x @ _solve(x, ridge)  # leaving one out needs no fit of its own: (y - fit) / (1 - leverage)
+        return float((((y - hat @ y) / np.maximum(1 - np.diag(hat), 1e-12)) ** 2).mean())
+
+    return min(RIDGES, key=error)
+
+
+def _solve(x: Array, ridge: float) -> Array:
+    """[F, M] what makes coefficients of scores."""
+    penalty = ridge * np.diag([0.0, *np.ones(x.shape[1] - 1)])
+    found: Array = np.linalg.pinv(x.T @ x + penalty) @ x.T
+    return found

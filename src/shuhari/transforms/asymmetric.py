@@ -1,0 +1,75 @@
+"""What is right and what is wrong, shaped apart: a KL weight by difficulty, and more blame for long wrong answers.
+
+Source: "APO: Enhancing Reasoning Ability of MLLMs via Asymmetric Policy Optimization" (arXiv 2506.21655), DADS and
+STCR, as the released code has them. Left out: whatever the advantage itself is.
+
+Axes: `B` rows, `K` positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import e
+from typing import Annotated, Literal
+
+import torch
+
+from shuhari.batch import Batch
+from shuhari.bounds import Bounds, check
+from shuhari.needs import Need
+from shuhari.pack import find_usable
+from shuhari.ports import Ctx
+from shuhari.reduce import group_mean
+from shuhari.registry import register
+from shuhari.transforms.streams import weights_on
+
+
+@register("transform", "asymmetric")
+@dataclass
+class Asymmetric:
+    """Stamps `weight/<into>` [B, K], that of `stream` times kappa, for a divergence on that stream; and replaces column
+    `advantage` [B, K]: that of a wrong answer, longer by delta > 0 than the right ones of its group on average, is
+    multiplied by 2 - base^-delta.
+
+    kappa: 1 - e^(-e p) where the advantage is above 0, p the share of right answers in the group, so that little holds
+    those to a reference that few of a group join; 1 where all of it is right or none, and where the advantage is not
+    above 0.
+    Right: an outcome `reward` of at least `solved`; ungraded answers count for nothing. A length is a number of
+    decisions of the row. base: above 1, 1.00001 for thousands of tokens; 1 + 1 / L for answers of up to L tokens makes
+    the longest difference a factor of 1.63, of at most 2. A group without a right answer has factors of 1. shape: what
+    is other than 1, kappa (`kl`), the factor (`length`), or `both`.
+    """
+
+    base: Annotated[float, Bounds(1, open="low")] = 1.00001
+    shape: Literal["both", "kl", "length"] = "both"
+    solved: float = 1.0
+    reward: str = "reward/score"
+    advantage: str = "advantage"
+    stream: str = "rl"
+    into: str = "kl"
+    needs: tuple[Need, ...] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.advantage, self.reward, f"weight/{self.stream}"
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return self.advantage, f"weight/{self.into}"
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        a, mask = batch[self.advantage], batch["mask"]
+        outcome = batch.outcome(self.reward).masked_fill(~find_usable(batch), torch.nan)
+        right = torch.where(outcome.isnan(), torch.nan, (outcome >= self.solved).float())  # [B]
+        share = group_mean(batch, right)[0].nan_to_num(1.0)  # [B]
+        some = (share > 0) & (share < 1)
+        kappa = torch.where((a > 0) & some[:, None], 1 - torch.exp(-e * share)[:, None], 1.0)
+        kl = weights_on(batch, self.stream) * (1.0 if self.shape == "length" else kappa)
+        length = mask.sum(1).float()
+        usual = group_mean(batch, torch.where(right > 0, length, torch.nan))[0]  # NaN without a right one
+        beyond = ((length - usual) * (right == 0)).nan_to_num(0.0).clamp(min=0.0)
+        factor = torch.ones_like(length) if self.shape == "kl" else 2.0 - self.base**-beyond
+        return batch.put({self.advantage: a * factor[:, None], f"weight/{self.into}": kl})
