@@ -115,6 +115,9 @@ class Processes:
         until = time.monotonic() + TIMEOUT
         try:
             while not other.link.poll(GLANCE):
+                gone = next((o for o in self.others if o.process.poll() is not None), None)
+                if gone is not None and not other.link.poll(0):  # the one asked may wait for it
+                    raise self.fail(gone, "died while" if gone.process.returncode < 0 else "failed while")
                 if not still:
                     self.glance()
                 if time.monotonic() > until:

@@ -43,7 +43,6 @@ class ShardRank:
         self.stages, first = {stage.name: stage for stage in stages}, stages[0]
         self.ctx = Context(recipe.seed, first.task, first.engine, first.tokens, setup["threads"])
         self.owned = set[int]()  # the ids of parts whose optimisers have the shards
-        (folder / f"met-{self.rank + 1}").touch()
         if here := [name for _, name in socket.if_nameindex() if name in LOOPBACK]:
             os.environ["GLOO_SOCKET_IFNAME"] = here[0]
         store = dist.FileStore(str(folder / "shards"), setup["size"])

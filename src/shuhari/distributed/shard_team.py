@@ -272,8 +272,7 @@ class ShardTeam:
     def _start(self) -> None:
         setup = {"name": self.recipe.name, "tree": self.recipe.tree, "size": self.size,
                  "threads": max(1, self.ctx.threads // self.size)}  # fmt: skip
-        folder = self.processes.start({number: {**setup, "rank": number - 1} for number in range(1, self.size + 1)})
-        self.processes.wait_until(lambda other: (folder / f"met-{other.number}").exists())
+        self.processes.start({number: {**setup, "rank": number - 1} for number in range(1, self.size + 1)})
         for other in self.processes.others:
             self.processes.answer(other)
 
