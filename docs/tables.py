@@ -300,10 +300,13 @@ def scales() -> Iterator[str]:
             told = f"{one.effect:.2f} [{one.low:.2f}, {one.high:.2f}]" if math.isfinite(one.effect) else "-"
             yield row("" if i else f"`{name}`", f"`{one.bed}`", f"{one.weights:,}", told, one.verdict)
     both = [(a.effect, b.effect) for a, *more in found.values() for b in more[-1:]]
+    none = [f"`{name}` ({more[-1].verdict})" for name, (_, *more) in found.items()
+            if more and not math.isfinite(more[-1].effect)]  # fmt: skip
     both = [pair for pair in both if all(map(math.isfinite, pair))]
     same = sum(a * b > 0 for a, b in both)
     yield ""
     yield f"Of {len(both)} methods that have an effect on their own bed and on the largest, {same} keep its sign."
+    yield f"On their largest bed {', '.join(none)} had no effect to compare." if none else ""
     if len(both) > 1:
         ranks = correlate_ranks(*zip(*both, strict=True))
         ends = f" [{ranks.low:.2f}, {ranks.high:.2f}]" if math.isfinite(ranks.low) else ", too few for an interval"

@@ -88,6 +88,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "surrogate": False,  # whether it is a loss of the policy gradient, in whose place a method may put another
     # followers, and what an optimiser's reset waits for
     "waits_for": "",  # the score of an evaluation whose plateau it acts on
+    "reset": None,  # of an optimiser: when its memory is cleared (`When`), a setting
     "share": None,  # of an optimiser: (total): its parameters are shards, see `FirstOrder.total`
     # learners and buffers
     "imitates": None,  # of a buffer: (task) -> what it imitates of its problems, in words, see `Demos`

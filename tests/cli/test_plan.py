@@ -94,3 +94,20 @@ def test_published_numbers_are_those_of_the_sources() -> None:
     assert given["AReaL, R1-Distill-Qwen-1.5B, 128 H800"] == pytest.approx(2.77, abs=0.005)
     assert 2.35 <= given["verl, Qwen2.5-Math-7B, 64 + 64 H20"] <= 2.67
     assert all(c.assumed and c.source for c in published.CASES)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("plan",), "error: of which run?"),
+        (("plan", "s0", "--split", "x"), "error: --split: 'x': expected `auto`"),
+        (("serve", "s0@99", "--port", "0"), "error: "),
+        (("serve", "s0", "--host", "0.0.0.0", "--port", "0"), "error: --key-env: "),
+        (("serve", "s0", "--prt", "0"), "error: No such option: --prt"),
+        (("train", "tiny.toml", "--set", "nonsense=1"), "error: nonsense: "),
+        (("train", "tiny.toml", "--init", "nobody"), "error: "),
+    ],
+)
+def test_mistakes_have_one_form_whatever_the_command(home: Path, shuhari, words: tuple[str, ...], said: str) -> None:
+    done = shuhari(*words)
+    assert done.code == 2 and done.err.startswith(said) and not set("│╭╰") & set(done.err), done.err

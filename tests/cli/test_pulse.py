@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from shuhari.cli.pulse import Pulse, find_own
+from shuhari.distributed.starting import find_start, starting
 
 
 def test_it_speaks_where_no_step_ends_and_is_silent_otherwise(capfd: pytest.CaptureFixture[str]) -> None:
@@ -21,6 +23,23 @@ def test_it_speaks_where_no_step_ends_and_is_silent_otherwise(capfd: pytest.Capt
     with Pulse(30.0):
         pass
     assert not capfd.readouterr().err
+
+
+def test_what_is_started_beside_a_run_is_no_slow_step(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "shuhari")
+    with Pulse(0.5), starting("starting all of it"):
+        time.sleep(0.8)
+        assert find_start()[0] == "starting all of it"
+    said = capfd.readouterr().err.splitlines()
+    assert said and all(line.startswith("starting all of it has taken") for line in said)
+    with Pulse(0.5):
+        with starting("starting it again"):
+            time.sleep(0.4)
+        time.sleep(0.2)  # 0.6 s without a step, of which 0.4 were none of it
+    assert not capfd.readouterr().err and find_start()[0] == ""
+    assert [r.getMessage() for r in caplog.records] == ["starting all of it", "starting it again"]
 
 
 def test_the_innermost_file_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,7 +96,7 @@ def measure_gradients(path: Path, mesh: Any) -> dict[str, float]:
         Loss(batch, part, "policy", ctx, own, tokens, None, ("main", "policy")).backward()
         worst = size = 0.0
         for n, shard in sharded.shards.items():
-            first, rows = sharded._range(n)
+            first, rows = sharded.find_range(n)
             want = named[n].grad[first : first + rows]
             worst, size = worst + float((shard.grad - want).abs().sum()), size + float(want.abs().sum())
         found[name] = worst / size

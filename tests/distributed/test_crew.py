@@ -66,6 +66,18 @@ def play(recipe: Recipe, yard: Callable[[Any], LocalYard] | None = None) -> tupl
     return reports, dict(run.ctx.ledger), made
 
 
+def check_same(found: list[dict[str, Any]], wanted: list[dict[str, Any]]) -> None:
+    """The same reports, but for what was lost. Numbers may differ in their last bits, as other rows share a forward:
+    on some processors they do."""
+    assert len(found) == len(wanted)
+    for one, other in zip(found, wanted, strict=True):
+        names = {k for k in one if "lost_groups" not in k}
+        assert names == {k for k in other if "lost_groups" not in k}
+        for name in names - {"bits"}:
+            near = isinstance(one[name], float) and isinstance(other[name], float)
+            assert one[name] == (pytest.approx(other[name], abs=1e-5, nan_ok=True) if near else other[name]), name
+
+
 def struck(at: set[int]) -> Callable[[str, int], bool]:
     """Strikes the worker that gets the n-th group of all, for every n of a set."""
     seen = [0]
@@ -81,7 +93,8 @@ def test_workers_give_the_groups_that_the_run_would_play(tmp_path: Path) -> None
     recipe = make(tmp_path)
     alone, spent, _ = play(recipe)
     spread, also, yard = play(recipe, LocalYard)
-    assert spread == alone and also == spent
+    check_same(spread, alone)
+    assert also == spent
     assert len(yard.kept) == 2 and all(hand.calls > 5 for hand in yard.kept)
 
 
@@ -92,8 +105,7 @@ def test_what_dead_workers_had_is_asked_again_and_counted_once(tmp_path: Path) -
     lost = also.pop("lost_groups") + also.pop("evaluate/lost_groups", 0)
     assert lost >= 3 and len(yard.kept) == 2 + 3
     assert also == spent
-    drop = [{k: v for k, v in r.items() if "lost_groups" not in k} for r in spread]
-    assert drop == alone
+    check_same(spread, alone)
 
 
 def test_workers_that_do_nothing_but_die_end_the_run_with_their_last_words(tmp_path: Path) -> None:
@@ -121,7 +133,7 @@ def test_a_world_that_ends_is_begun_again_with_the_same_weights(tmp_path: Path) 
 
     spread, also, yard = play(recipe, make_yard)
     assert yard.restarts == 1 and also["lost_groups"] >= 1
-    assert [{k: v for k, v in r.items() if "lost_groups" not in k} for r in spread] == alone
+    check_same(spread, alone)
 
 
 def test_of_an_adapter_only_the_adapter_is_sent_again(tmp_path: Path) -> None:
@@ -169,7 +181,8 @@ def test_a_group_that_asks_for_the_run_is_played_by_it(tmp_path: Path, caplog: p
     recipe = make(tmp_path, "", f"rollout.use={tmp_path / 'asks.py'}:Asks")
     alone, spent, _ = play(recipe)
     spread, also, _ = play(recipe, LocalYard)
-    assert spread == alone and also == spent
+    check_same(spread, alone)
+    assert also == spent
     assert "ctx.background, which only the run itself has" in caplog.text
 
 
@@ -186,7 +199,7 @@ def test_a_grader_that_raises_there_is_counted_and_told_here(tmp_path: Path) -> 
     spread, also, _ = play(recipe, LocalYard)
     assert also["failed_graders"] == spent["failed_graders"] == 12
     assert any("ZeroDivisionError: of mine" in text for text in spread[0]["problems"])
-    assert spread == alone
+    check_same(spread, alone)
 
 
 def test_a_mistake_that_ends_a_run_ends_it_from_there_too(tmp_path: Path) -> None:

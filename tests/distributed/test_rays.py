@@ -5,28 +5,32 @@ Starting Ray takes some seconds, and each actor imports torch."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from test_crew import make, play
+from test_crew import check_same, make, play
 
 from shuhari.config.overlay import RecipeError
-from shuhari.distributed import rays
+from shuhari.distributed import rays, rays_apart
 from shuhari.distributed.messages import LostWorkerError
 from shuhari.distributed.rays import RayHand, World
+from shuhari.distributed.rays_apart import RaysApart
 from shuhari.loop.run import loop, open_run
 
 pytest.importorskip("ray")
-pytestmark = pytest.mark.timeout(300)  # a machine under load starts processes slowly
+pytestmark = pytest.mark.timeout(600)  # a machine under load starts processes slowly
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +41,9 @@ def world() -> Iterator[World]:
     made.close()
 
 
-def follow(recipe: Any, at: dict[int, Any]) -> tuple[list[dict[str, Any]], Any]:
-    """The reports of a run with two workers; after step n `at[n](run)` is called."""
-    run, reports = open_run(recipe.with_settings({"distributed.workers": 2})), []
+def follow(recipe: Any, at: dict[int, Any], workers: int = 2) -> tuple[list[dict[str, Any]], Any]:
+    """The reports of a run with workers; after step n `at[n](run)` is called."""
+    run, reports = open_run(recipe.with_settings({"distributed.workers": workers})), []
     for report in loop(run):
         reports.append({k: v for k, v in report.items() if k != "seconds"})
         if call := at.get(report["step"]):
@@ -59,9 +63,7 @@ def test_actors_give_the_groups_of_the_run_and_a_killed_one_is_replaced(tmp_path
     recipe = make(tmp_path)
     alone, spent, _ = play(recipe)
     reports, run = follow(recipe, {2: kill_one})
-    assert without_bits(reports)[:2] == without_bits(alone)[:2]
-    for name in ("reward/mean", "rollout/length", "evaluate/greedy"):  # other rows have shared a forward from there on
-        assert reports[2][name] == pytest.approx(alone[2][name], abs=1e-5)
+    check_same(without_bits(reports), without_bits(alone))
     ledger = {k: v for k, v in run.ctx.ledger.items() if "lost_groups" not in k}
     assert ledger == spent and run.ctx.crew.lost >= 1
 
@@ -88,8 +90,8 @@ logging.basicConfig()
 sys.path[:0] = sys.argv[2:]
 import torch; torch.set_num_threads(1)
 from pathlib import Path
-from test_crew import make
-from test_rays import follow, without_bits
+from test_crew import make, play
+from test_rays import find_marked, follow, without_bits
 if __name__ == "__main__":
     def ports():
         found = []
@@ -107,49 +109,98 @@ if __name__ == "__main__":
             except OSError:
                 pass
         return out
-    def family():
-        rows = [p.read_text() for p in Path("/proc").glob("[0-9]*/stat")]
-        parents = {int(r.split()[0]): int(r.rpartition(")")[2].split()[1]) for r in rows}
-        mine = {os.getpid()}
-        while more := {p for p, q in parents.items() if q in mine} - mine:
-            mine |= more
-        return mine
     def strike(run):
-        global seen
-        pids = family()
+        pids = find_marked(os.environ["MARK"])
         own = {s for pid in pids for s in sockets(pid)}
-        seen = sorted({host for host, inode in ports() if f"socket:[{inode}]" in own})
-        (raylet,) = [p for p in pids if Path(f"/proc/{p}/comm").read_text().strip() == "raylet"]
-        told = {"hosts": seen, "token": len(os.environ.get("RAY_AUTH_TOKEN", ""))}
-        print("SEEN " + json.dumps(told), flush=True)
+        hosts = sorted({host for host, inode in ports() if f"socket:[{inode}]" in own})
+        (raylet,) = [p for p, name in pids.items() if name == "raylet"]
+        told = dict(x.split("=", 1) for x in Path(f"/proc/{raylet}/environ").read_text().split("\\0") if "=" in x)
+        seen.update(hosts=hosts, token=len(told["RAY_AUTH_TOKEN"]), here=os.environ.get("RAY_AUTH_TOKEN", ""))
         os.kill(raylet, signal.SIGKILL)
-    try:
-        follow(make(Path(sys.argv[1])), {1: strike})
-        said = "nothing"
-    except RuntimeError as error:
-        said = str(error)
-    left = sorted(Path(f"/proc/{pid}/comm").read_text().strip() for pid in family() - {os.getpid()})
-    told = {"said": said, "token": os.environ.get("RAY_AUTH_TOKEN", ""), "left": left}
+    seen, recipe = {}, make(Path(sys.argv[1]))
+    reports, run = follow(recipe, {1: strike}, 1)
+    alone, spent, _ = play(recipe)
+    told = {"seen": seen, "begun": run.ctx.crew.yard.begun, "lost": run.ctx.crew.lost, "ledger": run.ctx.ledger}
+    told |= {"spent": spent, "reports": without_bits(reports), "alone": without_bits(alone)}
+    told |= {"left": list((set(find_marked(os.environ["MARK"])) - {os.getpid()}))}
     print("RESULT " + json.dumps(told), flush=True)
 """
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}  # as /proc/net has it
 
 
-def test_a_ray_of_our_own_keeps_to_itself_and_ends_the_run_in_words_where_its_raylet_dies(tmp_path: Path) -> None:
-    """In a process of its own: the Ray of this one is the module's."""
+def find_marked(mark: str) -> dict[int, str]:
+    """pid -> name of the processes whose environment has a mark."""
+    found = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if mark.encode() in (place / "environ").read_bytes():
+                found[int(place.name)] = (place / "comm").read_text().strip()
+    return found
+
+
+def make_environment(mark: str) -> dict[str, str]:
+    """That of this process, without what a Ray has left there."""
+    here = Path(__file__).parent
+    paths = [str(here), str(here.parent), os.environ.get("PYTHONPATH", "")]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}
+    return {**env, "MARK": mark, "PYTHONPATH": os.pathsep.join(p for p in paths if p)}
+
+
+def wait_until(true: Callable[[], Any], seconds: float = 300.0) -> bool:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not true():
+        time.sleep(0.05)
+    return bool(true())
+
+
+def test_a_ray_of_our_own_keeps_to_itself_and_is_begun_again_where_its_raylet_dies(tmp_path: Path) -> None:
+    """In a process of its own: the Ray of this one is the module's. The groups are those of the run without workers."""
     (tmp_path / "own.py").write_text(OWN)
-    here = str(Path(__file__).parent)
+    here, mark = str(Path(__file__).parent), secrets.token_hex(16)
     command = [sys.executable, str(tmp_path / "own.py"), str(tmp_path), here, str(Path(here).parent)]
-    env = {k: v for k, v in os.environ.items() if not k.startswith("RAY_")}  # the module's own
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280, env=env)
-    told = {line.split(" ")[0]: line for line in done.stdout.splitlines() if line.startswith(("SEEN ", "RESULT "))}
-    assert "SEEN" in told, done.stderr[-3000:]
-    seen = json.loads(told["SEEN"].removeprefix("SEEN "))
-    assert seen["hosts"] and set(seen["hosts"]) <= LOOPBACK and seen["token"] == 64
-    if "RESULT" in told:  # else Ray's core has ended the whole process, as it may where its raylet is gone
-        found = json.loads(told["RESULT"].removeprefix("RESULT "))
-        assert "raylet has ended" in found["said"] and "the same command goes on from there" in found["said"]
-        assert found["token"] == "" and found["left"] == []
+    env = make_environment(mark)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=560, env=env)
+    told = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    assert told, done.stderr[-3000:]
+    found = json.loads(told[0].removeprefix("RESULT "))
+    seen = found["seen"]
+    assert seen["hosts"] and set(seen["hosts"]) <= LOOPBACK and seen["token"] == 64 and seen["here"] == ""
+    assert found["begun"] == 2 and found["lost"] >= 1 and "raylet has ended: it was started again" in done.stderr
+    ledger = {k: v for k, v in found["ledger"].items() if "lost_groups" not in k}
+    assert ledger == found["spent"] and [r["step"] for r in found["reports"]] == [1, 2, 3]
+    check_same(found["reports"], found["alone"])
+    assert wait_until(lambda: not find_marked(mark), 30.0), find_marked(mark)
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "gcs_server"), (signal.SIGTERM, "raylet")])
+def test_a_stop_while_ray_starts_leaves_nothing_of_it(tmp_path: Path, number: int, name: str) -> None:
+    mark = secrets.token_hex(16)
+    make(tmp_path)
+    command = [sys.executable, "-m", "shuhari", "train", str(tmp_path / "sums.toml"), "--run", str(tmp_path / "run")]
+    command += ["--set", f"reward.own.use={tmp_path / 'varied.py'}:grade", "--set", "distributed.workers=1"]
+    with subprocess.Popen(command, env=make_environment(mark), stderr=subprocess.PIPE, text=True) as run:
+        begun = wait_until(lambda: run.poll() is not None or name in find_marked(mark).values())
+        run.send_signal(number)
+        said = run.communicate(timeout=120)[1]
+    assert begun and run.returncode == 130, said
+    assert "starting Ray with 1 worker\n" in said and "has taken" not in said
+    assert wait_until(lambda: not find_marked(mark), 30.0), find_marked(mark)
+
+
+@pytest.mark.parametrize(("address", "begun", "why"), [("", 4, "Ray number 4"), ("10.0.0.1:6379", 1, "was joined")])
+def test_what_is_not_begun_again(address: str, begun: int, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rays_apart, "Side", lambda *_: SimpleNamespace(close=lambda: None, loss=""))
+    yard = RaysApart(1, address)
+    for _ in range(begun - 1):
+        yard.restart()
+    with pytest.raises(LostWorkerError, match=why):
+        yard.restart()
+    assert yard.begun == begun
+
+
+def test_a_process_that_cannot_begin_says_why() -> None:
+    with pytest.raises(RecipeError, match=r"distributed\.address: 'ray://a:1': expected `auto`"):
+        RaysApart(1, "ray://a:1")
 
 
 def settle(error: Exception) -> Future[bytes]:

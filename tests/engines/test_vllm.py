@@ -265,3 +265,16 @@ def test_a_run_goes_through(mood: Path, tmp_path: Path, staleness: int) -> None:
     })  # fmt: skip
     assert run.summary["spent"]["steps"] == 3
     assert list(tmp_path.glob("shuhari-vllm-*")) == []
+
+
+def test_a_server_by_address_is_refused_with_what_to_use() -> None:
+    with pytest.raises(ValueError, match=r"http://127.*does not guard.*expected no address, or engine\.use"):
+        Vllm(address="http://127.0.0.1:8000")
+
+
+def test_a_folder_that_is_called_vllm_is_no_vllm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "vllm").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv(vllm.PYTHON, raising=False)
+    with pytest.raises(ValueError, match="none is named"):
+        Vllm()._find()

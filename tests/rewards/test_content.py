@@ -37,6 +37,18 @@ def test_inside_of_the_last_form(text, inside):
     assert find_inside(text, "\\boxed{", "}") == inside
 
 
+@pytest.mark.parametrize(
+    ("text", "opens", "closes", "inside"),
+    [
+        ("<answer>x>0</answer>", "<answer>", "</answer>", "x>0"),
+        ("so \\(f(x)\\).", "\\(", "\\)", "f(x)"),
+        ("<answer>1</answer> <answer>2", "<answer>", "</answer>", None),
+    ],
+)
+def test_ends_of_several_characters(text, opens, closes, inside):
+    assert find_inside(text, opens, closes) == inside
+
+
 def test_a_form_of_one_character_at_both_ends():
     assert find_inside("a $x$ b", "$", "$") is None  # the last that opens does not close
     assert find_inside("(x(y)z)", "(", ")") == "y"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -27,6 +27,7 @@ from shuhari.cli import (
 )
 
 DONE, FAILED, MISTAKE, STOPPED = 0, 1, 2, 130
+REFUSED: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")  # typer's, or click's
 
 app = typer.Typer(
     name="shuhari",
@@ -79,16 +80,32 @@ def main(argv: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in given
     try:
-        app([a for a in given if a != "--debug"], prog_name="shuhari")
-    except KeyboardInterrupt:
+        code = app([a for a in given if a != "--debug"], prog_name="shuhari", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else DONE)
+    except (KeyboardInterrupt, typer.Abort):
         typer.echo("stopped", err=True)
         sys.exit(STOPPED)
+    except REFUSED as error:
+        sys.exit(refuse(error))
     except Exception as error:
         if debug:
             import traceback
 
             traceback.print_exception(error)
         sys.exit(explain(error, debug=debug))
+
+
+def refuse(error: Any) -> int:
+    """Say what of a command line is wrong, in the form of any other error; the exit code that it deserves."""
+    message, ctx = error.format_message(), getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return int(error.exit_code)
+    told = message.removeprefix("Invalid value: ").removeprefix("Invalid value for ")
+    typer.echo(f"error: {told}", err=True)
+    if ctx is not None and not isinstance(error, typer.BadParameter):
+        typer.echo(f"({ctx.command_path} --help shows what it takes)", err=True)
+    return int(error.exit_code)
 
 
 def explain(error: Exception, *, debug: bool = False) -> int:

@@ -1,12 +1,15 @@
-"""A sign of life: while no step ends for a minute, a line says so, and in which file of the user's own time passes."""
+"""A sign of life: while no step ends for a minute, a line says so, and in which file of the user's own time passes.
+What is started beside a run (`distributed.starting`) is no part of a step."""
 
 from __future__ import annotations
 
 import sys
 import threading
+import time
 from types import FrameType
 
 from shuhari.cli.text import find_own_file, note
+from shuhari.distributed.starting import find_start
 
 PATIENCE = 60.0  # seconds without a step before the first line; each further one waits twice as long
 
@@ -34,18 +37,25 @@ class Pulse:
         self._beat.set()
 
     def _watch(self) -> None:
-        waited, wait = 0.0, self.patience
+        began, wait = time.monotonic(), self.patience
         while True:
             beaten = self._beat.wait(wait)
             self._beat.clear()
             if self._over.is_set():
                 return
+            now = time.monotonic()
+            what, ended = find_start()
             if beaten:
-                waited, wait = 0.0, self.patience
+                began, wait = now, self.patience
                 continue
-            waited, wait = waited + wait, waited + wait
+            if ended > began and not what:
+                began, wait = ended, ended + self.patience - now
+                if wait > 0:
+                    continue
+            waited = wait = now - began
             where = find_own(sys._current_frames().get(self.watched))
-            note(f"step {self.step + 1} has taken {waited:.0f} s so far{where and f', now in {where}'}")
+            doing = what or f"step {self.step + 1}"
+            note(f"{doing} has taken {waited:.0f} s so far{where and f', now in {where}'}")
 
 
 def find_own(frame: FrameType | None) -> str:

@@ -175,7 +175,7 @@ def _drive(
     start: dict[str, Any] = {"init": weights, "origin": init, "accept": accept, "rehearsal": rehearsal,
                              "curve": True}  # fmt: skip
     reports = (train_profiled if profile else unprofiled)(recipe, path, **start)
-    with _stop() as stop, Live(recipe, path) as live, Pulse() as pulse:
+    with _stop() as stop, _told(), Live(recipe, path) as live, Pulse() as pulse:
         try:
             for report in reports:
                 step = int(report["step"])
@@ -227,6 +227,21 @@ def _read_status(path: Path) -> str:
 def _is_no_interrupt(record: logging.LogRecord) -> bool:
     """Whether asyncio tells of something else than a task that an interrupt has ended, which was said already."""
     return not (record.exc_info and record.exc_info[0] is KeyboardInterrupt)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """While inside, the lines of the run's log are notes, also those that are no warnings."""
+    log, handler = logging.getLogger("shuhari"), logging.Handler(logging.INFO)
+    handler.emit = lambda record: note(record.getMessage())  # type: ignore[method-assign]
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(level or logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 class _Stop:

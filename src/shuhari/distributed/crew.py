@@ -23,14 +23,8 @@ from shuhari.abilities import ability
 from shuhari.config.overlay import RecipeError
 from shuhari.config.stage import Components
 from shuhari.data import Request, Trajectory
-from shuhari.distributed.messages import (
-    LostWorkerError,
-    pack,
-    read_error,
-    read_group,
-    unpack,
-    write_count,
-)
+from shuhari.distributed import starting
+from shuhari.distributed.messages import LostWorkerError, pack, read_error, read_group, unpack, write_count
 from shuhari.distributed.weights import Blob, Outbox
 from shuhari.loop import state
 from shuhari.ports import CURRENT_GROUP, REPLAYING, Rollout, is_vector
@@ -42,6 +36,7 @@ LOSSES = 8  # workers that one group may outlive
 DEATHS = 3  # of workers in a row, for each of them, with no group between, after which the run ends
 MOST = 500  # groups at one worker
 PULSE = 1.0  # seconds between two looks at whether the workers' world is still there
+BEGIN = "starting workers"
 START = 180.0  # seconds that a worker may take to answer for the first time
 GIVE_UP = 2.0  # seconds that a worker has to say what a group has spent that is given up
 LOG = logging.getLogger("shuhari")
@@ -106,7 +101,10 @@ class Crew:
         self.serial += 1
         self._reached = {"serial": self.serial, "stage": stage, "version": ctx.version}
         if not self.workers:
+            starting.begin(BEGIN, told=True)
             self.workers = [self._hire(i) for i in range(self.n)]
+            for worker in self.workers:  # until the first one is there
+                worker.started.add_done_callback(lambda _: starting.end(BEGIN))
             return
         for worker in self.workers:
             if not worker.dead:
@@ -273,6 +271,7 @@ class Crew:
 
     def close(self) -> None:
         """End the workers."""
+        starting.end(BEGIN)
         for worker in self.workers:
             worker.dead = True
             worker.hand.close()

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.data import EMPTY
+from shuhari.distributed.processes import DONE, FAILED
 
-DONE, FAILED = b"\x00", b"\x01"  # how an answer begins
 WORK = ("columns", "gradient", "hvp")
 
 
@@ -38,14 +38,15 @@ class Stamps:
         return self.size
 
 
-def main() -> None:
+def main(make: Callable[[Mapping[str, Any]], Any]) -> None:
+    """Be a further process: `make` of its setup is what hears messages."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     faulthandler.enable()
     link = Connection(int(sys.argv[1]))
     code = 0
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the parent is gone
         try:
-            serve(link)
+            serve(link, make)
         except EOFError:
             raise
         except BaseException:
@@ -55,16 +56,18 @@ def main() -> None:
     os._exit(code)
 
 
-def serve(link: Connection) -> None:
-    """Serve messages until the link is closed."""
+def serve(link: Connection, make: Callable[[Mapping[str, Any]], Any]) -> None:
+    """Serve messages until the link is closed. Each is answered once, an iterator with each of its answers, None not
+    at all."""
     from shuhari.store.codec import dumps, loads
 
-    here = Rank(loads(link.recv_bytes()))
+    here = make(loads(link.recv_bytes()))
     link.send_bytes(DONE)
     while True:
         message = loads(link.recv_bytes(), limit=2**40)
-        if (answer := here.hear(**message)) is not None:
-            link.send_bytes(DONE + dumps(answer))
+        if (found := here.hear(**message)) is not None:
+            for answer in found if isinstance(found, Iterator) else (found,):
+                link.send_bytes(DONE + dumps(answer))
 
 
 class Rank:
@@ -117,12 +120,10 @@ class Rank:
         tokens: int | None, packed: bool, ctx: Mapping[str, Any], count: tuple[float, ...],
     ) -> None:  # fmt: skip
         """Hold a share of an optimiser batch of `size` rows."""
-        from shuhari.distributed.shares import unpack_share
+        from shuhari.distributed.shares import take_now, unpack_share
         from shuhari.learners.pieces import Pieces, trained_parameters
-        from shuhari.ramp import Count
 
-        vars(self.ctx).update(ctx)
-        self.ctx.count = Count(*count[:3], in_steps=bool(count[3])) if len(count) > 1 else count[0]
+        take_now(self.ctx, ctx, count)
         part = self.stage.learners[place[0]].parts[place[1]]  # type: ignore[attr-defined]
         params = trained_parameters(self.ctx.models, part.trains, f"part {place[1]!r}")
         batch = unpack_share(share)
@@ -178,4 +179,4 @@ def _end_with_parent() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Rank)

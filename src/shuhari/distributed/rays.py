@@ -119,11 +119,12 @@ class RayHand:
 
 
 class Rays:
-    """A `Yard` of Ray actors. `address` "": of the Ray that this process has, or else of one that is started for it."""
+    """A `Yard` of Ray actors. `address` "": of the Ray that this process has, or else of one that is started for it,
+    with its files in `folder` ("": one of its own)."""
 
-    def __init__(self, workers: int, address: str = "") -> None:
+    def __init__(self, workers: int, address: str = "", folder: str = "") -> None:
         self.workers, self.address = workers, address
-        self.world = World(address)
+        self.world = World(address, folder)
         self.world.open()
 
     def hire(self, index: int) -> RayHand:
@@ -142,7 +143,7 @@ class Rays:
         return self.world.explain_loss()
 
     def restart(self) -> None:
-        """Ray is not begun a second time in a process whose first one was killed: LostWorkerError."""
+        """Ray is not begun a second time in a process whose first one was killed (`rays_apart`): LostWorkerError."""
         raise LostWorkerError("the run cannot go on without it")
 
     def close(self) -> None:
@@ -155,9 +156,9 @@ class World:
 
     ray: Any
 
-    def __init__(self, address: str = "") -> None:
+    def __init__(self, address: str = "", folder: str = "") -> None:
         self.address, self.own, self.joined = address, False, False
-        self._folder: str = ""
+        self._folder = folder
         self._before: dict[str, str | None] = {}
         self.logs: Path | None = None
 
@@ -209,7 +210,8 @@ class World:
         constants = vars(sys.modules["ray._private.ray_constants"])  # read before the environment said so
         known = constants.get(LOOPBACK)
         place = "/tmp" if Path("/tmp").is_dir() else None  # names of sockets are short
-        self._folder, self.own = tempfile.mkdtemp(prefix="shuhari-ray-", dir=place), True  # of this user alone
+        self._folder = self._folder or tempfile.mkdtemp(prefix="shuhari-ray-", dir=place)  # of this user alone
+        self.own = True
         try:
             constants[LOOPBACK] = False
             self.ray.init(address="local", include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR,

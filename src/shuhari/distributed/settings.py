@@ -14,14 +14,19 @@ class Distributed:
     """workers: Ray actors that play and grade groups (0: this process does); address: of the Ray cluster to join,
     `auto` or `host:port`; "" starts a Ray of the run's own on this machine, which ends with the run.
     learners: processes of this machine that share each update, this one among them; where models are on CUDA, each has
-    a GPU of its own."""
+    a GPU of its own. shard: the model that is trained lies in shards over the learners, which are then further
+    processes beside this one; this one keeps a copy of the weights, to sample and score with."""
 
     workers: Count = 0
     address: str = ""
     learners: Length = 1
+    shard: bool = False
 
     def __post_init__(self) -> None:
         check(self)
         if self.address and not self.workers:
             raise ValueError(f"address is {self.address!r}, and workers is 0, so none is joined: expected workers "
                              "of 1 or more, or no address")  # fmt: skip
+        if self.shard and self.learners < 2:
+            raise ValueError("shard is true, and learners is 1, which leaves nothing to divide: expected learners of 2 "
+                             "or more, or shard = false")  # fmt: skip

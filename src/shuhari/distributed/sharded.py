@@ -8,8 +8,8 @@ differentiates its share, and the same steps.
 
 Weights, gradients and what the optimiser keeps are shards of `dtype`, float32 by default; `compute` = bfloat16 gathers,
 multiplies in that type, over those masters. The embedding and the head are gathered for a whole
-forward and backward. Left out: layouts but llama, mistral, qwen2 and qwen3, value heads, adapters, sampling (the
-directory that `export` writes is for that), runs of a recipe.
+forward and backward. A recipe's `distributed.shard` has this in further processes (`shard_team`, `shard_rank`). Left
+out: layouts but llama, mistral, qwen2 and qwen3, value heads, adapters, sampling, meshes that are not of CPUs.
 
 Axes: `B` rows, `N` tokens, `D` hidden.
 """
@@ -72,8 +72,7 @@ class Sharded:
         self.rank, self.size = mesh.get_local_rank(), mesh.size()
         self.named = dict(model.module.lm.named_parameters())
         self.shards = {name: nn.Parameter(p.to_local().detach()) for name, p in self.named.items()}
-        part.optimiser.share(self.add_up)  # type: ignore[attr-defined]
-        part.optimiser.bind(list(self.shards.values()))
+        self.own(part)
 
     @classmethod
     def load(cls, path: Path, mesh: Any, part: Part, *, recompute: bool = False, dtype: torch.dtype = torch.float32,
@@ -90,17 +89,20 @@ class Sharded:
         lm = make_sharded(config, mesh, dtype, compute)
         if (path / "generation_config.json").is_file():
             lm.generation_config = GenerationConfig.from_pretrained(str(path), local_files_only=True)
-        model = Causal(path=str(path))
-        model.module = Trunk(lm, 0, context, recompute, lean=Lean(lm))  # type: ignore[arg-type]
         hf = AutoTokenizer.from_pretrained(str(path), trust_remote_code=False, local_files_only=True)
-        model.text = pretrained._tokenizer(hf, lm, path)
-        made = cls(model, mesh, part)
+        text = pretrained._tokenizer(hf, lm, path)
+        made = cls(make_model(lm, text, context, recompute, str(path)), mesh, part)
         made._read(Weights(path) if weights is None else Shards(weights), "" if weights is None else "weights/")
         if weights is not None:
             made._read_optimiser(Shards(weights))
         return made
 
     # ---------------------------------------------------------------- training
+
+    def own(self, part: Part) -> None:
+        """Have a part's optimiser step the shards."""
+        part.optimiser.share(self.add_up)  # type: ignore[attr-defined]
+        part.optimiser.bind(list(self.shards.values()))
 
     def step(self, batch: Batch, ctx: Ctx, tokens: int | None = None) -> Info:
         """One step of the optimiser on the loss of a batch, the same in all processes; `ctx.models` has the model."""
@@ -109,13 +111,14 @@ class Sharded:
         return self.part.optimiser.step(loss, ctx.count)
 
     def takes(self, batch: Batch, params: Sequence[Tensor]) -> bool:
-        """Always (`learners.pieces.Team`). ValueError where there is no row for each process."""
-        if len(batch) < self.size:
-            raise ValueError(f"an optimiser batch of {len(batch)} rows for {self.size} processes: expected one each")
+        """Always (`learners.pieces.Team`): no process has a whole copy to differentiate."""
         return True
 
     def spread(self, pieces: Pieces, place: tuple[str, str]) -> Spread:
         return Spread(self, pieces)
+
+    def settle(self) -> None:
+        """Nothing: the shards are the weights."""
 
     def close(self) -> None:
         """Nothing is open."""
@@ -145,7 +148,7 @@ class Sharded:
         kept = {f"{kind}/{n}": own[str(i)] for kind, own in state.items() if kind != "steps"
                 for i, n in enumerate(self.shards)}  # fmt: skip
         tensors = {f"weights/{n}": p.detach() for n, p in self.shards.items()} | kept
-        begins = {name: self._range(name.partition("/")[2])[0] for name in tensors}
+        begins = {name: self.find_range(name.partition("/")[2])[0] for name in tensors}
         written = path.with_name(f".tmp-{path.name}")
         write_part(written, self.rank, self.size, tensors, begins)
         dist.barrier(group=self.mesh.get_group())
@@ -156,7 +159,7 @@ class Sharded:
     @torch.no_grad()
     def _read(self, source: Weights | Shards, prefix: str) -> None:
         for name, shard in self.shards.items():
-            found = source.read(prefix + name, *self._range(name))
+            found = source.read(prefix + name, *self.find_range(name))
             if found.shape != shard.shape:
                 raise ValueError(f"{source.path}: rows of {name} are {tuple(found.shape)}: "
                                  f"expected {tuple(shard.shape)}")  # fmt: skip
@@ -167,10 +170,10 @@ class Sharded:
         steps = [source.about["steps"][name] for name in self.shards]
         tree: dict[str, Any] = {"steps": torch.tensor(steps)}
         for kind in optimiser.state.keys() - {"steps"}:
-            tree[kind] = {str(i): source.read(f"{kind}/{n}", *self._range(n)) for i, n in enumerate(self.shards)}
+            tree[kind] = {str(i): source.read(f"{kind}/{n}", *self.find_range(n)) for i, n in enumerate(self.shards)}
         optimiser.state = tree
 
-    def _range(self, name: str) -> tuple[int, int]:
+    def find_range(self, name: str) -> tuple[int, int]:
         """The first row that this process has of a parameter, and how many."""
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
@@ -181,21 +184,26 @@ class Sharded:
 
 class Spread:
     """The pieces of one optimiser batch, of which each process computes its share (`learners.pieces.Work`). All run as
-    many, as every one gathers weights: who has fewer runs its first again, for nothing."""
+    many, as every one gathers weights: who has fewer, or no row at all, runs its first again, for nothing."""
 
     def __init__(self, team: Sharded, pieces: Pieces) -> None:
         self.team, self.whole = team, pieces
         packed = packs(pieces.part.live, pieces.ctx.models)
-        self.rows = cut_shares(pieces.batch, team.size, packed=packed)
-        self.mine = pieces.share(self.rows[team.rank])
-        self.runs = max(int(x) for x in team.tell_all(len(self.mine.pieces)))
+        few = min(team.size, len(pieces.batch))
+        self.rows = cut_shares(pieces.batch, few, packed=packed)
+        self.rows += [self.rows[0][:0]] * (team.size - few)
+        own = self.rows[team.rank]
+        self.mine = pieces.share(own if len(own) else self.rows[0])
+        self.due = len(self.mine.pieces) if len(own) else 0
+        self.runs = max(int(x) for x in team.tell_all(self.due))
 
     @torch.no_grad()
     def columns(self) -> dict[str, Tensor]:
         """The live columns of the whole optimiser batch, without gradient."""
-        mine = self.mine.columns()
-        for _ in range(self.runs - len(self.mine.pieces)):
-            self.mine.live(self.mine.pieces[0])
+        pieces = [*self.mine.pieces[: self.due], *[self.mine.pieces[0]] * (self.runs - self.due)]
+        scores = [self.mine.live(piece) for piece in pieces]
+        order = torch.cat([piece["_row"] for piece in pieces[: self.due]] or [self.rows[0][:0]]).argsort()
+        mine = {k: torch.cat([scores[0][k][:0], *(s[k] for s in scores[: self.due])])[order] for k in scores[0]}
         scored = self.team.tell_all(mine)
         order = torch.cat(self.rows).argsort()
         return {k: torch.cat([s[k] for s in scored])[order] for k in scored[0]}
@@ -206,7 +214,7 @@ class Spread:
         """See `Pieces.gradient`; of this process's shards, summed over all rows."""
         named, own = self.team.named, Meters()
         for i in range(self.runs):
-            idle = i >= len(self.mine.pieces)
+            idle = i >= self.due
             piece = self.mine.pieces[0 if idle else i]
             columns = self.mine.live(piece)  # once: each forward gathers, and all processes gather as often
             loss = None if idle else self.mine.piece(piece, terms, upstream, own, columns)
@@ -238,15 +246,26 @@ def check_mesh(mesh: Any) -> None:
         raise ValueError(f"a model in shards on a mesh of {mesh.device_type!r}: expected one of 'cpu', over gloo")
 
 
-def make_sharded(config: Any, mesh: Any, dtype: torch.dtype, compute: torch.dtype | None) -> Any:
-    """A Hugging Face model of which this process has its shards, their numbers not set yet."""
+def make_model(lm: Any, text: Any, context: int, recompute: bool, path: str = "") -> Causal:
+    """What `make_sharded` made, as a model that scores; `text`: its tokenizer."""
+    model = Causal(path=path)
+    model.module = Trunk(lm, 0, context, recompute, lean=Lean(lm))  # type: ignore[arg-type]
+    model.text = text
+    return model
+
+
+def make_sharded(
+    config: Any, mesh: Any, dtype: torch.dtype, compute: torch.dtype | None, limit: int | None = None
+) -> Any:
+    """A Hugging Face model of which this process has its shards, their numbers not set yet. `limit`: the longest row
+    that it reads, None: as its configuration says."""
     from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
     from transformers import AutoModelForCausalLM
 
     if config.model_type not in KINDS:
         message = f"layout {config.model_type!r} cannot be in shards; {nearest(config.model_type, KINDS)}"
         raise ValueError(message)
-    lean = _make_lean(config, AutoModelForCausalLM, dtype)
+    lean = _make_lean(config, AutoModelForCausalLM, dtype, limit)
     with torch.device("meta"):
         lm = AutoModelForCausalLM.from_config(config, dtype=dtype)
     added = dtype if compute else None
@@ -298,7 +317,7 @@ def _run_block(lean: layouts.Lean, block: nn.Module) -> Any:
     return run
 
 
-def _make_lean(config: Any, make: Any, dtype: torch.dtype) -> layouts.Lean:
+def _make_lean(config: Any, make: Any, dtype: torch.dtype, limit: int | None) -> layouts.Lean:
     """The lean forward of this layout, compared with the model's own on a net of one narrow layer."""
     small = copy.deepcopy(config)
     small.num_hidden_layers, small.intermediate_size, small.vocab_size = 1, 8, 32
@@ -306,6 +325,6 @@ def _make_lean(config: Any, make: Any, dtype: torch.dtype) -> layouts.Lean:
     if kinds := small.to_dict().get("layer_types"):
         small.layer_types = kinds[:1]
     try:
-        return layouts.Lean(make.from_config(small, dtype=dtype))
+        return layouts.Lean(make.from_config(small, dtype=dtype), limit)
     except layouts.Unknown as unknown:
         raise ValueError(f"a model of layout {config.model_type!r} that cannot be in shards: {unknown}") from None

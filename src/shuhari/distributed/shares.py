@@ -1,5 +1,5 @@
 """An optimiser batch in shares, one a process, and a share as plain data: its rows, and what lies beside them in the
-episodes that they are from, as losses may look ahead and back.
+episodes that they are from, as losses may look ahead and back; and of the run's context what they may ask.
 
 Axes: `B` rows.
 """
@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
+from shuhari.ramp import Count
+
+WEIGHTS = "weights"  # of tensors that learners say by kind: those that are no memory of an optimiser
 
 
 def cut_shares(batch: Batch, n: int, *, packed: bool) -> list[Tensor]:
@@ -52,3 +55,15 @@ def _find_beside(base: Batch, rows: Tensor) -> Tensor:
         new = linked[~found[linked]]
         found[new] = True
     return found.nonzero().squeeze(1)
+
+
+def pack_now(ctx: Any) -> dict[str, Any]:
+    """Where a run stands, as plain data; `take_now` sets another context there."""
+    at = ctx.count
+    count = (float(at), at.spent, at.whole, at.in_steps) if isinstance(at, Count) else (float(at),)
+    return {"ctx": {"step": ctx.step, "version": ctx.version, "within": ctx.within}, "count": count}
+
+
+def take_now(to: Any, ctx: Mapping[str, Any], count: tuple[float, ...]) -> None:
+    vars(to).update(ctx)
+    to.count = Count(*count[:3], in_steps=bool(count[3])) if len(count) > 1 else count[0]

@@ -11,52 +11,37 @@ Axes: `B` rows of an optimiser batch.
 
 from __future__ import annotations
 
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import time
-import weakref
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
-from multiprocessing.connection import Pipe
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from shuhari.abilities import ability, do_nothing
+from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.distributed import group, rank
 from shuhari.distributed.devices import check_devices
-from shuhari.distributed.shares import cut_shares, pack_share
+from shuhari.distributed.processes import Process, Processes, RankError
+from shuhari.distributed.shard_team import ShardTeam, open_shards
+from shuhari.distributed.shares import cut_shares, pack_now, pack_share
 from shuhari.learners.pieces import Meters, Pieces, scatter
 from shuhari.needs import packs
-from shuhari.ramp import Count
-from shuhari.store import codec
 
 if TYPE_CHECKING:
     from shuhari.config.recipe import Recipe
     from shuhari.config.stage import Components
     from shuhari.loop.context import Context
 
-PATIENCE = 5.0  # seconds for processes to end in peace
-GLANCE = 0.1  # seconds between two looks at what is in flight, while others compute
-LINES = 20  # of a log that an error shows
+__all__ = ["RankError", "Team", "open_team"]
 
 
-class RankError(RuntimeError):
-    """A learner process failed or died: the message names it and has the last lines of its log."""
-
-
-def open_team(recipe: Recipe, stages: Sequence[Components], ctx: Context) -> Team | None:
+def open_team(recipe: Recipe, stages: Sequence[Components], ctx: Context) -> Team | ShardTeam | None:
     """The team of a run, None where `distributed.learners` is 1. ValueError for what several learners cannot do."""
     size = stages[0].distributed.learners
     if size == 1:
         return None
+    if stages[0].distributed.shard:
+        return open_shards(recipe, stages, ctx)
     for stage in stages:
         check_devices(stage.models, size)
         for name, learner in stage.learners.items():
@@ -76,12 +61,12 @@ class Team:
 
     def __init__(self, recipe: Recipe, stages: Sequence[Components], ctx: Context, size: int) -> None:
         self.recipe, self.stages, self.ctx, self.size = recipe, stages, ctx, size
-        self.others: list[_Process] = []
+        glance = ctx.poll_rollouts
+        self.processes = Processes(rank.__name__, size, _DOING, _ANEW, glance, self._let_go)
         self._group: group.Group | None = None
         self._stage = ""
         self._sent: dict[str, tuple[int, int]] = {}  # name -> (address, version) of what was sent last
         self._moved: set[int] = set()  # the ids of parameters that were stepped since; a fused kernel counts no version
-        self._end: Any = do_nothing  # before there are processes
 
     def takes(self, batch: Batch, params: Sequence[Tensor]) -> bool:
         """Whether each of them gets a row; either way these parameters are stepped next."""
@@ -96,34 +81,29 @@ class Team:
             self._enter()
         return Spread(self, pieces, place)
 
+    def settle(self) -> None:
+        """Nothing: parameters are stepped here."""
+
     def close(self) -> None:
-        """End the processes: by request, and after a few seconds by a signal."""
+        """See `Processes.close`."""
+        self.processes.close()
+
+    def _let_go(self) -> None:
         self._group = None  # whoever waits for us learns that we are gone
-        self._end()
-        self.others, self._stage, self._sent = [], "", {}
+        self._stage, self._sent = "", {}
+
+    @property
+    def others(self) -> list[Process]:
+        return self.processes.others
 
     # ---------------------------------------------------------------- what is said
 
-    def ask(self, other: _Process, ask: str, **rest: Any) -> None:
-        other.asked = ask
-        data = codec.dumps({"ask": ask, **rest})
-        with suppress(BrokenPipeError, ConnectionResetError):  # reported when the answer is missed
-            other.link.send_bytes(data)
+    def ask(self, other: Process, ask: str, **rest: Any) -> None:
+        self.processes.ask(other, ask, **rest)
 
-    def answer(self, other: _Process) -> Any:
-        """What one answers; what is in flight goes on meanwhile."""
-        until = time.monotonic() + group.TIMEOUT
-        try:
-            while not other.link.poll(GLANCE):
-                self.ctx.poll_rollouts()
-                if time.monotonic() > until:
-                    raise self._fail(other, f"has not answered for {group.TIMEOUT:.0f} s, while")
-            answer = other.link.recv_bytes()
-        except (EOFError, OSError):
-            answer = b""
-        if answer[:1] != rank.DONE:
-            raise self._fail(other, "failed while" if answer else "died while")
-        return codec.loads(answer[1:], limit=2**40) if len(answer) > 1 else None
+    def answer(self, other: Process) -> Any:
+        """See `Processes.answer`."""
+        return self.processes.answer(other)
 
     def send_weights(self, params: Sequence[Tensor]) -> None:
         """Send all tensors that are not as the others have them; `params` are stepped from now on."""
@@ -141,40 +121,22 @@ class Team:
         try:
             getattr(self._group, what)(tensors)
         except RuntimeError as error:
-            raise self._find_dead(error) from error
+            raise self.processes.find_dead(error) from error
 
     # ---------------------------------------------------------------- beginning and ending
 
     def _start(self) -> None:
-        folder = Path(tempfile.mkdtemp(prefix="shuhari-learners-"))
-        self._end = weakref.finalize(self, _end, self.others, folder)
         cuda = any([check_devices(stage.models, self.size) for stage in self.stages])
-        setup = {"name": self.recipe.name, "tree": self.recipe.tree, "size": self.size, "folder": str(folder),
+        setup = {"name": self.recipe.name, "tree": self.recipe.tree, "size": self.size,
                  "threads": max(1, self.ctx.threads // self.size), "cuda": cuda}  # fmt: skip
-        for number in range(1, self.size):
-            self.others.append(_Process(number, folder))
-        for other in self.others:
-            with suppress(BrokenPipeError, ConnectionResetError):
-                other.link.send_bytes(codec.dumps({**setup, "rank": other.number}))
-        for other in self.others:  # what goes wrong before they meet is said in words
-            other.asked = "starting"
-        self._group = self._meet(folder, cuda)
+        folder = self.processes.start({number: {**setup, "rank": number} for number in range(1, self.size)})
+        self.processes.wait_until(lambda other: (folder / f"met-{other.number}").exists())
+        try:
+            self._group = group.Group(folder, 0, self.size, cuda=cuda)
+        except RuntimeError as error:
+            raise self.processes.find_dead(error) from error
         for other in self.others:
             self.answer(other)
-
-    def _meet(self, folder: Path, cuda: bool) -> group.Group:
-        until = time.monotonic() + group.TIMEOUT
-        while not all(other.link.poll(0) or (folder / f"met-{other.number}").exists() for other in self.others):
-            time.sleep(0.01)
-            if time.monotonic() > until:
-                raise self._fail(self.others[0], f"or another one has not begun in {group.TIMEOUT:.0f} s, while")
-        for other in self.others:
-            if other.link.poll(0):
-                self.answer(other)  # which fails
-        try:
-            return group.Group(folder, 0, self.size, cuda=cuda)
-        except RuntimeError as error:
-            raise self._find_dead(error) from error
 
     def _enter(self) -> None:
         self._sent = {}
@@ -186,33 +148,8 @@ class Team:
             if apart := [n for n in here.keys() | there.keys() if here.get(n) != there.get(n)]:
                 n = min(apart)
                 message = f"has other models than this process: {n} is {there.get(n)} there and {here.get(n)} here,"
-                raise self._fail(other, f"{message} after")
+                raise self.processes.fail(other, f"{message} after")
         self._stage = self.ctx.name
-
-    # ---------------------------------------------------------------- what may go wrong
-
-    def _find_dead(self, error: Exception) -> RankError:
-        """Who is to blame where all of them together could not go on."""
-        until = time.monotonic() + PATIENCE
-        while time.monotonic() < until:
-            for other in self.others:
-                if other.process.poll() is not None:
-                    return self._fail(other, "died while")
-            time.sleep(0.05)
-        return self._fail(self.others[0], f"or another one did not go on ({error}), while")
-
-    def _fail(self, other: _Process, how: str) -> RankError:
-        with suppress(subprocess.TimeoutExpired):
-            other.process.wait(PATIENCE if how.startswith(("died", "failed")) else 0)
-        code = other.process.returncode
-        ended = f" ({_describe_code(code)})" if code is not None else ""
-        doing = _DOING.get(other.asked, other.asked)
-        log = other.log.read_text(errors="replace").splitlines()[-LINES:] if other.log.is_file() else []
-        hint = _ANEW if other.asked == "starting" else ""
-        told = "\n  ".join(["the last lines of its log:", *log]) if log else "its log is empty"
-        self.close()
-        return RankError(f"learner {other.number} of {self.size} {how} {doing}{ended};{hint} the run goes on from its "
-                         f"last checkpoint with the same command; {told}")  # fmt: skip
 
 
 _ANEW = (" it makes the components of the recipe anew, so what a script has defined or registered is not known there: "
@@ -231,11 +168,8 @@ class Spread:
         packed = packs(pieces.part.live, ctx.models)
         self.rows = cut_shares(pieces.batch, team.size, packed=packed)
         self.mine = pieces.share(self.rows[0])
-        at = ctx.count
-        count = (float(at), at.spent, at.whole, at.in_steps) if isinstance(at, Count) else (float(at),)
-        now = {"step": ctx.step, "version": ctx.version, "within": ctx.within}
-        settings = {"place": place, "size": len(pieces.batch), "scale": dict(pieces.scale), "ctx": now, "count": count,
-                    "tokens": pieces.tokens, "packed": packed}  # fmt: skip
+        settings = {"place": place, "size": len(pieces.batch), "scale": dict(pieces.scale), "tokens": pieces.tokens,
+                    "packed": packed, **pack_now(ctx)}  # fmt: skip
         for other, rows in zip(team.others, self.rows[1:], strict=True):
             team.ask(other, "share", share=pack_share(pieces.batch.take(rows)), **settings)
 
@@ -283,48 +217,3 @@ class Spread:
         self.team.send_weights(self.params)
         for other in self.team.others:
             self.team.ask(other, ask, **rest)
-
-
-class _Process:
-    """A further process, the link to it, its log; `asked`: what it was asked last."""
-
-    def __init__(self, number: int, folder: Path) -> None:
-        self.number, self.asked, self.log = number, "", folder / f"learner-{number}.log"
-        self.link, there = Pipe()
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path)}
-        try:
-            with open(self.log, "wb") as log:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", rank.__name__, str(there.fileno())],
-                    stdin=subprocess.PIPE,  # nothing is written there: it tells the process that we live
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=(there.fileno(),),
-                    env=env,
-                    start_new_session=True,  # Ctrl-C is the parent's
-                )
-        finally:
-            there.close()
-
-
-def _end(others: list[_Process], folder: Path) -> None:
-    """Hang up on all, wait, and kill what does not end."""
-    try:
-        for other in others:
-            other.link.close()
-        until = time.monotonic() + PATIENCE
-        for other in others:
-            with suppress(subprocess.TimeoutExpired):
-                other.process.wait(max(0.0, until - time.monotonic()))
-    finally:
-        for other in others:
-            other.process.kill()
-            other.process.wait()
-            if other.process.stdin is not None:
-                other.process.stdin.close()
-        others.clear()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _describe_code(code: int) -> str:
-    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -48,11 +48,11 @@ class Vllm:
     """Serves the text of `role`, and of roles that the same model plays, by vLLM; all other roles in this process.
 
     python: vLLM's interpreter; empty: what the environment variable SHUHARI_VLLM_PYTHON names, else this one where
-    vLLM is installed beside shuhari. max_model_len: the longest row, 0: as the model says. memory: GiB of its key-value
-    cache on a CPU; threads: of a CPU, 0: as many as there are; slots: rows that are said at once; dtype: of weights
-    there. more: other arguments of vLLM's AsyncEngineArgs (`tensor_parallel_size`, `gpu_memory_utilization`). log: a
-    file for what vLLM prints, empty: one that goes with the process. start, patience: seconds until it is ready, and
-    without any answer while some are due.
+    vLLM is installed beside shuhari. address: none, as vLLM's own server cannot be given weights safely. max_model_len:
+    the longest row, 0: as the model says. memory: GiB of its key-value cache on a CPU; threads: of a CPU, 0: as many as
+    there are; slots: rows that are said at once; dtype: of weights there. more: other arguments of vLLM's
+    AsyncEngineArgs (`tensor_parallel_size`, `gpu_memory_utilization`). log: a file for what vLLM prints, empty: one
+    that goes with the process. start, patience: seconds until it is ready, and without any answer while some are due.
 
     staleness: as of the engine `local`; rows in flight go on by new weights, and each token has its version. Log-
     probabilities are those of the settings, temperature and truncation included; what vLLM does in another way is
@@ -64,6 +64,7 @@ class Vllm:
     """
 
     python: str = ""
+    address: str = ""
     role: str = "policy"
     max_model_len: Count = 0
     memory: AtLeast0 = 1.0
@@ -79,6 +80,11 @@ class Vllm:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.address:
+            raise ValueError(f"address is {self.address!r}, and this engine starts vLLM itself: a server of vLLM takes "
+                             "new weights only by control routes that run what they are sent and that its key does not "
+                             "guard (VLLM_SERVER_DEV_MODE); expected no address, or engine.use = \"openai\" for a role "
+                             "whose weights do not follow")  # fmt: skip
         if own := [name for name in self.more if name in {*OURS, "model", "tokenizer", "max_model_len", "dtype"}]:
             raise ValueError(f"more has {own[0]!r}, which the engine sets itself: leave it out")
         self.outside = Outside(self, self.staleness)
@@ -89,7 +95,7 @@ class Vllm:
 
     def _find(self) -> list[str]:
         python = self.python or os.environ.get(PYTHON, "")
-        if not python and find_spec("vllm") is not None:
+        if not python and (found := find_spec("vllm")) is not None and found.origin:  # no folder of that name
             python = sys.executable
         path = Path(python).expanduser()
         if not python or not path.is_file():

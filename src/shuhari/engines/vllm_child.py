@@ -111,6 +111,14 @@ class Server:
         return {"seconds": time.perf_counter() - began}
 
 
+def end(engine: Any) -> None:
+    """End what vLLM has started: its process ends by itself in a second, or not at all."""
+    try:
+        engine.shutdown(timeout=1.0)
+    except TypeError:  # of other versions
+        engine.shutdown()
+
+
 async def serve(replies: Any) -> None:
     def say(reply: dict[str, Any]) -> None:
         try:
@@ -132,6 +140,8 @@ async def serve(replies: Any) -> None:
             # seeds: generators of a CPU cannot go back
             first["engine"].setdefault("enable_chunked_prefill", False)
             first["engine"].setdefault("max_num_batched_tokens", max(2048, first["engine"]["max_model_len"]))
+            if first["engine"].get("tensor_parallel_size", 1) == 1:  # no process for one worker beside the engine's
+                os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         arguments = load("vllm.engine.arg_utils").AsyncEngineArgs(model=first["model"], **first["engine"])
         engine = load("vllm.v1.engine.async_llm").AsyncLLM.from_engine_args(arguments)
         await engine.update_weight_version(str(first["version"]))
@@ -144,14 +154,19 @@ async def serve(replies: Any) -> None:
         while line := await lines.readline():
             server.take(json.loads(line))
     finally:
-        engine.shutdown()
-    shutil.rmtree(first["folder"], ignore_errors=True)
+        end(engine)
+        shutil.rmtree(first["folder"], ignore_errors=True)
 
 
 def main() -> None:
     replies = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)  # what anything prints goes to the log
-    asyncio.run(serve(replies))
+    try:
+        asyncio.run(serve(replies))
+    except BaseException as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    sys.stderr.flush()
+    os._exit(0)  # vLLM's threads and sockets would hold it up for longer than it is waited for
 
 
 if __name__ == "__main__":

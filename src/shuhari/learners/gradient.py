@@ -101,6 +101,8 @@ class GradientLearner:
                     ctx.charge("updates", 1)
                     if mini is not batch:
                         scatter(mini.stamps, batch, mini["_used"])
+        if ctx.team is not None:
+            ctx.team.settle()
         self.state["updates"] = k + 1
         return Updated(self.name, meter.means(), batch["id"], dict(batch.stamps))
 

@@ -51,6 +51,7 @@ class Team(Protocol):
 
     def takes(self, batch: Batch, params: Sequence[nn.Parameter]) -> bool: ...  # whether it shares this optimiser batch
     def spread(self, pieces: Pieces, place: tuple[str, str]) -> Work: ...
+    def settle(self) -> None: ...  # an update is over: what its steps moved elsewhere is in the models again
     def close(self) -> None: ...
 
 

@@ -34,9 +34,9 @@ def hire(recipe: Recipe, stages: Sequence[Components], ctx: Context, yard: Yard 
         LOG.warning("[distributed] workers = %d on %d cores: each is a process with all models", given.workers, cores)
     begin = describe_run(recipe, stages, ctx, given.workers)
     if yard is None:
-        from shuhari.distributed.rays import Rays
+        from shuhari.distributed.rays_apart import open_yard
 
-        yard = Rays(given.workers, given.address)
+        yard = open_yard(given.workers, given.address)
     ctx.crew = Crew(yard, given.workers, stages, begin)
     ctx.held.append(ctx.crew)
 

@@ -62,20 +62,17 @@ class Content:
 
 
 def find_inside(text: str, opens: str, closes: str) -> str | None:
-    """What stands between the last `opens` and the `closes` that belongs to it, so that braces may stand in braces;
-    None where there is no such form, or the last one does not close."""
+    """What stands between the last `opens` and the `closes` that belongs to it, so that brackets may stand in
+    brackets; None where there is no such form, or the last one does not close."""
     at = text.rfind(opens)
     if at < 0:
         return None
-    begin = i = at + len(opens)
-    depth = 0
-    while i < len(text):
-        if text.startswith(closes, i):
-            if depth == 0:
-                return text[begin:i]
-            depth -= 1
-            i += len(closes)
-            continue
-        depth += text[i] == opens[-1] and opens[-1] != closes
-        i += 1
+    begin, depth = at + len(opens), 0
+    if opens[-1] + closes not in ("()", "[]", "{}", "<>"):  # what nests cannot be told from what is said
+        end = text.find(closes, begin)
+        return None if end < 0 else text[begin:end]
+    for i, letter in enumerate(text[begin:], begin):
+        if letter == closes and depth == 0:
+            return text[begin:i]
+        depth += (letter == opens[-1]) - (letter == closes)
     return None

@@ -198,6 +198,10 @@ def test_the_pieces_have_the_gradient_that_they_say() -> None:
     angle = torch.randn(3, 1, 2, generator=g, dtype=torch.float64)
     torch.testing.assert_close(rms_norm(x, w, 1e-3), F.rms_norm(x, (4,), w, 1e-3))
     assert torch.autograd.gradcheck(lambda x, w: rms_norm(x, w, 1e-3), (x, w))
+    narrow = [x.detach().bfloat16().requires_grad_(), w.detach().float().requires_grad_()]  # as of queries in bfloat16
+    wide = [t.detach().double().requires_grad_() for t in narrow]
+    for a, b in zip(*(torch.autograd.grad(rms_norm(x, w, 1e-3).sum(), (x, w)) for x, w in (narrow, wide)), strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=0.03, atol=0.03)
     assert torch.autograd.gradcheck(lambda x: rotate(x, angle.cos(), angle.sin()), (x,))
     turned = torch.view_as_complex(torch.stack(x.detach().chunk(2, -1), -1)) * torch.polar(
         torch.ones_like(angle), angle

@@ -36,8 +36,8 @@ class _RmsNorm(torch.autograd.Function):
         x, weight, r = ctx.saved_tensors
         unit = x * r
         gu = g * unit
-        dw = gu.flatten(0, -2).sum(0) if ctx.needs_input_grad[1] else None
-        mean = (gu @ weight)[..., None].div_(x.shape[-1])
+        dw = gu.flatten(0, -2).sum(0, dtype=weight.dtype) if ctx.needs_input_grad[1] else None
+        mean = (gu @ weight.to(gu.dtype))[..., None].div_(x.shape[-1])
         return (g * weight).addcmul_(unit, mean, value=-1).mul_(r), dw, None
 
 

@@ -1,0 +1,181 @@
+"""Further processes of a run on this machine: how they are begun, asked, missed when they die, and ended. Messages are
+the codec's, over a pipe each; their logs lie in one folder below the temporary files. Needs POSIX."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from multiprocessing.connection import Pipe
+from pathlib import Path
+from typing import Any
+
+from shuhari.abilities import do_nothing
+from shuhari.distributed.group import TIMEOUT
+from shuhari.store import codec
+
+DONE, FAILED = b"\x00", b"\x01"  # how an answer begins
+PATIENCE = 5.0  # seconds for processes to end in peace
+GLANCE = 0.1  # seconds between two looks at what is in flight, while others compute
+LINES = 20  # of a log that an error shows
+
+
+class RankError(RuntimeError):
+    """A learner process failed or died: the message names it and has the last lines of its log."""
+
+
+class Process:
+    """A further process, the link to it, its log; `asked`: what it was asked last."""
+
+    def __init__(self, module: str, number: int, folder: Path) -> None:
+        self.number, self.asked, self.log = number, "", folder / f"learner-{number}.log"
+        self.link, there = Pipe()
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path)}
+        try:
+            with open(self.log, "wb") as log:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", module, str(there.fileno())],
+                    stdin=subprocess.PIPE,  # nothing is written there: it tells the process that we live
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    pass_fds=(there.fileno(),),
+                    env=env,
+                    start_new_session=True,  # Ctrl-C is the parent's
+                )
+        finally:
+            there.close()
+
+
+class Processes:
+    """Those that run `module` (`distributed.rank`), of a team of `size` in all. `doing`: what they are asked -> in
+    words; `anew`: a hint for one that fails as it starts; `glance`: called while one waits; `ended`: before all are
+    ended. RankError, at any call, for what goes wrong in one of them; afterwards none of them is left."""
+
+    def __init__(self, module: str, size: int, doing: Mapping[str, str], anew: str, glance: Callable[[], None],
+                 ended: Callable[[], None]) -> None:  # fmt: skip
+        self.module, self.size, self.doing, self.anew = module, size, doing, anew
+        self.glance, self.ended = glance, ended
+        self.others: list[Process] = []
+        self._end: Any = do_nothing  # before there are processes
+
+    def start(self, setups: Mapping[int, Mapping[str, Any]]) -> Path:
+        """Begin one for each number, and tell it its setup and the `folder` where all meet, which is returned."""
+        folder = Path(tempfile.mkdtemp(prefix="shuhari-learners-"))
+        self._end = weakref.finalize(self, _end, self.others, folder)
+        for number in setups:
+            self.others.append(Process(self.module, number, folder))
+        for other in self.others:
+            with suppress(BrokenPipeError, ConnectionResetError):
+                other.link.send_bytes(codec.dumps({**setups[other.number], "folder": str(folder)}))
+        for other in self.others:  # what goes wrong before they meet is said in words
+            other.asked = "starting"
+        return folder
+
+    def wait_until(self, has_come: Callable[[Process], bool]) -> None:
+        """Wait for each of them, or for its failure."""
+        until = time.monotonic() + TIMEOUT
+        while not all(other.link.poll(0) or has_come(other) for other in self.others):
+            time.sleep(0.01)
+            if time.monotonic() > until:
+                raise self.fail(self.others[0], f"or another one has not begun in {TIMEOUT:.0f} s, while")
+        for other in self.others:
+            if other.link.poll(0):
+                self.answer(other)  # which fails
+
+    def close(self) -> None:
+        """End the processes: by request, and after a few seconds by a signal."""
+        self.ended()
+        self._end()
+        self.others, self._end = [], do_nothing
+
+    # ---------------------------------------------------------------- what is said
+
+    def ask(self, other: Process, ask: str, **rest: Any) -> None:
+        self._send(other, ask, codec.dumps({"ask": ask, **rest}))
+
+    def ask_all(self, ask: str, **rest: Any) -> None:
+        data = codec.dumps({"ask": ask, **rest})
+        for other in self.others:
+            self._send(other, ask, data)
+
+    def _send(self, other: Process, ask: str, data: bytes) -> None:
+        other.asked = ask
+        with suppress(BrokenPipeError, ConnectionResetError):  # reported when the answer is missed
+            other.link.send_bytes(data)
+
+    def answer(self, other: Process, *, still: bool = False) -> Any:
+        """What one answers; what is in flight goes on meanwhile, unless all is to stand `still`."""
+        until = time.monotonic() + TIMEOUT
+        try:
+            while not other.link.poll(GLANCE):
+                gone = next((o for o in self.others if o.process.poll() is not None), None)
+                if gone is not None and not other.link.poll(0):  # the one asked may wait for it
+                    raise self.fail(gone, "died while" if gone.process.returncode < 0 else "failed while")
+                if not still:
+                    self.glance()
+                if time.monotonic() > until:
+                    raise self.fail(other, f"has not answered for {TIMEOUT:.0f} s, while")
+            answer = other.link.recv_bytes()
+        except (EOFError, OSError):
+            answer = b""
+        if answer[:1] != DONE:
+            dead = [o for o in self.others if (o.process.poll() or 0) < 0]  # for want of whom it failed
+            raise self.fail(dead[0] if dead else other, "failed while" if answer and not dead else "died while")
+        return codec.loads(answer[1:], limit=2**40) if len(answer) > 1 else None
+
+    # ---------------------------------------------------------------- what may go wrong
+
+    def find_dead(self, error: object, first: Process | None = None) -> RankError:
+        """Who is to blame where all of them together could not go on: one that a signal has ended, else any that has
+        ended; where none has, `first`."""
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            for other in self.others:
+                if other.process.poll() is not None:
+                    return self.fail(other, "died while")
+            time.sleep(0.05)
+        return self.fail(first or self.others[0], f"or another one did not go on ({error}), while")
+
+    def fail(self, other: Process, how: str) -> RankError:
+        """The error of one that failed or died; all are ended."""
+        with suppress(subprocess.TimeoutExpired):
+            other.process.wait(PATIENCE if how.startswith(("died", "failed")) else 0)
+        code = other.process.returncode
+        ended = f" ({_describe_code(code)})" if code is not None else ""
+        doing = self.doing.get(other.asked, other.asked)
+        log = other.log.read_text(errors="replace").splitlines()[-LINES:] if other.log.is_file() else []
+        hint = self.anew if other.asked == "starting" else ""
+        told = "\n  ".join(["the last lines of its log:", *log]) if log else "its log is empty"
+        self.close()
+        return RankError(f"learner {other.number} of {self.size} {how} {doing}{ended};{hint} the run goes on from its "
+                         f"last checkpoint with the same command; {told}")  # fmt: skip
+
+
+def _end(others: list[Process], folder: Path) -> None:
+    """Hang up on all, wait, and kill what does not end."""
+    try:
+        for other in others:
+            other.link.close()
+        until = time.monotonic() + PATIENCE
+        for other in others:
+            with suppress(subprocess.TimeoutExpired):
+                other.process.wait(max(0.0, until - time.monotonic()))
+    finally:
+        for other in others:
+            other.process.kill()
+            other.process.wait()
+            if other.process.stdin is not None:
+                other.process.stdin.close()
+        others.clear()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _describe_code(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -1,0 +1,121 @@
+"""The process that Ray lives in, for the run that is at the other end of the pipe (`rays_apart`).
+
+It starts or joins Ray, and does what it is told until it hears the end, or nothing more. Where a process of its Ray
+dies it says so and ends, and what is left of that Ray with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Future
+from multiprocessing.connection import Connection
+from typing import Any
+
+from shuhari.distributed.messages import LostWorkerError, pack, unpack, write_error
+
+PULSE = 0.2  # seconds between two looks at Ray's processes
+
+
+class Server:
+    """What is kept by name: actors, and bytes in the object store."""
+
+    def __init__(self, link: Connection) -> None:
+        self.link, self.yard = link, None  # type: Connection, Any
+        self.hands: dict[int, Any] = {}
+        self.blobs: dict[int, Any] = {}
+        self._lock = threading.Lock()  # answers come from Ray's threads
+
+    def say(self, told: Mapping[str, Any], data: bytes | None = None) -> None:
+        try:
+            with self._lock:
+                self.link.send_bytes(pack({**told, "data": data is not None}))
+                if data is not None:
+                    self.link.send_bytes(data)
+        except OSError:  # the run is gone: the end is heard where it is read
+            pass
+
+    def do(self, ask: Mapping[str, Any], data: bytes) -> None:
+        """One thing that the run wants."""
+        name = ask["name"]
+        if ask["do"] == "hire":
+            self.hands[name] = self.yard.hire(ask["index"])
+        elif ask["do"] == "put":
+            self.blobs[name] = self.yard.put(data)
+        elif ask["do"] == "free":
+            self.blobs.pop(name, None)
+        elif ask["do"] == "close":
+            self.hands.pop(name).close()
+        elif ask["do"] == "tell":
+            self.say({"ticket": ask["ticket"]}, self.hands[name].tell().encode())
+        else:
+            call = self.hands[name].send(ask["method"], data, [self.blobs[b] for b in ask["blobs"]])
+            call.add_done_callback(lambda done: self.answer(ask["ticket"], done))
+
+    def answer(self, ticket: int, done: Future[bytes]) -> None:
+        error = done.exception()
+        if error is None:
+            self.say({"ticket": ticket}, done.result())
+        elif isinstance(error, LostWorkerError):
+            self.check()
+            self.say({"ticket": ticket, "lost": str(error)})
+        else:
+            self.say({"ticket": ticket, "raised": write_error(error)})
+
+    def check(self) -> None:
+        """End where a process of Ray has: an actor that is lost with it is not lost alone."""
+        if why := self.yard.explain_loss():
+            self.say({"gone": why})
+            os._exit(1)  # Ray's core would wait for what is gone
+
+    def serve(self) -> None:
+        while True:
+            if not self.link.poll(PULSE):
+                self.check()
+            elif not (told := self.link.recv_bytes()):
+                return
+            else:
+                ask = unpack(told)
+                data = self.link.recv_bytes() if ask["data"] else b""
+                try:
+                    self.do(ask, data)
+                except Exception as error:  # of Ray, which is not there, or is missing what it was not given
+                    self.check()
+                    if "ticket" in ask:
+                        self.say({"ticket": ask["ticket"], "lost": f"{type(error).__name__}: {error}"[:500]})
+
+
+def hand_on(server: Server) -> None:
+    """The lines of the log here are the run's."""
+    handler = logging.Handler(logging.INFO)
+    handler.emit = lambda record: server.say({"log": record.levelno, "text": record.getMessage()})  # type: ignore[method-assign]
+    logging.getLogger("shuhari").addHandler(handler)
+
+
+def main(number: int) -> None:
+    link = Connection(number)
+    server = Server(link)
+    hand_on(server)
+    given = unpack(link.recv_bytes())
+    from shuhari.distributed.rays import Rays
+
+    try:
+        server.yard = Rays(given["workers"], given["address"], given["folder"])
+    except Exception as error:
+        told = write_error(error)
+        server.say({"error": told if told["where"] else {**told, "text": f"{told['kind']}: {told['text']}"}})
+        return
+    server.say({"ready": True})
+    try:
+        server.serve()
+    except (EOFError, OSError):  # the run is gone
+        pass
+    finally:
+        server.yard.close()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,148 @@
+"""What a learner process of a model in shards runs (`python -m shuhari.distributed.shard_rank LINK`): its shard of the
+weights and of what optimisers keep, and with all others each step of an optimiser on a batch that it is sent. The other
+side is `shard_team`.
+
+Components are made anew from the run's recipe, the model from its configuration; weights come by the link, rows of one
+tensor at a time, and go back so. Left out: rollouts, rewards, scoring before the update, which stay with the run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed
+from torch import Tensor
+
+from shuhari.distributed.group import TIMEOUT
+from shuhari.distributed.rank import main
+from shuhari.distributed.shares import WEIGHTS
+
+dist: Any = torch.distributed  # not all of whose names are declared
+LOOPBACK = ("lo", "lo0")
+
+
+class ShardRank:
+    """`setup`: `name` and `tree` of the recipe, `rank`, `size`, `folder` where all meet, `threads`."""
+
+    def __init__(self, setup: Mapping[str, Any]) -> None:
+        from shuhari.config.build import build_stages
+        from shuhari.config.recipe import Recipe
+        from shuhari.loop.context import Context
+
+        torch.set_num_threads(setup["threads"])
+        recipe, self.rank, folder = Recipe(setup["name"], setup["tree"]), setup["rank"], Path(setup["folder"])
+        stages = build_stages(recipe.stages)
+        self.stages, first = {stage.name: stage for stage in stages}, stages[0]
+        self.ctx = Context(recipe.seed, first.task, first.engine, first.tokens, setup["threads"])
+        self.owned = set[int]()  # the ids of parts whose optimisers have the shards
+        if here := [name for _, name in socket.if_nameindex() if name in LOOPBACK]:
+            os.environ["GLOO_SOCKET_IFNAME"] = here[0]
+        store = dist.FileStore(str(folder / "shards"), setup["size"])
+        patience = timedelta(seconds=TIMEOUT)
+        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=setup["size"], timeout=patience)
+        self.mesh = dist.device_mesh.init_device_mesh("cpu", (setup["size"],))
+
+    def hear(self, ask: str, **rest: Any) -> Any:
+        """The answer to a message, an iterator of several; None where none is waited for."""
+        return getattr(self, f"on_{ask}")(**rest)
+
+    def on_model(
+        self, config: str, suppressed: list[int], pad: int, roles: list[str], place: list[str], dtype: str,
+        bfloat16: bool, recompute: bool, limit: int,
+    ) -> dict[str, list[int]]:  # fmt: skip
+        """Make the model that plays `roles`, its numbers not set yet: name -> the first row here, and how many."""
+        from transformers import AutoConfig
+
+        from shuhari.distributed.sharded import Sharded, make_model, make_sharded
+
+        tree = json.loads(config)
+        made = type(AutoConfig.for_model(tree["model_type"])).from_dict(tree)
+        compute = torch.bfloat16 if bfloat16 else None
+        lm = make_sharded(made, self.mesh, getattr(torch, dtype), compute, limit)
+        lm.generation_config.suppress_tokens = suppressed or None
+        part = self._find(place)[1]
+        self.sharded = Sharded(make_model(lm, SimpleNamespace(pad=pad), limit, recompute), self.mesh, part)
+        self.owned.add(id(part))
+        self.ctx.models = dict.fromkeys(roles, self.sharded.model)
+        self.ctx.team = self.sharded
+        return {name: list(self.sharded.find_range(name)) for name in self.sharded.shards}
+
+    def on_own(self, place: list[str]) -> list[str]:
+        """Have the optimiser of a part step the shards: the kinds of what it keeps of each parameter."""
+        part = self._find(place)[1]
+        if id(part) not in self.owned:
+            self.sharded.own(part)
+            self.owned.add(id(part))
+        return sorted(part.optimiser.state.keys() - {"steps"})
+
+    @torch.no_grad()
+    def on_take(self, place: list[str], kind: str, name: str, rows: Tensor) -> None:
+        """Take over the rows here of one tensor."""
+        self._find_tensors(place, kind)[name].copy_(rows)
+
+    def on_count(self, place: list[str], steps: list[float]) -> None:
+        """Take over how many steps each parameter has had."""
+        optimiser = self._find(place)[1].optimiser
+        optimiser.state = {**optimiser.state, "steps": torch.tensor(steps)}
+
+    def on_tell(self, place: list[str], kind: str) -> Iterator[Tensor]:
+        """The rows here of each tensor of a kind."""
+        yield from (x.detach() for x in self._find_tensors(place, kind).values())
+
+    def on_counts(self, place: list[str]) -> list[float]:
+        """How many steps each parameter has had."""
+        found: list[float] = self._find(place)[1].optimiser.state["steps"].tolist()
+        return found
+
+    @torch.no_grad()
+    def on_clear(self, place: list[str]) -> None:
+        """Let an optimiser forget."""
+        optimiser = self._find(place)[1].optimiser
+        zeros = {k: {i: torch.zeros_like(x) for i, x in own.items()} if k != "steps" else torch.zeros_like(own)
+                 for k, own in optimiser.state.items()}  # fmt: skip
+        optimiser.state = zeros
+
+    def on_step(
+        self, place: list[str], share: Mapping[str, Any], links: Mapping[str, Any], ctx: Mapping[str, Any],
+        count: tuple[float, ...], terms: dict[str, list[str]],
+    ) -> dict[str, Any]:  # fmt: skip
+        """One step of a part's optimiser, with all others, on an optimiser batch: what it reports."""
+        from shuhari.distributed.shares import take_now, unpack_share
+        from shuhari.learners.loss import Loss
+
+        learner, part = self._find(place)
+        take_now(self.ctx, ctx, count)
+        batch = unpack_share(share)
+        batch.links.update({name: (index, dict(columns)) for name, (index, columns) in links.items()})
+        params = list(self.sharded.shards.values())
+        loss = Loss(batch, part, place[2], self.ctx, params, learner.tokens, terms, (place[1], place[2]))
+        try:
+            info = part.optimiser.step(loss, self.ctx.count)
+        except FloatingPointError as error:
+            return {"unfinished": str(error)}
+        return {} if self.rank else {"info": info, "terms": terms, "stamps": dict(loss.batch.stamps)}
+
+    def _find(self, place: list[str]) -> tuple[Any, Any]:
+        """Learner and part of (stage, learner, part)."""
+        stage, learner, part = place
+        found: Any = self.stages[stage].learners[learner]
+        return found, found.parts[part]
+
+    def _find_tensors(self, place: list[str], kind: str) -> dict[str, Tensor]:
+        """Parameter -> its rows here, of the weights or of what an optimiser keeps, as they lie in memory."""
+        if kind == WEIGHTS:
+            return dict(self.sharded.shards)
+        own = self._find(place)[1].optimiser.state[kind]
+        return {name: own[str(i)] for i, name in enumerate(self.sharded.shards)}
+
+
+if __name__ == "__main__":
+    main(ShardRank)
