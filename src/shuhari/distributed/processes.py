@@ -3,22 +3,20 @@ the codec's, over a pipe each; their logs lie in one folder below the temporary 
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from multiprocessing.connection import Pipe
 from pathlib import Path
 from typing import Any
 
 from shuhari.abilities import do_nothing
 from shuhari.distributed.group import TIMEOUT
+from shuhari.distributed.starting import open_process
 from shuhari.store import codec
 
 DONE, FAILED = b"\x00", b"\x01"  # how an answer begins
@@ -36,21 +34,8 @@ class Process:
 
     def __init__(self, module: str, number: int, folder: Path) -> None:
         self.number, self.asked, self.log = number, "", folder / f"learner-{number}.log"
-        self.link, there = Pipe()
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path)}
-        try:
-            with open(self.log, "wb") as log:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", module, str(there.fileno())],
-                    stdin=subprocess.PIPE,  # nothing is written there: it tells the process that we live
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=(there.fileno(),),
-                    env=env,
-                    start_new_session=True,  # Ctrl-C is the parent's
-                )
-        finally:
-            there.close()
+        # nothing is written to its standard input: that tells the process that we live
+        self.process, self.link = open_process(module, self.log, subprocess.PIPE)
 
 
 class Processes:
@@ -111,7 +96,8 @@ class Processes:
             other.link.send_bytes(data)
 
     def answer(self, other: Process, *, still: bool = False) -> Any:
-        """What one answers; what is in flight goes on meanwhile, unless all is to stand `still`."""
+        """What one answers; what is in flight goes on meanwhile, unless all is to stand `still`. It is waited for as
+        long as all live, as nobody knows how long a step of theirs computes; while it starts, for TIMEOUT."""
         until = time.monotonic() + TIMEOUT
         try:
             while not other.link.poll(GLANCE):
@@ -120,7 +106,7 @@ class Processes:
                     raise self.fail(gone, "died while" if gone.process.returncode < 0 else "failed while")
                 if not still:
                     self.glance()
-                if time.monotonic() > until:
+                if other.asked == "starting" and time.monotonic() > until:
                     raise self.fail(other, f"has not answered for {TIMEOUT:.0f} s, while")
             answer = other.link.recv_bytes()
         except (EOFError, OSError):

@@ -9,7 +9,6 @@ told (`rays`).
 from __future__ import annotations
 
 import logging
-import os
 import queue
 import shutil
 import signal
@@ -22,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from itertools import count
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from shuhari.config.overlay import RecipeError
 from shuhari.distributed import rays, rays_process
 from shuhari.distributed.crew import LOG, START
 from shuhari.distributed.messages import LostWorkerError, pack, read_error, unpack
-from shuhari.distributed.starting import starting
+from shuhari.distributed.starting import open_process, starting
 
 AGAIN = 3  # times that a Ray of the run's own is begun again
 PATIENT = 2  # times that one which was late with its start is tried once more
@@ -145,17 +144,7 @@ class Side:
         place = "/tmp" if Path("/tmp").is_dir() else None  # names of sockets are short
         folder = tempfile.mkdtemp(prefix="shuhari-ray-", dir=place)  # of this user alone
         self._log = Path(folder) / "log"
-        link, there = Pipe()
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path)}
-        try:
-            with self._log.open("wb") as log:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", rays_process.__name__, str(there.fileno())],
-                    stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, pass_fds=(there.fileno(),), env=env,
-                    start_new_session=True,  # Ctrl-C is the run's
-                )  # fmt: skip
-        finally:
-            there.close()
+        self.process, link = open_process(rays_process.__name__, self._log, subprocess.DEVNULL)
         self._end = weakref.finalize(self, _end, self.process, self._out, folder)
         try:
             threading.Thread(target=_write, args=(self._out, link), daemon=True, name="ray-writes").start()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Mapping
@@ -17,16 +18,19 @@ from typing import Any
 
 from shuhari.distributed.messages import LostWorkerError, pack, unpack, write_error
 
+LOG = logging.getLogger("shuhari")
 PULSE = 0.2  # seconds between two looks at Ray's processes
+WORDS = {"put": "keep bytes in its object store", "hire": "begin an actor"}
 
 
 class Server:
-    """What is kept by name: actors, and bytes in the object store."""
+    """What is kept by name: actors, bytes in the object store, and why one of them is not there."""
 
     def __init__(self, link: Connection) -> None:
         self.link, self.yard = link, None  # type: Connection, Any
         self.hands: dict[int, Any] = {}
         self.blobs: dict[int, Any] = {}
+        self.missing: dict[int, str] = {}
         self._lock = threading.Lock()  # answers come from Ray's threads
 
     def say(self, told: Mapping[str, Any], data: bytes | None = None) -> None:
@@ -47,8 +51,13 @@ class Server:
             self.blobs[name] = self.yard.put(data)
         elif ask["do"] == "free":
             self.blobs.pop(name, None)
+            self.missing.pop(name, None)
         elif ask["do"] == "close":
-            self.hands.pop(name).close()
+            self.missing.pop(name, None)
+            if (hand := self.hands.pop(name, None)) is not None:
+                hand.close()
+        elif why := next((self.missing[n] for n in (name, *ask.get("blobs", ())) if n in self.missing), ""):
+            self.say({"ticket": ask["ticket"], "lost": why})
         elif ask["do"] == "tell":
             self.say({"ticket": ask["ticket"]}, self.hands[name].tell().encode())
         else:
@@ -84,15 +93,20 @@ class Server:
                     self.do(ask, data)
                 except Exception as error:  # of Ray, which is not there, or is missing what it was not given
                     self.check()
+                    why = f"{type(error).__name__}: {error}"[:500]
                     if "ticket" in ask:
-                        self.say({"ticket": ask["ticket"], "lost": f"{type(error).__name__}: {error}"[:500]})
+                        self.say({"ticket": ask["ticket"], "lost": why})
+                        continue
+                    LOG.warning("Ray could not %s: %s", WORDS.get(ask["do"], ask["do"]), why)
+                    if ask["do"] in WORDS:  # whoever asks for it by its name is told
+                        self.missing[ask["name"]] = f"Ray could not {WORDS[ask['do']]}: {why}"
 
 
 def hand_on(server: Server) -> None:
     """The lines of the log here are the run's."""
     handler = logging.Handler(logging.INFO)
     handler.emit = lambda record: server.say({"log": record.levelno, "text": record.getMessage()})  # type: ignore[method-assign]
-    logging.getLogger("shuhari").addHandler(handler)
+    LOG.addHandler(handler)
 
 
 def main(number: int) -> None:
@@ -115,6 +129,7 @@ def main(number: int) -> None:
         pass
     finally:
         server.yard.close()
+    shutil.rmtree(given["folder"], ignore_errors=True)  # the run, if it is still there, would
 
 
 if __name__ == "__main__":

@@ -161,12 +161,14 @@ async def serve(replies: Any) -> None:
 def main() -> None:
     replies = os.fdopen(os.dup(1), "w", encoding="ascii")
     os.dup2(2, 1)  # what anything prints goes to the log
+    code = 0
     try:
         asyncio.run(serve(replies))
     except BaseException as error:
+        code = 1
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
     sys.stderr.flush()
-    os._exit(0)  # vLLM's threads and sockets would hold it up for longer than it is waited for
+    os._exit(code)  # vLLM's threads and sockets would hold it up for longer than it is waited for
 
 
 if __name__ == "__main__":
