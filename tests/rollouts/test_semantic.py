@@ -13,22 +13,26 @@ import torch
 
 from shuhari import testing
 from shuhari.data import ContractError, Problem, Ramp, Request, Sampling
+from shuhari.models.text.causal import Causal
 from shuhari.needs import Trace
 from shuhari.pack import pack
-from shuhari.rollouts.semantic import Answer, Semantic, find_highest, score_tokens
+from shuhari.rollouts.semantic import CHUNK, Answer, Semantic, find_embeddings, find_highest, score_tokens
 from shuhari.transforms.tree import NodeAdvantage
 
 PROMPT = Problem("t", "p", "ab")
-OPPOSED = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]).double()
+OPPOSED = torch.tensor([[1.0, 0.0], [-2.0, 0.0], [0.0, 3.0], [0.5, 0.0]])  # of any length
 
 
 class Text:
-    """The ids of a to j are 0 to 9, which are also how texts are shown; embeddings of 11 tokens."""
+    """The ids of a to j are 0 to 9, which are also how texts are shown; embeddings of 11 tokens, of which 3 is 2 turned
+    about: of these two H D is the larger the more even they are."""
 
     end = 10
 
     def __init__(self) -> None:
-        self.module = SimpleNamespace(linear=(torch.eye(11), None))
+        weight = torch.eye(11)
+        weight[3] = -weight[2]
+        self.module = SimpleNamespace(lm=SimpleNamespace(get_input_embeddings=lambda: SimpleNamespace(weight=weight)))
 
     def encode(self, text: str) -> Any:
         return np.array([ord(x) - 97 for x in text], np.int32)
@@ -66,21 +70,44 @@ def grown(of: Semantic, engine: Scripted, n: int, max_new: int = 6) -> Any:
     ("pair", "cosine"), [((0, 2), 0.0), ((0, 1), -1.0), ((0, 3), 1.0)], ids=["apart", "opposed", "alike"]
 )
 def test_the_score_of_two_even_tokens(pair: tuple[int, int], cosine: float) -> None:
-    """D = -sum over i != j of p_i p_j cos: -cos / 2 at a half each."""
+    """D = -sum over i != j of p_i p_j cos: -cos / 2 at a half each; as released the score is H D."""
     ids, logp = np.array([pair]), np.log(np.full((1, 2), 0.5))
-    assert score_tokens(ids, logp, OPPOSED)[0] == pytest.approx(log(2) * (1 - cosine / 2))
+    assert score_tokens(ids, logp, OPPOSED)[0] == pytest.approx(-log(2) * cosine / 2, abs=1e-7)
+    assert score_tokens(ids, logp, OPPOSED, "shifted")[0] == pytest.approx(log(2) * (1 - cosine / 2))
     assert score_tokens(ids, logp, None)[0] == pytest.approx(log(2))
 
 
+def test_a_sure_token_wins_over_two_alike_as_released_alone() -> None:
+    ids, logp = np.array([[0, 3], [0, -1]]), np.array([[log(0.5), log(0.5)], [0.0, -np.inf]])
+    released, shifted = score_tokens(ids, logp, OPPOSED), score_tokens(ids, logp, OPPOSED, "shifted")
+    assert (released.argmax(), shifted.argmax()) == (1, 0) and released[1] == shifted[1] == 0
+
+
 def test_the_score_is_the_double_sum_over_pairs() -> None:
-    rng = np.random.default_rng(1)
-    e = torch.nn.functional.normalize(torch.from_numpy(rng.normal(size=(9, 4))), dim=1)
-    p = rng.dirichlet(np.ones(5))
-    ids = rng.permutation(9)[:5]
-    cosines = (e[ids] @ e[ids].T).numpy()
-    d = -sum(p[i] * p[j] * cosines[i, j] for i in range(5) for j in range(5) if i != j)
-    padded = np.append(ids, -1)[None], np.append(np.log(p), -np.inf)[None]
-    assert score_tokens(*padded, e)[0] == pytest.approx(-(p * np.log(p)).sum() * (1 + d))
+    """Of more tokens than embeddings are held of at once, each with an entry that stands for no token."""
+    rng, k = np.random.default_rng(1), 2 * CHUNK + 3
+    e = torch.from_numpy(rng.normal(size=(9, 4)))
+    p = rng.dirichlet(np.ones(5), k)
+    ids = np.array([rng.permutation(9)[:5] for _ in range(k)])
+    unit = (e / e.norm(dim=1, keepdim=True)).numpy()
+    cosines = unit @ unit.T
+    pairs = [(i, j) for i in range(5) for j in range(5) if i != j]
+    d = -sum(p[:, i] * p[:, j] * cosines[ids[:, i], ids[:, j]] for i, j in pairs)
+    padded = np.insert(ids, 5, -1, 1), np.insert(np.log(p), 5, -np.inf, 1)
+    h = -(p * np.log(p)).sum(1)
+    np.testing.assert_allclose(score_tokens(*padded, e), h * d, atol=1e-6)
+    np.testing.assert_allclose(score_tokens(*padded, e, "shifted"), h * (1 + d), atol=1e-6)
+    np.testing.assert_allclose(score_tokens(*padded, e, "entropy"), h)
+
+
+def test_embeddings_are_those_that_tokens_are_read_with() -> None:
+    model = Causal(hidden=16, layers=1, heads=2, intermediate=16, tied=False)
+    model.build(SimpleNamespace(spaces=lambda: None, alphabet="abc"))
+    found = find_embeddings(model)
+    read, said = model.module.lm.model.embed_tokens.weight, model.module.linear[0]
+    assert found.data_ptr() == read.data_ptr() != said.data_ptr()
+    with pytest.raises(ContractError, match="SimpleNamespace has no embeddings of tokens"):
+        find_embeddings(SimpleNamespace())
 
 
 def answer(score: list[float], parent: Answer | None = None, begin: int = 0) -> Answer:

@@ -5,7 +5,7 @@ sampler as released. A finished group is one tree, so what answers share is one 
 `node_advantage` with `less = "parent"` is its credit of segments. Left out: its factor for the length of right
 answers.
 
-Axes: `K` tokens of an answer, `S` most probable tokens, `V` tokens, `D` width.
+Axes: `K` tokens of an answer, `S` most probable tokens, `V` tokens, `W` width.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -24,6 +24,9 @@ from shuhari.data import Array, ContractError, Request, Status, Step, Trajectory
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
 from shuhari.registry import register
+
+Metric: TypeAlias = Literal["semantic", "shifted", "entropy"]
+CHUNK = 64  # tokens of an answer whose likely tokens' embeddings are held at once
 
 
 @dataclass(eq=False)
@@ -45,19 +48,20 @@ class Semantic:
     """The first of n answers begins at the prompt; each further one there too with a chance of `restart`, else at the
     token of largest score in any answer so far, which is drawn anew with all that follows.
 
-    The score of a token is H (1 + D), in nats, over the `top` most probable tokens there, with probabilities p and
-    embeddings e of length 1: the entropy H = -sum p log p, and D = -(|sum p e|^2 - sum p^2) in [-1, 1/2], which is high
-    where likely tokens point apart. (The release has H D, which is at most 0 where embeddings look alike, so that sure
-    tokens win; the sum with 1 is inferred.) metric: `semantic`, or `entropy`, H alone. Embeddings are those of the head
-    of `role`, which a tied model reads with too. Where the first token has the largest score an answer begins anew.
+    The score of a token is H D, in nats, over the `top` most probable tokens there, with probabilities p and input
+    embeddings e (what `role` reads tokens with) at length 1: the entropy H = -sum p log p, and D = -(|sum p e|^2 -
+    sum p^2) in [-1, 1/2], which is high where likely tokens point apart. So it is in the release (`cosine-entropy`);
+    where all likely tokens look alike it is below 0, and a sure token, of score 0, is larger. metric: `semantic`, this
+    score; `shifted`, H (1 + D), which nobody published and which no sure token wins; or `entropy`, H alone. Where the
+    first token has the largest score an answer begins anew.
 
     restart: in [0, 1], or a schedule. Info of each sample, so a column: `cut`, where its last segment begins. Refused
     with ContractError: problems that are played or begin with hints, prompts that are no text, schedules of
-    temperature, stop strings, top-p and its kin, and a head that is not linear.
+    temperature, stop strings, top-p and its kin, and a model without embeddings of tokens.
     """
 
     restart: Fraction = 0.5
-    metric: Literal["semantic", "entropy"] = "semantic"
+    metric: Metric = "semantic"
     top: int = 20
     role: str = "policy"
     accepts: Mapping[str, Any] = field(init=False, default_factory=dict)
@@ -80,7 +84,7 @@ class Semantic:
             whose = f"problem {request.problem.id!r} of {request.problem.task}"
             expected = "a prompt in text without a hint, one temperature, no stop strings, no top-p, top-k or min-p"
             raise ContractError(f"semantic: {whose}: expected {expected}")
-        embeddings = find_embeddings(ctx.models[self.role]) if self.metric == "semantic" else None
+        embeddings = None if self.metric == "entropy" else find_embeddings(ctx.models[self.role])
         restarts = torch.rand(request.n, generator=ctx.rng("semantic", request.key)) < ctx.at(self.restart)
         answers = list[Answer]()
         for i in range(request.n):
@@ -89,7 +93,7 @@ class Semantic:
             asked = replace(sampling, top=self.top, max_new=sampling.max_new - begin)
             seen: Any = np.concatenate([context, said])
             (trace,) = await ctx.engine.sample(self.role, seen, asked, 1, key=(request.key, self.role, "answer", i))
-            answers.append(join_answer(trace, parent, begin, embeddings))
+            answers.append(join_answer(trace, parent, begin, embeddings, self.metric))
         return [self._plant(answers, context, request, ctx)]
 
     def _plant(self, answers: Sequence[Answer], context: Any, request: Request, ctx: Ctx) -> Trajectory:
@@ -121,12 +125,14 @@ def find_highest(answers: Sequence[Answer]) -> tuple[Answer | None, int]:
     return (best, place) if place else (None, 0)
 
 
-def join_answer(trace: Trace, parent: Answer | None, begin: int, embeddings: torch.Tensor | None) -> Answer:
+def join_answer(
+    trace: Trace, parent: Answer | None, begin: int, embeddings: torch.Tensor | None, metric: Metric
+) -> Answer:
     """The answer of a trace that goes on from `begin` tokens of another."""
     ids: Any = trace.action
     if not is_tokens(ids) or trace.logp is None:
         raise ContractError(f"semantic: an engine said {ids!r:.40}: expected token ids with log-probabilities")
-    score = score_tokens(np.asarray(trace.info["top"]), np.asarray(trace.info["top_logp"]), embeddings)
+    score = score_tokens(np.asarray(trace.info["top"]), np.asarray(trace.info["top_logp"]), embeddings, metric)
     own = [ids, trace.logp, np.broadcast_to(np.asarray(trace.version, np.int64), (len(ids),)), score]
     if parent is not None:
         before = (parent.ids, parent.logp, parent.version, parent.score)
@@ -135,25 +141,30 @@ def join_answer(trace: Trace, parent: Answer | None, begin: int, embeddings: tor
     return Answer(own[0], own[1], own[2], own[3], ended, parent, begin)
 
 
-def score_tokens(ids: Array, logp: Array, embeddings: torch.Tensor | None) -> Array:
-    """[K] H (1 + D) of the most probable tokens ids [K, S] (below 0: none) with log-probabilities logp [K, S], under
-    embeddings [V, D] of length 1; H alone without embeddings."""
+def score_tokens(ids: Array, logp: Array, embeddings: torch.Tensor | None, metric: Metric = "semantic") -> Array:
+    """[K] the score by a metric of the most probable tokens ids [K, S] (below 0: none) with log-probabilities
+    logp [K, S], under embeddings [V, W] of any length; without embeddings it is H, whatever the metric."""
     p = torch.from_numpy(np.where(ids >= 0, np.exp(logp), 0.0)).double()
     h = -torch.xlogy(p, p).sum(1)
-    if embeddings is None:
+    if embeddings is None or metric == "entropy":
         return h.numpy()
-    whole = (p[..., None] * embeddings[torch.from_numpy(np.maximum(ids, 0)).long()]).sum(1)  # [K, D]
-    d = (p**2).sum(1) - (whole**2).sum(1)
-    found: Array = (h * (1 + d)).numpy()
+    d = torch.zeros(len(p)).double()
+    for at in range(0, len(p), CHUNK):
+        some = slice(at, at + CHUNK)
+        rows = torch.from_numpy(np.maximum(ids[some], 0)).long().to(embeddings.device)
+        e = torch.nn.functional.normalize(embeddings[rows].float(), dim=-1).cpu()  # [CHUNK, S, W]
+        whole = torch.einsum("ks,ksw->kw", p[some].float(), e).double()
+        d[some] = (p[some] ** 2).sum(1) - (whole**2).sum(1)
+    found: Array = (h * (d if metric == "semantic" else 1 + d)).numpy()
     return found
 
 
 def find_embeddings(model: Any) -> torch.Tensor:
-    """[V, D] of length 1: the weights of the head of a model of text. ContractError where these are not a matrix."""
+    """[V, W] what a model of text reads tokens with, as they are. ContractError where it has none."""
     try:
-        weight = ability(model, "module").linear[0]
+        weight: torch.Tensor = ability(model, "module").lm.get_input_embeddings().weight.detach()
     except (AttributeError, TypeError):
-        expected = "a model of text whose head is linear, or metric = 'entropy'"
+        expected = "a model of text with embeddings of its input tokens, or metric = 'entropy'"
         message = f"semantic: {type(model).__name__} has no embeddings of tokens: expected {expected}"
         raise ContractError(message) from None
-    return torch.nn.functional.normalize(weight.detach().double().cpu(), dim=1)
+    return weight
