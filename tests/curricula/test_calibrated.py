@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import nullcontext
 from dataclasses import replace
 from math import exp, log
@@ -44,8 +45,9 @@ def binary(logit: float, t: float) -> float:
 class Two:
     """A run whose policy has at each decision two logits, (`logit`, 0); the second position is of no decision."""
 
-    def __init__(self, logits: tuple[float, ...]) -> None:
-        self.logits, self.scored, self.probed = logits, list[float](), list[Request]()
+    def __init__(self, logits: tuple[float, ...], broken: int = 0) -> None:
+        self.logits, self.broken = logits, broken  # so many times all answers end in an error
+        self.scored, self.probed = list[float](), list[Request]()
 
     def phase(self, *name: object) -> Any:
         return nullcontext()
@@ -55,7 +57,8 @@ class Two:
         self.probed += requests
         ones = np.ones(2, np.int32)
         step = replace(Step.of(np.ones(1, np.int32), ones, np.zeros(2, np.float32)), mask=np.array([True, False]))
-        ended = [Trajectory(Request(Problem("t", "p", "")), (step,), Status.FINISHED) for _ in self.logits]
+        status, self.broken = Status.ERROR if self.broken else Status.FINISHED, max(0, self.broken - 1)
+        ended = [Trajectory(Request(Problem("t", "p", "")), (step,), status) for _ in self.logits]
         return pack(ended)
 
     def score(self, batch: Any, needs: Any) -> Any:
@@ -95,6 +98,25 @@ def test_bisection_finds_the_temperature_of_the_entropy() -> None:
 @pytest.mark.parametrize(("target", "end"), [(0.69, 2.0), (0.01, 0.5)])
 def test_what_cannot_be_reached_is_the_end_next_to_it(target: float, end: float) -> None:
     assert find_root(lambda t: binary(1.0, t), target, 0.5, 2.0) == (end, binary(1.0, end))
+
+
+def test_without_a_usable_decision_a_step_has_the_run_s_own_temperature_and_the_next_asks_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    ctx, of = Two((1.0, 3.0), broken=1), Calibrated(Given(), problems=2, n=4)
+    with caplog.at_level(logging.WARNING, "shuhari"):
+        (request,) = asyncio.run(of.select(1, ctx))  # type: ignore[arg-type]
+    assert "no usable decision among 8 answers" in caplog.text
+    assert request.sampling is None and of.report() == {} and not ctx.scored
+    assert of.state == {"temperature": None, "entropy": None}  # as it would be resumed
+    (request,) = asyncio.run(of.select(1, ctx))  # type: ignore[arg-type]
+    assert len(ctx.probed) == 4 and of.report()["curriculum/entropy"] == pytest.approx(0.3, abs=1e-4)
+    assert request.sampling == {"temperature": of.state["temperature"]}
+
+
+def test_no_answer_at_all_is_no_usable_decision() -> None:
+    of = Calibrated(Given())
+    assert asyncio.run(of.select(1, Two(())))[0].sampling is None  # type: ignore[arg-type]
 
 
 def test_a_request_keeps_its_own_temperature() -> None:

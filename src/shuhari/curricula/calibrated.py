@@ -7,6 +7,7 @@ problems come, `inner` chooses. Left out: the scaling of supervised data, and st
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -35,9 +36,11 @@ class Calibrated:
     stage's first step, by bisection, as H rises in T. Where even low has more, or high has less, T is that end.
 
     The decisions are those of `n` answers to each of `problems` problems that `inner` gives, sampled by the policy as
-    it is then, as the run samples (charged as probes); they are not sampled anew at each T. What is learnt from is
-    scored at T too, as it was sampled. A request that has a temperature of its own keeps it. Evaluation has the run's
-    own. Reports `curriculum/temperature` and `curriculum/entropy`, H(T) as it was found. ValueError for low above high.
+    it is then, as the run samples (charged as probes); they are not sampled anew at each T. Where none of them can be
+    used (no answer, or errors alone) the step has the run's own temperature, with a warning, and the next step asks
+    again, charged again. What is learnt from is scored at T too, as it was sampled. A request that has a temperature of
+    its own keeps it. Evaluation has the run's own. Reports, once T is found, `curriculum/temperature` and
+    `curriculum/entropy`, H(T) as it was found. ValueError for low above high.
     """
 
     inner: Curriculum
@@ -73,18 +76,26 @@ class Calibrated:
         if self.state["temperature"] is None:
             asked = [Request(r.problem, self.n) for r in await look(self.inner, self.problems, 1, ctx)]
             batch = await ctx.probe(asked, tag="probe")
+            if not bool(find_decisions(batch).any()):
+                message = "calibrated: no usable decision among %d answers; this step has the run's own temperature"
+                logging.getLogger("shuhari").warning(message, len(asked) * self.n)
+                return await self.inner.select(n, ctx)
             t, h = find_root(lambda t: measure_entropy(batch, t, self.role, ctx), self.entropy, self.low, self.high)
             self.state |= {"temperature": t, "entropy": h}
         t = self.state["temperature"]
         return [_heat(request, t) for request in await self.inner.select(n, ctx)]
 
 
+def find_decisions(batch: Batch) -> torch.Tensor:
+    """[B, K] bool: the decisions of episodes that did not end in an error."""
+    return batch["mask"] & find_usable(batch)[:, None]
+
+
 def measure_entropy(batch: Batch, temperature: float, role: str, ctx: Ctx) -> float:
-    """The mean entropy in nats of the decisions of a batch at this temperature; 0 where there are none."""
+    """The mean entropy in nats of the decisions of a batch at this temperature; NaN where there are none."""
     need = Need((role,), "entropy")
     hot = batch.put({"temperature": torch.full(batch["mask"].shape, temperature)})
-    each = ctx.score(hot, [need])[need][batch["mask"] & find_usable(batch)[:, None]]
-    return float(each.double().mean()) if each.numel() else 0.0
+    return float(ctx.score(hot, [need])[need][find_decisions(batch)].double().mean())
 
 
 def find_root(rising: Callable[[float], float], target: float, low: float, high: float) -> tuple[float, float]:
