@@ -112,6 +112,25 @@ def test_some_problems_choose_others_are_reported_and_the_chosen_has_a_seed_of_i
     assert "seed" in runs.trained["chosen"] and all("seed" not in s for n, s in runs.trained.items() if n != "chosen")
 
 
+def test_a_score_that_is_not_finite_is_refused_by_the_name_of_its_mixture() -> None:
+    """NumPy takes NaN for the largest, so that it would be chosen."""
+    for bad in (np.nan, np.inf):
+        runs = Landscape(lambda w, bad=bad: bad if w[1] == 1.0 else w[0])
+        match = r"'mean' of mixture-1 \(task.a = 0, task.b = 1, task.c = 0\) is (nan|inf): expected a finite score"
+        with pytest.raises(ValueError, match=match):
+            rows(Mixtures(THREE, pick="best"), runs)
+    last = Landscape(lambda w: np.nan, choosing=lambda w: w[0])
+    with pytest.raises(ValueError, match="of chosen"):
+        rows(Mixtures(THREE, choose={"evaluate.split": "train"}), last)
+
+
+def test_a_misspelt_measure_is_refused_after_one_training() -> None:
+    runs = Landscape(lambda w: w[0])
+    with pytest.raises(ValueError, match="measure = 'maen'; did you mean 'mean'"):
+        rows(Mixtures(THREE, measure="maen"), runs)
+    assert list(runs.trained) == ["mixture-0"]
+
+
 def test_one_domain_is_no_mixture() -> None:
     with pytest.raises(ValueError, match="at least two"):
         Mixtures(("task.a",))

@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations_with_replacement
+from math import isfinite
 from typing import Any, Literal
 
 import numpy as np
 
-from shuhari.bounds import AtLeast0, Length, check
+from shuhari.bounds import AtLeast0, Length, check, nearest
 from shuhari.data import EMPTY, Array, Info, code
 from shuhari.ports import Runs
 from shuhari.registry import register
@@ -41,7 +42,9 @@ class Mixtures:
     A row a training: `study/trained`, how many so far, and `study/seed`, the score that a seed mixture has for the
     choice; in the last, `study/score` of the chosen mixture, by the run's own evaluation, `study/predicted`, what the
     quadratic promised of it, `study/spread`, the largest score of a seed mixture less the smallest, and
-    `study/share@<i>`, the share of domain i. ValueError for fewer than two domains.
+    `study/share@<i>`, the share of domain i. ValueError for fewer than two domains; after a training, for a
+    `measure` that its evaluation lacks (which scores there are only a trained run tells), and a score that is not
+    finite.
     """
 
     shares: tuple[str, ...]
@@ -61,7 +64,7 @@ class Mixtures:
         scores = list[float]()
         for i, mixture in enumerate(w):
             yield from runs.train(f"mixture-{i}", self.settings(mixture))
-            scores.append(runs.evaluate(f"mixture-{i}", self.choose)[self.measure])
+            scores.append(self.score(runs, f"mixture-{i}", mixture, self.choose))
             if i + 1 < len(w):
                 yield {"study/trained": i + 1, "study/seed": scores[i]}
         y = np.array(scores)
@@ -72,11 +75,22 @@ class Mixtures:
         yield from runs.train("chosen", {**self.settings(chosen), **own})
         yield {
             "study/trained": len(w) + 1,
-            "study/score": runs.evaluate("chosen")[self.measure],
+            "study/score": self.score(runs, "chosen", chosen),
             "study/predicted": float((list_features(chosen[None]) @ theta)[0]),
             "study/spread": float(np.ptp(y)),
             **{f"study/share@{i}": float(x) for i, x in enumerate(chosen)},
         }
+
+    def score(self, runs: Runs, name: str, mixture: Array, settings: Mapping[str, Any] = EMPTY) -> float:
+        """The held-out score of the run `name`, trained on this mixture [m]."""
+        found = runs.evaluate(name, settings)
+        if self.measure not in found:
+            raise ValueError(f"mixtures: no score is called measure = {self.measure!r}; {nearest(self.measure, found)}")
+        score = found[self.measure]
+        if not isfinite(score):
+            shares = ", ".join(f"{key} = {x:.3g}" for key, x in self.settings(mixture).items())
+            raise ValueError(f"mixtures: {self.measure!r} of {name} ({shares}) is {score}: expected a finite score")
+        return score
 
     def settings(self, mixture: Array) -> dict[str, Any]:
         """The settings of a run on this mixture [m]."""
