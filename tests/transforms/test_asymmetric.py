@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from shuhari.reduce import weights
-from shuhari.testing import check_transform, context, groups
+from shuhari.testing import check_transform, context, groups, transitions
 from shuhari.transforms.advantage import Advantage
 from shuhari.transforms.asymmetric import Asymmetric
 
@@ -88,3 +88,8 @@ def test_the_stream_it_stamps_is_a_mean_of_rows_times_kappa() -> None:
     kappa = 1 - exp(-e / 2)
     found = weights(out.weight("kl"), out, "row")
     assert found.tolist() == [pytest.approx([kappa / 2, 0.0]), pytest.approx([0.25, 0.25])]
+
+
+def test_an_answer_of_several_rows_is_refused() -> None:
+    with pytest.raises(ValueError, match="asymmetric: an answer has several rows"):
+        Asymmetric()(transitions([[0.0, 1.0], [0.0, 0.0]]), context())

@@ -1,7 +1,7 @@
 """What is right and what is wrong, shaped apart: a KL weight by difficulty, and more blame for long wrong answers.
 
 Source: "APO: Enhancing Reasoning Ability of MLLMs via Asymmetric Policy Optimization" (arXiv 2506.21655), DADS and
-STCR, as the released code has them. Left out: whatever the advantage itself is.
+STCR, as the released code has them. Left out: whatever the advantage itself is; answers of several rows.
 
 Axes: `B` rows, `K` positions.
 """
@@ -19,7 +19,7 @@ from shuhari.bounds import Bounds, check
 from shuhari.needs import Need
 from shuhari.pack import find_usable
 from shuhari.ports import Ctx
-from shuhari.reduce import group_mean
+from shuhari.reduce import ends, group_mean
 from shuhari.registry import register
 from shuhari.transforms.streams import weights_on
 
@@ -37,7 +37,7 @@ class Asymmetric:
     Right: an outcome `reward` of at least `solved`; ungraded answers count for nothing. A length is a number of
     decisions of the row. base: above 1, 1.00001 for thousands of tokens; 1 + 1 / L for answers of up to L tokens makes
     the longest difference a factor of 1.63, of at most 2. A group without a right answer has factors of 1. shape: what
-    is other than 1, kappa (`kl`), the factor (`length`), or `both`.
+    is other than 1, kappa (`kl`), the factor (`length`), or `both`. ValueError for an answer of several rows.
     """
 
     base: Annotated[float, Bounds(1, open="low")] = 1.00001
@@ -61,6 +61,8 @@ class Asymmetric:
         return self.advantage, f"weight/{self.into}"
 
     def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        if bool((batch.decides & ~ends(batch)).any()):
+            raise ValueError("asymmetric: an answer has several rows: expected one, whose length is the answer's")
         a, mask = batch[self.advantage], batch["mask"]
         outcome = batch.outcome(self.reward).masked_fill(~find_usable(batch), torch.nan)
         right = torch.where(outcome.isnan(), torch.nan, (outcome >= self.solved).float())  # [B]
