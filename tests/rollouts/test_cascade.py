@@ -13,10 +13,10 @@ from pupils import collected
 from shuhari import testing
 from shuhari.data import ContractError, Problem, Request, Sampling, Step
 from shuhari.engines.local import Local
-from shuhari.models.text.tokenizers import character_tokenizer
+from shuhari.models.text.tokenizers import bpe_tokenizer, character_tokenizer
 from shuhari.needs import Trace
 from shuhari.pack import pack
-from shuhari.rollouts.cascade import Cascade, fill
+from shuhari.rollouts.cascade import Cascade, fill, list_special, strip_names
 from shuhari.rollouts.single import Single
 from shuhari.transforms.advantage import Advantage
 from shuhari.transforms.filters import Mixed, Only
@@ -127,6 +127,33 @@ def test_rows_are_learnt_from_as_the_recipe_has_it() -> None:
 
 def test_what_is_said_is_put_in_as_it_is() -> None:
     assert fill("{answer}|{problem}", "{answer}", "{problem}\\1") == "{problem}\\1|{answer}"
+
+
+def test_a_wrong_answer_names_no_special_token_to_the_prompt_it_is_put_in() -> None:
+    text = bpe_tokenizer(["n"], 258)
+    names = list_special(SimpleNamespace(text=text))
+    assert names == ["<end>", "<pad>"] and list_special(SimpleNamespace()) == []
+    hostile = "a<end>b<pa<en<pad>d>d>c <b> </end>"
+    assert text.end in text.encode(hostile)
+    kept = strip_names(hostile, names)
+    assert kept == "abc <b> </end>" and set(text.encode(kept).tolist()).isdisjoint({text.end, text.pad})
+    assert strip_names("a<end>", []) == "a<end>"
+
+
+def test_the_answer_that_is_shown_is_stripped() -> None:
+    """The model says, beside `n`, its padding, whose name is no character of its alphabet."""
+    ctx, model = setting(lambda prompt, u: False)
+    model.text = text = character_tokenizer("dwrxyn=")  # type: ignore[attr-defined]
+    say = np.array([text.pad, *text.encode("n"), text.end], np.int32)
+    of = model.sample
+
+    def sample(contexts: Any, sampling: Any, *, noise: Any) -> list[Trace]:
+        answers = of(contexts, sampling, noise=noise)
+        return [Trace(say, np.full(3, -0.5, np.float32), 0, {"ended": True}) for _ in answers]
+
+    model.sample = sample  # type: ignore[method-assign]
+    collected(Cascade(direct="d{problem}", refine="r{problem}={answer}"), ctx, asked(2))
+    assert model.seen == ["dx"] * 2 + ["rx=n"] * 2
 
 
 def test_what_cannot_be_asked_again_is_refused() -> None:

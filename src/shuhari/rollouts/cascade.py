@@ -8,7 +8,7 @@ tests have that prompt. Left out: problems that were solved before, found by the
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,7 +31,8 @@ class Cascade:
     these are all wrong too by `refine`; the last samples drawn are the group. "": no such round.
 
     A template has {problem}, what a prompt has there by `direct`, the template that prompts were made with; and
-    {answer}, a wrong one of the samples before, drawn at random. Wrong: a `measure` (a reward's name) of 0 or less;
+    {answer}, a wrong one of the samples before, drawn at random, without the names of special tokens, which would be
+    read as these. Wrong: a `measure` (a reward's name) of 0 or less;
     samples that nothing graded do not count, and a group without any graded is not asked again. Of later rounds each
     right answer comes once more, behind the problem's own prompt, with unknown log-probability. Info of each sample, so
     columns: `attached`, 1 for these and else 0; `asked`, the round, from 0. `of`: how a sample comes about; with
@@ -90,11 +91,12 @@ class Cascade:
         """What one of the wrong samples said, without an end token; each as likely."""
         wrong = [t for t in group if sum_reward(t.steps, self.measure) <= 0]
         at = int(torch.randint(len(wrong), (), generator=ctx.rng("cascade", request.key, asked)))
-        return str(find_answer(wrong[at]).info.get("text", ""))
+        said = find_call(wrong[at])
+        return strip_names(str(said.info.get("text", "")), list_special(ctx.models[said.role]))
 
     def _attach(self, t: Trajectory, ctx: Ctx) -> Trajectory:
         """A right answer behind the problem's own prompt, with its grade."""
-        said = find_answer(t)
+        said = find_call(t)
         context = ctx.encode(t.request.problem.prompt, said.role)
         step = Step.of(context, said.action, version=-1, role=said.role, info=said.info, reward=said.reward)
         return copy_with(t, steps=(step,), info={**t.info, "attached": 1.0})
@@ -119,8 +121,29 @@ def fill(template: str, problem: str, answer: str) -> str:
     return re.sub(r"\{problem\}|\{answer\}", lambda match: said[match[0]], template)
 
 
-def find_answer(t: Trajectory) -> Step:
-    """The one step of an answer. ContractError where there are more, or it is no text."""
+def list_special(model: Any) -> list[str]:
+    """The names of a model's special tokens: a turn's end, say, that a text can name. [] where it has no tokenizer."""
+    try:
+        hf = model.text.hf
+    except AttributeError:
+        return []
+    added = (str(token) for token in hf.added_tokens_decoder.values() if token.special)
+    return sorted({*hf.all_special_tokens, *added} - {""})
+
+
+def strip_names(text: str, names: Sequence[str]) -> str:
+    """A text without these names, nor those that come of others being cut out of them."""
+    before = None
+    while text != before:
+        before = text
+        for name in names:
+            text = text.replace(name, "")
+    return text
+
+
+def find_call(t: Trajectory) -> Step:
+    """The one step of an answer. ContractError where there are more, or it is no text: unlike `branch.find_answer` it
+    takes no forced beginning, which would be missing where the answer is put behind another prompt."""
     if len(t.steps) != 1 or not is_tokens(t.steps[0].action):
         raise ContractError(f"cascade: an answer of {len(t.steps)} steps, or not of text: expected one, of token ids")
     return t.steps[0]
