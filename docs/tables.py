@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from shuhari.claims.verdict import HELD, Headline, Verdict
+from shuhari.claims.verdict import HELD, Headline
 
 PAGES = Path(__file__).parent
 sys.path.append(str(PAGES))
@@ -169,27 +169,6 @@ def ends(result: Mapping[str, Any]) -> Iterator[str]:
     yield f"- [values, curves, notes]({file})" + (f", [picture]({picture})" if drawn else "")
 
 
-def older() -> Iterator[str]:
-    """Every claim that was measured by the older rule, check by check."""
-    found = [r for r in kept() if "headline" not in r]
-    count = Counter(r["verdict"] for r in found)
-    yield f"{len(found)} of {len(claims())}: {', '.join(f'{count[v]} {v}' for v in Verdict)}."
-    yield ""
-    yield row("method", "verdict", "checks that hold", "full runs (core)", "scale")
-    yield row("---", "---", "---", "---", "---")
-    for r in found:
-        runs = "<br>".join(f"{h['date']} {h['verdict']} ({h['core'][:4]})" for h in r["history"])
-        held = sum(c["verdict"] == Verdict.HOLDS for c in r["checks"])
-        link = f"[`{r['method']}`](#{r['method'].replace('/', '')})"
-        yield row(link, f"**{verdict(r)}**", f"{held} of {len(r['checks'])}", runs, scale(r))
-    for r in found:
-        yield from ("", f"### {r['method']}", "", r["says"].replace("\n", " "), "")
-        if r.get("stale"):
-            yield f"- stale: {r['stale']}"
-        yield from (f"- {told(check)}" for check in r["checks"])
-        yield from ends(r)
-
-
 def picture() -> str:
     """All effects and intervals of claims on one axis."""
     from shuhari.claims.board import draw
@@ -219,16 +198,6 @@ def told(check: Mapping[str, Any]) -> str:
     what = f"`{check.get('metric') or check['use']}` {check['direction']}{margin}"
     left = f"{sides[0]} - {format_factor(check['factor'])}{sides[1]}"
     return f"{what}: {left} = {value} [{low}, {high}]: {check['verdict']}{why}"
-
-
-def scale(result: Mapping[str, Any]) -> str:
-    """The size of the policy, its task, and what each run may spend."""
-    task = result["task"].get("name", "-")
-    budget = ", ".join(f"{amount:,.0f} {unit}" for unit, amount in (result["budget"] or {}).items()) or "no training"
-    start = result["start"].get("method", {}).get("mean")
-    began = f", from {start:.0%}" if start is not None and not task.startswith("gym/") else ""
-    seeds = f"{len(result['seeds'])} seeds, {result['wall_s'] / 60:.0f} min of one core"
-    return f"{result['model']['parameters']:,} parameters, {task}, {budget} a run{began}, {seeds}"
 
 
 def papers() -> Iterator[str]:
@@ -388,7 +357,6 @@ TABLES: Mapping[str, Callable[[], Iterator[str]]] = {
     "diagnosis rules": rules,
     "scoreboard": scoreboard,
     "scoreboard line": verdicts,
-    "scoreboard by the older rule": older,
     "papers": papers,
     "troubles": troubles,
     "trials": trials,

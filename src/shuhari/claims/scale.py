@@ -17,6 +17,7 @@ from typing import Any
 
 from shuhari.claims import cards
 from shuhari.claims.claim import Claim, read
+from shuhari.claims.verdict import HELD
 from shuhari.config.recipe import load
 from shuhari.stats import Estimate
 
@@ -108,4 +109,5 @@ def _sized(result: Mapping[str, Any]) -> Sized:
     found = [head.get(key) for key in ("effect", "low", "high")]
     ends = [math.nan if v is None or not head["margin"] else v / head["margin"] for v in found]
     effect, low, high = ends
-    return Sized(result["bed"], result["model"]["parameters"], effect, low, high, result["verdict"])
+    guard = ", its guard open" if result["verdict"] in HELD and result.get("guard") == "open" else ""
+    return Sized(result["bed"], result["model"]["parameters"], effect, low, high, result["verdict"] + guard)

@@ -39,7 +39,7 @@ def methods(
         near = [t for t in TROUBLES if any(word in f"{t} {TROUBLES[t]}" for word in trouble.split())]
         guess = nearest(trouble, TROUBLES) if not near else f"did you mean {' or '.join(map(repr, near))}?"
         if len(near) != 1:
-            raise typer.BadParameter(f"no trouble {trouble!r}; {guess} `shuhari methods --for all` lists them")
+            raise typer.BadParameter(f"no trouble {trouble!r}; {guess} (`shuhari methods --for all` lists them)")
         (trouble,) = near
 
     wanted = [word.lower() for word in words or ()]

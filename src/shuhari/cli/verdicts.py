@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from shuhari.cli.text import format_number, note, print_table, say
 
 WORDS = {"up": "above", "down": "below", "not lower": "not lower than", "not higher": "not higher than",
@@ -121,23 +123,27 @@ def show_board(bed: str, metric: str, out: Path) -> None:
     from shuhari.claims.explore import read_results
     from shuhari.claims.result import read_kept
     from shuhari.config.recipe import list_names
+    from shuhari.data import nearest
 
+    names = list_names()
     results = {found["method"]: found for found in read_results(bed, out)}
     claimed = {
         name: found
-        for name in list_names()
+        for name in names
         if (found := read_kept(name, out / "claims") or read_kept(name)) is not None
     }
     results |= {name: found for name, found in claimed.items() if found.get("bed") == bed}
     ranked = rank(results.values(), bed, metric)
     if not ranked:
+        if not results and bed not in names:
+            raise typer.BadParameter(f"no bed {bed!r}; {nearest(bed, [n for n in names if n.startswith('beds/')])}")
         note(f"no result on {bed!r} has {metric.rpartition(':')[0]!r}")
         return
     rows = [
         (n, e.value, f"[{format_number(e.low)}, {format_number(e.high)}]", e.n, describe_verdict(results[n]))
         for n, e in ranked.items()
     ]
-    print_table(("method", f"{metric} less the baseline's", "95 % interval", "seeds", "verdict"), rows)
+    print_table(("method", f"{metric} less the baseline's", "95 % interval", "seeds", "verdict of its own claim"), rows)
 
 
 def describe_verdict(result: Mapping[str, Any]) -> str:
