@@ -43,11 +43,11 @@ def make_batch() -> Batch:
     return batch.put({"advantage": x})
 
 
-def make_part(*, coupled: bool) -> Part:
+def make_part(*, coupled: bool, store: Any = "") -> Part:
     terms = {"clip": Term(Clip(low=0.9, high=9.0))}
     if coupled:
         terms = {"pair": Term(LogRatio(centre="mean", over="behaviour", beta=0.5), reduce="row"), **terms}
-    return Part(("policy",), terms, AdamW(lr=1e-2, clip=0.5))
+    return Part(("policy",), terms, AdamW(lr=1e-2, clip=0.5, store=store))
 
 
 def take_weight(batch: Batch, part: Part, model: Any, size: int) -> Batch:
@@ -125,6 +125,32 @@ def train(path: Path, mesh: Any, folder: Path) -> list[Any]:
     return [*told, same]
 
 
+def resume_rounded(path: Path, mesh: Any, folder: Path) -> list[bool]:
+    """Of an optimiser that keeps exact weights beside rounded ones: whether these are two, both are as they were saved,
+    and a step more gives the same bits."""
+    from shuhari.distributed.sharded import Sharded
+
+    def find(one: Any) -> list[torch.Tensor]:
+        return [*(p.detach().clone() for p in one.shards.values()),
+                *(x.clone() for x in one.part.optimiser.state["weights"].values())]  # fmt: skip
+
+    def step(one: Any) -> list[torch.Tensor]:
+        ctx = testing.context(models={"policy": one.model})
+        one.step(make_batch(), ctx, 40)
+        return find(one)
+
+    def compare(xs: list[torch.Tensor], ys: list[torch.Tensor]) -> bool:
+        return all(torch.equal(x, y) for x, y in zip(xs, ys, strict=True))
+
+    sharded = Sharded.load(path, mesh, make_part(coupled=False, store="bfloat16"))
+    before = step(sharded)
+    sharded.save(folder)
+    again = Sharded.load(path, mesh, make_part(coupled=False, store="bfloat16"), weights=folder)
+    n = len(sharded.shards)
+    two = any(not torch.equal(x, y) for x, y in zip(before[:n], before[n:], strict=True))
+    return [two, compare(before, find(again)), compare(step(sharded), step(again))]
+
+
 def alone(path: Path) -> str:
     """What becomes of the same model and optimiser in one process under the same limit."""
     try:
@@ -154,6 +180,7 @@ def main() -> None:
                             timeout=timedelta(seconds=300))  # fmt: skip
     mesh = dist.device_mesh.init_device_mesh("cpu", (size,))
     found: dict[str, Any] = {"gradients": measure_gradients(folder / "tiny", mesh)}
+    found["rounded"] = resume_rounded(folder / "tiny", mesh, folder / "rounded")
     limit_memory(int(sys.argv[4]))
     found["trained"] = train(folder / "big", mesh, folder / "saved")
     print(json.dumps(found))

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,11 @@ minibatches = 2
 terms.clip = {{reduce = "row"}}
 terms.kl = {{use = "divergence", weight = 0.1}}
 terms.pair = {{use = "log_ratio", centre = "mean", beta = 0.5, reduce = "row", weight = 0.5}}
-optimiser = {{lr = {{from = 1e-2, to = 1e-3}}, clip = 0.5, weight_decay = 0.01, reset = {{on = "step", every = 3}}}}
+optimiser.lr = {{from = 1e-2, to = 1e-3}}
+optimiser.clip = 0.5
+optimiser.weight_decay = 0.01
+optimiser.reset = {{on = "step", every = 3}}
+optimiser.store = "bfloat16"
 [follow.policy]
 of = "reference"
 rate = 0.3
@@ -123,6 +128,19 @@ def flatten(tree: Any, at: str = "") -> dict[str, Any]:
     return {at: tree}
 
 
+def find_hosts(pid: int) -> set[str]:
+    """The addresses of this machine that a process has TCP sockets at, as the kernel writes them; empty where it has no
+    table of them."""
+    own, found = set(), set()
+    for file in Path(f"/proc/{pid}/fd").glob("*"):
+        with suppress(OSError):  # closed meanwhile
+            own.add(os.readlink(file))
+    for table in (t for t in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")) if t.is_file()):
+        rows = (line.split() for line in table.read_text().splitlines()[1:])
+        found |= {row[1].rpartition(":")[0] for row in rows if f"socket:[{row[9]}]" in own}
+    return found
+
+
 def compare(a: Any, b: Any, off: float) -> list[str]:
     """Where weights and memories of two checkpoints are not the same, or of tensors further apart than `off`."""
     one, other = (flatten({k: t[k] for k in ("models", "components")}) for t in (a, b))
@@ -133,9 +151,10 @@ def compare(a: Any, b: Any, off: float) -> list[str]:
 
 
 def test_weights_trained_in_shards_are_those_of_one_process(tmp_path: Path, whole: Any) -> None:
-    """In float64, with what optimisers remember: an imitation of one row, which leaves a learner none, and four steps
-    of reinforcement of two optimiser batches each, one term coupled; in between the optimiser is reset, and a follower
-    moves the policy. And from a checkpoint of shards one process goes on."""
+    """In float64, with what optimisers remember, exact weights beside rounded ones among it: an imitation of one row,
+    which leaves a learner none, and four steps of reinforcement of two optimiser batches each, one term coupled; in
+    between the optimiser is reset, and a follower moves the policy. And from a checkpoint of shards one process goes
+    on."""
     folder, recipe, found = whole
     alone = recipe.with_settings(WHOLE)
     for a, b in zip(train(alone, tmp_path / "one"), found, strict=True):
@@ -146,8 +165,10 @@ def test_weights_trained_in_shards_are_those_of_one_process(tmp_path: Path, whol
     last = checkpoint(folder / "whole")
     assert compare(checkpoint(tmp_path / "one"), last, 1e-9) == []
     of = flatten(last["components"]).items()
-    (memory,) = (x for k, x in of if k.startswith("/rl") and k.endswith("/square/0"))
-    assert memory.shape[1] == 12 and float(memory.sum()) > 0  # of a whole tensor
+    kinds = ("square", "weights")
+    square, exact = (next(x for k, x in of if k.startswith("/rl") and k.endswith(f"/{n}/0")) for n in kinds)
+    assert square.shape[1] == exact.shape[1] == 12 and float(square.sum()) > 0  # of a whole tensor
+    assert (exact.bfloat16() != exact).any()  # what the optimiser keeps of weights is not what a model has of them
     assert [info["step"] for info in train(alone, folder / "alone")] == [4, 5]
     assert compare(checkpoint(folder / "alone"), last, 1e-9) == []
 
@@ -158,7 +179,10 @@ def test_a_run_in_shards_goes_on_to_the_same_bits(whole: Any) -> None:
     run = open_run(recipe, folder / "killed")
     steps = loop(run)
     assert next(steps)["step"] == 4
-    os.kill(run.ctx.team.processes.others[1].process.pid, signal.SIGKILL)
+    pid = run.ctx.team.processes.others[1].process.pid
+    assert find_hosts(pid) <= {"0100007F"}  # 127.0.0.1
+    assert find_hosts(pid) or not Path("/proc/net/tcp").is_file()
+    os.kill(pid, signal.SIGKILL)
     with pytest.raises(RankError, match=r"learner 2 of 2 died while .*signal SIGKILL"):
         next(steps)
     assert run.ctx.team.processes.others == []

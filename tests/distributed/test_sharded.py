@@ -83,6 +83,10 @@ def test_a_model_that_no_process_may_hold_is_trained_saved_and_resumed(found: An
     assert third == again and same
 
 
+def test_exact_weights_that_an_optimiser_keeps_are_saved_beside_the_rounded_ones(found: Any) -> None:
+    assert all(told["rounded"] == [True, True, True] for told in found[2]), found[2]
+
+
 def test_what_was_saved_in_shards_is_a_hugging_face_directory(found: Any, tmp_path: Path) -> None:
     """Exported a tensor at a time; and two steps were made, each of at most lr = 0.01 a weight."""
     folder = found[0]

@@ -25,11 +25,12 @@ class Group:
 
     def __init__(self, folder: Path, rank: int, size: int, *, cuda: bool) -> None:
         self.rank = rank
-        self._of: dict[str, Any] = {"cpu": _gloo(folder, rank, size)}
+        store, patience = dist.FileStore(str(folder / "gloo"), size), timedelta(seconds=TIMEOUT)
+        self._of: dict[str, Any] = {"cpu": _gloo(store, rank, size, patience)}
         if cuda:
             store = dist.FileStore(str(folder / "nccl"), size)
             options = dist.ProcessGroupNCCL.Options()
-            options._timeout = timedelta(seconds=TIMEOUT)
+            options._timeout = patience
             self._of["cuda"] = dist.ProcessGroupNCCL(store, rank, size, options)
 
     @torch.no_grad()
@@ -55,11 +56,19 @@ class Group:
                 _copy(flat, some)
 
 
-def _gloo(folder: Path, rank: int, size: int) -> Any:
+def join_default(folder: Path, rank: int, size: int) -> None:
+    """Have torch's default group meet in a folder: gloo that listens on the loopback address alone. Of its own accord
+    it would choose the address that this machine's name has."""
+    dist.Backend.register_backend("loopback", _gloo, devices=["cpu"])
+    store, patience = dist.FileStore(str(folder / "shards"), size), timedelta(seconds=TIMEOUT)
+    dist.init_process_group("loopback", store=store, rank=rank, world_size=size, timeout=patience)
+
+
+def _gloo(store: Any, rank: int, size: int, timeout: timedelta) -> Any:
     options = dist.ProcessGroupGloo._Options()
     options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]
-    options._timeout = timedelta(seconds=TIMEOUT)
-    return dist.ProcessGroupGloo(dist.FileStore(str(folder / "gloo"), size), rank, size, options)
+    options._timeout = timeout
+    return dist.ProcessGroupGloo(store, rank, size, options)
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[tuple[str, list[Tensor]]]:

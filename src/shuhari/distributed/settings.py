@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from shuhari.bounds import Count, Length, check
 
+KINDS = ("llama", "mistral", "qwen2", "qwen3")  # layouts that can be in shards
+
 
 @dataclass(frozen=True)
 class Distributed:

@@ -23,7 +23,7 @@ from shuhari.data import nearest
 from shuhari.store import tensors as tensor_files
 from shuhari.store.files import sync_directory, write_file
 
-FORMAT = 1
+FORMAT = 2  # 1: what an optimiser keeps is `mean/..`, and not `optimiser/mean/..`
 _TYPES = {name: dtype for dtype, name in tensor_files.NAMES.items()}
 
 

@@ -9,10 +9,7 @@ tensor at a time, and go back so. Left out: rollouts, rewards, scoring before th
 from __future__ import annotations
 
 import json
-import os
-import socket
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,12 +18,10 @@ import torch
 import torch.distributed
 from torch import Tensor
 
-from shuhari.distributed.group import TIMEOUT
+from shuhari.distributed.group import join_default
 from shuhari.distributed.rank import main
-from shuhari.distributed.shares import WEIGHTS
 
 dist: Any = torch.distributed  # not all of whose names are declared
-LOOPBACK = ("lo", "lo0")
 
 
 class ShardRank:
@@ -43,11 +38,7 @@ class ShardRank:
         self.stages, first = {stage.name: stage for stage in stages}, stages[0]
         self.ctx = Context(recipe.seed, first.task, first.engine, first.tokens, setup["threads"])
         self.owned = set[int]()  # the ids of parts whose optimisers have the shards
-        if here := [name for _, name in socket.if_nameindex() if name in LOOPBACK]:
-            os.environ["GLOO_SOCKET_IFNAME"] = here[0]
-        store = dist.FileStore(str(folder / "shards"), setup["size"])
-        patience = timedelta(seconds=TIMEOUT)
-        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=setup["size"], timeout=patience)
+        join_default(folder, self.rank, setup["size"])
         self.mesh = dist.device_mesh.init_device_mesh("cpu", (setup["size"],))
 
     def hear(self, ask: str, **rest: Any) -> Any:
@@ -85,7 +76,7 @@ class ShardRank:
 
     @torch.no_grad()
     def on_take(self, place: list[str], kind: str, name: str, rows: Tensor) -> None:
-        """Take over the rows here of one tensor."""
+        """Take over the rows here of one tensor, with no place of the model."""
         self._find_tensors(place, kind)[name].copy_(rows)
 
     def on_count(self, place: list[str], steps: list[float]) -> None:
@@ -94,7 +85,7 @@ class ShardRank:
         optimiser.state = {**optimiser.state, "steps": torch.tensor(steps)}
 
     def on_tell(self, place: list[str], kind: str) -> Iterator[Tensor]:
-        """The rows here of each tensor of a kind."""
+        """The rows here of each tensor of a kind, with no place of the model."""
         yield from (x.detach() for x in self._find_tensors(place, kind).values())
 
     def on_counts(self, place: list[str]) -> list[float]:
@@ -137,8 +128,9 @@ class ShardRank:
         return found, found.parts[part]
 
     def _find_tensors(self, place: list[str], kind: str) -> dict[str, Tensor]:
-        """Parameter -> its rows here, of the weights or of what an optimiser keeps, as they lie in memory."""
-        if kind == WEIGHTS:
+        """Parameter -> its rows here, as they lie in memory: of what an optimiser keeps, or with no place of the model,
+        as an optimiser may keep weights of its own."""
+        if not place:
             return dict(self.sharded.shards)
         own = self._find(place)[1].optimiser.state[kind]
         return {name: own[str(i)] for i, name in enumerate(self.sharded.shards)}

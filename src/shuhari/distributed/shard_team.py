@@ -24,7 +24,8 @@ from shuhari.config.overlay import RecipeError, format_path
 from shuhari.config.stage import walk_learners
 from shuhari.data import Info
 from shuhari.distributed.processes import Processes
-from shuhari.distributed.shares import WEIGHTS, pack_now, pack_share
+from shuhari.distributed.settings import KINDS
+from shuhari.distributed.shares import pack_now, pack_share
 from shuhari.events import Event, When
 from shuhari.learners.parts import Part
 from shuhari.learners.pieces import Pieces, Work
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from shuhari.config.stage import Components
     from shuhari.loop.context import Context
 
-KINDS = ("llama", "mistral", "qwen2", "qwen3")  # layouts that can be in shards
 LEARNER = "shuhari.distributed.shard_rank"
 WHOLE = "or distributed.shard = false"
 
@@ -182,7 +182,7 @@ class ShardTeam:
         if not self._stale:
             return
         params = dict(self._module.lm.named_parameters())
-        for name, whole in self._gather([], WEIGHTS, params):
+        for name, whole in self._gather([], "", params):
             with torch.no_grad():
                 params[name].copy_(whole)
         self._known, self._stale = _mark(params), False
@@ -256,7 +256,7 @@ class ShardTeam:
             self._send_model(far)
         place, now = list(far.place), _mark(params)
         moved = {name: p for name, p in params.items() if self._known.get(name) != now[name]}
-        self._send([], WEIGHTS, moved)
+        self._send([], "", moved)
         self._known = now
         if far.place in self.owned:
             return
@@ -293,7 +293,7 @@ class ShardTeam:
         return kinds
 
     def _send(self, place: list[str], kind: str, tensors: dict[str, Tensor]) -> None:
-        """Give each learner its rows of tensors, one after the other."""
+        """Give each learner its rows of tensors, one after the other; with no place of the model's."""
         for name, whole in tensors.items():
             for other, own in zip(self.processes.others, self.ranges, strict=True):
                 first, rows = own[name]
@@ -301,7 +301,8 @@ class ShardTeam:
                 self.processes.ask(other, "take", place=place, kind=kind, name=name, rows=shard)
 
     def _gather(self, place: list[str], kind: str, like: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """(parameter, whole tensor of a kind), one after the other; `like`: of these shapes."""
+        """(parameter, whole tensor of a kind), one after the other; with no place the model's. `like`: of
+        these shapes."""
         self.processes.ask_all("tell", place=place, kind=kind)
         for name in self.ranges[0]:
             whole = torch.empty_like(like[name], requires_grad=False)

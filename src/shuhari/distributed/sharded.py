@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from shuhari.batch import Batch
 from shuhari.data import Info, nearest
+from shuhari.distributed.settings import KINDS
 from shuhari.distributed.shard_files import Shards, Weights, finish, write_part
 from shuhari.distributed.shares import cut_shares
 from shuhari.learners.loss import Loss
@@ -43,7 +44,6 @@ from shuhari.ports import Ctx
 from shuhari.store import codec
 
 dist: Any = torch.distributed  # not all of whose names are declared
-KINDS = ("llama", "mistral", "qwen2", "qwen3")
 
 
 class Lean:
@@ -145,10 +145,10 @@ class Sharded:
     def save(self, path: Path) -> None:
         """Write weights and optimiser as the folder `path`, each process its own; it is there whole or not at all."""
         state = self.part.optimiser.state  # type: ignore[attr-defined]
-        kept = {f"{kind}/{n}": own[str(i)] for kind, own in state.items() if kind != "steps"
+        kept = {f"optimiser/{kind}/{n}": own[str(i)] for kind, own in state.items() if kind != "steps"
                 for i, n in enumerate(self.shards)}  # fmt: skip
         tensors = {f"weights/{n}": p.detach() for n, p in self.shards.items()} | kept
-        begins = {name: self.find_range(name.partition("/")[2])[0] for name in tensors}
+        begins = {name: self.find_range(name.rpartition("/")[2])[0] for name in tensors}
         written = path.with_name(f".tmp-{path.name}")
         write_part(written, self.rank, self.size, tensors, begins)
         dist.barrier(group=self.mesh.get_group())
@@ -169,8 +169,10 @@ class Sharded:
         optimiser: Any = self.part.optimiser
         steps = [source.about["steps"][name] for name in self.shards]
         tree: dict[str, Any] = {"steps": torch.tensor(steps)}
+        of = "optimiser/" if source.about["format"] > 1 else ""
         for kind in optimiser.state.keys() - {"steps"}:
-            tree[kind] = {str(i): source.read(f"{kind}/{n}", *self.find_range(n)) for i, n in enumerate(self.shards)}
+            read = {n: source.read(f"{of}{kind}/{n}", *self.find_range(n)) for n in self.shards}
+            tree[kind] = {str(i): x for i, x in enumerate(read.values())}
         optimiser.state = tree
 
     def find_range(self, name: str) -> tuple[int, int]:

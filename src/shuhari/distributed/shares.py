@@ -15,8 +15,6 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.ramp import Count
 
-WEIGHTS = "weights"  # of tensors that learners say by kind: those that are no memory of an optimiser
-
 
 def cut_shares(batch: Batch, n: int, *, packed: bool) -> list[Tensor]:
     """n times the rows of a share, ascending, of about as many tokens each and one row at least. Packed, neighbours of
