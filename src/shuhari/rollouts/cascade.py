@@ -7,6 +7,7 @@ tests have that prompt. Left out: problems that were solved before, found by the
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -62,6 +63,10 @@ class Cascade:
             template = getattr(self, name)
             if (template or name == "direct") and template.count(PROBLEM) != 1:
                 raise ValueError(f"cascade: {name} is {template!r}: expected {PROBLEM} in it, once")
+        if not self.decompose and not self.refine:
+            log = logging.getLogger("shuhari")
+            log.warning("cascade: decompose and refine are empty, so nothing is asked for again: give one of them, such "
+                        "as decompose = 'Solve this in parts: {problem}'")  # fmt: skip
         if ANSWER in self.direct + self.decompose:
             raise ValueError(f"cascade: expected {ANSWER} in refine alone: nothing was answered before")
 
