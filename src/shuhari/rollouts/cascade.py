@@ -65,7 +65,7 @@ class Cascade:
                 raise ValueError(f"cascade: {name} is {template!r}: expected {PROBLEM} in it, once")
         if not self.decompose and not self.refine:
             log = logging.getLogger("shuhari")
-            log.warning("cascade: decompose and refine are empty, so nothing is asked for again: give one of them, such "
+            log.warning("cascade: decompose and refine are empty, so nothing is asked for again: give one, such "
                         "as decompose = 'Solve this in parts: {problem}'")  # fmt: skip
         if ANSWER in self.direct + self.decompose:
             raise ValueError(f"cascade: expected {ANSWER} in refine alone: nothing was answered before")
