@@ -26,6 +26,7 @@ FOREIGN = {  # file -> what it may look for, of objects of other libraries or wh
     "buffers/recording.py": ("spaces", "spaces of Gymnasium"),
     "buffers/recordings.py": ("is_bounded", "spaces of Gymnasium"),
     "claims/sources.py": ("__dict__", "classes"),
+    "cli/__init__.py": ("ctx", "errors of click"),
     "cli/dry.py": ("__dataclass_fields__", "values of settings"),
     "cli/rollouts.py": ("tolist", "numbers of numpy and torch"),
     "cli/training.py": ("SIGHUP", "signals that a system has"),

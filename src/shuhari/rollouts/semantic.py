@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import torch
 
 from shuhari.abilities import ability
-from shuhari.bounds import Fraction, check
+from shuhari.bounds import Bounds, Fraction, check
 from shuhari.data import Array, ContractError, Request, Status, Step, Trajectory, is_tokens
 from shuhari.needs import Trace
 from shuhari.ports import Ctx
@@ -62,7 +62,7 @@ class Semantic:
 
     restart: Fraction = 0.5
     metric: Metric = "semantic"
-    top: int = 20
+    top: Annotated[int, Bounds(2)] = 20
     role: str = "policy"
     accepts: Mapping[str, Any] = field(init=False, default_factory=dict)
     stamps = ("cut",)
@@ -74,8 +74,6 @@ class Semantic:
 
     def __post_init__(self) -> None:
         check(self)
-        if self.top < 2:
-            raise ValueError(f"semantic: top is {self.top}: expected at least two tokens to compare")
 
     async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
         context, sampling = ctx.encode(request.problem.prompt, self.role), request.sampling
