@@ -43,11 +43,10 @@ WARM = 3  # steps that fill the pipeline, and do not count
 def train(model: Path, path: Path, args: argparse.Namespace, setting: dict[str, Any]) -> float:
     """Seconds a step of a run of this setting."""
     task = {**TASK, "wait": setting["wait"], "most": setting["most"], "turns": setting.get("turns", TASK["turns"])}
-    settings = {"task": task, "stage": False, "evaluate": False, "threads": 1, "steps": args.steps + WARM, "seed":
-    args.seed,
-                "models.policy": {"replace": True, "use": "causal", "path": str(model)}, "store.groups": ["all"],
-                "store.every": 10_000, "rollout.n": setting["n"], "buffer.size": setting["groups"],
-                "part.policy.optimiser.lr": 1e-5}  # fmt: skip
+    settings = {"task": task, "stage": False, "evaluate": False, "threads": 1, "steps": args.steps + WARM,
+                "seed": args.seed, "models.policy": {"replace": True, "use": "causal", "path": str(model)},
+                "store.groups": ["all"], "store.every": 10_000, "rollout.n": setting["n"],
+                "buffer.size": setting["groups"], "part.policy.optimiser.lr": 1e-5}  # fmt: skip
     if setting["staleness"]:
         settings["engine.staleness"] = setting["staleness"]
     spent = [time.process_time() for _ in train_profiled(recipe.load("baselines/grpo_tools", settings=settings), path)]

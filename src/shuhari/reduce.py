@@ -90,6 +90,12 @@ def mean_by(x: Tensor, index: Tensor, n: int) -> tuple[Tensor, Tensor]:
     return x.new_zeros(n).index_add_(0, index, torch.where(ok, x, 0.0)) / count, count
 
 
+def spread_by(x: Tensor, index: Tensor, n: int) -> Tensor:
+    """[n] the largest less the smallest of the x [B] that share an `index`; -inf where none does."""
+    high = x.new_full((n,), -torch.inf).scatter_reduce(0, index, x, "amax")
+    return high - x.new_full((n,), torch.inf).scatter_reduce(0, index, x, "amin")
+
+
 def ends(batch: Batch) -> Tensor:
     """[B] bool: rows that decide and after which their role decides no more: a path's one row a role in statistics."""
     end = batch.decides

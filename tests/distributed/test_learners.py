@@ -21,7 +21,7 @@ from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import Recipe, dump, load
 from shuhari.distributed import shares, team
 from shuhari.distributed.devices import check_devices, move_models
-from shuhari.distributed.team import RankError
+from shuhari.distributed.processes import Processes, RankError
 from shuhari.events import Collected
 from shuhari.learners.loss import Loss
 from shuhari.loop.run import Run, loop, open_run, train
@@ -138,13 +138,13 @@ def test_gradients_of_four_processes_are_those_of_one(drawn: Any, name: str, tok
 def test_weights_that_moved_are_sent_and_others_are_not(drawn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run, batch = drawn
     asked: list[Any] = []
-    ask = team.Team.ask
+    ask = Processes.ask
 
     def note(self: Any, other: Any, what: str, **rest: Any) -> None:
         asked.append((other.number, what, rest))
         ask(self, other, what, **rest)
 
-    monkeypatch.setattr(team.Team, "ask", note)
+    monkeypatch.setattr(Processes, "ask", note)
     learner: Any = run.stage.learners["main"]
     losses(run, batch, "critic", None)[1].backward()  # after which only the critic may have moved
     asked.clear()
@@ -210,9 +210,9 @@ from shuhari.config.recipe import load
 from shuhari.loop.run import open_run, loop
 run = open_run(load(sys.argv[1]), __import__("pathlib").Path(sys.argv[2]))
 for info in loop(run):
-    print(*(o.process.pid for o in run.ctx.team.others), flush=True)
+    print(*(o.process.pid for o in run.ctx.team.processes.others), flush=True)
     if info["step"] == 2 and sys.argv[3] == "rank":
-        os.kill(run.ctx.team.others[0].process.pid, signal.SIGKILL)
+        os.kill(run.ctx.team.processes.others[0].process.pid, signal.SIGKILL)
 """
 
 

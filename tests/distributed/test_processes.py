@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from shuhari.abilities import do_nothing
 from shuhari.distributed import processes
+from shuhari.distributed.children import kill_session, open_process
 from shuhari.distributed.processes import DONE, Processes, RankError
 from shuhari.store import codec
 
@@ -37,3 +40,21 @@ def test_a_step_is_waited_for_and_a_start_is_not(tmp_path: Path, monkeypatch: py
     other.asked = "starting"
     with pytest.raises(RankError, match=r"learner 1 of 1 has not answered for 0 s, while starting"):
         team.answer(other)
+
+
+# begins another process, in a group of its own, and ends
+BEGINS = """import subprocess, sys
+print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], process_group=0).pid)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sessions are read from /proc")
+def test_what_a_process_had_begun_is_killed_after_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "begins_another.py").write_text(BEGINS)
+    monkeypatch.syspath_prepend(tmp_path)
+    made, _ = open_process("begins_another", tmp_path / "log", subprocess.DEVNULL)
+    assert made.wait(60) == 0
+    stat = Path("/proc", (tmp_path / "log").read_text().strip(), "stat")
+    assert stat.is_file()
+    kill_session(made)
+    assert not stat.is_file() or ") Z " in stat.read_text()

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from given_logits import Logits
 
 from shuhari.batch import Batch
 from shuhari.needs import Need, evaluate
@@ -16,22 +17,6 @@ from shuhari.testing import check_objective, context
 
 CTX: Any = context()
 LOG_PROB = Need(("policy",), "log_prob", live=True)
-
-
-class Logits:
-    """A distribution whose logits [B, K, V] are given."""
-
-    def __init__(self, logits: torch.Tensor, action: torch.Tensor) -> None:
-        self.logits, self.action = logits, action
-
-    def log_prob(self) -> torch.Tensor:
-        return self.logits.log_softmax(-1).gather(-1, self.action[..., None]).squeeze(-1)
-
-    def parameters(self) -> torch.Tensor:
-        return self.logits
-
-    def at(self, index: torch.Tensor) -> Logits:
-        return Logits(self.logits.flatten(0, 1)[index], self.action.flatten()[index])
 
 
 def asked(objective: ImpliedReward, logits: torch.Tensor, action: torch.Tensor, mask: torch.Tensor) -> Batch:

@@ -40,11 +40,10 @@ def hash_description(description: Mapping[str, Any]) -> str:
 
 def describe(recipe: Recipe) -> dict[str, Any]:
     """What a recipe does, as JSON: each stage in order, and the study."""
-    from shuhari.config.build import build_stage, make_component
+    from shuhari.config.build import build_stages, make_component
 
     seeded = recipe.with_settings({"seed": SEED})
-    shared: dict[str, Any] = {}
-    stages = [build_stage(table, shared) for table in seeded.stages]
+    stages = build_stages(seeded.stages)
     study = (
         {"study": _to_plain(make_component("study", recipe.tree["study"], "study"))} if "study" in recipe.tree else {}
     )

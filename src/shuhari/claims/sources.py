@@ -95,12 +95,11 @@ def is_older(hashes: Mapping[str, Any]) -> bool:
 
 def _list_classes(recipe: Recipe) -> set[Any]:
     """The classes of a recipe's components and worlds, and the functions that components hold."""
-    from shuhari.config.build import build_stage, make_component
+    from shuhari.config.build import build_stages, make_component
     from shuhari.loop import state
 
     used: list[Any] = [make_component("study", recipe.tree["study"])] if "study" in recipe.tree else []
-    shared: dict[str, Any] = {}
-    for stage in (build_stage(table, shared) for table in recipe.stages):
+    for stage in build_stages(recipe.stages):
         used += [part for _, part in state.walk(stage.list_memories())]
     functions = {f for part in used for f in getattr(part, "__dict__", {}).values() if inspect.isfunction(f)}
     worlds = {name for text in _list_texts(recipe) for name in _WORLD.findall(text)}

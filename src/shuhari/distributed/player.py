@@ -16,7 +16,7 @@ from typing import Any
 
 from shuhari import registry
 from shuhari.abilities import ability
-from shuhari.config.build import build_stage
+from shuhari.config.build import build_stages
 from shuhari.config.recipe import Recipe
 from shuhari.distributed.messages import read_count, unpack, write_error, write_group
 from shuhari.loop import state
@@ -39,8 +39,7 @@ class Player:
         for given, path in held.items():
             registry.hold(given, path)
         recipe = Recipe(name, dict(tree))
-        shared: dict[str, Any] = {}
-        self.stages = [build_stage(table, shared) for table in recipe.stages]
+        self.stages = build_stages(recipe.stages)
         first = self.stages[0]
         self.ctx = Context(recipe.seed, first.task, first.engine, first.tokens, threads)
         self.serial = self.at = -1  # of the last weights, and the stage at hand

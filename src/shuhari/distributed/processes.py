@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.abilities import do_nothing
+from shuhari.distributed.children import open_process, read_end
 from shuhari.distributed.group import TIMEOUT
-from shuhari.distributed.starting import open_process
 from shuhari.store import codec
 
 DONE, FAILED = b"\x00", b"\x01"  # how an answer begins
@@ -116,6 +116,10 @@ class Processes:
             raise self.fail(dead[0] if dead else other, "failed while" if answer and not dead else "died while")
         return codec.loads(answer[1:], limit=2**40) if len(answer) > 1 else None
 
+    def answers(self, *, still: bool = False) -> list[Any]:
+        """What each of them answers, in their order."""
+        return [self.answer(other, still=still) for other in self.others]
+
     # ---------------------------------------------------------------- what may go wrong
 
     def find_dead(self, error: object, first: Process | None = None) -> RankError:
@@ -136,7 +140,7 @@ class Processes:
         code = other.process.returncode
         ended = f" ({_describe_code(code)})" if code is not None else ""
         doing = self.doing.get(other.asked, other.asked)
-        log = other.log.read_text(errors="replace").splitlines()[-LINES:] if other.log.is_file() else []
+        log = read_end(other.log, LINES).splitlines()
         hint = self.anew if other.asked == "starting" else ""
         told = "\n  ".join(["the last lines of its log:", *log]) if log else "its log is empty"
         self.close()

@@ -17,13 +17,17 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from shuhari.data import EMPTY
 from shuhari.distributed.processes import DONE, FAILED
+
+if TYPE_CHECKING:
+    from shuhari.config.stage import Components
+    from shuhari.loop.context import Context
 
 WORK = ("columns", "gradient", "hvp")
 
@@ -56,6 +60,19 @@ def main(make: Callable[[Mapping[str, Any]], Any]) -> None:
     os._exit(code)
 
 
+def make_stages(setup: Mapping[str, Any]) -> tuple[list[Components], Context]:
+    """The stages of the run's recipe, made anew, and a context for them; torch has so many `threads`."""
+    from shuhari.config.build import build_stages
+    from shuhari.config.recipe import Recipe
+    from shuhari.loop.context import Context
+
+    torch.set_num_threads(setup["threads"])
+    recipe = Recipe(setup["name"], setup["tree"])
+    stages = build_stages(recipe.stages)
+    first = stages[0]
+    return stages, Context(recipe.seed, first.task, first.engine, first.tokens, setup["threads"])
+
+
 def serve(link: Connection, make: Callable[[Mapping[str, Any]], Any]) -> None:
     """Serve messages until the link is closed. Each is answered once, an iterator with each of its answers, None not
     at all."""
@@ -74,18 +91,11 @@ class Rank:
     """`setup`: `name` and `tree` of the recipe, `rank`, `size`, `folder` where all meet, `threads`, `cuda`."""
 
     def __init__(self, setup: Mapping[str, Any]) -> None:
-        from shuhari.config.build import build_stages
-        from shuhari.config.recipe import Recipe
         from shuhari.distributed.group import Group
-        from shuhari.loop.context import Context
 
-        torch.set_num_threads(setup["threads"])
-        recipe = Recipe(setup["name"], setup["tree"])
         self.rank = setup["rank"]
-        self.stages = build_stages(recipe.stages)
+        self.stages, self.ctx = make_stages(setup)
         self.begun, self.playing = 0, set[str]()
-        first = self.stages[0]
-        self.ctx = Context(recipe.seed, first.task, first.engine, first.tokens, setup["threads"])
         (Path(setup["folder"]) / f"met-{self.rank}").touch()
         self.group = Group(Path(setup["folder"]), self.rank, setup["size"], cuda=setup["cuda"])
 
@@ -117,7 +127,7 @@ class Rank:
 
     def on_share(
         self, place: tuple[str, str], share: Mapping[str, Any], size: int, scale: Mapping[str, float],
-        tokens: int | None, packed: bool, ctx: Mapping[str, Any], count: tuple[float, ...],
+        tokens: int | None, packed: bool, ctx: Mapping[str, Any], count: list[Any],
     ) -> None:  # fmt: skip
         """Hold a share of an optimiser batch of `size` rows."""
         from shuhari.distributed.shares import take_now, unpack_share

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from shuhari.config.overlay import RecipeError
+from shuhari.distributed.children import read_end
 from shuhari.distributed.crew import LOG, MOST
 from shuhari.distributed.messages import LostWorkerError, unpack
 from shuhari.distributed.work import Work
@@ -108,7 +109,7 @@ class RayHand:
     def tell(self) -> str:
         """The last lines that its process wrote, where its log is on this machine."""
         files = sorted(self.logs.glob(f"worker-*-{self.pid}.*")) if self.logs and self.pid else []
-        lines = [line for file in files for line in read_end(file).splitlines() if not line.startswith(MARKS)]
+        lines = [line for file in files for line in read_end(file, LINES).splitlines() if not line.startswith(MARKS)]
         return "\n".join(lines)
 
     def close(self) -> None:
@@ -326,13 +327,3 @@ def _explain(error: BaseException) -> str:
         text = text.partition(DETAIL)[2].partition(" Some common causes")[0]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return f"{type(error).__name__}: {(lines or ['no more is known'])[0][:300]}"
-
-
-def read_end(file: Path, lines: int = LINES) -> str:
-    """The last lines of a file; "" where it has none."""
-    try:
-        with file.open("rb") as f:
-            f.seek(max(0, file.stat().st_size - 8192))
-            return "\n".join(f.read().decode(errors="replace").splitlines()[-lines:])
-    except OSError:
-        return ""

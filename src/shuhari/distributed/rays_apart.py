@@ -27,9 +27,10 @@ from typing import Any
 
 from shuhari.config.overlay import RecipeError
 from shuhari.distributed import rays, rays_process
+from shuhari.distributed.children import kill_session, open_process, read_end
 from shuhari.distributed.crew import LOG, START
 from shuhari.distributed.messages import LostWorkerError, pack, read_error, unpack
-from shuhari.distributed.starting import open_process, starting
+from shuhari.distributed.starting import starting
 
 AGAIN = 3  # times that a Ray of the run's own is begun again
 PATIENT = 2  # times that one which was late with its start is tried once more
@@ -227,7 +228,7 @@ class Side:
             return self._calls.pop(ticket, None)
 
     def _show(self) -> str:
-        lines = rays.read_end(self._log)
+        lines = read_end(self._log, rays.LINES)
         return f"; its last lines:\n{lines}" if lines else ""
 
 
@@ -267,7 +268,7 @@ def _read(owner: Any, link: Connection) -> None:
 
 
 def _end(process: subprocess.Popen[bytes], out: queue.SimpleQueue[tuple[bytes, ...]], folder: str) -> None:
-    """Hang up, wait, and kill what does not end: what Ray has started there ends with its process."""
+    """Hang up, wait, and kill what does not end, and what Ray has started there."""
     out.put(())
     try:
         with suppress(subprocess.TimeoutExpired):
@@ -275,6 +276,7 @@ def _end(process: subprocess.Popen[bytes], out: queue.SimpleQueue[tuple[bytes, .
     finally:
         process.kill()
         process.wait()
+        kill_session(process)
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -19,7 +19,7 @@ import torch.distributed
 from torch import Tensor
 
 from shuhari.distributed.group import join_default
-from shuhari.distributed.rank import main
+from shuhari.distributed.rank import main, make_stages
 
 dist: Any = torch.distributed  # not all of whose names are declared
 
@@ -28,17 +28,11 @@ class ShardRank:
     """`setup`: `name` and `tree` of the recipe, `rank`, `size`, `folder` where all meet, `threads`."""
 
     def __init__(self, setup: Mapping[str, Any]) -> None:
-        from shuhari.config.build import build_stages
-        from shuhari.config.recipe import Recipe
-        from shuhari.loop.context import Context
-
-        torch.set_num_threads(setup["threads"])
-        recipe, self.rank, folder = Recipe(setup["name"], setup["tree"]), setup["rank"], Path(setup["folder"])
-        stages = build_stages(recipe.stages)
-        self.stages, first = {stage.name: stage for stage in stages}, stages[0]
-        self.ctx = Context(recipe.seed, first.task, first.engine, first.tokens, setup["threads"])
+        self.rank = setup["rank"]
+        stages, self.ctx = make_stages(setup)
+        self.stages = {stage.name: stage for stage in stages}
         self.owned = set[int]()  # the ids of parts whose optimisers have the shards
-        join_default(folder, self.rank, setup["size"])
+        join_default(Path(setup["folder"]), self.rank, setup["size"])
         self.mesh = dist.device_mesh.init_device_mesh("cpu", (setup["size"],))
 
     def hear(self, ask: str, **rest: Any) -> Any:
@@ -103,7 +97,7 @@ class ShardRank:
 
     def on_step(
         self, place: list[str], share: Mapping[str, Any], links: Mapping[str, Any], ctx: Mapping[str, Any],
-        count: tuple[float, ...], terms: dict[str, list[str]],
+        count: list[Any], terms: dict[str, list[str]],
     ) -> dict[str, Any]:  # fmt: skip
         """One step of a part's optimiser, with all others, on an optimiser batch: what it reports."""
         from shuhari.distributed.shares import take_now, unpack_share

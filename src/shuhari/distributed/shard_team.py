@@ -216,7 +216,7 @@ class ShardTeam:
         now = pack_now(self.ctx)
         self.processes.ask_all("step", place=list(far.place), share=pack_share(batch), links=links,
                                terms=dict(loss.info_terms), **now)  # fmt: skip
-        found, *_ = [self.processes.answer(other) for other in self.processes.others]
+        found, *_ = self.processes.answers()
         if "unfinished" in found:
             raise FloatingPointError(found["unfinished"])
         loss.info_terms.update(found["terms"])
@@ -231,7 +231,7 @@ class ShardTeam:
             return {}
         place, params = list(far.place), dict(self._module.lm.named_parameters())
         self.processes.ask_all("counts", place=place)
-        counts, *_ = [self.processes.answer(other, still=True) for other in self.processes.others]
+        counts, *_ = self.processes.answers(still=True)
         of = dict(zip(self.ranges[0], counts, strict=True))
         tree: dict[str, Any] = {"steps": torch.tensor([of[name] for name in far.names])}
         for kind in self._ask_kinds(place):
@@ -273,8 +273,7 @@ class ShardTeam:
         setup = {"name": self.recipe.name, "tree": self.recipe.tree, "size": self.size,
                  "threads": max(1, self.ctx.threads // self.size)}  # fmt: skip
         self.processes.start({number: {**setup, "rank": number - 1} for number in range(1, self.size + 1)})
-        for other in self.processes.others:
-            self.processes.answer(other)
+        self.processes.answers()
 
     def _send_model(self, far: Far) -> None:
         model: Any = self.ctx.models[far.role]
@@ -284,12 +283,12 @@ class ShardTeam:
             pad=int(model.text.pad), roles=roles, place=list(far.place), dtype=str(net.lm.dtype).removeprefix("torch."),
             bfloat16=net.dtype is not None, recompute=net.recompute, limit=net.limit,
         )  # fmt: skip
-        self.ranges = [self.processes.answer(other) for other in self.processes.others]
+        self.ranges = self.processes.answers()
 
     def _ask_kinds(self, place: list[str]) -> list[str]:
         self.processes.ask_all("own", place=place)
         kinds: list[str]
-        kinds, *_ = [self.processes.answer(other, still=True) for other in self.processes.others]
+        kinds, *_ = self.processes.answers(still=True)
         return kinds
 
     def _send(self, place: list[str], kind: str, tensors: dict[str, Tensor]) -> None:

@@ -6,14 +6,14 @@ Axes: `B` rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.ramp import Count
+from shuhari.distributed.messages import read_count, write_count
 
 
 def cut_shares(batch: Batch, n: int, *, packed: bool) -> list[Tensor]:
@@ -57,11 +57,9 @@ def _find_beside(base: Batch, rows: Tensor) -> Tensor:
 
 def pack_now(ctx: Any) -> dict[str, Any]:
     """Where a run stands, as plain data; `take_now` sets another context there."""
-    at = ctx.count
-    count = (float(at), at.spent, at.whole, at.in_steps) if isinstance(at, Count) else (float(at),)
-    return {"ctx": {"step": ctx.step, "version": ctx.version, "within": ctx.within}, "count": count}
+    return {"ctx": {"step": ctx.step, "version": ctx.version, "within": ctx.within}, "count": write_count(ctx.count)}
 
 
-def take_now(to: Any, ctx: Mapping[str, Any], count: tuple[float, ...]) -> None:
+def take_now(to: Any, ctx: Mapping[str, Any], count: Sequence[Any]) -> None:
     vars(to).update(ctx)
-    to.count = Count(*count[:3], in_steps=bool(count[3])) if len(count) > 1 else count[0]
+    to.count = read_count(count)

@@ -1,32 +1,15 @@
 """What is being started beside a run that takes long, so that nobody takes it for a slow step: a line when it begins,
-and what watches the run (`cli.pulse`) can ask what it is. And how such a process is begun."""
+and what watches the run (`cli.pulse`) can ask what it is."""
 
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
 
 _now: list[str] = []  # what is being started, the last one last
 _ended = [float("-inf")]  # when the last one was there (`time.monotonic`)
-
-
-def open_process(module: str, log: Path, stdin: int) -> tuple[subprocess.Popen[bytes], Connection]:
-    """`python -m MODULE LINK`, and our end of the link. What it prints is in `log`; Ctrl-C is ours alone. `stdin` as
-    `subprocess` has it."""
-    link, there = Pipe()
-    command = [sys.executable, "-P", "-m", module, str(there.fileno())]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path)}
-    with there, log.open("wb") as out:
-        made = subprocess.Popen(command, stdin=stdin, stdout=out, stderr=subprocess.STDOUT, pass_fds=(there.fileno(),),
-                                env=env, start_new_session=True)  # fmt: skip
-    return made, link
 
 
 def begin(what: str, *, told: bool = False) -> None:

@@ -21,7 +21,7 @@ from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.distributed import group, rank
 from shuhari.distributed.devices import check_devices
-from shuhari.distributed.processes import Process, Processes, RankError
+from shuhari.distributed.processes import Processes, RankError
 from shuhari.distributed.shard_team import ShardTeam, open_shards
 from shuhari.distributed.shares import cut_shares, pack_now, pack_share
 from shuhari.learners.pieces import Meters, Pieces, scatter
@@ -61,8 +61,7 @@ class Team:
 
     def __init__(self, recipe: Recipe, stages: Sequence[Components], ctx: Context, size: int) -> None:
         self.recipe, self.stages, self.ctx, self.size = recipe, stages, ctx, size
-        glance = ctx.poll_rollouts
-        self.processes = Processes(rank.__name__, size, _DOING, _ANEW, glance, self._let_go)
+        self.processes = Processes(rank.__name__, size, _DOING, _ANEW, ctx.poll_rollouts, self._let_go)
         self._group: group.Group | None = None
         self._stage = ""
         self._sent: dict[str, tuple[int, int]] = {}  # name -> (address, version) of what was sent last
@@ -75,7 +74,7 @@ class Team:
 
     def spread(self, pieces: Pieces, place: tuple[str, str]) -> Spread:
         """Give everyone a share of the pieces of an optimiser batch."""
-        if not self.others:
+        if not self.processes.others:
             self._start()
         if self._stage != self.ctx.name:
             self._enter()
@@ -92,18 +91,7 @@ class Team:
         self._group = None  # whoever waits for us learns that we are gone
         self._stage, self._sent = "", {}
 
-    @property
-    def others(self) -> list[Process]:
-        return self.processes.others
-
     # ---------------------------------------------------------------- what is said
-
-    def ask(self, other: Process, ask: str, **rest: Any) -> None:
-        self.processes.ask(other, ask, **rest)
-
-    def answer(self, other: Process) -> Any:
-        """See `Processes.answer`."""
-        return self.processes.answer(other)
 
     def send_weights(self, params: Sequence[Tensor]) -> None:
         """Send all tensors that are not as the others have them; `params` are stepped from now on."""
@@ -111,8 +99,8 @@ class Team:
         now = {name: (t.data_ptr(), t._version) for name, t in tensors.items()}
         sent = {n: t for n, t in tensors.items() if self._sent.get(n) != now[n] or id(t) in self._moved}
         self._moved, self._sent = {id(p) for p in params}, now
-        for other in self.others:
-            self.ask(other, "weights", names={n: str(t.dtype).removeprefix("torch.") for n, t in sent.items()})
+        names = {n: str(t.dtype).removeprefix("torch.") for n, t in sent.items()}
+        self.processes.ask_all("weights", names=names)
         self.together("broadcast", list(sent.values()))
 
     def together(self, what: str, tensors: Sequence[Tensor]) -> None:
@@ -135,16 +123,14 @@ class Team:
             self._group = group.Group(folder, 0, self.size, cuda=cuda)
         except RuntimeError as error:
             raise self.processes.find_dead(error) from error
-        for other in self.others:
-            self.answer(other)
+        self.processes.answers()
 
     def _enter(self) -> None:
         self._sent = {}
         here = {name: list(t.shape) for name, t in rank.walk_tensors(self.ctx.models)}
-        for other in self.others:
-            self.ask(other, "stage", name=self.ctx.name)
-        for other in self.others:
-            there = self.answer(other)
+        self.processes.ask_all("stage", name=self.ctx.name)
+        for other in self.processes.others:
+            there = self.processes.answer(other)
             if apart := [n for n in here.keys() | there.keys() if here.get(n) != there.get(n)]:
                 n = min(apart)
                 message = f"has other models than this process: {n} is {there.get(n)} there and {here.get(n)} here,"
@@ -163,21 +149,21 @@ class Spread:
     """The pieces of one optimiser batch, of which each process computes its share (`learners.pieces.Work`)."""
 
     def __init__(self, team: Team, pieces: Pieces, place: tuple[str, str]) -> None:
-        self.team, self.whole = team, pieces
+        self.team, self.processes, self.whole = team, team.processes, pieces
         ctx, self.params = team.ctx, pieces.params
         packed = packs(pieces.part.live, ctx.models)
         self.rows = cut_shares(pieces.batch, team.size, packed=packed)
         self.mine = pieces.share(self.rows[0])
         settings = {"place": place, "size": len(pieces.batch), "scale": dict(pieces.scale), "tokens": pieces.tokens,
                     "packed": packed, **pack_now(ctx)}  # fmt: skip
-        for other, rows in zip(team.others, self.rows[1:], strict=True):
-            team.ask(other, "share", share=pack_share(pieces.batch.take(rows)), **settings)
+        for other, rows in zip(self.processes.others, self.rows[1:], strict=True):
+            self.processes.ask(other, "share", share=pack_share(pieces.batch.take(rows)), **settings)
 
     @torch.no_grad()
     def columns(self) -> dict[str, Tensor]:
         """The live columns of the whole optimiser batch, without gradient."""
         self._ask_all("columns")
-        scored = [self.mine.columns(), *map(self.team.answer, self.team.others)]
+        scored = [self.mine.columns(), *self.processes.answers()]
         order = torch.cat(self.rows).argsort()
         return {k: torch.cat([s[k] for s in scored])[order] for k in scored[0]}
 
@@ -187,20 +173,18 @@ class Spread:
         """See `Pieces.gradient`; the sum over the shares."""
         if upstream is None:  # else they were sent for the columns
             self.team.send_weights(self.params)
-        for other, rows in zip(self.team.others, self.rows[1:], strict=True):
+        for other, rows in zip(self.processes.others, self.rows[1:], strict=True):
             up = None if upstream is None else {k: g[rows].contiguous() for k, g in upstream.items()}
-            self.team.ask(other, "gradient", terms=list(terms), upstream=up)
+            self.processes.ask(other, "gradient", terms=list(terms), upstream=up)
         grads = self.mine.gradient(terms, upstream, meter)
         reached = [g is not None for g in grads]
-        for other, rows in zip(self.team.others, self.rows[1:], strict=True):
-            found = self.team.answer(other)
+        for found, rows in zip(self.processes.answers(), self.rows[1:], strict=True):
             meter.join(found["losses"], found["infos"])
             scatter(found["stamps"], self.whole.into, rows)
             reached = [a or b for a, b in zip(reached, found["reached"], strict=True)]
         if not any(reached):
             return grads
-        for other in self.team.others:
-            self.team.ask(other, "reduce")
+        self.processes.ask_all("reduce")
         sums = [torch.zeros_like(p) if g is None else g.contiguous() for g, p in zip(grads, self.params, strict=True)]
         self.team.together("reduce", sums)
         return [g if has else None for g, has in zip(sums, reached, strict=True)]
@@ -209,11 +193,10 @@ class Spread:
         """See `Pieces.hvp`; the sum over the shares."""
         self._ask_all("hvp", term=term, vector=vector)
         out = self.mine.hvp(term, vector)
-        for other in self.team.others:
-            out = out + self.team.answer(other)["vector"].to(out.device)
+        for found in self.processes.answers():
+            out = out + found["vector"].to(out.device)
         return out
 
     def _ask_all(self, ask: str, **rest: Any) -> None:
         self.team.send_weights(self.params)
-        for other in self.team.others:
-            self.team.ask(other, ask, **rest)
+        self.processes.ask_all(ask, **rest)

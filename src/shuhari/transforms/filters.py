@@ -15,7 +15,7 @@ from shuhari.data import Status, code
 from shuhari.needs import Need
 from shuhari.pack import find_usable
 from shuhari.ports import Ctx
-from shuhari.reduce import ends, units
+from shuhari.reduce import ends, spread_by, units
 from shuhari.registry import register
 from shuhari.transforms.streams import find_carried, weights_on, zero_ungraded, zero_weight
 
@@ -50,10 +50,7 @@ class Mixed:
         unit = units(batch, "group")
         n = int(unit.max()) + 1 if len(unit) else 0
         counts = ends(batch) & find_carried(batch, self.stream) & ~outcome.isnan()
-        x, u = outcome[counts], unit[counts]
-        high = x.new_full((n,), -torch.inf).scatter_reduce(0, u, x, "amax")
-        low = x.new_full((n,), torch.inf).scatter_reduce(0, u, x, "amin")
-        alike = ~(high - low > self.tolerance)
+        alike = ~(spread_by(outcome[counts], unit[counts], n) > self.tolerance)
         return zero_weight(batch, alike[unit], self.stream)
 
 

@@ -23,7 +23,7 @@ from shuhari.bounds import AtLeast0, check
 from shuhari.needs import Need
 from shuhari.pack import find_usable
 from shuhari.ports import Ctx
-from shuhari.reduce import group_mean, units
+from shuhari.reduce import group_mean, spread_by, units
 from shuhari.registry import register
 from shuhari.transforms.streams import find_carried, zero_ungraded, zero_weight
 
@@ -52,10 +52,8 @@ class Apart:
         batch, value, counts = _find_values(batch, ctx, self.reward, self.stream)
         state = find_states(batch)
         n = int(state.max()) + 1 if len(state) else 0
-        x, at = value[counts], state[counts]
-        high = x.new_full((n,), -torch.inf).scatter_reduce(0, at, x, "amax")
-        low = x.new_full((n,), torch.inf).scatter_reduce(0, at, x, "amin")
-        return zero_weight(batch, ~(high - low > self.least)[state], self.stream)
+        apart = spread_by(value[counts], state[counts], n) > self.least
+        return zero_weight(batch, ~apart[state], self.stream)
 
 
 @register("transform", "first_pit")

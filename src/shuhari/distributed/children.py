@@ -1,0 +1,56 @@
+"""Processes of our own on this machine: how one is begun, the end of what it has printed, and the end of what it has
+begun itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+
+
+def open_process(module: str, log: Path, stdin: int) -> tuple[subprocess.Popen[bytes], Connection]:
+    """`python -m MODULE LINK`, and our end of the link. What it prints is in `log`; Ctrl-C is ours alone. `stdin` as
+    `subprocess` has it."""
+    link, there = Pipe()
+    command = [sys.executable, "-P", "-m", module, str(there.fileno())]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path)}
+    with there, log.open("wb") as out:
+        made = subprocess.Popen(command, stdin=stdin, stdout=out, stderr=subprocess.STDOUT, pass_fds=(there.fileno(),),
+                                env=env, start_new_session=True)  # fmt: skip
+    return made, link
+
+
+def read_end(file: Path, lines: int) -> str:
+    """The last lines of a file; "" where it has none."""
+    try:
+        with file.open("rb") as f:
+            f.seek(max(0, file.stat().st_size - 8192))
+            return "\n".join(f.read().decode(errors="replace").splitlines()[-lines:])
+    except OSError:
+        return ""
+
+
+def kill_session(process: subprocess.Popen[bytes], seconds: float = 5.0) -> None:
+    """Kill what is left of the session of a process of `open_process` that has ended: what it had begun may not have
+    heard of it yet. Nothing where there is no /proc."""
+    until = time.monotonic() + seconds
+    while (pids := _list_session(process.pid)) and time.monotonic() < until:
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)  # one of them may have begun another one
+
+
+def _list_session(number: int) -> list[int]:
+    found = []
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended meanwhile
+            state, _, _, session, *_ = place.read_text().rpartition(") ")[2].split()
+            if int(session) == number and state != "Z":
+                found.append(int(place.parent.name))
+    return found
