@@ -1,6 +1,6 @@
 """Install the wheel, bare and with each extra, in an environment of its own, and use there what the extra is for.
 
-    python .ci/extras.py [--wheel FILE] [EXTRA ...]
+    python .ci/extras.py [--wheel FILE] [--jobs N] [EXTRA ...]
 
 Left out: torch, and all else that the environment of this Python has already, is seen through a `.pth` file and not
 installed again, so that the check takes minutes and not an hour; only what is missing there comes from the registry.
@@ -17,6 +17,7 @@ import sys
 import sysconfig
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -157,22 +158,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("extras", nargs="*", metavar="EXTRA", help=f"of {', '.join(USES)} (default: all)")
     parser.add_argument("--wheel", type=Path, help="a wheel that is built already")
+    parser.add_argument("--jobs", type=int, default=2, help="so many at once")
     given = parser.parse_args()
     if unknown := set(given.extras) - USES.keys():
         parser.error(f"no extra {min(unknown)!r}: expected some of {', '.join(USES)}")
-    began, failed = time.monotonic(), False
-    with tempfile.TemporaryDirectory() as folder:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.jobs) as jobs:
         wheel = given.wheel.resolve() if given.wheel else build(Path(folder))
-        for extra in given.extras or USES:
-            if time.monotonic() - began > LIMIT:
-                print(f"{extra}: not tested (over {LIMIT:g} s)")
-                continue
+
+        def look(extra: str) -> bool:
+            """Whether it fails; what became of it is printed."""
             at = time.monotonic()
+            if at - began > LIMIT:
+                print(f"{extra}: not tested (over {LIMIT:g} s)")
+                return False
             wrong = check(extra, wheel, Path(folder) / extra)
-            failed |= bool(wrong) and not wrong.startswith("- ")
             last = (wrong.strip().splitlines() or [""])[-1]
             state = "works" if not wrong else f"not tested: {last}" if wrong.startswith("- ") else f"FAILED\n{wrong}"
             print(f"{extra}: {state} ({time.monotonic() - at:.0f} s)", flush=True)
+            return bool(wrong) and not wrong.startswith("- ")
+
+        failed = any(list(jobs.map(look, given.extras or USES)))
     sys.exit(failed)
 
 

