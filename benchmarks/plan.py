@@ -35,7 +35,7 @@ CALIBRATION: dict[str, Any] = {"groups": 8, "n": 8, "staleness": 0, "wait": 0.02
 SETTINGS: dict[str, dict[str, Any]] = {
     "another batch": {**CALIBRATION, "groups": 16, "n": 4},
     "longer games": {**CALIBRATION, "most": 8, "turns": 20},
-    "asynchronous, slow tools": {**CALIBRATION, "staleness": 2, "wait": 0.3, "longer": 4},  # rare waits decide its steps
+    "asynchronous, slow tools": {**CALIBRATION, "staleness": 2, "wait": 0.3, "longer": 4},  # rare waits decide
 }
 WARM = 3  # steps that fill the pipeline, and do not count
 
