@@ -1,7 +1,8 @@
 """The engine `local` beside vLLM, in turns on one machine: tokens a second, time to new weights, time to start.
 
     python .ci/vllm.py                   # makes vLLM's environment, .venv-vllm
-    python benchmarks/engines.py         # writes benchmarks/engines.md; about 40 minutes on two cores
+    python benchmarks/engines.py         # writes results/engines.json, engines.md; about 40 minutes on two cores
+    python benchmarks/engines.py --sizes 120M --rounds 1    # this size anew; the others stay as they were measured
     python benchmarks/engines.py --quick # two sizes, one round, and no file
 
 Llama-like models from scratch in float32 that never say their end token, so that lengths are given; prompts of 32
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
+import json
 import os
 import time
 from pathlib import Path
@@ -39,6 +41,7 @@ WORK = {"256 x 24": (256, 24), "64 x 256": (64, 256)}  # answers, tokens of each
 GROUP, PROMPT = 8, 32
 OWN = Path(__file__).parents[1] / ".venv-vllm" / "bin" / "python"
 PAGE = Path(__file__).with_name("engines.md")
+KEPT = common.RESULTS / "engines.json"
 
 
 def model(size: str) -> Causal:
@@ -70,10 +73,11 @@ def measure(engine: Any, work: str, name: str, vocabulary: int) -> float:
 
 def compare(size: str, rounds: int, threads: int, works: list[str]) -> dict[str, Any]:
     """Both engines on one model, in turns."""
+    load = os.getloadavg()[0]
     made = model(size)
     vocabulary, weights = made.module.vocabulary, sum(p.numel() for p in made.module.parameters())
     engines = {"local": Local(), "vllm": Vllm(threads=threads)}
-    found: dict[str, Any] = {"size": size, "weights": weights, "start": {}, "update": {}, "rate": {}}
+    found: dict[str, Any] = {"weights": weights, "rounds": rounds, "load": load, "start": {}, "update": {}, "rate": {}}
     try:
         for name, engine in engines.items():
             engine.open(1, lambda what, amount: None)
@@ -100,27 +104,28 @@ def compare(size: str, rounds: int, threads: int, works: list[str]) -> dict[str,
     return found
 
 
-def page(found: list[dict[str, Any]], machine: dict[str, Any], threads: int, rounds: int) -> str:
+def page(found: dict[str, dict[str, Any]], machine: dict[str, Any]) -> str:
     columns = [f"{w}: {what}" for what in ("local", "vLLM", "vLLM / local") for w in WORK]
-    head = ["weights", *columns, "new weights: local, vLLM (s)", "ready: local, vLLM (s)"]  # fmt: skip
-    rows = [head]
-    for f in found:
+    rows = [["weights", "rounds", *columns, "new weights: local, vLLM (s)", "ready: local, vLLM (s)", "load"]]
+    for f in (found[size] for size in SIZES if size in found):
         middle = {(w, e): median(x) for w, both in f["rate"].items() for e, x in both.items()}
         ratios = {w: [a / b for a, b in zip(both["vllm"], both["local"], strict=True)] for w, both in f["rate"].items()}
         rows.append([
             f"{f['weights'] / 1e6:.1f}M",
+            str(f["rounds"]),
             *(f"{middle[w, e]:,.0f}" if (w, e) in middle else "-" for e in ("local", "vllm") for w in WORK),
             *(common.shown(common.spread(ratios[w])) if w in ratios else "-" for w in WORK),
             ", ".join(f"{median(f['update'][e]):.2f}" for e in ("local", "vllm")),
             ", ".join(f"{f['start'][e]:.1f}" for e in ("local", "vllm")),
+            f"{f['load']:.1f}",
         ])  # fmt: skip
-    said = (f"{machine['cpu']}, {machine['cores']} cores, {threads} threads each, load {machine['load']:.1f} at the "
-            f"beginning; torch {machine['versions']['torch']}, vLLM 0.32; {rounds} rounds in turns, after one that is "
-            "left out.")  # fmt: skip
+    said = (f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads each; torch "
+            f"{machine['versions']['torch']}, vLLM 0.32.")  # fmt: skip
     return "\n".join([
         "# Engines: `local` beside vLLM", "",
-        "Written by `python benchmarks/engines.py`. Tokens a second, medians of the rounds; ratios are the least, the",
-        "median and the largest of a round. `256 x 24`: answers x tokens of each.", "", said, "",
+        "Written by `python benchmarks/engines.py`. Tokens a second, medians of the rounds, which are in turns after",
+        "one that is left out; ratios are the least, the median and the largest of a round. `256 x 24`: answers x",
+        "tokens of each. `load`: of the machine, as the size began.", "", said, "",
         *common.table(*rows), "",
     ])  # fmt: skip
 
@@ -138,12 +143,13 @@ def main() -> None:
     rounds, machine = 1 if given.quick else given.rounds, common.machine(given.threads)
     sizes = given.sizes or (["0.4M", "2.6M"] if given.quick else list(SIZES))
     works = ["256 x 24"] if given.quick else list(WORK)
-    found = []
+    found = {} if given.quick or not KEPT.is_file() else json.loads(KEPT.read_text())["sizes"]
     for size in sizes:
-        found.append(compare(size, rounds, given.threads, works))
-        print(page(found, machine, given.threads, rounds), flush=True)
-    if not given.quick and sizes == list(SIZES):
-        PAGE.write_text(page(found, machine, given.threads, rounds), encoding="utf-8")
+        found[size] = compare(size, rounds, given.threads, works)
+        print(page(found, machine), flush=True)
+        if not given.quick:
+            common.write("engines", {"machine": machine, "sizes": found})
+            PAGE.write_text(page(found, machine), encoding="utf-8")
 
 
 if __name__ == "__main__":

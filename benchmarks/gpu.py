@@ -1,7 +1,9 @@
-"""Decode and training rates of a 0.5 B-parameter model on one GPU, ours beside transformers, and the machine's limits.
+"""Decode and training rates of a 0.5 B-parameter model on one GPU, ours beside transformers and TRL, and the machine's
+limits.
 
-    python benchmarks/gpu.py            under ten minutes; torch 2.11 or newer with CUDA, transformers, no network
-    python benchmarks/gpu.py --tiny     a few layers on whatever there is, to see that it works
+    python benchmarks/gpu.py            under an hour; torch 2.11 or newer with CUDA, transformers, no network; writes
+                                        results/gpu.json and gpu.md
+    python benchmarks/gpu.py --tiny     a few layers on whatever there is, to see that it works; writes nothing
 
 The model has Qwen2.5-0.5B's sizes and random weights, in bfloat16 (training: float32 parameters). Ours and theirs take
 turns. Decoding: `rows` answers of `new` tokens each in groups of 8, at temperature 1, through our decoder and through
@@ -9,12 +11,19 @@ turns. Decoding: `rows` answers of `new` tokens each in groups of 8, at temperat
 `length` tokens, our model and loss beside a plain loop over the transformers model. Limits: bandwidth of a copy (read
 and written) and the best square matrix product in bfloat16. A decoding step cannot be faster than reading the weights
 and the keys and values once; training is 6 x parameters (without embeddings, with the head) x tokens + attention.
+GRPO: whole steps, ours beside TRL's (left out where `trl` is not installed), each in a process of its own
+(`gpu_grpo.py`), with its peak of memory.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
+import os
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +32,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import machine, spread, table
+from common import machine, shown, spread, table
 from torch import Tensor
 
 QWEN = {"vocab_size": 151_936, "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14,
@@ -148,6 +157,27 @@ def training(sizes: dict[str, Any], device: str, args: argparse.Namespace) -> di
     return rates(sides, ids.size, args.rounds)
 
 
+def grpo(sizes: dict[str, Any], device: str, tiny: bool) -> dict[str, Any]:
+    """What `gpu_grpo.py` reports of each side, by name; in words, where one has failed."""
+    from gpu_grpo import prepare
+
+    found: dict[str, Any] = {}
+    sides = ["ours", *(["trl"] if importlib.util.find_spec("trl") else [])]
+    small = "--prompts 4 --n 4 --new 8 --steps 2 --micro 256".split() if tiny else []
+    here = Path(__file__).parent
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here), os.environ.get("PYTHONPATH", "")])}
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(Path(folder), sizes)
+        for side in sides:
+            command = [sys.executable, str(here / "gpu_grpo.py"), side, folder, "--device", device, *small]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
+            told = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+            last = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
+            found[side] = json.loads(told[0].removeprefix("RESULT ")) if told else {"failed": last[0]}
+            print(f"grpo, {side}: {found[side]}", flush=True)
+    return found
+
+
 def rates(sides: dict[str, Callable[[], Any]], tokens: int, rounds: int) -> dict[str, Any]:
     found: dict[str, list[float]] = {name: [] for name in sides}
     for name, work in sides.items():
@@ -175,6 +205,7 @@ def main() -> None:
     found["machine"]["gpu"] = torch.cuda.get_device_name() if device == "cuda" else "none"
     found["settings"] = {k: v for k, v in vars(args).items() if k != "out"}
     found["decode"], found["train"] = decoding(sizes, device, args), training(sizes, device, args)
+    found["grpo"] = grpo(sizes, device, args.tiny)
 
     h, layers, m, v = (sizes[k] for k in ("hidden_size", "num_hidden_layers", "intermediate_size", "vocab_size"))
     kv = 2 * sizes["num_key_value_heads"] * h // sizes["num_attention_heads"]  # numbers a layer keeps of a token
@@ -190,10 +221,23 @@ def main() -> None:
             r = found[what]["ratio"].get(name)
             told = "" if r is None else " / ".join(f"{r[k]:.2f}" for k in ("min", "median", "max"))
             rows.append((f"{what}, {name}", f"{x['median']:,.0f}", told))
-    print(*table(*rows), sep="\n")
-    print(f"copy {found['limits']['bytes'] / 1e9:,.0f} GB/s; product {found['limits']['flops'] / 1e12:,.1f} TFLOP/s; "
-          f"decoding reads at {100 * found['decode']['of_bandwidth']:.0f} % of the one, "
-          f"training computes at {100 * found['train']['of_peak']:.0f} % of the other")  # fmt: skip
+    steps_of = [("GRPO", "seconds a step: min / median / max", "tokens a second", "peak memory, GiB")]
+    for name, x in found["grpo"].items():
+        if "failed" in x:
+            steps_of.append((name, f"failed: {x['failed']}", "", ""))
+        else:
+            steps_of.append((name, shown(spread(x["seconds"])), f"{x['tokens_per_s']:,.0f}", f"{x['peak_gib']:.1f}"))
+    limit = (f"Copy {found['limits']['bytes'] / 1e9:,.0f} GB/s; "
+             f"product {found['limits']['flops'] / 1e12:,.1f} TFLOP/s; "
+             f"decoding reads at {100 * found['decode']['of_bandwidth']:.0f} % of the one, "
+             f"training computes at {100 * found['train']['of_peak']:.0f} % of the other.")  # fmt: skip
+    lines = [*table(*rows), "", *table(*steps_of), "", limit]
+    print(*lines, sep="\n")
+    if not args.tiny:
+        versions = ", ".join(f"{name} {known}" for name, known in found["machine"]["versions"].items() if known)
+        about = f"{found['machine']['gpu']}; {versions}."
+        head = ["# On one GPU", "", "Written by `python benchmarks/gpu.py`, which says what is measured.", about, ""]
+        Path(__file__).with_name("gpu.md").write_text("\n".join([*head, *lines]) + "\n", encoding="utf-8")
     out = args.out or (None if args.tiny else Path(__file__).parent / "results" / "gpu.json")
     if out is not None:
         out.write_text(json.dumps(found, indent=1) + "\n")

@@ -1,6 +1,8 @@
 """Time to the first token and tokens a second of `shuhari serve`, at 1, 8 and 64 streams, beside the engine alone.
 
-    python benchmarks/serve.py [--vllm PYTHON] [--rounds 5] [--quick]     a few minutes; writes serve.md here
+    python benchmarks/serve.py [--vllm PYTHON] [--rounds 5] [--quick]     a quarter of an hour; writes
+                                                                results/serve.json, and serve.md here
+    python benchmarks/serve.py --sizes 120M --rounds 1 --new 32     this size anew; the others stay as measured
 
 Models have random weights over characters and never say their end token. A stream is a prompt of 64 characters of its
 own and an answer of `new` tokens at temperature 1; all of a round begin at once. The client is this process, on the
@@ -30,11 +32,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from common import HERE, machine, shown, spread, table
+from common import HERE, RESULTS, machine, shown, spread, table, write
 
 SIZES = {
     "0.4M": {"hidden": 96, "layers": 3, "heads": 3, "intermediate": 256},
     "2.6M": {"hidden": 256, "layers": 3, "heads": 4, "intermediate": 768},
+    "15M": {"hidden": 512, "layers": 5, "heads": 8, "intermediate": 1365},
+    "120M": {"hidden": 1024, "layers": 9, "heads": 16, "intermediate": 2816},
 }
 STREAMS, PROMPT, CONTEXT = (1, 8, 64), 64, 512
 
@@ -155,7 +159,8 @@ def measure(name: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]
     weights = write_model(place, SIZES[name])
     command = [sys.executable, __file__, "--alone", str(place), "--rounds", str(args.rounds), "--new", str(args.new)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found: dict[str, Any] = {"weights": weights, "alone": json.loads(done.stdout.splitlines()[-1]), "sides": {}}
+    found: dict[str, Any] = {"weights": weights, "rounds": args.rounds, "new": args.new, "sides": {}}
+    found["alone"] = json.loads(done.stdout.splitlines()[-1])
     with ExitStack() as stack:
         sides: dict[str, tuple[str, dict[str, Any]]] = {"shuhari": (stack.enter_context(ours(place)), {})}
         if args.vllm:
@@ -174,21 +179,22 @@ def measure(name: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]
 
 def lines(found: dict[str, Any]) -> list[str]:
     """The page."""
-    rows = [("model", "streams", "side", "first token, ms", "tokens a second", "of the engine alone")]
+    rows = [("model", "tokens", "streams", "side", "first token, ms", "tokens a second", "of the engine alone")]
     scale: Callable[[list[float]], dict[str, float]] = lambda x: spread([1e3 * v for v in x])  # noqa: E731
-    for name, one in found["models"].items():
+    for name, one in ((name, found["models"][name]) for name in SIZES if name in found["models"]):
         for n, side in ((n, side) for n in map(str, STREAMS) for side in one["sides"]):
             told, base = one["sides"][side][n], statistics.median(one["alone"][n])
             share = statistics.median(told["rate"]) / base
-            rows.append((name, n, side, shown(scale(told["first"]), 0), shown(spread(told["rate"]), 0), f"{share:.2f}"))
+            row = (name, str(one["new"]), n, side)
+            rows.append((*row, shown(scale(told["first"]), 0), shown(spread(told["rate"]), 0), f"{share:.2f}"))
     on = found["machine"]
     return [
         "# Serving",
         "",
-        "Written by `python benchmarks/serve.py`, which says how it was measured. min / median / max over "
-        f"{found['rounds']} rounds;",
-        "of the first token each round gives the median of its streams. "
-        f"Prompts of {PROMPT} tokens, answers of {found['new']}.",
+        "Written by `python benchmarks/serve.py`, which says how it was measured. min / median / max over the rounds "
+        "of a model",
+        f"({', '.join(name + ': ' + str(one['rounds']) for name, one in found['models'].items())}); of the first token "
+        f"each round gives the median of its streams. Prompts of {PROMPT} tokens; `tokens`: of an answer.",
         "",
         *table(*rows),
         "",
@@ -202,6 +208,7 @@ def main() -> None:
     parser.add_argument("--vllm", default="", metavar="PYTHON")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--new", type=int, default=192, help="tokens of an answer")
+    parser.add_argument("--sizes", nargs="*", default=list(SIZES), choices=SIZES)
     parser.add_argument("--quick", action="store_true", help="two rounds of 32 tokens, printed and not written")
     parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -210,13 +217,16 @@ def main() -> None:
         return
     if args.quick:
         args.rounds, args.new = 2, 32
-    found: dict[str, Any] = {"machine": machine(0), "rounds": args.rounds, "new": args.new, "models": {}}
+    kept = RESULTS / "serve.json"
+    old = json.loads(kept.read_text())["models"] if kept.is_file() and not args.quick else {}
+    found: dict[str, Any] = {"machine": machine(0), "models": old}
     with tempfile.TemporaryDirectory() as folder:
-        for name in SIZES:
+        for name in args.sizes:
             found["models"][name] = measure(name, args, Path(folder))
     page = lines(found)
     print(*page, sep="\n")
     if not args.quick:
+        write("serve", found)
         (HERE / "serve.md").write_text("\n".join(page) + "\n")
 
 

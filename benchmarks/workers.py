@@ -3,9 +3,10 @@
     python benchmarks/workers.py                    writes results/workers.json
     python benchmarks/workers.py --quick --out x.json    a look: few steps, one repeat, five kills
 
-Three comparisons, their sides one after the other, who goes first alternating. `compute`: a small language model on
-sums, where nothing waits; `tools`: a game whose tool blocks its process, against the synchronous and asynchronous local
-engine. The rate is samples learnt from a second, from the end of the first step on (starting is stated apart).
+Four comparisons, their sides one after the other, who goes first alternating. `compute`: a small language model on
+sums, where nothing waits; `larger`: one of 3M weights and longer answers; `tools`: a game whose tool blocks its
+process, against the synchronous and asynchronous local engine. The rate is samples learnt from a second, from the end
+of the first step on (starting is stated apart).
 `kills`: a run that learns, with and without workers that are killed (SIGKILL) at random moments.
 """
 
@@ -31,10 +32,13 @@ from shuhari.config import recipe
 from shuhari.loop.run import loop, open_run
 
 COMPUTE = {"stage": False, "evaluate": False, "rollout.n": 16, "buffer.size": 16}
+LARGER = {**COMPUTE, "models.policy.hidden": 256, "models.policy.layers": 4, "models.policy.heads": 4,
+          "rollout.sampling.max_new": 32}  # fmt: skip
 TOOLS = {"stage": False, "evaluate": False, "rollout.n": 4, "buffer.size": 4,
          "task": {"replace": True, "name": f"{HERE / 'blocked.py'}:Blocked", "turns": 4, "wait": 0.05}}  # fmt: skip
 SIDES: dict[str, tuple[str, dict[str, Any], dict[str, dict[str, Any]]]] = {  # name -> base, settings, sides
     "compute": ("baselines/grpo", COMPUTE, {"local": {}, "workers": {"distributed.workers": 2}}),
+    "larger": ("baselines/grpo", LARGER, {"local": {}, "workers": {"distributed.workers": 2}}),
     "tools": ("baselines/grpo_tools", TOOLS, {
         "local": {}, "local_async": {"engine.staleness": 2}, "workers": {"distributed.workers": 2},
         "workers_async": {"distributed.workers": 2, "engine.staleness": 2}}),

@@ -307,3 +307,22 @@ def test_answers_from_outside_are_timed() -> None:
         assert asyncio.run(profile.waited(answer())) == "yes"
     assert asyncio.run(profile.waited(answer())) == "yes"
     assert len(recorder.waits) == 1 and recorder.waits[0] >= 0.01
+
+
+def test_an_answer_that_comes_while_there_is_work_came_in_the_middle_of_it(clock: Clock) -> None:
+    async def work(phase: str) -> None:
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waits = asyncio.ensure_future(profile.waited(answer))
+        await asyncio.sleep(0)  # it begins to wait
+        clock.pass_(1)
+        with span(phase):
+            clock.pass_(4)
+        clock.pass_(1)
+        answer.set_result(None)
+        await waits
+
+    recorder = Profile(clock)
+    with recorder.step(1):
+        asyncio.run(work("generate"))
+        asyncio.run(work("wait"))  # it was looked for
+    assert recorder.waits == [1 + (4 + 1) / 2, 6.0]

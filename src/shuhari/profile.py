@@ -74,15 +74,18 @@ def sized(*sizes: float) -> None:
 
 
 async def waited(answer: Awaitable[T]) -> T:
-    """Wait for the world outside (a tool, an environment), and note how long it took, up to WAITS answers of a run."""
+    """Wait for the world outside (a tool, an environment), and note how long it took, up to WAITS answers of a run. An
+    answer that was noticed after some work of this process is taken to have come in the middle of it."""
     if _active is None:
         return await answer
-    recorder, began = _active, time.monotonic()
+    recorder, began = _active, _active.clock()
     try:
         return await answer
     finally:
+        now, (path, since, until) = recorder.clock(), recorder.last
+        seen = now if path.endswith("wait") or until < began else (max(began, since) + now) / 2
         if len(recorder.waits) < WAITS:
-            recorder.waits.append(time.monotonic() - began)
+            recorder.waits.append(seen - began)
 
 
 def work(kind: str, batch: Batch, roles: tuple[str, ...] = ("policy",)) -> None:
@@ -146,6 +149,7 @@ class Profile:
     seconds: float = 0.0  # of the steps, in all
     edges: dict[str, float] = field(default_factory=dict)  # seconds of the phases in the first and in the last step
     waits: list[float] = field(default_factory=list)  # seconds that answers from outside took
+    last: tuple[str, float, float] = ("", 0.0, 0.0)  # the span that ended last, when it began, and its end
 
     def __post_init__(self) -> None:
         self._opening: dict[str, float] = {}  # seconds of the phases in the first step
@@ -200,7 +204,7 @@ class Profile:
     def _exit(self) -> float:
         now, span = self.clock(), self._open.pop()
         span.memory = _larger(span.memory, self.memory())
-        seconds = now - span.began
+        seconds, self.last = now - span.began, (span.path, span.began, now)
         phase = self.phases.setdefault(span.path, Phase())
         phase.seconds += seconds - span.inner
         phase.spans += 1

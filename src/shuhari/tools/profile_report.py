@@ -120,7 +120,7 @@ def collect_numbers(
     recorder: Profile, models: Mapping[str, Any], *, first: int, last: int, peak: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """All of `profile.json`: seconds are exclusive and add up to `seconds`; bytes; rates a second of their phase;
-    `waits`: 101 quantiles of the seconds that tools took."""
+    `waits`: 1,001 quantiles of the seconds that tools took."""
     steps, whole = last - first + 1, recorder.seconds
     phases = {
         path: {
@@ -154,7 +154,7 @@ def collect_numbers(
         "phases": phases,
         "rates": rates,
         "peak": peak,
-        "waits": np.quantile(recorder.waits, np.linspace(0, 1, 101)).tolist() if recorder.waits else [],
+        "waits": np.quantile(recorder.waits, np.linspace(0, 1, 1001)).tolist() if recorder.waits else [],
     }
 
 

@@ -77,8 +77,9 @@ def measure(path: Path) -> Measured:
     weights, kept, store = _bytes(path), *_stored(run, stage, steps, groups)
     hardware = Hardware(**{**vars(hardware), "slots": int(engine.get("slots", 0)) or SLOTS, "weights": weights,
                            "kept": kept, "store": store})  # fmt: skip
+    often = max(8, 4 * (1 + int(staleness)), 1 + -(-len(groups) // size))  # each group once, after a first step
     setting = Setting("partial" if staleness else "sync", groups=size, staleness=staleness, shared=True,
-                      steps=min(max(8, 4 * (1 + int(staleness))), 40))  # fmt: skip
+                      steps=min(often, 40))  # fmt: skip
     return Measured(workload, hardware, setting, float(np.mean(walls[:-1])), tuple(notes))
 
 

@@ -24,10 +24,10 @@ Group = tuple[Answer, ...]
 
 @dataclass(frozen=True)
 class Workload:
-    """Groups that were seen, which `stream` draws from with replacement. `n`: answers of a group (0: as seen; else
-    drawn from those of one seen group). `waits`: quantiles, evenly spaced, of the seconds behind a turn that others
-    follow; without them the turns' own. `length`: what the tokens of an answer are multiplied by, `limit` their bound a
-    turn (0: none)."""
+    """Groups that were seen, which `stream` gives in one random order after the other. `n`: answers of a group (0: as
+    seen; else drawn from those of one seen group). `waits`: quantiles, evenly spaced, of the seconds behind a turn that
+    others follow; without them the turns' own. `length`: what the tokens of an answer are multiplied by, `limit` their
+    bound a turn (0: none)."""
 
     groups: tuple[Group, ...]
     n: int = 0
@@ -58,7 +58,7 @@ class Workload:
         """Groups without end."""
         rng = np.random.default_rng(seed)
         while True:
-            for i in rng.integers(len(self.groups), size=1024):
+            for i in rng.permutation(len(self.groups)):  # drawn with replacement, the few long ones would be noise
                 seen = self.groups[i]
                 if self.n and self.n != len(seen):
                     seen = tuple(seen[j] for j in rng.integers(len(seen), size=self.n))
