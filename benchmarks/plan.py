@@ -1,6 +1,6 @@
 """How well `shuhari plan` predicts: one run measures this machine, three others, which it has not seen, are compared.
 
-    python benchmarks/plan.py                        about ten minutes; writes results/plan.json and the page
+    python benchmarks/plan.py                        a quarter of an hour; writes results/plan.json and the page
     python benchmarks/plan.py --quick --out x.json   a look, of two minutes
     python benchmarks/plan.py --cpu --out x.json     on a busy machine: processor time of the first two, no waits
 
@@ -35,7 +35,7 @@ CALIBRATION: dict[str, Any] = {"groups": 8, "n": 8, "staleness": 0, "wait": 0.02
 SETTINGS: dict[str, dict[str, Any]] = {
     "another batch": {**CALIBRATION, "groups": 16, "n": 4},
     "longer games": {**CALIBRATION, "most": 8, "turns": 20},
-    "asynchronous, slow tools": {**CALIBRATION, "staleness": 2, "wait": 0.3},
+    "asynchronous, slow tools": {**CALIBRATION, "staleness": 2, "wait": 0.3, "longer": 4},  # rare waits decide
 }
 WARM = 3  # steps that fill the pipeline, and do not count
 
@@ -43,7 +43,8 @@ WARM = 3  # steps that fill the pipeline, and do not count
 def train(model: Path, path: Path, args: argparse.Namespace, setting: dict[str, Any]) -> float:
     """Seconds a step of a run of this setting."""
     task = {**TASK, "wait": setting["wait"], "most": setting["most"], "turns": setting.get("turns", TASK["turns"])}
-    settings = {"task": task, "stage": False, "evaluate": False, "threads": 1, "steps": args.steps + WARM,
+    steps = args.steps * setting.get("longer", 1) + WARM
+    settings = {"task": task, "stage": False, "evaluate": False, "threads": 1, "steps": steps,
                 "seed": args.seed, "models.policy": {"replace": True, "use": "causal", "path": str(model)},
                 "store.groups": ["all"], "store.every": 10_000, "rollout.n": setting["n"],
                 "buffer.size": setting["groups"], "part.policy.optimiser.lr": 1e-5}  # fmt: skip

@@ -39,8 +39,8 @@ def test_a_step_of_the_decoder_costs_by_rows_prompts_and_what_is_attended_to() -
     hardware = Hardware(step=1.0, row=0.1, read=0.01, cached=0.001, update=0.0, train=0.0)
     groups = of_lengths([[2, 4]], read=10).groups
     found = simulate(Setting("sync", groups=1, steps=1), hardware, iter(groups))
-    # the prompt is read once; rows attend to 10 tokens each, and to one more after each step
-    steps = [1.2 + 0.1 + 0.020, 1.2 + 0.022, 1.1 + 0.012, 1.1 + 0.013]
+    # the prompt is read once, which gives the first tokens; then rows attend to 11 tokens each, and to one more a step
+    steps = [1.2 + 0.1, 1.2 + 0.022, 1.1 + 0.012, 1.1 + 0.013]
     assert found.ends == [pytest.approx(sum(steps))]
 
 

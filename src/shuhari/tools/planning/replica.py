@@ -117,7 +117,6 @@ class Replica:
         """Rows that wait join the step that begins, or, where time is virtual, the one that runs."""
         before, idle = self.rest, not self.rows
         read = joined = 0
-        had = self._price()
         while self._may_enter():
             work = self.again.popleft() if self.again else self.queue.popleft()
             if not work.begun:
@@ -133,11 +132,9 @@ class Replica:
         if not joined:
             return
         if idle:
-            self.rest, self.fresh = self._price(), True
+            before, self.fresh = self.hw.step, True
             self.run.busy_changed()
-        else:
-            self.rest = before + self._price() - had
-        self.rest += self.hw.read * read
+        self.rest = before + self.hw.row * joined + self.hw.read * read  # what is read gives the first token
 
     def _plan(self) -> None:
         """Ask for the next event: the first row that ends, or the end of this step where somebody waits for it."""
