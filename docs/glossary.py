@@ -48,7 +48,8 @@ INFOS = {  # what a term reports beside its loss -> (what it is, unit, of which 
                "decisions that were chosen", "nats, share", "`preference`, `kto`, `clip_cov`, `kl_cov`, `lp_reg`"),
     "rejected": ("the same of the worse (bad) ones", "nats", "`preference`, `kto`"),
     "margin": ("chosen less rejected", "nats", "`preference`"),
-    "log_ratio": ("s: log pi less the log-probability that `over` names, of an answer", "nats", "`log_ratio`"),
+    "log_ratio": ("s: log pi less the log-probability that `over` names, of an answer; of `boundary` how far its bound "
+                  "has moved, over its length", "nats", "`log_ratio`, `boundary`"),
     "error": ("how far that is from what the advantage asks for", "as the reward", "`log_ratio`"),
     "value": ("the critic's prediction", "as the return", "`value`, the losses of Q"),
     "target": ("what it is moved to", "as the return", "`q_learning`, `soft_td`, `smoothed_td`"),

@@ -85,6 +85,7 @@ class Composed:
 
     def __init__(self, made: Any, **parts: Any) -> None:
         self.made, self.parts = made, parts
+        self.kind = made.kind
 
     def build(self, task: Any) -> None:
         for part in self.parts.values():

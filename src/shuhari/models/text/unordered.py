@@ -1,0 +1,96 @@
+"""A masked language model whose masks are filled in in another order than from left to right, such as the surest first.
+
+Source: LLaDA (Nie et al. 2025, "Large Language Diffusion Models", arXiv 2502.09992), whose low-confidence remasking
+keeps the proposals of which the model is surest. Left out: blocks of an answer, one after the other; remasking of what
+was filled in.
+
+Axes: `B` rows, `L` tokens of an answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from shuhari.abilities import find_missing
+from shuhari.batch import Batch
+from shuhari.bounds import Length, check
+from shuhari.data import Array, Payload, Sampling
+from shuhari.models.composite import Others
+from shuhari.models.text.masked import Answers, Masked
+from shuhari.needs import Noise, Trace
+from shuhari.ports import Model, Task
+from shuhari.registry import register
+
+
+@register("model", "unordered")
+@dataclass
+class Unordered:
+    """The masked model of role `of`, sampled in another order: `at_once` tokens a step, those of whose proposals it is
+    surest (`confidence`), any (`random`), or the next (`left`). A role of its own to roll out by; it has no weights.
+
+    Nobody knows the probability with which it says an answer. What it traces, and scores, is the log-probability of the
+    answer from left to right, so `kind` is `bound`, and an importance ratio has to name what it is of (`score`).
+    """
+
+    of: str = "policy"
+    order: Literal["confidence", "random", "left"] = "confidence"
+    at_once: Length = 1
+    kind: Literal["exact", "chain", "bound"] = field(default="bound", init=False)
+    module: nn.Module = field(init=False, repr=False, default_factory=nn.Module)
+    others: Others = field(init=False, repr=False, default_factory=Others)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.of,)
+
+    def build(self, task: Task) -> None:
+        """Nothing: the weights are those of `of`."""
+
+    def bind(self, models: Mapping[str, Model]) -> None:
+        """Raises TypeError where the role is no masked model."""
+        self.others.take(self.roles, models)
+        if find_missing(self.others.models[0], "fill", "chain"):
+            kind = type(self.others.models[0]).__name__
+            raise TypeError(f"unordered: the model of role {self.of!r} is a {kind}: expected one that fills in masks "
+                            f"(models.{self.of}.use = 'masked')")  # fmt: skip
+
+    @property
+    def end(self) -> int:
+        return self._model.end
+
+    @property
+    def limit(self) -> int:
+        return self._model.limit
+
+    def encode(self, prompt: Payload) -> Array:
+        return self._model.encode(prompt)
+
+    def decode(self, ids: Array) -> str:
+        return self._model.decode(ids)
+
+    def __call__(self, batch: Batch) -> Answers:
+        """What the masked model says of these answers."""
+        return self._model(batch)
+
+    def sample(self, contexts: Sequence[Array], sampling: Sampling, *, noise: Noise) -> list[Trace]:
+        """An answer for each context, filled in by `order`; the whole of it, and then cut at `max_new` tokens."""
+        model = self._model
+        with torch.no_grad():
+            y, _ = model.fill(contexts, sampling, noise, self.order, self.at_once)
+            wanted = torch.arange(model.length) < model.measure(y, sampling.max_new)[:, None]
+            heat = torch.from_numpy(sampling.temperatures(model.length)).expand(len(y), -1)
+            logp = torch.zeros(y.shape).masked_scatter(wanted, model.chain(contexts, y, wanted, heat))
+        return model.trace(y, logp, sampling)
+
+    @property
+    def _model(self) -> Masked:
+        found: Any = self.others.models[0]
+        return found

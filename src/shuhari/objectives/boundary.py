@@ -1,0 +1,60 @@
+"""A policy gradient by bounds: a loss that is a plain sum over draws of masks.
+
+Source: Boundary-Guided Policy Optimization for Memory-efficient RL of Diffusion Large Language Models (BGPO: Lin et al.
+2025, arXiv 2510.11683). Left out: a backward pass for each draw, which such a sum allows: a piece of a batch has all
+draws of its rows at once.
+
+Axes: `B` rows, `K` positions, `n` draws.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import Info
+from shuhari.needs import Need
+from shuhari.objectives.clip import LIMIT
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("objective", "boundary")
+@dataclass
+class Boundary:
+    """With d_j the change of the bound of an answer on draw j of its masks since before the update, over its length: -A
+    (1 + mean d_j) where the advantage A is positive, else -A mean exp(d_j), the same at each decision [B, K].
+
+    By Jensen's inequality it is above -A exp(mean d_j), the loss whose ratio is that of the bounds; where nothing has
+    moved value and gradient are the same. Each term has one draw, so the gradient is a sum over draws. Means weigh
+    draws by `mask_weight`. A is column `advantage`. Info: `log_ratio`, mean d_j.
+    """
+
+    role: str = "policy"
+    advantage: str = "advantage"
+    couples: Literal["row", "batch"] = field(default="row", init=False)
+    surrogate = True
+    stamps = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.advantage, "mask_weight")
+
+    @cached_property
+    def needs(self) -> tuple[Need, ...]:
+        return Need((self.role,), "draws", live=True), Need((self.role,), "draws")
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        new, old = (batch[need] for need in self.needs)
+        mask, weight, a = batch["mask"], batch["mask_weight"], batch[self.advantage]
+        moved = ((new - old) * mask[..., None]).sum(1)  # [B, n], each times its weight
+        d = (moved / weight / mask.sum(1, keepdim=True).clamp(min=1)).clamp(-LIMIT, LIMIT)
+        plain = (weight * (1 + d)).sum(1, keepdim=True)
+        curved = (weight * d.exp()).sum(1, keepdim=True)
+        mean = (weight * d.detach()).sum(1, keepdim=True).expand_as(a)
+        return -a * torch.where(a >= 0, plain, curved), {"log_ratio": mean}
