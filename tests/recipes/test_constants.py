@@ -19,6 +19,7 @@ from shuhari.objectives.clip import Clip
 from shuhari.objectives.log_ratio import LogRatio
 from shuhari.objectives.value import Value
 from shuhari.rollouts.deepen import Deepen
+from shuhari.rollouts.prefixed import Prefixed
 from shuhari.rollouts.rounds import HintCurve, HintLadder
 from shuhari.rollouts.single import Single
 from shuhari.rollouts.tree import TreeSearch
@@ -127,6 +128,7 @@ PAPERS: dict[str, dict[str, Any]] = {
         "collect": SCALED,
     },
     "curriculum/seele": {"rollout": HintCurve(rounds=4, target=0.5, first=0.5), "n": 16, "collect": SCALED},  # 109
+    "data/prefix_rl": {"rollout": Prefixed(share=0.5, low=0.4, high=0.8), "n": 8, "collect": SCALED},  # 210
     "rlvr/lite_ppo": {  # 48
         "collect": {"advantage": Advantage(centre="mean", scale="raw", ddof=1)},
         f"{CLIP}.objective": Clip(low=0.2, high=0.2),

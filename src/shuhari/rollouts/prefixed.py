@@ -1,0 +1,59 @@
+"""Groups that begin where an earlier right answer was, for a share of the problems.
+
+Source: "Reuse your FLOPs: Scaling RL on Hard Problems by Conditioning on Very Off-Policy Prefixes" (PrefixRL, arXiv
+2601.18795). A prefix is the beginning of the problem's solution, as forced tokens after the prompt: nothing of it is
+drawn, charged or learnt from, and what follows is scored behind it. Evaluation is to be without:
+`evaluate.rollout = "single"`. Left out: how the right answer was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from shuhari.bounds import Share, check
+from shuhari.data import Request, Trajectory, copy_with
+from shuhari.ports import Ctx, Rollout, ability
+from shuhari.ports.declares import together
+from shuhari.registry import register
+from shuhari.rollouts.rounds import make_hint
+from shuhari.rollouts.single import Single
+
+
+@register("rollout", "prefixed")
+@dataclass
+class Prefixed:
+    """With a chance of `share` a group begins behind a part of the problem's solution, uniform between the shares `low`
+    and `high` of its tokens; else at the prompt. A group has one prefix, so its baseline is that of one length.
+
+    `of`: how a sample comes about. Info of each sample, so a column: `hint`, the share that it was shown. Raises
+    ValueError for a `low` above `high`, ContractError for a problem without a solution in text.
+    """
+
+    share: Share = 0.5
+    low: Share = 0.4
+    high: Share = 0.8
+    of: Rollout = field(default_factory=Single)
+
+    @property
+    def stamps(self) -> tuple[str, ...] | None:
+        return together(("hint",), self.of)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.low > self.high:
+            raise ValueError(f"prefixed: low is {self.low} and high {self.high}: expected low to be at most high")
+
+    @property
+    def accepts(self) -> Mapping[str, Any]:
+        return self.of.accepts
+
+    async def group(self, request: Request, ctx: Ctx) -> list[Trajectory]:
+        chance, place = torch.rand(2, generator=ctx.rng("prefixed", request.key)).tolist()
+        length = self.low + (self.high - self.low) * place if chance < self.share else 0.0
+        steps, shown = make_hint(request.problem, length, ctx, ability(self.of, "role"))
+        found = await self.of.group(replace(request, prefix=(*request.prefix, *steps)), ctx)
+        return [copy_with(t, request=request, info={**t.info, "hint": shown}) for t in found]
