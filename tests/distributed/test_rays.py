@@ -198,9 +198,13 @@ def test_what_is_not_begun_again(address: str, begun: int, why: str, monkeypatch
     assert yard.begun == begun
 
 
-def test_a_process_that_cannot_begin_says_why() -> None:
-    with pytest.raises(RecipeError, match=r"distributed\.address: 'ray://a:1': expected `auto`"):
-        RaysApart(1, "ray://a:1")
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [("ray://a:1", "'ray://a:1': expected `auto`"), ("127.0.0.1:9", "no Ray answers at '127.0.0.1:9'")],
+)
+def test_a_process_that_cannot_begin_says_why(address: str, why: str) -> None:
+    with pytest.raises(RecipeError, match=rf"distributed\.address: {why}"):
+        RaysApart(1, address)
 
 
 def settle(error: Exception) -> Future[bytes]:
