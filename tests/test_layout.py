@@ -154,3 +154,10 @@ def test_a_file_is_short(name: str) -> None:
 def test_most_files_are_shorter() -> None:
     sizes = sorted(len(p.read_text(encoding="utf-8").splitlines()) for p in MODULES.values() if p.name != "__init__.py")
     assert sizes[len(sizes) // 2] < 150
+
+
+def test_no_two_files_of_tests_have_one_name() -> None:
+    """Outside of packages pytest imports them by their names alone."""
+    places = [p for p in Path(__file__).parent.rglob("test_*.py") if not (p.parent / "__init__.py").exists()]
+    names = [p.name for p in places]
+    assert not {name for name in names if names.count(name) > 1}

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -165,7 +166,9 @@ def test_a_ray_of_our_own_keeps_to_itself_and_is_begun_again_where_its_raylet_di
     found = json.loads(told[0].removeprefix("RESULT "))
     seen = found["seen"]
     assert seen["hosts"] and set(seen["hosts"]) <= LOOPBACK and seen["token"] == 64 and seen["here"] == ""
-    assert found["begun"] == 2 and found["lost"] >= 1 and "raylet has ended: it was started again" in done.stderr
+    assert found["begun"] == 2 and found["lost"] >= 1
+    said = r"Ray's (raylet|process) has ended[\s\S]*: it was started again"  # its library may end the process first
+    assert re.search(said, done.stderr), done.stderr
     ledger = {k: v for k, v in found["ledger"].items() if "lost_groups" not in k}
     assert ledger == found["spent"] and [r["step"] for r in found["reports"]] == [1, 2, 3]
     check_same(found["reports"], found["alone"])
