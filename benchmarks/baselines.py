@@ -39,9 +39,9 @@ def train(name: str, seed: int) -> None:
     path = RUNS / f"{name}-{seed}"
     if (path / "summary.json").exists():
         return
-    path.mkdir(parents=True, exist_ok=True)
+    RUNS.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    with (path / "log.txt").open("w") as log:
+    with path.with_name(f"{path.name}.log").open("w") as log:  # beside: a run's folder holds nothing else at the start
         command = [sys.executable, "-m", "shuhari", "train", FAMILY + name, "--seed", str(seed), "--run", str(path)]
         code = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=False).returncode
     print(f"{name} seed {seed}: exit {code}, {time.monotonic() - began:.0f} s", flush=True)

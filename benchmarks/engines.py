@@ -73,11 +73,12 @@ def measure(engine: Any, work: str, name: str, vocabulary: int) -> float:
 
 def compare(size: str, rounds: int, threads: int, works: list[str]) -> dict[str, Any]:
     """Both engines on one model, in turns."""
-    load = os.getloadavg()[0]
+    machine = common.machine(threads)
     made = model(size)
     vocabulary, weights = made.module.vocabulary, sum(p.numel() for p in made.module.parameters())
     engines = {"local": Local(), "vllm": Vllm(threads=threads)}
-    found: dict[str, Any] = {"weights": weights, "rounds": rounds, "load": load, "start": {}, "update": {}, "rate": {}}
+    found: dict[str, Any] = {"weights": weights, "rounds": rounds, "machine": machine}
+    found |= {"start": {}, "update": {}, "rate": {}}
     try:
         for name, engine in engines.items():
             engine.open(1, lambda what, amount: None)
@@ -104,7 +105,7 @@ def compare(size: str, rounds: int, threads: int, works: list[str]) -> dict[str,
     return found
 
 
-def page(found: dict[str, dict[str, Any]], machine: dict[str, Any]) -> str:
+def page(found: dict[str, dict[str, Any]]) -> str:
     columns = [f"{w}: {what}" for what in ("local", "vLLM", "vLLM / local") for w in WORK]
     rows = [["weights", "rounds", *columns, "new weights: local, vLLM (s)", "ready: local, vLLM (s)", "load"]]
     for f in (found[size] for size in SIZES if size in found):
@@ -117,15 +118,15 @@ def page(found: dict[str, dict[str, Any]], machine: dict[str, Any]) -> str:
             *(common.shown(common.spread(ratios[w])) if w in ratios else "-" for w in WORK),
             ", ".join(f"{median(f['update'][e]):.2f}" for e in ("local", "vllm")),
             ", ".join(f"{f['start'][e]:.1f}" for e in ("local", "vllm")),
-            f"{f['load']:.1f}",
+            f"{f['machine']['load']:.1f}",
         ])  # fmt: skip
-    said = (f"{machine['cpu']}, {machine['cores']} cores, {machine['threads']} threads each; torch "
-            f"{machine['versions']['torch']}, vLLM 0.32.")  # fmt: skip
+    on = dict.fromkeys((m := f["machine"])["cpu"] + f", {m['cores']} cores, {m['threads']} threads each; torch "
+                       f"{m['versions']['torch']}, vLLM 0.32" for f in found.values())  # fmt: skip
     return "\n".join([
         "# Engines: `local` beside vLLM", "",
         "Written by `python benchmarks/engines.py`. Tokens a second, medians of the rounds, which are in turns after",
         "one that is left out; ratios are the least, the median and the largest of a round. `256 x 24`: answers x",
-        "tokens of each. `load`: of the machine, as the size began.", "", said, "",
+        "tokens of each. `load`: of the machine, as the size began.", "", f"{'; '.join(on)}.", "",
         *common.table(*rows), "",
     ])  # fmt: skip
 
@@ -140,16 +141,16 @@ def main() -> None:
     if not os.environ.get(PYTHON) and OWN.is_file():
         os.environ[PYTHON] = str(OWN)
     torch.set_num_threads(given.threads)
-    rounds, machine = 1 if given.quick else given.rounds, common.machine(given.threads)
+    rounds = 1 if given.quick else given.rounds
     sizes = given.sizes or (["0.4M", "2.6M"] if given.quick else list(SIZES))
     works = ["256 x 24"] if given.quick else list(WORK)
-    found = {} if given.quick or not KEPT.is_file() else json.loads(KEPT.read_text())["sizes"]
+    found = {} if given.quick or not KEPT.is_file() else json.loads(KEPT.read_text())
     for size in sizes:
         found[size] = compare(size, rounds, given.threads, works)
-        print(page(found, machine), flush=True)
+        print(page(found), flush=True)
         if not given.quick:
-            common.write("engines", {"machine": machine, "sizes": found})
-            PAGE.write_text(page(found, machine), encoding="utf-8")
+            common.write("engines", found)
+            PAGE.write_text(page(found), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
     python benchmarks/gpu_grpo.py ours FOLDER [--steps 6 --device cuda ...]    one side, as a line of JSON
 
 Both sides have the same model (the sizes of `gpu.py`, random weights that `prepare` writes into FOLDER), prompts,
-numbers of samples and optimiser steps, bfloat16 over float32 weights, and a reward that reads token ids. Weights say
-their end token once in 150,000 tokens, so answers have the same length. The learning rate is so small that it stays so.
-TRL samples by transformers' `generate`: it has vLLM too, as we have; neither is used. The first two steps are not
-counted.
+numbers of samples and optimiser steps, training in bfloat16 over float32 weights, and a reward that reads token ids. No
+answer ends before its last token, and the learning rate is so small that all goes on as it is. Each samples as it does
+best in its own process: ours from a copy of the weights in bfloat16, TRL by transformers' `generate` under autocast.
+vLLM, which both have, is not used. The first two steps are not counted.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def prepare(folder: Path, sizes: dict[str, Any]) -> None:
     ends = {"pad_token_id": text.pad, "eos_token_id": text.end, "bos_token_id": None}
     torch.manual_seed(0)
     config = AutoConfig.for_model("qwen2", **sizes, **ends)
-    AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
+    made = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    made.generation_config.suppress_tokens = [text.pad, text.end]  # both sides read it
+    made.save_pretrained(folder)
     text.save(str(folder))
     rows = [{"prompt": f"{i:03d} " * 16, "answer": "", "split": "train"} for i in range(512)]
     (folder / "problems.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
@@ -58,7 +60,7 @@ class Even:
 
 
 class Clock:
-    """Seconds, tokens and memory of each step but the first."""
+    """Seconds and tokens of each step, and the memory of those that count."""
 
     def __init__(self, steps: int) -> None:
         self.steps, self.marks, self.tokens = steps + WARM, list[float](), list[float]()
@@ -122,7 +124,7 @@ def theirs(args: argparse.Namespace) -> dict[str, Any]:
                 sampled[0] = 0.0
 
     rows = args.prompts * args.n // args.updates  # of an optimiser step, read in pieces of about `micro` tokens
-    pieces = max(1, min(rows, rows * (args.new + 64) // args.micro))
+    pieces = max(1, min(rows, -(-rows * (args.new + 64) // args.micro)))
     while rows % pieces:
         pieces += 1
     case = {"folder": str(args.folder), "n": args.n, "new": args.new, "prompts": args.prompts,

@@ -1,4 +1,4 @@
-"""How well `shuhari plan` predicts: one run measures this machine, three others, which it has not seen, are compared.
+"""How well `shuhari plan` predicts: one run measures this machine; of three others the seconds a step are predicted.
 
     python benchmarks/plan.py                        a quarter of an hour; writes results/plan.json and the page
     python benchmarks/plan.py --quick --out x.json   a look, of two minutes

@@ -2,7 +2,7 @@
 
     python benchmarks/serve.py [--vllm PYTHON] [--rounds 5] [--quick]     a quarter of an hour; writes
                                                                 results/serve.json, and serve.md here
-    python benchmarks/serve.py --sizes 120M --rounds 1 --new 32     this size anew; the others stay as measured
+    python benchmarks/serve.py --sizes 120M --rounds 1 --new 32     this size too; the others stay as measured
 
 Models have random weights over characters and never say their end token. A stream is a prompt of 64 characters of its
 own and an answer of `new` tokens at temperature 1; all of a round begin at once. The client is this process, on the
@@ -159,7 +159,8 @@ def measure(name: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]
     weights = write_model(place, SIZES[name])
     command = [sys.executable, __file__, "--alone", str(place), "--rounds", str(args.rounds), "--new", str(args.new)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found: dict[str, Any] = {"weights": weights, "rounds": args.rounds, "new": args.new, "sides": {}}
+    about = {"machine": machine(0), "rounds": args.rounds, "new": args.new}
+    found: dict[str, Any] = {"weights": weights, **about, "sides": {}}
     found["alone"] = json.loads(done.stdout.splitlines()[-1])
     with ExitStack() as stack:
         sides: dict[str, tuple[str, dict[str, Any]]] = {"shuhari": (stack.enter_context(ours(place)), {})}
@@ -179,27 +180,28 @@ def measure(name: str, args: argparse.Namespace, folder: Path) -> dict[str, Any]
 
 def lines(found: dict[str, Any]) -> list[str]:
     """The page."""
-    rows = [("model", "tokens", "streams", "side", "first token, ms", "tokens a second", "of the engine alone")]
+    rows = [("model", "tokens", "streams", "side", "first token, ms", "tokens a second", "of our engine alone")]
     scale: Callable[[list[float]], dict[str, float]] = lambda x: spread([1e3 * v for v in x])  # noqa: E731
-    for name, one in ((name, found["models"][name]) for name in SIZES if name in found["models"]):
+    for one in (found[name] for name in SIZES if name in found):
         for n, side in ((n, side) for n in map(str, STREAMS) for side in one["sides"]):
             told, base = one["sides"][side][n], statistics.median(one["alone"][n])
             share = statistics.median(told["rate"]) / base
-            row = (name, str(one["new"]), n, side)
+            row = (f"{one['weights'] / 1e6:.1f}M", str(one["new"]), n, side)
             rows.append((*row, shown(scale(told["first"]), 0), shown(spread(told["rate"]), 0), f"{share:.2f}"))
-    on = found["machine"]
+    rounds = ", ".join(f"{one['weights'] / 1e6:.1f}M: {one['rounds']}" for one in found.values())
+    on = dict.fromkeys(f"{(m := one['machine'])['cpu']}, {m['cores']} cores, client and server together; Python "
+                       f"{m['python']}, torch {m['versions']['torch']}" for one in found.values())  # fmt: skip
     return [
         "# Serving",
         "",
         "Written by `python benchmarks/serve.py`, which says how it was measured. min / median / max over the rounds "
         "of a model",
-        f"({', '.join(name + ': ' + str(one['rounds']) for name, one in found['models'].items())}); of the first token "
-        f"each round gives the median of its streams. Prompts of {PROMPT} tokens; `tokens`: of an answer.",
+        f"({rounds}); of the first token each round gives the median of its streams. Prompts of {PROMPT} tokens; "
+        "`tokens`: of an answer.",
         "",
         *table(*rows),
         "",
-        f"On {on['cpu']}, {on['cores']} cores, client and server together; Python {on['python']},",
-        f"torch {on['versions']['torch']}; load {on['load']:.1f} at the start.",
+        f"{'; '.join(on)}.",
     ]
 
 
@@ -208,7 +210,7 @@ def main() -> None:
     parser.add_argument("--vllm", default="", metavar="PYTHON")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--new", type=int, default=192, help="tokens of an answer")
-    parser.add_argument("--sizes", nargs="*", default=list(SIZES), choices=SIZES)
+    parser.add_argument("--sizes", nargs="*", default=list(SIZES)[:3], choices=SIZES)
     parser.add_argument("--quick", action="store_true", help="two rounds of 32 tokens, printed and not written")
     parser.add_argument("--alone", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -218,11 +220,10 @@ def main() -> None:
     if args.quick:
         args.rounds, args.new = 2, 32
     kept = RESULTS / "serve.json"
-    old = json.loads(kept.read_text())["models"] if kept.is_file() and not args.quick else {}
-    found: dict[str, Any] = {"machine": machine(0), "models": old}
+    found: dict[str, Any] = json.loads(kept.read_text()) if kept.is_file() and not args.quick else {}
     with tempfile.TemporaryDirectory() as folder:
         for name in args.sizes:
-            found["models"][name] = measure(name, args, Path(folder))
+            found[name] = measure(name, args, Path(folder))
     page = lines(found)
     print(*page, sep="\n")
     if not args.quick:

@@ -310,19 +310,20 @@ def test_answers_from_outside_are_timed() -> None:
 
 
 def test_an_answer_that_comes_while_there_is_work_came_in_the_middle_of_it(clock: Clock) -> None:
-    async def work(phase: str) -> None:
+    async def work(phase: str, after: float) -> None:
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waits = asyncio.ensure_future(profile.waited(answer))
         await asyncio.sleep(0)  # it begins to wait
         clock.pass_(1)
         with span(phase):
             clock.pass_(4)
-        clock.pass_(1)
+        clock.pass_(after)
         answer.set_result(None)
         await waits
 
     recorder = Profile(clock)
     with recorder.step(1):
-        asyncio.run(work("generate"))
-        asyncio.run(work("wait"))  # it was looked for
-    assert recorder.waits == [1 + (4 + 1) / 2, 6.0]
+        asyncio.run(work("generate", 1))
+        asyncio.run(work("wait", 1))  # it was looked for
+        asyncio.run(work("generate", 10))  # nobody says that it was, and yet
+    assert recorder.waits == [1 + (4 + 1) / 2, 6.0, 15.0]

@@ -75,7 +75,7 @@ def sized(*sizes: float) -> None:
 
 async def waited(answer: Awaitable[T]) -> T:
     """Wait for the world outside (a tool, an environment), and note how long it took, up to WAITS answers of a run. An
-    answer that was noticed after some work of this process is taken to have come in the middle of it."""
+    answer that was noticed right after some work of this process is taken to have come in the middle of it."""
     if _active is None:
         return await answer
     recorder, began = _active, _active.clock()
@@ -83,7 +83,8 @@ async def waited(answer: Awaitable[T]) -> T:
         return await answer
     finally:
         now, (path, since, until) = recorder.clock(), recorder.last
-        seen = now if path.endswith("wait") or until < began else (max(began, since) + now) / 2
+        idle = path.endswith("wait") or until < began or now - until > until - since  # loops of others tell no waits
+        seen = now if idle else (max(began, since) + now) / 2
         if len(recorder.waits) < WAITS:
             recorder.waits.append(seen - began)
 

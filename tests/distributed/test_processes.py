@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +17,7 @@ import pytest
 
 from shuhari.abilities import do_nothing
 from shuhari.distributed import processes
-from shuhari.distributed.children import kill_session, open_process
+from shuhari.distributed.children import kill_session, open_process, read_end, wait_for_end
 from shuhari.distributed.processes import DONE, Processes, RankError
 from shuhari.store import codec
 
@@ -49,12 +52,29 @@ print(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], p
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="sessions are read from /proc")
-def test_what_a_process_had_begun_is_killed_after_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("noted", [False, True])
+def test_what_a_process_had_begun_is_killed_after_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, noted: bool
+) -> None:
     (tmp_path / "begins_another.py").write_text(BEGINS)
     monkeypatch.syspath_prepend(tmp_path)
     made, _ = open_process("begins_another", tmp_path / "log", subprocess.DEVNULL)
-    assert made.wait(60) == 0
-    stat = Path("/proc", (tmp_path / "log").read_text().strip(), "stat")
-    assert stat.is_file()
-    kill_session(made)
-    assert not stat.is_file() or ") Z " in stat.read_text()
+    wait_for_end(made, 60.0)
+    pid = int((tmp_path / "log").read_text())
+    try:
+        if noted:  # its number may be another's from here on
+            assert made.wait() == 0
+        kill_session(made)
+        assert made.returncode == 0
+        stat = Path("/proc", str(pid), "stat")
+        assert noted == (stat.is_file() and ") Z " not in stat.read_text())
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_the_end_of_a_log_is_whole_lines(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("".join(f"{i} {'x' * 999}\n" for i in range(100)))
+    assert [line.split()[0] for line in read_end(tmp_path / "log", 3).splitlines()] == ["97", "98", "99"]
+    assert {len(line) for line in read_end(tmp_path / "log", 90).splitlines()} == {1002}
+    assert read_end(tmp_path / "none", 3) == ""

@@ -5,12 +5,28 @@ They need no training, and are what imitation is measured against. Environments 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
+
+from shuhari.data import Array
 
 
 def balance_pole(observation: Any, rng: np.random.Generator) -> int:
     """For CartPole: push to the side that the pole falls to, and slowly back to the middle; all 500 steps."""
     place, speed, angle, spin = observation
     return int(0.05 * place + 0.1 * speed + angle + 0.5 * spin > 0)
+
+
+def swing_up(observation: Any, rng: np.random.Generator) -> Array:
+    """For Pendulum: push along its motion until it has the energy of standing upright, and hold it once it stands; a
+    return of about -150. Units: torque up to 2, energy of a rod of mass and length 1 (5 at the top, at rest)."""
+    cosine, sine, spin = (float(x) for x in observation)
+    angle = math.atan2(sine, cosine)  # 0 at the top
+    if abs(angle) < 0.4:
+        torque = -10 * angle - 2 * spin
+    else:
+        lacks = 5 - (spin * spin / 6 + 5 * cosine)
+        torque = 2 * lacks * (1 if spin >= 0 else -1)
+    return np.array([min(max(torque, -2.0), 2.0)], np.float32)

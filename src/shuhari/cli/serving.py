@@ -42,7 +42,8 @@ def serve(
     try:
         at = running.listen(host, port)
     except OSError as error:
-        raise typer.BadParameter(f"{host}:{port}: {error.strerror or error}", param_hint="--port") from None
+        why = (error.strerror or str(error)).partition(" (while")[0]
+        raise typer.BadParameter(f"{host}:{port}: {why}; 0 takes one that is free", param_hint="--port") from None
     from shuhari.tools.serving.app import make_app
     from shuhari.tools.serving.worker import Worker
 

@@ -26,24 +26,33 @@ def open_process(module: str, log: Path, stdin: int) -> tuple[subprocess.Popen[b
 
 
 def read_end(file: Path, lines: int) -> str:
-    """The last lines of a file; "" where it has none."""
+    """The last lines of a file, of its last 64 KiB; "" where it has none."""
     try:
         with file.open("rb") as f:
-            f.seek(max(0, file.stat().st_size - 8192))
-            return "\n".join(f.read().decode(errors="replace").splitlines()[-lines:])
+            before = max(0, file.stat().st_size - 65536)
+            f.seek(before)
+            found = f.read().decode(errors="replace").splitlines()
+            return "\n".join((found[1:] if before else found)[-lines:])  # the first one may have lost its beginning
     except OSError:
         return ""
 
 
 def kill_session(process: subprocess.Popen[bytes], seconds: float = 5.0) -> None:
-    """Kill what is left of the session of a process of `open_process` that has ended: what it had begun may not have
-    heard of it yet. Nothing where there is no /proc."""
+    """Kill a process of `open_process`, and what is left of its session: what it had begun may not have heard of its
+    end. Not the session where the end was noted before (`poll`, `wait`), as the number may be another's by then, nor
+    where there is no /proc."""
+    if process.returncode is not None:
+        return
+    os.kill(process.pid, signal.SIGKILL)  # `process.kill` would note an end
+    with suppress(ChildProcessError):
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # ended, and its number still its own
     until = time.monotonic() + seconds
     while (pids := _list_session(process.pid)) and time.monotonic() < until:
         for pid in pids:
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)  # one of them may have begun another one
+    process.wait()
 
 
 def _list_session(number: int) -> list[int]:
@@ -54,3 +63,13 @@ def _list_session(number: int) -> list[int]:
             if int(session) == number and state != "Z":
                 found.append(int(place.parent.name))
     return found
+
+
+def wait_for_end(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Until it has ended, or so many seconds are over; its end is not noted."""
+    until = time.monotonic() + seconds
+    with suppress(ChildProcessError):
+        while time.monotonic() < until and process.returncode is None:
+            if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
+                return
+            time.sleep(0.02)

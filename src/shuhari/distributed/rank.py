@@ -61,7 +61,7 @@ def main(make: Callable[[Mapping[str, Any]], Any]) -> None:
 
 
 def make_stages(setup: Mapping[str, Any]) -> tuple[list[Components], Context]:
-    """The stages of the run's recipe, made anew, and a context for them; torch has so many `threads`."""
+    """The stages of the run's recipe, made anew, and a context for them; sets how many threads torch has."""
     from shuhari.config.build import build_stages
     from shuhari.config.recipe import Recipe
     from shuhari.loop.context import Context

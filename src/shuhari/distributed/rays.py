@@ -42,6 +42,7 @@ LOOPBACK = "ENABLE_RAY_CLUSTER"  # what Ray has made of the first of them
 UNSET = ("RAY_ADDRESS", "RAY_AUTH_TOKEN_PATH")  # which would lead elsewhere
 HEALTH = {"health_check_initial_delay_ms": 1000, "health_check_period_ms": 1000, "health_check_failure_threshold": 5}
 LINES = 12  # of a log that are shown
+ANSWER = 10.0  # seconds in which an address takes a connection
 MARKS = (":job_id:", ":actor_name:", ":task_name:")  # lines that Ray writes for itself
 DETAIL = "Worker exit detail: "
 
@@ -186,9 +187,12 @@ class World:
         _silence()
 
     def _join(self) -> None:
+        host, _, port = self.address.rpartition(":")
         try:
+            if host and port.isdigit():  # Ray would ask again for minutes
+                socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
             self.ray.init(address=self.address, log_to_driver=False, logging_level=logging.ERROR)
-        except (ConnectionError, RuntimeError, ValueError) as error:
+        except (OSError, OverflowError, RuntimeError, ValueError) as error:
             message = f"no Ray answers at {self.address!r}: {str(error)[:300]}"
             raise RecipeError("distributed.address", message) from error
         self.joined = True

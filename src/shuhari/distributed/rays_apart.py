@@ -27,7 +27,7 @@ from typing import Any
 
 from shuhari.config.overlay import RecipeError
 from shuhari.distributed import rays, rays_process
-from shuhari.distributed.children import kill_session, open_process, read_end
+from shuhari.distributed.children import kill_session, open_process, read_end, wait_for_end
 from shuhari.distributed.crew import LOG, START
 from shuhari.distributed.messages import LostWorkerError, pack, read_error, unpack
 from shuhari.distributed.starting import starting
@@ -153,7 +153,7 @@ class Side:
             self.send({"workers": workers, "address": address, "folder": folder})
             ready = self._wait()
         except BaseException:  # such as Ctrl-C: nothing of it is left
-            self.process.kill()
+            kill_session(self.process)
             self.close()
             raise
         if error := ready.get("error"):
@@ -207,8 +207,8 @@ class Side:
                 _settle(out, data)
 
     def hear_end(self) -> None:
-        with suppress(subprocess.TimeoutExpired):
-            self.process.wait(LEAVE)
+        wait_for_end(self.process, LEAVE)
+        kill_session(self.process)
         code = self.process.returncode
         how = "" if not code else f" with {signal.Signals(-code).name}" if code < 0 else f" with exit code {code}"
         why = f"Ray's process has ended{how}{self._show()}"
@@ -271,12 +271,7 @@ def _end(process: subprocess.Popen[bytes], out: queue.SimpleQueue[tuple[bytes, .
     """Hang up, wait, and kill what does not end, and what Ray has started there."""
     out.put(())
     try:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(LEAVE)
+        wait_for_end(process, LEAVE)
     finally:
-        process.kill()
-        process.wait()
         kill_session(process)
         shutil.rmtree(folder, ignore_errors=True)
-
-

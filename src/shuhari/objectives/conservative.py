@@ -1,0 +1,127 @@
+"""Conservative Q-learning: values of all decisions are pushed down, those of recorded decisions up, beside a temporal
+difference.
+
+Axes: `B` rows, `A` discrete actions or action dimensions, `n` members of the critic, `m` decisions of a state that are
+looked at. A row is one transition, as in `td`. Left out: the multiplier that holds the gap at a value (its Lagrangian
+form); the largest of several next decisions in the target.
+
+Sources: Kumar et al. 2020, "Conservative Q-Learning for Offline Reinforcement Learning" (CQL); Nakamoto et al. 2023,
+"Cal-QL: Calibrated Offline RL Pre-Training for Efficient Online Fine-Tuning".
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.bounds import Length, PositiveNumber, check
+from shuhari.data import Info
+from shuhari.needs import Need, role_model
+from shuhari.objectives.td import first_position, member_values
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("objective", "conservative")
+@dataclass
+class Conservative:
+    """temperature · logsumexp over all actions of Q(s, ·) / temperature - Q(s, a), [B], of discrete actions (CQL,
+    equation 4 without its Bellman error, at temperature 1).
+
+    Its gradient with respect to Q(s, ·) is softmax(Q / temperature) less the recorded action. The term's `weight` is
+    the paper's alpha. Info: `gap`, the loss.
+    """
+
+    temperature: PositiveNumber = 1.0
+    role: str = "policy"
+    couples: Literal["row", "batch"] = field(default="row", init=False)
+    stamps = ()
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @cached_property
+    def needs(self) -> tuple[Need, ...]:
+        return tuple(Need((self.role,), name, live=True) for name in ("all", "value"))
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        every, taken = (first_position(batch[n]) for n in self.needs)
+        t = ctx.at(self.temperature)
+        gap = t * (every / t).logsumexp(1) - taken
+        return gap, {"gap": gap.detach()}
+
+
+@register("objective", "conservative_sampled")
+@dataclass
+class ConservativeSampled:
+    """The same of continuous decisions in [-1, 1], [B]: a sum over the critic's members of temperature · logsumexp(x /
+    temperature) - Q(s, a), where x are Q(s, a') - log p(a') of `samples` decisions each that are uniform, that the
+    policy takes at s, and that it takes at the next state (CQL, appendix F, without the constant log of their number,
+    as in the authors' code).
+
+    floor: a column [B, 1], such as `to_go` of recorded data: Q of the policy's decisions counts as at least that, so
+    that values are pushed down no lower than what the recorded behaviour earned (Cal-QL, equation 5.1); where it is
+    unknown (NaN) nothing is. Empty: plain CQL. Roles: the critic that is trained, the policy, which takes no gradient.
+    The term's `weight` is the paper's alpha for a Bellman error that is halved, as that of `soft_td` is. Info: `gap`,
+    the loss over the members; `floored`, the share of the policy's decisions whose value lies below the floor.
+    """
+
+    samples: Length = 10
+    temperature: PositiveNumber = 1.0
+    floor: str = ""
+    role: str = "critic"
+    policy: str = "policy"
+    couples: Literal["row", "batch"] = field(default="row", init=False)
+    stamps = ()
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @cached_property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need((self.role,), "value", live=True),)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.floor,) if self.floor else ()
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self.role, self.policy
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        taken, t = member_values(batch[self.needs[0]]), ctx.at(self.temperature)  # [B, n]
+        action, logp = self._decisions(batch, ctx)  # [B, m, A], [B, m]; the first `samples` of them uniform
+        B, m = logp.shape
+        rows = torch.arange(B).repeat_interleave(m)
+        critic: Any = role_model(ctx.models, self.role)
+        q = member_values(critic(batch.take(rows).put({"action": action.flatten(0, 1)})).value()).view(B, m, -1)
+        info: dict[str, Tensor] = {}
+        if self.floor:
+            floor = batch[self.floor][:, :1, None]
+            below = torch.zeros_like(q, dtype=torch.bool)
+            below[:, self.samples :] = q.detach()[:, self.samples :] < floor
+            q = torch.where(below, floor, q)
+            info |= {"floored": below[:, self.samples :].float().mean((1, 2))}
+        gap = t * ((q - logp[..., None]) / t).logsumexp(1) - taken
+        return gap.sum(1), {"gap": gap.detach().mean(1), **info}
+
+    @torch.no_grad()
+    def _decisions(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Tensor]:
+        """([B, m, A] decisions to look at, [B, m] the logarithm of the density that each was drawn with)."""
+        policy: Any = role_model(ctx.models, self.policy)
+        drawn = []
+        for name, seen in (("now", batch), ("next", batch.successors())):
+            dist = policy(seen)
+            drawn += [dist.rsample(ctx.noise(batch, f"{name}/{i}")) for i in range(self.samples)]
+        action = torch.stack([a for a, _ in drawn], 1)
+        uniform = 2 * ctx.noise(batch, "uniform").uniform(0, self.samples, action.shape[2]).to(action.dtype) - 1
+        logp = torch.stack([p.sum(1) for _, p in drawn], 1)
+        flat = logp.new_full((len(logp), self.samples), -math.log(2) * action.shape[2])
+        return torch.cat([uniform, action], 1), torch.cat([flat, logp], 1)

@@ -1,0 +1,64 @@
+"""TD3+BC: a deterministic policy between what its critic values most and what was recorded.
+
+Axes: `B` rows, `K` positions of a decision (here 1), `A` action dimensions, `n` members of the critic.
+
+Source: Fujimoto and Gu 2021, "A Minimalist Approach to Offline Reinforcement Learning".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.bounds import Coefficient, check
+from shuhari.data import Info
+from shuhari.needs import Need, role_model
+from shuhari.objectives.td import member_values
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("objective", "deterministic_bc")
+@dataclass
+class DeterministicBC:
+    """-scale · Q(s, pi(s)) + (pi(s) - a)², [B], scale = alpha / mean of |Q(s, pi(s))| over the optimiser batch, a
+    number without gradient; the square is a mean over action dimensions (equations 4 and 5).
+
+    Q is the first of the critic's members, pi(s) the action without noise. The gradient flows through the critic into
+    the policy; the learner takes that of the part's own roles only. toward: the column [B, A] that stands for a, the
+    recorded `action` or another one, in units of the decision. Info: `q`, `distance` (the square), `scale`.
+    """
+
+    alpha: Coefficient = 2.5
+    role: str = "policy"
+    critic: str = "critic"
+    toward: str = "action"
+    couples: Literal["row", "batch"] = field(default="batch", init=False)
+    stamps = ()
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @cached_property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need((self.role,), "mode", live=True),)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.toward,)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self.role, self.critic
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        action: Tensor = batch[self.needs[0]]
+        critic: Any = role_model(ctx.models, self.critic)
+        q = member_values(critic(batch.put({"action": action})).value())[:, 0]
+        scale = ctx.at(self.alpha) / q.detach().abs().mean().clamp(min=1e-8)
+        distance = (action - batch[self.toward].view_as(action)).square().mean(1)
+        return distance - scale * q, {"q": q.detach(), "distance": distance.detach(), "scale": scale}
