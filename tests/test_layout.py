@@ -105,7 +105,7 @@ def test_the_top_is_one_screen() -> None:
 
 
 FRAMES = frozenset(  # classes of others that are there to be derived from
-    "nn.Module torch.autograd.Function gymnasium.Wrapper DynamicLayer asyncio.SelectorEventLoop "
+    "nn.Module torch.autograd.Function gymnasium.Env gymnasium.Wrapper DynamicLayer asyncio.SelectorEventLoop "
     "selectors.SelectSelector".split()
 )
 VALUES = frozenset("NamedTuple StrEnum Sequence Awaitable dict float tuple".split())  # and Python's own protocols

@@ -201,4 +201,9 @@ def _hints(cls: Any, bare: bool) -> dict[str, Any]:
         from shuhari import ports
 
         known = {**vars(typing), **vars(ports), "Callable": Callable}
-        return typing.get_type_hints(cls, localns=known, include_extras=not bare)
+        found: dict[str, Any] = {}
+        for base in reversed(cls.__mro__):  # what a world of Gymnasium derives from has settings of nobody's
+            if "__dataclass_fields__" in vars(base):
+                own = {k: vars(base).get(k) for k in ("__annotations__", "__module__")}
+                found |= typing.get_type_hints(type(base.__name__, (), own), localns=known, include_extras=not bare)
+        return found

@@ -16,6 +16,7 @@ from registry_examples import Composed
 
 from shuhari.data import Ramp, Sampling
 from shuhari.models.categorical import CategoricalPolicy
+from shuhari.models.chain import ChainPolicy
 from shuhari.models.composite import Gated, Residual
 from shuhari.models.critics import DiscreteQ
 from shuhari.models.deterministic import DeterministicPolicy
@@ -96,6 +97,7 @@ def texts(n: int) -> list[np.ndarray]:
 OBSERVED = spaces.Box(-np.inf, np.inf, (3,))
 SIX, FOUR, LATE = spaces.Discrete(6), spaces.Discrete(4), spaces.Discrete(4, start=2)
 BOUNDED = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 5.0], np.float32))
+POINT = spaces.Box(-np.inf, np.inf, (2,))
 IMAGE = spaces.Box(0, 255, (5, 5, 3), np.uint8)
 MIXED = spaces.Dict(
     {
@@ -139,6 +141,29 @@ CASES = [
         observations,
         (Sampling(), Sampling(epsilon=0.2), Sampling(epsilon=1.0)),
         nudge=0.03,
+    ),
+    Case(
+        "chain-noise",
+        lambda: ChainPolicy(3, low=0.5, high=1.0, hidden=(16,)),
+        task(OBSERVED, BOUNDED),
+        observations,
+        crowd=20_000,
+    ),
+    Case(
+        "chain-sde",
+        lambda: ChainPolicy(3, law="sde", hidden=(16,)),
+        task(OBSERVED, BOUNDED),
+        observations,
+        nudge=0.03,
+        crowd=20_000,
+    ),
+    Case(
+        "chain-single",
+        lambda: ChainPolicy(3, law="sde", level=1.0, single=True, hidden=(16,)),
+        task(OBSERVED, POINT),
+        observations,
+        nudge=0.03,
+        crowd=20_000,
     ),
     Case(
         "q_discrete",

@@ -1,0 +1,161 @@
+"""Policies that denoise: flows and diffusion, whose decision comes about in K Gaussian steps from noise.
+
+A row has a position for each step. The column `chain` [B, K, A] holds the point before each of them, the initial noise
+first, and `action` [B, A] the last point, before it is clamped to the environment's bounds: so every step is scored
+exactly as it was sampled, and the sum over the row is the log-probability of the chain given its initial noise, whose
+law N(0, I) has no weights and falls out of every ratio. Ratios at level `row` are those of chains (ReinFlow, PPO), at
+level `decision` of single steps (DDPO), at level `sequence` the geometric mean over steps.
+
+Times run from 0, noise, to 1, a decision. With u the network's answer and c numbers of the step, every law has the mean
+c x + c' u; without noise the step is one of Euler (of `ddpm`: DDIM with eta 0).
+
+Left out: chunks of several actions, distillation to one step, guidance, a clamp of the predicted decision.
+
+Axes: `B` rows, `K` steps, `A` action dimensions, `D` features.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor, nn
+
+from shuhari.batch import Batch
+from shuhari.bounds import AtLeast0, Bounds, Length, Positive, check
+from shuhari.data import Sampling
+from shuhari.events import Event
+from shuhari.models.denoising import Chain, Steps, denoise
+from shuhari.models.mlp import Activation, Mlp
+from shuhari.models.sampling import honour
+from shuhari.models.schedules import ddpm_schedule, flow_schedule
+from shuhari.models.spaces import Inputs, Scale, Seen, box, spaces_of
+from shuhari.needs import Noise, Traces
+from shuhari.ports import Task
+from shuhari.registry import register
+
+
+class Denoiser(nn.Module):
+    """A network over features [..., D], a point [..., A] and an embedded time [..., E]: `body` answers [..., A], and
+    `spread`, which does not see the point, says the noise of a step (None where it is not learnt)."""
+
+    def __init__(self, inputs: Inputs, body: Mlp, spread: Mlp | None) -> None:
+        super().__init__()
+        self.inputs, self.body, self.spread = inputs, body, spread
+
+
+def embed(t: Tensor, size: int) -> Tensor:
+    """[..., size] sines and cosines of times [...] in [0, 1], at half a period and its octaves."""
+    angle = t.unsqueeze(-1) * (math.pi * 2.0 ** torch.arange(size // 2))
+    return torch.cat([angle.sin(), angle.cos()], -1)
+
+
+@register("model", "chain")
+@dataclass
+class ChainPolicy:
+    """A decision in a Box through `steps` of denoising. Honours greedy: no noise but the initial one.
+
+    In a bounded Box the decision is in units of half its range about the middle, and the environment gets it scaled and
+    clamped. law: `noise`, the flow's Euler steps with noise that is learnt, of deviation in [`low`, `high`] (ReinFlow;
+    pi_RL's Flow-Noise); `sde`, the flow's stochastic equation at noise level `level` (Flow-SDE); `ddpm`. single: noise
+    in one step of the chain, drawn anew for each decision, which alone is scored; the others take none (pi_RL's mixed
+    sampling). bound > 0: means are clamped to [-bound, bound] (0: not at all). time: the size of the embedded time.
+    `normalise`, `see`: as in `value`. `info`: `chain` [B, K, A], and with single `noised` [B, K]."""
+
+    steps: Length = 4
+    law: Literal["noise", "sde", "ddpm"] = "noise"
+    low: Positive = 0.1
+    high: Positive = 0.24
+    level: Positive = 0.5
+    single: bool = False
+    bound: AtLeast0 = 0.0
+    hidden: tuple[Length, ...] = (64, 64)
+    spread: tuple[Length, ...] = (16,)
+    activation: Activation = "silu"
+    time: Annotated[int, Bounds(2)] = 8
+    normalise: bool = False
+    see: tuple[str, ...] = ()
+    kind: Literal["exact", "chain", "bound"] = field(default="chain", init=False)
+    module: nn.Module = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.low > self.high:
+            raise ValueError(f"chain: low is {self.low} and high {self.high}: expected low <= high")
+        if self.time % 2:
+            raise ValueError(f"chain: time is {self.time}: expected an even number, sines and cosines")
+
+    def build(self, task: Task) -> None:
+        seen, does = spaces_of(task, "chain")
+        actions = box(does, "action", "chain")
+        self._scale = Scale(actions) if actions.is_bounded() else None
+        self._inputs, self.dimensions = Inputs(seen, "chain", self.normalise, see=self.see), int(actions.shape[0])
+        d, a = self._inputs.size + self.time, self.dimensions
+        body = Mlp((d + a, *self.hidden, a), self.activation)
+        learnt = Mlp((d, *self.spread, a), self.activation) if self.law == "noise" else None
+        self._net = self.module = Denoiser(self._inputs, body, learnt)
+        if self.law == "ddpm":
+            self.schedule = ddpm_schedule(self.steps)
+        else:
+            self.schedule = flow_schedule(self.steps, self.level if self.law == "sde" else None)
+        self._times = embed(torch.arange(self.steps) / self.steps, self.time)  # [K, E]
+
+    def __call__(self, batch: Batch) -> Chain:
+        return Chain(self, self.features(self.seen(batch)), batch)
+
+    def sample(self, contexts: Seen, sampling: Sampling, *, noise: Noise) -> Traces:
+        """contexts [B, ...] -> action [B, A], logp [B, K]; taken [B, A] of a bounded Box."""
+        honour(sampling, ("greedy",), "chain")
+        with torch.no_grad():
+            return self.trace(*denoise(self, self.features(contexts), noise, sampling.greedy))
+
+    def trace(self, chain: Tensor, action: Tensor, steps: Steps) -> Traces:
+        """The traces of what was denoised."""
+        info = {"chain": chain} if steps.noised is None else {"chain": chain, "noised": steps.noised.float()}
+        return Traces(action, steps.log_prob(), info=info, taken=None if self._scale is None else self._scale(action))
+
+    def seen(self, batch: Batch) -> Seen:
+        """The contexts of a batch."""
+        return self._inputs.of(batch)
+
+    def features(self, seen: Seen) -> Tensor:
+        """[B, D] of contexts."""
+        return self._inputs(seen)
+
+    def decision(self, taken: Tensor) -> dict[str, Tensor]:
+        """Batch columns of the decisions whose environment actions are `taken` [B, ...]; no chain is known of them."""
+        return {"action": taken if self._scale is None else self._scale.inverse(taken)}
+
+    def observe(self, event: Event) -> None:
+        self._inputs.observe(event)
+
+    # ---------------------------------------------------------------- what chains are made of
+
+    def answer(self, features: Tensor, x: Tensor, k: int | slice) -> Tensor:
+        """See `Denoises`; features [B, D]."""
+        out: Tensor = self._net.body(torch.cat([_over(features, x), x, self._times[k].expand(*x.shape[:-1], -1)], -1))
+        return out
+
+    def spread_of(self, features: Tensor, x: Tensor, k: int | slice) -> Tensor:
+        assert self._net.spread is not None
+        low, high = math.log(self.low), math.log(self.high)
+        said = self._net.spread(torch.cat([_over(features, x), self._times[k].expand(*x.shape[:-1], -1)], -1))
+        return low + (high - low) * (said.tanh() + 1) / 2
+
+    def error(self, features: Tensor, action: Tensor, noise: Noise) -> Tensor:
+        """See `Chain.denoising`."""
+        z, v = noise.normal(0, self.dimensions), noise.uniform(0, 1).float()
+        if self.law == "ddpm":
+            k = (v * self.steps).long().clamp(max=self.steps - 1)
+            keep, add, time, target = self.schedule.keep[k], self.schedule.add[k], self._times[k[:, 0]], z
+        else:
+            keep, add, time, target = v, 1 - v, embed(v[:, 0], self.time), action - z
+        u = self._net.body(torch.cat([features, keep * action + add * z, time], 1))
+        return (u - target).square().mean(1)
+
+
+def _over(features: Tensor, x: Tensor) -> Tensor:
+    """Features [B, D] beside points x [B, A] or [B, K, A]."""
+    return features if x.dim() == 2 else features[:, None].expand(-1, x.shape[1], -1)

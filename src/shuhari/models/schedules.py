@@ -1,0 +1,65 @@
+"""Schedules of denoising: the numbers of each step of a flow, of its stochastic equation, and of a diffusion.
+
+Times run from 0, noise, to 1, a decision. With u a network's answer and x a point, a step goes to a normal of mean
+c x + c' u, or without noise to such a sum itself. Axes: `K` steps.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+BETA_MIN, BETA_MAX = 0.1, 20.0  # of the variance-preserving process (Song et al. 2021, arXiv 2011.13456, appendix C)
+
+
+class Schedule(NamedTuple):
+    """Numbers of each step, [K] each: the mean of its law is `x` times the point plus `u` times the network's answer,
+    its deviation `std` (None: learnt); `still_x`, `still_u`: the step without noise. `keep`, `add`: of the points
+    before the step, how much is decision and how much noise."""
+
+    x: Tensor
+    u: Tensor
+    std: Tensor | None
+    still_x: Tensor
+    still_u: Tensor
+    keep: Tensor
+    add: Tensor
+
+
+def flow_schedule(steps: int, level: float | None) -> Schedule:
+    """Of a flow from noise z to a decision a, x_t = (1 - t) z + t a, whose network answers with the velocity a - z.
+
+    level: None for steps of Euler with learnt noise (ReinFlow: Zhang et al. 2025, arXiv 2505.22094, section 4.1), else
+    the a of sigma = a sqrt((1 - t) / t), at t = 0 with the next t in the denominator: the stochastic equation of the
+    same marginals, with steps as in pi_RL (Chen et al. 2025, arXiv 2510.25889, Flow-SDE), whose time runs back.
+    """
+    t, delta = torch.arange(steps, dtype=torch.float64) / steps, 1 / steps
+    one, move = torch.ones_like(t), torch.full_like(t, delta)
+    still, mixed = (one.float(), move.float()), (t.float(), (1 - t).float())
+    if level is None:
+        return Schedule(*still, None, *still, *mixed)
+    variance = level**2 * (1 - t) / t.where(t > 0, delta)
+    drift = variance * delta / (2 * (1 - t))
+    noisy = (1 - drift).float(), (move + drift * t).float(), (variance * delta).sqrt().float()
+    return Schedule(*noisy, *still, *mixed)
+
+
+def ddpm_schedule(steps: int) -> Schedule:
+    """Of a diffusion whose network answers with the noise in x = sqrt(a) decision + sqrt(1 - a) noise (Ho et al. 2020,
+    arXiv 2006.11239, equations 7 and 11), a by the variance-preserving process cut into `steps`. The deviation is that
+    of the posterior; that of the last step, which has none, is the one before it (alone, its forward process)."""
+    s = torch.arange(steps, -1, -1, dtype=torch.float64) / steps
+    left = torch.exp(-(BETA_MIN * s + (BETA_MAX - BETA_MIN) * s.square() / 2))
+    now, after = left[:-1], left[1:]  # `a` before and behind each step
+    beta = 1 - now / after
+    x = (1 - beta).rsqrt()
+    variance = beta * (1 - after) / (1 - now)
+    variance[-1] = variance[-2] if steps > 1 else beta[-1]
+    still = (after / now).sqrt()
+    found = (
+        x, -beta * x / (1 - now).sqrt(), variance.sqrt(), still, (1 - after).sqrt() - still * (1 - now).sqrt(),
+        now.sqrt(), (1 - now).sqrt(),
+    )  # fmt: skip
+    return Schedule(*(v.float() for v in found))

@@ -1,0 +1,39 @@
+"""Imitation by denoising: the loss of flow matching and of diffusion, on actions that stand in the rows.
+
+Axes: `B` rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import Info
+from shuhari.needs import Need, role_model
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("objective", "denoise")
+@dataclass
+class Denoise:
+    """[B] the squared error, a mean over dimensions, of what a policy that denoises (the model `chain`) says of the
+    action of its row, mixed with noise (`Chain.denoising`): the loss that such policies are taught demonstrations by,
+    where a likelihood would need their chains, which nobody recorded. Reduce it by `row`."""
+
+    role: str = "policy"
+    needs: tuple[Need, ...] = field(default=(), init=False)
+    couples: Literal["row", "batch"] = field(default="row", init=False)
+    stamps = ()
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        policy: Any = role_model(ctx.models, self.role)
+        loss: Tensor = policy(batch).denoising(ctx.noise(batch, "denoise"))
+        return loss, {"error": loss.detach()}

@@ -1,0 +1,75 @@
+"""A peg that has to go into a hole: a point in the plane above a surface with a slot, paid for getting to its bottom.
+
+Left out: turning, forces, several stages, two arms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from shuhari.bounds import AtLeast0, Length, Positive, Share, check
+from shuhari.data import Array
+from shuhari.registry import register
+
+
+@register("world", "insert")
+@dataclass(eq=False)
+class Insert(gymnasium.Env[Array, Array]):
+    """Observation [4]: the peg's place (x, y), the middle of the hole, and 1 where the peg touches the surface at y = 0
+    (else 0). Action [2] in [-1, 1]: a move, in units of `stride`. The reward is 1 where the peg gets `depth` below the
+    surface, which ends the episode, and 0 before: the return is success. After `limit` steps it is cut.
+
+    The peg starts at x uniform in [-1, 1] and y in [0.6, 1], the hole's middle is uniform in [-0.6, 0.6] and half its
+    width `half`. Each move has normal noise of deviation `noise` in either direction. At the surface the peg stops
+    unless it is above the hole, and slides `slide` times as far as it would go; inside the hole the walls stop it."""
+
+    half: Positive = 0.04
+    stride: Positive = 0.1
+    depth: Positive = 0.15
+    noise: AtLeast0 = 0.01
+    slide: Share = 0.3
+    limit: Length = 30
+
+    def __post_init__(self) -> None:
+        check(self)
+        self.observation_space = spaces.Box(-2.0, 2.0, (4,), np.float32)
+        self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.x = self.y = self.hole = 0.0
+        self.at = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        u = self.np_random.uniform(size=3)
+        self.x, self.y, self.hole, self.at = 2 * float(u[0]) - 1, 0.6 + 0.4 * float(u[1]), 1.2 * float(u[2]) - 0.6, 0
+        return self._look(), {}
+
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        moved = self.stride * np.clip(action, -1.0, 1.0) + self.noise * self.np_random.standard_normal(2)
+        dx, dy = float(moved[0]), float(moved[1])
+        low, high = self.hole - self.half, self.hole + self.half
+        inside, touches = self.y < 0, self.y == 0
+        x = min(max(self.x + dx * (self.slide if touches else 1.0), -1.5), 1.5)
+        if inside:
+            x = min(max(x, low), high)
+        y = min(self.y + dy, 1.5)
+        if y < 0 and not inside and not low <= x <= high:
+            y = 0.0
+        self.x, self.y, self.at = x, max(y, -self.depth), self.at + 1
+        done = y <= -self.depth
+        return self._look(), float(done), done, self.at >= self.limit and not done, {}
+
+    def expert(self, observation: Any, rng: Any) -> Array:
+        """Goes to just above the hole, then straight down; knows no more than a policy does."""
+        x, y, hole, _ = (float(v) for v in observation)
+        away = (hole - x) / self.stride
+        aligned = abs(hole - x) < self.half / 2
+        down = -1.0 if aligned or y < 0 else (0.15 - y) / self.stride
+        return np.clip(np.array([away, down], np.float32), -1.0, 1.0)
+
+    def _look(self) -> Array:
+        return np.array([self.x, self.y, self.hole, float(self.y == 0)], np.float32)
