@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from shuhari.claims.cards import judge_premise
 from shuhari.claims.claim import Claim, read
 from shuhari.claims.curve import Reading
 from shuhari.claims.digest import compute_digest
 from shuhari.claims.looks import compute_levels, compute_mde
-from shuhari.claims.result import find_stale
+from shuhari.claims.protocol import choose_card
+from shuhari.claims.result import find_modules, find_stale
 from shuhari.claims.verdict import HELD, Because, Effect, Headline, Rule, Verdict, join_reasons, join_verdicts
 from shuhari.cli.verdicts import BEGIN, CHANCE
 from shuhari.config.library import find_results, list_names, read_result
@@ -39,6 +41,17 @@ def test_a_claim_can_be_read(name: str, smoke: bool) -> None:
     assert len({*arms}) == len(arms), "an arm that is another's copy"
     for check in claim.checks:
         Settings().make_component("quantity", check.quantity, name, "metric")
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_card_can_tell_what_premises_ask_of_it(name: str) -> None:
+    claim = stated(name)
+    card = choose_card(claim, find_modules(claim)) if claim.looks else None
+    for i in claim.find_checks("premise") if card else ():
+        check = claim.checks[i]
+        if check.trains and card.arms.keys() >= {*check.arms}:
+            quantity = Settings().make_component("quantity", check.quantity, name, "metric")
+            judge_premise(check, i, quantity, {arm: card.read_runs(arm) for arm in check.arms})
 
 
 @pytest.mark.parametrize("name", RESULTS)

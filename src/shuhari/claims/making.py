@@ -24,7 +24,7 @@ from shuhari.tools.doctor import count_cores
 
 FIRST, SEEDS = 2000, 24  # apart from those of claims
 AWAY = 1_000_000  # from a run's seed to that of its redraw
-SEEN = ("rollout/length", "rollout/alike", "reward/mean", "entropy")  # beside evaluation
+SEEN = ("rollout/length", "rollout/alike", "rollout/truncated", "reward/mean", "entropy")  # beside evaluation
 
 
 def plan_card(bed: str, seeds: int = SEEDS) -> Claim:
