@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -135,10 +136,10 @@ def plot_bands(
             y = np.array([np.interp(x, r["x"], np.array(r["y"], np.float64), right=np.nan) for r in runs])
             ax.plot(x, np.nanmean(y, 0), color=f"C{i}", label=f"{name} (n = {len(runs)})")
             if len(runs) > 1:
-                draws = np.nanmean(
-                    y[np.random.default_rng(0).integers(0, len(y), (1000, len(y)))], 1
-                )  # [draws, points]
-                low, high = np.nanquantile(draws, (0.025, 0.975), axis=0)
+                drawn = y[np.random.default_rng(0).integers(0, len(y), (1000, len(y)))]
+                with warnings.catch_warnings():  # of draws whose runs have all ended: NaN, as is right
+                    warnings.simplefilter("ignore", RuntimeWarning)
+                    low, high = np.nanquantile(np.nanmean(drawn, 1), (0.025, 0.975), axis=0)
                 ax.fill_between(x, low, high, color=f"C{i}", alpha=0.2, linewidth=0)
         ax.set_title(metric)
         ax.set_xlabel(unit)
