@@ -32,6 +32,7 @@ UNITS = {  # what the ledger counts
 
 INFOS = {  # what a term reports beside its loss -> (what it is, unit, of which losses)
     "ratio": ("r = pi / pi_old of the action, at the loss's `level`", "1", "`clip` and its kin, `mixed_policy`"),
+    "held": ("the share of decisions whose log-ratio is clipped", "share", "`log_ratio` with `hold`"),
     "clip_fraction": ("the share of decisions whose gradient the clip removes", "share", "`clip` and its kin"),
     "approx_kl": ("r - 1 - log r: an estimate of KL(old || new)", "nats", "`clip` and its kin"),
     "truncated": ("the share of decisions whose weight of the sampler is above `truncate`", "share", "`clip`"),
