@@ -107,6 +107,10 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern ->
         "<part>/lr": ("the learning rate", "1"),
         "<role>/explained_variance": ("1 - Var(return - value) / Var(return), before the update", "at most 1"),
         **{f"<part>/{name}": (f"{what}; {losses}", unit) for name, (what, unit, losses) in INFOS.items()},
+        "ucrl/regret": ("what a decision earns less than the best policy does on average, exactly", "as the reward"),
+        "ucrl/regret_sum": ("the sum of that over all decisions so far", "as the reward"),
+        "ucrl/plans": ("policies that were planned so far", "plans"),
+        "ucrl/restarts": ("changes of the world that were detected so far", "changes"),
         "<part>/<term>/<info>": ("any of these, where several terms of a part report it", "as it"),
     },
     "Curricula and studies": {
