@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from shuhari.models.chain import ChainPolicy
 from shuhari.needs import Need
 from shuhari.noise import CounterNoise, keys
 from shuhari.objectives.log_ratio import LogRatio
+from shuhari.objectives.proximal_pairs import ProximalPairs
 from shuhari.testing import context
 
 CTX = context(count=5)
@@ -25,8 +26,11 @@ LIVE, OLD = Need(("policy",), "log_prob", live=True), Need(("policy",), "log_pro
 REF = Need(("reference",), "log_prob")
 
 
-def prdp(beta: float = 1.0, hold: float = 0.1) -> LogRatio:
-    return LogRatio(centre="leave-one-out", over="reference", beta=beta, hold=hold)
+Objective: TypeAlias = LogRatio | ProximalPairs
+
+
+def prdp(beta: float = 1.0, hold: float = 0.1) -> ProximalPairs:
+    return ProximalPairs(beta=beta, hold=hold)
 
 
 def rows(moved: Any, rewards: Any, group: Any = None, before: float = 0.0) -> Batch:
@@ -40,7 +44,7 @@ def rows(moved: Any, rewards: Any, group: Any = None, before: float = 0.0) -> Ba
     })  # fmt: skip
 
 
-def slope(objective: LogRatio, batch: Batch) -> tuple[float, Tensor]:
+def slope(objective: Objective, batch: Batch) -> tuple[float, Tensor]:
     loss = objective(batch, CTX)[0].mean()
     return float(loss.detach()), torch.autograd.grad(loss, batch[LIVE])[0]
 
@@ -132,9 +136,7 @@ def test_a_step_of_a_diffusion_is_the_difference_of_two_squares() -> None:
     torch.testing.assert_close(models[0](batch).log_prob() - models[1](batch).log_prob(), wanted, atol=1e-4, rtol=1e-4)
 
 
-def test_a_clip_needs_pairs() -> None:
-    for wrong in ({"centre": "mean"}, {"link": "logistic", "centre": "leave-one-out"}):
-        with pytest.raises(ValueError, match="hold clips pairs"):
-            LogRatio(hold=0.1, **wrong)  # type: ignore[arg-type]
-    assert prdp().needs == (LIVE, REF, OLD) and prdp().couples == "batch"
-    assert LogRatio(centre="leave-one-out", hold=0.1).needs == (LIVE, OLD)
+def test_it_asks_for_the_policy_before_the_update_and_compares_a_group() -> None:
+    assert prdp().needs == (LIVE, REF, OLD) and prdp().couples == "batch" and prdp().least_n == 2
+    with pytest.raises(ValueError, match="hold"):
+        ProximalPairs(hold=-0.1)

@@ -7,9 +7,8 @@ With s the log-ratio of a whole sample, A its column `advantage`, and c the cent
 | Kimi k1.5 | square   | none          | old       | centre = "mean", scale = "none" | arXiv 2501.12599, sect. 2.3.2 |
 | CoPG      | square   | leave-one-out | reference | any centre, scale = "none"      | arXiv 2406.19185              |
 | PACS      | logistic | leave-one-out | old       | centre = "none", scale = "none" | arXiv 2509.02522              |
-| PRDP      | square   | leave-one-out | reference | centre = "none", scale = "none" | arXiv 2402.08714; `hold`      |
 
-Left out: the scaling of PACS's score by its deviation over the group.
+Left out: clips of the log-ratio; the scaling of PACS's score by its deviation over the group.
 
 Axes: `B` rows, `K` positions.
 """
@@ -18,20 +17,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import inf
-from typing import Annotated, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from shuhari.batch import Batch
-from shuhari.bounds import Bounds, Coefficient, check
+from shuhari.bounds import Coefficient, check
 from shuhari.data import Info
 from shuhari.needs import Need
 from shuhari.ports import Ctx
 from shuhari.ratio import SampleLevel, log_ratio
-from shuhari.reduce import ends, group_mean, units
+from shuhari.reduce import group_mean
 from shuhari.registry import register
 
 Centre: TypeAlias = Literal["none", "mean", "leave-one-out"]
@@ -52,12 +50,7 @@ class LogRatio:
     sides of 1/2 each side weighs half, n / (2 n_side) a sample (logistic only). beta >= 0. score: the
     method of the distributions that s is made of.
 
-    hold: proximal updates (PRDP: Deng et al. 2024, section 3.3), of the square between the samples of a group: with the
-    log-ratio of each decision clipped to within `hold` of what it was before the update, the error of each pair is the
-    larger of those with and without the clip, so that no step pays which goes further. inf: no clip.
-
-    Info: `log_ratio` (s), `error` (of the square: |c(A - beta s)|; of the logistic: |A - sigmoid(beta c(s))|); with
-    `hold` also `held`, the share of decisions whose log-ratio is clipped.
+    Info: `log_ratio` (s), `error` (of the square: |c(A - beta s)|; of the logistic: |A - sigmoid(beta c(s))|).
     ValueError for a label outside of [0, 1].
     """
 
@@ -70,7 +63,6 @@ class LogRatio:
     role: str = "policy"
     advantage: str = "advantage"
     score: str = "log_prob"
-    hold: Annotated[float, Bounds(0, infinite=True)] = inf
     surrogate = True
     stamps = ()
 
@@ -86,16 +78,13 @@ class LogRatio:
         check(self)
         if self.balance and self.link != "logistic":
             raise ValueError("log_ratio: balance weighs labels: it needs link = 'logistic'")
-        if self.hold < inf and not (self.link, self.centre, self.level) == ("square", "leave-one-out", "row"):
-            raise ValueError("log_ratio: hold clips pairs: link = 'square', centre = 'leave-one-out', level = 'row'")
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
         live = Need((self.role,), self.score, live=True)
-        old = (Need((self.role,), self.score),) if self.hold < inf and self.over != "old" else ()
         if self.over in ("behaviour", "none"):
-            return live, *old
-        return live, Need((self.role if self.over == "old" else self.over,), self.score), *old
+            return (live,)
+        return live, Need((self.role if self.over == "old" else self.over,), self.score)
 
     @property
     def couples(self) -> Literal["row", "batch"]:
@@ -103,13 +92,9 @@ class LogRatio:
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         beta, new, mask = ctx.at(self.beta), batch[self.needs[0]], batch["mask"]
-        bare = self.over in ("behaviour", "none")
-        known = batch["logp"] if bare else batch[self.needs[1]]
-        known = torch.zeros_like(new) if self.over == "none" else known
-        s = log_ratio(new, known, batch, self.level)[:, 0]
+        known = batch[self.needs[1]] if len(self.needs) > 1 else batch["logp"]
+        s = log_ratio(new, torch.zeros_like(new) if self.over == "none" else known, batch, self.level)[:, 0]
         a = (batch[self.advantage] * mask).sum(1) / mask.sum(1).clamp(min=1)  # the same at each decision
-        if self.hold < inf:
-            return self._proximal(batch, beta, known, s, a)
         score = self._center(batch, s)
         if self.link == "square":
             a = self._center(batch, a)
@@ -123,26 +108,6 @@ class LogRatio:
             loss = F.binary_cross_entropy_with_logits(beta * score, a, reduction="none")
             loss, error = loss * self._balance(batch, a), a - torch.sigmoid(beta * score)
         return loss, {"log_ratio": s.detach(), "error": error.detach().abs()}
-
-    def _proximal(self, batch: Batch, beta: float, known: Tensor, s: Tensor, a: Tensor) -> tuple[Tensor, Info]:
-        """[B] of each row the mean over its pairs, scaled as without `hold`."""
-        new, old = batch[self.needs[0]], batch[self.needs[-1]]
-        near = new.detach().clamp(old - self.hold, old + self.hold)
-        held = log_ratio(torch.where(near == new, new, near), known, batch)  # [B, K]; no gradient where clipped
-        group = units(batch, "group")
-        others = (group[:, None] == group) & ends(batch) & ~torch.eye(len(s), dtype=torch.bool)  # [B, B]
-        n = others.sum(1) + 1
-
-        def pairs(x: Tensor) -> Tensor:
-            """(difference of A - beta x)² / (2 beta) of each pair, less what has no gradient."""
-            apart = x[:, None] - x
-            return beta / 2 * apart.square() - (a[:, None] - a) * apart
-
-        loss = torch.where(others, torch.maximum(pairs(s), pairs(held.sum(1))), 0.0).sum(1)
-        loss = loss * n / (2 * (n - 1).clamp(min=1).square())
-        error = self._center(batch, (a - beta * s).detach())
-        clipped = ((near != new) & batch["mask"]).sum(1) / batch["mask"].sum(1).clamp(min=1)
-        return loss, {"log_ratio": s.detach(), "error": error.abs(), "held": clipped}
 
     def _center(self, batch: Batch, x: Tensor) -> Tensor:
         if self.centre == "none":
