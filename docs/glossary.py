@@ -32,6 +32,7 @@ UNITS = {  # what the ledger counts
 
 INFOS = {  # what a term reports beside its loss -> (what it is, unit, of which losses)
     "ratio": ("r = pi / pi_old of the action, at the loss's `level`", "1", "`clip` and its kin, `mixed_policy`"),
+    "held": ("the share of decisions whose log-ratio is clipped", "share", "`proximal_pairs`"),
     "clip_fraction": ("the share of decisions whose gradient the clip removes", "share", "`clip` and its kin"),
     "approx_kl": ("r - 1 - log r: an estimate of KL(old || new)", "nats", "`clip` and its kin"),
     "truncated": ("the share of decisions whose weight of the sampler is above `truncate`", "share", "`clip`"),
@@ -49,7 +50,7 @@ INFOS = {  # what a term reports beside its loss -> (what it is, unit, of which 
     "rejected": ("the same of the worse (bad) ones", "nats", "`preference`, `kto`"),
     "margin": ("chosen less rejected", "nats", "`preference`"),
     "log_ratio": ("s: log pi less the log-probability that `over` names, of an answer; of `boundary` how far its bound "
-                  "has moved, over its length", "nats", "`log_ratio`, `boundary`"),
+                  "has moved, over its length", "nats", "`log_ratio`, `proximal_pairs`, `boundary`"),
     "error": ("how far that is from what the advantage asks for", "as the reward", "`log_ratio`"),
     "value": ("the critic's prediction", "as the return", "`value`, the losses of Q"),
     "target": ("what it is moved to", "as the return", "`q_learning`, `soft_td`, `smoothed_td`, `value_td`"),
@@ -106,6 +107,10 @@ GROUPS: Mapping[str, Mapping[str, tuple[str, str]]] = {  # heading -> pattern ->
         "<part>/lr": ("the learning rate", "1"),
         "<role>/explained_variance": ("1 - Var(return - value) / Var(return), before the update", "at most 1"),
         **{f"<part>/{name}": (f"{what}; {losses}", unit) for name, (what, unit, losses) in INFOS.items()},
+        "ucrl/regret": ("what a decision earns less than the best policy does on average, exactly", "as the reward"),
+        "ucrl/regret_sum": ("the sum of that over all decisions so far", "as the reward"),
+        "ucrl/plans": ("policies that were planned so far", "plans"),
+        "ucrl/restarts": ("changes of the world that were detected so far", "changes"),
         "<part>/<term>/<info>": ("any of these, where several terms of a part report it", "as it"),
     },
     "Curricula and studies": {

@@ -67,6 +67,11 @@ def test_rollouts_are_the_best_the_worst_and_a_random_group(shuhari, home: Path)
     assert none.code == 0 and "keeps no rollouts of step 99" in none.err
 
 
+def test_samples_of_text_that_is_written_token_by_token_are_its_rollouts(shuhari, home: Path) -> None:
+    done = shuhari("show", "s0", "--samples")
+    assert done.code == 2 and "see show --rollouts" in done.err and not Path("runs/s0/samples.png").exists()
+
+
 def test_text_of_a_model_cannot_steer_the_terminal() -> None:
     assert make_printable("a\x1b[2Jb\x07\u202ec") == "a\\x1b[2Jb\\x07\\u202ec"
     assert make_printable("two\nlines") == "two\nlines" and make_printable("x" * 10, 4) == "xxxx… (10 characters)"

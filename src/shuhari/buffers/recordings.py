@@ -28,7 +28,7 @@ from shuhari.buffers.recording import (
     join_sets,
     select_episodes,
 )
-from shuhari.data import Array, ContractError, Status, code, nearest
+from shuhari.data import Array, ContractError, Status, Step, code, nearest
 from shuhari.ports import Recording, Task
 from shuhari.ports.declares import together
 from shuhari.registry import locate, register
@@ -51,8 +51,9 @@ class Played:
     policy: `expert` (what the task offers under that name), `random` (uniform over the action space), or a dotted path
     or `file.py:function` of (observation, generator) -> action. epsilon: the share of uniform actions in between.
     noise: the standard deviation of normal noise on the actions of a bounded Box, as a share of half its range; what is
-    beyond the bounds is clipped. max_steps: an episode is cut there. Every reward of the task is kept. Raises TypeError
-    for a task without environments, ValueError for settings that its actions do not take.
+    beyond the bounds is clipped. max_steps: an episode is cut there. Every reward of the task is kept. Where the task
+    gives its problems no environment, an episode is one decision, at the prompt, graded by the task. Raises TypeError
+    for a task of text, ValueError for settings that its actions do not take.
     """
 
     stamps = ("reward/*",)
@@ -80,7 +81,7 @@ class Played:
         rng = np.random.default_rng(code("played", seed, problem.id))
         env: Any = task.environment(problem)
         if env is None:
-            raise TypeError(f"played: the task {type(task).__name__} gives its problems no environment")
+            return self._decide(task, problem, expert, rng)
         space: Any = task.spaces()[1]  # type: ignore[index]
         observed, actions, rewards, status = [env.reset(problem)], list[Any](), list[Mapping[str, Any]](), None
         while status is None and len(actions) < self.max_steps:
@@ -99,6 +100,17 @@ class Played:
         names = dict.fromkeys(n for r in rewards for n in r)
         earned = {n: np.array([float(r.get(n, 0.0)) for r in rewards], np.float32) for n in names}
         return RecordedEpisode(_stack(observed), np.stack(actions), earned, status is Status.FINISHED)
+
+    def _decide(self, task: Task, problem: Any, expert: Expert, rng: np.random.Generator) -> RecordedEpisode:
+        space: Any = task.spaces()[1]  # type: ignore[index]
+        uniform = self.epsilon and rng.random() < self.epsilon
+        action = np.asarray(_uniform(space, rng) if uniform else expert(problem.prompt, rng), space.dtype)
+        if self.noise:
+            spread = self.noise * (space.high - space.low) / 2 * rng.normal(size=space.shape)
+            action = np.clip(action + spread, space.low, space.high).astype(space.dtype)
+        grades = task.grade(problem, [Step.of(problem.prompt, action)]) or {}
+        earned = {k: np.array([v], np.float32) for k, v in grades.items() if isinstance(v, int | float)}
+        return RecordedEpisode(_stack([problem.prompt] * 2), action[None], earned, True)
 
 
 def find_expert(task: Task, policy: str) -> Expert:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from shuhari.cli.diagnosing import say_findings
-from shuhari.cli.rollouts import save_video, show_rollouts
+from shuhari.cli.rollouts import save_samples, save_video, show_rollouts
 from shuhari.cli.text import describe, make_printable, note, print_json, print_table, say
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -23,6 +23,7 @@ def show(
     step: Annotated[int | None, typer.Option(help="Rollouts of this step (default: the last kept).")] = None,
     video: Annotated[Path | None, typer.Option(help="Draw an episode of a controller into this .gif.")] = None,
     episode: Annotated[int, typer.Option(min=0, help="Which held-out episode --video draws.")] = 0,
+    samples: Annotated[bool, typer.Option("--samples", help="Draw what its policy makes beside the run.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Where its time went, if it was profiled.")] = False,
     json: Json = False,
     csv: Annotated[bool, typer.Option("--csv", help="Every step's metrics as CSV.")] = False,
@@ -30,6 +31,7 @@ def show(
     """Show the metrics of a run, its rollouts, or where its time went.
 
     The policy of a run of control plays held-out episodes anew: --rollouts prints what it saw and did, --video draws.
+    --samples draws some of them side by side, with chains of denoising, or how a masked language model fills in masks.
 
     Example: shuhari show latest --rollouts
     """
@@ -44,6 +46,9 @@ def show(
         return
     if video is not None:
         save_video(path, video, step, episode)
+        return
+    if samples:
+        save_samples(path, step)
         return
     if rollouts:
         show_rollouts(opened, path, step, json)

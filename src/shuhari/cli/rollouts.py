@@ -59,6 +59,16 @@ def save_video(path: Path, to: Path, step: int | None, episode: int) -> None:
     say(f"video: {to}")
 
 
+def save_samples(path: Path, step: int | None) -> None:
+    """Draw what a policy makes beside its run."""
+    from shuhari.tools import samples
+
+    try:
+        say(f"samples: {samples.save_samples(path, step=step)}")
+    except TypeError as error:  # text that is written token by token
+        raise typer.BadParameter(str(error), param_hint="--samples") from None
+
+
 def _say_turns(episode: Mapping[str, Any]) -> None:
     """What was written, and what the environment or a tool answered."""
     for text, reply in zip(episode["steps"], episode["told"], strict=True):

@@ -1,0 +1,159 @@
+"""UCRL2, and what it does about change: a learner that counts and plans, without gradients.
+
+Sources: Jaksch, Ortner and Auer, "Near-optimal Regret Bounds for Reinforcement Learning" (JMLR 2010), figure 1; the
+window of Gajane, Ortner and Auer, "A Sliding-Window Algorithm for Markov Decision Processes with Arbitrarily Changing
+Rewards and Transitions" (2018); the restarts of Alami, Mahfoud and Moulines (`analysis.change`).
+
+It plans between two draws of its buffer, and tests for a change then: on draws of one decision it is the algorithm, on
+longer ones a plan goes on for up to a draw longer. Left out: several lanes in several worlds, and discounting.
+
+Axes: `B` rows, `S` states, `A` actions, `W` transitions of the window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.analysis.average_reward import extended_value_iteration
+from shuhari.analysis.change import has_changed
+from shuhari.batch import Batch
+from shuhari.bounds import Count, Positive, ProperShare, check
+from shuhari.data import EMPTY
+from shuhari.events import Updated
+from shuhari.models.tabular import Tabular
+from shuhari.needs import Need, role_model
+from shuhari.ports import Buffer, Ctx, Model, Transform
+from shuhari.registry import register
+
+SURE = 50.0  # the logit of what is planned, above 0 of all else
+
+
+@register("learner", "ucrl")
+@dataclass
+class Ucrl:
+    """Counts transitions and rewards in [0, 1], and has the policy, a `tabular` one, do what is best in the best world
+    within the bounds of confidence: L1 distances sqrt(14 S log(2 A t / delta) / N) of transitions and sqrt(7 log(2 S A
+    t / delta) / (2 N)) of rewards, N visits of a state and action, t decisions, both times `scale`. It plans anew once
+    some state and action has been visited as often since the last plan as before.
+
+    restarts: `never`; `all`, where the next states after some state and action have changed by `has_changed` with
+    `rate` all counts begin anew; or `one`, those of that state and action do. window: only the last so many decisions
+    count (0: all). scale 1 is the papers'. Worlds go on: the end of an episode is a transition to what was seen last.
+
+    Reports `ucrl/plans` and `ucrl/restarts` so far, and where the world tells the column `regret` its mean and, as
+    `ucrl/regret_sum`, its sum so far. TypeError for a policy without a table, ValueError for rewards outside [0, 1].
+    """
+
+    buffer: Buffer
+    transforms: Mapping[str, Transform] = EMPTY
+    restarts: Literal["never", "all", "one"] = "never"
+    rate: ProperShare = 0.05
+    window: Count = 0
+    delta: ProperShare = 0.05
+    scale: Positive = 1.0
+    role: str = "policy"
+    name: str = "main"
+    needs: tuple[Need, ...] = field(default=(), init=False)
+    state: dict[str, Any] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    def bind(self, models: Mapping[str, Model]) -> None:
+        model: Any = role_model(models, self.role)
+        if not isinstance(model, Tabular):
+            raise TypeError(f"ucrl: the model of {self.role!r} is {type(model).__name__}: expected a tabular one")
+        found: Any = model.module
+        self._table: Tensor = found.logits
+        S, A = self._table.shape
+        if not self.state:
+            pairs = ("earned", "before", "since")  # rewards; visits when it planned last, and since then
+            self.state = {
+                **{name: torch.zeros(S, A, dtype=torch.double) for name in pairs},
+                "visits": torch.zeros(S, A, S, dtype=torch.double), "streams": {}, "value": [0.0] * S,
+                "recent": torch.zeros(0, 3, dtype=torch.long), "rewards": torch.zeros(0, dtype=torch.double),
+                "t": 0, "plans": 0, "restarts": 0, "regret": 0.0,
+            }  # fmt: skip
+
+    def update(self, batch: Batch, ctx: Ctx) -> Updated:
+        """Count what was drawn, forget what has changed or is too old, and plan if that is due."""
+        mine, rows = self.state, batch.take(batch.decides)
+        taken = torch.stack([rows["context"], rows["action"].view(-1).long(), rows.successors()["context"]], 1)
+        reward = rows["reward"].sum(1).double()
+        if len(reward) and not 0 <= float(reward.min()) <= float(reward.max()) <= 1:
+            raise ValueError(f"ucrl: rewards from {float(reward.min()):g} to {float(reward.max()):g}: expected [0, 1]")
+        self._count(taken, reward, 1.0)
+        mine["t"] += len(rows)
+        mine["since"].index_put_((taken[:, 0], taken[:, 1]), torch.ones(len(rows), dtype=torch.double), accumulate=True)
+        if self.window:
+            self._slide(taken, reward)
+        due = self.restarts != "never" and self._restart(taken)
+        if due or not mine["plans"] or bool((mine["since"] >= mine["before"].clamp(min=1)).any()):
+            self._plan()
+        info = {"ucrl/plans": float(mine["plans"]), "ucrl/restarts": float(mine["restarts"])}
+        if "regret" in rows and len(rows):
+            mine["regret"] += float(rows["regret"].double().sum())
+            info |= {"ucrl/regret": float(rows["regret"].double().mean()), "ucrl/regret_sum": mine["regret"]}
+        return Updated(self.name, info, batch["id"])
+
+    def _count(self, taken: Tensor, reward: Tensor, sign: float) -> None:
+        s, a, after = taken.T
+        one = torch.full((len(s),), sign, dtype=torch.double)
+        self.state["visits"].index_put_((s, a, after), one, accumulate=True)
+        self.state["earned"].index_put_((s, a), sign * reward, accumulate=True)
+
+    def _slide(self, taken: Tensor, reward: Tensor) -> None:
+        """Take what has left the window out of the counts."""
+        mine = self.state
+        recent, rewards = torch.cat([mine["recent"], taken]), torch.cat([mine["rewards"], reward])
+        old = max(0, len(recent) - self.window)
+        self._count(recent[:old], rewards[:old], -1.0)
+        mine["recent"], mine["rewards"] = recent[old:].clone(), rewards[old:].clone()
+
+    def _restart(self, taken: Tensor) -> bool:
+        """Put the next states on their streams; forget where one has changed. Whether something was forgotten."""
+        mine, streams, changed = self.state, self.state["streams"], False
+        for s, a in dict.fromkeys(map(tuple, taken[:, :2].tolist())):
+            new = taken[(taken[:, 0] == s) & (taken[:, 1] == a), 2]
+            stream = streams[f"{s}.{a}"] = torch.cat([streams.get(f"{s}.{a}", new[:0]), new])
+            if not has_changed(stream.numpy(), len(self._table), self.rate):
+                continue
+            changed = True
+            mine["restarts"] += 1
+            at: Any = (s, a) if self.restarts == "one" else slice(None)
+            for name in ("visits", "earned", "before", "since"):
+                mine[name][at] = 0.0
+            mine["recent"], mine["rewards"] = mine["recent"][:0], mine["rewards"][:0]
+            if self.restarts == "all":
+                streams.clear()
+                break
+            del streams[f"{s}.{a}"]
+        return changed
+
+    @torch.no_grad()
+    def _plan(self) -> None:
+        """The policy of the best plausible world (figure 1, steps 2 to 5)."""
+        mine, (S, A) = self.state, self._table.shape
+        visits, n = mine["visits"].numpy(), mine["visits"].sum(2)
+        N, t = n.clamp(min=1).numpy(), max(1, mine["t"])
+        p = np.where(n.numpy()[..., None] > 0, visits / N[..., None], 1.0 / S)
+        reward = mine["earned"].numpy() / N + self.scale * np.sqrt(7 * math.log(2 * S * A * t / self.delta) / (2 * N))
+        distance = self.scale * np.sqrt(14 * S * math.log(2 * A * t / self.delta) / N)
+        distance = np.where(n.numpy() > 0, distance, 2.0)  # of what was never seen nothing is known
+        start = np.array(mine["value"])
+        _, act, value = extended_value_iteration(np.minimum(reward, 1.0), p, distance, 1 / math.sqrt(t), start)
+        self._table.zero_()
+        self._table[torch.arange(S), torch.from_numpy(act)] = SURE
+        mine["value"], mine["plans"] = value.tolist(), mine["plans"] + 1
+        mine["before"], mine["since"] = n, torch.zeros_like(n)

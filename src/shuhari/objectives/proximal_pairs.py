@@ -1,0 +1,81 @@
+"""Regression of differences of rewards on differences of log-ratios, in proximal updates (PRDP: Deng et al. 2024,
+"PRDP: Proximal Reward Difference Prediction for Large-Scale Reward Finetuning of Diffusion Models", arXiv 2402.08714).
+
+With a wide clip it is `log_ratio` with the square link and centre `leave-one-out` (CoPG), whose scale it has.
+
+Axes: `B` rows, `K` positions (steps of denoising, tokens).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.bounds import Bounds, Coefficient, check
+from shuhari.data import Info
+from shuhari.needs import Need
+from shuhari.ports import Ctx
+from shuhari.ratio import log_ratio
+from shuhari.reduce import ends, units
+from shuhari.registry import register
+
+
+@register("objective", "proximal_pairs")
+@dataclass
+class ProximalPairs:
+    """[B] of a sample the mean over its pairs, the other samples of its group; reduce it by `row`.
+
+    Of a pair: the larger of ((A - A') - beta (s - s'))² with s the log-ratio of a row to the role `over`, and with the
+    log-ratio of each decision clipped to within `hold` of what it was before the update, so that no step pays which
+    goes further. Less (A - A')², which has no gradient, and times n / (4 beta (n - 1)), n the samples of the group; so
+    beta may be 0. A is column `advantage`, by `advantage` with centre and scale `none` the reward. score: the method of
+    the distributions that s is made of. Info: `log_ratio` (s), `held`, the share of decisions whose log-ratio is
+    clipped."""
+
+    beta: Coefficient = 1.0
+    hold: Annotated[float, Bounds(0, infinite=True)] = 1e-4
+    over: str = "reference"
+    role: str = "policy"
+    advantage: str = "advantage"
+    score: str = "log_prob"
+    couples: Literal["row", "batch"] = field(default="batch", init=False)
+    surrogate = True
+    stamps = ()
+    least_n = 2
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.advantage,)
+
+    @cached_property
+    def needs(self) -> tuple[Need, ...]:
+        return Need((self.role,), self.score, live=True), Need((self.over,), self.score), Need((self.role,), self.score)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        beta, mask = ctx.at(self.beta), batch["mask"]
+        new, known, old = (batch[need] for need in self.needs)
+        near = new.detach().clamp(old - self.hold, old + self.hold)
+        clipped = near != new
+        s = log_ratio(new, known, batch).sum(1)
+        held = log_ratio(torch.where(clipped, near, new), known, batch).sum(1)  # no gradient where clipped
+        a = (batch[self.advantage] * mask).sum(1) / mask.sum(1).clamp(min=1)  # the same at each decision
+        group = units(batch, "group")
+        others = (group[:, None] == group) & ends(batch) & ~torch.eye(len(s), dtype=torch.bool)  # [B, B]
+        n = others.sum(1) + 1
+
+        def pairs(x: Tensor) -> Tensor:
+            """[B, B] the square of each pair less (A - A')², over 2 beta."""
+            apart = x[:, None] - x
+            return beta / 2 * apart.square() - (a[:, None] - a) * apart
+
+        loss = torch.where(others, torch.maximum(pairs(s), pairs(held)), 0.0).sum(1)
+        loss = loss * n / (2 * (n - 1).clamp(min=1).square())
+        return loss, {"log_ratio": s.detach(), "held": (clipped & mask).sum(1) / mask.sum(1).clamp(min=1)}

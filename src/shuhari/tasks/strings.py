@@ -1,0 +1,141 @@
+"""Functions of strings, one called on the result of another: `.BAabd>` -> `..Bbda>...adb`.
+
+A prompt is a row of names, the outermost first, in `slots` places (`.` where there is none), and a string. The work
+rewrites it: each step applies the innermost function and drops its name, until no name is left; the last step is the
+answer. So every step is the same operation, and a problem of three functions needs nothing that one of two does not but
+to go on once more. Demonstrations stop early more often than not, which makes a policy that knows each function and
+seldom composes them. After "From f(x) and g(x) to f(g(x)): LLMs Learn New Skills in RL by Composing Old Ones", with a
+tokenizer of characters in the place of a language model that knows what nested calls are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import permutations
+from typing import Annotated, Any
+
+from shuhari.bounds import AtLeast0, Bounds, Count, Length, ProperShare, Share, check
+from shuhari.data import Problem, Step, code
+from shuhari.registry import register
+from shuhari.tasks.source import Generated, Listed, Stream, answer_text, check_split, draw_distinct, draw_item
+
+NAMES = "ABCDEFGHIJKLMNOP"
+LETTERS = "abcd"
+
+
+@register("task", "strings")
+@dataclass
+class Strings:
+    """Strings of `length` letters of abcd, and up to `slots` of `functions` called on them; the number of functions is
+    the level of a problem.
+
+    A function is a rearrangement of abcd, by which it replaces each letter; no two functions do the same, and none
+    leaves all as it is. Right is what ends in the last step, behind the last `>` if there is one: so an answer without
+    work is right too.
+
+    shares: how often each level is trained on beside the others, from level 1 on; those behind the last are not. The
+    test split has `test_size` problems, as many of each level whatever their share, and no prompt of it is trained on:
+    a hash of the prompt holds out a share `test_fraction`. A problem's task is its level, `level2`: so numbers are
+    reported once more for each level, as `mean@level2`.
+
+    Of demonstrations, by chances in [0, 1]: on: that a step which leaves names goes on with them; else it drops all of
+    them, and is the last. slip: that a letter of a step is another one; the work goes on from what was written.
+
+    `info`: `level`. codes: other functions; these do not depend on `seed`, which draws problems and demonstrations.
+    """
+
+    functions: Annotated[int, Bounds(1, len(NAMES))] = 8
+    length: Annotated[int, Bounds(1, 8)] = 3
+    slots: Annotated[int, Bounds(1, 8)] = 3
+    shares: tuple[AtLeast0, ...] = (1.0, 1.0, 1.0)
+    on: Share = 1.0
+    slip: Share = 0.0
+    test_fraction: ProperShare = 0.25
+    test_size: Length = 300
+    codes: Count = 0
+    seed: Count = 0
+    stamps = ("reward/score",)
+
+    def __post_init__(self) -> None:
+        check(self)
+        if len(self.shares) > self.slots or not any(self.shares):
+            expected = f"at most {self.slots}, the slots, and one above 0"
+            raise ValueError(f"strings: shares are {self.shares}: expected {expected}")
+
+    @property
+    def alphabet(self) -> str:
+        """The characters of prompts and answers."""
+        return f"{NAMES[: self.functions]}{LETTERS}.>"
+
+    def problems(self, split: str) -> Generated | Listed:
+        return self._test if check_split(split) == "test" else Generated(self._train)
+
+    def grade(self, problem: Problem, steps: Sequence[Step]) -> Mapping[str, Any]:
+        """{"score": 1.0} where the last step is the answer, else 0.0."""
+        return {"score": float(answer_text(steps).rpartition(">")[2] == problem.answer)}
+
+    def environment(self, problem: Problem) -> None:
+        return None
+
+    def spaces(self) -> None:
+        return None
+
+    def apply(self, name: str, text: str) -> str:
+        """What a function makes of a string. KeyError for a name that is none."""
+        return text.translate(str.maketrans(LETTERS, self._rules[name]))
+
+    # ---------------------------------------------------------------- problems
+
+    @cached_property
+    def _rules(self) -> dict[str, str]:
+        """What each name makes of abcd."""
+        every = ["".join(rule) for rule in permutations(LETTERS)][1:]  # the first leaves all as it is
+        mixed = sorted(every, key=lambda rule: code("strings", self.codes, rule))
+        return dict(zip(NAMES[: self.functions], mixed, strict=False))
+
+    @cached_property
+    def _test(self) -> Listed:
+        """The levels one after another."""
+        found = [draw_distinct(partial(self._item, "test", level), max(self.test_size // self.slots, 1)).problems
+                 for level in range(1, self.slots + 1)]  # fmt: skip
+        return Listed([p for row in zip(*found, strict=False) for p in row])
+
+    def _train(self, index: int) -> Problem:
+        u = Stream("strings level", self.seed, index).uniform() * sum(self.shares)
+        level = next((i for i in range(1, len(self.shares)) if u < sum(self.shares[:i])), len(self.shares))
+        return self._item("train", level, index)[1]
+
+    def _item(self, split: str, level: int, index: int) -> tuple[str, Problem]:
+        """(prompt, problem) number `index` of a level."""
+        stream = Stream("strings", self.seed, split, level, index)
+
+        def draw() -> tuple[str, tuple[str, str]]:
+            names = "".join(NAMES[stream.below(self.functions)] for _ in range(level))
+            text = "".join(LETTERS[stream.below(len(LETTERS))] for _ in range(self.length))
+            return f"{self._write(names, text)}>", (names, text)
+
+        prompt, (names, text) = draw_item(split, self.test_fraction, draw, "strings")
+        right = text
+        for name in reversed(names):
+            right = self.apply(name, right)
+        shown = self._demonstrate(names, text, stream)
+        return prompt, Problem(f"level{level}", prompt, prompt, self._write("", right), shown, {"level": level})
+
+    def _write(self, names: str, text: str) -> str:
+        """A step: the names that are left, and the string that they are called on."""
+        return names.rjust(self.slots, ".") + text
+
+    def _demonstrate(self, names: str, text: str, stream: Stream) -> str:
+        steps = []
+        while names:
+            text = "".join(self._slip(letter, stream) for letter in self.apply(names[-1], text))
+            names = names[:-1] if stream.uniform() < self.on else ""
+            steps.append(self._write(names, text))
+        return ">".join(steps)
+
+    def _slip(self, letter: str, stream: Stream) -> str:
+        if stream.uniform() >= self.slip:
+            return letter
+        return LETTERS[(LETTERS.index(letter) + 1 + stream.below(len(LETTERS) - 1)) % len(LETTERS)]
