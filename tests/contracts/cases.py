@@ -21,6 +21,7 @@ from shuhari.models.composite import Gated, Residual
 from shuhari.models.critics import DiscreteQ
 from shuhari.models.deterministic import DeterministicPolicy
 from shuhari.models.gaussian import GaussianPolicy, SquashedPolicy
+from shuhari.models.guided import Guided
 from shuhari.models.normaliser import moments
 from shuhari.models.product import Product
 from shuhari.models.tabular import Tabular
@@ -163,6 +164,18 @@ CASES = [
         task(OBSERVED, POINT),
         observations,
         nudge=0.03,
+        crowd=20_000,
+    ),
+    Case(
+        "guided",
+        lambda: Composed(
+            Guided(after=1),
+            base=ChainPolicy(3, law="sde", hidden=(16,)),
+            policy=ChainPolicy(3, law="sde", hidden=(16,)),
+        ),
+        task(OBSERVED, BOUNDED),
+        observations,
+        nudge=0.02,
         crowd=20_000,
     ),
     Case(
