@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from functools import cache
+from collections.abc import Iterator
+from functools import cache, reduce
 from typing import Any
 
 import pytest
@@ -41,6 +42,30 @@ def test_a_claim_can_be_read(name: str, smoke: bool) -> None:
     assert len({*arms}) == len(arms), "an arm that is another's copy"
     for check in claim.checks:
         Settings().make_component("quantity", check.quantity, name, "metric")
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_what_a_claim_sets_for_all_arms_is_overridden_by_no_method(name: str) -> None:
+    claim, table = stated(name), load(name).tree["claim"]
+    settings = {k: v for k, v in table.get("settings", {}).items() if k != "stage"}
+    for arm, recipe in claim.arms.items():
+        own = table.get("baseline") if arm == "baseline" else table.get("arms", {}).get(arm)
+        for path, value in leaves(settings):
+            if not isinstance(own, dict) or find(own, path) is None:
+                assert find(recipe.stages[-1], path) in (None, value), f"{arm}: {'.'.join(path)}, which the method sets"
+
+
+def leaves(tree: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for key, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key), value
+
+
+def find(tree: Any, path: tuple[str, ...]) -> Any:
+    """What stands there; None for nothing."""
+    return reduce(lambda at, key: at.get(key) if isinstance(at, dict) else None, path, tree)
 
 
 @pytest.mark.parametrize("name", CLAIMS)
