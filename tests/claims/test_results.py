@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from functools import cache, reduce
+from functools import cache
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from shuhari.claims.result import find_modules, find_stale
 from shuhari.claims.verdict import HELD, Because, Effect, Headline, Rule, Verdict, join_reasons, join_verdicts
 from shuhari.cli.verdicts import BEGIN, CHANCE
 from shuhari.config.library import find_results, list_names, read_result
+from shuhari.config.overlay import format_path, look_up, walk_leaves
 from shuhari.config.recipe import load
 from shuhari.config.settings import Settings
 
@@ -50,22 +50,9 @@ def test_what_a_claim_sets_for_all_arms_is_overridden_by_no_method(name: str) ->
     settings = {k: v for k, v in table.get("settings", {}).items() if k != "stage"}
     for arm, recipe in claim.arms.items():
         own = table.get("baseline") if arm == "baseline" else table.get("arms", {}).get(arm)
-        for path, value in leaves(settings):
-            if not isinstance(own, dict) or find(own, path) is None:
-                assert find(recipe.stages[-1], path) in (None, value), f"{arm}: {'.'.join(path)}, which the method sets"
-
-
-def leaves(tree: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    for key, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield from leaves(value, (*path, key))
-        else:
-            yield (*path, key), value
-
-
-def find(tree: Any, path: tuple[str, ...]) -> Any:
-    """What stands there; None for nothing."""
-    return reduce(lambda at, key: at.get(key) if isinstance(at, dict) else None, path, tree)
+        for path, value in walk_leaves(settings):
+            if look_up(own, path) is None:
+                assert look_up(recipe.stages[-1], path) in (None, value), f"{arm}: {format_path(path)} of the method"
 
 
 @pytest.mark.parametrize("name", CLAIMS)

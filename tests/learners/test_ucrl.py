@@ -103,8 +103,10 @@ def test_what_it_cannot_learn_is_refused() -> None:
     learner, _ = made()
     with pytest.raises(ValueError, match=r"rewards from -1 to 0\.5"):
         learn(learner, walk([0, 1, 1], [1, 1], [0.5, -1.0]))
+    net = CategoricalPolicy()
+    net.build(Gym("CartPole-v1"))
     with pytest.raises(TypeError, match="CategoricalPolicy: expected a tabular one"):
-        learner.bind({"policy": CategoricalPolicy()})
+        learner.bind({"policy": net})
 
 
 def live(n: int, period: int, **settings: Any) -> list[float]:

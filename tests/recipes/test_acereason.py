@@ -25,9 +25,9 @@ def test_on_policy_the_gradient_is_reinforce_s_whatever_bound_there_is() -> None
 
 def test_domains_in_order() -> None:
     recipes: Any = read("curriculum/acereason").recipes
-    orders = {arm: build_stage(recipes[arm].stages[-1]).curriculum for arm in ("method", "alone", "other")}
+    orders = {arm: build_stage(recipes[arm].stages[-1]).curriculum for arm in ("method", "other")}
     assert {arm: c.order for arm, c in orders.items()} == {
-        "method": (("A",), ("C",)), "alone": (("A",),), "other": (("B",),),
+        "method": (("A",), ("C",)), "other": (("A",), ("B",)),
     }  # fmt: skip
     assert all((c.key, c.again) == ("domain", 0.0) for c in orders.values())
     usual: Any = built("curriculum/acereason", usual=True).curriculum

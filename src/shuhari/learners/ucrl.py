@@ -27,7 +27,6 @@ from shuhari.batch import Batch
 from shuhari.bounds import Count, Positive, ProperShare, check
 from shuhari.data import EMPTY
 from shuhari.events import Updated
-from shuhari.models.tabular import Tabular
 from shuhari.needs import Need, role_model
 from shuhari.ports import Buffer, Ctx, Model, Transform
 from shuhari.registry import register
@@ -71,11 +70,11 @@ class Ucrl:
         return (self.role,)
 
     def bind(self, models: Mapping[str, Model]) -> None:
-        model: Any = role_model(models, self.role)
-        if not isinstance(model, Tabular):
+        model = role_model(models, self.role)
+        weights: dict[str, Tensor] = dict(model.module.named_parameters())
+        if weights.keys() != {"logits"}:  # one for each state and action
             raise TypeError(f"ucrl: the model of {self.role!r} is {type(model).__name__}: expected a tabular one")
-        found: Any = model.module
-        self._table: Tensor = found.logits
+        self._table = weights["logits"]
         S, A = self._table.shape
         if not self.state:
             pairs = ("earned", "before", "since")  # rewards; visits when it planned last, and since then
