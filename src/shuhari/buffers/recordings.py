@@ -85,11 +85,7 @@ class Played:
         space: Any = task.spaces()[1]  # type: ignore[index]
         observed, actions, rewards, status = [env.reset(problem)], list[Any](), list[Mapping[str, Any]](), None
         while status is None and len(actions) < self.max_steps:
-            action = _uniform(space, rng) if rng.random() < self.epsilon else expert(observed[-1], rng)
-            if self.noise:
-                noise = self.noise * (space.high - space.low) / 2 * rng.normal(size=space.shape)
-                action = np.clip(action + noise, space.low, space.high)
-            action = np.asarray(action, space.dtype)
+            action = self._act(space, expert, observed[-1], rng)
             given = env.step(action)
             if wrong := explain_step(given, text=False):
                 raise ContractError(f"{type(env).__name__}.step {wrong} (problem {problem.id!r})")
@@ -103,14 +99,18 @@ class Played:
 
     def _decide(self, task: Task, problem: Any, expert: Expert, rng: np.random.Generator) -> RecordedEpisode:
         space: Any = task.spaces()[1]  # type: ignore[index]
-        uniform = self.epsilon and rng.random() < self.epsilon
-        action = np.asarray(_uniform(space, rng) if uniform else expert(problem.prompt, rng), space.dtype)
-        if self.noise:
-            spread = self.noise * (space.high - space.low) / 2 * rng.normal(size=space.shape)
-            action = np.clip(action + spread, space.low, space.high).astype(space.dtype)
+        action = self._act(space, expert, problem.prompt, rng)
         grades = task.grade(problem, [Step.of(problem.prompt, action)]) or {}
         earned = {k: np.array([v], np.float32) for k, v in grades.items() if isinstance(v, int | float)}
         return RecordedEpisode(_stack([problem.prompt] * 2), action[None], earned, True)
+
+    def _act(self, space: Any, expert: Expert, observation: Any, rng: np.random.Generator) -> Array:
+        """The policy's action, or a uniform one, with the noise on it."""
+        action = _uniform(space, rng) if rng.random() < self.epsilon else expert(observation, rng)
+        if self.noise:
+            noise = self.noise * (space.high - space.low) / 2 * rng.normal(size=space.shape)
+            action = np.clip(action + noise, space.low, space.high)
+        return np.asarray(action, space.dtype)
 
 
 def find_expert(task: Task, policy: str) -> Expert:
