@@ -1,0 +1,147 @@
+"""A point mass in a maze of square cells: it has to get to a goal around walls.
+
+Left out: contact forces, several goals, a goal that is observed. Axes: `H` rows of cells, `W` cells of a row.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from shuhari.bounds import AtLeast0, Length, Positive, ShareBelow1, check
+from shuhari.data import Array, nearest
+from shuhari.registry import register
+
+WALL, FREE, START, GOAL = "#", ".", "S", "G"
+MAPS = {
+    "open": ".....\n.....\n....G\n.....\n.....",
+    "u": "###..\nG....\n###..\n.....\n.....",
+    "rooms": "...#...\n.......\n...#...\n#.###.#\n...#...\n......G\n...#...",
+}
+
+
+@register("world", "point")
+@dataclass(eq=False)
+class Point(gymnasium.Env[Array, Array]):
+    """Observation [4]: the place (x to the right, y upwards; the map is from -1 to 1 on its longer side) and the
+    velocity in units of `speed`. Action [2] in [-1, 1]: the velocity that is wanted, of which each step takes over a
+    share of 1 - `inertia`. At the goal the reward is 1, which ends the episode; every step costs `cost`. After `limit`
+    steps it is cut.
+
+    maze: a name of `MAPS`, or rows of cells, one a line: `#` wall, `.` free, `G` the goal (a cell), `S` cells where
+    episodes begin, anywhere in them (none: in all free ones). What is outside is wall. Walls stop the motion across
+    them alone. speed: cells a step, below 1. noise: the standard deviation of normal noise on each step, in cells.
+    ValueError for a map that is none, has not one goal, or a start that does not lead there."""
+
+    maze: str = "rooms"
+    speed: Positive = 0.3
+    inertia: ShareBelow1 = 0.5
+    cost: AtLeast0 = 0.0
+    noise: AtLeast0 = 0.0
+    limit: Length = 100
+
+    def __post_init__(self) -> None:
+        check(self)
+        if not self.speed < 1:
+            raise ValueError(f"speed is {self.speed}: expected below 1 cell a step, or walls could be jumped")
+        cells = read_map(self.maze)  # [H, W], the lowest row first
+        self.free = cells != WALL
+        self.goal = tuple(int(i) for i in np.argwhere(cells == GOAL)[0])
+        self.distance = distances(self.free, self.goal)
+        starts = np.argwhere(cells == START) if (cells == START).any() else np.argwhere(cells == FREE)
+        if not np.isfinite(self.distance[tuple(starts.T)]).all():
+            raise ValueError("maze: the goal cannot be reached from every cell where an episode begins")
+        self.starts, self.shape = starts, cells.shape
+        self.half = max(cells.shape) / 2
+        self.observation_space = spaces.Box(-1.0, 1.0, (4,), np.float32)
+        self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.x = self.y = self.vx = self.vy = 0.0  # in cells, from the lower left corner; cells a step
+        self.at = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        row, column = self.starts[int(self.np_random.integers(len(self.starts)))]
+        u = self.np_random.uniform(size=2)
+        self.x, self.y, self.vx, self.vy, self.at = float(column + u[0]), float(row + u[1]), 0.0, 0.0, 0
+        return self._look(), {}
+
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        wanted, keep = np.clip(action, -1.0, 1.0) * self.speed, self.inertia
+        self.vx = keep * self.vx + (1 - keep) * float(wanted[0])
+        self.vy = keep * self.vy + (1 - keep) * float(wanted[1])
+        dx, dy = self.vx, self.vy
+        if self.noise:
+            shaken = self.noise * self.np_random.standard_normal(2)
+            dx, dy = dx + float(shaken[0]), dy + float(shaken[1])
+        if self._is_free(self.x + dx, self.y):
+            self.x += dx
+        else:
+            self.vx = 0.0
+        if self._is_free(self.x, self.y + dy):
+            self.y += dy
+        else:
+            self.vy = 0.0
+        self.at += 1
+        done = (int(self.y), int(self.x)) == self.goal
+        return self._look(), float(done) - self.cost, done, self.at >= self.limit and not done, {}
+
+    def expert(self, observation: Any, rng: Any) -> Array:
+        """Goes from cell to cell along a shortest way, as fast as it can; knows no more than a policy does."""
+        return self.head(observation, self.distance)
+
+    def head(self, observation: Any, distance: Array) -> Array:
+        """[2] the action that goes to the middle of the neighbouring cell whose `distance` [H, W] is least."""
+        H, W = self.shape
+        x, y = (float(observation[i]) * self.half + (W, H)[i] / 2 for i in (0, 1))
+        row, column = min(max(int(y), 0), H - 1), min(max(int(x), 0), W - 1)
+        near = [(row, column), *_neighbours(row, column, self.free)]
+        to = min(near, key=lambda cell: float(distance[cell]))
+        away = np.array([to[1] + 0.5 - x, to[0] + 0.5 - y]) / self.speed
+        coasts = self.inertia * np.asarray(observation[2:4], np.float64)
+        return np.clip((away - coasts) / (1 - self.inertia), -1.0, 1.0).astype(np.float32)
+
+    def _is_free(self, x: float, y: float) -> bool:
+        H, W = self.shape
+        return 0 <= x < W and 0 <= y < H and bool(self.free[int(y), int(x)])
+
+    def _look(self) -> Array:
+        H, W = self.shape
+        place = (self.x - W / 2) / self.half, (self.y - H / 2) / self.half
+        return np.array([*place, self.vx / self.speed, self.vy / self.speed], np.float32)
+
+
+def read_map(maze: str) -> Array:
+    """[H, W] the cells of a map, its lowest row first; ValueError for one that is none."""
+    if maze not in MAPS and not {*maze} & {GOAL, "\n"}:
+        raise ValueError(f"maze is {maze!r}: expected rows of cells, or a name; {nearest(maze, MAPS)}")
+    rows = MAPS.get(maze, maze).strip().splitlines()
+    if odd := {*"".join(rows)} - {WALL, FREE, START, GOAL}:
+        raise ValueError(f"maze: {min(odd)!r} is no cell: expected '#', '.', 'S' and 'G'")
+    if len({len(row) for row in rows}) != 1 or sum(row.count(GOAL) for row in rows) != 1:
+        raise ValueError("maze: expected rows of one length, with one goal 'G' among them")
+    return np.array([[*row] for row in reversed(rows)])
+
+
+def distances(free: Array, goal: tuple[int, ...]) -> Array:
+    """[H, W] steps between cells that share a side, from each free cell [H, W] to the goal; inf where no way leads."""
+    out = np.full(free.shape, np.inf)
+    out[goal] = 0.0
+    queue = deque([goal])
+    while queue:
+        cell = queue.popleft()
+        for beside in _neighbours(*cell, free):
+            if np.isinf(out[beside]):
+                out[beside] = out[cell] + 1
+                queue.append(beside)
+    return out
+
+
+def _neighbours(row: int, column: int, free: Array) -> list[tuple[int, int]]:
+    """The free cells that share a side with this one."""
+    beside = [(row, column + 1), (row + 1, column), (row, column - 1), (row - 1, column)]
+    return [(r, c) for r, c in beside if 0 <= r < free.shape[0] and 0 <= c < free.shape[1] and free[r, c]]
