@@ -70,8 +70,9 @@ def test_the_goal_ends_an_episode_and_pays() -> None:
 
 
 def test_maps_that_are_none() -> None:
-    for maze, wrong in {"romos": "'rooms'", "..X\n..G": "'X'", "..\n..": "one goal", "G#.": "cannot be reached"}.items():
-        with pytest.raises(ValueError, match=wrong):
+    wrong = {"romos": "'rooms'", "..X\n..G": "'X'", "..\n..": "one goal", "G#.": "cannot be reached"}
+    for maze, message in wrong.items():
+        with pytest.raises(ValueError, match=message):
             Point(maze=maze)
     with pytest.raises(ValueError, match="below 1 cell"):
         Point(speed=1.0)

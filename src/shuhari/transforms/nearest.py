@@ -7,7 +7,7 @@ Source: Ran et al. 2023, "Policy Regularization with Dataset Constraint for Offl
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
