@@ -51,7 +51,8 @@ class Point(gymnasium.Env[Array, Array]):
             raise ValueError(f"speed is {self.speed}: expected below 1 cell a step, or walls could be jumped")
         cells = read_map(self.maze)  # [H, W], the lowest row first
         self.free = cells != WALL
-        self.goal = tuple(int(i) for i in np.argwhere(cells == GOAL)[0])
+        row, column = np.argwhere(cells == GOAL)[0]
+        self.goal = int(row), int(column)
         self.distance = distances(self.free, self.goal)
         starts = np.argwhere(cells == START) if (cells == START).any() else np.argwhere(cells == FREE)
         if not np.isfinite(self.distance[tuple(starts.T)]).all():
@@ -127,7 +128,7 @@ def read_map(maze: str) -> Array:
     return np.array([[*row] for row in reversed(rows)])
 
 
-def distances(free: Array, goal: tuple[int, ...]) -> Array:
+def distances(free: Array, goal: tuple[int, int]) -> Array:
     """[H, W] steps between cells that share a side, from each free cell [H, W] to the goal; inf where no way leads."""
     out = np.full(free.shape, np.inf)
     out[goal] = 0.0
