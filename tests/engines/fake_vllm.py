@@ -2,8 +2,9 @@
 
 A request that was recorded (`vllm_said.json`: requests and replies of vLLM 0.32) gets the recorded reply. Any other
 "generate" says ids that are a function of its seed and place, each with the log-probability of the version of the
-weights, -version / 8. A file `mood` beside the weights tells it to `die` once, to `fail` an update, to be `mute`, to
-say `bare` tokens without a version.
+weights, -version / 8. A file `mood` beside the weights tells it, word by word, to `die`, to `fail` an update, to be
+`mute`, to say `bare` tokens without a version, to `hold` an answer until it is called off with two tokens of it, to do
+`well`.
 """
 
 from __future__ import annotations
@@ -29,22 +30,35 @@ def main() -> None:
         sys.stdout.flush()
 
     def take(what: str) -> bool:
-        if mood.is_file() and what in (words := mood.read_text().split()):
-            words.remove(what)
-            mood.write_text(" ".join(words))
+        if mood.is_file() and (words := mood.read_text().split())[:1] == [what]:
+            mood.write_text(" ".join(words[1:]))
             return True
         return False
+
+    def answer(request: dict[str, Any], size: int) -> None:
+        tokens = [2 + (request["seed"] + len(request["ids"]) + i) % 5 for i in range(size)]
+        versions = [] if take("bare") else [[str(version), 0, len(tokens)]]
+        logp = [-version / 8] * len(tokens)
+        say({"id": request["id"], "tokens": tokens, "logp": logp, "versions": versions, "stopped": False})
 
     print(f"serving {first['model']} with {sorted(first['engine'])}", file=sys.stderr, flush=True)
     if take("refuse"):
         say({"error": "ValueError: Model architectures ['Odd'] are not supported for now."})
         return
     say({"ready": True, "vllm": "fake"})
+    held = {}
     for line in sys.stdin:
         request = json.loads(line)
         if request["do"] == "cancel":
+            for which in request["which"]:
+                if which in held:
+                    answer(held.pop(which), 2)
             continue
-        if take("die"):
+        if take("hold"):
+            held[request["id"]] = request
+            continue
+        well = take("well")
+        if not well and take("die"):
             print("out of memory, said the fake", file=sys.stderr, flush=True)
             return
         if take("mute"):
@@ -59,10 +73,7 @@ def main() -> None:
         elif (known := recorded.get(canonical(request))) is not None:
             say({**known, "id": request["id"]})
         elif request["do"] == "generate":
-            tokens = [2 + (request["seed"] + len(request["ids"]) + i) % 5 for i in range(request["max"])]
-            versions = [] if take("bare") else [[str(version), 0, len(tokens)]]
-            logp = [-version / 8] * len(tokens)
-            say({"id": request["id"], "tokens": tokens, "logp": logp, "versions": versions, "stopped": False})
+            answer(request, request["max"])
         else:
             say({"id": request["id"], "error": f"ValueError: not recorded: {request['do']}", "fatal": False})
 

@@ -173,6 +173,45 @@ def test_one_that_says_nothing_is_ended(mood: Path) -> None:
     engine.close()
 
 
+def ask_for_32_twice(engine: Vllm) -> Any:
+    """One row in pieces of 32 tokens, as it may end at a stop string, which the fake never says."""
+    return asyncio.ensure_future(ask(engine, contexts(MADE, 1), Sampling(max_new=64, stop=("\n\n",)), name="s"))
+
+
+def test_what_a_row_that_is_given_up_has_drawn_is_paid_for(engine: Vllm, mood: Path) -> None:
+    """A whole piece of 32 tokens, and the two that vLLM had said of the next one when it was called off."""
+
+    async def give_up() -> None:
+        row = ask_for_32_twice(engine)
+        while not mood.is_file() or mood.read_text():
+            await asyncio.sleep(0.01)
+        row.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await row
+
+    spent: list[tuple[str, float]] = []
+    engine.open(1, lambda what, amount: spent.append((what, amount)))
+    mood.write_text("well hold")
+    asyncio.run(give_up())
+    assert spent == [("tokens", 34.0)]
+    asyncio.run(ask(engine, contexts(MADE, 1), Sampling(max_new=5)))
+    assert spent[1:] == [("tokens", 5.0), ("prompt_tokens", 3.0)]
+
+
+def test_what_a_row_that_fails_has_drawn_is_paid_for(engine: Vllm, mood: Path) -> None:
+    """The piece that was answered, before the process died twice over the next; what that had said nobody knows."""
+
+    async def fail() -> None:
+        with pytest.raises(RuntimeError, match="out of memory"):
+            await ask_for_32_twice(engine)
+
+    spent: list[tuple[str, float]] = []
+    engine.open(1, lambda what, amount: spent.append((what, amount)))
+    mood.write_text("well die die")
+    asyncio.run(fail())
+    assert spent == [("tokens", 32.0)]
+
+
 def test_tokens_without_a_version_are_refused(engine: Vllm, mood: Path) -> None:
     mood.write_text("bare")
     with pytest.raises(RuntimeError, match=r"vLLM fake said 5 tokens with 5 log-probabilities .* of 0: expected"):

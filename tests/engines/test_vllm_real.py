@@ -1,5 +1,6 @@
 """Against vLLM itself, where SHUHARI_VLLM_PYTHON names its interpreter (`python .ci/vllm.py` makes one). Slow: a start
 of vLLM takes some 10 seconds of a processor, so each architecture is started once and asked all that there is to ask.
+What tells most comes first, as `.ci/vllm.py` stops them where its time is over, and says which it has not reached.
 
 The oracle is the other engine: `Local` and transformers' weights behind it have nothing in common with vLLM's code.
 """
@@ -73,20 +74,6 @@ def served() -> Iterator[tuple[Vllm, Causal]]:
     made = model("llama", context=512)  # for answers that are not over before something comes
     with serve(made) as engine:
         yield engine, made
-
-
-@pytest.mark.parametrize("architecture", OTHERS)
-def test_other_architectures(architecture: str) -> None:
-    made = model(architecture, **OTHERS[architecture])
-    with serve(made) as engine:
-        check_alike(engine, made)
-        with torch.no_grad():
-            for p in made.module.parameters():
-                p.mul_(1.25)
-        process = engine.process
-        engine.sync({"policy": made}, 4)
-        check_alike(engine, made)
-        assert engine.process is process  # in place
 
 
 def test_llama_and_its_draws(served: tuple[Vllm, Causal]) -> None:
@@ -163,6 +150,31 @@ def test_weights_that_come_in_the_middle_of_answers(served: tuple[Vllm, Causal])
     check_alike(engine, made)
 
 
+def test_what_is_given_up_is_paid_for(served: tuple[Vllm, Causal]) -> None:
+    """vLLM tells how much it had said of an answer that is called off, and goes on with others."""
+    engine, made = served
+    spent: list[tuple[str, float]] = []
+    engine.open(1, lambda what, amount: spent.append((what, amount)))
+    real = engine.outline
+    engine.outline = lambda: replace(real(), ends=())  # type: ignore[method-assign]  # none ends before
+
+    async def give_up() -> None:
+        long = asyncio.ensure_future(ask(engine, contexts(made, 1), Sampling(max_new=400), name="long"))
+        await ask(engine, contexts(made, 1), Sampling(max_new=20), name="short")
+        long.cancel()
+        await asyncio.wait({long})
+        assert long.cancelled() and not len(engine.process or ())
+
+    try:
+        asyncio.run(give_up())
+    finally:
+        engine.outline = real  # type: ignore[method-assign]
+    assert spent[:2] == [("tokens", 20.0), ("prompt_tokens", 3.0)] and len(spent) == 3
+    what, amount = spent[2]
+    assert what == "tokens" and 10 <= amount < 400
+    check_alike(engine, made)
+
+
 def test_a_run_learns_what_it_learns_here(tmp_path: Path) -> None:
     """GRPO from scratch on a dense reward, the share of sevens: both engines come to the same, up to chance."""
     code = "def sevens(completions):\n    return [t[:6].count('7') / 6 for t in completions]\n"
@@ -184,3 +196,17 @@ def test_a_run_learns_what_it_learns_here(tmp_path: Path) -> None:
     for first, last in ends.values():
         assert last > first + 0.3, ends
     assert abs(ends["local"][1] - ends["vllm"][1]) < 0.15, ends
+
+
+@pytest.mark.parametrize("architecture", OTHERS)
+def test_other_architectures(architecture: str) -> None:
+    made = model(architecture, **OTHERS[architecture])
+    with serve(made) as engine:
+        check_alike(engine, made)
+        with torch.no_grad():
+            for p in made.module.parameters():
+                p.mul_(1.25)
+        process = engine.process
+        engine.sync({"policy": made}, 4)
+        check_alike(engine, made)
+        assert engine.process is process  # in place

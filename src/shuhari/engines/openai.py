@@ -193,8 +193,8 @@ class OpenAI:
                              "would not know: expected engine.processed = true, or another model")  # fmt: skip
         return replace(outline, limit=min(outline.limit, self.max_model_len or outline.limit))
 
-    async def speak(self, piece: Piece) -> Said:
-        """Ask for a piece, again where the server is busy."""
+    async def speak(self, piece: Piece, lost: Callable[[int], None]) -> Said:
+        """Ask for a piece, again where the server is busy. Of one that is called off it does not tell what was said."""
         if why := self.refuses(piece.sampling):
             raise ValueError(f"sampling: {why}")
         body: dict[str, Any] = {

@@ -65,7 +65,10 @@ class Speaker(Protocol):
     role: str
 
     def outline(self) -> Outline: ...
-    async def speak(self, piece: Piece) -> Said: ...
+
+    async def speak(self, piece: Piece, lost: Callable[[int], None]) -> Said:
+        """`lost` is told how many tokens were said of a piece that is called off, where that is known."""
+        ...
 
 
 def explain_refusal(sampling: Sampling, vocabulary: int = 0) -> str:
@@ -87,8 +90,10 @@ def explain_refusal(sampling: Sampling, vocabulary: int = 0) -> str:
     return ""
 
 
-async def say_row(context: Array, sampling: Sampling, key: int, outline: Outline, speaker: Speaker) -> Trace:
-    """One row of text, as `Row.trace` describes one that is sampled here."""
+async def say_row(
+    context: Array, sampling: Sampling, key: int, outline: Outline, speaker: Speaker, count: Callable[[int], None]
+) -> Trace:
+    """One row of text, as `Row.trace` describes one that is sampled here; `count` is told the tokens of each piece."""
     most = min(sampling.max_new, outline.limit - len(context))
     stops = make_stops(sampling.stop, outline.spell(sampling.stop), outline.decode)
     wide = (sampling.top_k or -1) if sampling.truncates else 0
@@ -105,7 +110,8 @@ async def say_row(context: Array, sampling: Sampling, key: int, outline: Outline
         size = 1 if first else min(left, PIECE) if stops is not None else left
         seed = int(mix(np.array([key], np.uint64) + np.uint64(at))[0] >> np.uint64(1)) if at else key >> 1
         ids = [*context.tolist(), *tokens]
-        said = await speaker.speak(Piece(ids, size, seed, sampling, never, outline.ends, kept))
+        said = await speaker.speak(Piece(ids, size, seed, sampling, never, outline.ends, kept), count)
+        count(len(said.tokens))
         if not said.tokens:
             break  # nothing more is to be had
         old = len(tokens)
@@ -186,8 +192,16 @@ class Outside:
             return [Trace(**trace) for trace in known]
         outline = self.speaker.outline()
         self._check(context, sampling, outline)
-        rows = (say_row(context, sampling, int(k), outline, self.speaker) for k in keys(self.seed, *key, n=n))
-        traces = [add_text(trace, model) for trace in await run_together(rows)]
+        said: list[int] = []  # tokens of each piece
+        rows = [
+            say_row(context, sampling, int(k), outline, self.speaker, said.append) for k in keys(self.seed, *key, n=n)
+        ]
+        try:
+            traces = [add_text(trace, model) for trace in await run_together(rows)]
+        except BaseException:  # given up, or failed: what was said is paid for
+            if said:
+                self.charge("tokens", float(sum(said)))
+            raise
         if name:
             self.journal.keep(CURRENT_GROUP.get(), name, [plain(t) for t in traces], asyncio.get_running_loop().time())
         self.charge("tokens", float(sum(len(t.action) for t in traces)))

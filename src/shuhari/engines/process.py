@@ -27,6 +27,7 @@ from typing import Any
 from shuhari.models.text.child import kill_group
 
 LINES = 6  # of the log in an error
+LATE = 5.0  # seconds in which a request that is called off is answered with what there is
 LEAVE = 15.0  # seconds in which it may go by itself, and remove what it shares, before it is killed
 Reply = Mapping[str, Any]
 
@@ -81,9 +82,10 @@ class Process:
         """How many requests wait."""
         return len(self._waiting)
 
-    async def ask(self, request: Reply, patience: float) -> Reply:
+    async def ask(self, request: Reply, patience: float, late: Callable[[Reply], None] = lambda _: None) -> Reply:
         """The reply, waited for in this event loop; DiedError where the process ends, or says nothing at all for
-        `patience` seconds. A request that nobody waits for any more is called off."""
+        `patience` seconds. A request that nobody waits for any more is called off, and what it was then answered with,
+        if anything, is given to `late`."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Reply] = loop.create_future()
 
@@ -99,6 +101,13 @@ class Process:
                 if not future.done() and time.monotonic() - max(self.heard, asked) >= patience:
                     self.close()
                     raise DiedError(f"it said nothing for {patience:g} s, and was ended")
+        except asyncio.CancelledError:
+            if self.alive:
+                self._send({"do": "cancel", "which": [ticket]})
+                await asyncio.wait({future}, timeout=LATE)
+            if future.done() and "error" not in future.result():
+                late(future.result())
+            raise
         finally:
             if self._forget(ticket) and self.alive:
                 self._send({"do": "cancel", "which": [ticket]})

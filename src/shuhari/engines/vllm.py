@@ -22,7 +22,7 @@ from shuhari.bounds import AtLeast0, Count, Length, Seconds, check
 from shuhari.data import EMPTY, Array, Sampling
 from shuhari.engines.local import Local
 from shuhari.engines.outside import Outside, Piece, Said, explain_refusal
-from shuhari.engines.process import DiedError, Process
+from shuhari.engines.process import DiedError, Process, Reply
 from shuhari.models.text.pretrained import Outline
 from shuhari.needs import Trace, role_model
 from shuhari.ports import ability
@@ -174,14 +174,15 @@ class Vllm:
         outline: Outline = model.outline()
         return replace(outline, limit=min(outline.limit, self.max_model_len or outline.limit))
 
-    async def speak(self, piece: Piece) -> Said:
-        """Ask for a piece; once more where the process has died meanwhile."""
+    async def speak(self, piece: Piece, lost: Callable[[int], None]) -> Said:
+        """Ask for a piece; once more where the process has died meanwhile. What one that died had said is not known."""
         s = piece.sampling
-        reply = await self._ask({
+        request = {
             "do": "generate", "ids": piece.ids, "max": piece.most, "seed": piece.seed, "temperature": s.temperature,
             "top_p": s.top_p, "top_k": s.top_k, "min_p": s.min_p, "greedy": s.greedy, "stops": list(piece.stops),
             "never": list(piece.never), "kept": piece.kept,
-        })  # fmt: skip
+        }  # fmt: skip
+        reply = await self._ask(request, lambda late: lost(len(late["tokens"])))
         version = [int(v) for v, first, end in reply["versions"] for _ in range(first, end)]
         tokens, logp = reply["tokens"], reply["logp"]
         if not len(tokens) == len(logp) == len(version):
@@ -196,11 +197,11 @@ class Vllm:
         reply = await self._ask({"do": "score", "ids": ids, "all": list(never)})
         return reply["logp"], reply.get("never", [])
 
-    async def _ask(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _ask(self, request: Mapping[str, Any], late: Callable[[Reply], None] = lambda _: None) -> Reply:
         try:
-            return await self._serving().ask(request, self.patience)
+            return await self._serving().ask(request, self.patience, late)
         except DiedError:  # the first of those that waited starts another one
-            return await self._serving().ask(request, self.patience)
+            return await self._serving().ask(request, self.patience, late)
 
     # ---------------------------------------------------------------- the process and its weights
 

@@ -11,7 +11,7 @@ its reply {"ready": true, "vllm": its version} or {"error": text}; the folder is
     {"do": "score", "ids", "all"}
       -> {"logp": of each token but the first} and, with all, {"never": [[of each of all], ..]}
     {"do": "update", "path", "version"} -> {"seconds"}   weights in place; what is being said waits, and is read again
-    {"do": "cancel", "which": ids}      no reply
+    {"do": "cancel", "which": ids}      no reply; a "generate" that it calls off is answered with what was said
 
 or {"error": text, "fatal": whether the engine is gone}. `kept`: so many alternatives a decision, -1 for all, 0 for
 none. Standard input that ends ends this process.
@@ -50,7 +50,7 @@ class Server:
         if request["do"] == "cancel":
             for which in request["which"]:
                 if which in self.tasks:
-                    self.tasks[which].cancel()
+                    asyncio.ensure_future(self.call_off(which, self.tasks[which]))  # noqa: RUF006
             return
         do = {"generate": self.generate, "score": self.score, "update": self.update}[request["do"]]
         self.tasks[request["id"]] = asyncio.ensure_future(self.reply(request["id"], do(request)))
@@ -63,6 +63,12 @@ class Server:
             self.say({"id": ticket, "error": f"{type(error).__name__}: {error}"[:2000], "fatal": fatal})
         finally:
             self.tasks.pop(ticket, None)
+
+    async def call_off(self, ticket: Any, task: asyncio.Task[None]) -> None:
+        """vLLM ends the answer with what was said; one that it has not begun, or does not end, is dropped."""
+        await self.engine.abort(f"r{ticket}")
+        await asyncio.wait({task}, timeout=1.0)
+        task.cancel()
 
     async def last(self, ids: list[int], ticket: Any, **settings: Any) -> Any:
         params = self.params(detokenize=False, output_kind=self.final, ignore_eos=True, **settings)
