@@ -1,5 +1,8 @@
 """One thread: tiny models are quicker so, two workers share the machine, and bits depend on the number of threads.
 
+What tests write lies in memory, where there is room: a run flushes its files again and again, and tiny runs would wait
+for the disk longer than they compute. It is gone in the end; `--basetemp=FOLDER` keeps it.
+
 Files that take long begin first, so that no worker is left with one at the end while the others wait (`pytest -n 2
 --dist loadfile --no-loadscope-reorder`, which `make test` says; a file stays with one worker, for the sake of what its
 tests share). A name that is missing here costs time, and nothing else.
@@ -7,10 +10,19 @@ tests share). A name that is missing here costs time, and nothing else.
 
 from __future__ import annotations
 
+import atexit
+import gc
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of numpy, scipy and sklearn, too; ahead of whatever imports them
 import pytest
 import torch
 
 torch.set_num_threads(1)
+MEMORY, ROOM = Path("/dev/shm"), 8 << 30  # bytes
 LONG = (  # each takes more than ten seconds
     "contracts/test_recipes.py",
     "contracts/test_methods.py",
@@ -44,6 +56,20 @@ LONG = (  # each takes more than ten seconds
     "test_wheel.py",
     "test_examples.py",
 )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    own = config.option.basetemp is None and "PYTEST_XDIST_WORKER" not in os.environ  # whose folders are given to them
+    if own and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
+        config.option.basetemp = tempfile.mkdtemp(prefix="shuhari-", dir=MEMORY)
+        atexit.register(shutil.rmtree, config.option.basetemp, ignore_errors=True)
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: the collector need not walk it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

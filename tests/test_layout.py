@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -41,9 +41,13 @@ MODULES = modules()
 
 
 @cache
+def parse(name: str) -> ast.Module:
+    return ast.parse(MODULES[name].read_text(encoding="utf-8"))
+
+
+@cache
 def imports(name: str, *, types: bool = True, later: bool = False) -> frozenset[str]:
     """The modules that one imports as it is loaded. types: for annotations too; later: inside of functions too."""
-    tree = ast.parse(MODULES[name].read_text(encoding="utf-8"))
     found: set[str] = set()
 
     def visit(nodes: list[ast.stmt]) -> None:
@@ -58,7 +62,7 @@ def imports(name: str, *, types: bool = True, later: bool = False) -> frozenset[
                 if later or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                     visit(getattr(node, body, []))
 
-    visit(tree.body)
+    visit(parse(name).body)
     return frozenset(found - {name})
 
 
@@ -111,9 +115,19 @@ FRAMES = frozenset(  # classes of others that are there to be derived from
 VALUES = frozenset("NamedTuple StrEnum Sequence Awaitable dict float tuple".split())  # and Python's own protocols
 
 
-def derived(sources: Iterable[str]) -> set[str]:
+def list_classes(node: ast.AST) -> Iterator[ast.ClassDef]:
+    """Those of a module, also where one lies in a function, a class or an `if`. No expression is walked: that takes
+    most of the time."""
+    for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for inner in getattr(node, field, ()):
+            if isinstance(inner, ast.ClassDef):
+                yield inner
+            yield from list_classes(inner)
+
+
+def derived(sources: Iterable[ast.Module]) -> set[str]:
     """`Class(Base)` wherever a class is derived from what has code of ours, or from a protocol that has code."""
-    classes = [n for text in sources for n in ast.walk(ast.parse(text)) if isinstance(n, ast.ClassDef)]
+    classes = [c for tree in sources for c in list_classes(tree)]
     pairs = [(c, ast.unparse(base).partition("[")[0]) for c in classes for base in c.bases]
     bases = {name: [base for c, base in pairs if c.name == name] for name in {c.name for c in classes}}
 
@@ -133,16 +147,19 @@ def derived(sources: Iterable[str]) -> set[str]:
 
 def test_nothing_inherits_code_of_ours() -> None:
     """A class of ours is derived from only where it is a protocol, which has no code, or an error, which is caught."""
-    found = derived(path.read_text(encoding="utf-8") for path in MODULES.values())
+    found = derived(map(parse, MODULES))
     assert not found, f"{', '.join(sorted(found))}: make it a field, or a function that both call"
 
 
 def test_inherited_code_is_found() -> None:
+    def written(*texts: str) -> set[str]:
+        return derived(map(ast.parse, texts))
+
     port = "class Port(Protocol):\n    def size(self) -> int: ...\n"
-    assert derived([port, "class Wider(Port, Protocol): ...\nclass Own(Wider): ...\n"]) == set()
-    assert derived(["class Lost(LookupError): ...\nclass Gone(Lost): ...\n"]) == set()
-    assert derived(["class A:\n    x = 1\n", "class B(A): ..."]) == {"B(A)"}
-    assert derived(["class A(Protocol):\n    def size(self) -> int:\n        return 1\n"]) == {"A(Protocol)"}
+    assert written(port, "class Wider(Port, Protocol): ...\nclass Own(Wider): ...\n") == set()
+    assert written("class Lost(LookupError): ...\nclass Gone(Lost): ...\n") == set()
+    assert written("class A:\n    x = 1\n", "class B(A): ...") == {"B(A)"}
+    assert written("class A(Protocol):\n    def size(self) -> int:\n        return 1\n") == {"A(Protocol)"}
 
 
 @pytest.mark.parametrize("name", MODULES)

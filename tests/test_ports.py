@@ -58,25 +58,34 @@ FOREIGN = {  # file -> what it may look for, of objects of other libraries or wh
 }
 
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    for path in sorted(ROOT.rglob("*.py")):
-        yield path.relative_to(ROOT).as_posix(), ast.parse(path.read_text())
+Nodes = list[ast.Call | ast.ClassDef | ast.ImportFrom]
 
 
-def looked_for(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def read(text: str) -> Nodes:
+    """All that the tests look at."""
+    return [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Call | ast.ClassDef | ast.ImportFrom)]
+
+
+@pytest.fixture(scope="module")
+def sources() -> dict[str, Nodes]:
+    """File -> what it has."""
+    return {path.relative_to(ROOT).as_posix(): read(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
+
+
+def looked_for(nodes: Nodes) -> Iterator[tuple[int, str]]:
     """(line, name) of every attribute that is asked for by a name in quotes, and may be missing."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             named = len(node.args) > 1 and isinstance(node.args[1], ast.Constant)
             if named and (node.func.id == "hasattr" or (node.func.id == "getattr" and len(node.args) == 3)):
                 yield node.lineno, str(node.args[1].value)  # type: ignore[attr-defined]
 
 
-def components(trees: dict[str, ast.Module]) -> dict[str, str]:
+def components(sources: dict[str, Nodes]) -> dict[str, str]:
     """Class -> file, of all that is registered."""
     found = {}
-    for file, tree in trees.items():
-        for node in ast.walk(tree):
+    for file, nodes in sources.items():
+        for node in nodes:
             if isinstance(node, ast.ClassDef):
                 calls = [d.func for d in node.decorator_list if isinstance(d, ast.Call)]
                 if any(getattr(call, "id", "") == "register" for call in calls):
@@ -89,32 +98,31 @@ def module_of(file: str) -> str:
 
 
 def test_the_searches_find() -> None:
-    assert list(looked_for(ast.parse('getattr(x, "encode", None)\nhasattr(x, "a")\ngetattr(x, name, 0)'))) == [
+    assert list(looked_for(read('getattr(x, "encode", None)\nhasattr(x, "a")\ngetattr(x, name, 0)'))) == [
         (1, "encode"), (2, "a")
     ]  # fmt: skip
-    own = ast.parse("@register('reward', 'mine')\nclass Mine: ...\nclass Other: ...")
+    own = read("@register('reward', 'mine')\nclass Mine: ...\nclass Other: ...")
     assert components({"a.py": own}) == {"Mine": "a.py"}
 
 
-def test_nothing_is_looked_for_but_by_its_accessor() -> None:
+def test_nothing_is_looked_for_but_by_its_accessor(sources: dict[str, Nodes]) -> None:
     """Of components, whether it is a must of their port or may be missing; what is excused is there."""
     excused = {(file, name) for file, (names, _) in FOREIGN.items() for name in names.split()}
-    found = {(file, name): line for file, tree in sources() for line, name in looked_for(tree)}
+    found = {(file, name): line for file, nodes in sources.items() for line, name in looked_for(nodes)}
     assert found.keys() - excused == set(), "ask shuhari.abilities.ability instead"
     assert excused - found.keys() == set()
     musts = {name for of_kind in MUSTS.values() for name in of_kind}
     assert {name for _, name in excused} & (musts | OPTIONAL.keys()) <= {"spaces"}  # those of Gymnasium
 
 
-def test_nobody_asks_for_the_class_of_a_component() -> None:
-    trees = dict(sources())
-    known, found = components(trees), []
-    for file, tree in trees.items():
+def test_nobody_asks_for_the_class_of_a_component(sources: dict[str, Nodes]) -> None:
+    known, found = components(sources), []
+    for file, nodes in sources.items():
         if file.startswith("claims/"):
             continue  # quantities are parts of one reader, and no port
-        others = {a.asname or a.name for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) for a in n.names
+        others = {a.asname or a.name for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names
                   if n.module != module_of(known.get(a.name, ""))}  # of another module, or by another name
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
                 names = [n.id for n in ast.walk(node.args[1]) if isinstance(n, ast.Name)]
                 found += [f"{file}:{node.lineno} {n}" for n in names if n in known.keys() - others and known[n] != file]
