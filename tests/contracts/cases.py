@@ -24,6 +24,7 @@ from shuhari.models.gaussian import GaussianPolicy, SquashedPolicy
 from shuhari.models.guided import Guided
 from shuhari.models.normaliser import moments
 from shuhari.models.product import Product
+from shuhari.models.readout import Bins
 from shuhari.models.tabular import Tabular
 from shuhari.models.text.causal import Causal
 from shuhari.models.text.lora import Lora
@@ -191,6 +192,14 @@ CASES = [
         task(MASKED, LATE),
         masked,
         (Sampling(epsilon=0.3), Sampling(epsilon=1.0)),
+    ),
+    Case(
+        "q_discrete-binned",
+        lambda: DiscreteQ((16,), bins=Bins(-1.0, 1.0, 5)),
+        task(OBSERVED, FOUR),
+        observations,
+        (Sampling(epsilon=0.3), Sampling(epsilon=1.0)),
+        crowd=5_000,  # means of bins are rounded, and among more rows two actions may be worth the same
     ),
     Case(
         "causal",

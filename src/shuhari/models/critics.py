@@ -1,7 +1,7 @@
 """Critics and scalar models: V(s), Q(s, ·) over discrete actions, ensembles of Q(s, a), a positive scalar.
 
-Axes: `B` rows, `K` positions (here 1), `A` discrete actions, `n` members of an ensemble. Leaves out distributions over
-returns and recurrent critics.
+Axes: `B` rows, `K` positions (here 1), `A` discrete actions, `n` members of an ensemble, `m` bins (`readout`). Leaves
+out distributions over returns and recurrent critics.
 """
 
 from __future__ import annotations
@@ -19,43 +19,30 @@ from shuhari.data import Sampling
 from shuhari.events import Event
 from shuhari.models.mlp import Activation, Ensemble, Mlp
 from shuhari.models.normaliser import Moments
+from shuhari.models.readout import Bins, Values, existing
 from shuhari.models.sampling import epsilon, honour, uniform_share
-from shuhari.models.spaces import FORBIDDEN, Inputs, Net, box, check_allowed, discrete, spaces_of
+from shuhari.models.spaces import FORBIDDEN, Inputs, Net, Seen, box, check_allowed, discrete, spaces_of
 from shuhari.needs import Noise, Traces
 from shuhari.ports import Task
 from shuhari.registry import register
-
-
-class Values:
-    """The output of a critic: `value()` [B, K], or [B, K, n] of an ensemble."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: Tensor) -> None:
-        self._value = value
-
-    def value(self) -> Tensor:
-        return self._value
-
-    def at(self, index: Tensor) -> Values:
-        """The positions `index` [N] of the flattened [B * K]."""
-        return Values(self._value.flatten(0, 1)[index])
 
 
 class Actions:
     """Values q [B, K, A] of all discrete actions, and the epsilon-greedy policy on them; the methods of a policy are
     those of the mixture with the row's `epsilon` [B, K] (0 where None). `allowed` [B, K, A]: what a mask allows (None:
     everything); the rest is worth -1e9, is never done and has no uniform share. Methods answer [B, K]; after `at`, [N].
-    `action` may be the batch whose decisions are meant, read once they are asked for.
+    `action` may be the batch whose decisions are meant, read once they are asked for. `bins`: the logits [B, K, A, m]
+    that the values were read from.
     """
 
-    __slots__ = ("_action", "_epsilon", "allowed", "q")
+    __slots__ = ("_action", "_bins", "_epsilon", "allowed", "q")
 
     def __init__(
-        self, q: Tensor, action: Tensor | Batch, epsilon: Tensor | None = None, allowed: Tensor | None = None
-    ) -> None:
+        self, q: Tensor, action: Tensor | Batch, epsilon: Tensor | None = None, allowed: Tensor | None = None,
+        bins: Tensor | None = None,
+    ) -> None:  # fmt: skip
         self.q = q if allowed is None else q.masked_fill(~allowed, FORBIDDEN)
-        self.allowed, self._action, self._epsilon = allowed, action, epsilon
+        self.allowed, self._action, self._epsilon, self._bins = allowed, action, epsilon, bins
 
     @property
     def action(self) -> Tensor:
@@ -74,6 +61,11 @@ class Actions:
     def value(self) -> Tensor:
         """Of the action taken."""
         return self.q.gather(-1, self.action.unsqueeze(-1)).squeeze(-1)
+
+    def logits(self) -> Tensor:
+        """[B, K, m] of the action taken."""
+        every = existing(self._bins)
+        return every.take_along_dim(self.action[..., None, None], -2).squeeze(-2)
 
     def mode(self) -> Tensor:
         """The greedy action."""
@@ -108,8 +100,8 @@ class Actions:
         """The decisions `index` [N] of the flattened [B * K]."""
         action, e = self.action, self.epsilon
         e = None if e is None else e.expand_as(action).flatten()[index]
-        allowed = None if self.allowed is None else self.allowed.flatten(0, -2)[index]
-        return Actions(self.q.flatten(0, -2)[index], action.flatten()[index], e, allowed)
+        allowed, bins = (None if x is None else x.flatten(0, 1)[index] for x in (self.allowed, self._bins))
+        return Actions(self.q.flatten(0, -2)[index], action.flatten()[index], e, allowed, bins)
 
 
 @register("model", "value")
@@ -119,7 +111,8 @@ class ValueCritic:
 
     normalise: observations go through the running moments of what was collected. returns: keep the moments of the
     discounted return, by which the transform `scale_rewards` divides. norm: hidden layers are normalised (`Mlp`). see:
-    the parts of a Dict of observations that are seen (none named: all)."""
+    the parts of a Dict of observations that are seen (none named: all). bins: the value is the mean of a distribution
+    over these, which a loss of cross-entropy fits."""
 
     hidden: tuple[Length, ...] = (64, 64)
     activation: Activation = "tanh"
@@ -129,6 +122,7 @@ class ValueCritic:
     returns: bool = False
     norm: bool = False
     see: tuple[str, ...] = ()
+    bins: Bins | None = None
     module: nn.Module = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -137,7 +131,7 @@ class ValueCritic:
     def build(self, task: Task) -> None:
         inputs = Inputs(spaces_of(task, "value")[0], "value", self.normalise, self.orthogonal, see=self.see)
         gain = self.gain if self.orthogonal else None
-        body = Mlp((inputs.size, *self.hidden, 1), self.activation, gain, self.norm)
+        body = Mlp((inputs.size, *self.hidden, self.bins.n if self.bins else 1), self.activation, gain, self.norm)
         self._inputs, self.module = inputs, Net(inputs, body)
         if self.returns:
             self.module.returns = Moments()
@@ -147,7 +141,8 @@ class ValueCritic:
         return self.module.returns if self.returns else None
 
     def __call__(self, batch: Batch) -> Values:
-        return Values(self.module(self._inputs.of(batch)))
+        out = self.module(self._inputs.of(batch))
+        return Values(out.unsqueeze(1) if self.bins else out, self.bins)
 
     def observe(self, event: Event) -> None:
         self._inputs.observe(event)
@@ -158,7 +153,7 @@ class ValueCritic:
 class DiscreteQ:
     """Q(s, ·) of every discrete action, an MLP; as a policy greedy on it, or epsilon-greedy by `Sampling.epsilon`.
 
-    What an `action_mask` forbids is worth -1e9 and never done. normalise, returns, norm, see: as in `value`."""
+    What an `action_mask` forbids is worth -1e9 and never done. normalise, returns, norm, see, bins: as in `value`."""
 
     hidden: tuple[Length, ...] = (64, 64)
     activation: Activation = "relu"
@@ -166,6 +161,7 @@ class DiscreteQ:
     returns: bool = False
     norm: bool = False
     see: tuple[str, ...] = ()
+    bins: Bins | None = None
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
 
@@ -177,7 +173,7 @@ class DiscreteQ:
         actions = discrete(does, "action", "q_discrete")
         self._start, self._n = int(actions.start), int(actions.n)
         self._inputs = Inputs(seen, "q_discrete", self.normalise, see=self.see)
-        sizes = (self._inputs.size, *self.hidden, self._n)
+        sizes = (self._inputs.size, *self.hidden, self._n * (self.bins.n if self.bins else 1))
         self.module = Net(self._inputs, Mlp(sizes, self.activation, norm=self.norm))
         if self.returns:
             self.module.returns = Moments()
@@ -189,8 +185,17 @@ class DiscreteQ:
     def __call__(self, batch: Batch) -> Actions:
         seen = self._inputs.of(batch)
         allowed = self._inputs.mask(seen)
-        q = self.module(seen).unsqueeze(1)
-        return Actions(q, batch, allowed=None if allowed is None else allowed.unsqueeze(1))
+        q, logits = self._values(seen)
+        allowed = None if allowed is None else allowed.unsqueeze(1)
+        return Actions(q.unsqueeze(1), batch, allowed=allowed, bins=None if logits is None else logits.unsqueeze(1))
+
+    def _values(self, seen: Seen) -> tuple[Tensor, Tensor | None]:
+        """[B, A], and the logits [B, A, m] that they were read from, if they were."""
+        out: Tensor = self.module(seen)
+        if self.bins is None:
+            return out, None
+        logits = out.unflatten(-1, (self._n, self.bins.n))
+        return self.bins.value(logits), logits
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
         """contexts [B, ...] -> action [B] in 0..A-1, logp [B, 1]; `info`: `epsilon` [B, 1]. ValueError for a mask that
@@ -198,7 +203,7 @@ class DiscreteQ:
         honour(sampling, ("greedy", "epsilon"), "q_discrete")
         e = uniform_share(sampling)
         with torch.no_grad():
-            q, allowed = self.module(contexts), self._inputs.mask(contexts)
+            q, allowed = self._values(contexts)[0], self._inputs.mask(contexts)
             check_allowed(allowed)
             action = best = (q if allowed is None else q.masked_fill(~allowed, FORBIDDEN)).argmax(-1)
             n: Any = self._n if allowed is None else allowed.sum(-1)
@@ -216,7 +221,7 @@ class DiscreteQ:
 
     def decide(self, contexts: Any) -> dict[str, Tensor]:
         """contexts [B, ...] -> the best `action` [B] as environments take it, and `values` [B, alternatives]."""
-        q, allowed = self.module(contexts), self._inputs.mask(contexts)
+        q, allowed = self._values(contexts)[0], self._inputs.mask(contexts)
         q = q if allowed is None else q.masked_fill(~allowed, FORBIDDEN)
         return {"action": q.argmax(-1) + self._start, "values": q}
 

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.bounds import Count, Discount, Length, Ratio, check
 from shuhari.data import Info
@@ -29,16 +30,17 @@ class QLearning:
     """Loss of Q(s, a) against y = r + gamma · cont' · max Q_target(s', ·), [B] (Mnih et al. 2015, algorithm 1).
 
     double: the action of the maximum is the trained net's own, its value the target's (van Hasselt et al. 2016,
-    equation 4). loss: `huber` (quadratic within 1) or `squared` (halved). role: the net that is trained, with `all()`
-    values [B, K, A]; target: the one that follows it. n: rewards before the value, see `td_target`. Info: `value`,
-    `target`. Stamps `td_error` [B].
+    equation 4). loss: `huber` (quadratic within 1), `squared` (halved), or `cross_entropy` of a net with `bins`, to
+    what stands for y there (HL-Gauss: Farebrother et al. 2024, "Stop Regressing"). role: the net that is trained, with
+    `all()` values [B, K, A]; target: the one that follows it. n: rewards before the value, see `td_target`. Info:
+    `value`, `target`. Stamps `td_error` [B].
     """
 
     gamma: Discount = 0.99
     role: str = "policy"
     target: str = "target"
     double: bool = False
-    loss: Literal["huber", "squared"] = "huber"
+    loss: Literal["huber", "squared", "cross_entropy"] = "huber"
     n: Length = 1
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ("td_error",)
@@ -48,14 +50,14 @@ class QLearning:
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
-        return (Need((self.role,), "value", live=True),)
+        return (fitted(self.role, self.loss),)
 
     @property
     def roles(self) -> tuple[str, ...]:
         return self.role, self.target
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
-        value = first_position(batch[self.needs[0]])
+        found = first_position(batch[self.needs[0]])  # [B], or [B, m] logits
         with torch.no_grad():
             ahead = batch.successors(self.n)
             q = first_position(_find_model(ctx, self.target)(ahead).all())  # [B, A]
@@ -63,8 +65,11 @@ class QLearning:
                 best = _find_model(ctx, self.role)(ahead).all()[:, 0].argmax(1, keepdim=True)
                 q = q.gather(1, best)
             y = td_target(batch, ahead, q.amax(1), ctx.at(self.gamma), self.n)
+        if self.loss == "huber":
+            value, loss = found, F.huber_loss(found, y, reduction="none")
+        else:
+            value, loss = fit(found, y, _find_model(ctx, self.role) if self.loss == "cross_entropy" else None)
         batch.stamp("td_error", (value.detach() - y).abs())
-        loss = F.huber_loss(value, y, reduction="none") if self.loss == "huber" else (value - y).square() / 2
         return loss, {"value": value.detach(), "target": y}
 
 
@@ -191,6 +196,19 @@ def _bootstrap(
     if "duration" in batch:
         worth, gamma = gamma ** batch["duration"] * worth, 1.0
     return torch.addcmul(reward, worth if share is None else share * worth, value, value=gamma)
+
+
+def fitted(role: str, loss: str) -> Need:
+    """What a loss of a critic differentiates: its values [B, K], or [B, K, m] the logits over its bins."""
+    return Need((role,), "logits" if loss == "cross_entropy" else "value", live=True)
+
+
+def fit(found: Tensor, y: Tensor, critic: Any = None) -> tuple[Tensor, Tensor]:
+    """(values, loss) [...] of values [...], half the squared error, or of a critic's logits [..., m], against y."""
+    if critic is None:
+        return found, (found - y).square() / 2
+    bins: Any = ability(critic, "bins")
+    return bins.value(found.detach()), bins.fit(found, y)
 
 
 def first_position(x: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ from torch import Tensor
 from shuhari.batch import Batch
 from shuhari.bounds import Coefficient, check
 from shuhari.data import Info
-from shuhari.needs import Need
+from shuhari.needs import Need, role_model
+from shuhari.objectives.td import fit, fitted
 from shuhari.ports import Ctx
 from shuhari.registry import register
 
@@ -26,10 +27,12 @@ class Value:
     """(V - R)² / 2, [B, K], R column `target` (`return`, as `gae` stamps it); the mean over an ensemble's members.
 
     clip > 0: the larger of that and the loss of V held within `clip` of its value before the update (PPO's value
-    clipping; Schulman's implementation, Engstrom et al. 2020, equation 3); 0 is off. Info: `value`.
+    clipping; Schulman's implementation, Engstrom et al. 2020, equation 3); 0 is off. loss: `squared` as above, or
+    `cross_entropy` of a critic with `bins`, to what stands for R there. Info: `value`. ValueError for a clip of that.
     """
 
     clip: Coefficient = 0.0
+    loss: Literal["squared", "cross_entropy"] = "squared"
     role: str = "critic"
     target: str = "return"
     couples: Literal["row", "batch"] = field(default="row", init=False)
@@ -37,6 +40,8 @@ class Value:
 
     def __post_init__(self) -> None:
         check(self)
+        if self.clip and self.loss == "cross_entropy":
+            raise ValueError(f"value: clip is {self.clip}: expected 0 where the loss is a cross-entropy")
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -44,11 +49,14 @@ class Value:
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
-        live = Need((self.role,), "value", live=True)
+        live = fitted(self.role, self.loss)
         return (live, Need((self.role,), "value")) if self.clip else (live,)
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
         value, target = batch[self.needs[0]], batch[self.target]
+        if self.loss == "cross_entropy":
+            value, loss = fit(value, target, role_model(ctx.models, self.role))
+            return loss, {"value": value}
         if value.dim() == 3:
             target = target[..., None]
         error = (value - target).square()

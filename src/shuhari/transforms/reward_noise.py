@@ -1,0 +1,39 @@
+"""Noise in the rewards that are learnt from, as a test of what fits values to them.
+
+Axes: `B` rows, `K` positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from shuhari.batch import Batch
+from shuhari.bounds import Coefficient, check
+from shuhari.needs import Need
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("transform", "reward_noise")
+@dataclass
+class RewardNoise:
+    """Adds a draw of U(-width / 2, width / 2) to the column `reward` [B, K] of every decision.
+
+    Its mean is 0, so that no policy is paid for longer episodes. A transform of `[collect]`, where each decision comes
+    by once: a replay buffer then keeps what was drawn. `reward/<name>`, reported returns and evaluation are without it.
+    """
+
+    width: Coefficient
+    needs: tuple[Need, ...] = field(default=(), init=False)
+    reads = ("reward",)
+    stamps = ("reward",)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        drawn = ctx.noise(batch, "reward_noise").uniform(0, batch.width) - 0.5
+        noisy = batch["reward"] + ctx.at(self.width) * drawn
+        return batch.put({"reward": torch.where(batch["mask"], noisy, batch["reward"])})
