@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from shuhari.batch import Batch
 from shuhari.data import Info
 from shuhari.events import Amended, Collected, Event
-from shuhari.models.critics import Values
+from shuhari.models.readout import Values
 from shuhari.needs import Need
 from shuhari.ports import Ctx, Task
 

@@ -22,8 +22,8 @@ from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.bounds import Count, Length, check
 from shuhari.data import EMPTY, Array, Payload, Sampling, nearest
-from shuhari.models.critics import Values
 from shuhari.models.devices import find_device
+from shuhari.models.readout import Values
 from shuhari.models.text import classifier, pretrained
 from shuhari.models.text.choice import Stops, make_stops
 from shuhari.models.text.decoding import Decoder
