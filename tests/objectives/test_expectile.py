@@ -3,49 +3,14 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from given_values import Numbers, asked, rows
 from scipy.stats import expectile
 
-from shuhari import testing
-from shuhari.batch import Batch
-from shuhari.needs import evaluate
 from shuhari.objectives.expectile import Expectile, ValueTD
-
-
-class Numbers:
-    """A value a state, or one a state and action; `n` members of which the later lie higher by 1 each."""
-
-    def __init__(self, table, members=0):
-        self.table, self.members = torch.tensor(table, dtype=torch.float64, requires_grad=True), members
-        self.module = None
-
-    def __call__(self, batch):
-        at = (batch["context"].long(), batch["action"].long())[: self.table.dim()]
-        x = self.table[at][:, None]
-        value = x[..., None] + torch.arange(self.members) if self.members else x
-        return SimpleNamespace(value=lambda: value)
-
-
-def rows(context, action=None, after=None, reward=None, cont=None):
-    n = len(context)
-    after, reward, cont = after or [0] * n, reward or [0.0] * n, cont or [1.0] * n
-    return Batch({
-        "context": torch.tensor([*context, *after]), "action": torch.tensor([*(action or [0] * n), *[0] * n]),
-        "reward": torch.tensor([*reward, *[0.0] * n], dtype=torch.float64)[:, None],
-        "cont": torch.tensor([1.0] * n + list(cont), dtype=torch.float64),
-        "child": torch.tensor([*range(n, 2 * n), *[-1] * n]), "mask": torch.tensor([[True]] * n + [[False]] * n),
-        "logp": torch.zeros(2 * n, 1),
-    }, torch.arange(n), stream="rl")  # fmt: skip
-
-
-def asked(objective, batch, models):
-    ctx = testing.context(models=models)
-    put = batch.put(evaluate(batch, objective.needs, models, [objective.role]))
-    return put, *objective(put, ctx)
 
 
 def slope(tau, q, v):
@@ -88,6 +53,13 @@ def test_q_bootstraps_from_v() -> None:
     loss.sum().backward()
     assert models["value"].table.grad is None
     assert critic.table.grad[1].tolist() == pytest.approx([3 - 1 + 4 - 1, 0.0])
+
+
+def test_errors_beyond_huber_count_by_size_and_values_beyond_ten_bounds_have_diverged() -> None:
+    """Errors of 0.5 and 3 at a delta of 2: 0.5² / 2, and 2 (3 - 1)."""
+    models = {"critic": Numbers([[1.5, 4.0]]), "value": Numbers([0.0])}
+    _, loss, info = asked(ValueTD(huber=2.0, bound=0.2), rows([0, 0], [0, 1], reward=[1.0, 1.0]), models)
+    assert loss.tolist() == pytest.approx([0.125, 4.0]) and info["diverged"].tolist() == [0.0, 1.0]
 
 
 def test_with_tau_near_one_v_is_the_best_that_was_recorded() -> None:

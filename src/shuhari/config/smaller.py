@@ -22,10 +22,11 @@ def cap(table: Any, place: Sequence[str], most: int) -> None:
 
 
 def cap_buffer(table: dict[str, Any], *, lanes: bool, size: int = 4) -> None:
-    """Make a buffer's table one of a few rows, in place: a draw of `size`, four times that where lanes of environments
-    fill it."""
+    """Make a buffer's table one of a few rows, in place: few draws of `size`, four times that where lanes of
+    environments fill it."""
     for inner in table.get("buffers", {}).values():
         if isinstance(inner, dict):
             cap_buffer(inner, lanes=lanes, size=size)
-    for key, most in (("size", 4 * size if lanes else size), ("capacity", 64), ("warmup", 8), ("collect", 4)):
+    for key, most in (("size", 4 * size if lanes else size), ("capacity", 64), ("warmup", 8), ("collect", 4),
+                      ("draws", 8)):  # fmt: skip
         cap(table, (key,), most)

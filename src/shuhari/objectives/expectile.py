@@ -15,10 +15,11 @@ from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.bounds import Bounds, Discount, Length, PositiveNumber, Ratio, check
+from shuhari.bounds import AtLeast0, Bounds, Discount, Length, PositiveNumber, Ratio, check
 from shuhari.data import Info, Number
 from shuhari.needs import Need, role_model
 from shuhari.objectives.td import first_position, member_values, td_target
@@ -69,14 +70,18 @@ class Expectile:
 class ValueTD:
     """(Q(s, a) - y)² / 2 summed over the members of the critic, [B]; y = r + gamma · cont' · V(s') (IQL, equation 6).
 
-    Roles: the critic that is trained, the state value. n: rewards before the value, see `td_target`. Info: `value`,
-    `target`. Stamps `td_error` [B].
+    huber: errors beyond it count by their size, not their square (0: all are squared). Roles: the critic that is
+    trained, the state value. n: rewards before the value, see `td_target`. Info: `value`, `target`; with a `bound`
+    above 0, of the size of all values that there can be, `diverged`: the share of values beyond ten times it. Stamps
+    `td_error` [B].
     """
 
     gamma: Discount = 0.99
     role: str = "critic"
     value: str = "value"
     n: Length = 1
+    huber: AtLeast0 = 0.0
+    bound: AtLeast0 = 0.0
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ("td_error",)
 
@@ -99,7 +104,12 @@ class ValueTD:
             y = td_target(batch, ahead, first_position(state(ahead).value()), ctx.at(self.gamma), self.n)
         error = q - y[:, None]
         batch.stamp("td_error", error.detach().abs().mean(1))
-        return error.square().sum(1) / 2, {"value": q.detach().mean(1), "target": y}
+        info = {"value": q.detach().mean(1), "target": y}
+        if self.bound:
+            info["diverged"] = (q.detach().abs() > 10 * self.bound).float().mean(1)
+        if self.huber:
+            return F.huber_loss(q, y[:, None].expand_as(q), reduction="none", delta=self.huber).sum(1), info
+        return error.square().sum(1) / 2, info
 
 
 def advantage_of(batch: Batch, needs: tuple[Need, ...]) -> tuple[Tensor, Tensor]:
