@@ -17,7 +17,6 @@ from shuhari.config import recipe as recipes
 from shuhari.config.library import find_recipe
 from shuhari.config.overlay import format_path
 from shuhari.config.recipe import Recipe
-from shuhari.config.schedules import list_misfits
 from shuhari.data import EMPTY, Info, Payload, Sampling
 from shuhari.diagnosis import Watch
 from shuhari.loop.measuring import measure
@@ -159,8 +158,6 @@ def train(
     if path is None:
         path = _find_run(recipe) or default_path(found, init=init)
     where = Path(path)
-    for problem in list_misfits(found):
-        logging.getLogger("shuhari").warning("%s", problem)
     with handed.placed(where), _show(found, where, progress) as show, Watchers(observe) as watchers:
         reports = train_profiled if profile else steps
         start: dict[str, Any] = {"init": load_initial(init), "origin": init, "accept": accept_changes}

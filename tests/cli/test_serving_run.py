@@ -36,5 +36,11 @@ def test_what_is_no_language_model_is_refused(home: Path, shuhari) -> None:
         Worker(SimpleNamespace())
     refused = shuhari("serve", "s0@99", "--port", "0")
     assert refused.code == 2 and "step 99" in refused.err
+    for more, told in {
+        ("--role", "polcy"): "error: --role: no role 'polcy' among the models; did you mean 'policy'?",
+        ("--dtype", "fp16"): "error: dtype is 'fp16': expected float32, bfloat16, float16, or none",
+    }.items():
+        mistake = shuhari("serve", "s0", *more, "--port", "0")
+        assert mistake.code == 2 and told in mistake.err
     away = shuhari("serve", "s0", "--host", "0.0.0.0", "--port", "0")
     assert away.code == 2 and "--key-env" in away.err and "http://" not in away.out

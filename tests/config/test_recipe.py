@@ -487,6 +487,7 @@ def test_how_work_is_spread_may_change_and_is_no_part_of_what_a_recipe_does() ->
         ("distributed.worker=2", "distributed.worker: .*did you mean 'workers'"),
         ("distributed.workers=-1", "distributed.workers: -1"),
         ("distributed.address=auto", "distributed: address is .auto., and workers is 0"),
+        ("distributed={workers=1,address='ray://a:1'}", "distributed: address is 'ray://a:1': expected `auto`"),
         ("stage.rl.distributed.workers=2", "stage.rl.distributed: no such key"),
     ],
 )

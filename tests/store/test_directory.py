@@ -35,8 +35,18 @@ def test_resolve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert resolve("latest") == first
     with pytest.raises(NoRunError, match=r"no run 'frist'.*did you mean 'first'"):
         resolve("frist")
-    with pytest.raises(NoRunError, match=r"runs is not a run: it has no run.sqlite"):
-        resolve("runs")
+    holds = r"runs is not a run: it has no run.sqlite, and holds 2 that are: .* such as runs/first"
+    within = r"lies in the run \S+/runs/first: expected that, or \S+/runs/first@STEP"
+    for wrong, told in {
+        "runs": holds,
+        "runs/first/checkpoints": f"it has no run.sqlite; it {within}",
+        "runs/first/run.sqlite": f"is a file; it {within}",
+        "runs/firts": "did you mean 'first'",
+        "firstt": r"firstt is not a run: it has no run.sqlite; did you mean 'first'",
+    }.items():
+        Path("firstt").mkdir(exist_ok=True)
+        with pytest.raises(NoRunError, match=told):
+            resolve(wrong)
     assert metrics("first")["reward"] == [0.0, 0.1]
 
 

@@ -56,6 +56,8 @@ def serve(
             raise
         except (StoreError, ValueError, TypeError) as error:
             raise typer.BadParameter(str(error)) from None
+        except KeyError as error:  # no such role
+            raise typer.BadParameter(str(error.args[0]), param_hint="--role") from None
         served = name or opened.name
         where, shown = at.getsockname()[1], f"[{host}]" if ":" in host else host
         try:

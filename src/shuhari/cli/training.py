@@ -53,11 +53,11 @@ def train(
     Example: shuhari train baselines/grpo --with rlvr/kl_cov --set steps=50 --run runs/kl-cov
     """
     from shuhari.config.recipe import load
-    from shuhari.config.schedules import list_misfits
 
     found = load(recipe, sets or [], {} if seed is None else {"seed": seed}, methods or [])
     if dry_run:
         from shuhari.cli.dry import dry_run as show_plan
+        from shuhari.config.schedules import list_misfits
 
         show_plan(found)
         for problem in list_misfits(found):
@@ -72,8 +72,6 @@ def train(
         note(f"{path} is complete: nothing to do ({changed or 'another folder starts anew: --run'})")
         show_closing(path)
         return
-    for problem in list_misfits(found):
-        note(problem)
     command = _make_command(recipe, run, seed, methods or [], sets or [], init) + (" --profile" if profile else "")
     command += "".join(f" --log-to {shlex.quote(text)}" for text in log_to or [])
     with _watch(log_to or [], path, found) as watchers:

@@ -4,6 +4,7 @@ So its settings may differ from one start of a run to the next, and are no part 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from shuhari.bounds import Count, Length, check
@@ -29,6 +30,9 @@ class Distributed:
         if self.address and not self.workers:
             raise ValueError(f"address is {self.address!r}, and workers is 0, so none is joined: expected workers "
                              "of 1 or more, or no address")  # fmt: skip
+        if self.address and self.address != "auto" and not re.fullmatch(r"[^/\s]+:\d{1,5}", self.address):
+            raise ValueError(f"address is {self.address!r}: expected `auto`, or host:port of a cluster that this "
+                             "machine is a node of, such as 10.0.0.1:6379")  # fmt: skip
         if self.shard and self.learners < 2:
             raise ValueError("shard is true, and learners is 1, which leaves nothing to divide: expected learners of 2 "
                              "or more, or shard = false")  # fmt: skip

@@ -21,6 +21,7 @@ from shuhari.abilities import ability
 from shuhari.batch import Batch
 from shuhari.distributed import group, rank
 from shuhari.distributed.devices import check_devices
+from shuhari.distributed.machine import check_machine
 from shuhari.distributed.processes import Processes, RankError
 from shuhari.distributed.shard_team import ShardTeam, open_shards
 from shuhari.distributed.shares import cut_shares, pack_now, pack_share
@@ -36,7 +37,9 @@ __all__ = ["RankError", "Team", "open_team"]
 
 
 def open_team(recipe: Recipe, stages: Sequence[Components], ctx: Context) -> Team | ShardTeam | None:
-    """The team of a run, None where `distributed.learners` is 1. ValueError for what several learners cannot do."""
+    """The team of a run, None where `distributed.learners` is 1. ValueError for what several learners cannot do, and
+    for more processes, of workers too, than there is room for."""
+    check_machine(stages[0].distributed)
     size = stages[0].distributed.learners
     if size == 1:
         return None

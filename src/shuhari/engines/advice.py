@@ -4,9 +4,9 @@ from __future__ import annotations
 
 WEIGHTS, ANSWER = 15_000_000, 256
 """Weights of the policy, and tokens of an answer, from which on vLLM says more tokens a second than the engine `local`:
-two cores, vLLM 0.32 by itself, 64 prompts x 256 tokens: 0.9 times as many at 2.6 million weights, 1.2 times at 15
-million, 2.1 times at 116 million; with answers of 24 tokens from about 100 million on. `python benchmarks/engines.py`
-measures it anew."""
+two cores, vLLM 0.32 by itself, 64 answers of 256 tokens: 0.8 times as many at 2.6 million weights, 1.1 times at 16
+million, 2.8 times at 116 million (beside other work); 256 of 24 tokens are even at 116 million.
+`python benchmarks/engines.py` measures it anew."""
 
 
 def advise(weights: int, max_new: int) -> str:

@@ -29,6 +29,7 @@ import torch
 
 from shuhari.batch import Batch
 from shuhari.config.recipe import Recipe, RecipeError
+from shuhari.config.schedules import list_misfits
 from shuhari.config.smaller import cap, cap_buffer
 from shuhari.config.stage import Components
 from shuhari.data import EMPTY, ContractError, Problem, Sampling, StalledError
@@ -84,12 +85,21 @@ def rehearse(recipe: Recipe, init: Mapping[str, Any] = EMPTY) -> None:
 
 
 def open_rehearsed(
-    recipe: Recipe, path: Path | None = None, *, init: Mapping[str, Any] = EMPTY, rehearsal: bool = True, **known: Any
+    recipe: Recipe,
+    path: Path | None = None,
+    *,
+    init: Mapping[str, Any] = EMPTY,
+    rehearsal: bool = True,
+    warn: bool = True,
+    **known: Any,
 ) -> Run:
-    """`open_run`; one that has made no step is rehearsed, unless it is not to be."""
+    """`open_run`; one that has made no step is rehearsed, unless it is not to be. warn: of schedules that do not fit
+    their budget; not before it is known that the recipe has no mistake."""
     run = open_run(recipe, path, init=init, **known)
     with ExitStack() as failed:
         failed.push(run)
+        for problem in list_misfits(recipe) if warn else ():
+            logging.getLogger("shuhari").warning("%s", problem)
         if rehearsal and not run.ctx.step:
             rehearse(recipe, init)
         failed.pop_all()

@@ -9,6 +9,7 @@ Runs may take turns, a step each. Left out: runs side by side in processes; a st
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import ExitStack, closing
@@ -18,6 +19,7 @@ from typing import Any
 
 from shuhari.config.build import make_component
 from shuhari.config.recipe import Recipe, RecipeError, load
+from shuhari.config.schedules import list_misfits
 from shuhari.data import EMPTY, Info
 from shuhari.loop.rehearsal import open_rehearsed
 from shuhari.loop.resume import open_store, summarise
@@ -52,7 +54,9 @@ def _rows(
             return
         tree = store.load() or {"rows": [], "measured": {}, "seconds": 0.0}
         began, rows = time.monotonic() - tree["seconds"], list(tree["rows"])
-        start = {"init": init, "rehearsal": rehearsal, **known}
+        start = {"init": init, "rehearsal": rehearsal, "warn": False, **known}
+        for problem in list_misfits(recipe):
+            logging.getLogger("shuhari").warning("%s", problem)
         runs = Children(recipe, path / "children", start, dict(tree["measured"]))
         reports, step = iter(study(runs)), 0
         try:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from shuhari.store import schema
+from shuhari.store.directory import NoRunError, explain_place
 from shuhari.store.files import DamageError, Lock, NewerError, StoreError, read_file, translate_errors
 from shuhari.store.layout import find_odd, hint_at, refuse_odd
 from shuhari.store.rows import COLUMNS, read_cursor, read_fact, read_rows
@@ -72,7 +73,7 @@ def inspect_run(run: Path) -> Report:
     report = Report(run)
     there = list_folders(run)
     if not (run / schema.FILE).exists() and not there:
-        raise StoreError(f"{run} is not a run: it has no {schema.FILE}")
+        raise NoRunError(explain_place(run))
     named, text, complete = set[str](), None, False
     odd = find_odd(run)
     report.odd, report.faults = list(odd), list(odd.values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -209,9 +209,23 @@ def resolve(run: str | Path, root: str | Path = "runs") -> Path:
     for candidate in (path, root / path):
         if (candidate / schema.FILE).exists():
             return candidate
-    if path.is_dir():
-        raise NoRunError(f"{path} is not a run: it has no {schema.FILE}")
-    raise NoRunError(f"no run {str(run)!r}, neither a path nor in {root}/; {nearest(str(run), names)}")
+    if path.exists():
+        raise NoRunError(explain_place(path, names))
+    named = path.relative_to(root) if path.is_relative_to(root) else path
+    raise NoRunError(f"no run {str(run)!r}, neither a path nor in {root}/; {nearest(str(named), names)}")
+
+
+def explain_place(path: Path, names: Iterable[str] = ()) -> str:
+    """What stands in the place of a run, and which run may have been meant: one around it, or one inside."""
+    what = f"{path} is not a run: it {f'has no {schema.FILE}' if path.is_dir() else 'is a file'}"
+    around = next((p for p in path.absolute().parents if (p / schema.FILE).exists()), None)
+    if around is not None:
+        return f"{what}; it lies in the run {around}: expected that, or {around}@STEP"
+    inside = find_runs(path) if path.is_dir() else []
+    if inside:
+        newest = max(inside, key=read_change_time)
+        return f"{what}, and holds {len(inside)} that are: expected one of them, such as {newest}"
+    return f"{what}; {nearest(path.name, names)}" if names else what
 
 
 def find_checkpoint(text: str, root: str | Path = "runs") -> tuple[Path, int | None]:

@@ -28,6 +28,7 @@ from shuhari.store.files import find_memory
 from shuhari.tools.serving.refusals import Refused
 from shuhari.tools.serving.telling import Said
 
+DTYPES = ("float32", "bfloat16", "float16")  # of weights that sample
 READERS = 2  # threads that render conversations and read prompts
 SCORED = 1 << 24  # logits of prompts that stand at once
 SHARE = 4  # of the machine's memory, the part that keys and values may take is one in so many
@@ -80,6 +81,8 @@ class Worker:
         for name, value, low in (("slots", self.slots, 1), ("queue", self.queue, 0), ("most", self.most, 1)):
             if value < low:
                 raise ValueError(f"{name} is {value}: expected at least {low}")
+        if self.dtype not in ("", *DTYPES):
+            raise ValueError(f"dtype is {self.dtype!r}: expected {', '.join(DTYPES)}, or none (as the model is)")
         settings: dict[str, Any] = {"dtype": self.dtype, "tokens": self.cache}
         if ability(self.model, "packs"):  # else it is sampled a batch at a time, by transformers' own forward
             settings |= {"slots": self.slots, "tokens": self.cache or _find_room(self.model, self.dtype)}

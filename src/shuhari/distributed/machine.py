@@ -1,0 +1,29 @@
+"""How many processes of a run this machine has room for, so that a slip of the hand does not fill it."""
+
+from __future__ import annotations
+
+import os
+
+from shuhari.config.overlay import RecipeError
+from shuhari.distributed.settings import Distributed
+from shuhari.store.files import measure_memory
+
+EACH = 2**28  # bytes that a process takes at least, before it has a model
+A_CORE = 16  # processes for each core, above which they do not begin in time: starting one takes seconds
+
+
+def check_machine(given: Distributed) -> None:
+    """RecipeError for more workers or learners than can be on this machine; workers of a cluster that is joined are
+    elsewhere."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory = measure_memory()
+    most = max(1, min(A_CORE * cores, memory // EACH))
+    elsewhere = ", or distributed.address, that of a cluster"
+    for name, n, more in (
+        ("workers", 0 if given.address else given.workers, elsewhere),
+        ("learners", given.learners, ""),
+    ):
+        if n > most:
+            has = f"this machine has {cores} cores and {memory / 1e9:.0f} GB of memory"
+            each = f"each of {n} is a process of its own, of {EACH / 1e9:.1f} GB or more beside its models"
+            raise RecipeError(f"distributed.{name}", f"{each}, and {has}; expected at most {most}{more}")
