@@ -19,7 +19,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from shuhari.claims.verdict import HELD, Headline
+from shuhari.claims.verdict import Headline
+from shuhari.claims.wording import describe_verdict
 
 PAGES = Path(__file__).parent
 sys.path.append(str(PAGES))
@@ -144,7 +145,8 @@ def scoreboard() -> Iterator[str]:
             "" if r["kind"] == "trained" else f", {r['kind']}"
         )
         minutes = f"{sum(r['cpu_s'].values()) / 60:.1f}" if r["cpu_s"] else "0"
-        yield row(link, r["says"].replace("\n", " "), f"**{verdict(r)}**", headline(r), r["because"], premise,
+        verdict = f"**{describe_verdict(r, because=False)}**"
+        yield row(link, r["says"].replace("\n", " "), verdict, headline(r), r["because"], premise,
                   detectable(r), bed, minutes)  # fmt: skip
     yield from ("", false_holds(found))
     for r in found:
@@ -174,13 +176,6 @@ def picture() -> str:
     from shuhari.claims.board import draw
 
     return draw(kept())
-
-
-def verdict(result: Mapping[str, Any]) -> str:
-    """The verdict; whether its guard is open, the result no longer of the code as it is, and a hint alone."""
-    guard = ", its guard open" if result["verdict"] in HELD and result.get("guard") == "open" else ""
-    stale, hint = (", stale" if result.get("stale") else ""), (" (exploratory)" if result.get("exploratory") else "")
-    return f"{result['verdict']}{guard}{stale}{hint}"
 
 
 def told(check: Mapping[str, Any]) -> str:
@@ -215,8 +210,7 @@ def papers() -> Iterator[str]:
         number = paper.get("arxiv")
         title = f"[{paper['title']}](https://arxiv.org/abs/{number}), {number}" if number else paper["title"]
         kept = read_result(name)
-        rule = " (older rule)" if kept and "headline" not in kept else ""
-        judged = verdict(kept) + rule if kept else "not measured" if "claim" in tree else "-"
+        judged = describe_verdict(kept) if kept else "not measured" if "claim" in tree else "-"
         changes = paper.get("changes", tree.get("summary", ""))
         yield row(f"`{name}`", title, str(paper.get("year", "-")), changes, judged)
 
@@ -249,7 +243,7 @@ def troubles() -> Iterator[str]:
             own = read_table(m.name, source)
             places = dict.fromkeys(place for key, place in PLACES.items() if key in own)
             where = ", ".join(places) if "on" in own else "a whole recipe"
-            judged = verdict(kept) if kept else "not measured"
+            judged = describe_verdict(kept) if kept else "not measured"
             yield row(f"`{m.name}`", where or "settings", own["paper"]["changes"], judged)
         yield ""
 

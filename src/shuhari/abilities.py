@@ -98,8 +98,8 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "parts": EMPTY,  # name -> what each of its optimisers owns
     "held_out": give_none,  # (split, n, ctx): of a learner -> losses and infos; of a buffer -> batches, see Recorded
     "size": None,  # of a buffer: how much a draw has
-    # quantities of a claim's checks
-    "names": (),  # the metrics that it reads, to be kept and drawn
+    # quantities of a claim's checks, and studies
+    "names": (),  # of a quantity: the metrics that it reads, to be kept and drawn
     "trains": True,  # whether there are runs at all
     "alone": False,  # whether its runs must have the machine for themselves
 })  # fmt: skip

@@ -194,7 +194,8 @@ def _file(path: str) -> Any:
     file = Path(path).resolve()
     if not file.is_file():
         near = nearest(file.name, (f.name for f in file.parent.glob("*.py"))) if file.parent.is_dir() else ""
-        raise LookupError(f"no file {path!r} (looked in {Path.cwd()}); {near}".rstrip("; "))
+        places = f"looked in {Path.cwd()}; of a recipe file beside that first"
+        raise LookupError(f"no file {path!r} ({places}); {near}".rstrip("; "))
     text = file.read_bytes()
     if file in _LOADED and _LOADED[file][0] == text:
         return _LOADED[file][1]

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
-from shuhari.claims.board import count_tries, detectable, draw, false_holds, headline, rank, read_by_seed, subtract
+from shuhari.claims.board import (
+    choose_reading,
+    count_tries,
+    detectable,
+    draw,
+    falls,
+    false_holds,
+    headline,
+    list_metrics,
+    rank,
+    read_by_seed,
+    subtract,
+)
 
 
 def result(method: str, verdict: str, ends: tuple[float, float, float] | None, **more: Any) -> dict[str, Any]:
@@ -94,3 +108,58 @@ def test_two_results_are_compared_over_the_seeds_that_both_have() -> None:
     assert both == {0: 0.5, 1: 0.75, 2: 1.0} and read_by_seed(of(1.0), "method", "other:area") == {}
     found = subtract(both, alone)
     assert (found.value, found.n) == (0.375, 2)
+
+
+METHODS = (("rlvr/apo", 0.1), ("rlvr/campo", 0.2))  # which answers of are cut
+
+
+def on_loops(method: str, cut: float) -> dict[str, Any]:
+    def arm(rate: float) -> dict[str, Any]:
+        curves = {"evaluate/mean": [1.0 - rate] * 2, "rollout/truncated": [rate] * 2}
+        return {"curves": {name: [{"x": [0.0, 10.0], "y": y}] * 2 for name, y in curves.items()}}
+
+    check = {"metric": "rollout/truncated:area", "direction": "down"}
+    made = result(method, "holds", None, bed="beds/work/loops", seeds=[0, 1], budget={"steps": 10}, stale="older")
+    more = {"because": "not asked", "guard": "holds", "premise": {"failing": []}, "kind": "trained", "exploratory": []}
+    return {**made, **more, "checks": [check], "arms": {"method": arm(cut), "baseline": arm(0.3)}}
+
+
+def test_a_bed_is_ranked_by_its_own_score_and_less_is_better_where_checks_say_so() -> None:
+    results = [on_loops(*made) for made in METHODS]
+    assert list_metrics(results) == {"evaluate/mean": 2, "rollout/truncated": 2}
+    assert choose_reading("beds/work/loops", list_metrics(results)) == "evaluate/mean:area"
+    assert choose_reading("beds/trie/twins", {"evaluate/mean": 1}) == "evaluate/mean:area"  # no exact one
+    assert choose_reading("no/bed", {}) == ""
+    assert falls(results, "rollout/truncated") and not falls(results, "evaluate/mean")
+    assert [*rank(results, "beds/work/loops", "rollout/truncated:final")] == ["rlvr/campo", "rlvr/apo"]
+
+
+def test_the_board_of_a_bed_names_what_is_there(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from shuhari.claims import result as results
+    from shuhari.cli import main
+
+    found = {name: on_loops(name, cut) for name, cut in METHODS}
+    monkeypatch.setattr(results, "read_kept", lambda name, at=None: found.get(name))
+
+    def board(bed: str, *more: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["claim", "--board", bed, "--out", str(tmp_path), *more])
+        return int(ended.value.code or 0), *capsys.readouterr()
+
+    code, out, _ = board("beds/work/loops", "--json")
+    told = json.loads(out)
+    assert code == 0 and told["by"] == "evaluate/mean:area" and len(told["metrics"]) == 2
+    assert [m["method"] for m in told["methods"]] == ["rlvr/apo", "rlvr/campo"]
+    assert [m["less_baseline"] for m in told["methods"]] == pytest.approx([0.2, 0.1])
+    assert told["methods"][0]["verdict"] == "holds (stale)"
+    cut = json.loads(board("beds/work/loops", "--json", "--by", "rollout/truncated:area")[1])
+    assert [m["method"] for m in cut["methods"]] == ["rlvr/apo", "rlvr/campo"]  # fewest first
+    for by, near in (("truncated", "did you mean 'rollout/truncated'"), ("evaluate/mean:aera", "did you mean 'area'"),
+                     ("evaluate/meen:area", "There are evaluate/mean (2 methods), rollout/truncated")):  # fmt: skip
+        code, _, err = board("beds/work/loops", "--by", by)
+        assert code == 2 and near in err, err
+    assert board("beds/wrk/loops")[0] == 2
+    code, _, err = board("beds/trie/twins")
+    assert code == 1 and "nothing was measured on 'beds/trie/twins'" in err

@@ -15,7 +15,7 @@ from shuhari.claims.board import count_tries
 from shuhari.claims.claim import read
 from shuhari.claims.measure import measure
 from shuhari.claims.result import compute_hashes, find_stale
-from shuhari.cli.verdicts import describe_verdict
+from shuhari.claims.wording import describe_verdict
 from shuhari.config.overlay import RecipeError
 
 RECIPE = """extends = "baselines/bandit"

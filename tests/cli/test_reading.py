@@ -235,7 +235,10 @@ def test_methods_by_trouble(shuhari) -> None:
     assert {m["name"] for m in found} == {"engine/areal", "engine/srl"}
     assert "rlvr/kl_cov: " in shuhari("methods", "--for", "entropy collapse", "covariance").out
     assert "hopeless problems" in shuhari("methods", "--for", "all").out
-    assert "'long answers'" in shuhari("methods", "--for", "long answer").err
+    assert shuhari("methods", "--for", "long answer").out == shuhari("methods", "--for", "long answers").out
+    for wrong, near in (("hopless", "hopeless problems"), ("entropy colapse", ""), ("forgeting", "forgetting")):
+        done = shuhari("methods", "--for", wrong)
+        assert (done.code == 2 and f"did you mean '{near}'" in done.err) if near else "rlvr/kl_cov" in done.out
     assert shuhari("methods", "--for", "entropy").out == shuhari("methods", "--for", "entropy collapse").out
 
 
@@ -253,21 +256,34 @@ def test_methods_by_words(shuhari) -> None:
     assert "covariance" in shuhari("methods", "KL_cov").out
     none = shuhari("methods", "grpo", "nothing-is-called-so")
     assert none.code == 0 and "no recipe has grpo and nothing-is-called-so" in none.err
+    assert "did you mean 'luspo'?" in shuhari("methods", "luspoo").err
+    assert "--for 'forgetting'" in shuhari("methods", "forgeting").err
+
+
+def test_a_long_reason_of_a_failure_is_a_line(shuhari, home: Path) -> None:
+    with Store.open(Path("runs/s0"), keep=1) as store:
+        store.set(failed="ValueError: " + "x" * 300 + "\nsecond line", complete=False)
+    listed = shuhari("runs").out
+    assert "…" in listed and "x" * 81 not in listed and "second line" not in listed
+    told_whole = next(r for r in told(shuhari("runs", "--json")) if r["name"] == "s0")
+    assert told_whole["note"].endswith("second line")
+    assert "second line" in shuhari("show", "s0").err
 
 
 def test_an_open_guard_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     from types import SimpleNamespace
 
-    from shuhari.claims import sources
+    from shuhari.claims import wording
     from shuhari.cli.catalogue import _describe_verdict
     from shuhari.config import library
 
     kept = {"headline": "x", "guard": "open", "hashes": {}}
     monkeypatch.setattr(library, "read_result", lambda name: kept)
-    monkeypatch.setattr(sources, "is_older", lambda hashes: False)
+    monkeypatch.setattr(wording, "is_older", lambda hashes: False)
     method = SimpleNamespace(name="rlvr/x", problem=None, verdict="holds", stale="")
+    kept["verdict"] = "holds"
     assert _describe_verdict(method) == "holds (its guard open)"
-    method.verdict = "open"
+    kept["verdict"] = "open"
     assert _describe_verdict(method) == "open"
 
 

@@ -33,3 +33,33 @@ def test_a_study_is_trained_listed_shown_and_compared(shuhari, home: Path) -> No
     for command in (("eval", "a"), ("train", "study.toml", "--run", "runs/c", "--profile")):
         refused = shuhari(*command)
         assert refused.code != 0 and "children/" in refused.err and "Traceback" not in refused.err
+    missed = shuhari("show", "a", "--samples")
+    assert missed.code == 2 and "runs/a/children/context-1 (or context-2)" in missed.err
+    refused = shuhari("train", "study.toml", "--set", "task.seed=3", "--dry-run")
+    assert refused.code == 2 and "change study.contexts" in refused.err  # each run has one of its own
+
+
+CLASSROOM = """extends = "baselines/bandit"
+[study]
+use = "classroom"
+teacher = "uniform"
+side = 3
+steps = 1_000
+"""
+
+
+def test_a_study_that_trains_no_run_says_so_and_reads_no_settings_of_runs(shuhari, home: Path) -> None:
+    (home / "study.toml").write_text(CLASSROOM)
+    dry = shuhari("train", "study.toml", "--set", "study.side=4", "--seed", 3, "--dry-run").out
+    assert "study.side = 4" in dry and "No run is trained" in dry and "classroom: " in dry and "seed = 3" in dry
+    assert "task.name" not in dry and "100 steps" not in dry and "steps = 100 " not in dry
+    for key, near in (("steps=2", "'study.steps'"), ("task.arms=4", "study.side"), ("threads=2", "study.side")):
+        for more in ((), ("--dry-run",)):
+            refused = shuhari("train", "study.toml", "--set", key, "--run", "runs/x", *more)
+            assert refused.code == 2 and "trains no run" in refused.err and near in refused.err, refused.err
+    with_method = shuhari("train", "study.toml", "--with", "curriculum/mopps")
+    assert with_method.code == 2 and "curriculum/mopps: laid over runs" in with_method.err
+    assert shuhari("train", "study.toml", "--run", "runs/x").code == 0 and not (home / "runs/x/children").exists()
+    for command in (("show", "x", "--samples"), ("eval", "x")):
+        refused = shuhari(*command)
+        assert refused.code == 2 and "no run was trained in it" in refused.err and "children" not in refused.err

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from shuhari.config.build import build_stage
 from shuhari.config.laid import find_difference, resolve
 from shuhari.config.overlay import RecipeError, format_path, walk_leaves
 from shuhari.config.recipe import Recipe, dump, find_usual_base, load, read_method
-from shuhari.loop.checks import check_stages
+from shuhari.loop.checks import make_stages
 
 PLAIN = """steps = 5
 task.name = "arithmetic"
@@ -49,10 +48,7 @@ def only(recipe: Recipe) -> dict[str, Any]:
 
 
 def built(recipe: Recipe) -> Any:
-    shared: dict[str, Any] = {}
-    stages = [build_stage(table, shared) for table in recipe.stages]
-    check_stages(stages)
-    return stages[-1]
+    return make_stages(recipe)[-1]
 
 
 def test_it_finds_what_a_method_speaks_of_whatever_that_is_called(write: Any) -> None:
@@ -153,6 +149,20 @@ def test_two_that_contradict_each_other_are_named(a: str, b: str, told: str, wri
         load("baselines/grpo_chain", methods=[method(write, a, "one"), method(write, b, "two")])
 
 
+def test_all_contradictions_are_told_at_once(write: Any) -> None:
+    both = "rollout.n = {n}\nsurrogate = {{use = '{use}'}}\n"
+    both += "curriculum = {{use = 'target', wraps = 'candidates', of = {n}}}"
+    made = [method(write, both.format(n=n, use=use), name) for n, use, name in ((4, "kl_cov", "a"), (8, "lp_reg", "b"))]
+    with pytest.raises(RecipeError) as refused:
+        load("baselines/grpo_chain", methods=made)
+    told = str(refused.value)
+    assert all(t in told for t in ("--set rollout.n=..", "--set surrogate.use=..", "curriculum: a and b both wrap"))
+    assert len(told.splitlines()) == 3
+    with pytest.raises(RecipeError) as refused:
+        load("baselines/grpo_chain", ["rollout.n=5"], methods=made)
+    assert len(str(refused.value).splitlines()) == 2  # what is decided is told no longer
+
+
 def test_what_does_not_contradict_is_laid_in_order(write: Any) -> None:
     a = method(write, 'surrogate = {use = "clip", high = 0.3}\nrollout.n = 4', "one")
     b = method(write, 'surrogate = {use = "clip", low = 0.1, reduce = "group"}\nrollout.n = 4', "two")
@@ -162,6 +172,16 @@ def test_what_does_not_contradict_is_laid_in_order(write: Any) -> None:
     nested = [method(write, f"rollout = {{use = '{use}', wraps = 'of'}}", use) for use in uses]
     rollout = only(load("baselines/grpo_chain", methods=nested))["rollout"]
     assert rollout["use"] == "demonstrated" and rollout["of"]["of"] == {"use": "single"}
+
+
+def test_two_that_wrap_one_thing_are_told_of() -> None:
+    from shuhari.cli.dry import list_nested
+
+    both = load("baselines/grpo_chain", methods=["curriculum/ghpo", "curriculum/seele"])
+    (told,) = list_nested(both)
+    assert told.startswith("rollout: 'hint_ladder' of curriculum/ghpo stands within 'hint_curve' of curriculum/seele")
+    apart = load("baselines/grpo_chain", methods=["curriculum/ghpo", "curriculum/mopps"])
+    assert not list_nested(apart) and not list_nested(load("baselines/grpo_chain"))
 
 
 def test_a_setting_decides_and_is_laid_last(write: Any) -> None:
@@ -294,7 +314,13 @@ def test_what_cannot_be_laid_says_why(write: Any) -> None:
         ("baselines/reinforce_pp", "curriculum/ghpo", "rollout.n: 1 in stage 'rl': curriculum/ghpo needs 2 or more"),
         ("baselines/quickstart", "engine/srl", "rollout.workers: no setting of rollout 'single'"),
         ("baselines/gridworld", "data/rl_plus", "which baselines/gridworld has not .there is nothing"),
-        ("baselines/ppo_cartpole", "curriculum/mopps", "lanes|samples"),
+        ("baselines/ppo_cartpole", "curriculum/mopps", "curriculum: lanes .*with curriculum/mopps"),
+        ("baselines/ppo_cartpole", "curriculum/seele", "rollout.of: lanes .*with curriculum/seele"),
+        ("baselines/ppo_cartpole", "data/redstar", "no rows carry .*with data/redstar laid over it"),
+        ("baselines/ppo_cartpole", "data/kdrl", "stage.teach.*with data/kdrl, which needs 2 .*with a solution"),
+        ("baselines/ppo_cartpole", "rlvr/luspo", "clip.level: 'sequence' in stage 'main': .*with rlvr/luspo"),
+        ("baselines/bandit", "rlvr/luspo", "here a row is one action"),
+        ("baselines/dpo", "rlvr/kl_cov", "0 losses of the policy gradient .*with rlvr/kl_cov"),
     ],
 )
 def test_what_a_base_lacks_is_named_before_the_first_step(base: str, name: str, told: str) -> None:

@@ -83,6 +83,9 @@ def fill(made: Mapping[str, Any], steps: int, changed: Mapping[str, Any]) -> Col
 CASES: Mapping[str, Columns] = {  # rule, and where two, a mark -> a run with the disease
     "answers-too-long": text(rollout__answers_too_long=[1.0] + [None] * 19),
     "starts-at-zero": text(reward__score=0.0, reward__mean=0.0, rollout__alike=1.0),
+    "starts-at-zero, where another reward differs": text(
+        reward__score=0.0, reward__mean=lambda i: -0.3 + 0.001 * (i % 3), reward__loop=-0.3, rollout__alike=0.1
+    ),
     "starts-solved": text(reward__score=1.0, reward__mean=1.0, rollout__alike=1.0),
     "no-group-differs": text(steps=1, rollout__alike=1.0, reward__score=0.4, reward__mean=0.4),
     "groups-alike": text(rollout__alike=0.97, reward__score=None, reward__mean=lambda i: 0.3 + 0.001 * (i % 3)),
@@ -171,6 +174,22 @@ def test_nothing_is_found_in_a_run_that_learns(made: Callable[..., Columns], ste
 )
 def test_what_looks_like_a_disease_and_is_none(columns: Columns) -> None:
     assert not diagnose(columns, {})
+
+
+def test_a_score_of_0_that_is_not_trained_is_no_disease() -> None:
+    """Of a recipe whose own grader takes the place of the task's; one that stands beside it does not."""
+    columns = CASES["starts-at-zero, where another reward differs"]
+    mine, loop = {"use": "rewards.py:mine"}, {"use": "loop"}
+    for reward, wrong in (
+        ({"mine": mine}, False),
+        ({"weights": {"mine": 1.0}, "mine": mine}, False),
+        ({"loop": loop}, True),
+        ({"mine": mine, "beside": {"mine": 1.0}}, True),
+        ({"mine": mine, "weights": {"mine": 1.0, "score": 1.0}}, True),
+    ):
+        assert bool(diagnose(columns, {"reward": reward})) is wrong, reward
+    late = {**columns, "reward/score": [0.0] * 19 + [0.1]}
+    assert not diagnose(late, {})  # found after all
 
 
 def test_a_stage_is_judged_by_what_it_spent_itself() -> None:

@@ -206,3 +206,36 @@ def test_a_disk_without_room_for_the_copies_is_told_and_nothing_is_left(
     with pytest.raises(StoreError, match=r"copy .* to .*needs/.*: the disk is full: free some space"):
         list(steps(load(made / "tiny.toml"), made / "full"))
     assert not (made / "full").exists()
+
+
+def test_whoever_looks_at_a_run_hears_that_its_code_is_another(made: Path, caplog: pytest.LogCaptureFixture) -> None:
+    list(steps(load(made / "tiny.toml"), made / "run"))
+    caplog.clear()
+    load_policy(made / "run")
+    assert "changed" not in caplog.text
+    (made / "own.py").write_text(CODE.replace("float(len(", "-float(len("))
+    load_policy(made / "run")
+    assert "own.py:score' has changed since it was made, and what is there now is used" in caplog.text
+
+
+def test_what_a_recipe_names_is_looked_for_beside_it_and_then_where_one_stands(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near = made / "tiny.toml"
+    near.write_text(RECIPE.format(policy=POLICY, data="sums.jsonl", code="own.py"))
+    assert load(near).tree["task"]["name"] == "file/sums.jsonl"  # as it is written where one stands there
+    away = made / "away"
+    away.mkdir()
+    monkeypatch.chdir(away)
+    for _ in range(2):
+        tree = load(near).tree
+        assert tree["task"]["name"] == f"file/{made / 'sums.jsonl'}"
+        assert tree["reward"]["own"]["use"] == f"{made / 'own.py'}:score"
+        for name in ("sums.jsonl", "own.py"):
+            shutil.copy(made / name, away)  # those beside the recipe come first
+    for name in ("sums.jsonl", "own.py"):
+        (made / name).unlink()
+    assert {p.resolve().parent.name for p in find_outside(load(near)).values()} == {"away"}
+    (away / "sums.jsonl").unlink()
+    with pytest.raises(RecipeError, match=r"looked in .*away; of a recipe file beside that first"):
+        next(steps(load(near)))

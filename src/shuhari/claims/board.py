@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,10 +10,13 @@ from typing import Any
 from shuhari.claims.arms import METHOD
 from shuhari.claims.cards import restore
 from shuhari.claims.checks import BASELINE, name_quantity
+from shuhari.claims.explore import choose_metric
 from shuhari.claims.looks import LEVEL, LOOKS, simulate_power
 from shuhari.claims.quantities import Metric, read_value
 from shuhari.claims.result import format_factor
 from shuhari.claims.verdict import Headline
+from shuhari.config.overlay import RecipeError
+from shuhari.config.recipe import load
 from shuhari.data import EMPTY
 from shuhari.stats import Estimate, t_interval
 
@@ -72,6 +76,29 @@ def rank(results: Iterable[Mapping[str, Any]], bed: str, metric: str) -> dict[st
         if result.get("bed") == bed and ours and theirs:
             found[result["method"]] = subtract(ours, theirs)
     return dict(sorted(found.items(), key=lambda item: -item[1].value))
+
+
+def list_metrics(results: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """The curves that results have of both method and baseline, with in how many, the most frequent first."""
+    curves = ([set(r["arms"].get(arm, EMPTY).get("curves", EMPTY)) for arm in (METHOD, BASELINE)] for r in results)
+    return dict(Counter(name for ours, theirs in curves for name in sorted(ours & theirs)).most_common())
+
+
+def choose_reading(bed: str, there: Mapping[str, int]) -> str:
+    """By what a bed's methods are ranked where nothing is said: its own score, where some result has it, else what
+    most results have."""
+    try:
+        own = choose_metric(load(bed).stages[-1])
+    except RecipeError:  # of a file that is not at hand
+        own = ""
+    return own if not there or own.partition(":")[0] in there else f"{next(iter(there))}:area"
+
+
+def falls(results: Iterable[Mapping[str, Any]], name: str) -> bool:
+    """Whether less of a metric is better, as a check says that reads it."""
+    checks = [check for r in results for check in r["checks"] if str(check.get("metric")).partition(":")[0] == name]
+    down = sum(check["direction"] in ("down", "not higher") for check in checks)
+    return 2 * down > len(checks)
 
 
 def read_by_seed(result: Mapping[str, Any], arm: str, metric: str) -> dict[int, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -36,21 +37,28 @@ def methods(
         print_json(TROUBLES) if json else print_table(("trouble", "how it shows"), TROUBLES.items())
         return
     if trouble is not None and (trouble := trouble.strip().lower()) not in TROUBLES:
-        near = [t for t in TROUBLES if any(word in f"{t} {TROUBLES[t]}" for word in trouble.split())]
-        guess = nearest(trouble, TROUBLES) if not near else f"did you mean {' or '.join(map(repr, near))}?"
-        if len(near) != 1:
-            raise typer.BadParameter(f"no trouble {trouble!r}; {guess} (`shuhari methods --for all` lists them)")
+        near, exact = _find_troubles(trouble, TROUBLES)
+        if len(near) != 1 or not exact:
+            guess = f"did you mean {' or '.join(map(repr, near))}?" if near else nearest(trouble, TROUBLES)
+            raise typer.BadParameter(f"no trouble {trouble!r}; {guess} (`shuhari methods --for all` lists them)",
+                                     param_hint="--for")  # fmt: skip
         (trouble,) = near
 
     wanted = [word.lower() for word in words or ()]
     found = [(m, _describe_verdict(m)) for m in listed() if trouble is None or trouble in m.helps]
-    found = [(m, v) for m, v in found if all(w in f"{m.name} {m.summary} {v or ''}".lower() for w in wanted)]
+    texts = {m.name: f"{m.name} {m.summary} {v or ''}".lower() for m, v in found}
+    found = [(m, v) for m, v in found if all(w in texts[m.name] for w in wanted)]
     if json:
         print_json([asdict(m) for m, _ in found])
         return
     if not found:
         which = f" of those against {trouble}" if trouble else ""
-        note(f"no recipe{which} has {' and '.join(wanted) or 'anything'} in its name, summary or verdict")
+        known = {part for m in listed() for part in (m.name, *m.name.split("/"))}
+        unknown = [word for word in wanted if not any(word in text for text in texts.values())]
+        near = [guess for word in unknown if (guess := nearest(word, known)).startswith("did you mean")]
+        near += [f"--for {t!r} goes by that trouble" for word in unknown for t in _find_troubles(word, TROUBLES)[0][:1]]
+        what = f"no recipe{which} has {' and '.join(wanted) or 'anything'} in its name, summary or verdict"
+        note("; ".join([what, *near]))
     for m, verdict in found:
         if m.family != BEDS:
             _say_method(m, verdict)
@@ -59,6 +67,21 @@ def methods(
         say("\nBeds, and what is seen there:\n")
     for m in beds:
         _say_method(m, None)
+
+
+def _find_troubles(text: str, troubles: Mapping[str, str]) -> tuple[list[str], bool]:
+    """The troubles that most words of a text stand in, or else are misspelt of; and whether they stand there."""
+    for exact in (True, False):
+        found = {t: sum(_stands(word, f"{t} {sign}", exact) for word in text.split()) for t, sign in troubles.items()}
+        if best := max(found.values(), default=0):
+            return [t for t, n in found.items() if n == best], exact
+    return [], False
+
+
+def _stands(word: str, text: str, exact: bool) -> bool:
+    from difflib import get_close_matches
+
+    return len(word) > 2 and (word in text if exact else bool(get_close_matches(word, text.split(), 1, 0.75)))
 
 
 def _say_method(method: Any, verdict: str | None) -> None:
@@ -71,10 +94,8 @@ def _say_method(method: Any, verdict: str | None) -> None:
 
 
 def _describe_verdict(method: Any) -> str | None:
-    """The verdict of its claim, whether its guard is open, and whether the library has changed since; None where it
-    states none."""
-    from shuhari.claims.sources import is_older
-    from shuhari.claims.verdict import HELD
+    """What became of its claim; None where it states none."""
+    from shuhari.claims.wording import describe_verdict
     from shuhari.config.library import read_result
     from shuhari.config.recipe import load
 
@@ -84,10 +105,7 @@ def _describe_verdict(method: Any) -> str | None:
         return "not measured" if load(method.name).tree.get("claim") else None
     kept = read_result(method.name)
     assert kept is not None
-    marks = ["its guard open"] * (method.verdict in HELD and kept.get("guard") == "open")
-    marks += ["older rule"] * ("headline" not in kept) + ["exploratory"] * bool(kept.get("exploratory"))
-    marks += ["stale"] if method.stale else ["older core"] if is_older(kept["hashes"]) else []
-    return f"{method.verdict} ({', '.join(marks)})" if marks else str(method.verdict)
+    return describe_verdict(kept, now=True)
 
 
 def tasks(

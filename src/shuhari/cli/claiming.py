@@ -33,7 +33,7 @@ def claim(
     whole: Annotated[bool, typer.Option("--whole", help="With --prove: one seed of every arm to its end.")] = False,
     quick: Annotated[bool, typer.Option("--quick", help="With --prove: no arm to its end.")] = False,
     board: Annotated[str, typer.Option(metavar="BED", help="Print the methods measured on BED, best first.")] = "",
-    by: Annotated[str, typer.Option(help="With --board: the number to sort by.")] = "evaluate/exact.mean:area",
+    by: Annotated[str, typer.Option(help="With --board: the number to sort by ('': the bed's own score).")] = "",
     card: Annotated[bool, typer.Option("--card", help="Measure a bed beforehand: 24 runs of its baseline.")] = False,
     on: Annotated[str, typer.Option(metavar="BED", help="Measure the same claim on another bed.")] = "",
     bed: Annotated[str, typer.Option(help="Lay the method over BED and compare with that alone; exploratory.")] = "",
@@ -69,7 +69,7 @@ def claim(
         if given and not prove:
             raise typer.BadParameter("of --prove, which is not given", param_hint=option)
     if board:
-        verdicts.show_board(board, by, out)
+        verdicts.show_board(board, by, out, json)
         return
     if matrix:
         exploring.show_matrix(out, json)
@@ -83,15 +83,16 @@ def claim(
         return
     named = list(dict.fromkeys(recipes or []))
     if stale or (prove and not recipes):
-        reasons = keeping.find_stale(keeping.list_places(named, out, on), named=bool(recipes))
+        all_places = keeping.list_places(named, out, on)
+        reasons = keeping.find_stale(all_places, named=bool(recipes))
         if stale and not (prove or show or dry):
-            keeping.list_stale(reasons, json)
+            keeping.list_stale(reasons, json, keeping.describe_none(all_places, reasons, out))
             return
         for at, reason in reasons.items():
             note(f"{at}: {reason}")
         places = list(reasons)
         if not places:
-            say("every result is up to date")
+            say(keeping.describe_none(all_places, reasons, out))
             return
     elif not named:
         raise typer.BadParameter("which recipe? `shuhari methods` lists them, --stale those that are out of date")

@@ -62,4 +62,14 @@ def say_findings(columns: Mapping[str, Sequence[Any]], recipe: Mapping[str, Any]
     if not found:
         longest = max(Counter(columns["stage"]).values(), default=0)
         unsure = f", as far as {longest} steps can show it: most rules need {FEW}" if longest < FEW else ""
-        say(f"{FINE}{unsure}")
+        say(f"{FINE}{unsure}{_tell_nothing_earned(columns)}")
+
+
+def _tell_nothing_earned(columns: Mapping[str, Sequence[Any]]) -> str:
+    """What no rule takes for a disease, and no user for health: that the last stage has earned nothing at all."""
+    last = [stage == columns["stage"][-1] for stage in columns["stage"]]
+    for name in ("reward/score", "reward/mean", "evaluate/greedy"):
+        values = [v for v, here in zip(columns.get(name, ()), last, strict=False) if here and v is not None]
+        if values and not any(values):
+            return f"; and yet {name} was 0 at every step of stage {columns['stage'][-1]}: nothing was achieved so far"
+    return ""

@@ -20,24 +20,29 @@ MANY = 1_000_000  # rows of a step that no machine is likely to hold
 def dry_run(recipe: Recipe) -> None:
     """Print the recipe and build its components once, so that every mistake but those of data shows."""
     from shuhari.abilities import ability
-    from shuhari.config.build import build_stages, describe_work
-    from shuhari.config.settings import Settings
-    from shuhari.loop.checks import check_stages
+    from shuhari.config.build import describe_work
+    from shuhari.loop.checks import make_stages
 
-    stages = check_stages(build_stages(recipe.stages))
+    study = None
+    if "study" in recipe.tree:
+        from shuhari.loop.study import make_study, trains_runs
+
+        study = make_study(recipe)
+        if not trains_runs(recipe, study):
+            _show_simulation(recipe)
+            return
+    stages = make_stages(recipe)
     _try_models(recipe, stages)
     defaults: dict[tuple[str, str], list[str]] = {}  # (key, value) -> the stages where it stands
     for stage in stages:
         for key, value in stage.defaults.items():
             defaults.setdefault((key, _format(value)), []).append(stage.name)
     sources = {k: "default" if len(v) == len(stages) else f"default in {', '.join(v)}" for k, v in defaults.items()}
-    if "study" in recipe.tree:
-        study = Settings()
-        study.make_component("study", recipe.tree["study"], "study")
-        sources |= {(key, _format(value)): "default" for key, value in study.defaults.items()}
+    sources |= _list_defaults(recipe)
     rows = list_values(recipe, sources)
-    width = min(72, max((len(text) for text, _ in rows), default=0))
     say(f"# {recipe.name}")
+    if study is not None:
+        say(f"# study: {_describe_study(recipe)} Each run, but for what the study sets:")
     for stage in stages:
         budget = ", ".join(f"{v:g} {k}" for k, v in stage.budget.items())
         say(f"# {stage.name}: {budget}; {describe_work(stage)}")
@@ -47,8 +52,66 @@ def dry_run(recipe: Recipe) -> None:
                 note(f"{stage.name}: {rows_wanted:,} rows a step: expected memory for all of them at once "
                      "(rollout.n, buffer.size)")  # fmt: skip
     say()
+    _show_rows(rows)
+
+
+def _show_rows(rows: Sequence[tuple[str, str]]) -> None:
+    width = min(72, max((len(text) for text, _ in rows), default=0))
     for text, source in rows:
         say(f"{text:<{width}}  # {source}")
+
+
+def _show_simulation(recipe: Recipe) -> None:
+    """Of a study that trains no run: what it does and reads, and nothing of the recipe that it would train."""
+    from shuhari.config.overlay import split_path
+    from shuhari.loop.study import OWN
+
+    shown = (*OWN, "alone", "paper", "claim")
+    say(f"# {recipe.name}")
+    say(f"# study: {_describe_study(recipe)} No run is trained, so nothing else of the recipe is read.")
+    say()
+    rows = list_values(recipe, _list_defaults(recipe))
+    _show_rows([(text, source) for text, source in rows if split_path(text.partition(" =")[0])[0] in shown])
+
+
+def _describe_study(recipe: Recipe) -> str:
+    from shuhari.cli.components import summarise
+
+    use = str(recipe.tree["study"].get("use"))
+    try:
+        return f"{use}: {summarise('study', use)['summary']}"
+    except LookupError:
+        return f"{use}."
+
+
+def _list_defaults(recipe: Recipe) -> dict[tuple[str, str], str]:
+    """(key, value) of the settings that a study leaves standing -> "default"."""
+    from shuhari.config.settings import Settings
+
+    study = Settings()
+    if "study" in recipe.tree:
+        study.make_component("study", recipe.tree["study"], "study")
+    return {(key, _format(value)): "default" for key, value in study.defaults.items()}
+
+
+def list_nested(recipe: Recipe) -> list[str]:
+    """A line for each place that several methods wrap: their components stand in each other, which may be meant."""
+    from shuhari.config.overlay import RecipeError
+    from shuhari.config.recipe import read_method
+
+    wrapped: dict[str, list[str]] = {}
+    for name in recipe.tree.get("laid", {}):
+        try:
+            table = read_method(name).table
+        except RecipeError:  # a file that is elsewhere
+            continue
+        for key, one in table.items():
+            if isinstance(one, Mapping) and "wraps" in one:
+                wrapped.setdefault(key, []).append(f"{one['use']!r} of {name}")
+    return [
+        f"{key}: {' stands within '.join(who)}, in the order of --with: look whether both are "
+        "meant, or lay one of them" for key, who in wrapped.items() if len(who) > 1
+    ]  # fmt: skip
 
 
 def _try_models(recipe: Recipe, stages: Sequence[Components]) -> None:

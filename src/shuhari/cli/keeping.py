@@ -109,8 +109,15 @@ def find_stale(places: Sequence[Place], *, named: bool) -> dict[Place, str]:
     return found
 
 
-def list_stale(why: Mapping[Place, str], json: bool) -> None:
-    """Print the claims whose results are out of date, and why each is."""
+def describe_none(places: Sequence[Place], why: Mapping[Place, str], out: Path) -> str:
+    """What is to be said where no result is out of date, of those at `places` that could be read."""
+    there = 0 if why else sum((one.out / "claims" / f"{one.recipe}.json").is_file() for one in places)
+    what = f"every result is up to date, all {there} in {out}" if there > 1 else "the result is up to date"
+    return what if there else f"no result is in {out}: nothing was measured there (--out says where results are)"
+
+
+def list_stale(why: Mapping[Place, str], json: bool, none: str) -> None:
+    """Print the claims whose results are out of date, and why each is; `none`, where no claim is."""
     if json:
         rows = [{"recipe": one.recipe, **({"on": one.bed} if one.bed else {}), "why": why[one]} for one in why]
         print_json(rows)
@@ -118,4 +125,4 @@ def list_stale(why: Mapping[Place, str], json: bool) -> None:
         print_table(("recipe", "its result"), [(str(one), reason) for one, reason in why.items()])
         say("shuhari claim --prove tries which of them stand; shuhari claim RECIPE... measures those that it names")
     else:
-        say("every result is up to date")
+        say(none)

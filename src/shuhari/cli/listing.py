@@ -9,6 +9,8 @@ import typer
 
 from shuhari.cli.text import format_number, note, print_json, print_table, say
 
+NOTE = 80  # characters of a reason
+
 
 def runs(
     words: Annotated[list[str] | None, typer.Argument(help="Only runs with each word in name, recipe or task.")] = None,
@@ -48,10 +50,16 @@ def runs(
     for r in found:
         steps = "-" if r.step < 0 else f"{r.step}/{r.total}" if r.total else str(r.step)
         score = "-" if r.score is None else f"{format_number(r.score)} ({name_metric(r.score_name)})"
-        rows.append((r.name, r.recipe, r.task, r.date, r.status, steps, score, r.note))
+        rows.append((r.name, r.recipe, r.task, r.date, r.status, steps, score, _cut(r.note)))
     print_table(("run", "recipe", "task", "date", "status", "step", "score", ""), rows)
     if rm:
         _remove([r.path for r in found if r.status != "running"], yes)
+
+
+def _cut(note: str) -> str:
+    """The first line of why a run failed, as far as a table holds it; `show` and --json have all of it."""
+    first, _, rest = note.strip().partition("\n")
+    return f"{first[:NOTE].rstrip()}…" if rest or len(first) > NOTE else first
 
 
 def _remove(paths: list[Path], yes: bool) -> None:

@@ -98,6 +98,8 @@ def _show_overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -
     task = make_printable(name_tasks(recipe))
     name = f"{recipe.get('name', '')}{f' on {task}' if task else ''}"
     say(f"{path}: {name}, seed {recipe.get('seed', 0)}, {run.status}, step {run.step}")
+    if run.status == "failed":
+        note(f"failed: {make_printable(str(run.get('failed')), 2000)}")
     heads, ends = tabulate_ends(summary)
     if ends:
         print_table(heads, ends)

@@ -52,6 +52,7 @@ def train(
 
     Example: shuhari train baselines/grpo --with rlvr/kl_cov --set steps=50 --run runs/kl-cov
     """
+    from shuhari.cli.dry import list_nested
     from shuhari.config.recipe import load
 
     found = load(recipe, sets or [], {} if seed is None else {"seed": seed}, methods or [])
@@ -60,7 +61,7 @@ def train(
         from shuhari.config.schedules import list_misfits
 
         show_plan(found)
-        for problem in list_misfits(found):
+        for problem in [*list_misfits(found), *list_nested(found)]:
             note(problem)
         return
     path = run or (Path(recipe) if (Path(recipe) / "recipe.toml").is_file() else _make_path(found, init))
@@ -72,6 +73,8 @@ def train(
         note(f"{path} is complete: nothing to do ({changed or 'another folder starts anew: --run'})")
         show_closing(path)
         return
+    for problem in list_nested(found):
+        note(problem)
     command = _make_command(recipe, run, seed, methods or [], sets or [], init) + (" --profile" if profile else "")
     command += "".join(f" --log-to {shlex.quote(text)}" for text in log_to or [])
     with _watch(log_to or [], path, found) as watchers:
@@ -307,10 +310,10 @@ def show_closing(path: Path) -> None:
 
 
 def list_trained(recipe: Mapping[str, Any]) -> list[str]:
-    """The rewards that a recipe names for training, beside the task's own."""
-    named = recipe.get("reward", {})
-    weights = named.get("weights") or {n: 1.0 for n in named if n not in ("length", "repetition")}
-    return [name for name in weights if name not in ("score", "task")]
+    """The rewards that are trained in the place of the task's own."""
+    from shuhari.diagnosis.evidence import list_trained as list_named
+
+    return [name for name in list_named(recipe.get("reward") or {}) if name not in ("score", "task")]
 
 
 def _find_last(columns: dict[str, list[Any]]) -> tuple[str, float] | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-from shuhari.cli.text import format_number, note, print_table, say
+from shuhari.cli.text import format_number, note, print_json, print_table, say
 
 WORDS = {"up": "above", "down": "below", "not lower": "not lower than", "not higher": "not higher than",
          "equal": "as"}  # fmt: skip
@@ -44,15 +44,20 @@ def show_plan(one: Any, root: Path, out: Path) -> None:
     warm = f"; {begun} runs are warm starts and an untrained policy" if begun else ""
     looks = f"looks at {', '.join(map(str, one.looks))} seeds" if len(one.looks) > 1 else f"{len(one.seeds)} seeds"
     most = "at most " if len(one.looks) > 1 else ""
-    say(f"{most}{len(jobs)} runs, {sum(j.done for j in jobs)} of them there{budget}; {looks}{warm}")
+    if not one.arms:
+        say(f"no run is made: {len(quantities)} numbers of each seed are simulated anew, {looks}; how long that takes "
+            "is not known beforehand")  # fmt: skip
+    else:
+        say(f"{most}{len(jobs)} runs, {sum(j.done for j in jobs)} of them there{budget}; {looks}{warm}")
     if protocol is not None:
         kept_by = f"commit {protocol.commit}" if protocol.commit else protocol.why
         say(f"protocol {protocol.mark}, number {protocol.tries}: {kept_by}; seeds from {one.seeds[0]}")
         for line in _describe_expected(one, quantities, card, before):
             say(line)
-    print_table(("arm", "what differs from the method"), [
-        (name, ", ".join(describe_differences(find_differences(one, name))) or "-") for name in one.arms
-    ])  # fmt: skip
+    if one.arms:
+        print_table(("arm", "what differs from the method"), [
+            (name, ", ".join(describe_differences(find_differences(one, name))) or "-") for name in one.arms
+        ])  # fmt: skip
     print_table(("role", "check", "claimed", "margin")[not one.looks :], [
         (c.rule.role, name_quantity(c.quantity),
          f"{c.rule.arm} {WORDS[c.rule.direction]} {format_factor(c.rule.factor)}{c.rule.against}", c.rule.margin,
@@ -97,7 +102,7 @@ def _describe_expected(one: Any, quantities: Any, card: Any, before: Mapping[str
     if math.isnan(run) and before and before.get("seeds"):
         seconds = before.get("cpu_s") or {"all": before["wall_s"]}
         run, warm = sum(seconds.values()) / len(before["seeds"]) / max(len(one.arms), 1), 0.0
-    if not math.isnan(run):
+    if not math.isnan(run) and one.arms:
         each = run * len(one.arms) + (warm if one.warm and not math.isnan(warm) else 0.0)
         ends = " to ".join(f"{n * each / 60:.1f}" for n in dict.fromkeys((one.looks[0], one.looks[-1])))
         out.append(f"{ends} minutes of one core, less where runs are there")
@@ -106,9 +111,9 @@ def _describe_expected(one: Any, quantities: Any, card: Any, before: Mapping[str
 
 def show(result: Mapping[str, Any]) -> None:
     """Print a result."""
-    say(
-        f"{result['method']}: {'a smoke run, no verdict' if result.get('smoke') else describe_verdict(result)}"
-    )
+    from shuhari.claims.wording import describe_verdict
+
+    say(f"{result['method']}: {'a smoke run, no verdict' if result.get('smoke') else describe_verdict(result)}")
     if result["says"]:
         say(result["says"])
     if "headline" in result:
@@ -117,11 +122,13 @@ def show(result: Mapping[str, Any]) -> None:
         _show_older(result)
 
 
-def show_board(bed: str, metric: str, out: Path) -> None:
-    """Print the methods that have a result on a bed, best first; of a claim and an exploration the claim stands."""
-    from shuhari.claims.board import rank
+def show_board(bed: str, metric: str, out: Path, json: bool) -> None:
+    """Print the methods that have a result on a bed, best first; of a claim and an exploration the claim stands. By
+    `metric`, or where that is "" by the bed's own score. Exit 1 where nothing was measured there."""
+    from shuhari.claims.board import choose_reading, falls, list_metrics, rank
     from shuhari.claims.explore import read_results
     from shuhari.claims.result import read_kept
+    from shuhari.claims.wording import describe_verdict
     from shuhari.config.recipe import list_names
     from shuhari.data import nearest
 
@@ -133,33 +140,38 @@ def show_board(bed: str, metric: str, out: Path) -> None:
         if (found := read_kept(name, out / "claims") or read_kept(name)) is not None
     }
     results |= {name: found for name, found in claimed.items() if found.get("bed") == bed}
-    ranked = rank(results.values(), bed, metric)
+    beds = {*(str(found["bed"]) for found in claimed.values() if found.get("bed"))}
+    if not results and bed not in names:
+        near = nearest(bed, beds | {n for n in names if n.startswith("beds/")})
+        raise typer.BadParameter(f"no bed {bed!r}; {near}", param_hint="--board")
+    there = list_metrics(results.values())
+    metric = metric or choose_reading(bed, there)
+    name = metric.partition(":")[0]
+    told = ", ".join(f"{one} ({n} methods)" if n > 1 else one for one, n in there.items())
+    if there and name not in there:
+        message = f"no result on {bed!r} has {name!r}; {nearest(name, there)} There are {told}"
+        raise typer.BadParameter(message, param_hint="--by")
+    try:
+        ranked = rank(results.values(), bed, metric)
+    except ValueError as error:  # no reading of a curve
+        raise typer.BadParameter(str(error), param_hint="--by") from None
+    order = [*reversed(ranked)] if falls(results.values(), name) else [*ranked]
+    judged = {n: describe_verdict(results[n], now=True) for n in order}
+    if json:
+        rows = [{"method": n, "less_baseline": e.value, "low": e.low, "high": e.high, "seeds": e.n,
+                 "verdict": judged[n]} for n in order for e in [ranked[n]]]  # fmt: skip
+        print_json({"bed": bed, "by": metric, "metrics": there, "methods": rows})
+    elif ranked:
+        print_table(("method", f"{metric} less the baseline's", "95 % interval", "seeds", "verdict of its own claim"), [
+            (n, e.value, f"[{format_number(e.low)}, {format_number(e.high)}]", e.n, judged[n])
+            for n in order for e in [ranked[n]]
+        ])  # fmt: skip
+        if len(there) > 1:
+            say(f"--by has also {', '.join(one for one in there if one != name)}, each with :area, :final, ...")
     if not ranked:
-        if not results and bed not in names:
-            raise typer.BadParameter(f"no bed {bed!r}; {nearest(bed, [n for n in names if n.startswith('beds/')])}")
-        note(f"no result on {bed!r} has {metric.rpartition(':')[0]!r}")
-        return
-    rows = [
-        (n, e.value, f"[{format_number(e.low)}, {format_number(e.high)}]", e.n, describe_verdict(results[n]))
-        for n, e in ranked.items()
-    ]
-    print_table(("method", f"{metric} less the baseline's", "95 % interval", "seeds", "verdict of its own claim"), rows)
-
-
-def describe_verdict(result: Mapping[str, Any]) -> str:
-    """The verdict of a result and what belongs to it, in a line."""
-    if "headline" not in result:
-        return f"{result['verdict']} (as of the older rule)"
-    phrases = [result["verdict"]]
-    if result["because"] != "not asked":
-        phrases.append(result["because"] if result["because"] != "open" else "the reason open")
-    if result["guard"] == "open":
-        phrases.append("the guard open")
-    if failing := result["premise"]["failing"]:
-        phrases.append(f"premise: {'; '.join(failing)}")
-    if result["kind"] != "trained":
-        phrases.append(result["kind"])
-    return ", ".join(phrases) + (" (exploratory)" if result["exploratory"] else "")
+        why = f"results there have {told}" if there else f"`shuhari claim METHOD --bed {bed}` measures one"
+        note(f"nothing was measured on {bed!r}; {why}")
+        raise typer.Exit(1)
 
 
 def _show_ruled(result: Mapping[str, Any]) -> None:

@@ -12,28 +12,34 @@ from shuhari.config.overlay import Path, RecipeError, Tree, format_path, look_up
 
 def decide(statements: Sequence[Statement | Wrap], sets: Sequence[tuple[Path, Any]]) -> list[Statement | Wrap]:
     """What is left to be laid: without what `sets` (key of the stage, value) contradicts. RecipeError where two methods
-    contradict each other still; of two that wrap alike one is left."""
+    contradict each other still, of all such; of two that wrap alike one is left."""
     left = [s for s in statements if isinstance(s, Statement)]
     torn = {(s.by, s.slot or s.path) for pair in _find_conflicts(left) for s in pair}
     for path, value in sets:
         out = {(s.by, s.slot) for s in left if s.slot and _differs(s, path, value)} & torn
         left = [s for s in left if s.kept or (s.by, s.slot) not in out]
         left = [new for s in left if (new := _apply_setting(s, path, value) if (s.by, s.slot or s.path) in torn else s)]
-    for a, b in _find_conflicts(left):
-        one = a if len(a.path) <= len(b.path) else b
-        key = format_path((*one.key, "use") if one.whole or isinstance(one.value, Mapping) else one.key)
-        both = f"{a.by} sets {_describe(a)} and {b.by} {_describe(b)}"
-        where = format_path(one.key[:1] if one.key[0] == "surrogate" else one.key)
-        raise RecipeError(where, f"{both}: lay one of them, or decide with --set {key}=..")
-    wraps: list[Wrap] = []
+    wraps, told = list[Wrap](), [_explain(a, b) for a, b in _find_conflicts(left)]
     for w in [w for w in statements if isinstance(w, Wrap)]:
         if alike := [o for o in wraps if o.slot == w.slot and o.table["use"] == w.table["use"]]:
             if alike[0].table != w.table:
-                message = f"{alike[0].by} and {w.by} both wrap it in {w.table['use']!r}, with other settings: lay one"
-                raise RecipeError(format_path(w.slot), message)
+                both = f"{alike[0].by} and {w.by} both wrap it in {w.table['use']!r}, with other settings: lay one"
+                told.append((format_path(w.slot), both))
         else:
             wraps.append(w)
+    if told:  # all of them, so that one answer is enough
+        (where, first), *more = dict.fromkeys(told)
+        raise RecipeError(where, "".join([first, *(f"\n  {at}: {problem}" for at, problem in more)]))
     return [*left, *wraps]
+
+
+def _explain(a: Statement, b: Statement) -> tuple[str, str]:
+    """(key, what is wrong) of two statements that contradict each other."""
+    one = a if len(a.path) <= len(b.path) else b
+    key = format_path((*one.key, "use") if one.whole or isinstance(one.value, Mapping) else one.key)
+    both = f"{a.by} sets {_describe(a)} and {b.by} {_describe(b)}"
+    where = format_path(one.key[:1] if one.key[0] == "surrogate" else one.key)
+    return where, f"{both}: lay one of them, or decide with --set {key}=.."
 
 
 def _find_conflicts(statements: Sequence[Statement]) -> Iterator[tuple[Statement, Statement]]:

@@ -91,12 +91,25 @@ def _list_beside(path: File) -> list[str]:
 
 
 def _anchor(table: Tree, folder: File) -> None:
-    """Make `file.py:Class` absolute where the file lies beside the recipe, so that it is found from any folder."""
+    """Make what a recipe names, code (`file.py:Class`), data (`file/<path>`, `path`) or a model's directory (`path`),
+    absolute where it lies beside the recipe, so that it is found from any folder. What is not there is looked for where
+    one stands."""
     for holder, key, text in list(_walk_texts(table)):
-        if key in ("use", "name") and ".py:" in text:
-            file, _, attribute = text.rpartition(":")
-            if (folder / file).is_file():
-                holder[key] = f"{(folder / file).resolve()}:{attribute}"
+        prefix, named = ("file/", text.removeprefix("file/")) if text.startswith("file/") else ("", text)
+        prefix, named = _split_world(text) if not prefix and ".py:" in text else (prefix, named)
+        file, _, attribute = named.rpartition(":") if ".py:" in named else (named, "", "")
+        given = key == "path" or (key == "name" and prefix) or (key in ("use", "name") and attribute)
+        if given and file and not File(file).is_absolute() and _lies(folder / file):
+            place = (folder / file).resolve()
+            if attribute or place != File(file).resolve():  # as it is written where one stands beside the recipe
+                holder[key] = f"{prefix}{place}{':' if attribute else ''}{attribute}"
+
+
+def _lies(path: File) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long for a name, or no text for one
+        return False
 
 
 def _split_world(text: str) -> tuple[str, str]:

@@ -201,8 +201,13 @@ def is_sampling(stage: Mapping[str, Any]) -> bool:
 
 
 def list_statements(change: Change, places: Places) -> list[Statement | Wrap]:
-    """What a method says about a stage, in order. RecipeError where the base has not what it is about."""
-    return [one for key, value in change.table.items() for one in _read_stage((key,), value, change.name, places)]
+    """What a method says about a stage, in order. RecipeError, which names it, where the base has not what it is of."""
+    try:
+        return [one for key, value in change.table.items() for one in _read_stage((key,), value, change.name, places)]
+    except RecipeError as error:
+        if change.name in str(error):
+            raise
+        raise RecipeError(error.where, f"{error.problem} (with {change.name})") from None
 
 
 def _read_stage(key: Path, value: Any, by: str, places: Places) -> Iterator[Statement | Wrap]:

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from shuhari.abilities import ability
 from shuhari.data import EMPTY, Array
+from shuhari.registry import find, names
 
 RECENT = 50  # steps at most that count as the last ones
 
@@ -50,6 +52,12 @@ class Evidence:
         return float(x[-1] - self.before.get(f"spent/{what}", 0.0)) if len(x) else 0.0
 
     @property
+    def trains_score(self) -> bool:
+        """Whether the task's own score weighs in the trained reward."""
+        trained = list_trained(self.table.get("reward") or EMPTY)
+        return not trained or "score" in trained
+
+    @property
     def writes_text(self) -> bool:
         """Whether tokens were sampled in it."""
         return self.spent("tokens") > 0
@@ -57,6 +65,21 @@ class Evidence:
     @staticmethod
     def _has(values: Sequence[Any]) -> bool:
         return any(isinstance(v, int | float) for v in values)
+
+
+def list_trained(reward: Mapping[str, Any]) -> list[str]:
+    """The names that weigh by a recipe's table of rewards where a grader, or the recipe, takes the place of the task's
+    own measure; empty where that is trained."""
+    beside = reward.get("beside") or EMPTY
+    if (weights := reward.get("weights")) is not None:
+        return [*weights]
+    graders = {k: v for k, v in reward.items() if k not in ("weights", "beside", *beside)}
+    return [name for name, one in graders.items() if _counts(str(one.get("use", name)))]
+
+
+def _counts(use: str) -> bool:
+    """Whether a grader takes the place of the task's own measure; one of a user's, whose code is not asked, does."""
+    return use not in names("reward") or bool(ability(find("reward", use), "counts"))
 
 
 def recent(e: Evidence, name: str) -> float:

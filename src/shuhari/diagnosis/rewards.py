@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from math import inf
 
-from shuhari.diagnosis.evidence import Evidence, first, lowest, recent, share_not_finite, spent_per_episode, spread
+from shuhari.diagnosis.evidence import (
+    Evidence,
+    first,
+    highest,
+    lowest,
+    recent,
+    share_not_finite,
+    spent_per_episode,
+    spread,
+)
 from shuhari.diagnosis.rule import Rule
 
 SOLVED = 0.9  # a mean score above this leaves little to learn
@@ -33,9 +42,11 @@ def is_long_enough(e: Evidence) -> bool:
     return len(e) >= 5 or float(e.finite("rollout/episodes").sum()) >= 100
 
 
-def never_differs(e: Evidence) -> bool:
-    """after 5 steps or 100 episodes, where no group ever had two rewards"""
-    return is_long_enough(e) and lowest(e, "rollout/alike") == 1.0
+def solves_nothing(e: Evidence) -> bool:
+    """after 5 steps or 100 episodes, where no group ever had two rewards, or had them by others than the task's score,
+    which is trained and was 0 all along"""
+    nothing = e.trains_score and highest(e, "reward/score") == 0
+    return is_long_enough(e) and (nothing or lowest(e, "rollout/alike") == 1.0)
 
 
 def has_ended_often(e: Evidence) -> bool:
@@ -60,10 +71,10 @@ RULES = (
         "reward/score",
         first,
         (1e-9, inf),
-        "no sample of the first step earned anything, so no group has a difference to learn from",
+        "the task's score is 0 for every sample of the first step, so by it no group has a difference to learn from",
         "a warm start that solves some problems (a [[stage]] of imitation before, --init RUN, a better models.policy), "
         f"easier problems, or a larger rollout.n; {LOOK}",
-        when=never_differs,
+        when=solves_nothing,
         at_once=True,
         covers=("no-group-differs", "groups-alike", "reward-constant"),
     ),

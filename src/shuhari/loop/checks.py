@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 from shuhari import registry
 from shuhari.abilities import ability
 from shuhari.columns import DERIVED
-from shuhari.config.overlay import RecipeError, format_path
+from shuhari.config.build import build_stages
+from shuhari.config.overlay import RecipeError, format_path, split_path
+from shuhari.config.recipe import Recipe
 from shuhari.config.stage import walk_learners
-from shuhari.data import nearest
+from shuhari.data import EMPTY, nearest
 from shuhari.loop.answers import check_answers
 from shuhari.loop.engines import check_engine
 from shuhari.loop.evaluation import SPLITS, Evaluation, find_held_out
 from shuhari.loop.roles import check_roles
 from shuhari.loop.state import walk_placed
-from shuhari.loop.suits import check_needs, check_plateaus
+from shuhari.loop.suits import check_levels, check_needs, check_plateaus, describe_needs
 from shuhari.pack import CORE
 from shuhari.ports import Learner, Reward, Task
 from shuhari.ports.declares import declares, is_among
@@ -44,6 +46,7 @@ def check_stages(stages: list[Components]) -> list[Components]:
     for stage in stages:
         check_needs(stage)
         check_plateaus(stage)
+        check_levels(stage)
         check_engine(stage)
     check_roles(stages)
     check_columns(stages)
@@ -52,6 +55,24 @@ def check_stages(stages: list[Components]) -> list[Components]:
     check_room(stages)
     check_answers(stages)
     return stages
+
+
+def make_stages(recipe: Recipe) -> list[Components]:
+    """The stages of a recipe, checked. A RecipeError names the methods that were laid over it, where it is of what one
+    of them has set (or of none of them alone)."""
+    try:
+        return check_stages(build_stages(recipe.stages))
+    except RecipeError as error:
+        laid = recipe.tree.get("laid", EMPTY)
+        if not laid or any(name in str(error) for name in laid):
+            raise
+        path = split_path(error.where) if error.where else ()
+        within = [(p[2:] if p[:1] == ("stage",) != path[:1] else p, by) for p, by in recipe.sources.items()]
+        by = dict.fromkeys(by for p, by in within if path and (p[: len(path)] == path or path[: len(p)] == p))
+        told = {name: describe_needs(needs) for name, needs in laid.items()}
+        blamed = [f"{n}, which needs {told[n]}" if told[n] else n for n in laid if f"with {n}" in by]
+        who = "; ".join(blamed) if blamed else f"{' and '.join(laid)} laid over it"
+        raise RecipeError(error.where, f"{error.problem} (with {who})") from error
 
 
 def check_columns(stages: Sequence[Components]) -> None:

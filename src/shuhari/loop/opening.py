@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from shuhari.config.recipe import Recipe, load
+from shuhari.config.recipe import Recipe, RecipeError, load
+from shuhari.loop.outside import describe_changed, find_outside
 from shuhari.loop.resume import restore
 from shuhari.loop.run import Run, open_run
 from shuhari.store import Run as Stored
 from shuhari.store import StoreError
+from shuhari.store.schema import FILE
 
 
 @contextmanager
@@ -20,10 +23,25 @@ def open_checkpoint(path: Path, step: int | None = None, recipe: Recipe | None =
     it has been read already. It is one process here, whatever workers and learners it was made with. StoreError where
     there is no such checkpoint, CheckpointError where it is damaged."""
     recipe = load(path) if recipe is None else recipe
+    if "study" in recipe.tree:
+        raise RecipeError("study", _tell_runs(path))
     recipe = replace(recipe, tree={k: v for k, v in recipe.tree.items() if k != "distributed"})
     tree = Stored(path).load(step)
     if tree is None:
         raise StoreError(f"{path} has no checkpoint yet: train it first")
     with open_run(recipe) as opened:
+        outside = find_outside(recipe, opened.progress.stages)
+        used = ", and what is there now is used"
+        if changed := describe_changed(Stored(path).get("outside") or {}, outside, used):
+            logging.getLogger("shuhari").warning("%s: %s", path, changed)
         restore(opened, tree)
         yield opened
+
+
+def _tell_runs(path: Path) -> str:
+    """What a study has in the place of a policy."""
+    names = sorted(p.parent.name for p in (path / "children").glob(f"*/{FILE}"))
+    if not names:
+        return f"{path} is a study, and no run was trained in it: it has numbers (`shuhari show {path}`) and no policy"
+    more = f" (or {', '.join(names[1:4])}{', ...' if names[4:] else ''})" if names[1:] else ""
+    return f"{path} is a study of several runs: open one of them, {path}/children/{names[0]}{more}"

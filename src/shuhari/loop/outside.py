@@ -24,6 +24,7 @@ from shuhari.loop import state
 from shuhari.store import Store
 from shuhari.store.files import translate_errors
 
+ANEW = ": another --run trains with what is there now"
 COPY = 16 * 2**20  # bytes of a file or directory, above which no copy is kept
 
 
@@ -118,15 +119,15 @@ def check_outside(store: Store, outside: Mapping[str, Path], accept: bool) -> No
         store.first.append(lambda: store.set(outside={**known, **now}))
 
 
-def describe_changed(known: Mapping[str, str], outside: Mapping[str, Path]) -> str:
+def describe_changed(known: Mapping[str, str], outside: Mapping[str, Path], then: str = ANEW) -> str:
     """What of a complete run's data and code is another now than the run was made with; "" where nothing is. `known`:
-    name -> digest of the run, of modules too that only its components tell."""
+    name -> digest of the run, of modules too that only its components tell; `then`: what to do about it."""
     found = {**{n: f for n in known if n not in outside and (f := _find_import(n if _is_dotted(n) else ""))}, **outside}
     changed = [repr(n) for n, digest in compute_digests(found).items() if known.get(n, digest) != digest]
     if not changed:
         return ""
     verb = "has" if len(changed) == 1 else "have"
-    return f"{', '.join(changed)} {verb} changed since it was made: another --run trains with what is there now"
+    return f"{', '.join(changed)} {verb} changed since it was made{then}"
 
 
 def _is_dotted(name: str) -> bool:

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.batch import Batch
-from shuhari.config.build import build_stages
 from shuhari.config.recipe import Recipe, RecipeError
 from shuhari.config.stage import Components
 from shuhari.data import EMPTY, Info
 from shuhari.distributed.team import open_team
 from shuhari.events import Collected, Committed, Evaluated, Event, InOrder, StageStarted, Updated
 from shuhari.loop import chance, collect, curve, hiring, state
-from shuhari.loop.checks import check_stages
+from shuhari.loop.checks import make_stages
 from shuhari.loop.context import Context
 from shuhari.loop.drift import describe_collected
 from shuhari.loop.evaluation import LastScores, watch
@@ -56,7 +55,7 @@ def open_run(
 ) -> Run:
     """A run as it stands at `path` (None: nowhere). init: role -> weights; curve: see it; known: `open_store`."""
     if "study" in recipe.tree:
-        raise RecipeError("study", f"{recipe.name} is a study of several runs: open one of them, in its children/")
+        raise RecipeError("study", f"{recipe.name} is a study and no run: what it trains are the runs in its children/")
     with ExitStack() as failed:
         failed.push(run := Run(recipe, init, curve))  # what goes wrong here lets go of the store
         hiring.hire(recipe, run.progress.stages, run.ctx)
@@ -73,7 +72,7 @@ class Run:
 
     def __init__(self, recipe: Recipe, init: Mapping[str, Any] = EMPTY, curve: bool = False) -> None:
         self.recipe, self.init, self.curve = recipe, init, curve
-        stages = check_stages(build_stages(recipe.stages))
+        stages = make_stages(recipe)
         self.ctx = Context(recipe.seed, stages[0].task, stages[0].engine, stages[0].tokens, recipe.threads)
         self.ctx.team = open_team(recipe, stages, self.ctx)
         self.tell = self.ctx.tell = InOrder(self.hear)

@@ -8,6 +8,7 @@ Runs may take turns, a step each. Left out: runs side by side in processes; a st
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import time
@@ -18,6 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from shuhari.config.build import make_component
+from shuhari.config.overlay import format_path
 from shuhari.config.recipe import Recipe, RecipeError, load
 from shuhari.config.schedules import list_misfits
 from shuhari.data import EMPTY, Info
@@ -28,7 +30,10 @@ from shuhari.loop.run import loop, open_run
 from shuhari.ports import Study, ability
 from shuhari.store import Run, Store
 from shuhari.store.schema import FILE
+from shuhari.studies import SIMULATED
 
+GIVEN = ("--set", "set")  # origins of what is laid over a recipe as a run is asked for
+OWN = ("study", "seed", "name", "summary", "format")  # what a study reads that trains no run
 CHILD = "child"  # the key of a report that is a run's and no row of the study
 
 
@@ -48,7 +53,7 @@ def train(recipe: Recipe, path: Path | None = None, *, curve: bool = False, **st
 def _rows(
     recipe: Recipe, path: Path, *, init: Mapping[str, Any] = EMPTY, rehearsal: bool = True, **known: Any
 ) -> Iterator[Info]:
-    study: Study = make_component("study", recipe.tree["study"])
+    study = make_study(recipe)
     with open_store(path, recipe, keep=2, **known) as store:
         if store.get("complete"):
             return
@@ -78,6 +83,31 @@ def _rows(
             ability(reports, "close")()  # a run that is at hand saves what it has
             runs.close()
         _finish(store, recipe, rows, runs, time.monotonic() - began)
+
+
+def trains_runs(recipe: Recipe, study: Study) -> bool:
+    """Whether a study trains the runs of its recipe: one that simulates reads its own settings alone."""
+    return bool(ability(study, "trains")) and recipe.tree["study"].get("use") not in SIMULATED
+
+
+def make_study(recipe: Recipe) -> Study:
+    """The component of [study]. RecipeError for a setting that was laid over the study and that it cannot use: any but
+    its own where it trains no run (`trains = False`), else one of which it gives each run a value of its own."""
+    table, use = recipe.tree["study"], str(recipe.tree["study"].get("use"))
+    study: Study = make_component("study", table)
+    trains, ours = trains_runs(recipe, study), dict(_list_varied(table, ("study",)))
+    if not trains and "laid" in recipe.tree:
+        raise RecipeError("", f"{' and '.join(recipe.tree['laid'])}: laid over runs, and the study {use!r} trains none")
+    for path, origin in recipe.sources.items():
+        key = format_path(path)
+        if origin in GIVEN and not trains and path[0] not in OWN:
+            own = [f"study.{name}" for name in inspect.signature(type(study)).parameters]
+            meant = f"study.{path[-1]}"
+            near = f"did you mean {meant!r}?" if meant in own else f"its settings are {', '.join(own)}, and seed"
+            raise RecipeError(key, f"the study {use!r} trains no run, and does not read it; {near}")
+        if origin in GIVEN and trains and key in ours:
+            raise RecipeError(key, f"the study {use!r} gives each of its runs a value of its own: change {ours[key]}")
+    return study
 
 
 class Children:
@@ -147,6 +177,17 @@ class Children:
             for what, amount in ledger.items():
                 out[what] = out.get(what, 0) + amount
         return out
+
+
+def _list_varied(table: Mapping[str, Any], at: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """(setting, key of [study]) of the settings that a study has lists of: as `contexts = {"task.seed" = [0, 1]}`, and
+    as `shares = ["task.a.share", "task.b.share"]`."""
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _list_varied(value, (*at, name))
+        elif isinstance(value, list | tuple):
+            yield from ((key, format_path(at if key == name else (*at, name))) for key in (name, *value)
+                        if isinstance(key, str))  # fmt: skip
 
 
 def _check_same(path: Path, step: int, before: Info, now: Info) -> None:

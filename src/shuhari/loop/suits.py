@@ -47,6 +47,13 @@ def check_needs(stage: Components) -> None:
                 raise RecipeError(lack[0], f"{lack[1]} in stage {stage.name!r}: {name} needs {lack[2]}")
 
 
+def describe_needs(needs: Mapping[str, Any]) -> str:
+    """What a method needs of a base, in words; "" where it needs nothing."""
+    words = {"groups": "{} samples of a problem", "steps": "{} optimiser steps a batch", "text": "a task of text",
+             "lanes": "environments side by side", "solutions": "problems with a solution"}  # fmt: skip
+    return ", ".join(words[need].format(value) for need, value in needs.items() if value and need in words)
+
+
 def check_plateaus(stage: Components) -> None:
     """RecipeError, with what to set, where something waits for a plateau of a score that it will not be told."""
     waiting: list[tuple[tuple[str, ...], Any]] = [(("follow", role), follow) for role, follow in stage.follows.items()]
@@ -56,6 +63,21 @@ def check_plateaus(stage: Components) -> None:
             if score := ability(part, "waits_for"):
                 why = f"{format_path(root)} waits for a plateau of {score!r} in stage {stage.name!r}"
                 _check_waited(score, why, stage.evaluate)
+
+
+def check_levels(stage: Components) -> None:
+    """RecipeError where a loss of the policy takes the mean of a row's decisions, and rows have one each: there what
+    tells a sequence from its decisions changes nothing."""
+    policy = stage.models.get("policy")
+    if stage.task.spaces() is None or policy is None or ability(policy.model, "kind") != "exact":
+        return
+    for place, learner in walk_learners(stage.learners):
+        for name, part in ability(learner, "parts").items():
+            for t, term in part.terms.items():
+                if ability(term.objective, "surrogate") and vars(term.objective).get("level") == "sequence":
+                    key = format_path((*place, "part", name, "terms", t, "level"))
+                    why = "here a row is one action, so that a sequence is its decision; expected 'decision'"
+                    raise RecipeError(key, f"'sequence' in stage {stage.name!r}: {why}")
 
 
 def _check_waited(score: str, why: str, evaluation: Evaluation | None) -> None:

@@ -37,9 +37,10 @@ class File:
     `completion` (a demonstration; `solution` is the same), `completion` and `label` (whether it is good), or `chosen`
     and `rejected` (text or messages; without a prompt, it is the beginning that the two share). `id` is the problem's
     name, `split` its split; other columns land in the problem's `info`, with `chosen`, `rejected` and `label`.
-    path: the file, relative to the working directory. columns: field of a row -> the column that it is read from, where
-    that has another name (`{prompt = "question"}`). format: of answers; `gsm8k`: what follows the last `####` is the
-    answer, of a row and of what a model writes, and the whole is the demonstration where there is no other.
+    path: the file, beside the recipe file that names it, else from the working directory. columns: field of a row ->
+    the column that it is read from, where that has another name (`{prompt = "question"}`). format: of answers;
+    `gsm8k`: what follows the last `####` is the answer, of a row and of what a model writes, and the whole is the
+    demonstration where there is no other.
     test_fraction: share of the prompts held out, by a hash of the
     prompt, among rows that have no `split`; rows with one prompt are always in one split.
     """

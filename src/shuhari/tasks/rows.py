@@ -56,7 +56,8 @@ def read(path: Path, called: str, mapped: Callable[[Any], Any] = lambda raw: raw
     if not path.is_file():
         there = [p.name for p in path.parent.glob("*") if p.suffix in (".jsonl", ".parquet", *TABLES)]
         message = nearest(path.name, there) if there else ""
-        raise FileNotFoundError(f"{called}: no such file (looked in {Path.cwd()}); {message}".rstrip("; "))
+        places = f"looked in {Path.cwd()}; of a recipe file beside that first"
+        raise FileNotFoundError(f"{called}: no such file ({places}); {message}".rstrip("; "))
     if path.suffix.lower() in (".xlsx", ".xls", ".ods"):
         raise ValueError(f"{called}: a spreadsheet: expected JSON Lines, Parquet, CSV or TSV: save it as CSV")
     with path.open("rb") as file:

@@ -23,7 +23,7 @@ from shuhari.loop.watching import Watched, watch
 from shuhari.needs import role_model
 from shuhari.noise import CounterNoise, keys
 from shuhari.tasks.source import read_first
-from shuhari.tools.video import flatten
+from shuhari.tools.video import film, flatten
 
 SHOWN = 6  # episodes, or prompts
 CHAINS = 128  # of the first observation
@@ -57,7 +57,7 @@ def _draw_controller(path: Path, step: int | None) -> Any:
 def _watch(path: Path, step: int | None) -> list[Watched]:
     """Episodes, with pictures where there are any; without a screen or a library, as numbers."""
     try:
-        return watch(path, step, SHOWN, film=True)
+        return film(path, step, SHOWN)
     except (ImportError, RuntimeError, ValueError):
         return watch(path, step, SHOWN)
 

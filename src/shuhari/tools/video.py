@@ -5,6 +5,8 @@ Written as GIF, by the library that matplotlib draws with. Axes: `T` decisions, 
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,11 +34,19 @@ def save_video(run: str | Path, to: str | Path, *, step: int | None = None, epis
     return "" if seen.frames else why
 
 
+def film(run: Path, step: int | None, n: int = 1, *, first: int = 0) -> list[Watched]:
+    """`watch`, with pictures. On a machine without a screen SDL, by which Gymnasium draws, is told not to look for one:
+    it would complain."""
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")) and sys.platform != "darwin":
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    return watch(run, step, n, first=first, film=True)
+
+
 def _watch(run: Path, step: int | None, episode: int) -> tuple[Watched, str]:
     """The episode, with pictures if that is possible; else without, and why."""
     why = "its environment draws nothing (render_mode rgb_array)"
     try:
-        (seen,) = watch(run, step, first=episode, film=True)
+        (seen,) = film(run, step, first=episode)
         if len(seen.frames) == len(seen.observations):
             return seen, ""
     except (ImportError, RuntimeError, ValueError) as error:  # no screen, no library, no such mode

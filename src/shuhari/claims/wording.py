@@ -1,0 +1,34 @@
+"""A result in words: its verdict and what belongs to it, the same wherever it is told.
+
+Left out: numbers (`board`), tables of checks (`cli.verdicts`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from shuhari.claims.sources import is_older
+from shuhari.claims.verdict import HELD, Because
+from shuhari.data import EMPTY
+
+
+def describe_verdict(result: Mapping[str, Any], *, because: bool = True, now: bool = False, stale: str = "") -> str:
+    """The verdict, and in brackets what it hangs on: `holds (its guard open, not by it, exploratory, stale)`.
+
+    because: with what ablations say of the paper's reason (not where that has a column of its own). now: whether the
+    library has changed since, `older core`, which a page that is written once cannot say. stale: why, where the result
+    itself does not say it yet."""
+    ruled, marks = "headline" in result, list[str]()
+    if ruled:
+        reason = result.get("because", Because.UNASKED)
+        marks += ["its guard open"] * (result["verdict"] in HELD and result.get("guard") == "open")
+        if because and reason != Because.UNASKED:
+            marks.append("the reason open" if reason == Because.OPEN else str(reason))
+        marks += [f"premise: {why}" for why in result.get("premise", EMPTY).get("failing", ())] if because else []
+        marks += [result["kind"]] if result.get("kind", "trained") != "trained" and because else []
+    marks += ["older rule"] * (not ruled) + ["exploratory"] * bool(result.get("exploratory"))
+    if stale or result.get("stale"):
+        marks.append("stale")
+    elif now and is_older(result["hashes"]):
+        marks.append("older core")
+    return f"{result['verdict']} ({', '.join(marks)})" if marks else str(result["verdict"])
