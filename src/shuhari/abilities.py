@@ -32,6 +32,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     # curricula and rollouts
     "report": dict,  # () -> Info: numbers for the step's report
     "unit": None,  # of a rollout: "decision" where it is a VectorRollout; of a buffer: what `size` counts
+    "asks": False,  # of a rollout of lanes: whether these ask the curriculum where they begin
     "open": do_nothing,  # of a rollout: (task, seed); of an engine: (seed, charge)
     "role": "policy",  # of a rollout: which role decides
     # tasks
@@ -44,6 +45,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "first_wrong": None,  # (problem, text) -> the place of the first character that is wrong; None where it is right
     "preview": None,  # () -> {"spaces", "prompt", "answer"}: what listings show of a task that is dear to make
     "copies": None,  # whether its environments can be copied, once it has tried; workers of lanes are sent it
+    "simulates": None,  # and whether by the state of a simulator
     "extras": EMPTY,  # column -> fill value, of what its environments report beside observation and reward
     "expert": None,  # (observation, generator) -> an action as its environments take it
     "filmed": None,  # () -> a task like it whose environments `draw`

@@ -1,4 +1,4 @@
-"""Random actions for trials of environments: uniform over what a mask allows. Snapshots: see `test_gym`."""
+"""Random actions for trials of environments: uniform over what a mask allows. MuJoCo by snapshots, others: `test_gym`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from shuhari.tasks.snapshots import sample_action
+from shuhari.tasks.gym import Gym
+from shuhari.tasks.snapshots import restore, sample_action, snapshot
 from shuhari.testing import check_environment
 
 
@@ -51,3 +52,26 @@ class Switches(gymnasium.Env[Any, Any]):
 
 def test_a_world_whose_bits_are_masked_can_be_checked() -> None:
     check_environment(Switches())
+
+
+@pytest.mark.parametrize(("name", "simulates"), [("Reacher-v5", True), ("Hopper-v5", True), ("Ant-v5", False)])
+def test_mujoco_is_saved_by_its_simulator_where_that_is_all(name: str, simulates: bool) -> None:
+    """Stored actions replayed after a restore, over another episode, give the same observations to the bit. Ant reads
+    what lags behind the simulator's state, and is replayed."""
+    task = Gym(name)
+    assert task.simulates is simulates and not task.copies
+    env, other = task.make(), task.make()
+    env.reset(seed=3)
+    other.reset(seed=4)
+    env.action_space.seed(0)
+    for _ in range(20):
+        env.step(env.action_space.sample())
+    state = snapshot(env)
+    assert ("physics" in state) is simulates
+    actions = [env.action_space.sample() for _ in range(20)]
+    seen = [env.step(a)[:2] for a in actions]
+    restore(other, state)
+    for action, (observation, reward) in zip(actions, seen, strict=True):
+        o, r, *_ = other.step(action)
+        assert np.array_equal(o, observation) and r == reward
+    assert np.array_equal(env.reset()[0], other.reset()[0])

@@ -54,8 +54,9 @@ def build_stage(table: Mapping[str, Any] | Components, shared: dict[str, Any] | 
     rollout, n, sampling = _make_rollout(made, table.get("rollout", EMPTY))
     vector = is_vector(rollout)
     table = {**table, **{k: _replace_max_new(table[k], sampling.max_new) for k in LONGEST if k in table}}
-    if vector and table.get("curriculum"):
-        message = "lanes of environments ask for no problems: leave it out, or play episodes (rollout.use = 'episode')"
+    if vector and table.get("curriculum") and not ability(rollout, "asks"):
+        message = "lanes of environments ask for no problems: leave it out, set rollout.asks = true, so they begin "
+        message += "where it says, or play episodes (rollout.use = 'episode')"
         raise RecipeError("curriculum", message)
     engine = _make_section(made, "engine", table)
     stale: int = ability(engine, "staleness")

@@ -62,6 +62,7 @@ class Context:
         self.rollout: Rollout | None = None
         self.held: list[Any] = []  # rollouts that are open, and rewards: what is closed with the run
         self._served: Engine | None = None  # the engine that was opened last
+        self.curriculum: Any = None  # of the stage
         self.rewards: Mapping[str, Reward] = {}
         self.weights: Mapping[str, Number] = {}
         self.reward_names: set[str] = set()  # all that was ever graded: one of these that is missing is ungraded

@@ -116,7 +116,8 @@ class Run:
     def install(self, stage: Components, *, restoring: bool = False) -> None:
         """Make a stage's components the run's own; restoring: a checkpoint's weights follow."""
         ctx = self.ctx
-        for name in ("name", "task", "engine", "rollout", "rewards", "weights", "n", "sampling", "tokens"):
+        names = ("name", "task", "engine", "curriculum", "rollout", "rewards", "weights", "n", "sampling", "tokens")
+        for name in names:
             setattr(ctx, name, getattr(stage, name))
         cast_roles(stage.models, ctx.models, stage.task, ctx.seed, self.init, self.shared, sources=not restoring)
         ctx.open(stage.list_rollouts(), stage.rewards.values())

@@ -15,6 +15,7 @@ from shuhari.events import Event
 from shuhari.needs import Need, Noise
 
 if TYPE_CHECKING:
+    from shuhari.ports.collecting import Curriculum
     from shuhari.ports.engines import Engine
     from shuhari.ports.models import Model
     from shuhari.ports.tasks import Task
@@ -40,6 +41,7 @@ class Ctx(Protocol):
     version: int
     engine: Engine
     task: Task
+    curriculum: Curriculum  # of the stage
     ledger: dict[str, float]
     sampling: Sampling  # of requests that name none
     weights: Mapping[str, Number]  # reward name -> its weight in the trained reward

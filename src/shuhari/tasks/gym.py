@@ -28,7 +28,17 @@ from shuhari.data import EMPTY, Array, Payload, Problem, Status, Step, code, nea
 from shuhari.models.spaces import MASK
 from shuhari.registry import find, locate, register, search_in
 from shuhari.tasks.checked import Checked, check_has_spaces
-from shuhari.tasks.snapshots import Env, Recorder, is_copyable, is_seeded, repeats, restore, snapshot, thaw
+from shuhari.tasks.snapshots import (
+    Env,
+    Recorder,
+    begin,
+    is_copyable,
+    is_seeded,
+    repeats,
+    restore,
+    simulates,
+    snapshot,
+)  # fmt: skip
 from shuhari.tasks.source import Generated, check_split
 from shuhari.tasks.tells import EXECUTED, EXTRAS, Teller, find_layout
 from shuhari.tasks.views import View, check_spaces, to_action, to_context, wrap
@@ -138,9 +148,9 @@ class Gym:
 
     def make(self) -> Env:
         """A fresh environment for a vectorised rollout. Where copying its attributes does not bring it back, it comes
-        in a `Recorder`, so that `snapshot` and `restore` replay it. Seed its first reset."""
+        in a `Recorder`, so that `snapshot` and `restore` replay it, or save its simulator. Seed its first reset."""
         env = self._make_bare()
-        return env if self.copies else Recorder(env)
+        return env if self.copies else Recorder(env, self.simulates)
 
     @cached_property
     def copies(self) -> bool:
@@ -153,6 +163,11 @@ class Gym:
             )
             warnings.warn(f"gym/{self.path} {message}(seed=seed)", stacklevel=2)
         return copies
+
+    @cached_property
+    def simulates(self) -> bool:
+        """Whether a snapshot has the state of MuJoCo's simulator: determined once, by trial."""
+        return not self.copies and simulates(self._make_bare)
 
     @cached_property
     def expert(self) -> Any:
@@ -255,8 +270,7 @@ class Episode:
     def restore(self, snapshot: Payload) -> Payload:
         """Return to a snapshot; returns the observation there."""
         s: Any = snapshot
-        restore(self.env, s["env"])
-        self.last, self.ended = thaw(s["last"]), bool(s["ended"])
+        self.last, self.ended = begin(self.env, s), bool(s["ended"])
         return self.last
 
 

@@ -1,9 +1,11 @@
 """Snapshots of Gymnasium environments: plain data from which an episode continues exactly.
 
-Two ways. *Copy*: plain attributes of the environment and of its wrappers, and the state of its generator; enough for
+Three ways. *Copy*: plain attributes of the environment and of its wrappers, and the state of its generator; enough for
 classic control and other small worlds in Python, and proved by `is_copyable` for the environment at hand. *Replay*: the
 seed of the last reset and the actions since, stepped again; right for every environment that repeats itself from a
-seed, at the cost of those steps. `Recorder` keeps what a replay needs; an environment without one is copied.
+seed, at the cost of those steps. *Simulator*: of a MuJoCo environment the copy, and the simulator's own state; proved
+like a copy, for some read numbers of the simulator that are derived from more than its state. `Recorder` keeps what the
+last two need; an environment without one is copied.
 Left out: states kept outside Python, which replay covers; rendering.
 """
 
@@ -24,15 +26,18 @@ from shuhari.models.spaces import MASK, alternatives
 
 Env = gymnasium.Env[Any, Any]
 _CONTAINERS = (list, dict, set, bytearray)
+SIMULATOR = ("model", "data", "mujoco_renderer")  # what a MuJoCo environment of Gymnasium keeps of the simulator
 _STILL = (gymnasium.Env, gymnasium.Space, EnvSpec, np.random.Generator, np.dtype, ModuleType)  # or copied otherwise
 
 
 class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Keeps the seed of the last reset and the actions since. Every reset is seeded: one without a seed takes the next
+    """Keeps the seed of the last reset and the actions since, or, where it `simulates`, has snapshots by the state of
+    MuJoCo's simulator. Every reset is seeded: one without a seed takes the next
     of a sequence that the last given seed starts, so `reset()` repeats after a restore too."""
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, env: Env, simulates: bool = False) -> None:
         super().__init__(env)
+        self.simulates = simulates
         self.first: int | None = None  # the last seed that was given
         self.count = 0  # resets since
         self.options: dict[str, Any] | None = None
@@ -46,7 +51,8 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self._begin()
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        self.actions.append(np.array(action))
+        if not self.simulates:
+            self.actions.append(np.array(action))
         return self.env.step(action)
 
     def record(self) -> dict[str, Payload]:
@@ -79,12 +85,21 @@ class Recorder(gymnasium.Wrapper[Any, Any, Any, Any]):
 def snapshot(env: Env) -> dict[str, Payload]:
     """Save the state of an environment as a payload, for `restore` on any environment made the same way."""
     recorder = next((e for e in _list_layers(env) if isinstance(e, Recorder)), None)
-    if recorder is not None:
+    if recorder is not None and not recorder.simulates:
         return {"replay": recorder.record()}
     layers = tuple({k: p for k, v in vars(e).items() if (p := _to_plain(v)) is not _NO} for e in _list_layers(env))
     generator = env.unwrapped._np_random
     state = "" if generator is None else json.dumps(generator.bit_generator.state)
-    return {"layers": layers, "generator": state}
+    physics = {} if recorder is None else {"physics": _physics_state(env)}
+    return {"layers": layers, "generator": state, **physics}
+
+
+def begin(env: Env, start: Any = None) -> Any:
+    """The first observation of an episode that begins at `start`, the snapshot of an `Episode`; None: `env.reset()`."""
+    if start is None:
+        return env.reset()[0]
+    restore(env, start["env"])
+    return thaw(start["last"])
 
 
 def restore(env: Env, state: Mapping[str, Any]) -> None:
@@ -100,6 +115,8 @@ def restore(env: Env, state: Mapping[str, Any]) -> None:
         raise ValueError(f"{env}: a snapshot of {len(state['layers'])} layers: expected {len(layers)}, one a wrapper")
     for layer, values in zip(layers, state["layers"], strict=True):
         vars(layer).update({k: thaw(v) for k, v in values.items()})
+    if "physics" in state:
+        _set_physics(env, thaw(state["physics"]))
     if state["generator"]:
         env.unwrapped.np_random.bit_generator.state = json.loads(state["generator"])
 
@@ -117,6 +134,16 @@ def is_copyable(make: Callable[[], Env], steps: int = 256) -> bool:
 def repeats(make: Callable[[], Env], steps: int = 256) -> bool:
     """Whether the environment repeats itself from one seed, as a replay requires."""
     return _same_after_restore(lambda: Recorder(make()), steps)
+
+
+def simulates(make: Callable[[], Env], steps: int = 256) -> bool:
+    """Whether it is a MuJoCo environment for which a copy and the simulator's state are enough, as `is_copyable`."""
+    env = make()
+    try:
+        has = all(name in vars(env.unwrapped) for name in SIMULATOR)
+    finally:
+        env.close()
+    return has and is_copyable(lambda: Recorder(make(), simulates=True), steps)
 
 
 def is_seeded(make: Callable[[], Env], steps: int = 16) -> bool:
@@ -148,10 +175,10 @@ def _same_after_restore(make: Callable[[], Env], steps: int) -> bool:
         _wander(other, other.reset(seed=2)[0])
         before = _list_containers(env)
         seen = _wander(env, seen)
-        recorded = any(isinstance(e, Recorder) for e in _list_layers(env))
-        lost = (
-            any(_is_opaque(v) for e in _list_layers(env) for v in vars(e).values()) or _list_containers(env) != before
-        )
+        recorder = next((e for e in _list_layers(env) if isinstance(e, Recorder)), None)
+        recorded, known = recorder is not None and not recorder.simulates, SIMULATOR if recorder is not None else ()
+        kept = [v for e in _list_layers(env) for k, v in vars(e).items() if k not in known]
+        lost = any(map(_is_opaque, kept)) or _list_containers(env) != before
         if not recorded and lost:
             return False
         restore(other, snapshot(env))
@@ -210,6 +237,25 @@ def _list_layers(env: Env) -> Iterator[Any]:
 def _list_containers(env: Env) -> list[str]:
     """List the objects in containers, which a copy leaves out."""
     return [repr(v) for e in _list_layers(env) for k, v in sorted(vars(e).items()) if isinstance(v, _CONTAINERS)]
+
+
+def _physics_state(env: Env) -> Array:
+    """All that MuJoCo's next step depends on: positions, velocities, time, controls, the start of its solver."""
+    import mujoco
+
+    of: Any = env.unwrapped
+    state = np.empty(mujoco.mj_stateSize(of.model, mujoco.mjtState.mjSTATE_INTEGRATION))
+    mujoco.mj_getState(of.model, of.data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
+    return state
+
+
+def _set_physics(env: Env, state: Array) -> None:
+    import mujoco
+
+    of: Any = env.unwrapped
+    mujoco.mj_setState(of.model, of.data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
+    mujoco.mj_forward(of.model, of.data)  # derives the rest, and begins its solver anew
+    mujoco.mj_setState(of.model, of.data, state, mujoco.mjtState.mjSTATE_INTEGRATION)
 
 
 _NO: Any = object()

@@ -60,7 +60,7 @@ def check_metric(metric: Any, ctx: Any) -> Mapping[str, float]:
 
 def check_curriculum(curriculum: Any, ctx: Any, n: int = 4, steps: int = 4) -> None:
     """Ask a curriculum for n groups at each of some steps, and tell it what became of them where the context has
-    models.
+    models and a rollout that plays groups.
 
     It asks for n at most, of problems that there are; it repeats itself and resumes from its state. `ctx` has the
     task."""
@@ -71,7 +71,7 @@ def check_curriculum(curriculum: Any, ctx: Any, n: int = 4, steps: int = 4) -> N
         now = _at(ctx, i)
         asked = now.wait(look_at_requests(mine, mine.select, n, now))
         require(asked, curriculum, f"asked for nothing where {n} groups were wanted")
-        if now.models:
+        if now.models and not is_vector(now.rollout):
             batch = now.wait(now.probe(asked, tag=f"check{i}"))
             for listener in state.listeners(mine):
                 listener.observe(Collected(batch))

@@ -17,8 +17,8 @@ import numpy as np
 from gymnasium import spaces
 
 from shuhari.abilities import ability
-from shuhari.data import Array
-from shuhari.tasks.snapshots import restore, snapshot
+from shuhari.data import Array, Payload
+from shuhari.tasks.snapshots import begin, restore, snapshot
 from shuhari.tasks.tells import EXTRAS
 from shuhari.tasks.views import storage_dtype
 
@@ -34,8 +34,9 @@ class Actor(Protocol):
     @property
     def astray(self) -> bool: ...
     def start(self, seeds: Sequence[int], seen: Seen) -> None: ...  # the first reset of every lane, into `seen`
-    def post(self, lanes: slice, taken: Any, fresh: Sequence[int]) -> None:
-        """The lanes in `fresh` reset, the others take their action of `taken` [lanes]; None: they are not stepped."""
+    def post(self, lanes: slice, taken: Any, fresh: Mapping[int, Payload]) -> None:
+        """The lanes in `fresh` begin an episode, at the start that is given or where the task does (None); the others
+        take their action of `taken` [lanes]; None: they are not stepped."""
 
     def poll(self, lanes: slice, seen: Seen, reward: Array, extras: Extras) -> list[tuple[int, int]]:
         """Wait for what was posted to `lanes`: observations go into `seen` [N, ...], rewards (0 of a reset) into
@@ -52,7 +53,7 @@ class Inline:
 
     def __init__(self, make: Callable[[], gymnasium.Env[Any, Any]], lanes: Iterable[int]) -> None:
         self.envs = {i: make() for i in lanes}
-        self._posted: dict[int, tuple[Any, Sequence[int]]] = {}
+        self._posted: dict[int, tuple[Any, Mapping[int, Payload]]] = {}
 
     @property
     def astray(self) -> bool:
@@ -62,7 +63,7 @@ class Inline:
         for i, env in self.envs.items():
             write(seen, i, env.reset(seed=seeds[i])[0])
 
-    def post(self, lanes: slice, taken: Any, fresh: Sequence[int]) -> None:
+    def post(self, lanes: slice, taken: Any, fresh: Mapping[int, Payload]) -> None:
         self._posted[lanes.start] = taken, fresh
 
     def poll(self, lanes: slice, seen: Seen, reward: Array, extras: Extras) -> list[tuple[int, int]]:
@@ -71,7 +72,7 @@ class Inline:
         try:
             for i in range(first, lanes.stop):
                 if i in fresh:
-                    write(seen, i, envs[i].reset()[0])
+                    write(seen, i, begin(envs[i], fresh[i]))
                     reward[i] = 0.0
                 elif taken is not None:
                     o, reward[i], terminated, truncated, info = envs[i].step(taken[i - first])

@@ -19,15 +19,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from gymnasium import spaces
-from torch import Tensor
 
 from shuhari.batch import Batch
 from shuhari.bounds import Count, Length, check
-from shuhari.data import Array, Ramp, Sampling, code
+from shuhari.data import Payload, Ramp, Sampling, code
 from shuhari.needs import Traces, role_model
-from shuhari.noise import CounterNoise, keys
+from shuhari.noise import keys
 from shuhari.ports import Ctx, Task, ability
 from shuhari.registry import register
+from shuhari.rollouts.vector.asking import Asking
 from shuhari.rollouts.vector.fragment import SENT, Fragment, join_rows, make_extra_columns, put_on_last
 from shuhari.rollouts.vector.lanes import (
     RUNNING,
@@ -42,13 +42,13 @@ from shuhari.rollouts.vector.lanes import (
     view_rows,
     write,
 )  # fmt: skip
+from shuhari.rollouts.vector.noise import LaneNoise
 from shuhari.rollouts.vector.workers import Workers
 from shuhari.tasks.snapshots import thaw
 from shuhari.tasks.tells import EXECUTED
 from shuhari.tasks.views import clip_box
 
 WINDOW = 100  # finished episodes that the report averages
-BLOCK = 64  # steps whose noise is drawn at once
 
 
 @register("rollout", "vector")
@@ -66,10 +66,14 @@ class VectorRollout:
     where a run goes on with another one. Over the ring it is the same up to how a model rounds for batches of another
     size: bit for bit with models of which a row's numbers do not depend on the batch (tables).
 
+    asks: where a lane begins an episode, the curriculum says from which start, and for how many steps at most (see
+    `Asking`).
+
     Columns: context, action, logp, mask, version, reward/task, cont, child, episode, lane, id, `resumes` (the row that
-    the lane's last fragment left open, now decided), what the policy's traces say, and what the task's environments
-    tell. Where they tell the action that was executed, and it is not the one that they got, it stands in the decision's
-    place, with an unknown log-probability (NaN), and the column `replaced` is 1 (else 0).
+    the lane's last fragment left open, now decided), what the policy's traces say, the numbers of what the curriculum
+    asked for, and what the task's environments tell. Where they tell the action that was executed, and it is not the
+    one that they got, it stands in the decision's place, with an unknown log-probability (NaN), and the column
+    `replaced` is 1 (else 0).
     """
 
     lanes: Length = 8
@@ -78,7 +82,8 @@ class VectorRollout:
     sampling: Sampling | None = None
     workers: Count = 0
     ring: Length = 1
-    accepts: Mapping[str, Any] = field(init=False, default_factory=dict)
+    asks: bool = False
+    accepts: Mapping[str, Any] = field(init=False, default_factory=lambda: {"limit": 0})
     unit: ClassVar[Literal["decision"]] = "decision"  # what it is asked for
     stamps = ()
     least_n = 0
@@ -124,9 +129,10 @@ class VectorRollout:
         self._episode, self._count = self._first + np.arange(n), self._first + n
         self._return, self._rows, self._began = [0.0] * n, 0, [0] * n  # rows that were decided, and at which each began
         self._sums = {name: np.zeros(n) for name in self._layout if name.startswith("reward/")}  # of this episode
+        self._asking = Asking(n) if self.asks else None
         self._finished: list[tuple[float, ...]] = []  # return, length, and the sums of the extra rewards
         self._decided, self._row = 0, self._first
-        self._noise = _Noise(keys(seed, "lanes", n=n), self._slots)
+        self._noise = LaneNoise(keys(seed, "lanes", n=n), self._slots)
 
     def close(self) -> None:
         """Close the environments and end the workers; `open` starts anew."""
@@ -152,7 +158,7 @@ class VectorRollout:
         policy: Any = role_model(ctx.models, self.role)
         sampling = self._sampling(ctx)
         uniform = replace(sampling, epsilon=1.0, greedy=False) if self._decided < self.random else sampling
-        self._reset()
+        self._reset(ctx)
         before, rows = self._decided, -(-n // self.lanes)
         rows += rows // 8 + 1  # resets take steps too
         f = Fragment.of(self._space, rows, self._episode, self._layout)
@@ -169,7 +175,7 @@ class VectorRollout:
                 seen = map_parts(torch.from_numpy, now if len(slots) == 1 else view_rows(now, slot))
                 trace = policy.sample(seen, settings, noise=noise)
                 traces.append(trace)
-                self._post(slot, t, f, self._copy_actions(trace))
+                self._post(slot, t, f, self._copy_actions(trace), ctx)
             noise.step()
             t, self._rows = t + 1, self._rows + 1
         now, ended = view_rows(f.seen, t), self._ended
@@ -182,28 +188,33 @@ class VectorRollout:
         ctx.charge("env_steps", self._decided - before)
         return batch
 
-    def _reset(self) -> None:
+    def _reset(self, ctx: Ctx) -> None:
         """Reset where an episode has ended; its closing row is at the end of the previous fragment."""
         actor: Any = self._actor
         due = [(slot, new) for slot in self._slots if (new := [i for i in _lanes(slot) if self._ended[i]])]
-        for slot, new in due:
-            self._begin(new, self._rows)
-            actor.post(slot, None, new)
-        for slot, _ in due:
+        fresh = [(slot, self._begin(new, self._rows, ctx)) for slot, new in due]
+        if self._asking is not None and not self._rows:  # the first episodes, which `open` began where the task does
+            asked = self._asking.ask(range(self.lanes), self._episode, ctx)
+            first = ((slot, {i: asked[i] for i in _lanes(slot) if asked[i] is not None}) for slot in self._slots)
+            fresh = [(slot, starts) for slot, starts in first if starts]
+        for slot, starts in fresh:
+            actor.post(slot, None, starts)
+        for slot, _ in fresh:
             actor.poll(slot, self._now, np.empty(self.lanes), {})
 
-    def _post(self, slot: slice, t: int, f: Fragment, taken: Any) -> None:
+    def _post(self, slot: slice, t: int, f: Fragment, taken: Any, ctx: Ctx) -> None:
         """Submit the actions of row t of a slot; lanes whose episode has ended are reset instead."""
         actor: Any = self._actor
+        fresh: dict[int, Payload] = {}
         new = [i for i in _lanes(slot) if self._ended[i]] if any(self._ended) else []
         if new:
             f.mask[t, new], f.cont[t, new] = False, [self._ended[i] == TRUNCATED for i in new]
-            self._begin(new, self._rows + 1)
+            fresh = self._begin(new, self._rows + 1, ctx)
             f.episode[t + 1 :, new] = self._episode[new]
         self._decided += slot.stop - slot.start - len(new)
         if SENT in f.extras:
             f.extras[SENT][t, slot] = taken
-        actor.post(slot, taken, new)
+        actor.post(slot, taken, fresh)
 
     def _receive(self, slot: slice, t: int, f: Fragment, after: Seen) -> None:
         """Receive the results of row t of a slot; its observations go into the next row."""
@@ -215,6 +226,8 @@ class VectorRollout:
             earned[i] += r
         for name, total in self._sums.items():
             total[slot] += extras[name][slot]
+        if self._asking is not None:
+            over += self._asking.find_over(set(_lanes(slot)) - {i for i, _ in over}, self._rows, self._began)
         for i, how in over:
             self._ended[i] = how
             self._finished.append((self._return[i], self._rows - self._began[i], *(s[i] for s in self._sums.values())))
@@ -236,13 +249,15 @@ class VectorRollout:
             sampling = replace(sampling, epsilon=ctx.at(sampling.epsilon))
         return sampling
 
-    def _begin(self, lanes: Sequence[int], row: int) -> None:
+    def _begin(self, lanes: Sequence[int], row: int, ctx: Ctx) -> dict[int, Payload]:
+        """Count new episodes of these lanes; the start of each, None where it is the task's own."""
         for i in lanes:
             self._ended[i], self._return[i], self._began[i] = RUNNING, 0.0, row
             for total in self._sums.values():
                 total[i] = 0.0
             self._episode[i] = self._count
             self._count += 1
+        return dict.fromkeys(lanes) if self._asking is None else self._asking.ask(lanes, self._episode, ctx)
 
     def _copy_actions(self, trace: Traces) -> Any:
         """The actions as the environments take them: copies, since some environments change what they get."""
@@ -278,6 +293,8 @@ class VectorRollout:
         columns |= {n: join_rows([t.info.get(n) for t in traces], N) for n in names}
         if extras:
             columns |= make_extra_columns(extras, columns, names, role_model(ctx.models, self.role))
+        if self._asking is not None:
+            columns |= self._asking.make_columns(episodes, self._episode)
         if sampling.temperature != 1.0:
             columns["temperature"] = torch.from_numpy(sampling.temperatures(K)).expand(B, K)
         return Batch(columns)
@@ -300,6 +317,7 @@ class VectorRollout:
             "finished": [list(f) for f in self._finished],
             **{n: getattr(self, f"_{n}") for n in ("count", "decided", "row", "rows")},
             **({"sums": {n: x.tolist() for n, x in self._sums.items()}} if self._sums else {}),
+            **({"asking": self._asking.state} if self._asking is not None else {}),
             "noise": self._noise.at,
         }
 
@@ -319,30 +337,8 @@ class VectorRollout:
         self._sums = {n: np.array(x) for n, x in saved.get("sums", {}).items()}
         self._count, self._decided, self._row = saved["count"], saved["decided"], saved["row"]
         self._noise.at = saved["noise"]
-
-
-class _Noise:
-    """The lanes' noise for the policy, of the current slot: index 0 at every step, while the counter
-    below counts up."""
-
-    def __init__(self, row_keys: Array, slots: Sequence[slice]) -> None:
-        self.below = [CounterNoise(row_keys[slot], BLOCK) for slot in slots]
-        self.slot, self.at, self.used = 0, 0, 1
-
-    @property
-    def keys(self) -> None:
-        """A row's noise also depends on the counter below."""
-
-    def uniform(self, index: int, *shape: int) -> Tensor:
-        self.used = max(self.used, index + 1)
-        return self.below[self.slot].uniform(self.at + index, *shape)
-
-    def normal(self, index: int, *shape: int) -> Tensor:
-        self.used = max(self.used, index + 1)
-        return self.below[self.slot].normal(self.at + index, *shape)
-
-    def step(self) -> None:
-        self.at, self.used = self.at + self.used, 1
+        if self._asking is not None:
+            self._asking.state = saved["asking"]
 
 
 def _lanes(slot: slice) -> range:

@@ -28,6 +28,7 @@ from shuhari.data import Array
 
 START, STEP, RESET, SAVE, LOAD, QUIT = (bytes([i]) for i in range(6))  # what a message asks, in its first byte
 DONE, FAILED = b"\x00", b"\x01"  # how an answer begins
+SLICE = "<qq"  # of lanes, at the beginning of a message; starts of some of them may follow
 ALIGNED = 64  # bytes
 
 Layout = Sequence[tuple[str, str, Sequence[int]]]  # (name, number type, shape) of each array in shared memory
@@ -97,8 +98,9 @@ def serve(link: Connection, memory: int) -> None:
         message = link.recv_bytes()
         kind, rest = message[:1], message[1:]
         if kind in (STEP, RESET):
-            here = slice(*struct.unpack("<qq", rest))
-            anew = (here.start + np.flatnonzero(fresh[here])).tolist()
+            here = slice(*struct.unpack(SLICE, rest[:16]))
+            anew = dict.fromkeys((here.start + np.flatnonzero(fresh[here])).tolist())
+            anew |= dict(loads(rest[16:])) if rest[16:] else {}
             taken = None if kind == RESET else action[here].tolist() if setup["plain"] else action[here].copy()
             lanes.post(here, taken, anew)
             over = lanes.poll(here, seen, reward, extras)

@@ -19,7 +19,7 @@ import tempfile
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from itertools import pairwise
@@ -30,7 +30,7 @@ import numpy as np
 from gymnasium import spaces
 
 from shuhari.abilities import ability
-from shuhari.data import Array
+from shuhari.data import Array, Payload
 from shuhari.registry import USERS, locate
 from shuhari.rollouts.vector import worker
 from shuhari.rollouts.vector.lanes import Extras, Seen, find_extras, split_space, view_rows, write
@@ -38,7 +38,7 @@ from shuhari.store import codec
 from shuhari.tasks.views import storage_dtype
 
 PATIENCE = 5.0  # seconds for workers to end in peace
-KNOWN = ("copies",)  # what a task has found out about its environments, and a worker need not find out again
+KNOWN = ("copies", "simulates")  # what a task has found out about its environments, and a worker need not find again
 ONE_THREAD = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "VECLIB_MAXIMUM_THREADS",
 )  # fmt: skip
@@ -101,7 +101,7 @@ class Workers:
             self._answer(w)
         write(seen, slice(None), self._seen)
 
-    def post(self, lanes: slice, taken: Any, fresh: Sequence[int]) -> None:
+    def post(self, lanes: slice, taken: Any, fresh: Mapping[int, Payload]) -> None:
         self._fresh[lanes] = 0
         self._fresh[list(fresh)] = 1
         self._posted[lanes.start] = lanes if taken is not None else list(fresh)
@@ -109,7 +109,10 @@ class Workers:
             self._action[lanes] = taken
         kind = worker.RESET if taken is None else worker.STEP
         for w, (first, stop) in zip(self.workers, pairwise(self._bounds), strict=True):
-            self._ask(w, kind, struct.pack("<qq", lanes.start + first, lanes.start + stop))
+            here = range(lanes.start + first, lanes.start + stop)
+            starts = [(i, s) for i, s in fresh.items() if i in here and s is not None]
+            text = struct.pack(worker.SLICE, here.start, here.stop) + (codec.dumps(starts) if starts else b"")
+            self._ask(w, kind, text)
 
     def poll(self, lanes: slice, seen: Seen, reward: Array, extras: Extras) -> list[tuple[int, int]]:
         moved = self._posted[lanes.start]
@@ -165,7 +168,7 @@ class Workers:
         doing = {b"": "starting", worker.START: "resetting its lanes", worker.SAVE: "saving them"}
         doing |= {worker.LOAD: "restoring them"}
         if kind in (worker.STEP, worker.RESET):
-            first, stop = struct.unpack("<qq", rest)
+            first, stop = struct.unpack(worker.SLICE, rest[:16])
             what = f"{'stepping' if kind == worker.STEP else 'resetting'} lane"
             doing[kind] = f"{what} {first}" if stop == first + 1 else f"{what}s {first} to {stop - 1}"
         who = f"worker {w.number} of {len(self.workers)} (lanes {', '.join(map(str, w.lanes))} of {self.name})"
