@@ -1,4 +1,4 @@
-"""Random actions for trials of environments: uniform over what a mask allows. MuJoCo by snapshots, others: `test_gym`."""
+"""Random actions for trials of environments: uniform over what a mask allows; snapshots of MuJoCo."""
 
 from __future__ import annotations
 
