@@ -15,7 +15,6 @@ from shuhari.events import Event
 from shuhari.needs import Need, Noise
 
 if TYPE_CHECKING:
-    from shuhari.ports.collecting import Curriculum
     from shuhari.ports.engines import Engine
     from shuhari.ports.models import Model
     from shuhari.ports.tasks import Task
@@ -41,7 +40,7 @@ class Ctx(Protocol):
     version: int
     engine: Engine
     task: Task
-    curriculum: Curriculum  # of the stage
+    curriculum: Any  # of the stage: a Curriculum
     ledger: dict[str, float]
     sampling: Sampling  # of requests that name none
     weights: Mapping[str, Number]  # reward name -> its weight in the trained reward
