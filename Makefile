@@ -23,7 +23,7 @@ help:
 	@echo "make docs        the site, in build/site, in an environment of its own"
 	@echo "make pythons     the tests under Python 3.12 and 3.13, in an environment each, where they are installed"
 	@echo "make baselines   train every recipe on three seeds, and write benchmarks/README.md (hours)"
-	@echo "make peers       measure beside TRL and Stable-Baselines3, in an environment of their own"
+	@echo "make peers       measure beside TRL, Stable-Baselines3 and d3rlpy, in an environment of their own"
 
 setup: $(VENV)/.stamp
 

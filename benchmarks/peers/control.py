@@ -81,35 +81,51 @@ def theirs(case: dict[str, Any], gate: Gate) -> None:
         if method == "ppo":
             policy["optimizer_kwargs"]["eps"] = 1e-5  # its own, which the first key replaces
     torch.manual_seed(0)
-    model = MODELS[method](env, policy, case["lr"])
+    model = MODELS[method](env, policy, case["lr"], 0)
     model.learn(10**9, callback=_gated(gate, 0 if method == "ppo" else RANDOM), log_interval=None)
 
 
-def _ppo(env: Any, policy: dict[str, Any], lr: float) -> Any:
+def _ppo(env: Any, policy: dict[str, Any], lr: float, seed: int) -> Any:
     from stable_baselines3 import PPO
 
     return PPO("MlpPolicy", env, learning_rate=lr, n_steps=128, batch_size=128, n_epochs=10, gae_lambda=0.95,
-               policy_kwargs=policy, seed=0, device="cpu")  # fmt: skip
+               policy_kwargs=policy, seed=seed, device="cpu")  # fmt: skip
 
 
-def _sac(env: Any, policy: dict[str, Any], lr: float) -> Any:
+def _sac(env: Any, policy: dict[str, Any], lr: float, seed: int) -> Any:
     from stable_baselines3 import SAC
 
     return SAC("MlpPolicy", env, learning_rate=lr, buffer_size=50_000, learning_starts=RANDOM, batch_size=256,
-               train_freq=50, gradient_steps=50, policy_kwargs=policy, seed=0, device="cpu")  # fmt: skip
+               train_freq=50, gradient_steps=50, policy_kwargs=policy, seed=seed, device="cpu")  # fmt: skip
 
 
-def _dqn(env: Any, policy: dict[str, Any], lr: float) -> Any:
+def _td3(env: Any, policy: dict[str, Any], lr: float, seed: int) -> Any:
+    import numpy as np
+    from stable_baselines3 import TD3
+    from stable_baselines3.common.noise import NormalActionNoise
+
+    noise = NormalActionNoise(np.zeros(1), 0.1 * np.ones(1))  # in units of the decision, as ours
+    return TD3("MlpPolicy", env, learning_rate=lr, buffer_size=50_000, learning_starts=RANDOM, batch_size=256,
+               train_freq=50, gradient_steps=50, action_noise=noise, policy_kwargs=policy, seed=seed,
+               device="cpu")  # fmt: skip
+
+
+def _dqn(env: Any, policy: dict[str, Any], lr: float, seed: int) -> Any:
     from stable_baselines3 import DQN
 
     # its target moves by environment steps: every second one, so 8 times in a round of 16 steps and 8 updates, as ours
     return DQN("MlpPolicy", env, learning_rate=lr, buffer_size=60_000, learning_starts=RANDOM, batch_size=128,
                tau=0.01, target_update_interval=2, train_freq=16, gradient_steps=8, gamma=0.98,
-               exploration_initial_eps=0.05, exploration_final_eps=0.05, policy_kwargs=policy, seed=0,
+               exploration_initial_eps=0.05, exploration_final_eps=0.05, policy_kwargs=policy, seed=seed,
                device="cpu")  # fmt: skip
 
 
-MODELS: dict[str, Callable[[Any, dict[str, Any], float], Any]] = {"ppo": _ppo, "sac": _sac, "dqn": _dqn}
+MODELS: dict[str, Callable[[Any, dict[str, Any], float, int], Any]] = {
+    "ppo": _ppo,
+    "sac": _sac,
+    "td3": _td3,  # for returns.py
+    "dqn": _dqn,
+}
 
 
 def _gated(gate: Gate, start: int) -> Any:

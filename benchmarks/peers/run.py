@@ -1,4 +1,4 @@
-"""Measure shuhari beside TRL and Stable-Baselines3: ours, theirs, ours, theirs, ..., in one run.
+"""Measure shuhari beside TRL, Stable-Baselines3 and d3rlpy: ours, theirs, ours, theirs, ..., in one run.
 
     python benchmarks/peers/run.py --setup     make the environment benchmarks/.peers (needs a package index)
     python benchmarks/peers/run.py             measure every case; prints a table, writes benchmarks/results/peers.json
@@ -8,7 +8,7 @@ Each side of a case is a process of its own (`worker`). The two take turns, one 
 the machine's speed meets both; first blocks are warm-up and do not count. A ratio is theirs over ours, seconds for the
 same work, of one pair of neighbouring blocks: above 1, ours is faster. Wall time is what a person waits for; processor
 time leaves out what other work on the machine took. A race is not a number of steps but the way to a held-out accuracy.
-Uses the standard library only. Left out: GPUs, several machines.
+Uses the standard library only; `--only returns` hands over to `returns`. Left out: GPUs, several machines.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ ROOT = HERE.parent.parent
 ENV = HERE.parent / ".peers"
 OUT = HERE.parent / "results" / "peers.json"
 PYTHON = ENV / "bin" / "python"
-PACKAGES = ("torch", "transformers", "trl", "accelerate", "stable-baselines3", "gymnasium", "numpy", "shuhari")
+PEERS = ("trl", "stable-baselines3", "d3rlpy")
+PACKAGES = ("torch", "transformers", "accelerate", "gymnasium", "numpy", "shuhari", *PEERS)
 RATIOS = ("wall", "cpu")
 
 ROLLOUT: dict[str, Any] = {"module": "rollout", "unit": "tokens", "n": 8, "block": 1, "batch": 64}
@@ -45,6 +46,10 @@ CONTROL: dict[str, Any] = {"module": "control", "lr": 3e-4, "parts": 1, "unit": 
 PPO = {**CONTROL, "method": "ppo", "recipe": "ppo_cartpole", "width": 64, "block": 4}
 SAC = {**CONTROL, "method": "sac", "recipe": "sac_pendulum", "parts": 3, "block": 10}
 DQN = {**CONTROL, "method": "dqn", "recipe": "dqn_cartpole", "width": 64, "block": 100}
+OFFLINE: dict[str, Any] = {"module": "offline", "unit": "updates", "block": 3}
+IQL = {**OFFLINE, "method": "iql", "recipe": "iql_pendulum"}
+TD3_BC = {**OFFLINE, "method": "td3_bc", "recipe": "td3_bc_pendulum"}
+CQL = {**OFFLINE, "method": "cql", "recipe": "cql_pendulum", "block": 1}
 CASES: dict[str, dict[str, Any]] = {
     "rollout 1M, generate": {**SMALL, "peer": "generate", "cache": "static"},
     "rollout 1M, generate_batch": {**SMALL, "peer": "continuous", "rows": 16, "settings": PAGED},
@@ -63,6 +68,12 @@ CASES: dict[str, dict[str, Any]] = {
     "SAC Pendulum, width 256, theirs fused": {**SAC, "width": 256, "fused": True},
     "DQN CartPole, width 64": DQN,
     "DQN CartPole, width 64, theirs fused": {**DQN, "fused": True},
+    "IQL Pendulum": IQL,
+    "IQL Pendulum, theirs from ready batches": {**IQL, "ready": True},
+    "TD3+BC Pendulum": TD3_BC,
+    "TD3+BC Pendulum, theirs from ready batches": {**TD3_BC, "ready": True},
+    "CQL Pendulum": CQL,
+    "CQL Pendulum, theirs from ready batches": {**CQL, "ready": True},
 }
 # five steps a block, each block followed by the exam; an end after `most` blocks, reached or not
 RACE = {**TEXT, "module": "race", "unit": "steps", "new": 8, "updates": 2, "block": 5, "target": 0.8, "most": 24}
@@ -186,14 +197,17 @@ def versions() -> dict[str, str]:
 
 
 def set_up() -> None:
-    """Make benchmarks/.peers: torch first and alone, then the peers at their pins, then this checkout."""
+    """Make benchmarks/.peers: torch first and alone, then the peers at their pins and this checkout, then d3rlpy, whose
+    own pins are set aside."""
     if not PYTHON.exists():
         subprocess.run([sys.executable, "-m", "venv", str(ENV)], check=True)
-    pins = HERE / "requirements.txt"
-    torch = next(x for x in pins.read_text().splitlines() if x.startswith("torch=="))
-    pip = [str(PYTHON), "-m", "pip", "install"]
-    for wanted in ([torch], ["-r", str(pins), "-e", str(ROOT)]):
-        subprocess.run([*pip, *wanted], check=True)
+    lines = (HERE / "requirements.txt").read_text().splitlines()
+    pins = [pin for line in lines if (pin := line.partition("#")[0].strip())]
+    torch, alone = ([p for p in pins if p.startswith(f"{name}==")] for name in ("torch", "d3rlpy"))
+    rest = [p for p in pins if p not in torch + alone]
+    for wanted in (torch, [*rest, "-e", str(ROOT)], ["--no-deps", *alone]):
+        subprocess.run([str(PYTHON), "-m", "pip", "install", *wanted], check=True)
+    subprocess.run([str(PYTHON), "-c", "import d3rlpy"], check=True)  # whether what it imports is all there
 
 
 def prepared(case: dict[str, Any], folders: dict[str, str], root: str) -> dict[str, Any]:
@@ -216,7 +230,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure shuhari beside its peers.")
     parser.add_argument("--setup", action="store_true", help="make the environment and end")
     parser.add_argument("--test", action="store_true", help="run the differential tests and end")
-    parser.add_argument("--only", default="", help="cases whose name contains this (`race`: the race alone)")
+    parser.add_argument("--only", default="", help="cases whose name contains this; or `race`, `returns`")
     parser.add_argument("--pairs", type=int, default=7, help="counted pairs of blocks (default 7)")
     parser.add_argument("--warm", type=int, default=1, help="blocks of each side that do not count (default 1)")
     parser.add_argument("--threads", type=int, default=1, help="threads of each side (default 1)")
@@ -230,6 +244,8 @@ def main() -> None:
         sys.exit("no environment yet: run with --setup first")
     if args.test:
         sys.exit(subprocess.run([str(PYTHON), "-m", "pytest", "-q", str(HERE)], cwd=HERE).returncode)
+    if args.only == "returns":
+        sys.exit(subprocess.run([str(PYTHON), str(HERE / "returns.py")]).returncode)
     old = json.loads(args.out.read_text()) if args.out.exists() else {}
     kept = {f["case"]: f for f in old.get("cases", [])}
     raced: list[dict[str, Any]] = []
