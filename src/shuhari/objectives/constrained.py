@@ -1,0 +1,87 @@
+"""Policy losses under a limit on the cost: the constraint as a trust region reads it, and FOCOPS.
+
+Axes: `B` rows, `K` positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.bounds import PositiveNumber, check
+from shuhari.data import Info
+from shuhari.needs import Need
+from shuhari.objectives.clip import LIMIT
+from shuhari.ports import Ctx
+from shuhari.ratio import log_ratio
+from shuhari.registry import register
+
+
+@register("objective", "constraint")
+@dataclass
+class Constraint:
+    """r A_cost + (J - limit) / L, [B, K], r = pi / behaviour, A_cost the column `costs`, the rest as `constrain` stamps
+    it: its mean estimates by how much the policy exceeds the limit, a decision, and is at most 0 where it keeps to it
+    (Achiam et al. 2017, "Constrained Policy Optimization", equations 5 and 10). A term of `trust_region`."""
+
+    role: str = "policy"
+    costs: str = "cost_advantage"
+    couples: Literal["row", "batch"] = field(default="row", init=False)
+    stamps = ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.costs, "excess_rate"
+
+    @cached_property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need((self.role,), "log_prob", live=True, exact=True),)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        excess = batch["excess_rate"]
+        return _ratio(batch[self.needs[0]], batch) * batch[self.costs] + excess, {"excess_rate": excess}
+
+
+@register("objective", "focops")
+@dataclass
+class Focops:
+    """1[KL <= bound] (KL - r A / temperature), [B, K]: KL(pi || pi_old) of the decision, r = pi / behaviour, A the
+    column `advantage`, from which `constrain` has taken the cost at its price, with `share` false (Zhang et al. 2020,
+    "First Order Constrained Optimization in Policy Space", equations 10 and 15).
+
+    bound: delta, nats; temperature: lambda there. old: the role of the policy that has sampled, a copy that follows
+    each step. Info: `kl`, and the share `within` the bound."""
+
+    bound: PositiveNumber = 0.02
+    temperature: PositiveNumber = 1.5
+    role: str = "policy"
+    old: str = "old"
+    advantage: str = "advantage"
+    couples: Literal["row", "batch"] = field(default="row", init=False)
+    surrogate = True
+    stamps = ()
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return (self.advantage,)
+
+    @cached_property
+    def needs(self) -> tuple[Need, ...]:
+        return Need((self.role,), "log_prob", live=True, exact=True), Need((self.role, self.old), "kl", live=True)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        new, kl = (batch[need] for need in self.needs)
+        within = (kl.detach() <= ctx.at(self.bound)).to(kl.dtype)
+        loss = within * (kl - _ratio(new, batch) * batch[self.advantage] / ctx.at(self.temperature))
+        return loss, {"kl": kl.detach(), "within": within}
+
+
+def _ratio(new: Tensor, batch: Batch) -> Tensor:
+    return log_ratio(new, batch["logp"], batch).clamp(-LIMIT, LIMIT).exp()

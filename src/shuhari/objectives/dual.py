@@ -1,0 +1,42 @@
+"""The price of a constraint: a multiplier that rises while a limit is exceeded, and falls while there is room.
+
+Axes: `B` rows, `K` positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import Info
+from shuhari.needs import Need, role_model
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("objective", "dual")
+@dataclass
+class Dual:
+    """-log(lambda) · excess, [B, K], the column `excess` as `constrain` stamps it: dual ascent on the logarithm of the
+    multiplier, which so stays positive (Altman 1999; on the logarithm, as SAC's temperature is).
+
+    role: a model of one positive number, lambda, whose `parameters()` is its logarithm. Info: `multiplier`, `excess`.
+    """
+
+    role: str = "multiplier"
+    needs: tuple[Need, ...] = field(default=(), init=False)
+    couples: Literal["row", "batch"] = field(default="row", init=False)
+    reads = ("excess",)
+    stamps = ()
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        model: Any = role_model(ctx.models, self.role)
+        scalar, excess = model(batch), batch["excess"]
+        return -scalar.parameters() * excess, {"multiplier": scalar.value().detach(), "excess": excess}

@@ -1,0 +1,151 @@
+"""Steps within a trust region, under a constraint: TRPO, CPO and PCPO, by the terms of a part.
+
+Leaves out several constraints. Axes: `P` parameters, flat.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from torch import Tensor, nn
+
+from shuhari.bounds import AtLeast0, Bounds, Length, Positive, check
+from shuhari.data import Info
+from shuhari.ports import Evaluate
+from shuhari.registry import register
+
+TINY = 1e-8
+Product = Callable[[Tensor], Tensor]
+
+
+@register("optimiser", "trust_region")
+@dataclass
+class TrustRegion:
+    """theta + x, x the best step of the linearised loss with x'Hx / 2 <= `bound`, nats, under c + b'x <= 0.
+
+    Of the part's terms `kl` is the divergence from the policy that sampled, and H its Hessian (without it: Euclidean),
+    `cost` what exceeds a limit, c with the gradient b (without it: TRPO, Schulman et al. 2015, "Trust Region Policy
+    Optimization"); the loss is the sum of all others. method: `cpo` (Achiam et al. 2017, "Constrained Policy
+    Optimization", equations 11 to 14); `pcpo`, TRPO's step, then projected onto the constraint in the metric H (Yang et
+    al. 2020, "Projection-Based Constrained Policy Optimization"). `damping` is added to H, which `iterations` of
+    conjugate gradients invert. A line search shortens x by `shrink`, at most `tries` times, until the KL is within the
+    bound, the cost at most 0, or no higher than it was, and, where it was not above 0, the loss no higher; else nothing
+    moves.
+
+    It reports `kl` after the step, `search` (how often it was shortened; `tries` where nothing would do) and `gain`, by
+    which the loss fell."""
+
+    method: Literal["cpo", "pcpo"] = "cpo"
+    bound: Positive = 0.01
+    damping: AtLeast0 = 0.1
+    iterations: Length = 10
+    shrink: Annotated[float, Bounds(0, 1, open="both")] = 0.8
+    tries: Length = 15
+
+    def __post_init__(self) -> None:
+        check(self)
+        self._params: list[nn.Parameter] = []
+
+    def bind(self, params: Sequence[nn.Parameter]) -> None:
+        self._params = list(params)
+
+    def step(self, evaluate: Evaluate, at: float) -> Info:
+        """One step; see the class. FloatingPointError, with all parameters as they were, for what is not finite."""
+        info, before = dict(evaluate.backward()), evaluate.values()
+        for p in self._params:
+            p.grad = None
+        gradients = evaluate.gradients()
+        b, c = gradients.pop("cost", None), before.get("cost", 0.0)
+        metric = gradients.pop("kl", None) is not None
+        g = -torch.stack([*gradients.values()]).sum(0)
+
+        def curvature(v: Tensor) -> Tensor:
+            return (evaluate.hvp("kl", v) if metric else v) + self.damping * v
+
+        v = solve(curvature, g, self.iterations)
+        if b is None or float(b.norm()) < TINY:
+            x = step_trpo(g, v, self.bound)
+        else:
+            w = solve(curvature, b, self.iterations)
+            x = (step_cpo if self.method == "cpo" else step_pcpo)(g, b, c, v, w, self.bound)
+        if not bool(x.isfinite().all()):
+            raise FloatingPointError("the step is not finite: no parameter was changed")
+        return {**info, **self._search(evaluate, before, x)}
+
+    def _search(self, evaluate: Evaluate, before: dict[str, float], x: Tensor) -> Info:
+        """Move by the first of x, shrink x, ... that keeps to everything."""
+        start = nn.utils.parameters_to_vector(self._params).detach()
+        cost = before.get("cost", 0.0)
+        for i in range(self.tries):
+            self._place(start + self.shrink**i * x)
+            now = evaluate.values()
+            gain = _loss(before) - _loss(now)
+            within = now.get("kl", 0.0) <= self.bound and now.get("cost", 0.0) <= max(cost, 0.0)
+            if within and (cost > 0 or gain >= 0):
+                return {"kl": now.get("kl", 0.0), "search": float(i), "gain": gain}
+        self._place(start)
+        return {"kl": before.get("kl", 0.0), "search": float(self.tries), "gain": 0.0}
+
+    @torch.no_grad()
+    def _place(self, theta: Tensor) -> None:
+        for p, x in zip(self._params, theta.split([p.numel() for p in self._params]), strict=True):
+            p.copy_(x.view_as(p))
+
+
+def _loss(values: dict[str, float]) -> float:
+    return sum(x for name, x in values.items() if name not in ("kl", "cost"))
+
+
+def solve(product: Product, b: Tensor, iterations: int) -> Tensor:
+    """[P] x with product(x) = b, by conjugate gradients (Hestenes and Stiefel 1952)."""
+    x, r = torch.zeros_like(b), b.clone()
+    p, rr = r.clone(), r @ r
+    for _ in range(iterations):
+        if float(rr) < TINY**2:  # solved
+            break
+        z = product(p)
+        alpha = rr / (p @ z)
+        x, r = x + alpha * p, r - alpha * z
+        new = r @ r
+        p, rr = r + new / rr * p, new
+    return x
+
+
+def step_trpo(g: Tensor, v: Tensor, bound: float) -> Tensor:
+    """[P] to the edge of the trust region; v = H^-1 g."""
+    q = float(g @ v)
+    return math.sqrt(2 * bound / q) * v if q > 0 else torch.zeros_like(v)
+
+
+def step_pcpo(g: Tensor, b: Tensor, c: float, v: Tensor, w: Tensor, bound: float) -> Tensor:
+    """TRPO's step, then the nearest one on the right side of c + b'x = 0; w = H^-1 b."""
+    x = step_trpo(g, v, bound)
+    return x - max(0.0, (float(b @ x) + c) / float(b @ w)) * w
+
+
+def step_cpo(g: Tensor, b: Tensor, c: float, v: Tensor, w: Tensor, bound: float) -> Tensor:
+    """The best step in the trust region with c + b'x <= 0; where none is there, the one that most lowers the cost."""
+    q, r, s = float(g @ v), float(g @ w), float(b @ w)
+    A, B = max(q - r**2 / s, 0.0), 2 * bound - c**2 / s
+    if B < 0:  # the constraint's plane misses the trust region: all of it keeps to the limit, or nothing does
+        return step_trpo(g, v, bound) if c < 0 else -math.sqrt(2 * bound / s) * w
+    # the dual in lambda: where lambda c + r > 0 the constraint binds, elsewhere it is TRPO's (their equation 12)
+    edge = max(-r / c, 0.0) if c else math.inf if r > 0 else 0.0
+    bound_at = (0.0, edge) if c <= 0 else (edge, math.inf)
+    free_at = (edge, math.inf) if c <= 0 else (0.0, edge)
+    binding = _clamp(math.sqrt(A / max(B, TINY)), bound_at)
+    free = _clamp(math.sqrt(q / (2 * bound)), free_at)
+    at_binding = (A / max(binding, TINY) + B * binding) / 2 - r * c / s
+    at_free = (q / max(free, TINY) + 2 * bound * free) / 2
+    if at_binding <= at_free and bound_at[0] < bound_at[1]:
+        price = max(0.0, (binding * c + r) / s)
+        return (v - price * w) / max(binding, TINY)
+    return v / max(free, TINY)
+
+
+def _clamp(x: float, ends: tuple[float, float]) -> float:
+    return min(max(x, ends[0]), ends[1])

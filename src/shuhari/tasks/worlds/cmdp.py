@@ -1,0 +1,79 @@
+"""A small constrained Markov decision process in tables: places in which speed pays, and costs, unlike much; its best
+policy under a limit of the cost, by linear programming.
+
+Source of the programme: Altman, "Constrained Markov Decision Processes" (1999), section 2.4, of a finite horizon here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from scipy import optimize, sparse
+
+from shuhari.bounds import AtLeast0, Bounds, Count, Length, check
+from shuhari.data import Array
+from shuhari.registry import register
+
+
+@register("world", "cmdp")
+@dataclass(eq=False)
+class Cmdp(gymnasium.Env[Any, Any]):
+    """`states` places; action a of `speeds` is the speed x = a / (speeds - 1). A step pays u x and costs v x^2, u and v
+    of the place, in [0.5, 1.5]: `info` tells `cost`. The next place is random, by place and speed. An episode starts
+    anywhere and is cut after `limit` steps; observation: the place. `instance`: which tables.
+
+    Costs fall as the square of the speed, so the best policy under a limit is slow where v is large beside u, and a
+    policy that is a little too fast costs a little too much."""
+
+    states: Annotated[int, Bounds(2, 1000)] = 8
+    speeds: Annotated[int, Bounds(2, 100)] = 5
+    limit: Length = 20
+    instance: Count = 0
+
+    def __post_init__(self) -> None:
+        check(self)
+        self.observation_space, self.action_space = spaces.Discrete(self.states), spaces.Discrete(self.speeds)
+        self.p, self.r, self.c = make_tables(self.states, self.speeds, self.instance)
+        self._sums = self.p.cumsum(2)
+        self.place = self.at = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.place, self.at = int(self.np_random.integers(self.states)), 0
+        return self.place, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        reward, cost = float(self.r[self.place, action]), float(self.c[self.place, action])
+        u = float(self.np_random.random())
+        self.place = min(int(np.searchsorted(self._sums[self.place, action], u, side="right")), self.states - 1)
+        self.at += 1
+        return self.place, reward, False, self.at >= self.limit, {"cost": cost}
+
+
+def make_tables(states: int, speeds: int, instance: int) -> tuple[Array, Array, Array]:
+    """(transitions [S, A, S], rewards [S, A], costs [S, A])."""
+    rng = np.random.default_rng(instance)
+    p = rng.dirichlet(np.ones(states), (states, speeds))
+    u, v = rng.uniform(0.5, 1.5, (2, states, 1))
+    x = np.linspace(0, 1, speeds)
+    return p, u * x, v * x**2
+
+
+def solve(p: Array, r: Array, c: Array, start: Array, horizon: int, limit: AtLeast0) -> tuple[float, Array]:
+    """(the best expected return of any policy whose expected cost an episode is at most `limit`, its occupancy x [T, S,
+    A]). p [S, A, S], r and c [S, A], start [S]. The programme: maximise <x, r>, subject to x >= 0, <x, c> <= limit and
+    sum_a x[0] = start, sum_a x[t + 1, s'] = sum_{s, a} x[t, s, a] p[s, a, s']. ValueError where no policy keeps to it.
+    """
+    S, A = r.shape
+    leaves = np.kron(np.eye(S), np.ones((1, A)))  # [S, S A]: the probability of being somewhere
+    flow = sparse.kron(sparse.eye(horizon), leaves) - sparse.kron(sparse.eye(horizon, k=-1), p.reshape(S * A, S).T)
+    b = np.concatenate([start, np.zeros((horizon - 1) * S)])
+    cost = np.tile(c.ravel(), horizon)[None]
+    found = optimize.linprog(-np.tile(r.ravel(), horizon), cost, [limit], flow, b)
+    if not found.success:
+        raise ValueError(f"no policy costs at most {limit:g} an episode: {found.message}")
+    return float(-found.fun), np.reshape(found.x, (horizon, S, A))

@@ -1,0 +1,79 @@
+"""A limit on the cost of an episode, as losses read it: how far the policy is beyond it, and what it is worth.
+
+Axes: `B` rows, `K` positions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.bounds import AtLeast0, check
+from shuhari.needs import Need, role_model
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("transform", "constrain")
+@dataclass
+class Constrain:
+    """Centres the column `costs`, advantages [B, K] of the reward `cost`, over the decisions, and stamps the columns
+    `excess`, J - limit, and `excess_rate`, (J - limit) / L [B, K], everywhere the same: J is the cost of an episode
+    without discount, L its length, each the sum over the batch over the number of episodes that begin in it.
+
+    limit: in units of the cost, an episode. multiplier: a role whose `value()` lambda >= 0 is the price of the cost;
+    the column `advantage` A becomes (A - lambda A_cost) / (1 + lambda) (Ray et al. 2019, "Benchmarking Safe Exploration
+    in Deep Reinforcement Learning", PPO-Lagrangian), without the quotient where `share` is false; "": it stays. Costs
+    are not scaled: a limit near 0 leaves costs that are rare, and their deviation says nothing of their weight.
+    """
+
+    limit: AtLeast0
+    cost: str = "reward/cost"
+    costs: str = "cost_advantage"
+    multiplier: str = ""
+    share: bool = True
+    advantage: str = "advantage"
+    needs: tuple[Need, ...] = field(default=(), init=False)
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.multiplier,) if self.multiplier else ()
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return self.cost, self.costs, *((self.advantage,) if self.multiplier else ())
+
+    @property
+    def stamps(self) -> tuple[str, ...]:
+        return self.costs, "excess", "excess_rate", *((self.advantage,) if self.multiplier else ())
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        mask, costs = batch["mask"], batch[self.costs]
+        costs = (costs - costs[mask].mean()) * mask
+        n = max(1, count_begun(batch))
+        excess = float(batch[self.cost][mask].sum()) / n - self.limit
+        rate = excess * n / int(mask.sum())
+        columns = {self.costs: costs, "excess": costs.new_full(mask.shape, excess)}
+        columns["excess_rate"] = costs.new_full(mask.shape, rate)
+        if self.multiplier:
+            model: Any = role_model(ctx.models, self.multiplier)
+            price: Tensor = model(batch).value().detach()
+            mixed = batch[self.advantage] - price * costs
+            columns[self.advantage] = mixed / (1 + price) if self.share else mixed
+        return batch.put(columns)
+
+
+def count_begun(batch: Batch) -> int:
+    """How many episodes begin in a batch: those whose first row goes on with nothing of an earlier one (`resumes`)."""
+    rows = batch.decides.nonzero().squeeze(1)
+    named, place = torch.unique(batch["episode"][rows], return_inverse=True)
+    first = rows.new_full((len(named),), len(batch)).scatter_reduce(0, place, rows, "amin")
+    resumed = batch.get("resumes")
+    return len(named) if resumed is None else int((~resumed[first]).sum())
