@@ -214,7 +214,7 @@ def test_a_card_without_noise_plans_nothing(tmp_path: Path, root: Path) -> None:
 
 def test_an_identity_needs_no_premise_and_no_run(tmp_path: Path, root: Path) -> None:
     path = tmp_path / "own.toml"
-    by = 'use = "simulated", by = {use = "off_policy_bandit"}, metric = "distance/copg"'
+    by = 'use = "simulated", by = {use = "off_policy_bandit", steps = 300}, metric = "distance/copg"'
     path.write_text(
         'extends = "baselines/bandit"\n[claim]\nsays = "x"\nlooks = [5]\ncheck = [\n'
         f'{{role = "headline", {by}, direction = "equal", against = 0.0, margin = 0.01}}]\n'
