@@ -161,5 +161,8 @@ def test_the_board_of_a_bed_names_what_is_there(
         code, _, err = board("beds/work/loops", "--by", by)
         assert code == 2 and near in err, err
     assert board("beds/wrk/loops")[0] == 2
+    with pytest.raises(SystemExit) as ended:
+        main(["claim", "rlvr/luspo", "--dry-run", "--by", "evaluate/mean:area"])
+    assert ended.value.code == 2 and "of --board, which is not given" in capsys.readouterr().err
     code, _, err = board("beds/trie/twins")
     assert code == 1 and "nothing was measured on 'beds/trie/twins'" in err

@@ -87,6 +87,17 @@ def test_over_a_recipe_of_ones_own_it_trains_or_is_refused(name: str, base: str,
     assert run.metrics["step"][-1] == recipe.total
 
 
+@pytest.mark.parametrize("name", ["rlvr/remix", "data/a_lol"])
+def test_a_whole_recipe_trains_on_problems_and_a_model_of_ones_own(name: str, own: Path, tmp_path: Path) -> None:
+    """What cannot be laid over a recipe of one's own is given its task and its model instead."""
+    mine = load(own).tree
+    settings = {key: {"replace": True, **mine[key]} for key in ("task", "evaluate")}
+    settings |= {"models.policy": {"replace": True, **mine["models"]["policy"]}, "rollout.n": 4}
+    settings |= {f"stage.{stage}.steps": 1 for stage in load(name).tree["stage"]}
+    recipe = load(name, settings=settings)
+    assert train(recipe, tmp_path / "run").metrics["step"][-1] == recipe.total == len(recipe.stages)
+
+
 @pytest.mark.parametrize("pair", PAIRS, ids=" and ".join)
 def test_two_train_together_and_go_on_where_they_stopped(pair: tuple[str, str], own: Path, tmp_path: Path) -> None:
     recipe = load(own, methods=pair)

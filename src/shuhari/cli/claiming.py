@@ -65,9 +65,12 @@ def claim(
     from shuhari.claims.result import write
     from shuhari.config.overlay import RecipeError
 
-    for option, given in (("--whole", whole), ("--quick", quick)):
-        if given and not prove:
-            raise typer.BadParameter("of --prove, which is not given", param_hint=option)
+    owners: dict[str, tuple[str, object]] = {"--whole": ("--prove", prove), "--quick": ("--prove", prove)}
+    owners |= {"--by": ("--board", board), **{one: ("--bed", bed) for one in ("--metric", "--margin", "--seeds")}}
+    for option, given in zip(owners, (whole, quick, by, metric, margin, seeds), strict=True):
+        of, there = owners[option]
+        if given and not there:
+            raise typer.BadParameter(f"of {of}, which is not given", param_hint=option)
     if board:
         verdicts.show_board(board, by, out, json)
         return
