@@ -365,3 +365,12 @@ def test_an_overlay_of_a_difference_is_the_difference() -> None:
             tried = resolve({**old, "stage": {"s": find_difference(old, new)}}, "s")
             assert list(walk_leaves(tried)) == list(walk_leaves({k: new[k] for k in tried}))
             assert tried.keys() == new.keys()
+
+
+def test_each_method_is_named_once_and_alone() -> None:
+    with pytest.raises(RecipeError, match="^rlvr/kl_cov is to be laid twice: expected each method once"):
+        load("baselines/grpo", methods=["rlvr/kl_cov", "rlvr/lite_ppo", "rlvr/kl_cov"])
+    with pytest.raises(RecipeError, match="rlvr/kl_cov is to be laid twice"):
+        load("rlvr/kl_cov", methods=["rlvr/kl_cov"])
+    with pytest.raises(RecipeError, match="^no recipe 'rlvr/kl_cov,rlvr/pacs'; give one name; of methods, repeat `--with`"):
+        load("baselines/grpo", methods=["rlvr/kl_cov,rlvr/pacs"])

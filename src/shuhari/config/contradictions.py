@@ -1,4 +1,4 @@
-"""Which statements of two methods contradict each other, and what is left once `--set` has decided."""
+"""Which statements of two methods contradict each other, and what is left once `--set` has decided; none comes twice."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shuhari.config.methods import Statement, Wrap
+from shuhari.config.methods import Change, Statement, Wrap
 from shuhari.config.overlay import Path, RecipeError, Tree, format_path, look_up
 
 
@@ -31,6 +31,13 @@ def decide(statements: Sequence[Statement | Wrap], sets: Sequence[tuple[Path, An
         (where, first), *more = dict.fromkeys(told)
         raise RecipeError(where, "".join([first, *(f"\n  {at}: {problem}" for at, problem in more)]))
     return [*left, *wraps]
+
+
+def refuse_twice(changes: Sequence[Change]) -> None:
+    """RecipeError where a method is named twice: laid again, it would change nothing."""
+    names = [c.name for c in changes]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise RecipeError("", f"{twice[0]} is to be laid twice: expected each method once")
 
 
 def _explain(a: Statement, b: Statement) -> tuple[str, str]:

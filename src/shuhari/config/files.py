@@ -81,6 +81,7 @@ def _find(reference: str, here: File | None) -> tuple[str, Traversable]:
     if found is None:
         near = nearest(reference, [*list_names(), *_list_beside(path)])
         message = near if near.startswith("did you mean") else "`shuhari methods` lists those that there are"
+        message = "give one name; of methods, repeat `--with`" if "," in reference else message
         raise RecipeError("", f"no recipe {reference!r}; {message}")
     return reference, found
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
-from shuhari.config.contradictions import decide
+from shuhari.config.contradictions import decide, refuse_twice
 from shuhari.config.methods import (
     Change,
     Places,
@@ -53,8 +53,8 @@ def lay_methods(
     """The tree of `base` with methods laid over it, and where each value came from. `sets`: settings that will be laid
     over that, as (key, value). RecipeError where the base has not what a method is about, or two contradict."""
     if there := tree.get("laid"):
-        message = f"{base} has {' and '.join(there)} laid over it already: give all methods together"
-        raise RecipeError("", message)
+        raise RecipeError("", f"{base} has {' and '.join(there)} laid over it already: give all methods together")
+    refuse_twice(changes)
     tree, sources = deepcopy(tree), dict(sources)
     stages = tree.get("stage") or {}
     resolved = {name: resolve(tree, name) for name in stages} or {"": resolve(tree, "")}
