@@ -368,9 +368,9 @@ def test_an_overlay_of_a_difference_is_the_difference() -> None:
 
 
 def test_each_method_is_named_once_and_alone() -> None:
-    with pytest.raises(RecipeError, match="^rlvr/kl_cov is to be laid twice: expected each method once"):
+    with pytest.raises(RecipeError, match=r"^rlvr/kl_cov is to be laid twice: expected each method once"):
         load("baselines/grpo", methods=["rlvr/kl_cov", "rlvr/lite_ppo", "rlvr/kl_cov"])
     with pytest.raises(RecipeError, match="rlvr/kl_cov is to be laid twice"):
         load("rlvr/kl_cov", methods=["rlvr/kl_cov"])
-    with pytest.raises(RecipeError, match="^no recipe 'rlvr/kl_cov,rlvr/pacs'; give one name; of .*repeat `--with`"):
+    with pytest.raises(RecipeError, match=r"no recipe 'rlvr/kl_cov,rlvr/pacs'; give one name; .*repeat"):
         load("baselines/grpo", methods=["rlvr/kl_cov,rlvr/pacs"])
