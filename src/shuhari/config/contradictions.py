@@ -1,4 +1,4 @@
-"""Which statements of two methods contradict each other, and what is left once `--set` has decided; none comes twice."""
+"""Which statements of two methods contradict each other, and what is left once `--set` has decided."""
 
 from __future__ import annotations
 

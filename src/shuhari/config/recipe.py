@@ -194,7 +194,7 @@ def read_method(reference: str) -> Change:
     """A method, to be laid over another recipe than its base."""
     chain = list(read_chain(reference))
     if "on" not in chain[0][1]:
-        why = next((table["alone"] for _, table in chain if "alone" in table), "it has no `on`, the base that a method names")
+        why = next((table["alone"] for _, table in chain if "alone" in table), "it has no `on`, a method's base")
         raise RecipeError("", f"{chain[0][0]} is a recipe of its own, and cannot be laid over another: {why}")
     return Change.of(str(chain[0][1].get("name", chain[0][0])), [one for _, one in chain])
 
