@@ -47,6 +47,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "copies": None,  # whether its environments can be copied, once it has tried; workers of lanes are sent it
     "simulates": None,  # and whether by the state of a simulator
     "extras": EMPTY,  # column -> fill value, of what its environments report beside observation and reward
+    "table": None,  # the transitions of its environments, where they are known (`analysis.finite_horizon.Table`)
     "expert": None,  # (observation, generator) -> an action as its environments take it
     "filmed": None,  # () -> a task like it whose environments `draw`
     # environments of an episode

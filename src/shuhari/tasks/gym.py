@@ -170,6 +170,11 @@ class Gym:
         return not self.copies and simulates(self._make_bare)
 
     @cached_property
+    def table(self) -> Any:
+        """The environment's own table of transitions; None where it tells none."""
+        return ability(self._guard(self._make_env).unwrapped, "table")
+
+    @cached_property
     def expert(self) -> Any:
         """The environment's own `expert(observation, generator)`, a scripted policy; None where it has none."""
         return ability(self._guard(self._make_env).unwrapped, "expert")

@@ -1,0 +1,114 @@
+"""SQIRL: a policy that is found timestep by timestep, from episodes that are random from there on, in a table.
+
+Source: Laidlaw, Zhu, Russell and Dragan, "The Effective Horizon Explains Deep RL Performance in Stochastic
+Environments" (2024), algorithm 1, with means of a table for its regression and for its fitted Q-iteration; checked
+against the authors' code (sb3/algorithms/sqirl.py). Left out: neural regression, discounting, horizons that nobody
+knows.
+
+Axes: `E` episodes, `L` of their steps, `S` states, `A` actions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.bounds import Length, check
+from shuhari.data import EMPTY
+from shuhari.events import Updated
+from shuhari.learners.ucrl import SURE
+from shuhari.needs import Need, role_model
+from shuhari.ports import Buffer, Ctx, Model, Transform
+from shuhari.registry import register
+
+
+@register("learner", "stepwise")
+@dataclass
+class Stepwise:
+    """For step i of an episode: `m` episodes, by what was found for the steps before and uniformly random from there
+    on. Of what they did from step i on, Q^1(s, a) is the mean return to go; k - 1 times Q^j(s, a) is the mean of r +
+    max Q^{j-1}(s', .), over the actions that were seen there. The policy does the best for Q^k at step i, of several
+    the first; where nothing was seen it stays random.
+
+    After the last of `horizon` steps its policy stands for one more draw, of which nothing is learnt; then it begins
+    anew with `grow` times as many episodes. The policy is a `tabular` one, whose states tell the step; a draw has whole
+    episodes of `horizon` decisions. Reports `stepwise/step`, the step at hand, and `stepwise/episodes`, m of this pass.
+    TypeError for a policy without a table, ValueError for episodes of another length."""
+
+    buffer: Buffer
+    transforms: Mapping[str, Transform] = EMPTY
+    k: Length = 1
+    m: Length = 16
+    horizon: Length = 10
+    grow: Length = 2
+    role: str = "policy"
+    name: str = "main"
+    needs: tuple[Need, ...] = field(default=(), init=False)
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"step": 0, "pass": 0, "episodes": []})
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    def bind(self, models: Mapping[str, Model]) -> None:
+        model = role_model(models, self.role)
+        weights: dict[str, Tensor] = dict(model.module.named_parameters())
+        if weights.keys() != {"logits"}:
+            raise TypeError(f"stepwise: the model of {self.role!r} is {type(model).__name__}: expected a tabular one")
+        self._table = weights["logits"]
+
+    @torch.no_grad()
+    def update(self, batch: Batch, ctx: Ctx) -> Updated:
+        """Gather what was drawn; with m episodes of this step, find what is done at it."""
+        mine, i = self.state, self.state["step"]
+        m = self.m * self.grow ** mine["pass"]
+        if i == self.horizon:  # what was drawn is of the finished policy
+            self._table.zero_()
+            mine |= {"step": 0, "pass": mine["pass"] + 1}
+        else:
+            mine["episodes"].append(torch.stack(read_episodes(batch, self.horizon)))
+            if sum(x.shape[1] for x in mine["episodes"]) >= m:
+                state, action, reward = torch.cat(mine["episodes"], 1)[:, :, i:]
+                q = fit(state.long(), action.long(), reward, self._table.shape[0], self._table.shape[1], self.k)
+                here = state[:, 0].long().unique()
+                self._table[here, q[here].argmax(1)] = SURE
+                mine |= {"step": i + 1, "episodes": []}
+        return Updated(self.name, {"stepwise/step": float(i), "stepwise/episodes": float(m)}, batch["id"])
+
+
+def read_episodes(batch: Batch, horizon: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(state, action, reward), [E, L] each and of doubles, of the episodes of a batch. ValueError where one has not
+    `horizon` decisions."""
+    rows = batch.take(batch.decides)
+    length = rows["episode"].unique(return_counts=True)[1]
+    if bool((length != horizon).any()):
+        n = int(length[length != horizon][0])
+        raise ValueError(f"stepwise: an episode of {n} decisions in a draw: expected whole ones of horizon = {horizon},"
+                         " and buffer.size = rollout.lanes * horizon")  # fmt: skip
+    order = rows["episode"].argsort(stable=True).view(-1, horizon)
+    state, action, reward = rows["context"].double(), rows["action"].view(-1).double(), rows["reward"].sum(1).double()
+    return state[order], action[order], reward[order]
+
+
+def fit(state: Tensor, action: Tensor, reward: Tensor, S: int, A: int, k: int) -> Tensor:
+    """[S, A] Q^k of episodes [E, L]; -inf for what nobody did."""
+    at = (state * A + action).flatten()
+    n = torch.bincount(at, minlength=S * A).double()
+
+    def mean(y: Tensor) -> Tensor:
+        return (torch.bincount(at, y.flatten(), S * A) / n).where(n > 0, -torch.inf).view(S, A)
+
+    q = mean(reward.flip(1).cumsum(1).flip(1))
+    for _ in range(k - 1):
+        ahead = torch.zeros_like(reward)
+        ahead[:, :-1] = q.amax(1)[state[:, 1:]]
+        q = mean(reward + ahead)
+    return q

@@ -1,0 +1,42 @@
+"""What a policy is worth in a table, exactly: without episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from shuhari.abilities import ability
+from shuhari.analysis.finite_horizon import evaluate_policy, iterate_from_random
+from shuhari.bounds import check
+from shuhari.needs import role_model
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("metric", "table")
+@dataclass
+class TableValue:
+    """Of a task that tells its table (`table`): `share`, the value of the first place under what `role` does, as it
+    samples, over the best one; `states`, how many states there are. TypeError for a task that tells none."""
+
+    role: str = "policy"
+
+    def __post_init__(self) -> None:
+        check(self)
+        self._best: tuple[Any, float] | None = None  # of the table at hand
+
+    def __call__(self, ctx: Ctx) -> Mapping[str, float]:
+        table = ability(ctx.task, "table")
+        if table is None:
+            raise TypeError(f"metric table: the task {type(ctx.task).__name__} tells no table of its transitions")
+        policy: Any = role_model(ctx.models, self.role)
+        T, (P, A) = table.horizon, table.r.shape
+        with torch.no_grad():
+            act = policy.decide(torch.arange(T * P))["logits"].double().softmax(1).view(T, P, A).numpy()
+        if self._best is None or self._best[0] is not table:
+            self._best = table, float(iterate_from_random(table.p, table.r, T, T)[0, table.first].max())
+        own = evaluate_policy(table.p, table.r, act)[0, table.first]
+        return {"share": float(act[0, table.first] @ own / self._best[1]), "states": float((T + 1) * P)}
