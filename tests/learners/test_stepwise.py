@@ -12,7 +12,7 @@ import torch
 
 from shuhari.analysis.finite_horizon import act_greedily, evaluate_policy, iterate_from_random
 from shuhari.batch import Batch
-from shuhari.learners.stepwise import Stepwise, fit
+from shuhari.learners.stepwise import Stepwise, fit, read_episodes
 from shuhari.models.categorical import CategoricalPolicy
 from shuhari.models.tabular import Tabular
 from shuhari.tasks.gym import Gym
@@ -120,8 +120,10 @@ def test_a_pass_finds_step_after_step_and_the_next_has_more_episodes() -> None:
     assert not table.any() and last.info == {"stepwise/step": 2.0, "stepwise/episodes": 2.0}
     anew = learner.update(draw([(4, 0, 0.0), (50, 0, 0.0)]), ctx)
     assert anew.info == {"stepwise/step": 0.0, "stepwise/episodes": 4.0}
-    with pytest.raises(ValueError, match="1 decisions in a draw: expected whole ones of horizon = 2"):
-        learner.update(draw([(4, 1, 0.0)]), ctx)
+    with pytest.raises(ValueError, match="3 decisions: expected at most horizon = 2"):
+        learner.update(draw([(4, 1, 0.0)] * 3), ctx)
+    cut = draw([(4, 1, 0.0)], [(4, 0, 0.0), (50, 0, 0.0)])
+    assert all(x.shape == (1, 2) for x in read_episodes(cut, 2))
     other = CategoricalPolicy((4,))
     other.build(TASK)
     with pytest.raises(TypeError, match="expected a tabular one"):

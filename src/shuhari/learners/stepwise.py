@@ -36,9 +36,10 @@ class Stepwise:
     the first; where nothing was seen it stays random.
 
     After the last of `horizon` steps its policy stands for one more draw, of which nothing is learnt; then it begins
-    anew with `grow` times as many episodes. The policy is a `tabular` one, whose states tell the step; a draw has whole
-    episodes of `horizon` decisions. Reports `stepwise/step`, the step at hand, and `stepwise/episodes`, m of this pass.
-    TypeError for a policy without a table, ValueError for episodes of another length."""
+    anew with `grow` times as many episodes. The policy is a `tabular` one, whose states tell the step; episodes have
+    `horizon` decisions, and a draw whole ones, as with buffer.size = rollout.lanes * horizon: others are left out.
+    Reports `stepwise/step`, the step at hand, and `stepwise/episodes`, m of this pass.
+    TypeError for a policy without a table, ValueError for longer episodes."""
 
     buffer: Buffer
     transforms: Mapping[str, Transform] = EMPTY
@@ -85,14 +86,13 @@ class Stepwise:
 
 
 def read_episodes(batch: Batch, horizon: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(state, action, reward), [E, L] each and of doubles, of the episodes of a batch. ValueError where one has not
-    `horizon` decisions."""
+    """(state, action, reward), [E, L] each and of doubles, of the episodes of a batch, without those that a draw cuts.
+    ValueError where one has more than `horizon` decisions."""
     rows = batch.take(batch.decides)
-    length = rows["episode"].unique(return_counts=True)[1]
-    if bool((length != horizon).any()):
-        n = int(length[length != horizon][0])
-        raise ValueError(f"stepwise: an episode of {n} decisions in a draw: expected whole ones of horizon = {horizon},"
-                         " and buffer.size = rollout.lanes * horizon")  # fmt: skip
+    _, which, length = rows["episode"].unique(return_inverse=True, return_counts=True)
+    if bool((length > horizon).any()):
+        raise ValueError(f"stepwise: an episode of {int(length.max())} decisions: expected at most horizon = {horizon}")
+    rows = rows.take((length == horizon)[which])
     order = rows["episode"].argsort(stable=True).view(-1, horizon)
     state, action, reward = rows["context"].double(), rows["action"].view(-1).double(), rows["reward"].sum(1).double()
     return state[order], action[order], reward[order]
