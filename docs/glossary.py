@@ -71,6 +71,8 @@ INFOS = {  # what a term reports beside its loss -> (what it is, unit, of which 
     "next_q": ("the value of the state behind a decision", "as the return", "`uniform_q`"),
     "fresh_log_prob": ("log pi of a fresh action", "nats", "`reparam`"),
     "temperature": ("the temperature that is trained", "1", "`temperature`"),
+    "state_error": ("the squared error of a model of the world, summed over a state", "states²", "`model_error`"),
+    "reward_error": ("and of the reward", "rewards²", "`model_error`"),
     "implied": ("the reward that a policy and its values imply", "1", "`implied_reward`"),
 }  # fmt: skip
 

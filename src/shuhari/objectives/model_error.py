@@ -1,0 +1,48 @@
+"""The error of a learned model of the world, each dimension of the state as it is, or weighed by what depends on it.
+
+Axes: `B` rows, `D` dimensions of a state, `J` critics, `n` members of the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.data import Info
+from shuhari.needs import Need, role_model
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("objective", "model_error")
+@dataclass
+class ModelError:
+    """The mean over members of sum_d (s'_d - predicted)^2 + (r - predicted)^2, [B]: maximum likelihood of a normal.
+    weigh: a column g [B, J, D], as `value_gradient` stamps it: then sum_d (g_d (s'_d - predicted))^2, and the mean over
+    the critics J too (VaGraM: Voelcker et al. 2022). Info: `state_error`, without weights, and `reward_error`."""
+
+    role: str = "world"
+    weigh: str = ""
+    needs: tuple[Need, ...] = field(default=(), init=False)
+    couples: Literal["row", "batch"] = field(default="row", init=False)
+    stamps = ()
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        return ("reward", self.weigh) if self.weigh else ("reward",)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        model: Any = role_model(ctx.models, self.role)
+        predicted = model(batch)
+        error = predicted.state() - batch.successors()["context"][:, None]  # [B, n, D]
+        plain = error.square().sum(-1).mean(1)
+        state = (batch[self.weigh][:, None] * error[:, :, None]).square().sum(-1).mean((1, 2)) if self.weigh else plain
+        reward = (predicted.reward() - batch["reward"].sum(1, keepdim=True)).square().mean(1)
+        return state + reward, {"state_error": plain.detach(), "reward_error": reward.detach()}
