@@ -53,5 +53,6 @@ def test_seen_and_imagined_rows():
     ratio = ahead["context"][2:, 0] / batch["context"][2:, 0]
     assert set(ratio.tolist()) <= {0.5, 1.5}  # one member or the other
     assert ahead["cont"][2:].tolist() == [1.0] * 4
+    assert batch["id"].tolist() == [0, 1, -1, -1, -1, -1]
     assert batch.weight("rl").flatten().tolist() == [1.0, 0.0, 1.0, 1.0, 1.0, 1.0]
     assert batch.weight("world").flatten().tolist() == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]

@@ -84,6 +84,7 @@ class Imagined:
             "mask": mask,
             "logp": torch.where(mask, torch.nan, 0.0),
             "child": torch.where(mask[:, 0], torch.arange(B, n + 2 * B), -1),
+            "id": torch.full((n + B,), -1),  # what is found out about them later is about no row that is kept
             f"weight/{self.stream}": mask.float(),
             f"weight/{self.seen}": torch.zeros(n + B, 1),
         }

@@ -6,9 +6,12 @@ Axes: `B` rows, `N` rows of a data set.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from gymnasium.spaces import Box
 from torch import Tensor
 
 from shuhari.abilities import ability
@@ -45,7 +48,7 @@ def check_buffer(
     ctx: for a buffer that reads a task or asks models. offers: what is collected; without it groups of texts or, with
     `unit` "decision", transitions. Its losses are made up where it declares that it hears of them (`hears`)."""
     require_port("buffer", buffer)
-    made = offers or (_groups if unit == "group" else _decisions)
+    made = offers or (_groups if unit == "group" else partial(_decisions, task=None if ctx is None else ctx.task))
     run, drew = context() if ctx is None else ctx, list[int]()
 
     def at(i: int) -> Any:
@@ -169,6 +172,12 @@ def _groups(k: int, wanted: int) -> Batch:
     return groups(rewards, start=10_000 * k)
 
 
-def _decisions(k: int, wanted: int) -> Batch:
+def _decisions(k: int, wanted: int, task: Any = None) -> Batch:
+    """Of a task with flat Boxes observations and actions as wide as its own."""
     rewards = [[0.0, 0.5, 1.0], [1.0]] * max(1, -(-wanted // 4))
-    return transitions(rewards, start=10_000 * k)
+    found = ability(task, "spaces")() or (None, None)
+    seen, does = (s.shape[0] if isinstance(s, Box) and len(s.shape) == 1 else 0 for s in found)
+    actions = [[np.zeros(does, np.float32)] * len(episode) for episode in rewards] if does else None
+    return transitions(rewards, start=10_000 * k, width=seen or 2, actions=actions)
+
+
