@@ -1,0 +1,114 @@
+"""A car that has to merge from a ramp onto a road before the ramp ends, between cars that keep their distance.
+
+Left out: heading and steering geometry (the car is a point that moves along and across), several lanes, cars that
+change lane or give way before it is in theirs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from shuhari.bounds import Bounds, Length, Positive, check
+from shuhari.data import Array
+from shuhari.registry import register
+
+DT = 0.4  # s, a step
+LONG, WIDE = 5.0, 2.0  # m: two cars touch where they are nearer than this, along and across
+LANE = 4.0  # m from the middle of the ramp to that of the road
+ACCELERATION, ACROSS = 3.0, 2.0  # m/s^2 and m/s, of an action of 1
+FASTEST, HARDEST = 20.0, 6.0  # m/s; m/s^2 of braking at most
+HEADWAY, STANDSTILL, CALM, COMFORT = 1.0, 2.0, 1.5, 2.0  # s, m, m/s^2, m/s^2: T, s0, a, b of the IDM
+
+
+@register("world", "merge")
+@dataclass(eq=False)
+class Merge(gymnasium.Env[Array, Array]):
+    """Observation [7]: the way along the ramp (0 to 1), the place across (-1 on the ramp, 0 on the road), the speed in
+    15 m/s; then of the next car ahead on the road and of the next behind: how far its middle is (in 20 m, behind below
+    0) and how much faster it is (in 5 m/s). Action [2] in [-1, 1]: acceleration, in 3 m/s², and speed across, in 2 m/s.
+    A step is 0.4 s. Being on the road (within 1 m of its middle) at the end of the ramp pays 1; touching a car, or the
+    end of the ramp, pays 0; either ends the episode: the return is success. After `limit` steps it is cut.
+
+    ramp: its length in m. cars: so many go round a road of `ring` m, by the intelligent driver model (Treiber et al.
+    2000, "Congested traffic states in empirical observations and microscopic simulations", equations 3 and 4) with a
+    wanted speed of `pace` m/s, evenly spaced but for a shift uniform within a fifth of the spacing. They follow the
+    merging car once it overlaps with their lane. ValueError for cars that do not fit."""
+
+    ramp: Positive = 120.0
+    cars: Annotated[int, Bounds(2)] = 7
+    ring: Positive = 120.0
+    pace: Positive = 13.0
+    limit: Length = 60
+
+    def __post_init__(self) -> None:
+        check(self)
+        if self.ring < self.cars * 2 * LONG:
+            raise ValueError(f"ring is {self.ring} m: expected {2 * LONG:g} m or more for each of {self.cars} cars")
+        self.observation_space = spaces.Box(-np.inf, np.inf, (7,), np.float32)
+        self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.x, self.y, self.v, self.at = 0.0, -LANE, 0.0, 0
+        self.places = np.zeros(self.cars)  # m along the ring, of each car, in order; the next drives ahead
+        self.speeds = np.zeros(self.cars)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        super().reset(seed=seed)
+        u, space = self.np_random.uniform(size=self.cars + 3), self.ring / self.cars
+        self.x, self.y, self.v, self.at = 0.0, -LANE, 6.0 + 6.0 * float(u[0]), 0
+        self.places = (np.arange(self.cars) + u[1] + 0.2 * u[3:]) * space
+        self.speeds = np.full(self.cars, 8.0 + 2.0 * u[2])
+        return self._look(), {}
+
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        a, across = (float(u) for u in np.clip(action, -1.0, 1.0))
+        self.speeds = np.clip(self.speeds + DT * np.array(self._follow()), 0.0, FASTEST)
+        self.places = self.places + DT * self.speeds
+        self.v = min(max(self.v + ACCELERATION * a * DT, 0.0), FASTEST)
+        self.x += self.v * DT
+        self.y = min(max(self.y + ACROSS * across * DT, -LANE - 1.0), 1.0)
+        self.at += 1
+        ahead, behind = self._neighbours()
+        touches = abs(self.y) < WIDE and min(ahead[0], -behind[0]) < LONG
+        ends = self.x >= self.ramp
+        won = ends and not touches and abs(self.y) <= 1.0
+        done = touches or ends
+        return self._look(), float(won), done, self.at >= self.limit and not done, {}
+
+    def expert(self, observation: Any, rng: Any) -> Array:
+        """Drives to the middle of the gap beside it at the speed of the cars around, and goes over where there is room;
+        knows no more than a policy does."""
+        _, y, _, ahead, faster, behind, nearer = (float(u) for u in observation)
+        ahead, behind = 20.0 * ahead, 20.0 * behind
+        wanted = 0.15 * (ahead + behind) + 0.5 * 5.0 * (faster + nearer)
+        fits = min(ahead, -behind) > LONG + 1.0 or abs(y) * LANE < WIDE
+        across = -LANE * y / (ACROSS * DT) if fits else -1.0
+        return np.clip(np.array([wanted / ACCELERATION, across], np.float32), -1.0, 1.0)
+
+    def _follow(self) -> list[float]:
+        """The acceleration of each car by the IDM, braking no harder than it can."""
+        pushes, merged = [], abs(self.y) < WIDE
+        places, speeds = self.places.tolist(), self.speeds.tolist()  # plain numbers: so few are quicker one by one
+        for i, (x, v) in enumerate(zip(places, speeds, strict=True)):
+            j = (i + 1) % self.cars
+            gap, before = (places[j] - x) % self.ring, speeds[j]
+            if merged and 0.0 < (own := (self.x - x) % self.ring) < gap:
+                gap, before = own, self.v
+            wanted = STANDSTILL + max(0.0, v * HEADWAY + v * (v - before) / (2 * (CALM * COMFORT) ** 0.5))
+            push = CALM * (1 - (v / self.pace) ** 4 - (wanted / max(gap - LONG, 0.1)) ** 2)
+            pushes.append(max(push, -HARDEST))
+        return pushes
+
+    def _neighbours(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """(how far in m, how fast in m/s) of the next car ahead on the road, and of the next behind, below 0."""
+        ways = [((x - self.x) % self.ring, v) for x, v in zip(self.places.tolist(), self.speeds.tolist(), strict=True)]
+        far, v = max(ways)
+        return min(ways), (far - self.ring, v)
+
+    def _look(self) -> Array:
+        (ahead, faster), (behind, nearer) = self._neighbours()
+        others = ahead / 20, (faster - self.v) / 5, behind / 20, (nearer - self.v) / 5
+        return np.array([self.x / self.ramp, self.y / LANE, self.v / 15, *others], np.float32)
