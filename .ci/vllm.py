@@ -106,6 +106,8 @@ def test(home: Path, words: list[str] | None, seconds: float) -> None:
         print(told, "vllm: failed once, and is tried again", sep="\n", flush=True)
         code, more = run_until(end, sys.executable, *tests, "-v", "--last-failed", SHUHARI_VLLM_PYTHON=python)
         code, told = 1 if code is None else code, f"{told}\n{more}"
+    if code is None and re.search(r"::\S+ (FAILED|ERROR)", told):
+        code = 1  # the time was over, after a failure that could not be tried again
     took = f"{time.monotonic() - at:.0f} s"
     works = dict.fromkeys(re.findall(r"::(\S+) PASSED", told))
     if code:
