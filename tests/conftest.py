@@ -76,7 +76,7 @@ LONG = (  # the longest first; each takes more than five seconds
 def pytest_configure(config: pytest.Config) -> None:
     own = config.option.basetemp is None and "PYTEST_XDIST_WORKER" not in os.environ  # whose folders are given to them
     if own and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
-        for left in MEMORY.glob("shuhari-*-*"):  # of processes that were killed
+        for left in MEMORY.glob("shuhari-[0-9]*-*"):  # of processes that were killed
             if not Path("/proc", left.name.split("-")[1]).exists():
                 shutil.rmtree(left, ignore_errors=True)
         config.option.basetemp = tempfile.mkdtemp(prefix=f"shuhari-{os.getpid()}-", dir=MEMORY)

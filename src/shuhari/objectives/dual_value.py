@@ -38,8 +38,8 @@ class DualValue:
       the largest z of the optimiser batch, -1 at least, which is a number without gradient.
 
     tau: between 1/2 and 1 for the first two (the nearer to 1, the nearer V is to the largest Q recorded; at 1 it has no
-    upper end), the temperature of the third, above 0, in units of the value. Roles, and the stamped `weight/<stream>` of
-    temperature and `most`: as of `expectile`. Info: `value`, `advantage` (d).
+    upper end), the temperature of the third, above 0, in units of the value. Roles, and the stamped `weight/<stream>`
+    of temperature and `most`: as of `expectile`. Info: `value`, `advantage` (d).
     """
 
     form: Literal["chi_square", "total_variation", "reverse_kl"] = "chi_square"
