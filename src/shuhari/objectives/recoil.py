@@ -1,0 +1,80 @@
+"""ReCOIL: values for imitation without rewards, from an expert's transitions and poor ones, without a discriminator.
+
+With a value V that is fitted to Q (`dual_value`), the dual for the chi-square divergence is, of Q,
+
+    -share · E_expert[Q(s, a)] + 1/4 E_mixture[(gamma V(s') - Q(s, a))²]
+
+The paper's third term, share · E_poor[V(s)], has no gradient in Q there. The terms' weights are share and 1/4.
+Axes: `B` rows, `n` members of the critic. A row is one transition, as in `td`.
+
+Source: Sikchi et al. 2024, "Dual RL: Unification and New Methods for Reinforcement and Imitation Learning" (ReCOIL).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.bounds import Discount, check
+from shuhari.data import Info
+from shuhari.needs import Need, role_model
+from shuhari.objectives.td import first_position, member_values
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("objective", "mixture_td")
+@dataclass
+class MixtureTD:
+    """(Q(s, a) - gamma · cont' · V(s'))² summed over the members of the critic, [B]: no reward is read.
+
+    Roles: the critic that is trained, the state value. Info: `value`."""
+
+    gamma: Discount = 0.99
+    role: str = "critic"
+    value: str = "value"
+    couples: Literal["row", "batch"] = field(default="row", init=False)
+    stamps = ()
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @cached_property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need((self.role,), "value", live=True),)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return self.role, self.value
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        q = member_values(batch[self.needs[0]])
+        with torch.no_grad():
+            ahead = batch.successors()
+            state: Any = role_model(ctx.models, self.value)
+            worth = ahead["cont"] * (batch["child"] >= 0)
+            value = first_position(state(ahead).value()).masked_fill(worth == 0, 0.0)
+            y = ctx.at(self.gamma) * worth * value
+        return (q - y[:, None]).square().sum(1), {"value": q.detach().mean(1)}
+
+
+@register("objective", "expert_value")
+@dataclass
+class ExpertValue:
+    """-Q(s, a) summed over the members of the critic, [B]: for a stream of the expert's transitions alone."""
+
+    role: str = "critic"
+    couples: Literal["row", "batch"] = field(default="row", init=False)
+    stamps = ()
+
+    @cached_property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need((self.role,), "value", live=True),)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
+        return -member_values(batch[self.needs[0]]).sum(1), {}
