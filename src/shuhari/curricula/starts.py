@@ -108,17 +108,19 @@ class Starts:
             env: Any = ctx.task.environment(problem)
             if ability(env, "snapshot") is None:
                 raise TypeError(f"starts: the environments of {type(ctx.task).__name__} have no snapshots")
-            seen, status, taken = env.reset(problem), None, 0
-            while status is None:
-                context = {k: _row(x) for k, x in seen.items()} if isinstance(seen, dict) else _row(seen)
-                trace = policy.sample(context, mode, noise=CounterNoise(keys(0, "starts", problem.id, taken, n=1)))
-                if taken % self.every == 0:
-                    found.append(thaw(env.snapshot()))
-                    steps.append(Step.of(seen, trace.action[0].numpy()))
-                action = trace.action if trace.taken is None else trace.taken
-                seen, _, status = env.step(action[0].numpy())
-                taken += 1
-            ability(env, "close")()
+            try:
+                seen, status, taken = env.reset(problem), None, 0
+                while status is None:
+                    context = {k: _row(x) for k, x in seen.items()} if isinstance(seen, dict) else _row(seen)
+                    trace = policy.sample(context, mode, noise=CounterNoise(keys(0, "starts", problem.id, taken, n=1)))
+                    if taken % self.every == 0:
+                        found.append(thaw(env.snapshot()))
+                        steps.append(Step.of(seen, trace.action[0].numpy()))
+                    action = trace.action if trace.taken is None else trace.taken
+                    seen, _, status = env.step(action[0].numpy())
+                    taken += 1
+            finally:
+                ability(env, "close")()
             ctx.charge("starts/env_steps", taken)
         value = critic(pack([Trajectory(Request(source[0]), (s,)) for s in steps])).value()
         return found, member_values(value)[:, 0].tolist()
