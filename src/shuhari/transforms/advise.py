@@ -1,0 +1,82 @@
+"""Advice about what was collected, of an advisor that answers late.
+
+Source: "Found-RL: foundation model-enhanced reinforcement learning for autonomous driving", whose queue of questions is
+answered beside training. Left out: the model that is asked (a script answers), and questions that nobody has time for.
+
+Axes: `B` rows, `A` entries of an action.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shuhari.batch import Batch
+from shuhari.bounds import Count, Share, check
+from shuhari.buffers.recordings import find_expert
+from shuhari.events import Amended
+from shuhari.needs import decisions, role_model
+from shuhari.ports import Ctx
+from shuhari.registry import register
+
+
+@register("transform", "advise")
+@dataclass
+class Advise:
+    """Asks about each decision that was collected, and stamps what is known by now: `advice` [B, 1, A], the action that
+    the advisor would have taken there, in units of the decision, and `advised` [B]; 0 and False where there is no
+    answer. An answer is there once `delay` more decisions have been collected; those of rows that were handed on
+    meanwhile are told to whoever keeps them (`Amended`). A transform of `[collect]`, where each decision comes by once.
+
+    The advisor is the task's `policy` (`expert`, or as the model `scripted` names it) with probability `right`, else it
+    advises a uniform action; each row draws its own. role: the policy that the decisions are of. LookupError for a task
+    without an expert, TypeError for a policy that does not take actions as the environment does."""
+
+    delay: Count = 100
+    right: Share = 0.8
+    policy: str = "expert"
+    role: str = "policy"
+    reads = ("context",)
+    stamps = ("advice", "advised")
+    state: dict[str, Any] = field(init=False, default_factory=lambda: {"seen": 0})  # and what waits
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return (self.role,)
+
+    def __call__(self, batch: Batch, ctx: Ctx) -> Batch:
+        state, asked = self.state, batch.decides.nonzero()[:, 0]  # [n] rows
+        due = state["seen"] + torch.arange(1, len(asked) + 1) + self.delay
+        state["seen"] += len(asked)
+        said = self._ask(batch.take(asked), ctx)
+        here = due <= state["seen"]
+        advice, advised = said.new_zeros(len(batch), 1, said.shape[-1]), torch.zeros(len(batch), dtype=torch.bool)
+        advice[asked[here]], advised[asked[here]] = said[here], True
+
+        waits = {"id": batch["id"][asked[~here]], "due": due[~here], "advice": said[~here]}
+        if "id" in state:
+            waits = {name: torch.cat([state[name], new]) for name, new in waits.items()}
+        told = waits["due"] <= state["seen"]
+        if bool(told.any()):
+            arrived = {"advice": waits["advice"][told], "advised": torch.ones(int(told.sum()), dtype=torch.bool)}
+            ctx.tell(Amended(waits["id"][told], arrived))
+        state |= {name: x[~told] for name, x in waits.items()}
+        return batch.put({"advice": advice, "advised": advised})
+
+    def _ask(self, batch: Batch, ctx: Ctx) -> Tensor:
+        """[n, 1, A] an answer about each row."""
+        expert, chance = find_expert(ctx.task, self.policy), find_expert(ctx.task, "random")
+        answers = []
+        seeds = (ctx.noise(batch, "advise").uniform(0, 2) * 2**31).long().tolist()
+        for seen, seed in zip(batch["context"].numpy(), seeds, strict=True):
+            rng = np.random.default_rng(seed)
+            answers.append((expert if rng.random() < self.right else chance)(seen, rng))
+        taken = torch.from_numpy(np.asarray(answers, np.float32))
+        return decisions(role_model(ctx.models, self.role), taken)["action"].unsqueeze(1)
