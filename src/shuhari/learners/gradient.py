@@ -151,7 +151,8 @@ def _minibatches(batch: Batch, part: Part, ctx: Ctx, *key: object) -> Iterator[B
         return
     inverse = units(batch, unit)
     n = int(inverse.max()) + 1
+    parts = min(part.minibatches, n)  # none without a unit
     place = torch.empty(n, dtype=torch.long)
-    place[torch.randperm(n, generator=rng)] = torch.arange(n) * part.minibatches // n
-    for m in range(min(part.minibatches, n)):
+    place[torch.randperm(n, generator=rng)] = torch.arange(n) * parts // n
+    for m in range(parts):
         yield batch.take((place[inverse] == m).nonzero().squeeze(1))
