@@ -184,7 +184,8 @@ class Service:
             try:
                 ids = await self.worker.encode(prompt)
             except ValueError as error:
-                raise Refused(f"{field} cannot be read by this model: {str(error)[:400]}", field) from None
+                hint = "; /v1/completions takes a prompt as it is, without a chat's words" if ask.chat else ""
+                raise Refused(f"{field} cannot be read by this model: {str(error)[:400]}{hint}", field) from None
         else:
             ids = prompt
         if int(ids.max()) >= size:
