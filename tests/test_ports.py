@@ -50,10 +50,9 @@ FOREIGN = {  # file -> what it may look for, of objects of other libraries or wh
     "rewards/maths_child.py": ("fork setitimer", "limits that a system has"),
     "rollouts/function_tool.py": ("__name__", "functions of users"),
     "rollouts/vector/workers.py": ("__file__ memfd_create", "files of modules, and what a system has"),
-    "store/files.py": ("O_NOFOLLOW O_NONBLOCK register_at_fork", "what a system has"),
+    "store/files.py": ("O_NOFOLLOW O_NONBLOCK register_at_fork sched_getaffinity", "what a system has"),
     "store/schema.py": ("tolist", "numbers of numpy and torch"),
     "tasks/snapshots.py": ("numpy start", "environments and spaces of Gymnasium"),
-    "tools/doctor.py": ("sched_getaffinity", "what a system has"),
     "tools/profile_report.py": ("base config dtype head_dim", "modules of transformers"),
 }
 

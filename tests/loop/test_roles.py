@@ -82,7 +82,7 @@ BANDIT = {
 
 def run_of(*stages: dict[str, Any]) -> Run:
     tables = [{**BANDIT, "name": f"stage {i}", **s} for i, s in enumerate(stages)]
-    return Run(SimpleNamespace(seed=0, stages=tables, threads=1))  # type: ignore[arg-type]
+    return Run(SimpleNamespace(seed=0, stages=tables, threads=1, tree={}, sources={}))  # type: ignore[arg-type]
 
 
 def test_a_learner_follows_its_role_to_other_weights(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from shuhari.store.files import count_cores
 from shuhari.tools import doctor
 
 
@@ -15,7 +16,7 @@ def test_versions_and_cores() -> None:
     found = str(doctor.find_version("torch"))
     assert found.partition("+")[0] == torch.__version__.partition("+")[0]  # PyPI's wheels leave "+cu130" out of it
     assert doctor.find_version("no-such-package") is None
-    assert doctor.count_cores() >= 1
+    assert count_cores() >= 1
 
 
 def test_matmul_speed_grows_with_the_work_it_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,7 @@ from shuhari.config import library
 from shuhari.config.overlay import RecipeError, read_budgets
 from shuhari.config.recipe import Recipe, load
 from shuhari.config.settings import look_up
-from shuhari.store.files import replace_file, translate_errors
-from shuhari.tools.doctor import count_cores
+from shuhari.store.files import count_cores, replace_file, translate_errors
 
 FIRST, SEEDS = 2000, 24  # apart from those of claims
 AWAY = 1_000_000  # from a run's seed to that of its redraw

@@ -34,7 +34,7 @@ from shuhari.claims.result import (
 from shuhari.claims.runs import Made, make
 from shuhari.claims.tries import Begun
 from shuhari.claims.verdict import HELD, Because, Effect, Headline, Verdict, join_reasons
-from shuhari.tools.doctor import count_cores
+from shuhari.store.files import count_cores
 
 Tell = Callable[[Progress], None]
 

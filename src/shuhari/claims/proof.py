@@ -27,9 +27,8 @@ from shuhari.claims.runs import PACKAGES, VALUELESS, Job, find_own, make_evidenc
 from shuhari.data import EMPTY, nearest
 from shuhari.loop.machine import processor, versions
 from shuhari.store.directory import Run
-from shuhari.store.files import StoreError, replace_file
+from shuhari.store.files import StoreError, count_cores, replace_file
 from shuhari.store.schema import FILE
-from shuhari.tools.doctor import count_cores
 
 REPLAY = "replay.json"  # in the folder of a replay: what it reported
 POINTS = 2  # of each curve, at least, its start among them

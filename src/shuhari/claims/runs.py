@@ -34,9 +34,8 @@ from shuhari.data import StalledError
 from shuhari.loop.machine import versions
 from shuhari.loop.progress import counts
 from shuhari.store.directory import Run
-from shuhari.store.files import LockedError, StoreError, is_locked, replace_file
+from shuhari.store.files import LockedError, StoreError, count_cores, is_locked, replace_file
 from shuhari.store.schema import FILE
-from shuhari.tools.doctor import count_cores
 
 CHANCE = "chance"  # the arm of one job: how the baseline scores before anything was learnt
 SCORES = "scores.json"  # in the folder of CHANCE: what was measured

@@ -94,12 +94,13 @@ def _list_beside(path: File) -> list[str]:
 def _anchor(table: Tree, folder: File) -> None:
     """Make what a recipe names, code (`file.py:Class`), data (`file/<path>`, `path`) or a model's directory (`path`),
     absolute where it lies beside the recipe, so that it is found from any folder. What is not there is looked for where
-    one stands."""
+    one stands. A run's own recipe names its data as it did: it may have been moved."""
+    run = (folder / "run.sqlite").exists()
     for holder, key, text in list(_walk_texts(table)):
         prefix, named = ("file/", text.removeprefix("file/")) if text.startswith("file/") else ("", text)
         prefix, named = _split_world(text) if not prefix and ".py:" in text else (prefix, named)
         file, _, attribute = named.rpartition(":") if ".py:" in named else (named, "", "")
-        given = key == "path" or (key == "name" and prefix) or (key in ("use", "name") and attribute)
+        given = ((key == "path" or (key == "name" and prefix)) and not run) or (key in ("use", "name") and attribute)
         if given and file and not File(file).is_absolute() and _lies(folder / file):
             place = (folder / file).resolve()
             if attribute or place != File(file).resolve():  # as it is written where one stands beside the recipe

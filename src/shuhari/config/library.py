@@ -28,6 +28,7 @@ TROUBLES = {  # what `paper.helps` of a recipe may name -> how it shows
     "stalled training": "the score has stopped to rise",
     "long answers": "answers grow, or say things twice",
     "credit": "a reward at the end does not say which decision was wrong",
+    "broken limits": "what an episode costs goes beyond what is allowed",
     "overconfidence": "wrong answers become surer",
     "off-policy data": "samples are stale, or of another policy",
     "demonstrations": "solutions are there, and RL alone does not find them",

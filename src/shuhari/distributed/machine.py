@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 from shuhari.config.overlay import RecipeError
 from shuhari.distributed.settings import Distributed
-from shuhari.store.files import measure_memory
+from shuhari.store.files import count_cores, measure_memory
 
 EACH = 2**28  # bytes that a process takes at least, before it has a model
 A_CORE = 16  # processes for each core, above which they do not begin in time: starting one takes seconds
@@ -15,7 +13,7 @@ A_CORE = 16  # processes for each core, above which they do not begin in time: s
 def check_machine(given: Distributed) -> None:
     """RecipeError for more workers or learners than can be on this machine; workers of a cluster that is joined are
     elsewhere."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = count_cores()
     memory = measure_memory()
     most = max(1, min(A_CORE * cores, memory // EACH))
     elsewhere = ", or distributed.address, that of a cluster"

@@ -27,6 +27,7 @@ from shuhari.models.text.pretrained import Outline
 from shuhari.needs import Trace, role_model
 from shuhari.ports import ability
 from shuhari.registry import register
+from shuhari.store.files import count_cores
 
 PYTHON = "SHUHARI_VLLM_PYTHON"  # the environment variable that names vLLM's interpreter
 CHILD = Path(__file__).with_name("vllm_child.py")
@@ -233,7 +234,7 @@ class Vllm:
 
     def _environment(self, folder: Path) -> dict[str, str]:
         """What vLLM sees of this process's environment: no keys, no hub, no proxies."""
-        threads = self.threads or len(os.sched_getaffinity(0))
+        threads = self.threads or count_cores()
         eager = self.more.get("enforce_eager", True)  # else a C++ compiler is asked at each start
         return {
             **{k: os.environ[k] for k in PASSED if k in os.environ},

@@ -94,6 +94,11 @@ def find_memory() -> int:
         return 0
 
 
+def count_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def measure_memory() -> int:
     """Bytes of memory that this process may have: what the machine has, or what its container allows."""
     found = [find_memory() or 2**36]

@@ -8,7 +8,8 @@ from typing import Any
 
 from shuhari.data import EMPTY
 from shuhari.distributed.rays import World
-from shuhari.tools.doctor import count_cores, find_memory, find_version
+from shuhari.store.files import count_cores
+from shuhari.tools.doctor import find_memory, find_version
 
 ALIKE = ("shuhari", "python", "torch", "ray", "numpy", "transformers")  # versions that a run's nodes should share
 TIMEOUT = 60.0  # seconds that a node has to answer

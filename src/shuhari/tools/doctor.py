@@ -14,6 +14,8 @@ import time
 from importlib import metadata
 from typing import Any
 
+from shuhari.store.files import count_cores
+
 PACKAGES = ("torch", "numpy", "scipy", "transformers", "tokenizers", "safetensors", "gymnasium", "pydantic", "typer",
             "rich", "matplotlib", "reasoning-gym", "math-verify", "peft", "mujoco", "scikit-learn", "ray")  # fmt: skip
 
@@ -58,11 +60,6 @@ def describe_vllm() -> dict[str, Any]:
         except (OSError, subprocess.TimeoutExpired):
             pass
     return {"version": found, "right_from_weights": WEIGHTS, "right_from_tokens": ANSWER}
-
-
-def count_cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def find_memory() -> float | None:
