@@ -64,7 +64,7 @@ INFOS = {  # what a term reports beside its loss -> (what it is, unit, of which 
           "`reparam`, `deterministic`, `deterministic_bc`, `uniform_q`"),
     "distance": ("the mean square of the policy's action less what it is held to", "actions²", "`deterministic_bc`"),
     "scale": ("what Q counts beside that: alpha over the mean of its size", "1 / return", "`deterministic_bc`"),
-    "gap": ("the soft maximum of Q over actions less Q of the recorded one; of `advice_margin` Q of the advice less that",
+    "gap": ("the soft maximum of Q over actions less Q of the recorded one; of `advice_margin` Q of advice less that",
             "as the return", "`conservative`, `conservative_sampled`, `advice_margin`"),
     "kept": ("the share of rows whose advice has a gain", "share", "`advice_gain`"),
     "floored": ("the share of the policy's actions whose value lies below the floor", "share",
