@@ -230,6 +230,21 @@ def test_methods(shuhari) -> None:
     assert max(map(len, out.splitlines())) <= 80
 
 
+def test_a_long_verdict_is_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
+    from types import SimpleNamespace
+
+    from shuhari.claims.wording import describe_verdict
+    from shuhari.cli.catalogue import _say_method
+
+    failing = [f"stage-{i}: evaluate/greedy of the baseline at least 0.{i}" for i in range(4)]
+    kept = {"headline": "x", "verdict": "uninformative", "premise": {"failing": failing}, "hashes": {}}
+    verdict = describe_verdict(kept)
+    _say_method(SimpleNamespace(name="rlvr/x", summary="What it does.", problem=None), verdict)
+    *head, about = capsys.readouterr().out.splitlines()
+    assert len(head) > 2 and max(map(len, head)) <= 80 and about == "    What it does."
+    assert " ".join(map(str.strip, head)) == f"rlvr/x: {verdict}" and failing[3] in verdict
+
+
 def test_methods_by_trouble(shuhari) -> None:
     found = told(shuhari("methods", "--for", "Slow collection", "--json"))
     assert {m["name"] for m in found} == {"engine/areal", "engine/srl"}

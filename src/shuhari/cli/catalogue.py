@@ -88,7 +88,8 @@ def _say_method(method: Any, verdict: str | None) -> None:
     """A recipe in lines of 80 columns."""
     from textwrap import fill
 
-    say(f"{method.name}: {verdict}" if verdict else method.name)
+    head = f"{method.name}: {verdict}" if verdict else method.name
+    say(fill(make_printable(head), 80, subsequent_indent=" " * 8, break_on_hyphens=False))
     about = method.summary if method.problem is None else f"({method.problem})"
     say(fill(make_printable(about), 80, initial_indent="    ", subsequent_indent="    "))
 
