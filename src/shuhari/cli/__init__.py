@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from shuhari.cli import (
+    boarding,
     catalogue,
     claiming,
     components,
@@ -47,6 +48,7 @@ for name, command in (
     ("show", reading.show),
     ("diagnose", diagnosing.diagnose),
     ("compare", measuring.compare),
+    ("board", boarding.board),
     ("claim", claiming.claim),
     ("plan", planning.plan),
     ("methods", catalogue.methods),

@@ -46,9 +46,9 @@ class Summary:
 def list_runs(root: str | Path = "runs", words: Iterable[str] = (), status: str = "") -> list[Summary]:
     """Every run under `root`, by name; one that cannot be read is listed as such. words: those alone that have each of
     them in name, recipe, task or status, whatever the case; status: those alone that stand so."""
-    found = (_summarise(path, str(path.relative_to(root))) for path in sorted(find_runs(Path(root))))
+    found = (summarise(path, str(path.relative_to(root))) for path in sorted(find_runs(Path(root))))
     wanted = [word.lower() for word in words]
-    return [r for r in found if status in ("", r.status) and all(w in _describe(r) for w in wanted)]
+    return [r for r in found if status in ("", r.status) and matches(r, wanted)]
 
 
 def remove_run(run: str | Path) -> list[str]:
@@ -74,11 +74,14 @@ def remove_run(run: str | Path) -> list[str]:
     return left
 
 
-def _describe(run: Summary) -> str:
-    return f"{run.name} {run.recipe} {run.task} {run.status}".lower()
+def matches(run: Summary, words: Iterable[str]) -> bool:
+    """Whether each of some words, in lower case, stands in a run's name, recipe, task or status."""
+    text = f"{run.name} {run.recipe} {run.task} {run.status}".lower()
+    return all(word in text for word in words)
 
 
-def _summarise(path: Path, name: str) -> Summary:
+def summarise(path: Path, name: str) -> Summary:
+    """The line of one run in a list of runs, whatever state its files are in."""
     date = name_of = task = ""
     try:
         date = datetime.fromtimestamp(read_change_time(path)).isoformat(" ", "minutes")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -19,17 +20,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from shuhari.tools.serving.refusals import Refused, show
 
-OPEN = ("/health",)  # addresses that need no key
+
+def asks_health(scope: Scope) -> bool:
+    return bool(scope["path"] == "/health")
 
 
 @dataclass(frozen=True)
 class Guard:
-    """Stands before `app`. `key`: what has to come as `Authorization: Bearer KEY`, "" for none; `local`: whether the
-    server listens on loopback."""
+    """Stands before `app`. `key`: what has to come as `Authorization: Bearer KEY`, "" for none, but for requests that
+    `is_open` names; `local`: whether the server listens on loopback."""
 
     app: ASGIApp
     local: bool = True
     key: str = field(default="", repr=False)
+    is_open: Callable[[Scope], bool] = asks_health
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -49,7 +53,7 @@ class Guard:
         origin = headers.get(b"origin", b"").decode("latin-1")
         if origin and not (self.local and is_loopback(_find_name(origin))):
             raise Refused(f"the request comes from a page of {show(origin)}: pages are not answered", status=403)
-        if self.key and scope["path"] not in OPEN:
+        if self.key and not self.is_open(scope):
             self._check_key(headers.get(b"authorization", b""))
 
     def _check_key(self, given: bytes) -> None:

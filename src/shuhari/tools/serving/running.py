@@ -13,7 +13,6 @@ from shuhari.tools.serving.guard import is_loopback
 
 SHORTEST = 16  # characters of a key
 CONNECTIONS = 2048  # at once; beyond it there is a 503
-NEEDED = 'shuhari serve needs starlette and uvicorn: pip install "shuhari[serve]"'
 
 
 @dataclass(frozen=True)
@@ -60,13 +59,14 @@ def listen(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=CONNECTIONS)
 
 
-def check_installed() -> None:
-    """ModuleNotFoundError, with the command that installs it, where the server is missing."""
+def check_installed(command: str = "serve") -> None:
+    """ModuleNotFoundError, with what installs it, where the server that `shuhari COMMAND` needs is missing."""
     try:
         import starlette
         import uvicorn
     except ModuleNotFoundError as error:
-        raise ModuleNotFoundError(NEEDED) from error
+        needed = f'shuhari {command} needs starlette and uvicorn: pip install "shuhari[{command}]"'
+        raise ModuleNotFoundError(needed) from error
     _ = starlette, uvicorn
 
 

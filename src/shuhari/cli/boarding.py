@@ -1,0 +1,77 @@
+"""`board`: runs, rollouts and claims in a browser, or what a page of it says as JSON."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from shuhari.cli.text import print_json, say
+
+
+def board(
+    page: Annotated[str, typer.Argument(help="With --json: of which page, such as runs or run?run=latest.")] = "runs",
+    root: Annotated[Path, typer.Option(help="The folder that holds the runs.")] = Path("runs"),
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 6060,
+    key_env: Annotated[
+        str, typer.Option(metavar="NAME", help="The environment variable that holds the token (default: a new one).")
+    ] = "",
+    json: Annotated[bool, typer.Option("--json", help="Print what a page says as JSON, and serve nothing.")] = False,
+) -> None:
+    """Look at runs, rollouts and claims in a browser. Nothing is loaded from elsewhere.
+
+    It listens at 127.0.0.1 unless told otherwise. The address that it prints holds a token: changes need it, and
+    beyond loopback everything does. Ctrl-C ends it.
+
+    Example: shuhari board --port 6060
+    """
+    if json:
+        print_json(read_page(page, root))
+        return
+    import os
+    import secrets
+
+    from shuhari.tools.serving.guard import is_loopback
+    from shuhari.tools.serving.running import check_installed, listen, read_key, serve
+
+    check_installed("board")
+    from shuhari.tools.board.app import find_plotly, make_app
+
+    try:
+        key = read_key(key_env, os.environ, host) if key_env else secrets.token_urlsafe(24)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--key-env") from None
+    find_plotly()
+    try:
+        at = listen(host, port)
+    except OSError as error:
+        raise typer.BadParameter(f"{host}:{port}: {error.strerror or error}", param_hint="--port") from None
+    name = f"[{host}]" if ":" in host else host
+    address = f"http://{name}:{at.getsockname()[1]}/#token={key}"
+    serve(make_app(root, key, local=is_loopback(host)), at, lambda: say(f"the board of {root}/: {address}"), grace=1)
+
+
+def read_page(page: str, root: Path) -> object:
+    """What a page says in plain values: an address as those of its /api, such as `run?run=latest`."""
+    from urllib.parse import parse_qs
+
+    from shuhari.data import nearest
+    from shuhari.tools.board.asking import read_query
+    from shuhari.tools.board.catalogue import Catalogue
+    from shuhari.tools.board.plain import to_finite
+    from shuhari.tools.board.views import VIEWS
+    from shuhari.tools.serving.refusals import Refused
+
+    name, _, query = page.partition("?")
+    if name not in VIEWS:
+        raise typer.BadParameter(f"{name!r}: {nearest(name, VIEWS)}", param_hint="PAGE")
+    view = VIEWS[name]
+    given = parse_qs(query, keep_blank_values=True)
+    if name == "runs":
+        given.setdefault("wait", ["true"])
+    try:
+        return to_finite(view(Catalogue(root), **read_query(view, given)))
+    except Refused as refused:
+        raise typer.BadParameter(str(refused), param_hint="PAGE") from None

@@ -1,0 +1,163 @@
+"""The addresses of the board, as an ASGI application.
+
+`/` and `/static/` are the page, `/api/NAME` the views, which run in threads. Nothing comes from elsewhere, nothing may
+be embedded elsewhere (the headers below), and text of models reaches the page as JSON alone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from shuhari.data import nearest
+from shuhari.store import LockedError, NoRunError, StoreError
+from shuhari.tools.board.asking import read_query
+from shuhari.tools.board.catalogue import Catalogue
+from shuhari.tools.board.plain import to_json
+from shuhari.tools.board.views import CHANGES, VIEWS
+from shuhari.tools.serving.guard import Guard
+from shuhari.tools.serving.refusals import Refused, show
+
+STATIC = Path(__file__).parent / "static"
+BODY = 1 << 20  # bytes of a request
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
+log = logging.getLogger("shuhari")
+
+
+def make_app(root: str | Path, key: str, *, local: bool = True) -> ASGIApp:
+    """The board of the runs below `root`. `key`: what has to come as `Authorization: Bearer KEY` with each change, and
+    where it does not listen on loopback (`local`) with each question."""
+
+    def is_open(scope: Scope) -> bool:
+        page = scope["path"] == "/" or scope["path"].startswith("/static/")
+        return page or (local and scope["method"] in ("GET", "HEAD"))
+
+    return Headed(Guard(make_pages(Catalogue(root)), local, key, is_open))
+
+
+def make_pages(runs: Catalogue) -> ASGIApp:
+    """The addresses, without a guard."""
+
+    async def view(request: Request) -> Response:
+        found = _find(VIEWS, request.path_params["name"])
+        query = {name: request.query_params.getlist(name) for name in request.query_params}
+        return await _answer(found, runs, read_query(found, query))
+
+    async def change(request: Request) -> Response:
+        found = _find(CHANGES, request.path_params["name"])
+        given = await _read_body(request)
+        query = {k: [str(x) for x in v] if isinstance(v, list) else [str(v)] for k, v in given.items()}
+        return await _answer(found, runs, read_query(found, query))
+
+    return Starlette(
+        routes=[
+            Route("/", lambda request: FileResponse(STATIC / "index.html")),
+            Route("/static/plotly.min.js", lambda request: FileResponse(find_plotly())),
+            Mount("/static", StaticFiles(directory=STATIC)),
+            Route("/api/{name}", view),
+            Route("/api/{name}", change, methods=["POST"]),
+        ],
+        exception_handlers={Refused: _refuse, HTTPException: _miss, Exception: _fail},
+    )
+
+
+def find_plotly() -> Path:
+    """plotly.js, as the Python package brings it. ModuleNotFoundError where that is not installed."""
+    found = find_spec("plotly")
+    if found is None or not found.submodule_search_locations:
+        raise ModuleNotFoundError('shuhari board needs plotly: pip install "shuhari[board]"')
+    return Path(next(iter(found.submodule_search_locations))) / "package_data" / "plotly.min.js"
+
+
+class Headed:
+    """Adds `HEADERS` to every answer, and forbids to keep what is not part of the page."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        cache = "no-cache" if scope.get("path", "").startswith("/static/") else "no-store"
+        more = [(k.encode(), v.encode()) for k, v in {**HEADERS, "cache-control": cache}.items()]
+
+        async def headed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": [*message.get("headers", ()), *more]}
+            await send(message)
+
+        await self.app(scope, receive, headed)
+
+
+def _find(views: Mapping[str, Callable[..., Any]], name: str) -> Callable[..., Any]:
+    if name not in views:
+        raise Refused(f"no address /api/{show(name)[1:-1]}; {nearest(name[:60], views)}", status=404)
+    return views[name]
+
+
+async def _answer(view: Callable[..., Any], runs: Catalogue, asked: Mapping[str, Any]) -> Response:
+    try:
+        found = await run_in_threadpool(view, runs, **asked)
+    except NoRunError as error:
+        raise Refused(str(error), status=404) from None
+    except LockedError as error:
+        raise Refused(str(error), status=409) from None
+    except (StoreError, sqlite3.Error) as error:  # a damaged run: its neighbours are well
+        raise Refused(str(error), status=422) from None
+    if isinstance(found, Response):
+        return found
+    return Response(await run_in_threadpool(to_json, found), media_type="application/json")
+
+
+async def _read_body(request: Request) -> dict[str, Any]:
+    """A JSON object; declared as such, which no form of another page can do."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused(f"the body is {show(kind)}: expected application/json", status=415)
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > BODY:
+            raise Refused(f"the body is longer than {BODY} bytes", status=413)
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the body is no JSON: {error}") from None
+    if not isinstance(given, dict):
+        raise Refused(f"the body is {show(given)}: expected an object")
+    return given
+
+
+def _refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return JSONResponse(error.body, error.status, dict(error.headers))
+
+
+def _miss(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _refuse(request, Refused(f"{request.method} is not answered here: {error.detail}", status=error.status_code))
+
+
+def _fail(request: Request, error: Exception) -> Response:
+    """What went wrong is told in the terminal; the page is told that it did."""
+    log.error("the board could not answer %s", show(request.url.path), exc_info=error)
+    return _refuse(request, Refused(f"the board failed ({type(error).__name__}): its terminal says more", status=500))

@@ -1,0 +1,104 @@
+"""The runs below a folder, as a board lists them: summaries are kept as long as a run's files do not change.
+
+A thread reads those that are not known yet, the newest first, so that a list of thousands is there at once, with what
+is known by then.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from shuhari.data import nearest
+from shuhari.store import NoRunError
+from shuhari.store.directory import find_runs
+from shuhari.store.listing import STATUSES, Summary, matches, summarise
+from shuhari.store.schema import FILES
+
+PENDING = "pending"  # the status of a run that was not read yet
+AT_ONCE = 0.2  # seconds of reading, after which a list is told with what is known
+
+Stamp = tuple[tuple[int, int], ...]  # (when it was changed, bytes) of the files of a run's database
+
+
+class Catalogue:
+    """The runs below `root`. Any thread may ask."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root)
+        self._known: dict[str, tuple[Stamp, Summary]] = {}
+        self._lock = threading.Lock()
+        self._reader: threading.Thread | None = None
+
+    def find(self, name: str) -> Path:
+        """The directory of a run by its name below the root, or of `latest`. NoRunError for every other text, a path
+        among them."""
+        there = self._list_places()
+        if name == "latest" and there:
+            return max(there.values(), key=lambda path: max(_read_stamp(path), default=(0, 0)))
+        if name not in there:
+            raise NoRunError(f"no run {name!r:.200} in {self.root}/; {nearest(name, there)}")
+        return there[name]
+
+    def list(self, words: Iterable[str] = (), status: str = "", *, wait: bool = False) -> list[Summary]:
+        """Summaries of the runs that words and status choose, the last written first. Those that were not read yet are
+        `PENDING`, and are read meanwhile; with `wait` all are read first."""
+        wanted = [word.lower() for word in words]
+        places = self._list_places()
+        stamps = {name: _read_stamp(path) for name, path in places.items()}
+        order = sorted(places, key=lambda name: (max(stamps[name], default=(0, 0)), name), reverse=True)
+        missing = [name for name in order if self._is_stale(name, stamps[name])]
+        left = self._read(places, stamps, missing, float("inf") if wait else AT_ONCE)
+        if left:
+            self._read_aside(places, stamps, left)
+        with self._lock:
+            for gone in self._known.keys() - places.keys():
+                del self._known[gone]
+            found = [self._known[n][1] if n in self._known else Summary(n, places[n], PENDING) for n in order]
+        return [r for r in found if status in ("", r.status) and matches(r, wanted)]
+
+    def _list_places(self) -> dict[str, Path]:
+        """Name -> directory; without links that lead out of the root."""
+        root = self.root.resolve()
+        found = {str(path.relative_to(self.root)): path for path in find_runs(self.root)}
+        return {name: path for name, path in found.items() if path.resolve().is_relative_to(root)}
+
+    def _is_stale(self, name: str, stamp: Stamp) -> bool:
+        """Whether a run has to be read: it was not, or was written since; one that runs may have ended unseen."""
+        with self._lock:
+            before, summary = self._known.get(name, ((), None))
+        return summary is None or before != stamp or summary.status == STATUSES[0]
+
+    def _read_aside(self, places: dict[str, Path], stamps: dict[str, Stamp], names: list[str]) -> None:
+        with self._lock:
+            if self._reader is not None and self._reader.is_alive():
+                return
+            self._reader = threading.Thread(target=self._read, args=(places, stamps, names), daemon=True)
+            self._reader.start()
+
+    def _read(
+        self, places: dict[str, Path], stamps: dict[str, Stamp], names: list[str], seconds: float = float("inf")
+    ) -> list[str]:
+        """Read runs until so many seconds are over; the names of those that are left."""
+        end = time.monotonic() + seconds
+        for i, name in enumerate(names):
+            if time.monotonic() > end:
+                return names[i:]
+            summary = summarise(places[name], name)
+            with self._lock:
+                self._known[name] = stamps[name], summary
+        return []
+
+
+def _read_stamp(path: Path) -> Stamp:
+    """Of the files of a run's database that are there."""
+    found = []
+    for name in FILES[:2]:
+        try:
+            stat = (path / name).stat()
+        except OSError:
+            continue
+        found.append((stat.st_mtime_ns, stat.st_size))
+    return tuple(found)

@@ -1,0 +1,15 @@
+"""What the board says, in plain values: a function for each address below /api, its parameters those of the query.
+
+The first parameter of each is the catalogue of runs. `VIEWS` read; `CHANGES` are asked by POST, with the token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from shuhari.tools.board.views import runs
+
+VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({"runs": runs.list_runs})
+CHANGES: Mapping[str, Callable[..., Any]] = MappingProxyType({})

@@ -1,0 +1,41 @@
+"""The list of runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from shuhari.store.listing import Summary
+from shuhari.tools.board.catalogue import PENDING, Catalogue
+
+Order = Literal["date", "name", "recipe", "task", "status", "step", "score"]
+
+
+def list_runs(
+    runs: Catalogue,
+    words: str = "",
+    status: str = "",
+    order: Order = "date",
+    down: bool = True,
+    limit: Annotated[int, Field(ge=1, le=1000)] = 100,
+    offset: Annotated[int, Field(ge=0)] = 0,
+    wait: bool = False,
+) -> dict[str, Any]:
+    """{root, total, pending, runs}: `limit` runs from `offset` on of those that have all `words` in name, recipe, task
+    or status, in an order; `pending`: how many were not read yet (with `wait` none)."""
+    found = runs.list(words.split(), status, wait=wait)
+    if (order, down) != ("date", True):
+        found.sort(key=lambda r: _get_key(r, order), reverse=down)
+    rows = [_tell(r) for r in found[offset : offset + limit]]
+    return {"root": runs.root, "total": len(found), "pending": sum(r.status == PENDING for r in found), "runs": rows}
+
+
+def _get_key(run: Summary, order: str) -> tuple[bool, Any]:
+    value = getattr(run, order)
+    return value not in (None, ""), value if value not in (None, "") else 0 if order in ("step", "score") else ""
+
+
+def _tell(run: Summary) -> dict[str, Any]:
+    names = ("name", "status", "step", "total", "score", "score_name", "note", "recipe", "task", "date")
+    return {name: getattr(run, name) for name in names}
