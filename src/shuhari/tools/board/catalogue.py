@@ -42,7 +42,7 @@ class Catalogue:
             raise NoRunError(f"no run {name!r:.200} in {self.root}/; {nearest(name, there)}")
         return there[name]
 
-    def list(self, words: Iterable[str] = (), status: str = "", *, wait: bool = False) -> list[Summary]:
+    def choose(self, words: Iterable[str] = (), status: str = "", *, wait: bool = False) -> list[Summary]:
         """Summaries of the runs that words and status choose, the last written first. Those that were not read yet are
         `PENDING`, and are read meanwhile; with `wait` all are read first."""
         wanted = [word.lower() for word in words]

@@ -11,5 +11,8 @@ from typing import Any
 
 from shuhari.tools.board.views import runs
 
-VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({"runs": runs.list_runs})
-CHANGES: Mapping[str, Callable[..., Any]] = MappingProxyType({})
+VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
+    "runs": runs.list_runs,
+})  # fmt: skip
+CHANGES: Mapping[str, Callable[..., Any]] = MappingProxyType({
+})  # fmt: skip

@@ -24,7 +24,7 @@ def list_runs(
 ) -> dict[str, Any]:
     """{root, total, pending, runs}: `limit` runs from `offset` on of those that have all `words` in name, recipe, task
     or status, in an order; `pending`: how many were not read yet (with `wait` none)."""
-    found = runs.list(words.split(), status, wait=wait)
+    found = runs.choose(words.split(), status, wait=wait)
     if (order, down) != ("date", True):
         found.sort(key=lambda r: _get_key(r, order), reverse=down)
     rows = [_tell(r) for r in found[offset : offset + limit]]
