@@ -15,7 +15,7 @@ def read_query(view: Callable[..., Any], given: Mapping[str, Sequence[str]]) -> 
     """The arguments of `view`, less the first one, from texts: a parameter that is a list takes each text that was
     given under its name, others the last. Refused for one that is unknown, missing, or of another kind."""
     first, *parameters = inspect.signature(view).parameters.values()
-    kinds, names = get_type_hints(view), [p.name for p in parameters]
+    kinds, names = get_type_hints(view, include_extras=True), [p.name for p in parameters]
     for name in given:
         if name not in names:
             raise unknown(name, names, "the query")
@@ -25,7 +25,7 @@ def read_query(view: Callable[..., Any], given: Mapping[str, Sequence[str]]) -> 
             if p.default is p.empty:
                 raise Refused(f"the query lacks {p.name}", p.name)
             continue
-        several = str(kinds[p.name]).startswith(("list", "collections.abc.Sequence"))
+        several = str(get_type_hints(view)[p.name]).startswith(("list", "collections.abc.Sequence"))
         value: Any = list(given[p.name]) if several else given[p.name][-1]
         try:
             out[p.name] = TypeAdapter(kinds[p.name]).validate_python(value)

@@ -1,0 +1,137 @@
+"""Who may ask the board, what it refuses, and that a damaged run, or a hostile one, harms none of the others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from board_runs import TOKEN
+from starlette.testclient import TestClient
+
+from shuhari.tools.board.app import HEADERS, make_app
+
+LOCAL = "http://127.0.0.1:6060"
+KEY = {"authorization": f"Bearer {TOKEN}"}
+
+
+@pytest.fixture
+def client(board_root: Path) -> TestClient:
+    return TestClient(make_app(board_root, TOKEN), base_url=LOCAL)
+
+
+@pytest.fixture
+def far(board_root: Path) -> TestClient:
+    """Of a board that listens beyond loopback."""
+    return TestClient(make_app(board_root, TOKEN, local=False), base_url="http://board.example:6060")
+
+
+def test_every_answer_forbids_what_comes_from_elsewhere(client: TestClient) -> None:
+    for address in ("/", "/static/main.js", "/api/runs", "/api/nosuch", "/nosuch", "/static/../app.py"):
+        reply = client.get(address)
+        assert {k: reply.headers[k] for k in HEADERS} == HEADERS, address
+        assert "access-control-allow-origin" not in reply.headers
+    page = client.get("/").text
+    assert "http://" not in page.replace("http://www.w3.org", "") and "https://" not in page and "onclick" not in page
+
+
+def test_the_page_has_no_address_of_elsewhere_and_reads_no_markup() -> None:
+    from shuhari.tools.board.app import STATIC
+
+    for path in STATIC.rglob("*.js"):
+        text = path.read_text()
+        for word in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "new Function",
+            "//cdn",
+        ):
+            assert word not in text, f"{path.name} uses {word}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/static/..%2fapp.py", "/static/%2e%2e/app.py", "/static//etc/passwd", "/static/..\\app.py", "/api/..%2f..%2fetc"],
+)
+def test_no_path_leads_out_of_the_page(client: TestClient, path: str) -> None:
+    assert client.get(path).status_code in (400, 404, 405)
+
+
+@pytest.mark.parametrize(
+    "name", ["../elsewhere/secret", "outside", "/etc", "sums/0/../1", "sums", "", ".", "sums/0\x00"]
+)
+def test_a_run_is_named_not_given_by_a_path(board_root: Path, name: str) -> None:
+    from shuhari.store import NoRunError
+    from shuhari.tools.board.catalogue import Catalogue
+
+    with pytest.raises(NoRunError, match="no run"):
+        Catalogue(board_root).find(name)
+    assert Catalogue(board_root).find("sums/0") == board_root / "sums/0"
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:6060", "127.0.0.1.evil.example", "localhost.evil.example"]
+)
+def test_a_name_that_was_made_to_point_here_is_not_answered(client: TestClient, host: str) -> None:
+    for path in ("/", "/api/runs", "/static/main.js"):
+        reply = client.get(path, headers={"host": host})
+        assert reply.status_code == 403 and "Host" in reply.json()["error"]["message"]
+
+
+def test_a_page_of_elsewhere_is_not_answered(client: TestClient) -> None:
+    for origin in ("https://evil.example", "null", "http://127.0.0.1.evil.example"):
+        assert client.get("/api/runs", headers={"origin": origin}).status_code == 403
+        assert client.post("/api/delete", json={}, headers={"origin": origin, **KEY}).status_code == 403
+    assert client.get("/api/runs", headers={"origin": LOCAL}).status_code == 200
+
+
+def test_a_change_needs_the_token_and_json(client: TestClient) -> None:
+    assert client.post("/api/delete", json={}).status_code == 401
+    assert client.post("/api/delete", json={}, headers={"authorization": "Bearer wrong"}).status_code == 401
+    form = client.post("/api/nosuch", data={"run": "sums/0"}, headers=KEY)
+    assert form.status_code == 404
+
+
+def test_beyond_loopback_every_question_needs_the_token(far: TestClient) -> None:
+    assert far.get("/").status_code == 200 and far.get("/static/main.js").status_code == 200
+    reply = far.get("/api/runs")
+    assert reply.status_code == 401 and TOKEN not in reply.text
+    assert far.get("/api/runs", headers=KEY).status_code == 200
+
+
+def test_a_query_is_checked(ask: Callable[..., Any]) -> None:
+    assert "did you mean 'limit'" in ask("runs?limitt=1", 400)["error"]["message"]
+    assert "limit is 'x'" in ask("runs?limit=x", 400)["error"]["message"]
+    assert "limit" in ask("runs?limit=100000", 400)["error"]["message"]
+    assert "did you mean 'runs'" in ask("rums", 404)["error"]["message"]
+
+
+def test_a_damaged_run_is_listed_beside_good_ones(ask: Callable[..., Any]) -> None:
+    found = {r["name"]: r for r in ask("runs?wait=true")["runs"]}
+    assert set(found) == {"sums/0", "sums/1", "hostile", "damaged"}
+    assert found["damaged"]["status"] == "unreadable" and found["damaged"]["note"]
+    assert found["sums/0"]["status"] == "complete" and found["sums/0"]["step"] == 4
+
+
+def test_what_fails_is_told_without_its_insides(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    from shuhari.tools.board import app
+
+    def broken(runs: object) -> None:
+        raise ValueError("/secret/path and a token")
+
+    monkeypatch.setattr(app, "VIEWS", {"broken": broken})
+    reply = TestClient(client.app, base_url=LOCAL, raise_server_exceptions=False).get("/api/broken")
+    assert reply.status_code == 500 and "secret" not in reply.text and "ValueError" in reply.text
+
+
+def test_numbers_that_json_has_not_are_null_and_text_is_ascii() -> None:
+    from shuhari.tools.board.plain import to_json
+
+    assert json.loads(to_json({"a": [float("nan"), float("inf"), 1.5], "b": "\ud800\u202e<"})) == {
+        "a": [None, None, 1.5], "b": "\ud800\u202e<"}  # fmt: skip
+    assert to_json("\u2028é").isascii()
