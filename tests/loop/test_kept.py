@@ -64,7 +64,7 @@ def test_an_episode_that_ended_in_an_error_is_neither_counted_nor_averaged(tmp_p
     assert counts == [("sums", "a", 2, 1)]
     with Store.open(tmp_path / "run") as store:
         (kept,) = choose_rollouts(ctx, Checkpointing(groups=("all",)), store, counts)
-    assert kept["score"] == 0.75
+    assert (kept["score"], kept["worst"], kept["best"]) == (0.75, 0.5, 1.0)
 
 
 def ids(*values: int) -> np.ndarray:

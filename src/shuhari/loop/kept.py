@@ -51,19 +51,20 @@ def choose_rollouts(
         now = {(task, name): right / n if n else math.nan for task, name, n, right in counts}
         changes = [abs(now[p.task, p.id] - store.rate(p.task, p.id)) for p in problems]
     weights = {name: ctx.at(weight) for name, weight in ctx.weights.items()}
-    scores = [_score(g, weights) for g in groups]
+    rewards = [_grade(g, weights) for g in groups]
+    scores = [sum(r) / len(r) for r in rewards]
     chosen = pick(scores, keep.rollouts, ctx.key("shown", ctx.step) % 2**32, keep.groups, changes)
     return [
         {"group": groups[i][0].request.key, "task": problems[i].task, "problem": problems[i].id, "why": why,
-         "score": scores[i], "trajectories": tuple(groups[i]), "decisions": decisions(groups[i], seen)}
+         "score": scores[i], "worst": min(rewards[i]), "best": max(rewards[i]),
+         "trajectories": tuple(groups[i]), "decisions": decisions(groups[i], seen)}
         for i, why in chosen
     ]  # fmt: skip
 
 
-def _score(group: list[Trajectory], weights: Mapping[str, float]) -> float:
-    """The mean trained reward of a group's leaves, NaN where nothing was graded."""
-    graded = [value for t in group for value in find_outcomes(t, weights) if value == value]
-    return sum(graded) / len(graded) if graded else math.nan
+def _grade(group: list[Trajectory], weights: Mapping[str, float]) -> list[float]:
+    """The trained reward of each of a group's leaves that were graded; [NaN] where none was."""
+    return [value for t in group for value in find_outcomes(t, weights) if value == value] or [math.nan]
 
 
 def decisions(group: Sequence[Trajectory], seen: Sequence[Batch]) -> tuple[tuple[dict[str, Array], ...], ...]:

@@ -33,7 +33,7 @@ from shuhari.store.files import (
 )
 from shuhari.store.restore import load_tree
 from shuhari.store.ring import RingFiles
-from shuhari.store.rows import read_cursor, read_fact, read_rows, write_rows
+from shuhari.store.rows import DERIVED, read_cursor, read_fact, read_rows, write_rows
 
 UNGRADED = 0.1  # share of an evaluation above which its score chooses no checkpoint
 
@@ -238,17 +238,15 @@ class Store:
         kept: list[Checkpoint],
     ) -> None:
         text = schema.to_text(dict(metrics), "metrics")
-        payloads = [rollouts.make_row(step, g) for g in groups]
+        payloads = [(g, rollouts.make_row(step, g)) for g in groups]
         facts = [_make_event(step, kind, data) for kind, data in events]
         counts = [(step, *row) for row in problems]
         db = self._db
         if new is not None:
             db.execute("pragma synchronous = full")
         db.execute("begin immediate")
-        if step == self.step and payloads:
-            db.execute("delete from rollouts where step = ?", (step,))
-        write_rows(db, "steps", [(step, stage, wall, text)])
-        for table, rows in (("rollouts", payloads), ("events", facts), ("problems", counts)):
+        rollouts.write(db, step, payloads, again=step == self.step)
+        for table, rows in (("steps", [(step, stage, wall, text)]), ("events", facts), ("problems", counts)):
             write_rows(db, table, rows)
         if new is not None:
             write_rows(db, "checkpoints", [(step, new.name, new.pinned, new.score)])
@@ -319,7 +317,7 @@ class Store:
         self.cursor = read_cursor(self._db)
         after = -1 if self.cursor is None else self.cursor["step"]
         self._db.execute("begin immediate")
-        for table in ("steps", "rollouts", "events", "problems", "checkpoints"):
+        for table in ("steps", "rollouts", *DERIVED, "events", "problems", "checkpoints"):
             self._db.execute(f"delete from {table} where step > ?", (after,))
         self._db.execute("delete from meta where key = 'failed'")
         self._db.execute("commit")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from shuhari.data import nearest
-from shuhari.store import schema
+from shuhari.store import finding, schema
 from shuhari.store.files import CheckpointError, StoreError, is_locked, read_file, translate_errors
 from shuhari.store.rows import list_columns, parse, read_cursor, read_fact, read_rows
 
@@ -133,19 +133,41 @@ class Run:
                 raise StoreError(f"{self.path} does not say whose a group is (it is of format 1): {message}")
             if step is None and not problem:
                 step = db.execute("select max(step) from rollouts").fetchone()[0]
-            where, args = self._make_condition(step, problem)
+            parts, args = list[str](), list[Any]()
+            if problem:
+                where, args = finding.name_condition(problem)
+                parts.append(where)
+            if step is not None or not problem:
+                parts, args = [*parts, "step = ?"], [*args, step]
+            where = " and ".join(parts)
             rows = list(read_rows(db, "rollouts", f"where {where} order by id", args))
         return [{**unpack(payload), "step": at} for at, _, payload, *_ in rows]
 
-    @staticmethod
-    def _make_condition(step: int | None, problem: str) -> tuple[str, list[Any]]:
-        """The condition on rollouts, and its values; each way to read "task/id" is one that an index finds."""
-        if not problem:
-            return "step = ?", [step]
-        cuts = [i for i, c in enumerate(problem) if c == "/"]
-        named = " or ".join(["problem = ?", *["problem = ? and task = ?"] * len(cuts)])
-        args: list[Any] = [problem, *(text for i in cuts for text in (problem[i + 1 :], problem[:i]))]
-        return (f"({named})", args) if step is None else (f"({named}) and step = ?", [*args, step])
+    def find_groups(
+        self, order: str = "score", *, descending: bool = False, limit: int = 50, offset: int = 0, **filters: Any
+    ) -> list[dict[str, Any]]:
+        """The groups kept in an order, a page of them: {id, step, group, task, problem, why, score, worst, best,
+        length, status}, without their episodes, which `read_group(id)` has. Fast however many there are: no group is
+        read for it, unless the run is of a format before 5, whose groups are all read each time.
+
+        order: "score" (mean reward of the samples), "worst", "best" (rewards of single samples), "length" (decisions of
+        the longest) or "step"; of equals the earlier first, all the other way round where `descending`. Groups without
+        that number are left out. filters: `step`; `low`, `high`, bounds of the score, inclusive; `status`, how one
+        sample ended at least; `problem`, as of `rollouts`; `text`, words that all stand in the problem, the answers or
+        the reasons, whatever their case, with `add*` for any word that begins so. ValueError for another order,
+        status, or text without a word."""
+        with self._open() as db:
+            return finding.find(db, order=order, descending=descending, limit=limit, offset=offset, **filters)
+
+    def count_groups(self, order: str = "score", **filters: Any) -> int:
+        """How many groups `find_groups` has on all its pages."""
+        with self._open() as db:
+            return finding.count(db, order=order, **filters)
+
+    def read_group(self, id: int) -> dict[str, Any]:
+        """A group that was found, with its episodes: what was committed, and `step`."""
+        with self._open() as db:
+            return finding.read_group(db, id)
 
     def checkpoints(self) -> list[dict[str, Any]]:
         """[{step, score}] of the checkpoints that are kept and, as far as can be seen without reading their tensors,

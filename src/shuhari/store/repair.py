@@ -16,12 +16,12 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from shuhari.store import checkpoint, schema
+from shuhari.store import checkpoint, finding, schema
 from shuhari.store.damage import Found, Report, inspect_run
 from shuhari.store.files import DamageError, Lock, StoreError, replace_file, sync_directory, translate_errors
 from shuhari.store.layout import FOLDERS
 from shuhari.store.ring import RingFiles
-from shuhari.store.rows import COLUMNS, compute_checksum, is_unchecked, list_keys, list_selected, write_rows
+from shuhari.store.rows import COLUMNS, DERIVED, compute_checksum, is_unchecked, list_keys, list_selected, write_rows
 
 
 def repair_run(run: Path) -> list[str]:
@@ -126,12 +126,15 @@ def _copy(run: Path, new: sqlite3.Connection) -> list[str]:
     with closing(db):
         for table in COLUMNS:
             rows, bad, whole = read_leniently(db, table)
-            if table not in ("checkpoints", "cursor"):
+            if table not in ("checkpoints", "cursor", *DERIVED):
                 new.execute("begin")
                 write_rows(new, table, (row for row in rows if table != "meta" or row[0] != "format"))
                 new.execute("commit")
                 lost += [f"{bad} row{'s' * (bad > 1)} of {table}"] if bad else []
                 lost += [f"rows of {table} on a damaged page of the database"] if not whole else []
+    new.execute("begin")
+    finding.rebuild(new)
+    new.execute("commit")
     return lost
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from shuhari.store import codec
+from shuhari.store import codec, finding
+from shuhari.store.rows import DERIVED, write_rows
 
 _LIMIT = 2**30
 
@@ -61,7 +63,18 @@ def unpack(data: bytes) -> dict[str, Any]:
 
 def make_row(step: int, group: Mapping[str, Any]) -> tuple[Any, ...]:
     """The row of a group in the table of rollouts."""
-    payload, score = pack(group), group.get("score")
     names = (None if group.get(k) is None else str(group[k]) for k in ("task", "problem", "why"))
-    score = None if score is None or score != score else float(score)
-    return (step, str(group["group"]), payload, *names, score)
+    return (step, str(group["group"]), pack(group), *names, finding.to_number(group.get("score")))
+
+
+def write(
+    db: sqlite3.Connection, step: int, groups: Sequence[tuple[Mapping[str, Any], Sequence[Any]]], again: bool
+) -> None:
+    """Enter the groups of a step, each with its `make_row`, and what finds them, inside of a transaction of the
+    caller's; again: in place of those that the step has."""
+    if groups and again:
+        for table in ("rollouts", *DERIVED):
+            db.execute(f"delete from {table} where step = ?", (step,))
+    write_rows(db, "rollouts", [row for _, row in groups])
+    ids = db.execute("select id from rollouts where step = ? order by id", (step,)) if groups else ()
+    finding.write(db, step, [(number, group) for (number,), (group, _) in zip(ids, groups, strict=True)])

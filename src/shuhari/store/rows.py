@@ -17,14 +17,20 @@ COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType({  # table -> what a r
     "steps": ("step", "stage", "wall", "metrics"),
     "rollouts": ("step", "name", "payload", "task", "problem", "why", "score"),
     "events": ("step", "kind", "data"),
+    "groups": ("rollout", "step", "score", "worst", "best", "length", "status"),
+    "words": ("step", "word", "rollouts"),
     "problems": ("step", "task", "problem", "asked", "solved"),
     "checkpoints": ("step", "name", "pinned", "score"),
     "cursor": ("step", "checkpoint", "stage", "wall"),
 })  # fmt: skip
-_KEYS = {"meta": ("key",), "problems": ("step", "task", "problem")}  # of tables without a number for each row
+DERIVED = ("groups", "words")  # tables that follow from that of rollouts, since format 5
+_KEYS = {  # of tables without a number for each row
+    "meta": ("key",), "problems": ("step", "task", "problem"), "words": ("word", "step"),
+}  # fmt: skip
 CHECKED = 4  # the format from which on every row has a checksum
 _NAMES = {  # what an error calls a row, before its first column
     "meta": "the fact", "steps": "step", "rollouts": "a rollout of step", "events": "an event of step",
+    "groups": "what finds the group", "words": "a word of step",
     "problems": "a count of problems of step", "checkpoints": "the entry of the checkpoint of step",
     "cursor": "the cursor at step",
 }  # fmt: skip

@@ -13,16 +13,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+from shuhari.store import finding
 from shuhari.store.files import DamageError, NewerError, StoreError, describe_kind
-from shuhari.store.rows import COLUMNS, fill_checksums, list_columns, write_rows
+from shuhari.store.rows import COLUMNS, DERIVED, fill_checksums, list_columns, write_rows
 
 # 1: without checksums, what names and finds rollouts, and the counts of problems; 2: with checksums (`crc`) of a few
 # columns, which are not read any more; 3: with checksums of all that a row says, but in rows taken over from 1 and 2;
-# 4: every row has one
-FORMAT = 4
+# 4: every row has one; 5: with what finds groups by their numbers and words
+FORMAT = 5
 FILE = "run.sqlite"
 FILES = (FILE, f"{FILE}-wal", f"{FILE}-shm")
-_TABLES = """
+_TABLES = f"""{finding.TABLES}
 create table if not exists meta (key text primary key, value text not null, checksum integer) without rowid;
 create table if not exists steps (
   step integer primary key, stage text not null, wall real not null, metrics text not null,
@@ -51,14 +52,14 @@ _LATER = {  # columns that a run of an older format lacks; empty where it was ma
     **{table: {"checksum": "integer"} for table in COLUMNS},
     "rollouts": {"task": "text", "problem": "text", "why": "text", "score": "real", "checksum": "integer"},
 }
-_INDICES = """
+_INDICES = f"""{finding.INDICES}
 create index if not exists rollouts_step on rollouts (step);
 create index if not exists rollouts_named on rollouts (problem, task, step);
 create index if not exists events_kind on events (kind, step);
 create index if not exists problems_name on problems (task, problem, step);
 """
 INDICES = frozenset(re.findall(r"if not exists (\w+) on", _INDICES))
-BASE = frozenset(COLUMNS) - {"problems"}  # the tables of every format
+BASE = frozenset(COLUMNS) - {"problems", *DERIVED}  # the tables of every format
 LIMIT = 60.0  # seconds of reading over one connection
 
 
@@ -77,6 +78,7 @@ def create(run: Path, format: int) -> sqlite3.Connection:
         known = db.execute("select value from meta where key = 'format'").fetchone()
         if known is None or int(known[0]) < format:
             fill_checksums(db)  # of rows that an older format has written
+            finding.rebuild(db)
             write_rows(db, "meta", [("format", str(format))])
         db.execute("commit")
     except BaseException:

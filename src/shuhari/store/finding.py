@@ -1,0 +1,229 @@
+"""Which groups a run kept, found by their numbers and their words without reading the groups themselves. No torch.
+
+A row of `groups` has the numbers of a group; an index for each order covers every question, so a page deep inside a
+million groups reads no group but its own. A row of `words` has the groups of a step that say a word. Both follow from
+the table of rollouts: `write` makes those of a step, `rebuild` those of a run, also for a reader of an older format.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from shuhari.data import Problem, Request, Status, Step, Trajectory, nearest
+from shuhari.store.files import StoreError
+from shuhari.store.rows import list_columns, read_rows, write_rows
+
+_SILENT = ("group", "why", "decisions")  # of a group, what nobody looks for by its words
+_COVERED = ("step", "score", "status")  # what questions filter by
+ORDERS = ("score", "worst", "best", "length", "step")
+TABLES = """
+create table if not exists groups (
+  rollout integer primary key, step integer not null, score real, worst real, best real, length integer,
+  status text not null, checksum integer
+);
+create table if not exists words (
+  word text not null, step integer not null, rollouts blob not null, checksum integer, primary key (word, step)
+) without rowid;
+"""
+INDICES = "".join(
+    f"create index if not exists groups_{key} on groups ({', '.join(dict.fromkeys((key, 'rollout', *_COVERED)))});\n"
+    for key in ORDERS
+)
+WORDS, LETTERS = 2000, 64  # of a group the first words that differ, of a word the first letters: answers may be hostile
+FEW = 2000  # groups that are looked up one by one; of more, an order is followed until there are enough
+_IDEOGRAPHS = "\u3040-\u30ff\u3400-\u9fff"  # written without spaces: each is a word
+_WORD = re.compile(rf"[{_IDEOGRAPHS}]|[^\W{_IDEOGRAPHS}]+")
+
+
+# ---------------------------------------------------------------- what is stored of a group
+
+
+def measure(group: Mapping[str, Any]) -> tuple[float | None, float | None, float | None, int | None, str]:
+    """(score, worst, best, length, status) of a group: its mean reward, those of its worst and best sample (the mean,
+    where the group does not say), decisions of the longest, and how samples ended, each way once; None: unknown."""
+    score = to_number(group.get("score"))
+    worst, best = (to_number(group.get(name, score)) for name in ("worst", "best"))
+    trajectories = [t for t in group.get("trajectories", ()) if isinstance(t, Trajectory)]
+    lengths = [sum(int(np.count_nonzero(t.steps[i].mask)) for i in path) for t in trajectories for path in t.paths()]
+    return score, worst, best, max(lengths, default=None), " ".join(sorted({str(t.status) for t in trajectories}))
+
+
+def to_number(value: Any) -> float | None:
+    return None if value is None or value != value else float(value)
+
+
+def split_words(texts: Iterable[str]) -> list[str]:
+    """The words of texts, each once, whatever their case."""
+    found: dict[str, None] = {}
+    for text in dict.fromkeys(texts):
+        found |= dict.fromkeys(word[:LETTERS] for word in _WORD.findall(text.casefold()))
+        if len(found) >= WORDS:
+            break
+    return list(found)[:WORDS]
+
+
+def list_texts(value: Any) -> Iterator[str]:
+    """All text of a group: problems, what was written and answered, reasons. Token ids and other arrays have none."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from list_texts(tuple(value.values()))
+    elif isinstance(value, tuple | list):
+        for one in value:
+            yield from list_texts(one)
+    elif isinstance(value, Trajectory):
+        yield from list_texts((value.request, value.steps, value.info))
+    elif isinstance(value, Request):
+        yield from list_texts(value.problem)
+    elif isinstance(value, Problem):
+        yield from list_texts((value.task, value.id, value.prompt, value.answer))
+    elif isinstance(value, Step):
+        yield from list_texts((value.context, value.action, value.info))
+
+
+def write(db: sqlite3.Connection, step: int, groups: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
+    """Enter the groups of a step, (id of the rollout's row, group), inside of a transaction of the caller's."""
+    rows, said = list[tuple[Any, ...]](), dict[str, list[int]]()
+    for rollout, group in groups:
+        rows.append((rollout, step, *measure(group)))
+        for word in split_words(list_texts({k: v for k, v in group.items() if k not in _SILENT})):
+            said.setdefault(word, []).append(rollout)
+    write_rows(db, "groups", rows)
+    write_rows(db, "words", [(step, word, np.asarray(ids, "<i8").tobytes()) for word, ids in sorted(said.items())])
+
+
+def rebuild(db: sqlite3.Connection) -> None:
+    """Enter every group anew, from the table of rollouts; one that is damaged has no numbers and says nothing."""
+    db.execute("delete from groups")
+    db.execute("delete from words")
+    rows = db.execute("select step, id, payload from rollouts order by step, id")
+    for step, some in groupby(rows, lambda row: int(row[0])):
+        write(db, step, ((rollout, _unpack(payload)) for _, rollout, payload in some))
+
+
+def _unpack(payload: bytes) -> dict[str, Any]:
+    from shuhari.store.codec import CodecError
+    from shuhari.store.rollouts import unpack
+
+    try:
+        return unpack(payload)
+    except CodecError:
+        return {}
+
+
+# ---------------------------------------------------------------- questions
+
+
+def name_condition(problem: str) -> tuple[str, list[Any]]:
+    """The condition on rollouts of a problem, and its values; each way to read "task/id" is one that an index finds."""
+    cuts = [i for i, c in enumerate(problem) if c == "/"]
+    named = " or ".join(["problem = ?", *["problem = ? and task = ?"] * len(cuts)])
+    return f"({named})", [problem, *(text for i in cuts for text in (problem[i + 1 :], problem[:i]))]
+
+
+def find(
+    db: sqlite3.Connection,
+    *,
+    order: str = "score",
+    descending: bool = False,
+    limit: int = 50,
+    offset: int = 0,
+    **filters: Any,
+) -> list[dict[str, Any]]:
+    """The groups of `Run.find_groups`."""
+    where, args, few = _make_condition(db, order, **filters)
+    if limit < 0 or offset < 0:
+        raise ValueError(f"limit {limit}, offset {offset}: expected 0 or more")
+    way, by = "desc" if descending else "asc", f"+{order}" if few else order
+    query = f"select rollout from groups where {where} order by {by} {way}, {'+' * few}rollout {way} limit ? offset ?"
+    ids = [int(row[0]) for row in db.execute(query, (*args, limit, offset))]
+    those = f"in ({', '.join(map(str, sorted(ids)))})"
+    names = ("id", "step", "score", "worst", "best", "length", "status", "group", "task", "problem", "why")
+    found: dict[int, dict[str, Any]] = {}
+    numbers = read_rows(db, "groups", f"where rollout {those} order by rollout")
+    rows = read_rows(db, "rollouts", f"where id {those} order by id")
+    for own, (_, name, _, task, problem, why, _) in zip(numbers, rows, strict=True):
+        found[own[0]] = dict(zip(names, (*own, name, task, problem, why), strict=True))
+    return [found[i] for i in ids]
+
+
+def count(db: sqlite3.Connection, *, order: str = "score", **filters: Any) -> int:
+    """How many groups `find` would list without a limit."""
+    where, args, _ = _make_condition(db, order, **filters)
+    return int(db.execute(f"select count(*) from groups where {where}", args).fetchone()[0])
+
+
+def _make_condition(
+    db: sqlite3.Connection,
+    order: str,
+    step: int | None = None,
+    low: float | None = None,
+    high: float | None = None,
+    status: str | None = None,
+    text: str | None = None,
+    problem: str = "",
+) -> tuple[str, list[Any], bool]:
+    """The condition on groups, its values, and whether it leaves few, which are then sorted."""
+    if order not in ORDERS:
+        raise ValueError(f"no order {order!r}: expected one of {', '.join(ORDERS)}; {nearest(order, ORDERS)}")
+    if status is not None and status not in list(Status):
+        raise ValueError(f"no status {status!r}: expected one of {', '.join(Status)}; {nearest(status, list(Status))}")
+    if not list_columns(db, "groups"):  # of an older format: the same tables, for this connection alone
+        db.executescript(TABLES.replace("if not exists", "").replace("create table", "create temp table"))
+        rebuild(db)
+    given = (("step = ?", step), ("score >= ?", low), ("score <= ?", high))
+    parts = [f"{order} is not null", *(part for part, value in given if value is not None)]
+    args: list[Any] = [value for _, value in given if value is not None]
+    few = step is not None or bool(problem)
+    if status is not None:
+        parts.append("instr(' ' || status || ' ', ?)")
+        args.append(f" {status} ")
+    if problem:
+        named, values = name_condition(problem)
+        parts.append(f"rollout in (select id from rollouts where {named})")
+        args += values
+    if text is not None:
+        said = _search(db, text)
+        if len(said) <= FEW:
+            few = True
+            parts.append("rollout in (select value from json_each(?))")
+            args.append(json.dumps(said))
+        else:
+            known = frozenset(said)
+            db.create_function("is_said", 1, known.__contains__)
+            parts.append("is_said(rollout)")
+    return " and ".join(parts), args, few
+
+
+def _search(db: sqlite3.Connection, text: str) -> Sequence[int]:
+    """The ids of the groups that say every word of a text. `add*`: any word that begins so."""
+    found: Any = None
+    text = text.casefold()
+    words = [(match[0][:LETTERS], text[match.end() :][:1] == "*") for match in _WORD.finditer(text)]
+    if not words:
+        raise ValueError(f"no word in {text!r:.40}: expected letters or digits")
+    for word, begins in dict.fromkeys(words):
+        where, args = ("word = ?", [word]) if not begins else ("word >= ? and word < ?", [word, f"{word}\U0010ffff"])
+        blobs = [blob for _, _, blob in read_rows(db, "words", f"where {where}", args)]
+        ids = np.unique(np.frombuffer(b"".join(blobs), "<i8"))
+        found = ids if found is None else np.intersect1d(found, ids, assume_unique=True)
+        if not len(found):
+            break
+    said: list[int] = found.tolist()
+    return said
+
+
+def read_group(db: sqlite3.Connection, number: int) -> dict[str, Any]:
+    """The group of an id that `find` gave: what was committed, and `step`."""
+    from shuhari.store.rollouts import unpack
+
+    for step, _, payload, *_ in read_rows(db, "rollouts", "where id = ?", (number,)):
+        return {**unpack(payload), "step": step}
+    raise StoreError(f"no group {number} is kept")
