@@ -330,6 +330,17 @@ def test_runs_are_chosen_by_words_and_removed_when_asked(shuhari, home: Path) ->
     assert [p.name for p in (home / "runs").iterdir()] == ["s1"]
 
 
+def test_runs_are_tagged_and_renamed(shuhari, home: Path) -> None:
+    out = shuhari("runs", "s0", "--tag", "good", "--tag", "first").out
+    assert "first good" in out and "s1" not in out
+    assert [r["name"] for r in told(shuhari("runs", "tag:good", "--json"))] == ["s0"]
+    assert told(shuhari("runs", "tag:good", "--untag", "first", "--json"))[0]["tags"] == ["good"]
+    assert "renamed" in shuhari("runs", "s0", "--rename", "sums/s0").out
+    assert shuhari("runs", "sums/s0", "--rename", "s1").code == 1
+    assert shuhari("runs", "--rename", "x").code == 2 and shuhari("runs", "--tag", "x").code == 2
+    assert sorted(r["name"] for r in told(shuhari("runs", "--json"))) == ["s1", "sums/s0"]
+
+
 def test_doctor_of_a_run_changes_it_only_when_asked(shuhari, home: Path) -> None:
     run = home / "runs" / "s0"
     assert shuhari("doctor", "s0").code == 0 and "all of it is as it was written" in shuhari("doctor", run).out

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shuhari.store import LockedError, Run, Store, StoreError, list_runs, remove_run
-from shuhari.store.listing import name_task, name_tasks
+from shuhari.store import LockedError, Run, Store, StoreError, list_runs, remove_run, rename_run, tag_run
+from shuhari.store.listing import MOST, name_task, name_tasks, read_tags
 
 
 def make(path: Path, task: str, **facts: object) -> Path:
@@ -86,3 +86,46 @@ def test_a_run_is_removed_with_all_that_is_its_own(root: Path) -> None:
     with Store.open(root / "grpo_long"), pytest.raises(LockedError):
         remove_run(root / "grpo_long")
     assert Run(root / "grpo_long").step == 1
+
+
+def test_a_run_is_renamed_below_its_root_alone(root: Path) -> None:
+    new = rename_run(root / "grpo", "sums/long/s1", root)
+    assert new == root / "sums" / "long" / "s1" and Run(new).step == 1 and len(list_runs(root)) == 3
+    assert rename_run(new, "best", root) == root / "best" and not (root / "sums").exists()
+    odd = ("", "/tmp/x", "../x", "a/../../x", "a/b/c/d", ".hidden", "-x", "a//b", "a\nb", "latest", "x@3", "a\\b")
+    for name in odd:
+        with pytest.raises(StoreError, match="cannot be the name of a run"):
+            rename_run(root / "best", name, root)
+    with pytest.raises(StoreError, match="is there already"):
+        rename_run(root / "best", "dqn", root)
+    with pytest.raises(StoreError, match="would lie in the run"):
+        rename_run(root / "best", "dqn/inside", root)
+    (root / "out").symlink_to(root.parent)
+    with pytest.raises(StoreError, match="leads out of"):
+        rename_run(root / "best", "out/x", root)
+    (root / "out").unlink()
+    with pytest.raises(StoreError, match="is not below"):
+        rename_run(root / "best", "x", root / "grpo_long")
+    with Store.open(root / "dqn"), pytest.raises(LockedError):
+        rename_run(root / "dqn", "other", root)
+    assert sorted(r.name for r in list_runs(root)) == ["best", "dqn", "grpo_long"]
+
+
+def test_tags_choose_runs_and_go_with_them(root: Path) -> None:
+    with Store.open(root / "grpo"):  # also while it is written
+        assert tag_run(root / "grpo", ["long", "best"]) == ("best", "long")
+    tag_run(root / "dqn", ["longer"])
+    assert [r.name for r in list_runs(root, ["tag:long"])] == ["grpo"]
+    assert [r.name for r in list_runs(root, ["LONGER"])] == ["dqn"]
+    new = rename_run(root / "grpo", "other", root)
+    assert tag_run(new, remove=["best"]) == ("long",) and tag_run(new, remove=["long"]) == ()
+    assert not (new / "tags.json").exists()
+    for bad in ("", "two words", "x" * 41, "a\tb", "tag:x", "\ud800"):
+        with pytest.raises(StoreError, match="is no tag"):
+            tag_run(new, [bad])
+    with pytest.raises(StoreError, match="at most"):
+        tag_run(new, [str(i) for i in range(MOST + 1)])
+    for text in ("{", "[1, \"a\"]", "{}", "x" * 100_000):
+        (new / "tags.json").write_text(text)
+        assert read_tags(new) == (("a",) if "1" in text else ())
+    assert remove_run(new) == []

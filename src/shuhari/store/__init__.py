@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from shuhari.store.database import Store
     from shuhari.store.directory import NoRunError, Run, find_checkpoint, metrics, resolve
     from shuhari.store.files import CheckpointError, DamageError, LockedError, StoreError
-    from shuhari.store.listing import list_runs, remove_run
+    from shuhari.store.listing import list_runs, remove_run, rename_run, tag_run
     from shuhari.store.repair import repair_run
     from shuhari.store.ring import Ring
     from shuhari.store.rollouts import pick
@@ -34,8 +34,10 @@ __all__ = [
     "metrics",
     "pick",
     "remove_run",
+    "rename_run",
     "repair_run",
     "resolve",
+    "tag_run",
 ]
 _HOME = {
     "CheckpointError": "files",
@@ -52,9 +54,11 @@ _HOME = {
     "metrics": "directory",
     "pick": "rollouts",
     "remove_run": "listing",
+    "rename_run": "listing",
     "repair_run": "repair",
     "find_checkpoint": "directory",
     "resolve": "directory",
+    "tag_run": "listing",
 }
 
 

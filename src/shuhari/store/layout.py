@@ -11,7 +11,7 @@ from pathlib import Path
 from shuhari.store import schema
 from shuhari.store.files import DamageError, Lock, describe_kind
 
-TEXTS = ("recipe.toml", "summary.json", "data.json", "curves.png", "profile.json", "trace.json")
+TEXTS = ("recipe.toml", "summary.json", "data.json", "curves.png", "profile.json", "trace.json", "tags.json")
 FOLDERS = ("checkpoints", "needs", "children")
 OWN = (*schema.FILES, Lock.NAME, *TEXTS, *FOLDERS)  # and `damaged-<n>`, of a repair
 

@@ -1,7 +1,9 @@
-"""Lists of runs: what each is and how it stands, those that some words choose, and their removal. No torch."""
+"""Lists of runs: what each is and how it stands, those that some words choose, their names, tags and removal. No torch.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -13,7 +15,7 @@ from typing import Any
 from shuhari.store import schema
 from shuhari.store.damage import list_folders
 from shuhari.store.directory import Run, find_runs, read_change_time
-from shuhari.store.files import Lock, StoreError, translate_errors
+from shuhari.store.files import Lock, StoreError, read_file, replace_file, translate_errors
 from shuhari.store.layout import OWN
 from shuhari.store.rows import read_rows
 
@@ -22,13 +24,15 @@ GIVEN = "world/given/"  # begins the path of an environment that a program hande
 SCORES = ("evaluate/greedy", "evaluate/mean", "evaluate/score", "evaluate/policy/accuracy",
           "evaluate/reward/accuracy", "reward/mean",
           "rollout/return", "reward/score", "reward", "policy/accuracy", "study/coverage")  # fmt: skip
+TAGS = "tags.json"  # in a run's folder: a list of words, which its user has given it
+LONGEST, MOST = 40, 20  # characters of a tag, tags of a run
 STATUSES = ("running", "complete", "failed", "stopped", "unreadable")
 
 
 @dataclass(frozen=True)
 class Summary:
     """One line of a list of runs. status: one of `STATUSES`; `note` says why it is unreadable or failed. date: when it
-    was last written to, as ISO 8601 in local time."""
+    was last written to, as ISO 8601 in local time. tags: words that its user has given it."""
 
     name: str
     path: Path
@@ -41,11 +45,13 @@ class Summary:
     recipe: str = ""
     task: str = ""
     date: str = ""
+    tags: tuple[str, ...] = ()
 
 
 def list_runs(root: str | Path = "runs", words: Iterable[str] = (), status: str = "") -> list[Summary]:
     """Every run under `root`, by name; one that cannot be read is listed as such. words: those alone that have each of
-    them in name, recipe, task or status, whatever the case; status: those alone that stand so."""
+    them in name, recipe, task, status or tags, whatever the case, or, of `tag:x`, the tag x; status: those alone that
+    stand so."""
     found = (summarise(path, str(path.relative_to(root))) for path in sorted(find_runs(Path(root))))
     wanted = [word.lower() for word in words]
     return [r for r in found if status in ("", r.status) and matches(r, wanted)]
@@ -55,8 +61,7 @@ def remove_run(run: str | Path) -> list[str]:
     """Remove what the library has written of a run, and its folder where that is then empty; the names of what is left,
     which somebody else has put there. LockedError while a process writes it, StoreError where it is no run."""
     path = Path(run)
-    if path.is_symlink() or not ((path / schema.FILE).exists() or list_folders(path)):
-        raise StoreError(f"{path} is not a run: it has no {schema.FILE}")
+    _check_run(path)
     with translate_errors(f"remove the run {path}"):
         lock = Lock(path)
         try:
@@ -74,15 +79,92 @@ def remove_run(run: str | Path) -> list[str]:
     return left
 
 
+def rename_run(run: str | Path, name: str, root: str | Path = "runs") -> Path:
+    """Give a run below `root` another name there, which may have up to three parts (`sums/long/s1`); its new folder.
+    Folders that are left empty are removed. LockedError while a process writes it, StoreError for a name that cannot
+    be one, or that is taken."""
+    path, root = Path(run), Path(root)
+    _check_run(path)
+    if not path.resolve().is_relative_to(root.resolve()) or path.resolve() == root.resolve():
+        raise StoreError(f"{path} is not below {root}, so that it has no name there")
+    new = root.joinpath(*_read_name(name))
+    inside = next((p for p in new.parents if (p / schema.FILE).exists()), None)
+    if inside is not None:
+        raise StoreError(f"{new} would lie in the run {inside}: choose another name")
+    if not new.parent.resolve().is_relative_to(root.resolve()):
+        raise StoreError(f"{new.parent} leads out of {root}: choose another name")
+    if new.exists() or new.is_symlink():
+        raise StoreError(f"{new} is there already: choose another name")
+    with translate_errors(f"rename the run {path}"):
+        lock = Lock(path)
+        try:
+            new.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(new)
+        finally:
+            lock.release()
+    with suppress(OSError):  # of those that hold something else
+        for folder in path.parents:
+            if folder.resolve() == root.resolve():
+                break
+            folder.rmdir()
+    return new
+
+
+def tag_run(run: str | Path, add: Iterable[str] = (), remove: Iterable[str] = ()) -> tuple[str, ...]:
+    """Give tags to a run and take some away, also while it is written; those that it then has, sorted. StoreError for
+    one that is no word."""
+    path, gone = Path(run), {*remove}
+    _check_run(path)
+    for tag in (new := [*add]):
+        if not 0 < len(tag) <= LONGEST or not tag.isprintable() or " " in tag or tag.startswith("tag:"):
+            raise StoreError(f"{tag!r:.80} is no tag: expected one word of at most {LONGEST} characters")
+    tags = tuple(sorted({*read_tags(path), *new} - gone))
+    if len(tags) > MOST:
+        raise StoreError(f"{path} would have {len(tags)} tags: expected at most {MOST}")
+    with translate_errors(f"tag the run {path}"):
+        if tags:
+            replace_file(path / TAGS, [json.dumps(tags).encode()])
+        else:
+            (path / TAGS).unlink(missing_ok=True)
+    return tags
+
+
+def read_tags(run: Path) -> tuple[str, ...]:
+    """The tags of a run; none where the file is missing, or is not what `tag_run` writes."""
+    with suppress(OSError, ValueError, RecursionError):
+        if (run / TAGS).stat().st_size <= 8 * LONGEST * MOST:
+            found = json.loads(read_file(run / TAGS))
+            return tuple(t for t in found if isinstance(t, str) and t.isprintable()) if isinstance(found, list) else ()
+    return ()
+
+
+def _check_run(path: Path) -> None:
+    if path.is_symlink() or not ((path / schema.FILE).exists() or list_folders(path)):
+        raise StoreError(f"{path} is not a run: it has no {schema.FILE}")
+
+
+def _read_name(name: str) -> list[str]:
+    """The parts of a run's name below its root."""
+    parts = name.split("/")
+    odd = [p for p in parts if not p or p[0] in ".-~" or not p.isprintable() or any(c in p for c in "@\\:")]
+    if odd or len(parts) > 3 or len(name) > 200 or name == "latest":
+        raise StoreError(f"{name!r:.80} cannot be the name of a run: expected up to three names with / between them, "
+                         "which do not begin with . - or ~ and have no @ : or \\")  # fmt: skip
+    return parts
+
+
 def matches(run: Summary, words: Iterable[str]) -> bool:
-    """Whether each of some words, in lower case, stands in a run's name, recipe, task or status."""
-    text = f"{run.name} {run.recipe} {run.task} {run.status}".lower()
-    return all(word in text for word in words)
+    """Whether each of some words, in lower case, stands in a run's name, recipe, task, status or tags; of `tag:x`,
+    whether x is one of its tags."""
+    tags = {f"tag:{tag.lower()}" for tag in run.tags}
+    text = f"{run.name} {run.recipe} {run.task} {run.status} {' '.join(run.tags)}".lower()
+    return all(word in tags if word.startswith("tag:") else word in text for word in words)
 
 
 def summarise(path: Path, name: str) -> Summary:
     """The line of one run in a list of runs, whatever state its files are in."""
     date = name_of = task = ""
+    tags = read_tags(path)
     try:
         date = datetime.fromtimestamp(read_change_time(path)).isoformat(" ", "minutes")
         run = Run(path)
@@ -95,9 +177,9 @@ def summarise(path: Path, name: str) -> Summary:
         status = run.status
         note = f"{ungraded:.0%} of that ungraded" if ungraded else ""
         note = str(run.get("failed")) if status == "failed" else note
-        return Summary(name, path, status, run.step, total, score, score_name, note, name_of, task, date)
+        return Summary(name, path, status, run.step, total, score, score_name, note, name_of, task, date, tags)
     except (StoreError, OSError, ValueError, TypeError, LookupError) as error:
-        return Summary(name, path, "unreadable", note=str(error), recipe=name_of, task=task, date=date)
+        return Summary(name, path, "unreadable", note=str(error), recipe=name_of, task=task, date=date, tags=tags)
 
 
 def name_tasks(recipe: Mapping[str, Any]) -> str:
