@@ -28,7 +28,6 @@ FOREIGN = {  # file -> what it may look for, of objects of other libraries or wh
     "claims/sources.py": ("__dict__", "classes"),
     "cli/__init__.py": ("ctx", "errors of click"),
     "cli/dry.py": ("__dataclass_fields__", "values of settings"),
-    "cli/rollouts.py": ("tolist", "numbers of numpy and torch"),
     "cli/training.py": ("SIGHUP", "signals that a system has"),
     "loop/sessions.py": ("__name__", "functions of users"),
     "loop/study.py": ("item", "numbers of numpy and torch"),
@@ -53,6 +52,8 @@ FOREIGN = {  # file -> what it may look for, of objects of other libraries or wh
     "store/files.py": ("O_NOFOLLOW O_NONBLOCK register_at_fork sched_getaffinity", "what a system has"),
     "store/schema.py": ("tolist", "numbers of numpy and torch"),
     "tasks/snapshots.py": ("numpy start", "environments and spaces of Gymnasium"),
+    "tools/board/plain.py": ("tolist", "numbers of numpy and torch"),
+    "tools/episodes.py": ("tolist", "numbers of numpy and torch"),
     "tools/profile_report.py": ("base config dtype head_dim", "modules of transformers"),
 }
 

@@ -13,7 +13,7 @@ from shuhari import testing
 from shuhari.config.stage import Checkpointing
 from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.loop.evaluation import Evaluation
-from shuhari.loop.kept import choose_rollouts, count_problems, decisions
+from shuhari.loop.kept import choose_rollouts, count_problems, decisions, name_tokens
 from shuhari.loop.run import train
 from shuhari.pack import pack
 from shuhari.store import Run, Store
@@ -111,3 +111,26 @@ def test_what_is_stored_agrees_with_what_was_sampled(tmp_path: Path) -> None:
         (step,), (told,) = t.steps, steps
         assert told["reference/log_prob"] == pytest.approx(step.logp, abs=1e-4)
         assert told["advantage"].shape == step.logp.shape and len(set(told["advantage"].tolist())) == 1
+
+
+def test_tokens_are_spelt_as_they_stand_in_a_text() -> None:
+    """Words keep the space before them, a special token has its name, a part of a character is U+FFFD."""
+    from shuhari.models.text.tokenizers import bpe_tokenizer, character_tokenizer
+
+    class Writer:
+        def __init__(self, tokenizer: Any) -> None:
+            self.encode, self.decode = tokenizer.encode, tokenizer.decode
+
+    def sample(action: np.ndarray, role: str) -> Trajectory:
+        return Trajectory(Request(Problem("t", "a", "p")), (Step.of(ids(1), action, role=role),))
+
+    pairs, letters = bpe_tokenizer(["red red rose"] * 9, 270), character_tokenizer("ab ")
+    written = np.append(pairs.encode("red rose é"), pairs.end).astype(np.int32)
+    group = [sample(written, "policy"), sample(ids(2, 4, 3, 1, 0), "other"), sample(ids(7), "stranger")]
+    found = name_tokens(group, {"policy": Writer(pairs), "other": Writer(letters), "stranger": object()})
+    assert set(found) == {"policy", "other"}
+    spelt = dict(zip(found["policy"]["ids"].tolist(), found["policy"]["texts"], strict=True))
+    said = [spelt[i] for i in written.tolist()]
+    assert said[-1] == "<end>" and said[-3:-1] == ["\ufffd"] * 2
+    assert "".join(said[:-3]) == "red rose " and " ro" in "".join(said)
+    assert found["other"] == {"ids": pytest.approx([0, 1, 2, 3, 4]), "texts": ("<pad>", "<end>", "a", "b", " ")}

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 
 from shuhari.batch import Batch
-from shuhari.data import Array, Trajectory, code, find_outcomes
+from shuhari.data import Array, Trajectory, code, find_outcomes, is_tokens
 from shuhari.loop.outcomes import name_measure
 from shuhari.pack import rows_of
+from shuhari.ports import is_text
 from shuhari.store import Store, pick
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ def count_problems(ctx: Context, evaluation: Evaluation | None) -> list[tuple[st
 def choose_rollouts(
     ctx: Context, keep: Checkpointing, store: Store, counts: Sequence[tuple[str, str, int, int]]
 ) -> list[dict[str, Any]]:
-    """The groups of the step that the store keeps, by the rules of [store], with their `decisions`. `counts`: what
-    `count_problems` says of them."""
+    """The groups of the step that the store keeps, by the rules of [store], with their `decisions`, the `pieces` of
+    their text and the `weights` of rewards at this step. `counts`: what `count_problems` says of them."""
     groups, ctx.groups = ctx.groups, []
     seen, ctx.seen = ctx.seen, []
     if not groups or not (keep.rollouts or "all" in keep.groups):
@@ -56,8 +57,9 @@ def choose_rollouts(
     chosen = pick(scores, keep.rollouts, ctx.key("shown", ctx.step) % 2**32, keep.groups, changes)
     return [
         {"group": groups[i][0].request.key, "task": problems[i].task, "problem": problems[i].id, "why": why,
-         "score": scores[i], "worst": min(rewards[i]), "best": max(rewards[i]),
-         "trajectories": tuple(groups[i]), "decisions": decisions(groups[i], seen)}
+         "score": scores[i], "worst": min(rewards[i]), "best": max(rewards[i]), "weights": weights,
+         "trajectories": tuple(groups[i]), "decisions": decisions(groups[i], seen),
+         "pieces": name_tokens(groups[i], ctx.models)}
         for i, why in chosen
     ]  # fmt: skip
 
@@ -87,6 +89,40 @@ def decisions(group: Sequence[Trajectory], seen: Sequence[Batch]) -> tuple[tuple
             for i, (j, row) in enumerate(rows):
                 _split(values[i][mask[i]], name, [(group[j].steps[k].mask, out[j][k]) for k in row])
     return tuple(tuple(steps) for steps in out)
+
+
+def name_tokens(group: Sequence[Trajectory], models: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """role -> {ids: [n] the different tokens that it has written in a group, texts: (n of them) what each stands for in
+    the midst of a text}; none of a role that writes no text here. A part of a character is U+FFFD."""
+    written: dict[str, set[int]] = {}
+    for step in (step for t in group for step in t.steps if is_tokens(step.action)):
+        written.setdefault(step.role, set()).update(step.action.tolist())  # type: ignore[union-attr]
+    out: dict[str, dict[str, Any]] = {}
+    for role, tokens in written.items():
+        if role in models and is_text(models[role]):
+            ids = sorted(tokens)
+            out[role] = {"ids": np.array(ids, np.int32), "texts": _spell(ids, models[role].decode)}
+    return out
+
+
+def _spell(ids: Sequence[int], decode: Callable[[Array], str]) -> tuple[str, ...]:
+    """The text of each token between two plain ones: alone, a tokenizer may drop the space before a word, and an end
+    token has no text."""
+
+    def read(*tokens: int) -> str:
+        return str(decode(np.array(tokens, np.int32)))
+
+    alone = [read(i) for i in ids]
+    plain = next((i for i, text in zip(ids, alone, strict=True) if text.strip() and "\ufffd" not in text), None)
+    if plain is None:
+        return tuple(alone)
+    before, twice, out = read(plain), read(plain, plain), list[str]()
+    after = twice.removeprefix(before)
+    for i, text in zip(ids, alone, strict=True):
+        whole = read(plain, i, plain)
+        inside = whole.startswith(before) and whole.endswith(after) and len(whole) >= len(before) + len(after)
+        out.append(whole[len(before) : len(whole) - len(after)] if inside else text)
+    return tuple(out)
 
 
 def _numbers(batch: Batch) -> Iterator[tuple[str, Tensor]]:

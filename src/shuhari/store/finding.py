@@ -20,7 +20,7 @@ from shuhari.data import Problem, Request, Status, Step, Trajectory, nearest
 from shuhari.store.files import StoreError
 from shuhari.store.rows import list_columns, read_rows, write_rows
 
-_SILENT = ("group", "why", "decisions")  # of a group, what nobody looks for by its words
+_SILENT = ("group", "why", "decisions", "pieces")  # of a group, what nobody looks for by its words
 _COVERED = ("step", "score", "status")  # what questions filter by
 ORDERS = ("score", "worst", "best", "length", "step")
 TABLES = """

@@ -1,0 +1,98 @@
+"""Episodes in plain values, as the terminal and the board say them: the groups of samples that a run kept, or held-out
+episodes that a controller plays anew. Nothing here changes a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+EPISODES = 3  # of a controller, that are played
+
+
+def play(path: Path, step: int | None, n: int = EPISODES, first: int = 0) -> list[dict[str, Any]]:
+    """Held-out episodes of a controller in plain values; none of a policy that writes text."""
+    from shuhari.loop.watching import watch
+
+    try:
+        return [_read_watched(seen) for seen in watch(path, step, n, first)]
+    except TypeError:
+        return []
+
+
+def _read_watched(seen: Any) -> dict[str, Any]:
+    """A held-out episode as a group of one."""
+    acts = [to_readable(x) for x in seen.actions]
+    common = {"status": str(seen.status), "reward": dict(seen.total), "reasons": {}}
+    episode = {**common, "steps": [str(x) for x in acts], "told": [""] * len(acts), "actions": acts, "decisions": []}
+    episode |= {
+        "observations": [to_readable(x) for x in seen.observations],
+        "rewards": [dict(r) for r in seen.rewards],
+    }
+    problem = {"id": seen.problem.id, "prompt": None, "answer": None}
+    return {"step": seen.step, "why": "held-out", "score": None, "problem": problem, "episodes": [episode]}
+
+
+def count_alike(episodes: Sequence[dict[str, Any]]) -> list[tuple[dict[str, Any], int]]:
+    """Each different episode once, in order, with how many are like it."""
+    found: dict[str, tuple[dict[str, Any], int]] = {}
+    for episode in episodes:
+        key = str({name: x for name, x in episode.items() if name != "decisions"})
+        first, times = found.get(key, (episode, 0))
+        found[key] = first, times + 1
+    return list(found.values())
+
+
+def read_group(group: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored group in plain values."""
+    trajectories = group["trajectories"]
+    problem = trajectories[0].request.problem
+    decisions = group.get("decisions") or [[{}] * len(t.steps) for t in trajectories]
+    return {
+        "step": group["step"],
+        "why": group.get("why", ""),
+        "score": group.get("score"),
+        "problem": {"id": problem.id, "prompt": to_readable(problem.prompt), "answer": to_readable(problem.answer)},
+        "episodes": [read_episode(t, computed) for t, computed in zip(trajectories, decisions, strict=True)],
+    }
+
+
+def read_episode(trajectory: Any, computed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Rewards by name, summed over steps, and those of each step; `reasons`: the text that graders and rollouts left in
+    `info`; `steps`, `told`: what was written, and answered; of a controller `actions` and `observations`, with the last
+    one; `decisions`: of each step its `logp` and what was `computed` of it, one number a position."""
+    from shuhari.data import is_tokens
+    from shuhari.loop.watching import sum_rewards
+
+    reasons: dict[str, str] = {k: v for k, v in trajectory.info.items() if isinstance(v, str)}
+    for step in trajectory.steps:
+        reasons |= {k: v for k, v in step.info.items() if isinstance(v, str) and k not in ("text", "observation")}
+    acts = [step for step in trajectory.steps if step.action is not None]
+    replies = [str(step.info.get("observation", "")) for step in acts]  # what the environment or a tool answered
+    common = {"status": str(trajectory.status), "reward": sum_rewards(trajectory.steps), "reasons": reasons}
+    numbers = [
+        {name: to_readable(x) for name, x in {"logp": step.logp, **found}.items() if x is not None}
+        for step, found in zip(trajectory.steps, computed, strict=True)
+        if step.action is not None
+    ]
+    paid = [sum_rewards([step]) for step in acts]
+    played = [step.context for step in trajectory.steps if not is_tokens(step.context)]
+    does = [to_readable(step.action) for step in acts] if played else []
+    did = {"steps": [_describe_act(step) for step in acts], "told": replies, "rewards": paid, "actions": does}
+    return {**common, **did, "observations": [to_readable(x) for x in played], "decisions": numbers}
+
+
+def _describe_act(step: Any) -> str:
+    return str(step.info["text"]) if "text" in step.info else str(to_readable(step.action))
+
+
+def to_readable(value: Any) -> Any:
+    """A payload as plain values."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {k: to_readable(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [to_readable(v) for v in value]
+    return value.hex() if isinstance(value, bytes) else value
