@@ -154,8 +154,9 @@ class Run:
         the longest) or "step"; of equals the earlier first, all the other way round where `descending`. Groups without
         that number are left out. filters: `step`; `low`, `high`, bounds of the score, inclusive; `status`, how one
         sample ended at least; `problem`, as of `rollouts`; `text`, words that all stand in the problem, the answers or
-        the reasons, whatever their case, with `add*` for any word that begins so. ValueError for another order,
-        status, or text without a word."""
+        the reasons, whatever their case, with `add*` for any word that begins so; `shortest` and `longest`, bounds of
+        the length, inclusive; `contrast`, whose samples earned different rewards. ValueError for another order, status,
+        or text without a word."""
         with self._open() as db:
             return finding.find(db, order=order, descending=descending, limit=limit, offset=offset, **filters)
 

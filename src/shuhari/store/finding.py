@@ -169,6 +169,9 @@ def _make_condition(
     status: str | None = None,
     text: str | None = None,
     problem: str = "",
+    shortest: int | None = None,
+    longest: int | None = None,
+    contrast: bool = False,
 ) -> tuple[str, list[Any], bool]:
     """The condition on groups, its values, and whether it leaves few, which are then sorted."""
     if order not in ORDERS:
@@ -178,10 +181,13 @@ def _make_condition(
     if not list_columns(db, "groups"):  # of an older format: the same tables, for this connection alone
         db.executescript(TABLES.replace("if not exists", "").replace("create table", "create temp table"))
         rebuild(db)
-    given = (("step = ?", step), ("score >= ?", low), ("score <= ?", high))
+    given = (("step = ?", step), ("score >= ?", low), ("score <= ?", high), ("length >= ?", shortest),
+             ("length <= ?", longest))  # fmt: skip
     parts = [f"{order} is not null", *(part for part, value in given if value is not None)]
     args: list[Any] = [value for _, value in given if value is not None]
     few = step is not None or bool(problem)
+    if contrast:
+        parts.append("worst < best")
     if status is not None:
         parts.append("instr(' ' || status || ' ', ?)")
         args.append(f" {status} ")
