@@ -71,6 +71,8 @@ def search(plain: list[dict[str, Any]], order: str, descending: bool, **by: Any)
         and (by.get("high") is None or (g["score"] is not None and g["score"] <= by["high"]))
         and (by.get("status") is None or by["status"] in g["statuses"])
         and by.get("problem", g["problem"]) == g["problem"]
+        and by.get("shortest", 0) <= g["length"] <= by.get("longest", 99)
+        and (not by.get("contrast") or (g["worst"] is not None and g["worst"] < g["best"]))
         and all(any(fits(word, said) for said in g["text"].split()) for word in words)
     ]
     return [name for *_, name in sorted(chosen, reverse=descending)]
@@ -84,6 +86,7 @@ FILTERS: list[dict[str, Any]] = [
     {}, {"step": 2}, {"low": 0.4}, {"high": 0.5, "low": 0.2}, {"status": "error"}, {"text": "carry"},
     {"text": "ADD so"}, {"text": "add*"}, {"text": "add* carry", "low": 0.3, "status": "truncated"},
     {"step": 1, "text": "the", "high": 0.6}, {"text": "nobody"}, {"low": 9.0}, {"problem": "p2", "status": "cut"},
+    {"shortest": 3, "longest": 6}, {"contrast": True, "low": 0.3}, {"longest": 0},
 ]  # fmt: skip
 
 

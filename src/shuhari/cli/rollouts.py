@@ -4,7 +4,7 @@ plays anew; as text, as JSON, as an animation. Nothing here changes a run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 

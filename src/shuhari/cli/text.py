@@ -8,6 +8,8 @@ from typing import Any
 
 import typer
 
+from shuhari.tools.printable import make_printable as make_printable
+
 
 def say(text: str = "") -> None:
     """Print a line to stdout."""
@@ -99,9 +101,3 @@ def find_own_file(name: str) -> str:
     path, here = Path(name), Path.cwd()
     own = path.is_relative_to(here) and not {"site-packages", "shuhari"} & set(path.parts)
     return str(path.relative_to(here)) if own else ""
-
-
-def make_printable(text: str, limit: int | None = None) -> str:
-    """Make text of unknown origin safe for a terminal: control characters are spelled out, and it is cut at `limit`."""
-    text = text if limit is None or len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)

@@ -65,12 +65,10 @@ def read_episode(trajectory: Any, computed: Sequence[Mapping[str, Any]]) -> dict
     from shuhari.data import is_tokens
     from shuhari.loop.watching import sum_rewards
 
-    reasons: dict[str, str] = {k: v for k, v in trajectory.info.items() if isinstance(v, str)}
-    for step in trajectory.steps:
-        reasons |= {k: v for k, v in step.info.items() if isinstance(v, str) and k not in ("text", "observation")}
     acts = [step for step in trajectory.steps if step.action is not None]
     replies = [str(step.info.get("observation", "")) for step in acts]  # what the environment or a tool answered
-    common = {"status": str(trajectory.status), "reward": sum_rewards(trajectory.steps), "reasons": reasons}
+    rewards, reasons = sum_rewards(trajectory.steps), list_reasons(trajectory)
+    common = {"status": str(trajectory.status), "reward": rewards, "reasons": reasons}
     numbers = [
         {name: to_readable(x) for name, x in {"logp": step.logp, **found}.items() if x is not None}
         for step, found in zip(trajectory.steps, computed, strict=True)
@@ -81,6 +79,14 @@ def read_episode(trajectory: Any, computed: Sequence[Mapping[str, Any]]) -> dict
     does = [to_readable(step.action) for step in acts] if played else []
     did = {"steps": [_describe_act(step) for step in acts], "told": replies, "rewards": paid, "actions": does}
     return {**common, **did, "observations": [to_readable(x) for x in played], "decisions": numbers}
+
+
+def list_reasons(trajectory: Any) -> dict[str, str]:
+    """The text that graders and rollouts left in `info`, by name."""
+    reasons: dict[str, str] = {k: v for k, v in trajectory.info.items() if isinstance(v, str)}
+    for step in trajectory.steps:
+        reasons |= {k: v for k, v in step.info.items() if isinstance(v, str) and k not in ("text", "observation")}
+    return reasons
 
 
 def _describe_act(step: Any) -> str:

@@ -15,7 +15,7 @@ from board_runs import MARKUP, TOKEN
 from starlette.testclient import TestClient
 
 from shuhari.api import train
-from shuhari.store import Run
+from shuhari.store import Run, finding
 from shuhari.store.rollouts import make_row
 from shuhari.store.rows import write_rows
 from shuhari.store.schema import FILE
@@ -54,6 +54,7 @@ def _write_markup(path: Path) -> None:
     with closing(sqlite3.connect(path / FILE)) as db, db:
         db.execute("delete from rollouts")
         write_rows(db, "rollouts", rows)
+        finding.rebuild(db)
         write_rows(db, "events", [(3, "problem", json.dumps(MARKUP))])
 
 

@@ -29,6 +29,7 @@ from shuhari.tools.board.asking import read_query
 from shuhari.tools.board.catalogue import Catalogue
 from shuhari.tools.board.plain import to_json
 from shuhari.tools.board.views import CHANGES, VIEWS
+from shuhari.tools.board.views.picture import Picture
 from shuhari.tools.serving.guard import Guard
 from shuhari.tools.serving.refusals import Refused, show
 
@@ -123,8 +124,8 @@ async def _answer(view: Callable[..., Any], runs: Catalogue, asked: Mapping[str,
         raise Refused(str(error), status=409) from None
     except (StoreError, sqlite3.Error) as error:  # a damaged run: its neighbours are well
         raise Refused(str(error), status=422) from None
-    if isinstance(found, Response):
-        return found
+    if isinstance(found, Picture):
+        return Response(found.data, media_type=found.kind)
     return Response(await run_in_threadpool(to_json, found), media_type="application/json")
 
 

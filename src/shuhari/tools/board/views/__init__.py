@@ -9,10 +9,18 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from shuhari.tools.board.views import runs
+from shuhari.tools.board.views import media, rollouts, runs
 
 VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
+    "checkpoints": media.list_checkpoints,
+    "group": rollouts.open_group,
+    "media": media.draw,
+    "played": media.play_episode,
+    "policy": media.tell_policy,
+    "rollouts": rollouts.list_groups,
     "runs": runs.list_runs,
+    "text": rollouts.open_text,
+    "tokens": rollouts.open_tokens,
 })  # fmt: skip
 CHANGES: Mapping[str, Callable[..., Any]] = MappingProxyType({
 })  # fmt: skip

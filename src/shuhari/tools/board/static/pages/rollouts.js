@@ -1,0 +1,150 @@
+// Groups of episodes that a run keeps: a list, a group token by token, two groups side by side.
+
+import { get } from "../api.js";
+import { choice, field, fill, h, number } from "../dom.js";
+import { link, remember } from "../main.js";
+import { drawEpisode, longText } from "../parts/episode.js";
+import { drawMedia } from "../parts/media.js";
+import { colour, joinRanges, legend, nameNumber, orderNumbers } from "../parts/tokens.js";
+
+export const title = "Rollouts";
+const PAGE = 50;
+const ORDERS = [["worst", "worst sample"], ["score", "mean reward"], ["best", "best sample"], ["length", "length"], ["step", "step"]];
+const STATUSES = [["", "any"], "finished", "truncated", "cut", "error"];
+const FILTERS = ["step", "problem", "low", "high", "shortest", "longest", "status", "text", "contrast"];
+const SORTS = [["up", "worst first"], ["down", "best first"], ["drawn", "as sampled"]];
+
+export async function show(main, query, { signal }) {
+  if (!document.querySelector('link[href="/static/rollouts.css"]'))
+    document.head.append(h("link", { rel: "stylesheet", href: "/static/rollouts.css" }));
+  const run = query.run || "latest";
+  if (query.group) return showGroups(main, { ...query, run }, signal);
+  if (query.other && query.problem) {
+    const [found] = await findAlike(run, query.problem, query.step, signal);
+    if (found) return showGroups(main, { ...query, run, group: found.id }, signal);
+  }
+  await showList(main, { ...query, run }, signal);
+}
+
+const findAlike = async (run, problem, step, signal) =>
+  (await get("rollouts", { run, problem, step, order: "step", down: true, limit: 200 }, signal)).groups;
+
+// ---------------------------------------------------------------- the list
+
+async function showList(main, query, signal) {
+  const { run } = query;
+  const state = { order: query.order || "worst", down: query.down === "true", offset: Number(query.offset) || 0 };
+  for (const name of FILTERS) state[name] = query[name] || "";
+  const body = h("tbody"), foot = h("p", { class: "foot" });
+  const set = (name) => (event) => change({ [name]: event.target.value, offset: 0 });
+  const bound = (name, label, step = "any") => field(label, h("input", { type: "number", step, value: state[name], onchange: set(name) }));
+  const contrast = h("input", { type: "checkbox", checked: state.contrast === "true", onchange: () => change({ contrast: contrast.checked ? "true" : "", offset: 0 }) });
+  const pair = (...fields) => h("span", { class: "pair" }, fields);
+  let asked = 0;
+  main.append(h("p", {}, h("a", { href: link("run", { run }) }, run)), h("h1", {}, title),
+    h("form", { class: "tools", onsubmit: (e) => e.preventDefault() },
+      field("Words in prompt, answers, reasons", h("input", { type: "search", class: "wide", value: state.text, placeholder: "all words; begin* ", oninput: set("text") })),
+      field("Order", choice(ORDERS, state.order, (v) => change({ order: v, offset: 0 }))),
+      field("First", choice([["false", "lowest"], ["true", "highest"]], String(state.down), (v) => change({ down: v === "true", offset: 0 }))),
+      bound("step", "Step", "1"), field("Problem", h("input", { value: state.problem, onchange: set("problem") })),
+      pair(bound("low", "Mean reward from"), bound("high", "to")), pair(bound("shortest", "Length from", "1"), bound("longest", "to", "1")),
+      field("Ended", choice(STATUSES, state.status, (v) => change({ status: v, offset: 0 }))),
+      field("Rewards differ", contrast, "only groups whose samples earned different rewards: these are learnt from"),
+      h("button", { type: "button", onclick: () => { state.text = "tool_response"; main.querySelector("input[type=search]").value = state.text; change({ offset: 0 }); } }, "Tool use")),
+    h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {},
+      [["Problem"], ["Step", "n"], ["Kept as"], ["Mean reward", "n"], ["Worst to best", "n"], ["Longest", "n"], ["Ended"]].map(([x, kind]) => h("th", { scope: "col", class: kind }, x)))), body)), foot,
+    drawMedia(run, signal, query));
+
+  async function refresh() {
+    const mine = ++asked;
+    const filters = Object.fromEntries(FILTERS.map((name) => [name, state[name]]));
+    const found = await get("rollouts", { run, ...filters, order: state.order, down: state.down, offset: state.offset, limit: PAGE }, signal);
+    if (mine !== asked) return;
+    fill(body, found.groups.map((group) => row(group, run)));
+    fill(foot, summary(found), found.total > PAGE && h("span", { class: "pager" },
+      h("button", { type: "button", disabled: !state.offset, onclick: () => change({ offset: Math.max(0, state.offset - PAGE) }) }, "Before"),
+      `${state.offset + 1} to ${Math.min(state.offset + PAGE, found.total)}`,
+      h("button", { type: "button", disabled: state.offset + PAGE >= found.total, onclick: () => change({ offset: state.offset + PAGE }) }, "After")));
+    main.querySelector(".media").open ||= !found.kept;
+  }
+  function change(some) {
+    Object.assign(state, some);
+    remember({ ...state, down: state.down ? "true" : null, offset: state.offset || null, order: state.order === "worst" ? null : state.order });
+    refresh().catch((error) => { if (!signal.aborted) fill(foot, h("span", { class: "bad", role: "alert" }, error.message)); });
+  }
+  const summary = (found) => h("span", {}, found.total ? `${found.total} of ${found.kept} groups`
+    : found.kept ? "no group like this" : "this run keeps no groups: [store] rollouts says how many a step; below, a controller plays anew");
+  await refresh();
+}
+
+function row(group, run) {
+  return h("tr", { "data-row": group.id, tabindex: 0 },
+    h("td", {}, h("a", { href: link("rollouts", { run, group: group.id }) }, group.problem ?? group.group)),
+    h("td", { class: "n" }, group.step), h("td", {}, group.why), h("td", { class: "n" }, number(group.score)),
+    h("td", { class: "n" }, group.worst === group.best ? "all alike" : `${number(group.worst)} to ${number(group.best)}`),
+    h("td", { class: "n" }, number(group.length)), h("td", {}, group.status));
+}
+
+// ---------------------------------------------------------------- one group, or two side by side
+
+async function showGroups(main, query, signal) {
+  fill(main, h("p", { class: "quiet", role: "status" }, "The group is opened…"));
+  const { run } = query, first = await get("group", { run, id: query.group }, signal);
+  const groups = [first];
+  const mates = query.other ? await findAlike(query.other, first.problem.find, null, signal) : [];
+  const mate = mates.find((g) => String(g.id) === query.mate) ?? mates.find((g) => g.id !== first.id || query.other !== run);
+  if (mate) groups.push(await get("group", { run: query.other, id: mate.id }, signal));
+
+  const ranges = joinRanges(groups.map((g) => g.numbers)), names = orderNumbers(ranges);
+  const state = { colour: names.includes(query.colour) ? query.colour : names[0], sort: query.sort || "up" };
+  const columns = h("div", { class: groups.length > 1 ? "columns" : "" }), legends = h("span", {});
+  const paintAll = () => { colour(columns, state.colour, ranges); fill(legends, legend(state.colour, ranges)); };
+  const fillColumns = () => { fill(columns, groups.map((g) => drawGroup(g, groups.length > 1, state.sort, columns, ranges))); paintAll(); };
+
+  fill(main, h("p", {}, h("a", { href: link("run", { run }) }, run), " / ", h("a", { href: link("rollouts", { run }) }, "Rollouts")),
+    h("h1", {}, first.problem.id),
+    h("form", { class: "tools stick", onsubmit: (e) => e.preventDefault() },
+      names.length > 0 && field("Colour of tokens", choice(names.map((n) => [n, nameNumber(n)]), state.colour,
+        (v) => { state.colour = v; remember({ colour: v }); paintAll(); })),
+      field("Samples", choice(SORTS, state.sort, (v) => { state.sort = v; remember({ sort: v }); fillColumns(); })), legends),
+    compare(query, first, mates, mate, signal), columns);
+  fillColumns();
+  if (first.numbers.advantage && first.numbers.advantage.low === 0 && first.numbers.advantage.high === 0) await pointOn(columns, run, first, signal);
+}
+
+/** Where all samples earned the same nothing is learnt: the nearest group in which some did better. */
+async function pointOn(columns, run, group, signal) {
+  const [next] = (await get("rollouts", { run, contrast: true, order: "worst", limit: 1 }, signal)).groups;
+  columns.before(h("p", { class: "card" }, "All samples earned the same reward: no token has an advantage, and nothing was learnt from this group. ",
+    next && next.id !== group.id ? h("a", { href: link("rollouts", { run, group: next.id }) }, `A group where rewards differ: ${next.problem}, step ${next.step}`) : null));
+}
+
+function compare(query, first, mates, mate, signal) {
+  const box = h("div", { class: "tools" }), go = (some) => { location.hash = link("rollouts", { ...query, ...some }); };
+  const details = h("details", { open: Boolean(query.other) }, h("summary", {}, "Compare with another step or run"), box);
+  const build = async () => {
+    if (box.childElementCount) return;
+    const { runs } = await get("runs", { limit: 500 }, signal), names = runs.map((r) => r.name);
+    if (!names.includes(query.run)) names.unshift(query.run);
+    fill(box, field("Run", choice([["", "none"], ...names.map((n) => [n, n])], query.other || "", (v) => go({ other: v, mate: "" }))),
+      mates.length ? field("Step", choice(mates.map((g) => [String(g.id), `${g.step}, ${g.why}, reward ${number(g.score)}`]), mate ? String(mate.id) : "", (v) => go({ mate: v })))
+        : query.other ? h("span", {}, `${query.other} keeps no group of this problem.`) : null);
+  };
+  details.addEventListener("toggle", () => { if (details.open) build(); });
+  if (details.open) build();
+  return details;
+}
+
+function drawGroup(group, named, sort, root, ranges) {
+  const where = { run: group.run, id: group.id }, { problem } = group;
+  const worth = (e) => { const all = (e.outcomes ?? Object.values(e.rewards)).filter(Number.isFinite); return all.length ? all.reduce((a, b) => a + b, 0) / all.length : Infinity; };
+  const episodes = [...group.episodes];
+  if (sort !== "drawn") episodes.sort((a, b) => (sort === "up" ? 1 : -1) * (worth(a) - worth(b)));
+  const of = group.samples > 1 ? `${group.samples} samples, mean reward ${number(group.score)}` : `reward ${number(group.score)}`;
+  return h("section", {}, named ? h("h2", {}, `${group.run}, step ${group.step}`) : null,
+    h("p", { class: "quiet" }, `step ${group.step}, kept as ${group.why || "asked"}, ${of}`),
+    problem.prompt.map((turn, i) => turn.text ? h("div", { class: "asked" }, h("p", { class: "role" }, turn.role || "prompt"), longText(turn, where, `prompt/${i}`)) : null),
+    problem.answer ? h("div", { class: "asked" }, h("p", { class: "role" }, "reference answer"), longText(problem.answer, where, "answer")) : null,
+    group.weights ? null : h("p", { class: "quiet" }, "The weights of rewards were not kept by this run."),
+    episodes.map((episode) => drawEpisode(episode, group, root, ranges)));
+}

@@ -1,0 +1,130 @@
+"""What the policy of a checkpoint does, played or drawn anew: that takes seconds, so what was made last is kept."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from shuhari.store import Run
+from shuhari.store.schema import FILE
+from shuhari.tools.board.catalogue import Catalogue
+from shuhari.tools.board.views.picture import Picture
+from shuhari.tools.serving.refusals import Refused
+
+POINTS = 2000  # of a curve
+STATES = 1000  # of a policy that is shown as a table
+KEPT = 64 << 20  # bytes of pictures that are kept
+KINDS = {"video": ("image/gif", "video.gif"), "samples": ("image/png", "samples.png")}
+
+Step = Annotated[int, Field(ge=0)] | None
+Episode = Annotated[int, Field(ge=0)]
+
+_kept: OrderedDict[tuple[Any, ...], tuple[int, Any]] = OrderedDict()  # what was made -> (bytes, it)
+_making = threading.Lock()  # one checkpoint at a time: each takes memory and all cores
+
+
+def list_checkpoints(runs: Catalogue, run: str) -> dict[str, Any]:
+    """{run, checkpoints}: the steps whose weights are kept, with their held-out scores."""
+    return {"run": run, "checkpoints": Run(runs.find(run)).checkpoints()}
+
+
+def draw(
+    runs: Catalogue, run: str, kind: Literal["video", "samples"] = "video", step: Step = None, episode: Episode = 0
+) -> Picture:
+    """A held-out episode as an animation, or what a policy makes as a picture, as `shuhari show --video` and
+    `--samples` draw them. Nothing is written into the run."""
+    from shuhari.tools import samples, video
+
+    path = runs.find(run)
+
+    def make() -> Picture:
+        media, name = KINDS[kind]
+        with TemporaryDirectory(prefix="shuhari-board-") as folder:
+            to = Path(folder) / name
+            if kind == "video":
+                video.save_video(path, to, step=step, episode=episode)
+            else:
+                samples.save_samples(path, to, step=step)
+            return Picture(to.read_bytes(), media)
+
+    found: Picture = _make(path, (kind, step, episode if kind == "video" else 0), make, lambda made: len(made.data))
+    return found
+
+
+def play_episode(runs: Catalogue, run: str, step: Step = None, episode: Episode = 0) -> dict[str, Any]:
+    """A held-out episode of a controller as curves: {problem, step, status, rewards, track}."""
+    from shuhari.loop.watching import watch
+    from shuhari.tools.printable import make_printable
+    from shuhari.tools.tokens import follow
+
+    path = runs.find(run)
+
+    def make() -> dict[str, Any]:
+        (seen,) = watch(path, step, 1, episode)
+        told: dict[str, Any] = {"observation": seen.observations, "action": seen.actions}
+        for name in sorted({name for paid in seen.rewards for name in paid}):
+            told[f"reward {name}"] = [paid.get(name, 0.0) for paid in seen.rewards]
+        return {"problem": make_printable(seen.problem.id, 200), "step": seen.step, "status": str(seen.status),
+                "rewards": dict(seen.total), "track": follow(told, POINTS)}  # fmt: skip
+
+    found: dict[str, Any] = _make(path, ("played", step, episode), make, lambda made: 1 << 18)
+    return found
+
+
+def tell_policy(runs: Catalogue, run: str, step: Step = None) -> dict[str, Any]:
+    """{step, names, cells, chances}: probabilities of actions (by name) in every state of a policy over at most
+    `STATES` of them; `cells`, rows of letters of a gridworld whose cells the states are, else None."""
+    import torch
+
+    from shuhari.abilities import ability
+    from shuhari.loop.opening import open_checkpoint
+    from shuhari.models.spaces import discrete, spaces_of
+    from shuhari.needs import role_model
+    from shuhari.tasks.gridworld import Gridworld
+
+    path = runs.find(run)
+
+    def make() -> dict[str, Any]:
+        with open_checkpoint(path, step) as opened:
+            task = opened.ctx.task
+            if task.spaces() is None:
+                raise TypeError("its policy writes text, which is no table")
+            seen, does = spaces_of(task, "a table")
+            states, actions = discrete(seen, "observation", "a table"), discrete(does, "action", "a table")
+            decide = ability(role_model(opened.ctx.models, "policy"), "decide")
+            if decide is None or int(states.n) > STATES:
+                raise TypeError(f"{int(states.n)} states: expected a policy over at most {STATES}")
+            with torch.no_grad():
+                out = decide(torch.arange(int(states.n)) + int(states.start))
+            sharp = torch.nn.functional.one_hot(out["action"].reshape(-1) - int(actions.start), int(actions.n))
+            chances = torch.softmax(out["logits"], -1) if "logits" in out else sharp.float()
+            cells = task.cells if isinstance(task, Gridworld) else None
+            names = ["up", "right", "down", "left"] if cells else [str(i) for i in range(int(actions.n))]
+            return {"step": opened.ctx.step, "names": names, "cells": cells,
+                    "chances": chances.double().round(decimals=4).tolist()}  # fmt: skip
+
+    found: dict[str, Any] = _make(path, ("policy", step), make, lambda made: 1 << 18)
+    return found
+
+
+def _make(path: Path, what: tuple[Any, ...], make: Callable[[], Any], weigh: Callable[[Any], int]) -> Any:
+    """What was made of a run as it stands, or is made now; in the words of the library where it cannot be."""
+    key = (str(path), (path / FILE).stat().st_mtime_ns, *what)
+    with _making:
+        if key in _kept:
+            _kept.move_to_end(key)
+            return _kept[key][1]
+        try:
+            made = make()
+        except (TypeError, ValueError, ImportError, RuntimeError) as error:
+            raise Refused(f"{path.name}: {error}"[:2000], status=422) from None
+        _kept[key] = weigh(made), made
+        while sum(size for size, _ in _kept.values()) > KEPT and len(_kept) > 1:
+            _kept.popitem(last=False)
+        return made
