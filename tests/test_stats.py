@@ -11,7 +11,19 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shuhari.stats import cvar, difference, interval, pass_at_k, powers, quantile, scores, wilson
+from shuhari.stats import (
+    bootstrap_interquartile_mean,
+    cvar,
+    difference,
+    interquartile_mean,
+    interval,
+    pass_at_k,
+    powers,
+    profile_performance,
+    quantile,
+    scores,
+    wilson,
+)
 
 
 @pytest.mark.parametrize(
@@ -135,3 +147,27 @@ def test_powers() -> None:
 
 def test_an_estimate_reads_as_text() -> None:
     assert str(wilson(0, 10)) == "0.000 [0.000, 0.278]" and str(interval([2.0])) == "2.000 (n = 1)"
+
+
+@pytest.mark.parametrize("n", range(1, 14))
+def test_the_interquartile_mean_is_the_trimmed_mean_of_scipy(n: int) -> None:
+    x = np.random.default_rng(n).normal(size=n)
+    assert interquartile_mean([*x, math.nan]) == pytest.approx(scipy.stats.trim_mean(x, 0.25))
+    assert math.isnan(interquartile_mean([]))
+
+
+def test_its_bootstrap_interval_is_that_of_all_draws() -> None:
+    """Of five runs all 3,125 draws can be listed; theirs is the interval that draws at random approach."""
+    x = [0.1, 0.35, 0.4, 0.7, 0.9]
+    every = [scipy.stats.trim_mean(drawn, 0.25) for drawn in product(x, repeat=5)]
+    found = bootstrap_interquartile_mean([*x, math.nan])
+    assert (found.value, found.n) == (pytest.approx(scipy.stats.trim_mean(x, 0.25)), 5)
+    assert (found.low, found.high) == pytest.approx(np.quantile(every, (0.025, 0.975)), abs=0.01)
+    assert found == bootstrap_interquartile_mean(x)  # a stream of its own
+    assert math.isnan(bootstrap_interquartile_mean([0.5]).low)
+
+
+def test_a_performance_profile_is_the_share_of_runs_above_each_score() -> None:
+    x, at = [0.2, 0.5, 0.5, math.nan, 0.9], np.array([0.0, 0.2, 0.4, 0.5, 0.9])
+    assert profile_performance(x, at).tolist() == [np.mean(np.array([0.2, 0.5, 0.5, 0.9]) > t) for t in at]
+    assert np.isnan(profile_performance([], at)).all()

@@ -147,6 +147,13 @@ def test_compare_of_five_seeds_is_the_paired_interval_of_claims(shuhari, home: P
     assert told(shuhari("compare", sides[0], shuffled, "--metric", "reward/mean", "--json"))["sides"][shuffled] == entry
 
 
+def test_compare_draws_for_print(shuhari, home: Path) -> None:
+    assert shuhari("compare", "s0,s1", "s1,s0", "--metric", "reward/mean", "--plot", "c.svg").code == 0
+    assert Path("c.svg").read_text().startswith("<?xml") and "reward/mean</text>" in Path("c.svg").read_text()
+    done = shuhari("compare", "s0", "s1", "--metric", "reward/mean", "--png", "c.pdf")
+    assert done.code == 2 and "expected .png or .svg" in " ".join(done.err.replace("│", " ").split())
+
+
 def test_compare_asks_for_different_seeds(shuhari, home: Path) -> None:
     done = shuhari("compare", "s0,s1", "s1,s0,s1", "--metric", "reward/mean")
     assert done.code == 2 and "two runs have seed 1" in " ".join(done.err.split())

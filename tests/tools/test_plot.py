@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -108,7 +110,8 @@ def test_a_picture_is_drawn_into_a_stream() -> None:
 def test_a_comparison_averages_as_far_as_all_runs_go(tmp_path: Path, drawn: list[Any]) -> None:
     a = {"step": [1, 2, 3], "m": [1.0, 2.0, 3.0]}
     b = {"step": [1, 2], "m": [3.0, 6.0]}
-    assert size(plot_comparison({"both": [a, b], "alone": [a]}, "m", tmp_path / "c.png"))[0] > 100
+    plot_comparison({"both": [a, b], "alone": [a]}, "m", tmp_path / "c.png")
+    assert size(tmp_path / "c.png")[0] > 100
     assert drawn == [([1, 2], [2.0, 4.0]), ([1, 2, 3], [1.0, 2.0, 3.0])]
     drawn.clear()
     ragged = {"step": [1, 2, 3], "m": [1.0, None, 3.0], "spent/tokens": [10, 20, 40]}
@@ -120,3 +123,17 @@ def test_a_comparison_averages_as_far_as_all_runs_go(tmp_path: Path, drawn: list
 def test_matplotlib_waits_until_something_is_drawn() -> None:
     code = "import sys, shuhari.tools.plot; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_an_svg_has_its_text_as_text_and_is_the_same_each_time(tmp_path: Path) -> None:
+    """So that a paper's fonts apply, and a search finds what stands in the picture; no name is read as a formula."""
+    sides = {"grpo $x^$ <b>": [{"step": [1, 2], "m_a": [1.0, 2.0]}], "dapo": [{"step": [1, 2], "m_a": [3.0, 6.0]}]}
+    for name in ("a.svg", "b.svg"):
+        plot_comparison(sides, "m_a", tmp_path / name, "held-out")
+    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    told = {
+        "".join(e.itertext()).strip() for e in ElementTree.fromstring(text).iter("{http://www.w3.org/2000/svg}text")
+    }
+    assert {"grpo $x^$ <b>", "dapo", "step", "m_a", "held-out"} <= told
+    assert text == (tmp_path / "b.svg").read_text(encoding="utf-8") and "<script" not in text
+    assert re.search(r'<svg[^>]*width="324pt"', text)  # 4.5 inches: a column and a half

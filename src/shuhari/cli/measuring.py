@@ -6,8 +6,8 @@ pairs of a seed, from five seeds on. Runs are opened read-only; nothing is store
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from shuhari.loop.measuring import Measured
     from shuhari.stats import Estimate
 
-FEWEST = 10  # problems, below which an interval of two runs says next to nothing
-GREEDY = "evaluate/greedy"
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -133,13 +131,15 @@ def _measure(
 def compare(
     arms: Annotated[list[str], typer.Argument(metavar="RUN...", help="Runs; join the seeds of one side by commas.")],
     metric: Annotated[str, typer.Option(help="What is compared: its last value in each run.")] = "evaluate/greedy",
-    png: Annotated[Path, typer.Option(help="Where the plot goes.")] = Path("compare.png"),
+    png: Annotated[
+        Path, typer.Option("--png", "--plot", help="Where the plot goes: a .png, or an .svg for print.")
+    ] = Path("compare.png"),
     n: Annotated[
         int | None, typer.Option("-n", min=1, help="Held-out problems, where single runs are compared.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Compare runs, or sets of seeds, with the first: difference, 95 % interval, and a PNG of the curves.
+    """Compare runs, or sets of seeds, with the first: difference, 95 % interval, and a plot of the curves.
 
     Several runs a side are compared over seeds, by the paired interval of claims: below five seeds a side there is
     none, as two or three say next to nothing of the next. One run a side is evaluated anew, both on the same problems;
@@ -148,12 +148,16 @@ def compare(
     Example: shuhari compare a-s0,a-s1,a-s2,a-s3,a-s4 b-s0,b-s1,b-s2,b-s3,b-s4 --png a-b.png
     """
     from shuhari.store import metrics
-    from shuhari.tools.plot import name_metric, plot_comparison
+    from shuhari.tools.comparison import GREEDY, check_same_task, compare_seeds, find_axis, list_caveats, name_sides
+    from shuhari.tools.plot import KINDS, name_metric, plot_comparison
 
     sides = {arm: [_resolve(name) for name in _split(arm)] for arm in arms}
+    if (kind := png.suffix.lower()) not in ("", *KINDS):
+        raise typer.BadParameter(f"{png.name} ends with {kind}: expected {' or '.join(KINDS)}", param_hint="--png")
     if len(sides) < 2:
         raise typer.BadParameter("compare needs two different sides; seeds of one side are joined by commas")
-    _check_same_task([path for paths in sides.values() for path in paths])
+    with _explain():
+        check_same_task([path for paths in sides.values() for path in paths])
     columns = {arm: [metrics(path) for path in paths] for arm, paths in sides.items()}
     single = all(len(paths) == 1 for paths in sides.values())
     single = single and (metric in (GREEDY, "held-out") or metric.startswith(f"{GREEDY}."))
@@ -161,15 +165,17 @@ def compare(
     if single:
         measure, equal, found = _compare_problems(sides, n, metric.removeprefix(GREEDY).partition(".")[2])
     else:
-        found = _compare_seeds(sides, columns, metric)
-    caveats = _list_caveats(found, single, equal)
+        with _explain():
+            found = compare_seeds(sides, columns, metric)
+    caveats = list_caveats(found, single, equal)
     if single and (others := _list_untold(sides, measure)):
         caveats.append(f"compared is {measure!r}; trained is {' and '.join(map(repr, others))}: "
                        f"--metric {GREEDY}.{others[0]} compares that")  # fmt: skip
-    drawn: Path | None
-    word = name_metric(metric)
+    drawn: Path | None = png
+    named = {label: columns[arm] for arm, label in name_sides(sides).items()}
+    word, over = name_metric(metric), find_axis(columns, [p for paths in sides.values() for p in paths])
     try:
-        drawn = plot_comparison(columns, metric, png, word, _find_axis(columns, [p for x in sides.values() for p in x]))
+        plot_comparison(named, metric, png, word, over)
     except (KeyError, OSError) as error:
         note(f"no plot: {error.args[0] if isinstance(error, KeyError) else error}")
         drawn = None
@@ -191,16 +197,6 @@ def compare(
         note(caveat)
 
 
-def _find_axis(columns: Mapping[str, Sequence[Mapping[str, Sequence[Any]]]], paths: Sequence[Path]) -> str:
-    """What all runs spent of the budget that they have alike; `step` where they have different ones."""
-    from shuhari.store import Run
-    from shuhari.tools.ends import find_unit
-
-    tables = [table for side in columns.values() for table in side]
-    found = {find_unit(Run(path).recipe, table) for path, table in zip(paths, tables, strict=True)}
-    return found.pop() if len(found) == 1 else "step"
-
-
 def _list_untold(sides: Mapping[str, Sequence[Path]], measure: str) -> list[str]:
     """The rewards that were trained in any of the runs, where that which is compared is none of them."""
     from shuhari.cli.training import list_trained
@@ -210,47 +206,13 @@ def _list_untold(sides: Mapping[str, Sequence[Path]], measure: str) -> list[str]
     return [] if measure in (*trained, "reward") else list(trained)
 
 
-def _list_caveats(found: Mapping[str, Mapping[str, Any]], single: bool, equal: bool = False) -> list[str]:
-    """What the numbers do not tell. `equal`: every problem has the same grade on two sides."""
-    from shuhari.claims.verdict import LEAST
-
-    others = list(found.values())[1:]
-    if single:
-        least = min(entry["n"] for entry in found.values())
-        out = ["one run a side: the interval is over problems, and tells of these runs; of their methods seeds tell"]
-        if least < FEWEST:
-            out.append(f"no interval: {least} held-out problem{'s' * (least != 1)}, and below {FEWEST} one says next "
-                       "to nothing: give the task more, or ask for more with -n")  # fmt: skip
-        elif equal:
-            out.append(f"no interval: the runs differ by the same on each of {least} problems")
-        return out
-    out = []
-    if any(entry["low"] != entry["low"] for entry in others):
-        least = min(entry["n"] for entry in found.values())
-        out.append(f"no interval: {least} seeds a side, and below {LEAST} one says next to nothing: train more seeds "
-                   "(--seed), the same on each side")  # fmt: skip
-    if not all(entry["paired"] for entry in others):
-        out.append("sides of different seeds are not paired, which costs precision: give each the same seeds")
-    return out
-
-
-def _check_same_task(paths: Sequence[Path]) -> None:
-    """BadParameter where runs are tested on different tasks: their numbers mean different things."""
-    from shuhari.loop.measuring import find_tested
-    from shuhari.store import Run
-    from shuhari.store.listing import name_task
-
-    tasks = {path: name_task(find_tested(Run(path).recipe)) for path in paths}
-    first, other = paths[0], next((p for p in paths if tasks[p] != tasks[paths[0]]), None)
-    if other is not None:
-        raise typer.BadParameter(f"{first} solves {tasks[first]}, {other} solves {tasks[other]}: expected one task")
-
-
 def _compare_problems(
     sides: Mapping[str, Sequence[Path]], n: int | None, name: str
 ) -> tuple[str, bool, dict[str, dict[str, Any]]]:
     """(the reward compared: `name`, or what evaluation reads; whether two sides differ by the same on every problem;
     each single run evaluated greedily, with differences over problems, paired where they are the same problems)."""
+    from shuhari.tools.comparison import FEWEST, compare_with_first
+
     settings = {"samples": 1, **({} if n is None else {"n": n})}
     tasks: dict[str, Any] = {}
     found: dict[str, tuple[list[float], list[Any]]] = {}
@@ -269,7 +231,7 @@ def _compare_problems(
             raise typer.BadParameter(f"{message}: --metric {others[0]} compares what it says of recorded pairs"
                                      if others else message)  # fmt: skip
         found[side] = values, outcomes.ids
-    compared = _compare_with_first(found, FEWEST)
+    compared = compare_with_first(found, FEWEST)
     equal = any(entry.get("low") is not None and entry["low"] == entry["high"] for entry in compared.values())
     for entry in compared.values():
         if entry.get("low") is not None and entry["low"] == entry["high"]:
@@ -277,57 +239,15 @@ def _compare_problems(
     return measure, equal, compared
 
 
-def _compare_seeds(
-    sides: Mapping[str, Sequence[Path]], columns: Mapping[str, Sequence[Mapping[str, Any]]], metric: str
-) -> dict[str, dict[str, Any]]:
-    """The last value of the metric in each run; differences over seeds, paired where both sides have the same."""
-    from shuhari.claims.verdict import LEAST
-    from shuhari.store import Run
-
-    found: dict[str, tuple[list[float], list[Any]]] = {}
-    for name, paths in sides.items():
-        rows = [
-            (Run(p).recipe.get("seed", 0), _read_last(c, metric, p)) for p, c in zip(paths, columns[name], strict=True)
-        ]
-        rows.sort(key=lambda row: row[0])
-        twice = next((a for (a, _), (b, _) in pairwise(rows) if a == b), None)
-        if twice is not None:
-            raise typer.BadParameter(f"{name}: two runs have seed {twice}: expected a different seed of each run")
-        found[name] = [value for _, value in rows], [seed for seed, _ in rows]
-    return _compare_with_first(found, LEAST)
-
-
-def _compare_with_first(
-    found: Mapping[str, tuple[list[float], list[Any]]], least: int = 2
-) -> dict[str, dict[str, Any]]:
-    """Values by their ids, of each side; an interval from `least` values a side on."""
-    from statistics import fmean
-
-    from shuhari import stats
-
-    first, names = next(iter(found.values()))
-    out: dict[str, dict[str, Any]] = {}
-    for i, (name, (values, ids)) in enumerate(found.items()):
-        graded = [v for v in values if v == v]
-        out[name] = {"value": fmean(graded) if graded else float("nan"), "n": len(graded)}
-        if i:
-            paired = ids == names and len(set(ids)) == len(ids)
-            e = stats.difference(first, values, paired=paired)
-            low, high = (e.low, e.high) if e.n >= least else (float("nan"), float("nan"))
-            out[name] |= {"difference": e.value, "low": low, "high": high, "paired": paired}
-    return out
-
-
-def _read_last(columns: Mapping[str, Sequence[Any]], metric: str, path: Path) -> float:
-    from shuhari.tools.plot import find_series
+@contextmanager
+def _explain() -> Iterator[None]:
+    """What cannot be compared is a mistake of the command."""
+    from shuhari.tools.comparison import ComparisonError
 
     try:
-        _, values = find_series(columns, metric)
-    except KeyError as error:
-        raise typer.BadParameter(f"{path}: {error.args[0]}") from None
-    if not len(values):
-        raise typer.BadParameter(f"{path} has no value of {metric} yet")
-    return float(values[-1])
+        yield
+    except ComparisonError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def _split(arm: str) -> list[str]:

@@ -14,6 +14,7 @@ from shuhari.data import EMPTY
 from shuhari.loop.evaluation import Evaluation, evaluate, find_held_out, has_player, score_recorded
 from shuhari.loop.opening import open_checkpoint
 from shuhari.loop.outcomes import Outcomes, name_measure
+from shuhari.store.listing import find_tested
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +37,7 @@ class Measured:
         return {**(self.outcomes.scores(self.used) if self.outcomes.ids else {}), **self.recorded}
 
 
-def measure(
-    path: Path, step: int | None, settings: Mapping[str, Any], tasks: dict[str, Any] | None = None
-) -> Measured:
+def measure(path: Path, step: int | None, settings: Mapping[str, Any], tasks: dict[str, Any] | None = None) -> Measured:
     """A run's checkpoint (None: the last) on held-out problems, under [evaluate] of its recipe with `settings` in place
     of those there. `tasks` is filled: runs of one table of the task that is tested, which share it, see the same
     problems, whatever their seeds. Nothing is stored. StoreError where there is no checkpoint, RecipeError for a split
@@ -55,9 +54,3 @@ def measure(
         count = used.n if size is None else min(used.n, size)
         name, problems = name_measure(used.measure, ctx), tuple(dict.fromkeys(ctx.problems))
         return Measured(outcomes, used, name, ctx.step, problems, recorded, count)
-
-
-def find_tested(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The table of the task that a recipe's runs are tested on."""
-    found: Mapping[str, Any] = recipe.get("evaluate", {}).get("task") or recipe.get("task", {})
-    return found

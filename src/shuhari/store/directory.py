@@ -10,7 +10,7 @@ import json
 import sqlite3
 import tomllib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,28 @@ class Run:
             if name not in ("step", "stage", "wall"):
                 columns[name] = [v.get(name) for v in values]
         return columns
+
+    def read_columns(self, names: Iterable[str]) -> dict[str, list[Any]]:
+        """As `metrics`, of some metrics alone and of the steps that have one of them: of a long run with many, in a
+        small part of the time. Checksums are not looked at."""
+        wanted = list(dict.fromkeys(names))
+        plain = all('"' not in name and "\\" not in name for name in wanted)
+        if plain and wanted:
+            found = ", ".join(["json_extract(metrics, ?)"] * len(wanted))
+            query = f"select step, stage, wall, {found} from steps order by step"
+            with self._open() as db, suppress(sqlite3.OperationalError):  # NaN, which is no JSON
+                rows = [row for row in db.execute(query, [f'$."{n}"' for n in wanted]) if _is_any(row[3:])]
+                return {n: [row[i] for row in rows] for i, n in enumerate(("step", "stage", "wall", *wanted))}
+        columns = self.metrics()
+        kept = [i for i in range(len(columns["step"])) if _is_any(columns[n][i] for n in wanted if n in columns)]
+        gone = [None] * len(columns["step"])
+        return {n: [columns.get(n, gone)[i] for i in kept] for n in ("step", "stage", "wall", *wanted)}
+
+    def list_metrics(self, last: int = 500) -> list[str]:
+        """The names of the metrics of so many of the last steps, in their order."""
+        with self._open() as db:
+            rows = list(read_rows(db, "steps", "order by step desc limit ?", (last,)))
+        return list(dict.fromkeys(n for row in reversed(rows) for n in self._parse(f"step {row[0]}", row[3], dict)))
 
     def events(self, kind: str | None = None) -> list[dict[str, Any]]:
         """[{step, kind, data}] in order, of one kind or all."""
@@ -214,6 +236,11 @@ class Run:
                 if step is not None or attempt == 4 or self.cursor == before:  # else the run went on and pruned it
                     raise
         raise AssertionError
+
+
+def _is_any(values: Iterable[Any]) -> bool:
+    """Whether one of some values is there."""
+    return any(value is not None for value in values)
 
 
 def metrics(run: str | Path) -> dict[str, list[Any]]:

@@ -198,6 +198,12 @@ def name_task(table: Mapping[str, Any]) -> str:
     return f"{name}/{path}" if path and name == name.partition("/")[0] else name
 
 
+def find_tested(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The table of the task that a recipe's runs are tested on."""
+    found: Mapping[str, Any] = recipe.get("evaluate", {}).get("task") or recipe.get("task", {})
+    return found
+
+
 def _read_last_score(run: Run) -> tuple[str, float | None, float]:
     """The score that a list shows, its name, and the share of its evaluation that nothing graded."""
     found: dict[str, float] = {}

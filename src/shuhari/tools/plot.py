@@ -1,4 +1,4 @@
-"""Curves of runs as PNG files. matplotlib is imported when something is drawn, and no display is needed."""
+"""Curves of runs as PNG or SVG files. matplotlib is imported when something is drawn, and no display is needed."""
 
 from __future__ import annotations
 
@@ -22,6 +22,10 @@ CURVES = {
     "preferred": ("*/accuracy",),
 }
 
+KINDS = (".png", ".svg")  # of files; else PNG
+PRINT = {"font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "legend.fontsize": 8, "xtick.labelsize": 8,
+         "ytick.labelsize": 8, "lines.linewidth": 1.5, "svg.fonttype": "none", "svg.hashsalt": "shuhari",
+         "font.family": "sans-serif", "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans"]}  # fmt: skip
 MARKS = {"before": "--", "chance": ":"}  # held-out numbers beside the curve -> their line
 
 
@@ -88,33 +92,51 @@ def plot_curves(
             ax.axhline(marks[name], color="0.5", linewidth=1, linestyle=MARKS[name], label=name)
             ax.legend(fontsize="small")
         ax.set_title(label)
-        ax.set_xlabel(_name_axis(over))
+        ax.set_xlabel(name_axis(over))
     _save(figure, to, title)
 
 
 def plot_comparison(
     arms: Mapping[str, Sequence[Mapping[str, Sequence[Any]]]],
     metric: str,
-    path: str | Path,
+    to: str | Path | IO[bytes],
     title: str = "",
     over: str = "step",
-) -> Path:
+    kind: str = "",
+) -> None:
     """Plot one line for each arm over the column `over`: the mean over its runs, as far as all of them go, on straight
-    lines between their values; their range as a band."""
-    figure, (ax,) = _figure(1)
-    for i, (label, runs) in enumerate(arms.items()):
-        found = [_read_curve(run, metric, over) for run in runs]
-        low, high = max(x[0] for x, _ in found), min(x[-1] for x, _ in found)
-        at = sorted({p for x, _ in found for p in x.tolist() if low <= p <= high})
-        y = np.array([np.interp(at, *curve) for curve in found])  # [runs, points]
-        ax.plot(at, y.mean(0), color=f"C{i}", label=f"{label} (n = {len(found)})" if len(found) > 1 else label)
-        if len(found) > 1:
-            ax.fill_between(at, y.min(0), y.max(0), color=f"C{i}", alpha=0.15, linewidth=0)
-    ax.set_xlabel(_name_axis(over))
-    ax.set_ylabel(metric)
-    ax.legend()
-    _save(figure, path, title)
-    return Path(path)
+    lines between their values; their range as a band. kind: `png` or `svg`, by default as the file's name ends."""
+    from matplotlib import rc_context
+
+    kind = kind or find_kind(to)
+    with rc_context(PRINT if kind == "svg" else {}):
+        figure, (ax,) = _figure(1)
+        if kind == "svg":
+            figure.set_size_inches(4.5, 3.0)
+        for i, (label, runs) in enumerate(arms.items()):
+            x, y = average_curves([read_curve(run, metric, over) for run in runs])
+            ax.plot(x, y.mean(0), color=f"C{i}", label=f"{label} (n = {len(y)})" if len(y) > 1 else label)
+            if len(y) > 1:
+                ax.fill_between(x, y.min(0), y.max(0), color=f"C{i}", alpha=0.15, linewidth=0)
+        ax.set_xlabel(name_axis(over))
+        ax.set_ylabel(metric, parse_math=False)
+        for text in ax.legend().get_texts():
+            text.set_parse_math(False)
+        _save(figure, to, title, kind)
+
+
+def average_curves(curves: Sequence[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """([points], [runs, points]) of curves (x, y) on the x that any of them has and all have reached, with straight
+    lines between their values; empty where there are none such."""
+    low, high = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+    at = np.unique(np.concatenate([x for x, _ in curves]))
+    at = at[(at >= low) & (at <= high)]
+    return at, np.array([np.interp(at, *curve) for curve in curves])
+
+
+def find_kind(to: str | Path | IO[bytes]) -> str:
+    """`svg` of a file that is called so, else `png`."""
+    return "svg" if isinstance(to, str | Path) and Path(to).suffix.lower() == ".svg" else "png"
 
 
 def plot_bands(
@@ -128,18 +150,11 @@ def plot_bands(
     figure, axes = _figure(len(curves))
     for ax, (metric, arms) in zip(axes, curves.items(), strict=False):
         for i, (name, found) in enumerate(arms.items()):
-            runs = [r for r in found if r["x"]]
-            if not runs:
+            if (band := compute_band(found)) is None:
                 continue
-            ends = [max(r["x"]) for r in runs]
-            x = np.linspace(max(min(r["x"]) for r in runs), min(e for e in ends if e > 0.9 * max(ends)), 60)
-            y = np.array([np.interp(x, r["x"], np.array(r["y"], np.float64), right=np.nan) for r in runs])
-            ax.plot(x, np.nanmean(y, 0), color=f"C{i}", label=f"{name} (n = {len(runs)})")
-            if len(runs) > 1:
-                drawn = y[np.random.default_rng(0).integers(0, len(y), (1000, len(y)))]
-                with warnings.catch_warnings():  # of draws whose runs have all ended: NaN, as is right
-                    warnings.simplefilter("ignore", RuntimeWarning)
-                    low, high = np.nanquantile(np.nanmean(drawn, 1), (0.025, 0.975), axis=0)
+            x, mean, low, high, n = band
+            ax.plot(x, mean, color=f"C{i}", label=f"{name} (n = {n})")
+            if n > 1:
                 ax.fill_between(x, low, high, color=f"C{i}", alpha=0.2, linewidth=0)
         ax.set_title(metric)
         ax.set_xlabel(unit)
@@ -149,10 +164,31 @@ def plot_bands(
     return Path(path)
 
 
+def compute_band(
+    curves: Sequence[Mapping[str, Sequence[float]]],
+) -> tuple[Array, Array, Array, Array, int] | None:
+    """(x, mean, low, high, runs) of curves {x, y}, one a seed, at 60 places: with a 95 % percentile bootstrap band over
+    seeds, NaN of a single one. One that ended early counts as far as it went. None where no curve has a point."""
+    runs = [r for r in curves if r["x"]]
+    if not runs:
+        return None
+    ends = [max(r["x"]) for r in runs]
+    x = np.linspace(max(min(r["x"]) for r in runs), min(e for e in ends if e > 0.9 * max(ends)), 60)
+    y = np.array([np.interp(x, r["x"], np.array(r["y"], np.float64), right=np.nan) for r in runs])
+    low = high = np.full(len(x), np.nan)
+    with warnings.catch_warnings():  # of draws whose runs have all ended: NaN, as is right
+        warnings.simplefilter("ignore", RuntimeWarning)
+        mean = np.nanmean(y, 0)
+        if len(y) > 1:
+            drawn = y[np.random.default_rng(0).integers(0, len(y), (1000, len(y)))]
+            low, high = np.nanquantile(np.nanmean(drawn, 1), (0.025, 0.975), axis=0)
+    return x, mean, low, high, len(y)
+
+
 # ------------------------------------------------------------------------------------------------ helpers
 
 
-def _read_curve(columns: Mapping[str, Sequence[Any]], metric: str, over: str) -> tuple[Array, Array]:
+def read_curve(columns: Mapping[str, Sequence[Any]], metric: str, over: str) -> tuple[Array, Array]:
     """(x, y) of a metric over the column `over`. Raises KeyError where there is no such metric, or no value of it."""
     steps, y = find_series(columns, metric)
     if not len(steps):
@@ -161,7 +197,7 @@ def _read_curve(columns: Mapping[str, Sequence[Any]], metric: str, over: str) ->
     return np.array([float(place[step]) for step in steps.tolist()]), y
 
 
-def _name_axis(over: str) -> str:
+def name_axis(over: str) -> str:
     return over.removeprefix("spent/").replace("_", " ")
 
 
@@ -194,10 +230,10 @@ def _figure(n: int) -> tuple[Any, list[Any]]:
     return figure, axes
 
 
-def _save(figure: Any, to: str | Path | IO[bytes], title: str) -> None:
-    """As PNG, into a file, whose folder is made, or a stream."""
+def _save(figure: Any, to: str | Path | IO[bytes], title: str, kind: str = "png") -> None:
+    """Into a file, whose folder is made, or a stream; the same bytes of the same curves."""
     if title:
         figure.suptitle(title, parse_math=False)  # a name is no formula
     if isinstance(to, str | Path):
         Path(to).parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(to, dpi=120, format="png", metadata={"Software": None})
+    figure.savefig(to, dpi=120, format=kind, metadata={"Date": None} if kind == "svg" else {"Software": None})

@@ -1,0 +1,140 @@
+"""Sets of runs side by side, each compared with the first: what the terminal and the board say.
+
+Over seeds the interval of claims: Student's, of pairs of a seed, from five seeds on. Beside it what Agarwal et al.
+(2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice) give: the interquartile mean with its
+bootstrap interval, and the performance profile. Nothing is drawn or stored. No torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise, takewhile
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from shuhari import stats
+from shuhari.claims.verdict import LEAST
+from shuhari.store import Run
+from shuhari.store.listing import find_tested, name_task
+from shuhari.tools.ends import find_unit
+from shuhari.tools.plot import find_series
+
+FEWEST = 10  # problems, below which an interval of two runs says next to nothing
+GREEDY = "evaluate/greedy"
+
+Columns = Mapping[str, Sequence[Any]]
+
+
+class ComparisonError(ValueError):
+    """Sides that cannot be compared; says which and why."""
+
+
+def compare_seeds(
+    sides: Mapping[str, Sequence[Path]], columns: Mapping[str, Sequence[Columns]], metric: str
+) -> dict[str, dict[str, Any]]:
+    """The last value of the metric in each run; differences over seeds, paired where both sides have the same."""
+    return compare_with_first(read_finals(sides, columns, metric), LEAST)
+
+
+def read_finals(
+    sides: Mapping[str, Sequence[Path]], columns: Mapping[str, Sequence[Columns]], metric: str
+) -> dict[str, tuple[list[float], list[Any]]]:
+    """(the last values, the seeds) of each side, by seed. ComparisonError where two runs of one have the same."""
+    found: dict[str, tuple[list[float], list[Any]]] = {}
+    for name, paths in sides.items():
+        rows = [(read_seed(p), read_last(c, metric, p)) for p, c in zip(paths, columns[name], strict=True)]
+        rows.sort(key=lambda row: row[0])
+        twice = next((a for (a, _), (b, _) in pairwise(rows) if a == b), None)
+        if twice is not None:
+            raise ComparisonError(f"{name}: two runs have seed {twice}: expected a different seed of each run")
+        found[name] = [value for _, value in rows], [seed for seed, _ in rows]
+    return found
+
+
+def read_seed(path: Path) -> Any:
+    """The seed of a run."""
+    return Run(path).recipe.get("seed", 0)
+
+
+def read_last(columns: Columns, metric: str, path: Path) -> float:
+    """The last value of a metric in a run. ComparisonError where there is none."""
+    try:
+        _, values = find_series(columns, metric)
+    except KeyError as error:
+        raise ComparisonError(f"{path}: {error.args[0]}") from None
+    if not len(values):
+        raise ComparisonError(f"{path} has no value of {metric} yet")
+    return float(values[-1])
+
+
+def compare_with_first(found: Mapping[str, tuple[list[float], list[Any]]], least: int = 2) -> dict[str, dict[str, Any]]:
+    """Values by their ids, of each side; an interval from `least` values a side on."""
+    first, names = next(iter(found.values()))
+    out: dict[str, dict[str, Any]] = {}
+    for i, (name, (values, ids)) in enumerate(found.items()):
+        graded = [v for v in values if v == v]
+        out[name] = {"value": fmean(graded) if graded else float("nan"), "n": len(graded)}
+        if i:
+            paired = ids == names and len(set(ids)) == len(ids)
+            e = stats.difference(first, values, paired=paired)
+            low, high = (e.low, e.high) if e.n >= least else (float("nan"), float("nan"))
+            out[name] |= {"difference": e.value, "low": low, "high": high, "paired": paired}
+    return out
+
+
+def list_caveats(found: Mapping[str, Mapping[str, Any]], single: bool, equal: bool = False) -> list[str]:
+    """What the numbers do not tell. `equal`: every problem has the same grade on two sides."""
+    others = list(found.values())[1:]
+    if single:
+        least = min(entry["n"] for entry in found.values())
+        out = ["one run a side: the interval is over problems, and tells of these runs; of their methods seeds tell"]
+        if least < FEWEST:
+            out.append(f"no interval: {least} held-out problem{'s' * (least != 1)}, and below {FEWEST} one says next "
+                       "to nothing: give the task more, or ask for more with -n")  # fmt: skip
+        elif equal:
+            out.append(f"no interval: the runs differ by the same on each of {least} problems")
+        return out
+    out = []
+    if any(entry["low"] != entry["low"] for entry in others):
+        least = min(entry["n"] for entry in found.values())
+        out.append(f"no interval: {least} seeds a side, and below {LEAST} one says next to nothing: train more seeds "
+                   "(--seed), the same on each side")  # fmt: skip
+    if not all(entry["paired"] for entry in others):
+        out.append("sides of different seeds are not paired, which costs precision: give each the same seeds")
+    return out
+
+
+def check_same_task(paths: Sequence[Path]) -> None:
+    """ComparisonError where runs are tested on different tasks: their numbers mean different things."""
+    tasks = {path: name_task(find_tested(Run(path).recipe)) for path in paths}
+    first, other = paths[0], next((p for p in paths if tasks[p] != tasks[paths[0]]), None)
+    if other is not None:
+        raise ComparisonError(f"{first} solves {tasks[first]}, {other} solves {tasks[other]}: expected one task")
+
+
+def find_axis(columns: Mapping[str, Sequence[Columns]], paths: Sequence[Path]) -> str:
+    """What all runs spent of the budget that they have alike; `step` where they have different ones."""
+    tables = [table for side in columns.values() for table in side]
+    found = {find_unit(Run(path).recipe, table) for path, table in zip(paths, tables, strict=True)}
+    return found.pop() if len(found) == 1 else "step"
+
+
+def name_sides(sides: Mapping[str, Sequence[Path]]) -> dict[str, str]:
+    """A short name of each side: of its recipe where the others have another; else what the names of its runs begin
+    with; else itself."""
+    recipes = {side: {str(Run(path).recipe.get("name", "")) for path in paths} for side, paths in sides.items()}
+    starts = {side: _find_start([path.name for path in paths]) for side, paths in sides.items()}
+    for found in ({side: next(iter(r)) if len(r) == 1 else "" for side, r in recipes.items()}, starts):
+        if all(found.values()) and len({*found.values()}) == len(sides):
+            return found
+    return {side: side for side in sides}
+
+
+def _find_start(names: Sequence[str]) -> str:
+    """What some names begin with, without the mark of a seed; of one the name itself."""
+    if len(names) == 1:
+        return names[0]
+    ends = zip(*names, strict=False)
+    found = "".join(letters[0] for letters in takewhile(lambda letters: len({*letters}) == 1, ends))
+    return found.rstrip("0123456789").removesuffix("seed").removesuffix("s").rstrip("-_. /") or found
