@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from shuhari.claims.arms import METHOD
@@ -17,7 +18,7 @@ from shuhari.claims.result import format_factor
 from shuhari.claims.verdict import Headline
 from shuhari.config.overlay import RecipeError
 from shuhari.config.recipe import load
-from shuhari.data import EMPTY
+from shuhari.data import EMPTY, nearest
 from shuhari.stats import Estimate, t_interval
 
 
@@ -101,6 +102,31 @@ def falls(results: Iterable[Mapping[str, Any]], name: str) -> bool:
     return 2 * down > len(checks)
 
 
+@dataclass(frozen=True)
+class Ranking:
+    """Methods on a bed, best first, `by` a reading of a curve less the baseline's; `metrics`: the curves that there
+    are, with in how many results."""
+
+    bed: str
+    by: str
+    metrics: Mapping[str, int]
+    methods: Mapping[str, Estimate]
+
+
+def put_in_order(results: Mapping[str, Mapping[str, Any]], bed: str, metric: str = "") -> Ranking:
+    """The methods of some results on a bed, by `metric`, or where that is "" by the bed's own score. ValueError for
+    what no result has, or no reading of a curve."""
+    there = list_metrics(results.values())
+    metric = metric or choose_reading(bed, there)
+    name = metric.partition(":")[0]
+    if there and name not in there:
+        told = ", ".join(f"{one} ({n} methods)" if n > 1 else one for one, n in there.items())
+        raise ValueError(f"no result on {bed!r} has {name!r}; {nearest(name, there)} There are {told}")
+    ranked = rank(results.values(), bed, metric)
+    order = [*reversed(ranked)] if falls(results.values(), name) else [*ranked]
+    return Ranking(bed, metric, there, {name: ranked[name] for name in order})
+
+
 def read_by_seed(result: Mapping[str, Any], arm: str, metric: str) -> dict[int, float]:
     """Seed -> a reading of a curve of an arm; none where the result does not have the curve."""
     quantity, curves = Metric(metric), result["arms"].get(arm, EMPTY).get("curves", EMPTY)
@@ -134,7 +160,7 @@ REACH, WIDE, HIGH, LEFT, RIGHT = 4.0, 980, 22, 190, 200  # margins to either sid
 
 def draw(results: Iterable[Mapping[str, Any]]) -> str:
     """All effects and intervals on one axis, in margins: an SVG, the same for the same results."""
-    lines = [line for r in results if (line := _line(r))]
+    lines = [line for r in results if (line := make_line(r))]
     lines.sort(key=lambda line: (line.colour == OLD, -line.ends[0] if line.ends else REACH * 9, line.method))
     height, width = HIGH * (len(lines) + 3), WIDE - LEFT - RIGHT
 
@@ -152,8 +178,8 @@ def draw(results: Iterable[Mapping[str, Any]]) -> str:
     out.append(f'<text x="{at(0)}" y="{foot + 28}" text-anchor="middle">{axis}</text>')
     for i, line in enumerate(lines):
         y = HIGH * (i + 1)
-        out.append(f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{line.method}</text>')
-        out.append(f'<text x="{WIDE - RIGHT + 8}" y="{y + 4}" fill="{line.colour}">{line.label}</text>')
+        out.append(f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{escape(line.method)}</text>')
+        out.append(f'<text x="{WIDE - RIGHT + 8}" y="{y + 4}" fill="{line.colour}">{escape(line.label)}</text>')
         if line.ends:
             value, low, high = map(at, line.ends)
             out.append(f'<path d="M{low} {y}H{high}" stroke="{line.colour}" stroke-width="3"/>')
@@ -164,7 +190,7 @@ def draw(results: Iterable[Mapping[str, Any]]) -> str:
     return "\n".join([*out, "</svg>", ""])
 
 
-def _line(result: Mapping[str, Any]) -> Line | None:
+def make_line(result: Mapping[str, Any]) -> Line | None:
     """The line of a result; of one by the older rule its first check that has a margin. None where it has none."""
     if "headline" in result:
         head, label = result["headline"], result["verdict"]

@@ -32,18 +32,21 @@ def board(
         return
     import os
     import secrets
+    from threading import Thread
 
     from shuhari.tools.serving.guard import is_loopback
     from shuhari.tools.serving.running import check_installed, listen, read_key, serve
 
     check_installed("board")
     from shuhari.tools.board.app import find_plotly, make_app
+    from shuhari.tools.board.results import warm
 
     try:
         key = read_key(key_env, os.environ, host) if key_env else secrets.token_urlsafe(24)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--key-env") from None
     find_plotly()
+    Thread(target=warm, daemon=True).start()
     try:
         at = listen(host, port)
     except OSError as error:
@@ -55,6 +58,7 @@ def board(
 
 def read_page(page: str, root: Path) -> object:
     """What a page says in plain values: an address as those of its /api, such as `run?run=latest`."""
+    from inspect import signature
     from urllib.parse import parse_qs
 
     from shuhari.data import nearest
@@ -62,6 +66,7 @@ def read_page(page: str, root: Path) -> object:
     from shuhari.tools.board.catalogue import Catalogue
     from shuhari.tools.board.plain import to_finite
     from shuhari.tools.board.views import VIEWS
+    from shuhari.tools.board.views.picture import Picture
     from shuhari.tools.serving.refusals import Refused
 
     name, _, query = page.partition("?")
@@ -69,9 +74,12 @@ def read_page(page: str, root: Path) -> object:
         raise typer.BadParameter(f"{name!r}: {nearest(name, VIEWS)}", param_hint="PAGE")
     view = VIEWS[name]
     given = parse_qs(query, keep_blank_values=True)
-    if name == "runs":
+    if "wait" in signature(view).parameters:
         given.setdefault("wait", ["true"])
     try:
-        return to_finite(view(Catalogue(root), **read_query(view, given)))
+        found = view(Catalogue(root), **read_query(view, given))
     except Refused as refused:
         raise typer.BadParameter(str(refused), param_hint="PAGE") from None
+    if isinstance(found, Picture):
+        raise typer.BadParameter(f"{name} is a picture, which the address /api/{name} gives", param_hint="PAGE")
+    return to_finite(found)

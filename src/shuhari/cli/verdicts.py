@@ -125,7 +125,7 @@ def show(result: Mapping[str, Any]) -> None:
 def show_board(bed: str, metric: str, out: Path, json: bool) -> None:
     """Print the methods that have a result on a bed, best first; of a claim and an exploration the claim stands. By
     `metric`, or where that is "" by the bed's own score. Exit 1 where nothing was measured there."""
-    from shuhari.claims.board import choose_reading, falls, list_metrics, rank
+    from shuhari.claims.board import put_in_order
     from shuhari.claims.explore import read_results
     from shuhari.claims.result import read_kept
     from shuhari.claims.wording import describe_verdict
@@ -144,32 +144,25 @@ def show_board(bed: str, metric: str, out: Path, json: bool) -> None:
     if not results and bed not in names:
         near = nearest(bed, beds | {n for n in names if n.startswith("beds/")})
         raise typer.BadParameter(f"no bed {bed!r}; {near}", param_hint="--board")
-    there = list_metrics(results.values())
-    metric = metric or choose_reading(bed, there)
-    name = metric.partition(":")[0]
-    told = ", ".join(f"{one} ({n} methods)" if n > 1 else one for one, n in there.items())
-    if there and name not in there:
-        message = f"no result on {bed!r} has {name!r}; {nearest(name, there)} There are {told}"
-        raise typer.BadParameter(message, param_hint="--by")
     try:
-        ranked = rank(results.values(), bed, metric)
-    except ValueError as error:  # no reading of a curve
+        found = put_in_order(results, bed, metric)
+    except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--by") from None
-    order = [*reversed(ranked)] if falls(results.values(), name) else [*ranked]
-    judged = {n: describe_verdict(results[n], now=True) for n in order}
+    metric, there, ranked, name = found.by, found.metrics, found.methods, found.by.partition(":")[0]
+    judged = {n: describe_verdict(results[n], now=True) for n in ranked}
     if json:
         rows = [{"method": n, "less_baseline": e.value, "low": e.low, "high": e.high, "seeds": e.n,
-                 "verdict": judged[n]} for n in order for e in [ranked[n]]]  # fmt: skip
+                 "verdict": judged[n]} for n, e in ranked.items()]  # fmt: skip
         print_json({"bed": bed, "by": metric, "metrics": there, "methods": rows})
     elif ranked:
         print_table(("method", f"{metric} less the baseline's", "95 % interval", "seeds", "verdict of its own claim"), [
             (n, e.value, f"[{format_number(e.low)}, {format_number(e.high)}]", e.n, judged[n])
-            for n in order for e in [ranked[n]]
+            for n, e in ranked.items()
         ])  # fmt: skip
         if len(there) > 1:
             say(f"--by has also {', '.join(one for one in there if one != name)}, each with :area, :final, ...")
     if not ranked:
-        why = f"results there have {told}" if there else f"`shuhari claim METHOD --bed {bed}` measures one"
+        why = f"results there have {', '.join(there)}" if there else f"`shuhari claim METHOD --bed {bed}` measures one"
         note(f"nothing was measured on {bed!r}; {why}")
         raise typer.Exit(1)
 

@@ -61,16 +61,16 @@ class Method:
 
 def list_methods() -> list[Method]:
     """Every recipe of this package, then of installed ones, by name. What is wrong with those breaks nothing here."""
-    return [_add_verdict(m) for m in _list_recipes()]
+    return [_add_verdict(m) for m in list_recipes()]
 
 
 def list_names() -> list[str]:
     """The recipes of this package and of installed ones, as `family/method`."""
-    return [m.name for m in _list_recipes() if m.problem is None]
+    return [m.name for m in list_recipes() if m.problem is None]
 
 
-def _list_recipes() -> list[Method]:
-    """`methods`, without the results of their claims."""
+def list_recipes() -> list[Method]:
+    """`list_methods`, without the results of their claims, which takes a tenth of the time."""
     out = [_read_method(name, source) for name, source in _walk_own()]
     ours = {m.name for m in out}
     for family in sorted(plugins.find_offered(plugins.RECIPES)):

@@ -23,7 +23,7 @@ CURVES = {
 }
 
 KINDS = (".png", ".svg")  # of files; else PNG
-PRINT = {"font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "legend.fontsize": 8, "xtick.labelsize": 8,
+PRINT: Any = {"font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "legend.fontsize": 8, "xtick.labelsize": 8,
          "ytick.labelsize": 8, "lines.linewidth": 1.5, "svg.fonttype": "none", "svg.hashsalt": "shuhari",
          "font.family": "sans-serif", "font.sans-serif": ["Helvetica", "Arial", "DejaVu Sans"]}  # fmt: skip
 MARKS = {"before": "--", "chance": ":"}  # held-out numbers beside the curve -> their line

@@ -9,10 +9,15 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from shuhari.tools.board.views import media, rollouts, runs
+from shuhari.tools.board.views import beds, claims, media, rollouts, runs
 
 VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
+    "beds": beds.list_beds,
     "checkpoints": media.list_checkpoints,
+    "claim": claims.read_claim,
+    "claimed": claims.list_claimed,
+    "claims": claims.list_claims,
+    "effects": claims.draw_effects,
     "group": rollouts.open_group,
     "media": media.draw,
     "played": media.play_episode,
