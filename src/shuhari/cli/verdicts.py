@@ -145,10 +145,10 @@ def show_board(bed: str, metric: str, out: Path, json: bool) -> None:
         near = nearest(bed, beds | {n for n in names if n.startswith("beds/")})
         raise typer.BadParameter(f"no bed {bed!r}; {near}", param_hint="--board")
     try:
-        found = put_in_order(results, bed, metric)
+        ranking = put_in_order(results, bed, metric)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--by") from None
-    metric, there, ranked, name = found.by, found.metrics, found.methods, found.by.partition(":")[0]
+    metric, there, ranked, name = ranking.by, ranking.metrics, ranking.methods, ranking.by.partition(":")[0]
     judged = {n: describe_verdict(results[n], now=True) for n in ranked}
     if json:
         rows = [{"method": n, "less_baseline": e.value, "low": e.low, "high": e.high, "seeds": e.n,

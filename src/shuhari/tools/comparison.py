@@ -7,6 +7,7 @@ bootstrap interval, and the performance profile. Nothing is drawn or stored. No 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from itertools import pairwise, takewhile
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 from shuhari import stats
 from shuhari.claims.verdict import LEAST
+from shuhari.config.overlay import SPREAD, format_path, walk_leaves
 from shuhari.store import Run
 from shuhari.store.listing import find_tested, name_task
 from shuhari.tools.ends import find_unit
@@ -22,6 +24,7 @@ from shuhari.tools.plot import find_series
 
 FEWEST = 10  # problems, below which an interval of two runs says next to nothing
 GREEDY = "evaluate/greedy"
+TITLES = ("name", "summary", "paper", "claim", "format", "alone", "laid")  # of a recipe: say nothing of what it does
 
 Columns = Mapping[str, Sequence[Any]]
 
@@ -129,6 +132,39 @@ def name_sides(sides: Mapping[str, Sequence[Path]]) -> dict[str, str]:
         if all(found.values()) and len({*found.values()}) == len(sides):
             return found
     return {side: side for side in sides}
+
+
+def find_differences(recipes: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[str, list[Any]]]:
+    """Setting -> side -> its values there, each once, of the settings that are not the same everywhere; None: not set.
+    Without seeds and titles."""
+    leaves = {side: [_list_settings(recipe) for recipe in some] for side, some in recipes.items()}
+    names = dict.fromkeys(name for some in leaves.values() for one in some for name in one)
+    out = {}
+    for name in names:
+        found = {side: list(dict.fromkeys(one.get(name) for one in some)) for side, some in leaves.items()}
+        if len({value for values in found.values() for value in values}) > 1:
+            out[name] = {side: [None if v is None else json.loads(v) for v in values] for side, values in found.items()}
+    return out
+
+
+def group_by_recipe(recipes: Mapping[str, Mapping[str, Any]]) -> tuple[list[list[str]], list[str]]:
+    """(runs of one recipe each, in their order; those left out, as another of their side has their seed), of run ->
+    recipe. Seeds, titles and how the work is spread make no other recipe."""
+    groups: dict[str, dict[Any, str]] = {}
+    left = []
+    for name, recipe in recipes.items():
+        settings = {k: v for k, v in _list_settings(recipe).items() if k not in SPREAD}
+        group, seed = groups.setdefault(json.dumps(settings, sort_keys=True), {}), recipe.get("seed", 0)
+        if seed in group:
+            left.append(name)
+        group.setdefault(seed, name)
+    return [list(group.values()) for group in groups.values()], left
+
+
+def _list_settings(recipe: Mapping[str, Any]) -> dict[str, str]:
+    """Dotted key -> value as JSON, of what a recipe does."""
+    leaves = ((path, value) for path, value in walk_leaves(recipe) if path[0] not in TITLES and path[-1] != "seed")
+    return {format_path(path): json.dumps(value, default=str, sort_keys=True) for path, value in leaves}
 
 
 def _find_start(names: Sequence[str]) -> str:

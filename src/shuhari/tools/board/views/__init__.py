@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from shuhari.tools.board.views import beds, claims, media, rollouts, runs
+from shuhari.tools.board.views import beds, claims, compare, media, rollouts, runs
 
 VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "beds": beds.list_beds,
@@ -17,10 +17,13 @@ VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "claim": claims.read_claim,
     "claimed": claims.list_claimed,
     "claims": claims.list_claims,
+    "compare": compare.compare_runs,
     "effects": claims.draw_effects,
     "group": rollouts.open_group,
+    "grouped": compare.group_runs,
     "media": media.draw,
     "played": media.play_episode,
+    "plot": compare.plot_sides,
     "policy": media.tell_policy,
     "rollouts": rollouts.list_groups,
     "runs": runs.list_runs,

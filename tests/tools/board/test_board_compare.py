@@ -1,0 +1,141 @@
+"""Sets of runs on the board: the numbers of `shuhari compare`, and what stands beside them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import scipy.stats
+from board_runs import MARKUP, TOKEN
+from starlette.testclient import TestClient
+
+from shuhari.store import Store
+from shuhari.tools.board.app import make_app
+
+X, Y = [0.1, 0.5, 0.2, 0.4, 0.3], [0.3, 0.6, 0.3, 0.7, 0.5]
+A, B = (",".join(f"{name}-s{seed}" for seed in range(5)) for name in "ab")
+Ask = Callable[..., Any]
+
+
+def write(path: Path, seed: int, values: list[float], recipe: str = "r", more: str = "", task: str = "sums") -> None:
+    with Store.open(path) as store:
+        head = f"name = {json.dumps(recipe)}\nseed = {seed}\nsteps = 2\n{more}[task]\nname = '{task}'\n"
+        store.write_text("recipe.toml", head)
+        for step, value in enumerate(values, 1):
+            metrics = {"m": value, "spent/tokens": step * 10, "spent/updates": step}
+            store.commit(step, stage="main", wall=step * 2.0, metrics=metrics)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("compare")
+    for seed, (x, y) in enumerate(zip(X, Y, strict=True)):
+        write(home / "runs" / f"a-s{seed}", seed, [0.0, x], "grpo")
+        write(home / "runs" / f"b-s{seed}", seed, [0.1, y], "dapo", "clip = 0.3\n")
+    write(home / "runs" / "again", 0, [0.0, 1.0], "grpo")
+    write(home / "runs" / "other", 0, [0.0, 1.0], "grpo", task="chain")
+    write(home / "runs" / "hostile", 0, [0.0, 1.0], MARKUP, f"note = {json.dumps(MARKUP * 100)}\n")
+    write(home / "runs" / "long", 0, [(i * 7919) % 5000 / 5000 for i in range(5000)])
+    return home / "runs"
+
+
+@pytest.fixture
+def ask(root: Path) -> Iterator[Ask]:
+    with TestClient(make_app(root, TOKEN), base_url="http://127.0.0.1:6060") as client:
+
+        def call(name: str, status: int = 200, **query: Any) -> Any:
+            reply = client.get(f"/api/{name}", params=query)
+            assert reply.status_code == status, reply.text
+            return reply.json() if reply.headers["content-type"] == "application/json" else reply
+
+        yield call
+
+
+def test_its_numbers_are_those_of_the_terminal(
+    ask: Ask, root: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from shuhari.cli.measuring import compare
+
+    monkeypatch.chdir(root.parent)
+    compare([A, B], metric="m", png=Path("c.png"), n=None, json=True)
+    printed, found = json.loads(capsys.readouterr().out), ask("compare", side=[A, B], metric="m")
+    for side in found["sides"]:
+        numbers = printed["sides"][side["side"]]
+        assert {key: side[key] for key in numbers} == pytest.approx(numbers)
+    assert found["caveats"] == printed["caveats"] == []
+    wanted = scipy.stats.ttest_rel(Y, X).confidence_interval()
+    assert (found["sides"][1]["low"], found["sides"][1]["high"]) == pytest.approx((wanted.low, wanted.high))
+
+
+def test_beside_them_stand_the_numbers_of_rliable(ask: Ask) -> None:
+    found = ask("compare", side=[A, B], metric="m")
+    first, second = found["sides"]
+    assert first["iqm"]["value"] == pytest.approx(scipy.stats.trim_mean(X, 0.25))
+    assert first["iqm"]["low"] < first["iqm"]["value"] < first["iqm"]["high"]
+    assert len(first["profile"]) == len(found["thresholds"]) == 101
+    assert first["profile"][0] == 1 and first["profile"][-1] == 0
+    assert all(a <= b for a, b in zip(first["profile"], second["profile"], strict=True))
+    assert [r["value"] for r in first["runs"]] == X and [r["seed"] for r in first["runs"]] == [0, 1, 2, 3, 4]
+    few = ask("compare", side=["a-s0,a-s1", "b-s0,b-s1"], metric="m")
+    assert few["sides"][0]["iqm"]["low"] is few["sides"][0]["profile"] is few["sides"][1]["low"] is None
+    assert "no interval: 2 seeds" in few["caveats"][0]
+
+
+def test_curves_are_means_with_the_range_of_their_runs(ask: Ask) -> None:
+    found = ask("compare", side=[A], metric="m", x="spent/tokens")
+    curve = found["sides"][0]["curve"]
+    assert curve["x"] == [10, 20] and curve["mean"] == pytest.approx([0, sum(X) / 5]) and curve["n"] == 5
+    assert (curve["low"][1], curve["high"][1]) == (min(X), max(X))
+    assert found["axes"] == ["step", "wall", "spent/tokens", "spent/updates"] and found["x"] == "spent/tokens"
+    assert ask("compare", side=[A], metric="m")["x"] == "step"
+    assert ask("compare", side=[A], metric="m", x="wall")["sides"][0]["curve"]["x"] == [2, 4]
+    long = ask("compare", side=["long"], metric="m")["sides"][0]["curve"]
+    assert len(long["x"]) <= 2000 and long["x"] == sorted(long["x"])
+    assert (min(long["mean"]), max(long["mean"])) == (0, 4999 / 5000)  # no peak is lost
+
+
+def test_what_differs_in_the_recipes_is_told(ask: Ask) -> None:
+    found = ask("compare", side=[A, B], metric="m")
+    assert [s["label"] for s in found["sides"]] == ["grpo", "dapo"]
+    assert found["differs"] == [{"setting": "clip", "values": ["not set", "0.3"]}]
+
+
+def test_runs_are_put_into_sides_by_their_recipes(ask: Ask) -> None:
+    names = [*B.split(","), *A.split(","), "again"]
+    assert ask("grouped", run=names) == {"sides": [B, A], "left_out": ["again"]}
+
+
+def test_text_of_recipes_stays_text_and_is_cut(ask: Ask) -> None:
+    found = ask("compare", side=["a-s0", "hostile"], metric="m")
+    assert found["sides"][1]["label"] == MARKUP
+    (note,) = (row for row in found["differs"] if row["setting"] == "note")
+    assert note["values"][1].startswith(MARKUP) and len(note["values"][1]) <= 201
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "told"),
+    [
+        ({"side": ["a-s0,again"], "metric": "m"}, 400, "two runs have seed 0"),
+        ({"side": ["a-s0", "other"], "metric": "m"}, 400, "expected one task"),
+        ({"side": ["a-s0"], "metric": "mm"}, 400, "no metric 'mm'"),
+        ({"side": ["a-s0"], "metric": "m", "x": "spent/token"}, 400, "did you mean 'spent/tokens'"),
+        ({"side": ["a-s9"], "metric": "m"}, 404, "no run 'a-s9'"),
+        ({"side": ["../elsewhere"], "metric": "m"}, 404, "no run"),
+        ({"side": [","], "metric": "m"}, 400, "0 sides"),
+        ({"side": [f"a-s0,{i}" for i in range(13)], "metric": "m"}, 400, "13 sides"),
+        ({"side": [",".join(["a-s0"] * 201)], "metric": "m"}, 400, "201 runs"),
+        ({"metric": "m"}, 400, "lacks side"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(ask: Ask, query: dict[str, Any], status: int, told: str) -> None:
+    assert told in ask("compare", status, **query)["error"]["message"]
+
+
+def test_the_plot_is_a_picture(ask: Ask) -> None:
+    drawn = ask("plot", side=[A, B], metric="m")
+    assert drawn.headers["content-type"].startswith("image/svg+xml") and "grpo (n = 5)" in drawn.text
+    assert "default-src 'none'" in drawn.headers["content-security-policy"]
+    assert ask("plot", side=[A], metric="m", kind="png").content.startswith(b"\x89PNG")
