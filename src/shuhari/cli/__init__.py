@@ -22,6 +22,7 @@ from shuhari.cli import (
     measuring,
     planning,
     reading,
+    replaying,
     serving,
     training,
 )
@@ -46,6 +47,7 @@ for name, command in (
     ("runs", listing.runs),
     ("show", reading.show),
     ("diagnose", diagnosing.diagnose),
+    ("regrade", replaying.regrade),
     ("compare", measuring.compare),
     ("claim", claiming.claim),
     ("plan", planning.plan),
