@@ -70,7 +70,13 @@ def test_mistakes_are_told(shuhari, profiled: Path, made: Path) -> None:  # type
         ((profiled, "--mode", "asynch"), "'async'"),
         ((profiled, "--split", "8"), "from 1 to 7"),
         ((profiled, "--set", "bandwith=1"), "'bandwidth'"),
-        ((profiled, "--set", "slots=many"), "expected int"),
+        ((profiled, "--set", "slots=many"), "slots: 'many': expected a whole number"),
+        ((profiled, "--set", "length=-1"), "length: -1: expected a number above 0"),
+        ((profiled, "--set", "length=abc"), "length: 'abc': expected a number"),
+        ((profiled, "--set", "groups=0"), "groups: 0: expected a number of 1 or more"),
+        ((profiled, "--set", "wait=-1"), "wait: -1: expected a number of 0 or more"),
+        ((profiled, "--set", "spread=sta"), "did you mean 'star'"),
+        ((profiled, "--set", "step=0", "--set", "row=0"), "takes no time"),
         ((profiled, "--devices", 1, "--mode", "partial"), "cannot be split"),
     ):
         done = shuhari("plan", *argv)
