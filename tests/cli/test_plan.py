@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,20 @@ def test_mistakes_are_told(shuhari, profiled: Path, made: Path) -> None:  # type
         done = shuhari("plan", *argv)
         told = " ".join(done.err.replace("│", " ").split())
         assert done.code == 2 and said in told, (argv, done.err)
+
+
+def test_what_a_run_lacks_is_told_one_by_one(shuhari, profiled: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    shutil.copytree(profiled, there := tmp_path / "run")
+    profile = json.loads((there / "profile.json").read_text())
+    for path, phase in profile["phases"].items():
+        if path.endswith("generate"):
+            phase["products"] = []
+    (there / "profile.json").write_text(json.dumps(profile))
+    err = shuhari("plan", there).err
+    assert "has no timings of a decoder" in err and "--profile" not in err and "store" not in err
+    (there / "profile.json").unlink()
+    err = shuhari("plan", there).err
+    assert "has no profile" in err and "--profile" in err and "decoder" not in err
 
 
 def test_the_literature_stands_beside_what_is_planned(shuhari, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

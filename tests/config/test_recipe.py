@@ -465,6 +465,16 @@ def test_user_code_beside_the_recipe_is_found_from_any_folder(write, tmp_path: P
     assert r.tree["collect"]["other"]["use"] == "elsewhere.py:Own"
 
 
+def test_data_beside_the_recipe_is_found_from_any_folder_but_a_run_names_it_as_it_did(write, tmp_path: Path) -> None:
+    write("sums.jsonl", "")
+    text = '[task]\nname = "file/sums.jsonl"\n[buffer]\nuse = "offline"\npath = "nowhere.jsonl"'
+    r = child(write, text)
+    assert r.tree["task"]["name"] == f"file/{(tmp_path / 'sums.jsonl').resolve()}"
+    assert r.tree["buffer"]["path"] == "nowhere.jsonl"
+    write("run.sqlite", "")
+    assert child(write, text).tree["task"]["name"] == "file/sums.jsonl"
+
+
 # ---------------------------------------------------------------- listing
 
 
