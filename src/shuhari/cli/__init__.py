@@ -48,6 +48,7 @@ for name, command in (
     ("show", reading.show),
     ("diagnose", diagnosing.diagnose),
     ("regrade", replaying.regrade),
+    ("what-if", replaying.what_if),
     ("compare", measuring.compare),
     ("claim", claiming.claim),
     ("plan", planning.plan),

@@ -1,8 +1,8 @@
-"""`regrade`: stored rollouts under another grader; read-only."""
+"""`regrade` and `what-if`: stored rollouts under another grader, a stored update under other settings; read-only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +13,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Sets = Annotated[list[str] | None, typer.Option("--set", help="A setting, a.b.c=value; may be given several times.")]
 SHORT = 80  # characters of a text on a screen
 LISTED = 5  # groups that change
+GROUPS, EPISODES = 3, 8  # whose advantages are shown
+AFTER = {
+    "kl": "KL(before || after)",
+    "ratio_min": "ratio after, min",
+    "ratio_max": "ratio after, max",
+    "gap": "|log pi before - stored|",
+}
+COSINES = {"gradient": "of the gradients", "moved": "of how the weights moved"}
 
 
 def regrade(
@@ -43,6 +51,31 @@ def regrade(
         print_json(found)
     else:
         _say_regraded(found)
+
+
+def what_if(
+    run: Annotated[str, typer.Argument(metavar="RUN@STEP", help="A step of a run: latest@20.")],
+    sets: Sets = None,
+    json: Json = False,
+) -> None:
+    """Make the update of a step again, from the rollouts that are kept of it, and beside it the same update with other
+    settings: losses, gradients, clipping, advantages, how far the policy moves. Nothing of the run changes.
+
+    Example: shuhari what-if latest@20 --set part.policy.terms.clip.high=0.4
+    """
+    from shuhari.config.recipe import RecipeError
+    from shuhari.tools.replay import what_if as updates
+
+    try:
+        found = updates.what_if(run, sets or ())
+    except RecipeError:
+        raise
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if json:
+        print_json(found)
+    else:
+        _say_updates(found)
 
 
 def _read_steps(step: int | None, steps: str) -> tuple[int | None, int | None]:
@@ -89,6 +122,43 @@ def _say_regraded(found: Mapping[str, Any]) -> None:
         note(f"{found['failed']} times a grader failed: those episodes are ungraded, and none counts as 0")
     for text in found["problems"]:
         note(f"problem: {make_printable(text, 500)}")
+
+
+def _say_updates(found: Mapping[str, Any]) -> None:
+    batch, start = found["batch"], found["weights"]["step"]
+    of = "an unknown number of" if batch["of"] is None else batch["of"]
+    weights = f"the checkpoint of step {start}" if start else "what the run began with"
+    say(
+        f"{found['run']}, step {found['step']} of stage {found['stage']}: {batch['groups']} of {of} groups, "
+        f"{batch['episodes']} episodes; weights: {weights}"
+    )
+    for key, value in found["settings"].items():
+        say(f"with {key} = {make_printable(str(value), SHORT)}")
+    sides = [_list_numbers(found[side]) for side in ("configured", "changed") if found[side] is not None]
+    heads = ("", "as configured", *["with the settings"][: len(sides) - 1], "the run reported")
+    names = dict.fromkeys(name for side in sides for name in side)
+    print_table(heads, [(n, *(side.get(n) for side in sides), found["reported"].get(n)) for n in names])
+    for part, cosine in found["cosine"].items():
+        how = " and ".join(f"{format_number(cosine[k])} {of}" for k, of in COSINES.items())
+        say(f"cosine of both sides, {part}: {how}")
+    for group in _sort_groups(found["groups"])[:GROUPS]:
+        say(f"group {make_printable(group['group'], SHORT)}: reward, advantage{'' if len(sides) == 1 else ' | then'}")
+        for episode in group["episodes"][:EPISODES]:
+            pairs = (" | ".join(format_number(x) for x in episode[k]) for k in ("reward", "advantage"))
+            say(f"  {',  '.join(pairs)}  {_quote(episode['text'])}")
+    for text in found["notes"]:
+        note(make_printable(text, 500))
+
+
+def _list_numbers(side: Mapping[str, Any]) -> dict[str, Any]:
+    """Of one side, by name, in the order of the table."""
+    advantage = {f"advantage, {name}": x for name, x in side["advantage"].items() if name != "decisions"}
+    return {**side["numbers"], **advantage, **{AFTER[name]: x for name, x in side["after"].items()}}
+
+
+def _sort_groups(groups: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those first whose advantages differ between the sides."""
+    return sorted(groups, key=lambda g: all(len({*e["advantage"]}) == 1 for e in g["episodes"]))
 
 
 def _tabulate(name: str, entry: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -56,16 +56,18 @@ def place(run: Run, standing: Standing) -> None:
     ctx.step, ctx.count = standing.step - 1, progress.count()
 
 
-def choose_steps(stored: Stored, first: int | None = None, last: int | None = None) -> list[int]:
-    """The steps from `first` to `last` of which groups are kept. ValueError where there are none."""
+def choose_steps(stored: Stored, first: int | None = None, last: int | None = None, stage: str = "") -> list[int]:
+    """The steps from `first` to `last` of which groups are kept. ValueError where there are none, with why: of a
+    `stage`, or of all."""
     there = stored.kept_steps()
     if not there:
-        raise ValueError(f"{stored.path} keeps no rollouts{_tell_why(stored)}")
+        raise ValueError(f"{stored.path} keeps no rollouts: {_tell_why(stored, stage)}")
     low, high = there[0] if first is None else first, there[-1] if last is None else last
     if chosen := [s for s in there if low <= s <= high]:
         return chosen
     asked = f"step {low}" if low == high else f"steps {low}..{high}"
-    raise ValueError(f"{stored.path} keeps no rollouts of {asked}; there are some of {_name_steps(there)}")
+    why = f": {_tell_why(stored, stage)}" if stage else ""
+    raise ValueError(f"{stored.path} keeps no rollouts of {asked}{why}; there are some of {_name_steps(there)}")
 
 
 def change_recipe(recipe: Recipe, sets: Iterable[str]) -> tuple[Recipe, dict[str, Any]]:
@@ -114,15 +116,17 @@ def _name_steps(steps: Sequence[int]) -> str:
     return f"step {steps[0]}" if len(steps) == 1 else f"{len(steps)} steps, {steps[0]} to {steps[-1]}"
 
 
-def _tell_why(stored: Stored) -> str:
-    """Why a run has no groups, and what would have kept some."""
+def _tell_why(stored: Stored, stage: str) -> str:
+    """Why a stage, or a run, has no groups, and what would have kept some."""
     from shuhari.config.build import build_stages
     from shuhari.loop.opening import read_recipe
 
     try:
-        stages = build_stages(read_recipe(Path(stored.path)).stages)
+        stages = [s for s in build_stages(read_recipe(Path(stored.path)).stages) if stage in ("", s.name)]
     except (RecipeError, LookupError):
         stages = []
-    if stages and all(is_vector(stage.rollout) for stage in stages):
-        return ': its environments are stepped in lanes, which form no groups; episodes do (rollout.use = "episode")'
-    return ': [store] rollouts says how many groups of a step are kept, and [store] groups = ["all"] keeps every one'
+    if stages and all(is_vector(s.rollout) for s in stages):
+        return "environments are stepped in lanes, which form no groups; episodes do (rollout.use = 'episode')"
+    if stages and not any(learner.buffer.wanted() for s in stages for learner in s.learners.values()):
+        return "what learns there learns from recorded data, and nothing is sampled"
+    return "[store] rollouts says how many groups of a step are kept, and [store] groups = ['all'] keeps every one"
