@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,12 +71,32 @@ def test_mistakes_are_told(shuhari, profiled: Path, made: Path) -> None:  # type
         ((profiled, "--mode", "asynch"), "'async'"),
         ((profiled, "--split", "8"), "from 1 to 7"),
         ((profiled, "--set", "bandwith=1"), "'bandwidth'"),
-        ((profiled, "--set", "slots=many"), "expected int"),
+        ((profiled, "--set", "slots=many"), "slots: 'many': expected a whole number"),
+        ((profiled, "--set", "length=-1"), "length: -1: expected a number above 0"),
+        ((profiled, "--set", "length=abc"), "length: 'abc': expected a number"),
+        ((profiled, "--set", "groups=0"), "groups: 0: expected a number of 1 or more"),
+        ((profiled, "--set", "wait=-1"), "wait: -1: expected a number of 0 or more"),
+        ((profiled, "--set", "spread=sta"), "did you mean 'star'"),
+        ((profiled, "--set", "step=0", "--set", "row=0"), "takes no time"),
         ((profiled, "--devices", 1, "--mode", "partial"), "cannot be split"),
     ):
         done = shuhari("plan", *argv)
         told = " ".join(done.err.replace("│", " ").split())
         assert done.code == 2 and said in told, (argv, done.err)
+
+
+def test_what_a_run_lacks_is_told_one_by_one(shuhari, profiled: Path, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    shutil.copytree(profiled, there := tmp_path / "run")
+    profile = json.loads((there / "profile.json").read_text())
+    for path, phase in profile["phases"].items():
+        if path.endswith("generate"):
+            phase["products"] = []
+    (there / "profile.json").write_text(json.dumps(profile))
+    err = shuhari("plan", there).err
+    assert "has no timings of a decoder" in err and "--profile" not in err and "store" not in err
+    (there / "profile.json").unlink()
+    err = shuhari("plan", there).err
+    assert "has no profile" in err and "--profile" in err and "decoder" not in err
 
 
 def test_the_literature_stands_beside_what_is_planned(shuhari, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]

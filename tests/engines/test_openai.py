@@ -266,6 +266,14 @@ def test_a_role_that_is_trained_is_refused(server: Server) -> None:
     ])  # fmt: skip
 
 
+def test_an_address_that_does_not_answer_is_told_before_the_first_step(server: Server, tmp_path: Path) -> None:
+    server.http.shutdown()
+    server.http.server_close()
+    engine = {"use": "openai", "address": server.address, "processed": True, "rescore": True}
+    with pytest.raises(ValueError, match=rf"engine\.address '{server.address}' does not answer: Connection refused"):
+        shuhari.train("baselines/grpo", tmp_path / "run", engine=engine, **SMALL)
+
+
 def test_failures_are_counted_and_the_key_is_nowhere_in_a_run(
     server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -31,7 +31,7 @@ class Policy:
         return SimpleNamespace(mode=lambda: -batch["context"][:, 1:])
 
 
-def found(clip=1.0):
+def found(clip=1.0, **more):
     states = torch.tensor([[9.0, 9.0]] * 4 + [[1.0, 5.0], [-2.0, 0.0], [4.0, 1.0], [7.0, 7.0]])
     whole = {
         "mask": torch.tensor([[True]] * 4 + [[False]] * 4), "logp": torch.zeros(8, 1), "context": states,
@@ -41,7 +41,7 @@ def found(clip=1.0):
     }  # fmt: skip
     critic = Critic()
     batch = Batch(whole, stream="rl").take(torch.arange(4))
-    out = check_transform(ValueGradient(clip), batch, context(models={"policy": Policy(), "critic": critic}))
+    out = check_transform(ValueGradient(clip, **more), batch, context(models={"policy": Policy(), "critic": critic}))
     assert critic.module.weight.grad is None
     return out["value_gradient"]
 
@@ -57,3 +57,9 @@ def test_norms_are_held_to_a_quantile():
     g = found(clip=0.5)  # norms of the first member: sqrt 5, sqrt 17, 0; its median is sqrt 5
     torch.testing.assert_close(g[0, 0], torch.tensor([2.0, -1.0]))
     torch.testing.assert_close(g[1, 0], torch.tensor([-4.0, -1.0]) * (5 / 17) ** 0.5)
+
+
+def test_shuffled_weights_are_the_same_in_any_order():
+    g, shuffled = found(), found(shuffle=True)
+    torch.testing.assert_close(shuffled.sort(-1).values, g.sort(-1).values)
+    assert not torch.equal(shuffled, g)

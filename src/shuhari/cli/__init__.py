@@ -23,6 +23,7 @@ from shuhari.cli import (
     measuring,
     planning,
     reading,
+    replaying,
     serving,
     training,
 )
@@ -47,6 +48,8 @@ for name, command in (
     ("runs", listing.runs),
     ("show", reading.show),
     ("diagnose", diagnosing.diagnose),
+    ("regrade", replaying.regrade),
+    ("what-if", replaying.what_if),
     ("compare", measuring.compare),
     ("board", boarding.board),
     ("claim", claiming.claim),

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from shuhari.tools.planning.setting import Setting
     from shuhari.tools.planning.workload import Workload
 
-OF_WORK = {"n": int, "length": float, "limit": int, "wait": float}
-OF_SETTING = {"groups": int, "stream": int, "steps": int}
+OF_WORK = ("n", "length", "limit")
+OF_SETTING = ("groups", "stream", "steps")
 COLUMNS = ("mode", "sampling", "training", "s a step", "tokens/s", "a device", "staleness", "idle", "rows")
 
 
@@ -104,7 +104,6 @@ def _read_split(split: str, devices: int) -> int:
 def _prepare(run: str, lengths: str, sets: Sequence[str]) -> tuple[Measured, Setting, Hardware, Workload]:
     """The run as measured, and its setting, costs and answers with what was set."""
     from shuhari.store import resolve
-    from shuhari.tools.planning.hardware import Hardware
     from shuhari.tools.planning.measured import PlanError, measure
 
     try:
@@ -112,27 +111,37 @@ def _prepare(run: str, lengths: str, sets: Sequence[str]) -> tuple[Measured, Set
         answers = measure(Path(resolve(lengths))).workload if lengths else measured.workload
     except PlanError as error:
         raise typer.BadParameter(str(error)) from None
-    given: dict[str, str] = {}
-    for text in sets:
-        key, found, value = text.partition("=")
-        if not found:
-            raise typer.BadParameter(f"{text!r}: expected KEY=VALUE", param_hint="--set")
-        given[key] = value
-    known = [*OF_WORK, *OF_SETTING, *Hardware.__dataclass_fields__]
-    for key in given:
-        if key not in known:
-            raise typer.BadParameter(f"there is no setting {key!r}; {nearest(key, known)}", param_hint="--set")
+    given = _read_sets(sets)
+    factor = given.pop("wait", 1.0)
+    own, work = ({k: given.pop(k) for k in names if k in given} for names in (OF_SETTING, OF_WORK))
     try:
-        work: dict[str, Any] = {k: OF_WORK[k](v) for k, v in given.items() if k in OF_WORK}
-        own: dict[str, Any] = {k: OF_SETTING[k](v) for k, v in given.items() if k in OF_SETTING}
-        setting = replace(measured.setting, **own)
-        rest = {k: v for k, v in given.items() if k not in OF_WORK and k not in OF_SETTING}
-        hardware = measured.hardware.changed(rest)
-        factor = work.pop("wait", 1.0)
+        setting, hardware = replace(measured.setting, **own), replace(measured.hardware, **given)
         answers = replace(answers, waits=tuple(w * factor for w in answers.waits), **work)
-    except ValueError as error:
+    except ValueError as error:  # of two settings together
         raise typer.BadParameter(str(error), param_hint="--set") from None
     return measured, setting, hardware, answers
+
+
+def _read_sets(sets: Sequence[str]) -> dict[str, Any]:
+    """What `--set` says, checked as the settings of a recipe are."""
+    from shuhari.bounds import AtLeast0, hints
+    from shuhari.config.overlay import RecipeError, format_path, parse_setting
+    from shuhari.config.settings import Settings
+    from shuhari.tools.planning.hardware import Hardware
+    from shuhari.tools.planning.setting import Setting
+    from shuhari.tools.planning.workload import Workload
+
+    known: dict[str, Any] = {**hints(Hardware), "wait": AtLeast0}
+    for cls, names in ((Setting, OF_SETTING), (Workload, OF_WORK)):
+        known |= {k: hints(cls)[k] for k in names}
+    try:
+        given = {format_path(path): value for path, value in map(parse_setting, sets)}
+        for key in given:
+            if key not in known:
+                raise RecipeError("", f"there is no setting {key!r}; {nearest(key, known)}")
+        return {key: Settings().check(known[key], value, key) for key, value in given.items()}
+    except RecipeError as error:
+        raise typer.BadParameter(str(error), param_hint="--set") from None
 
 
 def _own(setting: Setting, staleness: float) -> Setting:

@@ -97,21 +97,34 @@ def _anchor(table: Tree, folder: File) -> None:
     one stands. A run's own recipe names its data as it did: it may have been moved."""
     run = (folder / "run.sqlite").exists()
     for holder, key, text in list(_walk_texts(table)):
-        prefix, named = ("file/", text.removeprefix("file/")) if text.startswith("file/") else ("", text)
-        prefix, named = _split_world(text) if not prefix and ".py:" in text else (prefix, named)
-        file, _, attribute = named.rpartition(":") if ".py:" in named else (named, "", "")
-        given = ((key == "path" or (key == "name" and prefix)) and not run) or (key in ("use", "name") and attribute)
-        if given and file and not File(file).is_absolute() and _lies(folder / file):
-            place = (folder / file).resolve()
-            if attribute or place != File(file).resolve():  # as it is written where one stands beside the recipe
-                holder[key] = f"{prefix}{place}{':' if attribute else ''}{attribute}"
+        if key in ("use", "name") and ".py:" in text:
+            holder[key] = _anchor_code(text, folder)
+        elif not run and (key == "path" or (key == "name" and text.startswith("file/"))):
+            holder[key] = _anchor_data(text, folder)
 
 
-def _lies(path: File) -> bool:
+def _anchor_code(text: str, folder: File) -> str:
+    prefix, named = _split_world(text)
+    file, _, attribute = named.rpartition(":")
+    place = _find_beside(file, folder)
+    return text if place is None else f"{prefix}{place}:{attribute}"
+
+
+def _anchor_data(text: str, folder: File) -> str:
+    """As it is written where one stands beside the recipe."""
+    file = text.removeprefix("file/")
+    place = _find_beside(file, folder)
+    own = place is None or place == File(file).resolve()
+    return text if own else f"{'file/' if text.startswith('file/') else ''}{place}"
+
+
+def _find_beside(file: str, folder: File) -> File | None:
+    """What a relative path names in a folder, absolute; None where that is nothing."""
     try:
-        return path.exists()
+        there = bool(file) and not File(file).is_absolute() and (folder / file).exists()
     except (OSError, ValueError):  # too long for a name, or no text for one
-        return False
+        return None
+    return (folder / file).resolve() if there else None
 
 
 def _split_world(text: str) -> tuple[str, str]:

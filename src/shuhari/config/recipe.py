@@ -51,7 +51,8 @@ OWN = ("name", "paper", "summary", "claim", "alone")  # of one file alone: a chi
 _SCALARS: dict[str, Any] = {
     **dict.fromkeys(("name", "summary", "alone", "block"), str),
     **dict.fromkeys(("seed", "threads", "micro_batch"), Count),
-    **dict.fromkeys(BUDGETS, Positive),
+    **dict.fromkeys(BUDGETS, Length),
+    "seconds": Positive,
     "format": Annotated[int, Bounds(1, FORMAT)],
     "repeat": Length,
 }
@@ -141,7 +142,7 @@ def load(
         given = {format_path(path): value for path, value in map(parse_setting, sets)}
         base, changes, own = _read_recipe(str(reference))
         if more := [read_method(str(name)) for name in methods]:
-            name = "+".join([own.get("name", base.name), *(_cut_name(m.name) for m in more)])
+            name = "+".join([own.get("name", base.name), *(m.name.rpartition("/")[2] for m in more)])
             recipe = replace(base.with_methods([*changes, *more], {**given, **settings}), name=name)
         else:
             recipe = _add_own(base.with_methods(changes, {**given, **settings}), own) if changes else base
@@ -208,10 +209,6 @@ def _add_own(recipe: Recipe, own: Tree) -> Recipe:
     return Recipe(str(own["name"]), {**tree, **stated}, sources)
 
 
-def _cut_name(name: str) -> str:
-    return name.rpartition("/")[2]
-
-
 def dump(recipe: Recipe) -> str:
     """TOML that loads to the same recipe, with nothing left to extend."""
     import tomli_w
@@ -261,9 +258,8 @@ def _to_plain(value: Any, key: str) -> Any:
     if isinstance(value, list | tuple):
         return [_to_plain(v, key) for v in value]
     if value is None or not isinstance(value, bool | int | float | str):
-        raise RecipeError(
-            key, f"{value!r}: expected a truth value, number, text, list or table (false removes a table)"
-        )
+        message = "expected a truth value, number, text, list or table (false removes a table)"
+        raise RecipeError(key, f"{value!r}: {message}")
     return value
 
 
@@ -288,9 +284,10 @@ def _to_tree(settings: Mapping[str, Any]) -> Tree:
         try:
             plain = _to_plain(value, key)
         except RecipeError:
-            if path[0] in (*SCALARS, *SINGLE, *NAMED, "surrogate"):
+            known = [*SCALARS, *SINGLE, *NAMED]
+            if path[0] in (*known, "surrogate"):
                 raise
-            message = explain_unknown(path[0], {}, [*SCALARS, *SINGLE, *NAMED])
+            message = explain_unknown(path[0], {}, known)
             raise RecipeError(path[0], f"no such key in a recipe; {message}") from None
         join(over, nest(path, plain))
     return over
@@ -305,18 +302,19 @@ def _check_read(asked: Mapping[str, Any], recipe: Recipe, before: Mapping[str, A
             continue
         same = [(b,) for b in BUDGETS] if path[0] in BUDGETS else [path]
         unheard = bool(before) and all(any(has(over, p) for p in same) for over in before.values())
-        found = {str(stage["name"]): look_up(stage, path) for stage in recipe.stages}
-        if not unheard and any(x == value or (x is None and value is False) for x in found.values()):
+        found = {str(stage["name"]): stage for stage in recipe.stages}
+        heard = [look_up(stage, path) for stage in recipe.stages]
+        if not unheard and any(x == value or (x is None and value is False) for x in heard):
             continue
-        names = [name for name, x in found.items() if name in own and x is not None] or list(own)
-        keys = [f"stage.{format_path((name, *path))}" for name in names]
-        others = f" ({', '.join(keys[1:3])}{', ...' if len(keys) > 3 else ''})" if keys[1:] else ""
+        names = [n for n in own if any(look_up(found[n], p) is not None for p in same)] or list(own)
+        keys = " or ".join(f"stage.{format_path((name, *path))}" for name in names)
         raise RecipeError(format_path(path), f"no stage reads it, as every stage sets it for itself or has another "
-                          f"component there: say which stage, such as {keys[0]}{others}")  # fmt: skip
+                          f"component there: say which stage, {keys}")  # fmt: skip
 
 
 def _check(tree: Tree, where: str = "") -> None:
-    """The sections of a recipe, or of a stage's overlay: known keys, tables where tables belong, numbers in range."""
+    """The sections of a recipe, or of a stage's overlay: known keys, tables where tables belong, numbers in range; in
+    place, as 1e6 becomes a whole number where one is asked for."""
     known = [*OF_STAGE] if where else [*SCALARS, *SINGLE, *NAMED]
     for key, value in tree.items():
         at = f"{where}{key}"
@@ -324,7 +322,7 @@ def _check(tree: Tree, where: str = "") -> None:
             message = explain_unknown(key, tree, known if where else [*known, "extends"])
             raise RecipeError(at, f"no such key in a recipe; {message}")
         if key in _SCALARS:
-            _check_scalar(_SCALARS[key], value, at)
+            tree[key] = _read_scalar(_SCALARS[key], value, at)
         if key in (*SINGLE, *NAMED) and not isinstance(value, dict) and not (where and value is False):
             raise RecipeError(at, f"{value!r}: expected a table")
         if key in NAMED and isinstance(value, dict):
@@ -332,18 +330,19 @@ def _check(tree: Tree, where: str = "") -> None:
                 if where and name == "replace" and entry is True:
                     continue
                 if not isinstance(entry, dict) and not (where and entry is False):
-                    raise RecipeError(
-                        f"{at}.{format_path((name,))}", f"{entry!r}: expected a table (false removes one)"
-                    )
+                    where = f"{at}.{format_path((name,))}"
+                    raise RecipeError(where, f"{entry!r}: expected a table (false removes one)")
     for name, over in tree.get("stage", {}).items():
         _check(over, f"stage.{format_path((name,))}.")
     if not where and isinstance(tree.get("task", EMPTY).get("name", ""), str) and "use" in tree.get("task", EMPTY):
         raise RecipeError("task.use", "a task is chosen by `name`")
 
 
-def _check_scalar(hint: Any, value: Any, at: str) -> None:
+def _read_scalar(hint: Any, value: Any, at: str) -> Any:
     kinds, expected = {str: (str, "a text"), int: (int, "a whole number"), float: (int | float, "a number")}[bare(hint)]
+    value = int(value) if kinds is int and isinstance(value, float) and value.is_integer() else value
     if isinstance(value, bool) or not isinstance(value, kinds):
         raise RecipeError(at, f"{value!r}: expected {expected}")
     if misfit := wrong(hint, value):
         raise RecipeError(at, f"{value!r}: {misfit}")
+    return value

@@ -108,8 +108,10 @@ class OpenAI:
     # ---------------------------------------------------------------- the port
 
     def open(self, seed: int, charge: Callable[[str, float], None]) -> None:
-        """Set the seed of the draws, and the ledger that is charged. ValueError where the key is not there."""
+        """Set the seed of the draws, and the ledger that is charged. ValueError where the key is not there, or where
+        nothing listens at the address."""
         self._key()
+        self._reach()
         self.outside.open(seed, charge)
 
     def sync(self, models: Mapping[str, Any], version: int) -> None:
@@ -249,6 +251,15 @@ class OpenAI:
         if not (key := os.environ.get(self.key_env, "").strip()):
             raise ValueError(f"engine.key_env is {self.key_env!r}, and no such environment variable is set")
         return key
+
+    def _reach(self) -> None:
+        port = self._parts.port or {"http": 80, "https": 443}[self._parts.scheme]
+        try:
+            socket.create_connection((str(self._parts.hostname), port), self.timeout).close()
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise ValueError(f"engine.address {self.address!r} does not answer: {why}; expected a server that runs "
+                             "before this run begins") from None  # fmt: skip
 
     async def _ask(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._pool is None:

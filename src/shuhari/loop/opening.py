@@ -22,20 +22,31 @@ def open_checkpoint(path: Path, step: int | None = None, recipe: Recipe | None =
     """The run at `path` as of `step` (None: its last checkpoint), for as long as the context lasts; recipe: its own, if
     it has been read already. It is one process here, whatever workers and learners it was made with. StoreError where
     there is no such checkpoint, CheckpointError where it is damaged."""
-    recipe = load(path) if recipe is None else recipe
-    if "study" in recipe.tree:
-        raise RecipeError("study", _tell_runs(path))
-    recipe = replace(recipe, tree={k: v for k, v in recipe.tree.items() if k != "distributed"})
+    recipe = read_recipe(path, recipe)
     tree = Stored(path).load(step)
     if tree is None:
         raise StoreError(f"{path} has no checkpoint yet: train it first")
     with open_run(recipe) as opened:
-        outside = find_outside(recipe, opened.progress.stages)
-        used = ", and what is there now is used"
-        if changed := describe_changed(Stored(path).get("outside") or {}, outside, used):
-            logging.getLogger("shuhari").warning("%s: %s", path, changed)
+        warn_of_changes(path, opened)
         restore(opened, tree)
         yield opened
+
+
+def read_recipe(path: Path, recipe: Recipe | None = None) -> Recipe:
+    """The recipe of the run at `path`, or `recipe`, if that has been read already, as one process plays it. RecipeError
+    for a study."""
+    recipe = load(path) if recipe is None else recipe
+    if "study" in recipe.tree:
+        raise RecipeError("study", _tell_runs(path))
+    return replace(recipe, tree={k: v for k, v in recipe.tree.items() if k != "distributed"})
+
+
+def warn_of_changes(path: Path, opened: Run) -> None:
+    """Say in the log which files of data or code are not those that the run at `path` was made with."""
+    outside = find_outside(opened.recipe, opened.progress.stages)
+    used = ", and what is there now is used"
+    if changed := describe_changed(Stored(path).get("outside") or {}, outside, used):
+        logging.getLogger("shuhari").warning("%s: %s", path, changed)
 
 
 def _tell_runs(path: Path) -> str:

@@ -165,6 +165,11 @@ class Run:
             rows = list(read_rows(db, "rollouts", f"where {where} order by id", args))
         return [{**unpack(payload), "step": at} for at, _, payload, *_ in rows]
 
+    def kept_steps(self) -> list[int]:
+        """The steps of which groups are kept, in order."""
+        with self._open() as db:
+            return [int(row[0]) for row in db.execute("select distinct step from rollouts order by step")]
+
     def find_groups(
         self, order: str = "score", *, descending: bool = False, limit: int = 50, offset: int = 0, **filters: Any
     ) -> list[dict[str, Any]]:

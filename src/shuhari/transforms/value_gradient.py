@@ -24,13 +24,15 @@ class ValueGradient:
     one of its own; 0 where that is worth nothing. Norms above the `clip` quantile of the batch, of each critic, are
     held to it (Voelcker et al. 2022, "Value Gradient weighted Model-Based Reinforcement Learning"; the released code
     lets norms below 1e5 pass too, and so hardly clips). A transform of a learner, for values move. Rows that do not
-    carry `stream` are 0, and count for no quantile."""
+    carry `stream` are 0, and count for no quantile. shuffle: an ablation, in which weights of the same sizes tell
+    nothing of the value: those of each row and critic are in an order of dimensions drawn anew."""
 
     clip: PositiveShare = 0.95
     policy: str = "policy"
     critic: str = "critic"
     stream: str = "world"
     into: str = "value_gradient"
+    shuffle: bool = False
     needs: tuple[Need, ...] = field(default=(), init=False)
 
     def __post_init__(self) -> None:
@@ -57,4 +59,6 @@ class ValueGradient:
         norm = g.norm(dim=-1, keepdim=True)  # [B, J, 1]
         most = norm.quantile(self.clip, dim=0) if len(rows) else norm.sum(0)
         g = g * (most / norm.clamp(min=1e-12)).clamp(max=1.0)
+        if self.shuffle:
+            g = g.gather(-1, torch.rand(g.shape, generator=ctx.rng("shuffle")).argsort(-1))
         return batch.put({self.into: g.new_zeros(len(batch), *g.shape[1:]).index_copy(0, rows, g)})

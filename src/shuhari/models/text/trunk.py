@@ -10,6 +10,7 @@ rows, `m` hidden states asked for, `D` hidden, `V` vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,8 @@ class Trunk(nn.Module):
         self.vocabulary = int(head.weight.shape[0])
         self.limit = int(context or getattr(config, "max_position_embeddings", None) or 1 << 30)
         self.suppressed = torch.tensor(getattr(lm.generation_config, "suppress_tokens", None) or [], dtype=torch.long)
+        known = signature(type(self.base).forward).parameters
+        self._cached = "cache" if "cache" in known else "past_key_values"  # as transformers called it before
         # Rows padded on the right need no mask: no warning, nor a look at the ids for each forward.
         self.base.warn_if_padding_and_no_attention_mask = lm.warn_if_padding_and_no_attention_mask = _say_nothing
         self.eval()
@@ -109,7 +112,7 @@ class Trunk(nn.Module):
         self, ids: Tensor, cache: Any = None, mask: Tensor | None = None, positions: Tensor | None = None
     ) -> Tensor:
         """[b, T] ids -> [b, T, D]. Without a mask rows may be padded on the right: causal attention looks back only."""
-        more = {"attention_mask": mask, "position_ids": positions, "past_key_values": cache}
+        more = {"attention_mask": mask, "position_ids": positions, self._cached: cache}
         out = self.base(input_ids=ids, use_cache=cache is not None, **more)
         return out.last_hidden_state
 

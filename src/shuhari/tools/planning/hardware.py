@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
+from typing import Literal
 
-from shuhari.data import nearest
+from shuhari.bounds import AtLeast0, Length, Positive, check
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """Seconds, tokens and bytes; all are at least 0.
+    """Seconds, tokens and bytes.
 
     One replica of the engine, on `replica` devices, decodes up to `slots` rows at once; a step of it takes `step`,
     `row` more for each row, `cached` more for each token that a row attends to, and `read` for each token of a prompt
@@ -24,57 +24,32 @@ class Hardware:
     while devices wait for nothing but it, and `each` the same for an answer, `score` for a token. `price` an hour of
     one device."""
 
-    step: float = 0.02
-    row: float = 0.0
-    cached: float = 0.0
-    read: float = 0.0
-    slots: int = 256
-    replica: int = 1
-    update: float = 0.0
-    train: float = 1e-4
-    updates: int = 1
-    weights: float = 0.0
-    bandwidth: float = 1e10
-    latency: float = 1e-4
-    spread: str = "tree"
+    step: AtLeast0 = 0.02
+    row: AtLeast0 = 0.0
+    cached: AtLeast0 = 0.0
+    read: AtLeast0 = 0.0
+    slots: Length = 256
+    replica: Length = 1
+    update: AtLeast0 = 0.0
+    train: AtLeast0 = 1e-4
+    updates: Length = 1
+    weights: AtLeast0 = 0.0
+    bandwidth: Positive = 1e10
+    latency: AtLeast0 = 1e-4
+    spread: Literal["tree", "star"] = "tree"
     resume: bool = True
-    driver: float = 0.0
-    store: float = 0.0
-    kept: float = 0.0
-    fixed: float = 0.0
-    each: float = 0.0
-    score: float = 0.0
-    price: float = 0.0
+    driver: AtLeast0 = 0.0
+    store: AtLeast0 = 0.0
+    kept: AtLeast0 = 0.0
+    fixed: AtLeast0 = 0.0
+    each: AtLeast0 = 0.0
+    score: AtLeast0 = 0.0
+    price: AtLeast0 = 0.0
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if f.name == "spread":
-                if value not in ("tree", "star"):
-                    raise ValueError(f"spread is {value!r}: expected 'tree' or 'star'")
-            elif not value >= (least := 1 if f.name in ("slots", "replica", "updates") else 0) or math.isinf(value):
-                raise ValueError(f"{f.name} is {value!r}: expected a number of at least {least}")
-        if not (self.step or self.row) or not self.bandwidth:
-            raise ValueError(
-                "a step of decoding takes no time, or bandwidth is 0: expected step, row and bandwidth above 0"
-            )
-
-    def changed(self, settings: Mapping[str, str]) -> Hardware:
-        """With settings laid over, as `--set` gives them. ValueError names the setting and the nearest one."""
-        known: dict[str, type] = {f.name: type(getattr(self, f.name)) for f in fields(self)}
-        found: dict[str, object] = {}
-        for key, text in settings.items():
-            if key not in known:
-                raise ValueError(f"there is no setting {key!r}; {nearest(key, list(known))}")
-            try:
-                kind = known[key]
-                if kind is bool:
-                    found[key] = {"true": True, "false": False}[text]
-                else:
-                    found[key] = int(text) if kind is int else float(text) if kind is float else text
-            except (ValueError, KeyError):
-                raise ValueError(f"{key}={text}: expected {known[key].__name__}") from None
-        return replace(self, **found)  # type: ignore[arg-type]
+        check(self)
+        if not (self.step or self.row):
+            raise ValueError("a step of decoding takes no time: expected step or row above 0")
 
     def broadcast(self, replicas: int) -> float:
         """Seconds until `replicas` have new weights."""

@@ -51,9 +51,10 @@ def measure(path: Path) -> Measured:
     from shuhari.tools.profile_report import read
 
     run, profile = Run(path), read(path)
-    if profile is None or not any(p.get("products") for p in profile["phases"].values()):
-        raise PlanError(f"{path} has no timings of the decoder: make it with `shuhari train RECIPE --profile`, four "
-                        "steps or more, and a model of text")  # fmt: skip
+    if profile is None:
+        raise PlanError(f"{path} has no profile: make it with `shuhari train RECIPE --profile`, four steps or more")
+    if not _sum(profile, "generate", inside=True):
+        raise PlanError(f"{path} has no timings of a decoder: expected a run that samples text by engine 'local'")
     stage = load(path / "recipe.toml").stages[-1]
     columns = run.metrics()
     own = [i for i, name in enumerate(columns["stage"]) if name == columns["stage"][-1]]
@@ -147,8 +148,7 @@ def _groups(run: Any, steps: Sequence[int], notes: list[str]) -> tuple[Group, ..
         random = kept
     found = tuple(group for g in random if (group := tuple(a for t in g["trajectories"] if (a := _answer(t)))))
     if not found:
-        raise PlanError(f"{run.path} keeps no sampled text: expected a run of a language model that keeps rollouts "
-                        "(store.rollouts, store.groups)")  # fmt: skip
+        raise PlanError(f"{run.path} keeps no rollouts: expected some (store.rollouts, store.groups)")
     return found
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shuhari.bounds import AtLeast0, Length, check
+
 MODES = ("sync", "async", "partial")
 
 
@@ -21,26 +23,24 @@ class Setting:
     `scale`: one device stands for so many alike, and one group for so many groups."""
 
     mode: str = "sync"
-    sampling: int = 1
-    training: int = 1
-    groups: int = 32
-    staleness: float = 0.0
+    sampling: Length = 1
+    training: Length = 1
+    groups: Length = 32
+    staleness: AtLeast0 = 0.0
     apart: bool = False
-    stream: int = 1
-    steps: int = 12
+    stream: Length = 1
+    steps: Length = 12
     shared: bool = False
     early: bool = False
     ends: bool = False
     scale: float = 1.0
 
     def __post_init__(self) -> None:
+        check(self)
         if self.mode not in MODES:
             raise ValueError(f"mode is {self.mode!r}: expected one of {', '.join(MODES)}")
-        for name in ("sampling", "training", "groups", "stream", "steps"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: expected at least 1")
-        if self.staleness < 0 or (self.staleness and self.mode == "sync"):
-            raise ValueError(f"staleness is {self.staleness}: expected at least 0, and 0 in mode sync")
+        if self.staleness and self.mode == "sync":
+            raise ValueError(f"staleness is {self.staleness}: expected 0 in mode sync")
         if self.mode == "sync" and not self.apart and self.sampling != self.training:
             raise ValueError(
                 f"{self.sampling} sampling and {self.training} training devices: the same ones do both here"

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shuhari.bounds import AtLeast0, Count, Positive, check
+
 
 class Turn(NamedTuple):
     """One call of a model: tokens that it reads, tokens that it writes, and seconds that a tool or a grader takes
@@ -30,12 +32,13 @@ class Workload:
     bound a turn (0: none)."""
 
     groups: tuple[Group, ...]
-    n: int = 0
-    waits: tuple[float, ...] = ()
-    length: float = 1.0
-    limit: int = 0
+    n: Count = 0
+    waits: tuple[AtLeast0, ...] = ()
+    length: Positive = 1.0
+    limit: Count = 0
 
     def __post_init__(self) -> None:
+        check(self)
         if not self.groups or not all(a and a[0].new > 0 for g in self.groups for a in g):
             raise ValueError("a workload needs groups of answers, each with a turn that writes at least one token")
 
