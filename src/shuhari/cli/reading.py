@@ -35,7 +35,10 @@ def show(
 
     Example: shuhari show latest --rollouts
     """
+    import sys
+
     from shuhari.store import Run, resolve
+    from shuhari.tools.plot import write_csv
 
     if json and csv:
         raise typer.BadParameter("--json and --csv are two formats: give one")
@@ -55,7 +58,7 @@ def show(
         return
     columns = opened.metrics()
     if csv:
-        _print_csv(columns)
+        write_csv(columns, sys.stdout)
     elif json:
         facts = {"path": path, "status": opened.status, "step": opened.step, "summary": opened.summary}
         print_json({**facts, "recipe": opened.recipe, "metrics": columns, "events": opened.events()})
@@ -65,7 +68,7 @@ def show(
 
 def show_profile(path: Path, json: bool = False) -> None:
     """What `train --profile` has measured of a run: a table of phases, rates, and where the files are."""
-    from shuhari.tools.profile_report import NUMBERS, TRACE, read, table_lines, table_rows
+    from shuhari.tools.profile_report import HEADS, NUMBERS, TRACE, read, table_lines, table_rows
 
     profile = read(path)
     if profile is None:
@@ -73,20 +76,10 @@ def show_profile(path: Path, json: bool = False) -> None:
     elif json:
         print_json(profile)
     else:
-        print_table(("phase", "seconds", "share", "ms a step", "resident MB", "GPU MB"), table_rows(profile))
+        print_table(HEADS, table_rows(profile))
         for line in table_lines(profile):
             say(line)
         say(f"profile: {path / NUMBERS}; trace, for ui.perfetto.dev: {path / TRACE}")
-
-
-def _print_csv(columns: Mapping[str, Sequence[Any]]) -> None:
-    import csv
-    import sys
-
-    out = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow(columns)
-    for i in range(len(columns["step"])):
-        out.writerow(["" if columns[name][i] is None else columns[name][i] for name in columns])
 
 
 def _show_overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -> None:

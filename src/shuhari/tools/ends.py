@@ -41,12 +41,13 @@ def find_unit(recipe: Mapping[str, Any], columns: Mapping[str, Sequence[Any]]) -
     return "step" if unit == "steps" else f"spent/{unit}"
 
 
-def draw(recipe: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], summary: Mapping[str, Any], to: Any) -> None:
-    """Draw a run's picture as PNG, into the file or the binary stream `to`. ValueError where there is nothing to
+def draw(recipe: Mapping[str, Any], columns: Mapping[str, Sequence[Any]], summary: Mapping[str, Any], to: Any,
+         kind: str = "png") -> None:  # fmt: skip
+    """Draw a run's picture as PNG or SVG, into the file or the binary stream `to`. ValueError where there is nothing to
     draw."""
     ends = read_ends(summary)
     marks = {end: ends[end]["greedy"] for end in ("before", "chance") if "greedy" in ends[end]}
-    plot_curves(columns, to, str(recipe.get("name", "")), find_unit(recipe, columns), marks)
+    plot_curves(columns, to, str(recipe.get("name", "")), find_unit(recipe, columns), marks, kind)
 
 
 def _is_known(x: Any) -> bool:

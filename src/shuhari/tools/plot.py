@@ -1,7 +1,9 @@
-"""Curves of runs as PNG or SVG files. matplotlib is imported when something is drawn, and no display is needed."""
+"""Curves of runs as PNG or SVG files, and their numbers as CSV. matplotlib is imported when something is drawn, and no
+display is needed."""
 
 from __future__ import annotations
 
+import csv
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -51,6 +53,14 @@ def name_metric(metric: str) -> str:
     return next((word for word, m in choose_curves([metric]).items() if m == metric and word in CURVES), metric)
 
 
+def write_csv(columns: Mapping[str, Sequence[Any]], to: IO[str]) -> None:
+    """Columns as `Run.metrics` has them as CSV, a line a step; empty where a step has no value."""
+    out = csv.writer(to, lineterminator="\n")
+    out.writerow(columns)
+    for i in range(len(columns["step"])):
+        out.writerow(["" if columns[name][i] is None else columns[name][i] for name in columns])
+
+
 def find_series(columns: Mapping[str, Sequence[Any]], metric: str) -> tuple[Array, Array]:
     """(step, value) where a metric, or what CURVES calls by a word (`reward`), has a value. Raises KeyError with the
     nearest name."""
@@ -68,11 +78,12 @@ def plot_curves(
     title: str = "",
     over: str = "step",
     marks: Mapping[str, float] = EMPTY,
+    kind: str = "png",
 ) -> None:
     """Plot a run into a file or a binary stream, one panel for each of CURVES that it has, over the column `over`
     (`step`, or what was spent of a budget); stages are set apart by lines. `marks`: held-out numbers that are no points
-    of the curve: `before`, dashed, which the curve begins with too, and `chance`, dotted. Raises ValueError where there
-    is nothing to draw."""
+    of the curve: `before`, dashed, which the curve begins with too, and `chance`, dotted. kind: `png` or `svg`. Raises
+    ValueError where there is nothing to draw."""
     shown, over = choose_curves(columns), over if over in columns else "step"
     if not shown or not columns.get("step"):
         raise ValueError(
@@ -93,7 +104,7 @@ def plot_curves(
             ax.legend(fontsize="small")
         ax.set_title(label)
         ax.set_xlabel(name_axis(over))
-    _save(figure, to, title)
+    _save(figure, to, title, kind)
 
 
 def plot_comparison(

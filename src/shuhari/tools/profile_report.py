@@ -22,6 +22,7 @@ from shuhari.data import Info
 from shuhari.profile import Peaks, Profile, Work
 
 NUMBERS, TRACE = "profile.json", "trace.json"
+HEADS = ("phase", "seconds", "share", "ms a step", "resident MB", "GPU MB")
 SIZES = (1024, 2048, 4096)  # of the square products that measure the peak
 BUDGET = 0.8  # seconds for that
 

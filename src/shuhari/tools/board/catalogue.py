@@ -16,6 +16,7 @@ from shuhari.store import NoRunError
 from shuhari.store.directory import find_runs
 from shuhari.store.listing import STATUSES, Summary, matches, summarise
 from shuhari.store.schema import FILES
+from shuhari.tools.board.numbers import Numbers
 
 PENDING = "pending"  # the status of a run that was not read yet
 AT_ONCE = 0.2  # seconds of reading, after which a list is told with what is known
@@ -27,7 +28,7 @@ class Catalogue:
     """The runs below `root`. Any thread may ask."""
 
     def __init__(self, root: str | Path) -> None:
-        self.root = Path(root)
+        self.root, self.numbers = Path(root), Numbers()
         self._known: dict[str, tuple[Stamp, Summary]] = {}
         self._lock = threading.Lock()
         self._reader: threading.Thread | None = None

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from shuhari.tools.board.views import beds, claims, compare, media, rollouts, runs
+from shuhari.tools.board.views import beds, claims, compare, curves, media, rollouts, run, runs
 
 VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "beds": beds.list_beds,
@@ -18,14 +18,22 @@ VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "claimed": claims.list_claimed,
     "claims": claims.list_claims,
     "compare": compare.compare_runs,
+    "csv": curves.write_table,
+    "curves": curves.tell_curves,
     "effects": claims.draw_effects,
+    "events": run.list_events,
+    "findings": run.show_findings,
     "group": rollouts.open_group,
     "grouped": compare.group_runs,
     "media": media.draw,
+    "picture": curves.draw_run,
     "played": media.play_episode,
     "plot": compare.plot_sides,
     "policy": media.tell_policy,
+    "profile": run.show_profile,
+    "recipe": run.show_recipe,
     "rollouts": rollouts.list_groups,
+    "run": run.show_run,
     "runs": runs.list_runs,
     "text": rollouts.open_text,
     "tokens": rollouts.open_tokens,

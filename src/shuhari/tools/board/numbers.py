@@ -1,0 +1,206 @@
+"""What runs stored step by step, as arrays that are kept while they are looked at.
+
+A thread reads what is not known yet: of a run of a hundred thousand steps some are shown at once, and all as soon as
+they are read. A run that goes on is read from where it was known on.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from shuhari.data import Array
+from shuhari.store import Run
+from shuhari.store.rows import read_rows
+
+KEPT = 6  # runs
+AT_ONCE = 0.2  # seconds that a reader is waited for
+CHUNK = 500  # steps that are read in one go
+SAMPLE = 400  # steps that stand for all while those are read
+NAMES = 5000  # metrics of a run; what is beyond has no curve
+
+T = TypeVar("T")
+_versions = count(1)
+
+
+@dataclass
+class Steps:
+    """The steps of a run: [n] arrays of `step`, `wall` (seconds) and each metric, NaN where a step has none; what is
+    stored as NaN is infinity here. stages: (name, first row). whole: whether these are all steps; last: the last one
+    that is stored; version: another number once what was known is no longer so."""
+
+    step: Array
+    columns: Mapping[str, Array]
+    stages: list[tuple[str, int]]
+    whole: bool
+    last: int
+    version: int
+
+    def to_lists(self, names: Iterable[str] | None = None) -> dict[str, list[Any]]:
+        """As `Run.metrics` has them: columns of equal length, None where a step has no value."""
+        names = self.columns if names is None else [n for n in names if n in self.columns]
+        out: dict[str, list[Any]] = {"step": self.step.tolist(), "stage": []}
+        ends = [*(begin for _, begin in self.stages[1:]), len(self.step)]
+        for (name, begin), end in zip(self.stages, ends, strict=True):
+            out["stage"] += [name] * (end - begin)
+        return out | {n: [None if x != x else x for x in self.columns[n].tolist()] for n in names}
+
+
+@dataclass
+class _Table:
+    """Rows as they come, in arrays that grow."""
+
+    n: int = 0
+    step: Array = field(default_factory=lambda: np.zeros(1024, np.int64))
+    columns: dict[str, Array] = field(default_factory=dict)
+    stages: list[tuple[str, int]] = field(default_factory=list)
+
+    def add(self, step: int, stage: str, wall: float, values: Mapping[str, Any]) -> None:
+        size = len(self.step)
+        if self.n == size:
+            self.step = np.concatenate([self.step, np.zeros(size, np.int64)])
+            self.columns = {k: np.concatenate([c, np.full(size, np.nan)]) for k, c in self.columns.items()}
+        if not self.stages or self.stages[-1][0] != stage:
+            self.stages.append((stage, self.n))
+        self.step[self.n] = step
+        for name, x in [("wall", wall), *((k, v) for k, v in values.items() if k not in ("step", "stage", "wall"))]:
+            if not isinstance(x, int | float):
+                continue
+            column = self.columns.get(name)
+            if column is None:
+                if len(self.columns) >= NAMES:
+                    continue
+                column = self.columns[name] = np.full(len(self.step), np.nan)
+            try:
+                column[self.n] = x if x == x else np.inf
+            except OverflowError:  # a whole number of hundreds of digits
+                column[self.n] = np.inf
+        self.n += 1
+
+    def view(self, whole: bool, last: int, version: int) -> Steps:
+        columns = {name: c[: self.n] for name, c in list(self.columns.items())}
+        return Steps(self.step[: self.n], columns, list(self.stages), whole, last, version)
+
+
+class Known:
+    """One run as far as it was read. Any thread may ask."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock, self._reading = threading.Lock(), threading.Lock()
+        self._table, self._mark, self._version = _Table(), None, next(_versions)
+        self._whole = False  # whether all was read once: what has come since is few
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._sampled: tuple[float, Steps] | None = None
+        self._busy = threading.Event()  # somebody waits for a sample: the reader lets it pass
+        self._made: dict[str, tuple[tuple[int, int], float, float, Any]] = {}
+
+    def look(self, seconds: float | None = None) -> Steps:
+        """The steps after at most about so many seconds (by default AT_ONCE): all, or SAMPLE of them while they are
+        read for the first time."""
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._error = None
+                self._thread = threading.Thread(target=self._read, daemon=True)
+                self._thread.start()
+            thread = self._thread
+        thread.join(AT_ONCE if seconds is None else seconds)
+        if self._error is not None:
+            raise self._error
+        with self._lock:
+            if self._whole:
+                last = int(self._table.step[self._table.n - 1]) if self._table.n else -1
+                return self._table.view(True, last, self._version)
+        self._busy.set()
+        try:
+            if self._sampled is None or time.monotonic() > self._sampled[0] + 5:
+                self._sampled = time.monotonic(), self._sample()
+            return self._sampled[1]
+        finally:
+            self._busy.clear()
+
+    def make(self, name: str, work: Callable[[Steps], T], seconds: float | None = None) -> T | None:
+        """What `work` makes of all steps, kept until there are more, and for twenty times as long as it took; None
+        while steps are read."""
+        steps = self.look(seconds)
+        state = (steps.version, len(steps.step))
+        kept = self._made.get(name)
+        if kept is not None and (kept[0] == state or time.monotonic() < kept[1] + 20 * kept[2]):
+            found: T = kept[3]
+            return found
+        if not steps.whole:
+            return None
+        began = time.monotonic()
+        found = work(steps)
+        self._made[name] = state, time.monotonic(), time.monotonic() - began, found
+        return found
+
+    def _read(self) -> None:
+        try:
+            with self._reading:
+                self._check()
+                while self._read_chunk():
+                    while self._busy.is_set():
+                        time.sleep(0.01)
+                self._whole = True
+        except Exception as error:  # told to whoever looks
+            self._error = error
+
+    def _check(self) -> None:
+        """Begin anew where the last step that is known is another now: the run was made again from there on, or is
+        another run."""
+        if not self._table.n:
+            return
+        with Run(self.path)._open() as db:
+            row = db.execute("select checksum from steps where step = ?", (int(self._table.step[self._table.n - 1]),))
+            if row.fetchone() != self._mark:
+                with self._lock:
+                    self._table, self._version, self._whole = _Table(), next(_versions), False
+
+    def _read_chunk(self) -> bool:
+        run, after = Run(self.path), int(self._table.step[self._table.n - 1]) if self._table.n else -1
+        with run._open() as db:
+            rows = list(read_rows(db, "steps", "where step > ? order by step limit ?", (after, CHUNK)))
+            if rows:
+                mark = db.execute("select checksum from steps where step = ?", (rows[-1][0],)).fetchone()
+        parsed = [(row[0], row[1], row[2], run._parse(f"step {row[0]}", row[3], dict)) for row in rows]
+        with self._lock:
+            for row in parsed:
+                self._table.add(*row)
+            if rows:
+                self._mark = mark
+        return len(rows) == CHUNK
+
+    def _sample(self) -> Steps:
+        run, table = Run(self.path), _Table()
+        with run._open() as db:
+            low, high = db.execute("select min(step), max(step) from steps").fetchone()
+            wanted = sorted({*np.linspace(low or 0, high or 0, SAMPLE).astype(int).tolist()})
+            rows = list(read_rows(db, "steps", f"where step in ({', '.join('?' * len(wanted))}) order by step", wanted))
+        for row in rows:
+            table.add(row[0], row[1], row[2], run._parse(f"step {row[0]}", row[3], dict))
+        return table.view(False, -1 if high is None else int(high), 0)
+
+
+class Numbers:
+    """The runs that were looked at last."""
+
+    def __init__(self, kept: int = KEPT) -> None:
+        self._kept, self._known, self._lock = kept, OrderedDict[Path, Known](), threading.Lock()
+
+    def of(self, path: Path) -> Known:
+        with self._lock:
+            found = self._known.setdefault(path, Known(path))
+            self._known.move_to_end(path)
+            while len(self._known) > self._kept:
+                self._known.popitem(last=False)
+            return found
