@@ -1,7 +1,8 @@
 """The addresses of the board, as an ASGI application.
 
-`/` and `/static/` are the page, `/api/NAME` the views, which run in threads. Nothing comes from elsewhere, nothing may
-be embedded elsewhere (the headers below), and text of models reaches the page as JSON alone.
+`/` and `/static/` are the page, `/api/NAME` the views, which run in threads, `/metrics` what Prometheus reads. Nothing
+comes from elsewhere, nothing may be embedded elsewhere (the headers below), and text of models reaches the page as JSON
+alone.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from shuhari.tools.board.asking import read_query
 from shuhari.tools.board.catalogue import Catalogue
 from shuhari.tools.board.plain import to_json
 from shuhari.tools.board.views import CHANGES, VIEWS
+from shuhari.tools.board.views.metrics import tell_metrics
 from shuhari.tools.board.views.picture import Picture
 from shuhari.tools.serving.guard import Guard
 from shuhari.tools.serving.refusals import Refused, show
@@ -71,11 +73,15 @@ def make_pages(runs: Catalogue) -> ASGIApp:
         query = {k: [str(x) for x in v] if isinstance(v, list) else [str(v)] for k, v in given.items()}
         return await _answer(found, runs, read_query(found, query))
 
+    async def metrics(request: Request) -> Response:
+        return await _answer(tell_metrics, runs, {})
+
     return Starlette(
         routes=[
             Route("/", lambda request: FileResponse(STATIC / "index.html")),
             Route("/static/plotly.min.js", lambda request: FileResponse(find_plotly())),
             Mount("/static", StaticFiles(directory=STATIC)),
+            Route("/metrics", metrics),
             Route("/api/{name}", view),
             Route("/api/{name}", change, methods=["POST"]),
         ],

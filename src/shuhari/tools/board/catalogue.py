@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from shuhari.data import nearest
 from shuhari.store import NoRunError
 from shuhari.store.directory import find_runs
-from shuhari.store.listing import STATUSES, Summary, matches, summarise
+from shuhari.store.listing import STATUSES, TAGS, Summary, matches, summarise
 from shuhari.store.schema import FILES
 from shuhari.tools.board.numbers import Numbers
 
 PENDING = "pending"  # the status of a run that was not read yet
 AT_ONCE = 0.2  # seconds of reading, after which a list is told with what is known
+AGAIN = 20.0  # seconds for which what was made of a run is kept while it goes on
 
-Stamp = tuple[tuple[int, int], ...]  # (when it was changed, bytes) of the files of a run's database
+Stamp = tuple[tuple[int, int], ...]  # (when it was changed, bytes) of the files of a run's database, and of its tags
 
 
 class Catalogue:
@@ -30,6 +32,7 @@ class Catalogue:
     def __init__(self, root: str | Path) -> None:
         self.root, self.numbers = Path(root), Numbers()
         self._known: dict[str, tuple[Stamp, Summary]] = {}
+        self._made: dict[tuple[str, str], tuple[Stamp, float, Any]] = {}
         self._lock = threading.Lock()
         self._reader: threading.Thread | None = None
 
@@ -57,8 +60,27 @@ class Catalogue:
         with self._lock:
             for gone in self._known.keys() - places.keys():
                 del self._known[gone]
+            self._made = {key: made for key, made in self._made.items() if key[1] in places}
             found = [self._known[n][1] if n in self._known else Summary(n, places[n], PENDING) for n in order]
         return [r for r in found if status in ("", r.status) and matches(r, wanted)]
+
+    def make(
+        self, what: str, runs: Sequence[Summary], work: Callable[[Summary], Any], seconds: float = AT_ONCE
+    ) -> Mapping[str, Any]:
+        """Name -> what `work` makes of a run, kept as long as its files do not change, and for AGAIN seconds; of those
+        that were read. After so many seconds the others are left out, until they are asked for again."""
+        end, out = time.monotonic() + seconds, dict[str, Any]()
+        for run in runs:
+            stamp, kept = _read_stamp(run.path), self._made.get((what, run.name))
+            if kept is not None and (kept[0] == stamp or time.monotonic() < kept[1] + AGAIN):
+                out[run.name] = kept[2]
+            elif run.status != PENDING and time.monotonic() < end:
+                out[run.name] = work(run)
+                with self._lock:
+                    self._made[what, run.name] = stamp, time.monotonic(), out[run.name]
+            elif kept is not None:
+                out[run.name] = kept[2]
+        return out
 
     def _list_places(self) -> dict[str, Path]:
         """Name -> directory; without links that lead out of the root."""
@@ -94,12 +116,13 @@ class Catalogue:
 
 
 def _read_stamp(path: Path) -> Stamp:
-    """Of the files of a run's database that are there."""
+    """Of the files that make up its summary and are there."""
     found = []
-    for name in FILES[:2]:
+    for name in (*FILES[:2], TAGS):
         try:
             stat = (path / name).stat()
         except OSError:
             continue
-        found.append((stat.st_mtime_ns, stat.st_size))
+        tags = name == TAGS  # which make no run newer
+        found.append((0, stat.st_mtime_ns) if tags else (stat.st_mtime_ns, stat.st_size))
     return tuple(found)

@@ -170,14 +170,13 @@ class Known:
         run, after = Run(self.path), int(self._table.step[self._table.n - 1]) if self._table.n else -1
         with run._open() as db:
             rows = list(read_rows(db, "steps", "where step > ? order by step limit ?", (after, CHUNK)))
-            if rows:
-                mark = db.execute("select checksum from steps where step = ?", (rows[-1][0],)).fetchone()
+            last = rows[-1][0] if rows else after
+            mark = db.execute("select checksum from steps where step = ?", (last,)).fetchone()
         parsed = [(row[0], row[1], row[2], run._parse(f"step {row[0]}", row[3], dict)) for row in rows]
         with self._lock:
             for row in parsed:
                 self._table.add(*row)
-            if rows:
-                self._mark = mark
+            self._mark = mark
         return len(rows) == CHUNK
 
     def _sample(self) -> Steps:

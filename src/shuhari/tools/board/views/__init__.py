@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from shuhari.tools.board.views import beds, claims, compare, curves, media, rollouts, run, runs
+from shuhari.tools.board.views import beds, changes, claims, compare, curves, media, rollouts, run, runs
 
 VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "beds": beds.list_beds,
@@ -39,4 +39,7 @@ VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "tokens": rollouts.open_tokens,
 })  # fmt: skip
 CHANGES: Mapping[str, Callable[..., Any]] = MappingProxyType({
+    "delete": changes.delete_runs,
+    "rename": changes.rename,
+    "tag": changes.tag,
 })  # fmt: skip

@@ -7,7 +7,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from shuhari.store.listing import Summary
-from shuhari.tools.board.catalogue import PENDING, Catalogue
+from shuhari.tools.board.catalogue import AT_ONCE, PENDING, Catalogue
+from shuhari.tools.board.sketches import sketch
+
+NOTE = 500  # characters of why a run failed
 
 Order = Literal["date", "name", "recipe", "task", "status", "step", "score"]
 
@@ -22,12 +25,15 @@ def list_runs(
     offset: Annotated[int, Field(ge=0)] = 0,
     wait: bool = False,
 ) -> dict[str, Any]:
-    """{root, total, pending, runs}: `limit` runs from `offset` on of those that have all `words` in name, recipe, task
-    or status, in an order; `pending`: how many were not read yet (with `wait` none)."""
+    """{root, total, pending, runs}: `limit` runs from `offset` on of those that have all `words` in name, recipe, task,
+    status or tags (`tag:x`: the tag x), in an order; `pending`: how many were not read yet (with `wait` none). `curve`:
+    some values of the score, null where they were not read yet."""
     found = runs.choose(words.split(), status, wait=wait)
     if (order, down) != ("date", True):
         found.sort(key=lambda r: _get_key(r, order), reverse=down)
-    rows = [_tell(r) for r in found[offset : offset + limit]]
+    shown = found[offset : offset + limit]
+    curves = runs.make("curve", shown, sketch, float("inf") if wait else AT_ONCE)
+    rows = [{**_tell(r), "curve": curves.get(r.name)} for r in shown]
     return {"root": runs.root, "total": len(found), "pending": sum(r.status == PENDING for r in found), "runs": rows}
 
 
@@ -37,5 +43,5 @@ def _get_key(run: Summary, order: str) -> tuple[bool, Any]:
 
 
 def _tell(run: Summary) -> dict[str, Any]:
-    names = ("name", "status", "step", "total", "score", "score_name", "note", "recipe", "task", "date")
-    return {name: getattr(run, name) for name in names}
+    names = ("name", "status", "step", "total", "score", "score_name", "recipe", "task", "date", "tags")
+    return {**{name: getattr(run, name) for name in names}, "note": run.note[:NOTE]}

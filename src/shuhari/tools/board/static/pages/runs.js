@@ -1,44 +1,59 @@
-// The list of runs: search, status, order; the newest first.
+// The list of runs: search, status, order; the newest first. Some can be selected: compared, tagged, renamed, deleted.
 
-import { get } from "../api.js";
-import { choice, field, fill, h, number } from "../dom.js";
-import { every, link, remember } from "../main.js";
+import { get, hasToken, post } from "../api.js";
+import { choice, field, fill, h, number, sparkline } from "../dom.js";
+import { every, link, remember, tell } from "../main.js";
+import { ask } from "../parts/dialog.js";
 
 export const title = "Runs";
 const PAGE = 50;
 const HEADS = [["name", "Run"], ["status", "Status"], ["recipe", "Recipe"], ["task", "Task"], ["step", "Step"],
-  ["score", "Score"], ["date", "Last written"]];
+  ["score", "Score"], ["", "Curve"], ["date", "Last written"], ["", "Tags"], ["", "Note"]];
 const STATUSES = [["", "any"], "running", "complete", "failed", "stopped", "unreadable"];
+const NO_TOKEN = "Changes need the token: open the address that the terminal printed";
 
 export async function show(main, query, { signal }) {
   const state = { words: query.words || "", status: query.status || "", order: query.order || "date",
     down: query.down !== "false", offset: Number(query.offset) || 0 };
-  const body = h("tbody"), foot = h("p", { class: "foot" });
-  const search = h("input", { type: "search", value: state.words, placeholder: "name, recipe, task, status",
+  const chosen = new Map(), rows = new Map(); // name -> its run; name -> {text, tr}
+  const body = h("tbody"), foot = h("p", { class: "foot" }), acts = h("div", { class: "acts", role: "toolbar", "aria-label": "Selected runs" });
+  const search = h("input", { type: "search", value: state.words, placeholder: "name, recipe, task, tag:x",
     oninput: () => change({ words: search.value, offset: 0 }) });
-  const heads = HEADS.map(([key, text]) => h("th", { scope: "col" }, h("button", { type: "button", class: "sort",
-    onclick: () => change({ order: key, down: state.order === key ? !state.down : key !== "name", offset: 0 }) }, text)));
+  const heads = HEADS.map(([key, text]) => h("th", { scope: "col" }, key ? h("button", { type: "button", class: "sort",
+    onclick: () => change({ order: key, down: state.order === key ? !state.down : key !== "name", offset: 0 }) }, text) : text));
+  const all = h("input", { type: "checkbox", "aria-label": "Select all runs of this page", onchange: () => {
+    for (const box of body.querySelectorAll("input[type=checkbox]")) if (box.checked !== all.checked) box.click();
+  } });
   main.append(h("h1", {}, title),
     h("form", { class: "tools", onsubmit: (e) => e.preventDefault() },
-      field("Search", search), field("Status", choice(STATUSES, state.status, (v) => change({ status: v, offset: 0 })))),
-    h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {}, heads)), body)), foot);
+      field("Search", search), field("Status", choice(STATUSES, state.status, (v) => change({ status: v, offset: 0 })))), acts,
+    h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, all), heads)), body)), foot);
 
-  let seen = "";
   async function refresh() {
     const found = await get("runs", { ...state, limit: PAGE }, signal);
-    const text = JSON.stringify(found);
-    if (text === seen) return;
-    seen = text;
-    const focused = document.activeElement.closest?.("[data-row]")?.dataset.row;
-    fill(body, found.runs.map(row));
-    if (focused) body.querySelector(`[data-row="${CSS.escape(focused)}"]`)?.focus();
-    HEADS.forEach(([key], i) => heads[i].setAttribute("aria-sort", key !== state.order ? "none" : state.down ? "descending" : "ascending"));
-    fill(foot, summary(found), pager(found));
+    const now = document.activeElement, at = now.closest?.("[data-row]")?.dataset.row;
+    const made = found.runs.map((run) => {
+      const text = JSON.stringify(run), kept = rows.get(run.name);
+      if (chosen.has(run.name)) chosen.set(run.name, run);
+      if (kept?.text === text) return kept.tr;
+      const tr = row(run);
+      rows.set(run.name, { text, tr });
+      return tr;
+    });
+    if (made.length !== body.children.length || made.some((tr, i) => tr !== body.children[i])) {
+      fill(body, made);
+      if (now.isConnected && now !== document.body) now.focus();
+      else if (at) body.querySelector(`[data-row="${CSS.escape(at)}"]`)?.focus();
+    }
+    HEADS.forEach(([key], i) => key && heads[i].setAttribute("aria-sort", key !== state.order ? "none" : state.down ? "descending" : "ascending"));
+    const told = JSON.stringify([found.total, found.pending, state]);
+    if (foot.dataset.told !== told) { foot.dataset.told = told; fill(foot, summary(found), pager(found)); }
   }
+  const again = () => refresh().catch((error) => { if (!signal.aborted) tell(error.message, true); });
   function change(some) {
     Object.assign(state, some);
     remember({ ...state, down: state.down ? null : "false", offset: state.offset || null });
-    refresh().catch((error) => { if (!signal.aborted) throw error; });
+    again();
   }
   const summary = (found) => h("span", {}, found.total
     ? `${found.total} run${found.total > 1 ? "s" : ""} in ${found.root}/${found.pending ? `, ${found.pending} not read yet` : ""}`
@@ -47,14 +62,78 @@ export async function show(main, query, { signal }) {
     h("button", { type: "button", disabled: !state.offset, onclick: () => change({ offset: Math.max(0, state.offset - PAGE) }) }, "Newer"),
     `${state.offset + 1} to ${Math.min(state.offset + PAGE, found.total)}`,
     h("button", { type: "button", disabled: state.offset + PAGE >= found.total, onclick: () => change({ offset: state.offset + PAGE }) }, "Older"));
-  await every(2, signal, refresh);
-}
 
-function row(run) {
-  return h("tr", { "data-row": run.name, tabindex: 0 },
-    h("td", {}, h("a", { href: link("run", { run: run.name }) }, run.name)),
-    h("td", {}, h("span", { class: `status ${run.status}`, title: run.note || null }, run.status)),
-    h("td", {}, run.recipe), h("td", {}, run.task),
-    h("td", { class: "n" }, run.step < 0 ? "–" : run.total ? `${run.step}/${run.total}` : run.step),
-    h("td", { class: "n", title: run.score_name }, number(run.score)), h("td", {}, run.date));
+  function row(run) {
+    const box = h("input", { type: "checkbox", "aria-label": `Select ${run.name}`, checked: chosen.has(run.name), onchange: () => {
+      if (box.checked) chosen.set(run.name, run); else chosen.delete(run.name);
+      showActs();
+    } });
+    const bad = run.status === "failed" || run.status === "unreadable";
+    return h("tr", { "data-row": run.name, tabindex: 0 }, h("td", {}, box),
+      h("td", {}, h("a", { href: link("run", { run: run.name }) }, run.name)),
+      h("td", {}, h("span", { class: `status ${run.status}` }, run.status)),
+      h("td", {}, run.recipe), h("td", {}, run.task),
+      h("td", { class: "n" }, run.step < 0 ? "–" : run.total ? `${run.step}/${run.total}` : run.step),
+      h("td", { class: "n", title: run.score_name || null }, number(run.score)),
+      h("td", {}, run.curve && sparkline(run.curve, `${run.score_name}: ${number(run.curve[0])} to ${number(run.curve.at(-1))}`)),
+      h("td", { class: "date" }, run.date),
+      h("td", {}, run.tags.map((tag) => [h("button", { type: "button", class: "tag", title: `Only runs with the tag ${tag}`,
+        onclick: () => { search.value = `tag:${tag}`; change({ words: search.value, offset: 0 }); } }, tag), " "])),
+      h("td", { class: bad ? "note bad" : "note quiet", title: run.note || null }, run.note.trim().split("\n")[0]));
+  }
+
+  function showActs() {
+    const names = [...chosen.keys()], busy = [...chosen.values()].filter((r) => r.status === "running");
+    const may = (f, why = "") => ({ type: "button", disabled: !hasToken() || Boolean(why), title: hasToken() ? why || null : NO_TOKEN, onclick: f });
+    all.checked = names.length > 0 && [...body.querySelectorAll("input[type=checkbox]")].every((b) => b.checked);
+    if (!names.length) { fill(acts); return; }
+    const sides = names.map((name) => `side=${encodeURIComponent(name)}`).join("&");
+    const held = busy.length ? `${busy[0].name} is being written` : "";
+    fill(acts, h("span", {}, `${names.length} selected`), names.length > 1 ? h("a", { href: `#/compare?${sides}` }, "Compare") : h("span", { class: "quiet" }, "Compare: select another"),
+      h("button", may(tagThem), "Tag…"), h("button", may(renameIt, names.length > 1 ? "One run at a time" : held), "Rename…"),
+      h("button", may(deleteThem, held), "Delete…"),
+      h("button", { type: "button", onclick: () => { for (const b of body.querySelectorAll("input:checked")) b.checked = false; chosen.clear(); showActs(); } }, "Clear"),
+      !hasToken() && h("span", { class: "quiet" }, NO_TOKEN));
+  }
+  const list = (names) => h("ul", { class: "names" }, names.map((name) => h("li", {}, name)));
+  async function change_(address, query, said) {
+    try {
+      const found = await post(address, query);
+      tell(said(found), Boolean(found.failed && Object.keys(found.failed).length));
+    } catch (error) { tell(error.message, true); return false; }
+    await again();
+    return true;
+  }
+  async function deleteThem() {
+    const names = [...chosen.keys()], n = names.length;
+    const yes = await ask(`Delete ${n > 1 ? `${n} runs` : "this run"}?`,
+      [h("p", {}, "What the library has written of them is removed for good: metrics, rollouts, checkpoints."), list(names)], "Delete", () => true, true);
+    if (!yes) return;
+    await change_("delete", { run: names }, (found) => {
+      for (const name of found.removed) { chosen.delete(name); rows.delete(name); }
+      return [`Deleted: ${found.removed.join(", ") || "nothing"}`, ...Object.entries(found.failed).map(([name, why]) => `${name}: ${why}`),
+        ...Object.entries(found.left).map(([name, left]) => `${name}: ${left.join(", ")} stay, which the library has not written`)].join("\n");
+    });
+    showActs();
+  }
+  async function renameIt() {
+    const [name] = chosen.keys();
+    const to = h("input", { type: "text", value: name, required: true, maxlength: 200, autofocus: true, autocomplete: "off", spellcheck: "false" });
+    const given = await ask(`Rename ${name}`, [field("New name, up to three names with / between", to)], "Rename",
+      () => (to.value.trim() && to.value.trim() !== name ? { to: to.value.trim() } : "Give another name"));
+    if (given && await change_("rename", { run: name, to: given.to }, (found) => `Renamed ${name} to ${found.name}`)) { chosen.delete(name); showActs(); }
+  }
+  async function tagThem() {
+    const names = [...chosen.keys()], there = [...new Set([...chosen.values()].flatMap((r) => r.tags))].sort();
+    const add = h("input", { type: "text", autofocus: true, autocomplete: "off", spellcheck: "false" });
+    const boxes = there.map((tag) => h("label", { class: "check" }, h("input", { type: "checkbox", value: tag }), ` ${tag}`));
+    const given = await ask(`Tags of ${names.length > 1 ? `${names.length} runs` : names[0]}`, [names.length > 1 && list(names),
+      field("Add, words with spaces between", add), boxes.length > 0 && h("fieldset", {}, h("legend", {}, "Take away"), boxes)], "Save",
+      (form) => ({ add: add.value.split(/\s+/).filter(Boolean), remove: [...form.querySelectorAll("input:checked")].map((b) => b.value) }));
+    if (given && (given.add.length || given.remove.length)) {
+      await change_("tag", { run: names, ...given }, () => `Tags of ${names.join(", ")} are saved`);
+      showActs();
+    }
+  }
+  await every(2, signal, refresh);
 }
