@@ -33,9 +33,12 @@ export function number(x) {
 
 /** A table: heads, rows of cells (text, numbers, elements). Numbers are set to the right. */
 export function table(heads, rows, attributes = {}) {
-  const cell = (x) => (typeof x === "number" || x === null ? h("td", { class: "n" }, number(x)) : h("td", {}, x));
+  const plain = (x) => typeof x === "number" || x === null;
+  const isNumber = (row, i) => (row instanceof Element ? row.children[i]?.className === "n" : plain(row[i]));
+  const side = (i) => (rows.length && rows.every((row) => isNumber(row, i)) ? "n" : null);
+  const cell = (x) => (plain(x) ? h("td", { class: "n" }, number(x)) : h("td", {}, x));
   return h("div", { class: "scroll" }, h("table", attributes,
-    h("thead", {}, h("tr", {}, heads.map((head) => h("th", { scope: "col" }, head)))),
+    h("thead", {}, h("tr", {}, heads.map((head, i) => h("th", { scope: "col", class: side(i) }, head)))),
     h("tbody", {}, rows.map((row) => (row instanceof Element ? row : h("tr", {}, row.map(cell)))))));
 }
 

@@ -3,21 +3,25 @@
 import { hasToken, takeToken } from "./api.js";
 import { fill, h } from "./dom.js";
 
-const PAGES = { runs: "Runs" };
+const PAGES = { runs: "Runs", compare: "Compare", claims: "Claims", beds: "Beds" };
+// a letter for each page: the first of its key that no page before it has
+const LETTERS = Object.keys(PAGES).reduce((taken, page) => ({ ...taken, [[...page].find((c) => !(c in taken))]: page }), {});
 const main = document.getElementById("main"), message = document.getElementById("message");
 const KEYS = [["?", "these keys"], ["t", "light or dark"], ["/", "search"], ["j k", "next and previous row"],
-  ["Enter", "open the row"], ["x", "select the row"], ["g and a letter", "go to a page: " + Object.entries(PAGES).map(([k, v]) => `${k[0]} ${v}`).join(", ")]];
+  ["Enter", "open the row"], ["x", "select the row"], ["g and a letter", "go to a page: " + Object.entries(LETTERS).map(([k, page]) => `${k} ${PAGES[page]}`).join(", ")]];
 let current = null, going = false;
 
-/** #/page?query -> [page, query]. */
+/** #/page?query -> [page, query]; what is given several times is a list. */
 function read() {
   const [page, query] = location.hash.replace(/^#\/?/, "").split("?");
-  return [page || "runs", Object.fromEntries(new URLSearchParams(query || ""))];
+  const words = new URLSearchParams(query || ""), all = (key) => words.getAll(key);
+  return [page || "runs", Object.fromEntries([...words.keys()].map((key) => [key, all(key).length > 1 ? all(key) : all(key)[0]]))];
 }
 
-/** The address of a page. */
+/** The address of a page; a list is given several times. */
 export function link(page, query = {}) {
-  const words = new URLSearchParams(Object.entries(query).filter(([, v]) => v !== null && v !== undefined && v !== ""));
+  const there = ([, v]) => v !== null && v !== undefined && v !== "";
+  const words = new URLSearchParams(Object.entries(query).flatMap(([k, v]) => (Array.isArray(v) ? v : [v]).map((one) => [k, one])).filter(there));
   return `#/${page}${words.size ? `?${words}` : ""}`;
 }
 
@@ -108,8 +112,7 @@ addEventListener("keydown", (event) => {
   if (typing) { if (event.key === "Escape") event.target.blur(); return; }
   if (going) {
     going = false;
-    const page = Object.keys(PAGES).find((p) => p[0] === event.key);
-    if (page) location.hash = link(page);
+    if (event.key in LETTERS) location.hash = link(LETTERS[event.key]);
     return;
   }
   const row = document.activeElement.closest("[data-row]");

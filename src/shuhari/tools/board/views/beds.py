@@ -48,10 +48,11 @@ def _tell_bed(bed: str, metric: str, here: Results, known: bool) -> dict[str, An
     except ValueError as error:
         raise Refused(str(error), "metric") from None
     name = found.by.partition(":")[0]
-    rows = [{"method": n, "value": e.value, "low": e.low, "high": e.high, "seeds": e.n, "verdict": here[n]["verdict"],
-             "words": describe_verdict(here[n], now=known)} for n, e in found.methods.items()]  # fmt: skip
-    others = [{"method": n, "verdict": r["verdict"], "words": describe_verdict(r, now=known)}
-              for n, r in here.items() if n not in found.methods]  # fmt: skip
+    stated = {m.name for m in results.list_claimed()}
+    told = {n: {"method": n, "claim": n in stated, "verdict": r["verdict"], "words": describe_verdict(r, now=known)}
+            for n, r in here.items()}  # fmt: skip
+    rows = [{**told[n], "value": e.value, "low": e.low, "high": e.high, "seeds": e.n} for n, e in found.methods.items()]
+    others = [row for n, row in told.items() if n not in found.methods]
     card = results.find_card(bed)
     curves = card.arms["baseline"]["curves"] if card is not None else ()
     chance: dict[str, float] = {}
