@@ -16,6 +16,7 @@ from gymnasium import spaces
 from shuhari.bounds import AtLeast0, Length, Positive, ShareBelow1, check
 from shuhari.data import Array, nearest
 from shuhari.registry import register
+from shuhari.tasks.scene import Box, Scene
 
 WALL, FREE, START, GOAL = "#", ".", "S", "G"
 MAPS = {
@@ -90,6 +91,18 @@ class Point(gymnasium.Env[Array, Array]):
         self.at += 1
         done = (int(self.y), int(self.x)) == self.goal
         return self._look(), float(done) - self.cost, done, self.at >= self.limit and not done, {}
+
+    @property
+    def scene(self) -> Scene:
+        walls = tuple(self._box(int(row), int(column)) for row, column in np.argwhere(~self.free))
+        left, bottom, side, _ = self._box(0, 0)
+        whole = left, bottom, self.shape[1] * side, self.shape[0] * side
+        return Scene(whole, walls, (self._box(*self.goal),))
+
+    def _box(self, row: int, column: int) -> Box:
+        """A cell in the units of an observation."""
+        H, W = self.shape
+        return (column - W / 2) / self.half, (row - H / 2) / self.half, 1 / self.half, 1 / self.half
 
     def expert(self, observation: Any, rng: Any) -> Array:
         """Goes from cell to cell along a shortest way, as fast as it can; knows no more than a policy does."""
