@@ -33,9 +33,10 @@ PICTURES = 5  # of an episode whose environment draws
 def save_samples(run: str | Path, to: str | Path | None = None, *, step: int | None = None) -> Path:
     """Write a PNG of what the policy of a run's checkpoint (None: the last) makes, and return its path (None: beside
     the run, `samples.png`). Of a controller: held-out episodes, greedily played, as pictures where its environment
-    draws any, else as paths over the first two numbers of an observation, between the walls that its `scene` tells; of one that denoises, chains from its first
-    observation too. Of a masked language model: the order in which it fills in the first held-out prompts, as its
-    rollouts do. Raises TypeError for a policy that writes token by token, and what `watch` raises."""
+    draws any, else as paths over the first two numbers of an observation, between the walls that its `scene` tells; of
+    one that denoises, chains from its first observation too. Of a masked language model: the order in which it fills in
+    the first held-out prompts, as its rollouts do. Raises TypeError for a policy that writes token by token, and what
+    `watch` raises."""
     path = Path(run)
     out = path / "samples.png" if to is None else Path(to)
     with open_checkpoint(path, step) as opened:
