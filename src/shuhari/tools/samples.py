@@ -145,6 +145,12 @@ def _box(x: float, y: float, colour: str, wide: float = 1.0, high: float = 1.0) 
     return Rectangle((x, y), wide, high, facecolor=colour, edgecolor="0.6", linewidth=0.5)
 
 
+def _circle(x: float, y: float, radius: float) -> Any:
+    from matplotlib.patches import Circle
+
+    return Circle((x, y), radius, facecolor="#ffcdd2", edgecolor="0.6", linewidth=0.5)
+
+
 def draw_episodes(seen: Sequence[Watched], chain: Array | None = None) -> Any:
     """A figure of episodes: a row of pictures each, or one panel of paths; and below them the points of chains
     [N, K + 1, A] before each step and at the end."""
@@ -168,7 +174,7 @@ def draw_episodes(seen: Sequence[Watched], chain: Array | None = None) -> Any:
 
 def _draw_paths(ax: Any, seen: Sequence[Watched]) -> None:
     """Each episode over the first two numbers of its observations (of a single one, over time), or over the places that
-    its scene tells, between walls (grey) and goals (green); a dot where it ends."""
+    its scene tells, between walls (grey), goals (green) and hazards (red); a dot where it ends."""
     ax.set_axis_on()
     scene = seen[0].scene
     place = flatten if scene is None or scene.place is None else scene.place
@@ -176,6 +182,8 @@ def _draw_paths(ax: Any, seen: Sequence[Watched]) -> None:
         boxes = ((scene.whole, "white"), *((b, "0.6") for b in scene.walls), *((b, "#c8e6c9") for b in scene.goals))
         for (x, y, wide, high), colour in boxes:
             ax.add_patch(_box(x, y, colour, wide, high))
+        for x, y, radius in scene.hazards:
+            ax.add_patch(_circle(x, y, radius))
     for episode in seen:
         path = np.stack([np.asarray(place(x), np.float64) for x in episode.observations])
         path = path[:, :2] if path.shape[1] > 1 else np.column_stack([np.arange(len(path)), path])
