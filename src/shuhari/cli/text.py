@@ -9,6 +9,9 @@ from typing import Any
 import typer
 
 
+NOTHING = 1  # exit code where nothing was found of what was asked for by name, as of grep
+
+
 def say(text: str = "") -> None:
     """Print a line to stdout."""
     typer.echo(text)
