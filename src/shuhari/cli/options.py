@@ -16,7 +16,7 @@ def check_together(ctx: typer.Context, reads: Mapping[str, str]) -> None:
     reads adds to that. What is named nowhere goes with all.
 
     BadParameter names two modes that exclude each other, or what is given and would not be read."""
-    listed = {mode: {*text.split()} for mode, text in reads.items()}
+    listed = {"": set[str]()} | {mode: {*text.split()} for mode, text in reads.items()}
     names = {_name(p): str(p.name) for p in ctx.command.params}
     concerned = {mode.split()[0] for mode in reads if mode}.union(*listed.values())
     assert concerned <= names.keys(), f"{concerned - names.keys()}: no options of {ctx.command_path}"
@@ -29,7 +29,7 @@ def check_together(ctx: typer.Context, reads: Mapping[str, str]) -> None:
     for option in given:
         if option in listed[mode] or option in [m.split()[0] for m in asked]:
             continue
-        if mode:
+        if option in listed[""]:
             raise typer.BadParameter(f"it is not read with {mode}: leave one of them out", param_hint=option)
         owners = " or ".join(m for m, own in listed.items() if option in own)
         raise typer.BadParameter(f"of {owners}, which is not given", param_hint=option)
