@@ -11,7 +11,6 @@ import typer
 from shuhari.cli.options import check_together
 from shuhari.cli.text import describe, print_json, say
 
-
 READS = {
     "": "--role --dtype --shard --adapter --reward-model --force --json",
     "--replay": "--place --json",

@@ -8,7 +8,6 @@ from typing import Any
 
 import typer
 
-
 NOTHING = 1  # exit code where nothing was found of what was asked for by name, as of grep
 
 
