@@ -24,7 +24,7 @@ from shuhari.cli.options import check_together
         ("claim rlvr/pacs --board beds/trie/twins", "RECIPE...: it is not read with --board"),
         ("claim rlvr/pacs --seeds 0", "--seeds: of --bed, which is not given"),
         ("claim rlvr/pacs --whole", "--whole: of --prove, which is not given"),
-        ("claim rlvr/pacs --bed beds/trie/twinz", "--bed: no recipe 'beds/trie/twinz'; did you mean 'beds/trie/twins'?"),
+        ("claim rlvr/pacs --bed beds/trie/twinz", "--bed: no recipe 'beds/trie/twinz'; did you mean 'beds/trie/twins'"),
         ("claim rlvr/pacs --on nothing", "beds are beds/ladder/domains,"),
         ("export r there --replay --dtype float16", "--dtype: it is not read with --replay"),
         ("tasks --split test", "--split: of NAME, which is not given"),
