@@ -80,8 +80,8 @@ def claim(
     from shuhari.config.overlay import RecipeError
 
     check_together(ctx, READS)
-    for option, one in (("--bed", bed), ("--on", on)):
-        check_bed(option, one)
+    check_bed("--bed", bed)
+    check_bed("--on", on)
     if board:
         verdicts.show_board(board, by, out, json)
         return
