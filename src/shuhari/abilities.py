@@ -75,6 +75,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "decoder": None,
     "export": None,  # (directory): weights for an engine elsewhere; it then has `outline()`, see `pretrained.Outline`
     "bins": None,  # of a critic: those of which its value is the mean, a `models.readout.Bins`
+    "quantiles": None,  # likewise, a `models.quantiles.Quantiles`
     "return_statistic": None,  # of a critic: the moments of the discounted return, a `Moments` that is saved with it
     "packs": False,  # whether it runs rows without padding, so that a micro-batch counts the tokens that there are
     "renamed": dict,  # weights as a checkpoint has them -> as they are called in it now
