@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from shuhari.bounds import Length, PositiveNumber, check
+from shuhari.bounds import Length, Positive, check
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Quantiles:
     within it by their square (their kappa), in units of the value."""
 
     n: Length = 51
-    threshold: PositiveNumber = 1.0
+    threshold: Positive = 1.0
 
     def __post_init__(self) -> None:
         check(self)

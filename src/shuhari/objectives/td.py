@@ -63,14 +63,13 @@ class QLearning:
             ahead = batch.successors(self.n)
             theirs = _find_model(ctx, self.target)(ahead)
             q = first_position(theirs.all())  # [B, A]
-            if self.double:
-                best = _find_model(ctx, self.role)(ahead).all()[:, 0].argmax(1, keepdim=True)
-                q = q.gather(1, best)
-            y = td_target(batch, ahead, q.amax(1), ctx.at(self.gamma), self.n)
+            judge = first_position(_find_model(ctx, self.role)(ahead).all()) if self.double else q
+            best = judge.argmax(1, keepdim=True)
+            y = td_target(batch, ahead, q.gather(1, best).squeeze(1), ctx.at(self.gamma), self.n)
         if self.loss == "quantile":
             read: Any = ability(_find_model(ctx, self.role), "quantiles")
             with torch.no_grad():
-                z = first_position(theirs.quantiles_of(best if self.double else q.argmax(1, keepdim=True)))  # [B, m]
+                z = first_position(theirs.quantiles_of(best))  # [B, m]
                 samples = td_target(batch, ahead, z.T, ctx.at(self.gamma), self.n).T
             value, loss = read.value(found), read.fit(found, samples)
         elif self.loss == "huber":
