@@ -53,6 +53,17 @@ def test_a_step_by_hand() -> None:
     np.testing.assert_allclose(seen[2:], [0.75, -0.25], atol=1e-6)
 
 
+def test_noise_jumps_no_wall() -> None:
+    """However large it is: behind a wall one cell thick nobody ever is, and a step is no longer than a cell."""
+    world = placed(0.5, 0.5, maze=".#G\n.#.\n...\n.#.\n.#S", noise=5.0)
+    places = []
+    for _ in range(500):
+        world.x, world.y = 0.5, 4.5
+        world.step(np.zeros(2))
+        places.append((world.x, world.y))
+    assert max(x for x, _ in places) < 1.0 and min(y for _, y in places) == 3.5
+
+
 def test_walls_stop_the_motion_across_them_alone() -> None:
     world = placed(0.9, 1.5, maze="...\n.#.\n..G")
     seen = world.step(np.array([1.0, 0.5]))[0]

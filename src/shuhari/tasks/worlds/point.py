@@ -37,7 +37,8 @@ class Point(gymnasium.Env[Array, Array]):
 
     maze: a name of `MAPS`, or rows of cells, one a line: `#` wall, `.` free, `G` the goal (a cell), `S` cells where
     episodes begin, anywhere in them (none: in all free ones). What is outside is wall. Walls stop the motion across
-    them alone. speed: cells a step, below 1. noise: the standard deviation of normal noise on each step, in cells.
+    them alone. speed: cells a step, below 1. noise: the standard deviation of normal noise on each step, in cells,
+    which with it goes no further than one.
     hazards: circles (x, y, radius), in cells from the lower left corner; where there are any, `info` tells `cost`, 1
     after a step that ends in one of them, else 0 (the simplest of Safety Gym's: Ray et al. 2019, "Benchmarking Safe
     Exploration in Deep Reinforcement Learning"). They stop nothing, and the reward knows nothing of them. ValueError
@@ -87,7 +88,7 @@ class Point(gymnasium.Env[Array, Array]):
         dx, dy = self.vx, self.vy
         if self.noise:
             shaken = self.noise * self.np_random.standard_normal(2)
-            dx, dy = dx + float(shaken[0]), dy + float(shaken[1])
+            dx, dy = (float(np.clip(d, -1.0, 1.0)) for d in (dx + shaken[0], dy + shaken[1]))  # no wall is jumped
         if self._is_free(self.x + dx, self.y):
             self.x += dx
         else:
