@@ -49,6 +49,11 @@ class TrustRegion:
         check(self)
         self._params: list[nn.Parameter] = []
 
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The terms that it knows by their names; all others are the loss."""
+        return ("kl",) if self.method == "trpo" else ("kl", "cost")
+
     def bind(self, params: Sequence[nn.Parameter]) -> None:
         self._params = list(params)
 
@@ -58,7 +63,7 @@ class TrustRegion:
         for p in self._params:
             p.grad = None
         gradients = evaluate.gradients()
-        _check_terms(self.method, gradients)
+        self._check_terms(gradients)
         g = -torch.stack([x for name, x in gradients.items() if name not in ("kl", "cost")]).sum(0)
 
         def curvature(v: Tensor) -> Tensor:
@@ -89,18 +94,19 @@ class TrustRegion:
         self._place(start)
         return {"kl": before["kl"], "search": float(self.tries), "gain": 0.0}
 
+    def _check_terms(self, terms: Collection[str]) -> None:
+        method = f"trust_region: method = {self.method!r}"
+        for name in self.terms:
+            if name not in terms:
+                raise ValueError(f"{method} needs a term {name!r}; {nearest(name, terms)}")
+        losses = {*terms} - {*self.terms}
+        if not losses or "cost" in losses:
+            raise ValueError(f"{method} with the terms {sorted(terms)}: expected {', '.join(self.terms)} and a loss")
+
     @torch.no_grad()
     def _place(self, theta: Tensor) -> None:
         for p, x in zip(self._params, theta.split([p.numel() for p in self._params]), strict=True):
             p.copy_(x.view_as(p))
-
-
-def _check_terms(method: str, terms: Collection[str]) -> None:
-    named = {"kl"} if method == "trpo" else {"kl", "cost"}
-    for name in sorted(named - {*terms}):
-        raise ValueError(f"trust_region: method = {method!r} has a term {name!r}; {nearest(name, terms)}")
-    if not {*terms} - {"kl", "cost"} or "cost" in {*terms} - named:
-        raise ValueError(f"trust_region: terms {sorted(terms)}: method = {method!r} has {sorted(named)}, and a loss")
 
 
 def _loss(values: dict[str, float]) -> float:
@@ -126,7 +132,7 @@ def solve(product: Product, b: Tensor, iterations: int) -> Tensor:
 def step_trpo(g: Tensor, v: Tensor, bound: float) -> Tensor:
     """[P] to the edge of the trust region; v = H^-1 g."""
     q = float(g @ v)
-    return math.sqrt(2 * bound / q) * v if q > 0 else torch.zeros_like(v)
+    return torch.zeros_like(v) if q <= 0 else math.sqrt(2 * bound / q) * v
 
 
 def step_pcpo(g: Tensor, b: Tensor, c: float, v: Tensor, w: Tensor, bound: float) -> Tensor:

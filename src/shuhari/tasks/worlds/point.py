@@ -38,11 +38,10 @@ class Point(gymnasium.Env[Array, Array]):
     maze: a name of `MAPS`, or rows of cells, one a line: `#` wall, `.` free, `G` the goal (a cell), `S` cells where
     episodes begin, anywhere in them (none: in all free ones). What is outside is wall. Walls stop the motion across
     them alone. speed: cells a step, below 1. noise: the standard deviation of normal noise on each step, in cells,
-    which with it goes no further than one.
-    hazards: circles (x, y, radius), in cells from the lower left corner; where there are any, `info` tells `cost`, 1
-    after a step that ends in one of them, else 0 (the simplest of Safety Gym's: Ray et al. 2019, "Benchmarking Safe
-    Exploration in Deep Reinforcement Learning"). They stop nothing, and the reward knows nothing of them. ValueError
-    for a map that is none, has not one goal, or a start that does not lead there."""
+    which with it goes no further than one. hazards: circles (x, y, radius), in cells from the lower left corner; where
+    there are any, `info` tells `cost`, 1 after a step that ends in one of them, else 0 (the simplest of Safety Gym's:
+    Ray et al. 2019, "Benchmarking Safe Exploration in Deep Reinforcement Learning"). They stop nothing, and the reward
+    knows nothing of them. ValueError for a map that is none, has not one goal, or a start that does not lead there."""
 
     maze: str = "rooms"
     speed: Positive = 0.3
