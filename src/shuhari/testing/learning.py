@@ -266,8 +266,8 @@ class _Squares:
         moved = sum(((p - p0) ** 2).sum() for p, p0 in zip(self.net.parameters(), self.start, strict=True)) / 2 - 1
         return {"squares": ((self.net(self.inputs) - self.outputs) ** 2).mean(), **dict.fromkeys(self.terms, moved)}
 
-    def _gradient(self, term: str, **how: bool) -> Tensor:
-        found = torch.autograd.grad(self._losses()[term], list(self.net.parameters()), **how)
+    def _gradient(self, term: str, *, create_graph: bool = False) -> Tensor:
+        found = torch.autograd.grad(self._losses()[term], list(self.net.parameters()), create_graph=create_graph)
         return torch.cat([g.flatten() for g in found])
 
     def backward(self) -> Info:
