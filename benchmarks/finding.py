@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from common import RESULTS, machine
+from common import RESULTS, machine, publish, table
 
 from shuhari.data import Problem, Request, Status, Step, Trajectory
 from shuhari.store import Run, Store, rollouts
@@ -84,6 +84,11 @@ def questions(common: str, rare: str) -> dict[str, Callable[[Run], Any]]:
     }
 
 
+def summary(found: dict[str, Any]) -> list[str]:
+    rows = [(name, *(f"{1000 * t[k]:,.0f}" for k in ("first", "wall", "cpu"))) for name, t in found["seconds"].items()]
+    return table(("question", "ms, the first time", "median, wall", "median, processor"), *rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", type=int, default=10**6)
@@ -105,19 +110,21 @@ def main() -> None:
         common, rare = ordered[12], ordered[len(ordered) // 2]
         found: dict[str, Any] = {}
         for name, ask in questions(common, rare).items():
-            times = []
+            walls, cpus = [], []
             for _ in range(args.rounds):
-                start = time.perf_counter()
+                wall, cpu = time.perf_counter(), time.process_time()
                 ask(run)
-                times.append(time.perf_counter() - start)
-            first, median = times[0], statistics.median(times)
-            found[name] = {"first": first, "median": median}
-            print(f"{name}: {1000 * first:.0f} ms first, {1000 * median:.0f} ms median", flush=True)
+                walls.append(time.perf_counter() - wall)
+                cpus.append(time.process_time() - cpu)
+            found[name] = {"first": walls[0], "wall": statistics.median(walls), "cpu": statistics.median(cpus)}
+            print(name, *(f"{k} {1000 * x:.0f} ms" for k, x in found[name].items()), sep=", ", flush=True)
         size = sum(p.stat().st_size for p in path.glob("run.sqlite*")) / 1e6
         print(f"{run.count_groups('step')} groups, {size:.0f} MB, made in {spent:.0f} s")
-        facts = {"groups": args.groups, "steps": args.steps, "megabytes": size, "fill_s": spent}
+        facts = {"groups": args.groups, "steps": args.steps, "megabytes": size}
         result = {"machine": machine(1), **facts, "common": said[common], "rare": said[rare], "seconds": found}
-        args.out.write_text(json.dumps(result, indent=2) + "\n")
+        args.out.write_text(json.dumps(result, indent=1) + "\n")
+        if args.out == RESULTS / "finding.json":
+            publish("finding", summary(result))
 
 
 if __name__ == "__main__":

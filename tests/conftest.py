@@ -14,12 +14,13 @@ import atexit
 import gc
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # of numpy, scipy and sklearn, too; ahead of whatever imports them
 import pytest
 import torch
+
+from memory import make_held, sweep
 
 torch.set_num_threads(1)
 MEMORY, ROOM = Path("/dev/shm"), 8 << 30  # bytes
@@ -76,11 +77,10 @@ LONG = (  # the longest first; each takes more than five seconds
 def pytest_configure(config: pytest.Config) -> None:
     own = config.option.basetemp is None and "PYTEST_XDIST_WORKER" not in os.environ  # whose folders are given to them
     if own and os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free > ROOM:
-        for left in MEMORY.glob("shuhari-[0-9]*-*"):  # of processes that were killed
-            if not Path("/proc", left.name.split("-")[1]).exists():
-                shutil.rmtree(left, ignore_errors=True)
-        config.option.basetemp = tempfile.mkdtemp(prefix=f"shuhari-{os.getpid()}-", dir=MEMORY)
-        atexit.register(shutil.rmtree, config.option.basetemp, ignore_errors=True)
+        sweep(MEMORY)
+        folder = make_held(MEMORY)
+        config.option.basetemp = folder / "pytest"  # which pytest removes and makes anew: the lock is on what is around
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def pytest_collection_finish() -> None:

@@ -48,6 +48,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "simulates": None,  # and whether by the state of a simulator
     "extras": EMPTY,  # column -> fill value, of what its environments report beside observation and reward
     "table": None,  # the transitions of its environments, where they are known (`analysis.finite_horizon.Table`)
+    "scene": None,  # what lies around a place that its observations tell, a `tasks.scene.Scene`
     "expert": None,  # (observation, generator) -> an action as its environments take it
     "filmed": None,  # () -> a task like it whose environments `draw`
     # environments of an episode
@@ -74,6 +75,7 @@ OPTIONAL: Mapping[str, Any] = MappingProxyType({
     "decoder": None,
     "export": None,  # (directory): weights for an engine elsewhere; it then has `outline()`, see `pretrained.Outline`
     "bins": None,  # of a critic: those of which its value is the mean, a `models.readout.Bins`
+    "quantiles": None,  # likewise, a `models.quantiles.Quantiles`
     "return_statistic": None,  # of a critic: the moments of the discounted return, a `Moments` that is saved with it
     "packs": False,  # whether it runs rows without padding, so that a micro-batch counts the tokens that there are
     "renamed": dict,  # weights as a checkpoint has them -> as they are called in it now

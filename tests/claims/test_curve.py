@@ -30,6 +30,9 @@ START = {"mean": 0.2}
         ("length:mean", 7.0),
         ("length:last=2", 5.0),
         ("length:area", 7.0),
+        ("length:over=7", (200 + 50) / 300),  # of 3, 1, 0, 0
+        ("length:over=10", 0.0),
+        ("broken:over=0", math.nan),
         ("nan:mean", 2.0),
         ("evaluate/mean:first", 0.2),  # the score before the first step
         ("evaluate/mean:area", (0.3 * 200 + 0.6 * 200) / 400),

@@ -127,6 +127,8 @@ CASES: Mapping[str, Columns] = {  # rule, and where two, a mark -> a run with th
     "clips-too-much, a controller": control(policy__clip_fraction=0.5),
     "moves-too-far": text(policy__approx_kl=lambda i: 0.1 * i),
     "moves-too-far, a controller": control(policy__approx_kl=lambda i: 0.1 * i),
+    "moves-in-leaps": text(policy__approx_kl=lambda i: 1.3 * (i < 4)),
+    "moves-in-leaps, a controller": control(policy__approx_kl=lambda i: 1.3 * (i % 4 == 0 and i < 12)),
     "critic-explains-nothing": text(critic__explained_variance=lambda i: 0.01 * (-1) ** i),
     "critic-explains-nothing, a controller": control(critic__explained_variance=lambda i: 0.01 * (-1) ** i),
     "imitation-stalls": imitation(steps=30, policy__loss__nll=lambda i: 2.0 + 0.1 * i),
@@ -168,6 +170,7 @@ def test_nothing_is_found_in_a_run_that_learns(made: Callable[..., Columns], ste
         control(rollout__return=1.0, rollout__episodes=3.0),  # so few episodes ended
         control(rollout__episodes=0.0, rollout__return=None, spent__env_steps=0.0),  # learns from recorded steps
         control(policy__lr=lambda i: 1e-3 * (i > 0)),  # a warm-up of the rate
+        control(policy__approx_kl=lambda i: 1.3 * (i == 0)),  # one step of twenty
         control(rollout__truncated=1.0),  # a time limit is no answer that was cut
         control(critic__explained_variance=lambda i: 0.95 if i < 4 else -0.1),  # late returns are nearly equal
     ],

@@ -1,15 +1,17 @@
 """Values as distributions over bins: the catalogue's numbers, limits of the smearing, two-hot shares, and the gradient
 of a cross-entropy; deep Q-learning and value regression on them."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from gymnasium import spaces
 
 from shuhari.batch import Batch
-from shuhari.models.critics import DiscreteQ
+from shuhari.models.critics import ContinuousQ, DiscreteQ
 from shuhari.models.readout import Bins, Values
 from shuhari.needs import Need, evaluate
-from shuhari.objectives.td import QLearning
+from shuhari.objectives.td import QLearning, SmoothedTD
 from shuhari.objectives.value import Value
 from shuhari.testing import context
 from shuhari.testing.models import perturb
@@ -90,6 +92,32 @@ def test_deep_q_learning_fits_the_bins_of_the_action_taken():
     assert info["target"].tolist() == [0.5, 9.0]
     picked = policy(batch).at(torch.tensor([1]))
     torch.testing.assert_close(picked.logits().detach(), logits[1:])
+
+
+def test_members_on_bins_are_fitted_each():
+    """Behind an end the target is the reward; each member has its cross-entropy to the two centres next to it."""
+    critic, target = ContinuousQ(2, (8,), bins=Bins(-2, 2, 4, 0.0)), ContinuousQ(2, (8,), bins=Bins(-2, 2, 4))
+    box = SimpleNamespace(spaces=lambda: (spaces.Box(-9, 9, (2,)), spaces.Box(-1, 1, (1,))))
+    policy = lambda batch: SimpleNamespace(mode=lambda: torch.zeros(len(batch), 1))  # noqa: E731
+    for model in (critic, target):
+        model.build(box)
+        perturb(model, 0.5)
+    whole = {
+        "context": torch.randn(2, 2), "action": torch.zeros(2, 1), "reward": torch.tensor([[0.75], [0.0]]),
+        "cont": torch.tensor([1.0, 0.0]), "child": torch.tensor([1, -1]), "mask": torch.tensor([[True], [False]]),
+        "logp": torch.zeros(2, 1),
+    }  # fmt: skip
+    batch = Batch(whole, torch.arange(1), stream="rl")
+    objective = SmoothedTD(loss="cross_entropy")
+    ctx = context(models={"critic": critic, "target": target, "target_policy": policy})
+    live = evaluate(batch, objective.needs, ctx.models, ["critic"])
+    loss, info = objective(batch.put(live), ctx)
+    logits = critic.module(torch.cat([batch["context"], batch["action"]], 1))[:, 0].detach()  # [n, m]
+    share = torch.tensor([0.0, 0.0, 0.75, 0.25])  # of the centres -1.5, -0.5, 0.5, 1.5
+    torch.testing.assert_close(loss.detach(), -(share * logits.log_softmax(1)).sum()[None])
+    value = critic(batch).value()
+    assert value.shape == (1, 1, 2) and float(info["target"]) == 0.75
+    torch.testing.assert_close(info["value"], value.detach().mean(2)[0])
 
 
 def test_value_regression_on_bins():

@@ -26,6 +26,23 @@ def test_the_numbers_of_a_unit_metric():
     assert step_cpo(G, B, 0.6, G, B, 0.5).tolist() == pytest.approx([-0.6, 0.8])
 
 
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+@pytest.mark.parametrize("c", [-0.4, 0.0, 0.6, 2.0])
+def test_units_of_reward_and_cost_do_not_matter(c, scale):
+    for step in (step_cpo, step_pcpo):
+        want = step(G, B, c, G, B, 0.5)
+        torch.testing.assert_close(step(scale * G, B, c, scale * G, B, 0.5), want)
+        torch.testing.assert_close(step(G, scale * B, scale * c, G, scale * B, 0.5), want)
+
+
+def test_a_reward_along_the_cost_leaves_the_region_by_no_rounding():
+    """Singles, and g a multiple of b: what is left of it beside the constraint is rounding, and is not blown up."""
+    b = torch.rand(50, generator=torch.Generator().manual_seed(0))
+    for times in (3.0, 1 / 3, 0.7):
+        x = step_cpo(times * b, b, 0.0, times * b, b, 0.01)
+        assert float(x @ x) / 2 <= 0.01 * 1.01 and abs(float(b @ x)) < 1e-3 * float(b.norm())
+
+
 @pytest.mark.parametrize("c", [-0.4, -0.1, 0.0, 0.05, 0.3])
 @pytest.mark.parametrize("seed", range(6))
 def test_cpo_is_the_optimum_of_its_programme(seed, c):
@@ -66,7 +83,7 @@ class Quadratic:
         return {}
 
     def values(self):
-        return {k: float(v) for k, v in self.losses().items()}
+        return {k: float(v.detach()) for k, v in self.losses().items()}
 
     def gradients(self):
         return {k: torch.autograd.grad(v, self.theta)[0].flatten() for k, v in self.losses().items()}
@@ -92,7 +109,7 @@ def stepped(method, of=Quadratic, **more):
 
 
 def test_a_whole_step_moves_the_parameters():
-    theta, info = stepped("cpo", Alone)
+    theta, info = stepped("trpo", Alone)
     assert theta[0] == theta[1] == pytest.approx(math.sqrt(0.5) * 0.8 ** info["search"]) and info["search"] < 2
     theta, info = stepped("pcpo")
     assert theta == pytest.approx([0.0, math.sqrt(0.5)], abs=1e-6)
@@ -107,3 +124,15 @@ def test_the_search_looks_at_the_cost():
     theta, info = stepped("cpo", c=-0.05, bend=0.1)
     assert 0 < info["search"] < 15
     assert -0.05 + theta[0] + 0.1 * (theta[0] ** 2 + theta[1] ** 2) <= 0
+
+
+def test_a_term_that_is_not_there_is_named():
+    class Misspelt(Quadratic):
+        def losses(self):
+            return {{"cost": "costs"}.get(k, k): v for k, v in super().losses().items()}
+
+    for method in ("cpo", "pcpo"):
+        with pytest.raises(ValueError, match=r"'cost'.*did you mean 'costs'"):
+            stepped(method, Misspelt)
+    with pytest.raises(ValueError, match=r"'trpo' with the terms.*expected kl and a loss"):
+        stepped("trpo")

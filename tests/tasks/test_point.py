@@ -53,6 +53,17 @@ def test_a_step_by_hand() -> None:
     np.testing.assert_allclose(seen[2:], [0.75, -0.25], atol=1e-6)
 
 
+def test_noise_jumps_no_wall() -> None:
+    """However large it is: behind a wall one cell thick nobody ever is, and a step is no longer than a cell."""
+    world = placed(0.5, 0.5, maze=".#G\n.#.\n...\n.#.\n.#S", noise=5.0)
+    places = []
+    for _ in range(500):
+        world.x, world.y = 0.5, 4.5
+        world.step(np.zeros(2))
+        places.append((world.x, world.y))
+    assert max(x for x, _ in places) < 1.0 and min(y for _, y in places) == 3.5
+
+
 def test_walls_stop_the_motion_across_them_alone() -> None:
     world = placed(0.9, 1.5, maze="...\n.#.\n..G")
     seen = world.step(np.array([1.0, 0.5]))[0]
@@ -83,3 +94,26 @@ def test_it_is_a_task_that_copies_and_repeats() -> None:
     assert task.copies and task.expert is not None
     first, again = (task.make().reset(seed=3)[0] for _ in range(2))
     np.testing.assert_array_equal(first, again)
+
+
+def test_hazards_cost_and_change_nothing_else() -> None:
+    """Circles of radius 1 around (2, 1), and of 0.2 around (4.5, 0.5)."""
+    hazards = [[2.0, 1.0, 1.0], [4.5, 0.5, 0.2]]
+    world = placed(0.5, 1.0, speed=0.6, hazards=hazards)
+    costs = [world.step(np.array([1.0, 0.0]))[-1]["cost"] for _ in range(5)]
+    assert costs == [1.0, 1.0, 1.0, 1.0, 0.0]  # at 1.1, 1.7, 2.3, 2.9, 3.5
+    bare, with_them = Point(noise=0.1), Point(noise=0.1, hazards=hazards)
+    for one in (bare, with_them):
+        one.reset(seed=1)
+    for action in np.random.default_rng(0).uniform(-1, 1, (20, 2)):
+        (seen, *paid, info), (again, *as_well, told) = bare.step(action), with_them.step(action)
+        np.testing.assert_array_equal(seen, again)
+        assert paid == as_well and info == {} and set(told) == {"cost"}
+    with pytest.raises(ValueError, match=r"hazards has \(1, 2\): expected circles"):
+        Point(hazards=[[1, 2]])
+
+
+def test_a_limit_may_be_set_on_what_hazards_cost() -> None:
+    task = Gym("world/point", {"hazards": [[3.5, 1.5, 1.0]]}, tells={"cost": "reward"})
+    assert task.stamps == ("reward/task", "reward/cost") and task.copies
+    np.testing.assert_allclose(task.scene.hazards, [(0, -4 / 7, 2 / 7)])

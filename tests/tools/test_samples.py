@@ -14,6 +14,8 @@ from shuhari.loop.opening import open_checkpoint
 from shuhari.loop.run import train
 from shuhari.loop.watching import watch
 from shuhari.noise import CounterNoise, keys
+from shuhari.tasks.gym import Gym
+from shuhari.testing import shrink
 from shuhari.tools import samples
 from small_runs import recipe
 
@@ -76,3 +78,57 @@ def test_text_that_is_written_token_by_token_is_shown_elsewhere(tmp_path: Path) 
     list(train(recipe("text", tmp_path).with_settings({"stage.warm-up.steps": 1, "steps": 1}), tmp_path / "text"))
     with pytest.raises(TypeError, match="show --rollouts"):
         samples.save_samples(tmp_path / "text")
+
+
+def boxes(ax: Any) -> list[tuple[float, float, float, float]]:
+    return [(*box.get_xy(), box.get_width(), box.get_height()) for box in ax.patches]
+
+
+def walk(run: Path, seen: Any = None) -> tuple[Any, Any]:
+    """The panel of paths, and its first path [T + 1, 2]."""
+    ax = samples.draw_episodes(seen or watch(run, n=samples.SHOWN)).axes[0]
+    return ax, next(line.get_xydata() for line in ax.lines if len(line.get_xydata()) > 1)
+
+
+def test_a_path_among_walls(tmp_path: Path) -> None:
+    """The middle row is wall but for its last cell; the goal is the last cell of the row above."""
+    maze = "..G\n##.\nS.."
+    small = shrink(load("baselines/td3_bc_point"), 1, task__kwargs__maze=maze, task__kwargs__limit=12)
+    list(train(small, tmp_path / "point"))
+    run = tmp_path / "point"
+    assert is_png(samples.save_samples(run))
+    seen = watch(run, n=2)
+    ax, path = walk(run, seen)
+    third = 2 / 3
+    whole, *walls, goal = boxes(ax)
+    np.testing.assert_allclose(whole, (-1, -1, 2, 2))
+    np.testing.assert_allclose(walls, [(-1, -third / 2, third, third), (-third / 2, -third / 2, third, third)])
+    np.testing.assert_allclose(goal, (third / 2, third / 2, third, third))
+    np.testing.assert_allclose(path, np.stack(seen[0].observations)[:, :2])
+    assert not any(x < a < x + w and y < b < y + h for a, b in path for x, y, w, h in walls)
+
+
+def test_a_table_s_path_through_a_maze_of_cells(tmp_path: Path) -> None:
+    run = made("stepwise", tmp_path)
+    assert is_png(samples.save_samples(run))
+    seen = watch(run, n=2)
+    ax, path = walk(run, seen)
+    whole, *walls, goal = boxes(ax)
+    assert whole == (0, 0, 3, 3) and all(w == h == 1 for *_, w, h in (*walls, goal))
+    assert (np.abs(np.diff(path, axis=0)).sum(1) <= 1).all() and (path % 1 == 0.5).all()  # from cell to cell
+    assert abs(path[0] - 0.5 - goal[:2]).sum() == 1  # distance = 1
+    assert not any((x, y) == (a - 0.5, b - 0.5) for a, b in path for x, y, *_ in walls)
+
+
+def test_what_is_seen_in_another_way_has_no_scene() -> None:
+    assert Gym("world/point").scene.goals and Gym("world/point", keep=(2, 3)).scene is None
+    assert Gym("world/point", stack=2).scene is None and Gym("CartPole-v1").scene is None
+    ((x, _, wide, _),) = Gym("world/merge").scene.goals
+    assert (x, wide) == (1.0, 0.02)
+
+
+@pytest.mark.parametrize("base", ["sac_merge", "ppo_cmdp", "gridworld", "mbpo_chaos"])
+def test_every_kind_of_controller_has_a_picture(tmp_path: Path, base: str) -> None:
+    """On a road, over states without a place, on a grid that draws itself, and among distractors."""
+    list(train(shrink(load(f"baselines/{base}"), 1), tmp_path / "run"))
+    assert is_png(samples.save_samples(tmp_path / "run"))

@@ -18,7 +18,7 @@ from shuhari.data import nearest
 Columns = Mapping[str, Sequence[Any]]  # metric -> a value a step, None where a step has none
 Curve = tuple[np.ndarray, np.ndarray]
 PLAIN = ("final", "first", "best", "worst", "mean", "area")
-GIVEN = ("last", "to", "at")
+GIVEN = ("last", "over", "to", "at")
 _OTHER = re.compile(r"(?P<name>.+?)(?P<sign>>=|<=)(?P<value>[^=<>]+)")
 
 
@@ -27,10 +27,10 @@ class Reading:
     """A metric and a statistic of its curve.
 
     `final`, `first`, `best` (the largest), `worst` (the smallest), `mean` (of all reports), `last=K` (mean of the last
-    K), `area` (mean over the budget, by trapezoids), `to=V` (the budget spent until it first reaches V, interpolated;
-    all of it if it never does), `at=OTHER>=V` (its value when OTHER first gets there; NaN if it never does). Curves are
-    read up to where the budget is spent, interpolated there. Reports of NaN are left out; where the last is one, so are
-    `final`, `last`, `mean` and `area`.
+    K), `area` (mean over the budget, by trapezoids), `over=V` (the area of what is above V, and 0 elsewhere), `to=V`
+    (the budget spent until it first reaches V, interpolated; all of it if it never does), `at=OTHER>=V` (its value when
+    OTHER first gets there; NaN if it never does). Curves are read up to where the budget is spent, interpolated there.
+    Reports of NaN are left out; where the last is one, so are `final`, `last`, `mean`, `area` and `over`.
     """
 
     metric: str
@@ -73,14 +73,16 @@ class Reading:
         """Of a run's columns, with `spent` [steps] of the budget, the scores at the `start` of its last stage, when
         `began` was spent, and the `whole` budget. KeyError where the run has not the metric."""
         x, y = cut(whole, *read_curve(columns, self.metric, spent, start, began))
-        if self.what in ("final", "last", "mean", "area") and not np.isfinite(y[-1]):
+        if self.what in ("final", "last", "mean", "area", "over") and not np.isfinite(y[-1]):
             return math.nan
         x, y = x[np.isfinite(y)], y[np.isfinite(y)]
         if not len(x):
             return math.nan
         if self.what == "last":
             return float(y[-int(self.value) :].mean())
-        if self.what == "area":
+        if self.what == "over":
+            y = np.maximum(y - self.value, 0.0)
+        if self.what in ("area", "over"):
             return float(np.trapezoid(y, x) / (x[-1] - x[0])) if len(x) > 1 and x[-1] > x[0] else float(y[-1])
         if self.what == "to":
             return find_crossing(x, y, self.value, whole)

@@ -1,6 +1,7 @@
 """The command line. Help imports nothing heavy: each command imports what it needs when it runs.
 
-Exit codes: 0 done, 1 the run failed, 2 a mistake in what was asked, 130 stopped and saved.
+Exit codes: 0 done, 1 the run failed, or nothing was found of what was asked for by name, 2 a mistake in what was asked,
+130 stopped and saved.
 """
 
 from __future__ import annotations
@@ -102,15 +103,28 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def refuse(error: Any) -> int:
     """Say what of a command line is wrong, in the form of any other error; the exit code that it deserves."""
-    message, ctx = error.format_message(), getattr(error, "ctx", None)
+    message, ctx = _reword(error, error.format_message()), getattr(error, "ctx", None)
     if type(error).__name__ == "NoArgsIsHelpError":
         error.show()
         return int(error.exit_code)
     told = message.removeprefix("Invalid value: ").removeprefix("Invalid value for ")
     typer.echo(f"error: {told}", err=True)
-    if ctx is not None and not isinstance(error, typer.BadParameter):
+    if ctx is not None:
         typer.echo(f"({ctx.command_path} --help shows what it takes)", err=True)
     return int(error.exit_code)
+
+
+def _reword(error: Any, message: str) -> str:
+    """With the value, and what was expected, in our words, where pydantic has refused it."""
+    from pydantic import ValidationError
+
+    if not isinstance(error.__cause__, ValidationError):
+        return message
+    first = error.__cause__.errors()[0]
+    wanted = first["msg"].removeprefix("Input should be ").partition(", unable")[0]
+    for theirs, ours in (("less than or equal to", "at most"), ("greater than or equal to", "at least")):
+        wanted = wanted.replace(theirs, ours)
+    return message.replace(first["msg"], f"{first['input']}: expected {wanted}")
 
 
 def explain(error: Exception, *, debug: bool = False) -> int:

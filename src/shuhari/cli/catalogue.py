@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from shuhari.abilities import ability
-from shuhari.cli.text import make_printable, note, print_json, print_table, say
+from shuhari.cli.options import check_together
+from shuhari.cli.text import NOTHING, make_printable, note, print_json, print_table, say
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -50,7 +51,6 @@ def methods(
     found = [(m, v) for m, v in found if all(w in texts[m.name] for w in wanted)]
     if json:
         print_json([asdict(m) for m, _ in found])
-        return
     if not found:
         which = f" of those against {trouble}" if trouble else ""
         known = {part for m in listed() for part in (m.name, *m.name.split("/"))}
@@ -59,6 +59,9 @@ def methods(
         near += [f"--for {t!r} goes by that trouble" for word in unknown for t in _find_troubles(word, TROUBLES)[0][:1]]
         what = f"no recipe{which} has {' and '.join(wanted) or 'anything'} in its name, summary or verdict"
         note("; ".join([what, *near]))
+        raise typer.Exit(NOTHING)
+    if json:
+        return
     for m, verdict in found:
         if m.family != BEDS:
             _say_method(m, verdict)
@@ -109,7 +112,11 @@ def _describe_verdict(method: Any) -> str | None:
     return describe_verdict(kept, now=True)
 
 
+READS = {"": "--json", "NAME": "-n --split --set --json"}
+
+
 def tasks(
+    ctx: typer.Context,
     name: Annotated[str, typer.Argument(help="A task to look at; all are listed without it.")] = "",
     n: Annotated[int, typer.Option("-n", min=1, help="How many problems to show.")] = 3,
     split: Annotated[str, typer.Option(help="Of which split.")] = "train",
@@ -122,6 +129,7 @@ def tasks(
     """
     from shuhari.tasks import catalogue
 
+    check_together(ctx, READS)
     if name:
         _preview(name, n, split, sets or [], json)
         return
@@ -144,9 +152,11 @@ def _preview(name: str, n: int, split: str, sets: list[str], json: bool) -> None
     shown = catalogue.preview(task, n, split)
     if json:
         print_json(shown)
-        return
     if not shown:
         note(f"split {split!r} of {name} has no problems")
+        raise typer.Exit(NOTHING)
+    if json:
+        return
     if (spaces := task.spaces()) is not None:
         say(f"observations: {spaces[0]}")
         say(f"actions:      {spaces[1]}")

@@ -15,15 +15,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shuhari.cli import exploring, keeping, verdicts
+from shuhari.cli.exploring import check_bed
+from shuhari.cli.options import check_together
 from shuhari.cli.text import note, print_json, say
 
 if TYPE_CHECKING:
     from shuhari.claims.pool import Progress
 
 QUIET = 15.0  # seconds between two lines where the output is no terminal
+READS = {
+    "": "RECIPE... --smoke --on --workers --out --runs --json",
+    "--board": "--by --out --json",
+    "--matrix": "--out --json",
+    "--bed": "RECIPE... --dry-run --metric --margin --seeds --workers --out --runs --json",
+    "--card": "RECIPE... --dry-run --workers --out --runs",
+    "--prove": "RECIPE... --stale --whole --quick --on --workers --out --runs --json",
+    "--show": "RECIPE... --stale --on --out --json",
+    "--dry-run": "RECIPE... --stale --smoke --on --workers --out --runs",
+    "--stale": "RECIPE... --on --out --json",
+}
 
 
 def claim(
+    ctx: typer.Context,
     recipes: Annotated[list[str] | None, typer.Argument(metavar="RECIPE...", help="family/method, or a .toml.")] = None,
     smoke: Annotated[bool, typer.Option("--smoke", help="A minute's version on two seeds; no result is kept.")] = False,
     stale: Annotated[bool, typer.Option("--stale", help="List the results that are out of date; run nothing.")] = False,
@@ -65,12 +79,9 @@ def claim(
     from shuhari.claims.result import write
     from shuhari.config.overlay import RecipeError
 
-    owners: dict[str, tuple[str, object]] = {"--whole": ("--prove", prove), "--quick": ("--prove", prove)}
-    owners |= {"--by": ("--board", board), **{one: ("--bed", bed) for one in ("--metric", "--margin", "--seeds")}}
-    for option, given in zip(owners, (whole, quick, by, metric, margin, seeds), strict=True):
-        of, there = owners[option]
-        if given and not there:
-            raise typer.BadParameter(f"of {of}, which is not given", param_hint=option)
+    check_together(ctx, READS)
+    check_bed("--bed", bed)
+    check_bed("--on", on)
     if board:
         verdicts.show_board(board, by, out, json)
         return
@@ -88,7 +99,7 @@ def claim(
     if stale or (prove and not recipes):
         all_places = keeping.list_places(named, out, on)
         reasons = keeping.find_stale(all_places, named=bool(recipes))
-        if stale and not (prove or show or dry):
+        if not (prove or show or dry):
             keeping.list_stale(reasons, json, keeping.describe_none(all_places, reasons, out))
             return
         for at, reason in reasons.items():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shuhari.cli.options import check_together
 from shuhari.cli.text import make_printable, note, print_json, print_table, say
 
 if TYPE_CHECKING:
@@ -15,7 +16,11 @@ if TYPE_CHECKING:
 DAMAGED = 1
 
 
+READS = {"": "--json", "RUN": "--repair --json", "--cluster": "--address --json"}
+
+
 def doctor(
+    ctx: typer.Context,
     run: Annotated[str, typer.Argument(help="A run to look at: a path, a name under runs/, or `latest`.")] = "",
     repair: Annotated[bool, typer.Option("--repair", help="Change the run: set aside what is damaged.")] = False,
     cluster: Annotated[bool, typer.Option("--cluster", help="Say what each node of a Ray cluster has.")] = False,
@@ -30,14 +35,11 @@ def doctor(
 
     Example: shuhari doctor runs/quickstart-s0
     """
-    if address and not cluster:
-        raise typer.BadParameter("of what is this the address? shuhari doctor --cluster --address host:port")
+    check_together(ctx, READS)
     if cluster:
         _describe_cluster(address, json)
     elif run:
         _examine(run, repair, json)
-    elif repair:
-        raise typer.BadParameter("of which run? give its folder: shuhari doctor RUN --repair")
     else:
         _describe_machine(json)
 

@@ -15,6 +15,20 @@ if TYPE_CHECKING:
     from shuhari.claims.pool import Progress
 
 
+def check_bed(option: str, bed: str) -> None:
+    """BadParameter where a bed is named that is not there: the nearest one, or all."""
+    from shuhari.config.library import BEDS, CONTROL
+    from shuhari.config.recipe import RecipeError, find_file, list_names
+
+    try:
+        if bed:
+            find_file(bed)
+    except RecipeError as error:
+        beds = [n for n in list_names() if n.startswith(f"{BEDS}/") and CONTROL not in n.split("/")]
+        near = "" if "did you mean" in error.problem else f"; beds are {', '.join(beds)}"
+        raise typer.BadParameter(f"{error.problem}{near}", param_hint=option) from None
+
+
 def run_exploration(
     name: str,
     bed: str,

@@ -8,10 +8,18 @@ from typing import Annotated
 
 import typer
 
+from shuhari.cli.options import check_together
 from shuhari.cli.text import describe, print_json, say
+
+READS = {
+    "": "--role --dtype --shard --adapter --reward-model --force --json",
+    "--replay": "--place --json",
+    "--onnx": "--role --force --json",
+}
 
 
 def export(
+    ctx: typer.Context,
     run: Annotated[str, typer.Argument(help="RUN, RUN@step or RUN@best; a path, a name under runs/, or `latest`.")],
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where the model goes: new, or empty.")],
     role: Annotated[str, typer.Option(help="The role whose model is written.")] = "policy",
@@ -42,6 +50,7 @@ def export(
     from shuhari.tools.export import export as exported
     from shuhari.tools.export import export_replay
 
+    check_together(ctx, READS)
     try:
         if replay:
             card = loads((export_replay(run, directory, place=place) / "card.json").read_text())

@@ -7,12 +7,17 @@ from typing import Annotated
 
 import typer
 
-from shuhari.cli.text import format_number, note, print_json, print_table, say
+from shuhari.cli.options import check_together
+from shuhari.cli.text import NOTHING, format_number, note, print_json, print_table, say
 
 NOTE = 80  # characters of a reason
 
 
+READS = {"": "--json", "--rm": "--yes", "--rename": "", "--tag": "--untag --json", "--untag": "--tag --json"}
+
+
 def runs(
+    ctx: typer.Context,
     words: Annotated[
         list[str] | None, typer.Argument(help="Only runs with each word in name, recipe, task or tags (`tag:x`).")
     ] = None,
@@ -36,6 +41,7 @@ def runs(
     from shuhari.store.listing import STATUSES, read_tags
     from shuhari.tools.plot import name_metric
 
+    check_together(ctx, READS)
     if status and status not in STATUSES:
         raise typer.BadParameter(f"{status!r}: {nearest(status, STATUSES)}", param_hint="--status")
     for asked, option in ((rm, "--rm"), (tag, "--tag"), (untag, "--untag")):
@@ -49,15 +55,19 @@ def runs(
         for r in found:
             tag_run(r.path, tag or (), untag or ())
         found = [replace(r, tags=read_tags(r.path)) for r in found]
-    if json and not rm:
+    if json:
         print_json([asdict(r) for r in found])
-        return
     if not found and words and words[0] in ("rm", "remove", "delete") and words[1:]:
         raise typer.BadParameter(f"runs are removed by an option: shuhari runs {' '.join(words[1:])} --rm",
                                  param_hint=words[0])  # fmt: skip
     if not found:
         of = f" with {' '.join([*(words or ()), status]).strip()}" if words or status else ""
-        note(f"no run{of} is in {root}/" + ("" if of else " yet: `shuhari train baselines/quickstart` makes one"))
+        near = [_guess(word, [r.name for r in list_runs(root)]) for word in words or ()]
+        yet = "" if of else " yet: `shuhari train baselines/quickstart` makes one"
+        note("; ".join([f"no run{of} is in {root}/{yet}", *filter(None, near)]))
+        if words:
+            raise typer.Exit(NOTHING)
+    if json or not found:
         return
     rows = []
     for r in found:
@@ -67,6 +77,14 @@ def runs(
     print_table(("run", "recipe", "task", "date", "status", "step", "score", "tags", ""), rows)
     if rm:
         _remove([r.path for r in found if r.status != "running"], yes)
+
+
+def _guess(word: str, names: list[str]) -> str:
+    """The name that a word may have meant; "" where it is none's, or stands in one."""
+    from shuhari.data import nearest
+
+    near = "" if any(word.lower() in name.lower() for name in names) else nearest(word, names)
+    return near if near.startswith("did you mean") else ""
 
 
 def _cut(note: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shuhari.cli.options import check_together
 from shuhari.cli.text import make_printable, note, print_json, print_table, say
 from shuhari.data import nearest
 
@@ -25,7 +26,16 @@ OF_SETTING = ("groups", "stream", "steps")
 COLUMNS = ("mode", "sampling", "training", "s a step", "tokens/s", "a device", "staleness", "idle", "rows")
 
 
+READS = {
+    "": "RUN --devices --split --mode --staleness --price --scale --lengths --set --json",
+    "--mode sync": "RUN --devices --price --scale --lengths --set --json",
+    "--here": "RUN --staleness --price --scale --lengths --set --json",
+    "--published": "--json",
+}
+
+
 def plan(
+    ctx: typer.Context,
     run: Annotated[
         str, typer.Argument(help="A run made with --profile: a path, a name under runs/, or `latest`.")
     ] = "",
@@ -56,6 +66,7 @@ def plan(
 
     Example: shuhari plan runs/grpo --devices 8 --price 2.5
     """
+    check_together(ctx, READS)
     if published:
         _compare_published(json)
         return

@@ -9,18 +9,29 @@ from typing import Annotated, Any
 import typer
 
 from shuhari.cli.diagnosing import say_findings
+from shuhari.cli.options import check_together
 from shuhari.cli.rollouts import save_samples, save_video, show_rollouts
-from shuhari.cli.text import describe, make_printable, note, print_json, print_table, say
+from shuhari.cli.text import NOTHING, describe, make_printable, note, print_json, print_table, say
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LINES = 12  # of a table of steps on a screen
 PROBLEMS = 5  # of a run, the last ones
 
 
+READS = {
+    "": "--json --csv",
+    "--rollouts": "--step --json",
+    "--video": "--step --episode",
+    "--samples": "--step",
+    "--profile": "--json",
+}
+
+
 def show(
+    ctx: typer.Context,
     run: Annotated[str, typer.Argument(help="A path, a name under runs/, or `latest`.")],
     rollouts: Annotated[bool, typer.Option("--rollouts", help="What it did: groups, or episodes.")] = False,
-    step: Annotated[int | None, typer.Option(help="Rollouts of this step (default: the last kept).")] = None,
+    step: Annotated[int | None, typer.Option(help="Of this step (default: the last kept).")] = None,
     video: Annotated[Path | None, typer.Option(help="Draw an episode of a controller into this .gif.")] = None,
     episode: Annotated[int, typer.Option(min=0, help="Which held-out episode --video draws.")] = 0,
     samples: Annotated[bool, typer.Option("--samples", help="Draw what its policy makes beside the run.")] = False,
@@ -40,12 +51,14 @@ def show(
     from shuhari.store import Run, resolve
     from shuhari.tools.plot import write_csv
 
+    check_together(ctx, READS)
     if json and csv:
         raise typer.BadParameter("--json and --csv are two formats: give one")
     path = Path(resolve(run))
     opened = Run(path)
     if profile:
-        show_profile(path, json)
+        if not show_profile(path, json):
+            raise typer.Exit(NOTHING)
         return
     if video is not None:
         save_video(path, video, step, episode)
@@ -66,8 +79,9 @@ def show(
         _show_overview(opened, path, columns)
 
 
-def show_profile(path: Path, json: bool = False) -> None:
-    """What `train --profile` has measured of a run: a table of phases, rates, and where the files are."""
+def show_profile(path: Path, json: bool = False) -> bool:
+    """What `train --profile` has measured of a run: a table of phases, rates, and where the files are. False where the
+    run has none."""
     from shuhari.tools.profile_report import HEADS, NUMBERS, TRACE, read, table_lines, table_rows
 
     profile = read(path)
@@ -80,6 +94,7 @@ def show_profile(path: Path, json: bool = False) -> None:
         for line in table_lines(profile):
             say(line)
         say(f"profile: {path / NUMBERS}; trace, for ui.perfetto.dev: {path / TRACE}")
+    return profile is not None
 
 
 def _show_overview(run: Any, path: Path, columns: Mapping[str, Sequence[Any]]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from shuhari.cli.text import format_number, make_printable, note, print_json, say
+from shuhari.cli.text import NOTHING, format_number, make_printable, note, print_json, say
 from shuhari.tools.episodes import count_alike, play, read_group
 
 MOVES = 12  # of an episode of a controller, on a screen
@@ -19,15 +19,17 @@ NUMBERS = 8  # of an observation
 
 def show_rollouts(run: Any, path: Path, step: int | None, json: bool) -> None:
     """Print the groups that a run kept of a step; of a controller whose run keeps none, held-out episodes of the
-    checkpoint of that step."""
+    checkpoint of that step. Exit 1 where there is nothing."""
     groups = [read_group(g) for g in run.rollouts(step)]
     groups = groups or ([] if step is not None and run.rollouts() else play(path, step))
     if json:
         print_json(groups)
-        return
     if not groups:
-        of = "" if step is None else f" of step {step}"
-        note(f"{path} keeps no rollouts{of}: [store] rollouts says how many groups of a step are kept")
+        of, kept = "" if step is None else f" of step {step}", run.kept_steps()
+        near = f"; the nearest step is {min(kept, key=lambda s: abs(s - (step or 0)))}" if kept else ""
+        note(f"{path} keeps no rollouts{of}{near}: [store] rollouts says how many groups of a step are kept")
+        raise typer.Exit(NOTHING)
+    if json:
         return
     for entry in groups:
         problem = entry["problem"]

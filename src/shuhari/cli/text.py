@@ -10,6 +10,8 @@ import typer
 
 from shuhari.tools.printable import make_printable as make_printable
 
+NOTHING = 1  # exit code where nothing was found of what was asked for by name, as of grep
+
 
 def say(text: str = "") -> None:
     """Print a line to stdout."""

@@ -118,7 +118,7 @@ def lowest(e: Evidence, name: str) -> float:
     return float(x.min()) if len(x) else float("nan")
 
 
-def usually_at_best(e: Evidence, name: str) -> float:
+def upper_decile(e: Evidence, name: str) -> float:
     """the value that one step in ten exceeds"""
     x = e.finite(name)
     return float(np.quantile(x, 0.9)) if len(x) else float("nan")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import inf, isfinite, nan
 from typing import Any
 
-from shuhari.diagnosis.evidence import Evidence, growth, highest, recent, share_not_finite, usually_at_best
+from shuhari.diagnosis.evidence import Evidence, growth, highest, recent, share_not_finite, upper_decile
 from shuhari.diagnosis.rule import Rule
 
 
@@ -80,11 +80,22 @@ RULES = (
         "within one step the policy moves far from the one that sampled",
         "a smaller part.policy.optimiser.lr, fewer part.policy.epochs, optimiser.clip = 1.0, a KL term to a reference",
         least=4,
+        covers=("moves-in-leaps",),
+    ),
+    Rule(
+        "moves-in-leaps",
+        "*/approx_kl",
+        upper_decile,
+        (-inf, 0.5),
+        "in more than one step in ten the policy moves far from the one that sampled, if not in the last ones",
+        "a part.policy.optimiser.lr that begins smaller, tighter bounds of the ratio (low, high of the policy's term), "
+        "fewer part.policy.epochs, optimiser.clip = 1.0",
+        least=10,
     ),
     Rule(
         "critic-explains-nothing",
         "*/explained_variance",
-        usually_at_best,
+        upper_decile,
         (0.02, inf),
         "the critic predicts returns no better than one number for all of them, so advantages are mostly noise",
         "a larger learning rate or more epochs of the critic, a larger critic, rewards of a moderate size "

@@ -24,7 +24,8 @@ from shuhari.tasks.source import read_first
 @dataclass(frozen=True, eq=False)
 class Watched:
     """An episode: observations [T + 1] and actions [T] as the environment has them, rewards [T] by name, `total`, their
-    sums with what graders gave, and pictures [T + 1], or none. `step`: of the checkpoint."""
+    sums with what graders gave, and pictures [T + 1], or none. `step`: of the checkpoint. `scene`: what lies around a
+    place that observations tell (`tasks.scene.Scene`), None where nothing does."""
 
     problem: Problem
     step: int
@@ -34,6 +35,7 @@ class Watched:
     rewards: Sequence[Mapping[str, float]]
     total: Mapping[str, float]
     frames: Sequence[Array] = field(default=(), repr=False)
+    scene: Any = field(default=None, repr=False)
 
 
 def watch(path: Path, step: int | None = None, n: int = 1, first: int = 0, film: bool = False) -> list[Watched]:
@@ -97,8 +99,8 @@ class Stand:
         if self.seen is None:
             rewards = [sum_rewards([s]) for s in acts]
             return Watched(*given, [s.context for s in acts], [s.action for s in acts], rewards, totals)
-        seen = self.seen
-        return Watched(*given, seen.observations, seen.actions, seen.rewards, totals, seen.frames)
+        seen, scene = self.seen, ability(self.task, "scene")
+        return Watched(*given, seen.observations, seen.actions, seen.rewards, totals, seen.frames, scene)
 
 
 class Camera:

@@ -1,7 +1,7 @@
 """Critics and scalar models: V(s), Q(s, ·) over discrete actions, ensembles of Q(s, a), a positive scalar.
 
-Axes: `B` rows, `K` positions (here 1), `A` discrete actions, `n` members of an ensemble, `m` bins (`readout`). Leaves
-out distributions over returns and recurrent critics.
+Axes: `B` rows, `K` positions (here 1), `A` discrete actions, `n` members of an ensemble, `m` bins (`readout`) or
+quantiles (`quantiles`). Leaves out recurrent critics.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from shuhari.data import Sampling
 from shuhari.events import Event
 from shuhari.models.mlp import Activation, Ensemble, Mlp
 from shuhari.models.normaliser import Moments
+from shuhari.models.quantiles import Quantiles
 from shuhari.models.readout import Bins, Values, existing
 from shuhari.models.sampling import epsilon, honour, uniform_share
 from shuhari.models.spaces import FORBIDDEN, Inputs, Net, Seen, box, check_allowed, discrete, spaces_of
@@ -31,18 +32,18 @@ class Actions:
     """Values q [B, K, A] of all discrete actions, and the epsilon-greedy policy on them; the methods of a policy are
     those of the mixture with the row's `epsilon` [B, K] (0 where None). `allowed` [B, K, A]: what a mask allows (None:
     everything); the rest is worth -1e9, is never done and has no uniform share. Methods answer [B, K]; after `at`, [N].
-    `action` may be the batch whose decisions are meant, read once they are asked for. `bins`: the logits [B, K, A, m]
-    that the values were read from.
+    `action` may be the batch whose decisions are meant, read once they are asked for. `out`: the logits or quantiles
+    [B, K, A, m] that the values were read from.
     """
 
-    __slots__ = ("_action", "_bins", "_epsilon", "allowed", "q")
+    __slots__ = ("_action", "_epsilon", "_out", "allowed", "q")
 
     def __init__(
         self, q: Tensor, action: Tensor | Batch, epsilon: Tensor | None = None, allowed: Tensor | None = None,
-        bins: Tensor | None = None,
+        out: Tensor | None = None,
     ) -> None:  # fmt: skip
         self.q = q if allowed is None else q.masked_fill(~allowed, FORBIDDEN)
-        self.allowed, self._action, self._epsilon, self._bins = allowed, action, epsilon, bins
+        self.allowed, self._action, self._epsilon, self._out = allowed, action, epsilon, out
 
     @property
     def action(self) -> Tensor:
@@ -64,8 +65,17 @@ class Actions:
 
     def logits(self) -> Tensor:
         """[B, K, m] of the action taken."""
-        every = existing(self._bins)
-        return every.take_along_dim(self.action[..., None, None], -2).squeeze(-2)
+        return existing(self._out).take_along_dim(self.action[..., None, None], -2).squeeze(-2)
+
+    def quantiles(self) -> Tensor:
+        """[B, K, m] of the action taken."""
+        return self.quantiles_of(self.action)
+
+    def quantiles_of(self, action: Tensor) -> Tensor:
+        """[B, K, m] of the actions [B, K]; ValueError where a net has none."""
+        if self._out is None:
+            raise ValueError("loss = 'quantile' fits quantiles of the return: set quantiles = {n = ..} of the model")
+        return self._out.take_along_dim(action[..., None, None], -2).squeeze(-2)
 
     def mode(self) -> Tensor:
         """The greedy action."""
@@ -100,8 +110,8 @@ class Actions:
         """The decisions `index` [N] of the flattened [B * K]."""
         action, e = self.action, self.epsilon
         e = None if e is None else e.expand_as(action).flatten()[index]
-        allowed, bins = (None if x is None else x.flatten(0, 1)[index] for x in (self.allowed, self._bins))
-        return Actions(self.q.flatten(0, -2)[index], action.flatten()[index], e, allowed, bins)
+        allowed, out = (None if x is None else x.flatten(0, 1)[index] for x in (self.allowed, self._out))
+        return Actions(self.q.flatten(0, -2)[index], action.flatten()[index], e, allowed, out)
 
 
 @register("model", "value")
@@ -153,7 +163,8 @@ class ValueCritic:
 class DiscreteQ:
     """Q(s, ·) of every discrete action, an MLP; as a policy greedy on it, or epsilon-greedy by `Sampling.epsilon`.
 
-    What an `action_mask` forbids is worth -1e9 and never done. normalise, returns, norm, see, bins: as in `value`."""
+    What an `action_mask` forbids is worth -1e9 and never done. normalise, returns, norm, see, bins: as in `value`.
+    quantiles: the value is the mean of these of the return, which a loss of quantiles fits; ValueError beside bins."""
 
     hidden: tuple[Length, ...] = (64, 64)
     activation: Activation = "relu"
@@ -162,18 +173,22 @@ class DiscreteQ:
     norm: bool = False
     see: tuple[str, ...] = ()
     bins: Bins | None = None
+    quantiles: Quantiles | None = None
     kind: Literal["exact", "chain", "bound"] = field(default="exact", init=False)
     module: nn.Module = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         check(self)
+        if self.bins and self.quantiles:
+            raise ValueError("q_discrete: it has bins and quantiles: expected one of them")
 
     def build(self, task: Task) -> None:
         seen, does = spaces_of(task, "q_discrete")
         actions = discrete(does, "action", "q_discrete")
         self._start, self._n = int(actions.start), int(actions.n)
         self._inputs = Inputs(seen, "q_discrete", self.normalise, see=self.see)
-        sizes = (self._inputs.size, *self.hidden, self._n * (self.bins.n if self.bins else 1))
+        read = self.bins or self.quantiles
+        sizes = (self._inputs.size, *self.hidden, self._n * (read.n if read else 1))
         self.module = Net(self._inputs, Mlp(sizes, self.activation, norm=self.norm))
         if self.returns:
             self.module.returns = Moments()
@@ -185,17 +200,17 @@ class DiscreteQ:
     def __call__(self, batch: Batch) -> Actions:
         seen = self._inputs.of(batch)
         allowed = self._inputs.mask(seen)
-        q, logits = self._values(seen)
+        q, out = self._values(seen)
         allowed = None if allowed is None else allowed.unsqueeze(1)
-        return Actions(q.unsqueeze(1), batch, allowed=allowed, bins=None if logits is None else logits.unsqueeze(1))
+        return Actions(q.unsqueeze(1), batch, allowed=allowed, out=None if out is None else out.unsqueeze(1))
 
     def _values(self, seen: Seen) -> tuple[Tensor, Tensor | None]:
-        """[B, A], and the logits [B, A, m] that they were read from, if they were."""
+        """[B, A], and the logits or quantiles [B, A, m] that they were read from, if they were."""
         out: Tensor = self.module(seen)
-        if self.bins is None:
+        if (read := self.bins or self.quantiles) is None:
             return out, None
-        logits = out.unflatten(-1, (self._n, self.bins.n))
-        return self.bins.value(logits), logits
+        out = out.unflatten(-1, (self._n, read.n))
+        return read.value(out), out
 
     def sample(self, contexts: Any, sampling: Sampling, *, noise: Noise) -> Traces:
         """contexts [B, ...] -> action [B] in 0..A-1, logp [B, 1]; `info`: `epsilon` [B, 1]. ValueError for a mask that
@@ -248,7 +263,7 @@ def _nth(i: Tensor, allowed: Tensor | None) -> Tensor:
 @dataclass
 class ContinuousQ:
     """An ensemble of `n` critics Q(s, a) of continuous actions [B, A], as the policy decided them (not as the
-    environment takes them). `value()` is [B, 1, n]. normalise, returns, norm, see: as in `value`."""
+    environment takes them). `value()` is [B, 1, n]. normalise, returns, norm, see, bins: as in `value`."""
 
     n: Length = 2
     hidden: tuple[Length, ...] = (256, 256)
@@ -257,6 +272,7 @@ class ContinuousQ:
     returns: bool = False
     norm: bool = False
     see: tuple[str, ...] = ()
+    bins: Bins | None = None
     module: nn.Module = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -268,7 +284,8 @@ class ContinuousQ:
             raise ValueError(f"q_continuous: n is {self.n}: expected at least 1 critic")
         actions = box(does, "action", "q_continuous")
         inputs = Inputs(seen, "q_continuous", self.normalise, see=self.see)
-        body = Ensemble(self.n, (inputs.size + int(actions.shape[0]), *self.hidden, 1), self.activation, self.norm)
+        sizes = (inputs.size + int(actions.shape[0]), *self.hidden, self.bins.n if self.bins else 1)
+        body = Ensemble(self.n, sizes, self.activation, self.norm)
         self._inputs, self._body, self.module = inputs, body, Net(inputs, body)
         if self.returns:
             self.module.returns = Moments()
@@ -279,8 +296,8 @@ class ContinuousQ:
 
     def __call__(self, batch: Batch) -> Values:
         seen = self._inputs(self._inputs.of(batch))
-        q = self._body(torch.cat([seen, batch["action"].view(len(seen), -1)], 1))  # [n, B, 1]
-        return Values(q.permute(1, 2, 0))
+        q = self._body(torch.cat([seen, batch["action"].view(len(seen), -1)], 1))  # [n, B, 1], or [n, B, m]
+        return Values(q.transpose(0, 1).unsqueeze(1), self.bins) if self.bins else Values(q.permute(1, 2, 0))
 
     def observe(self, event: Event) -> None:
         self._inputs.observe(event)

@@ -2,7 +2,7 @@
 
 Axes: `B` rows, `K` positions of a decision, `A` discrete actions, `n` members of an ensemble. A row is one transition:
 its rewards are summed over K, its value counts at its first position, its successor is `batch.successors()`.
-Left out: distributions over returns, corrections of n-step targets for a policy that has changed since.
+Left out: corrections of n-step targets for a policy that has changed since.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ class QLearning:
     """Loss of Q(s, a) against y = r + gamma · cont' · max Q_target(s', ·), [B] (Mnih et al. 2015, algorithm 1).
 
     double: the action of the maximum is the trained net's own, its value the target's (van Hasselt et al. 2016,
-    equation 4). loss: `huber` (quadratic within 1), `squared` (halved), or `cross_entropy` of a net with `bins`, to
-    what stands for y there (HL-Gauss: Farebrother et al. 2024, "Stop Regressing"). role: the net that is trained, with
-    `all()` values [B, K, A]; target: the one that follows it. n: rewards before the value, see `td_target`. Info:
-    `value`, `target`. Stamps `td_error` [B].
+    equation 4). loss: `huber` (quadratic within 1), `squared` (halved), `cross_entropy` of a net with `bins`, to
+    what stands for y there (HL-Gauss: Farebrother et al. 2024, "Stop Regressing"), or `quantile` of nets with
+    `quantiles`, to the y of each of the target's (QR-DQN: Dabney et al. 2018, algorithm 1). role: the net that is
+    trained, with `all()` values [B, K, A]; target: the one that follows it. n: rewards before the value, see
+    `td_target`. Info: `value`, `target`. Stamps `td_error` [B].
     """
 
     gamma: Discount = 0.99
     role: str = "policy"
     target: str = "target"
     double: bool = False
-    loss: Literal["huber", "squared", "cross_entropy"] = "huber"
+    loss: Literal["huber", "squared", "cross_entropy", "quantile"] = "huber"
     n: Length = 1
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ("td_error",)
@@ -57,15 +58,21 @@ class QLearning:
         return self.role, self.target
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
-        found = first_position(batch[self.needs[0]])  # [B], or [B, m] logits
+        found = first_position(batch[self.needs[0]])  # [B], or [B, m] logits or quantiles
         with torch.no_grad():
             ahead = batch.successors(self.n)
-            q = first_position(_find_model(ctx, self.target)(ahead).all())  # [B, A]
-            if self.double:
-                best = _find_model(ctx, self.role)(ahead).all()[:, 0].argmax(1, keepdim=True)
-                q = q.gather(1, best)
-            y = td_target(batch, ahead, q.amax(1), ctx.at(self.gamma), self.n)
-        if self.loss == "huber":
+            theirs = _find_model(ctx, self.target)(ahead)
+            q = first_position(theirs.all())  # [B, A]
+            judge = first_position(_find_model(ctx, self.role)(ahead).all()) if self.double else q
+            best = judge.argmax(1, keepdim=True)
+            y = td_target(batch, ahead, q.gather(1, best).squeeze(1), ctx.at(self.gamma), self.n)
+        if self.loss == "quantile":
+            read: Any = ability(_find_model(ctx, self.role), "quantiles")
+            with torch.no_grad():
+                z = first_position(theirs.quantiles_of(best))  # [B, m]
+                samples = td_target(batch, ahead, z.T, ctx.at(self.gamma), self.n).T
+            value, loss = read.value(found), read.fit(found, samples)
+        elif self.loss == "huber":
             value, loss = found, F.huber_loss(found, y, reduction="none")
         else:
             value, loss = fit(found, y, _find_model(ctx, self.role) if self.loss == "cross_entropy" else None)
@@ -83,8 +90,8 @@ class SoftTD:
     `td_target`; they stand without the entropies on the way. subset: the minimum is over so many members, drawn anew
     for each optimiser batch (0: over all); entropy: whether the target has the term of the temperature; without it the
     policy's loss alone rewards entropy (RLPD: Ball et al. 2023, "Efficient Online Reinforcement Learning with Offline
-    Data", algorithm 1). Info: `value`, `target`. Stamps `td_error` [B]. ValueError for a subset of more
-    members than there are.
+    Data", algorithm 1). loss: `squared` as above, or `cross_entropy` of a critic with `bins`, see `q_learning`. Info:
+    `value`, `target`. Stamps `td_error` [B]. ValueError for a subset of more members than there are.
     """
 
     gamma: Discount = 0.99
@@ -95,6 +102,7 @@ class SoftTD:
     n: Length = 1
     subset: Count = 0
     entropy: bool = True
+    loss: Literal["squared", "cross_entropy"] = "squared"
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ("td_error",)
 
@@ -103,14 +111,13 @@ class SoftTD:
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
-        return (Need((self.role,), "value", live=True),)
+        return (fitted(self.role, self.loss),)
 
     @property
     def roles(self) -> tuple[str, ...]:
         return self.role, self.target, self.policy, *((self.temperature,) if self.entropy else ())
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
-        value = member_values(batch[self.needs[0]])
         with torch.no_grad():
             ahead = batch.successors(self.n)
             action, logp = _find_model(ctx, self.policy)(ahead).rsample(ctx.noise(batch, "next"))
@@ -118,7 +125,7 @@ class SoftTD:
             if self.entropy:
                 q = q - _find_model(ctx, self.temperature)(ahead).value() * logp.sum(1)
             y = td_target(batch, ahead, q, ctx.at(self.gamma), self.n)
-        return _squared_loss(batch, value, y)
+        return _fit_members(batch, self.needs[0], y, ctx)
 
 
 @register("objective", "smoothed_td")
@@ -129,7 +136,7 @@ class SmoothedTD:
 
     noise, clip: in units of the decision, which lies in [-1, 1]; noise = 0 with one critic is DDPG (Lillicrap et al.
     2016, equation 5). n: rewards before the value, see `td_target`. Roles: the critic that is trained, its target, the
-    target of the policy. Info: `value`, `target`. Stamps `td_error` [B].
+    target of the policy. loss: as of `soft_td`. Info: `value`, `target`. Stamps `td_error` [B].
     """
 
     gamma: Discount = 0.99
@@ -139,6 +146,7 @@ class SmoothedTD:
     target: str = "target"
     policy: str = "target_policy"
     n: Length = 1
+    loss: Literal["squared", "cross_entropy"] = "squared"
     couples: Literal["row", "batch"] = field(default="row", init=False)
     stamps = ("td_error",)
 
@@ -147,25 +155,25 @@ class SmoothedTD:
 
     @cached_property
     def needs(self) -> tuple[Need, ...]:
-        return (Need((self.role,), "value", live=True),)
+        return (fitted(self.role, self.loss),)
 
     @property
     def roles(self) -> tuple[str, ...]:
         return self.role, self.target, self.policy
 
     def __call__(self, batch: Batch, ctx: Ctx) -> tuple[Tensor, Info]:
-        value = member_values(batch[self.needs[0]])
         with torch.no_grad():
             ahead, width = batch.successors(self.n), ctx.at(self.clip)
             action = _find_model(ctx, self.policy)(ahead).mode()
             smooth = ctx.at(self.noise) * ctx.noise(batch, "next").normal(0, action.shape[1])
             action = (action + smooth.clamp(-width, width)).clamp(-1, 1)
             y = td_target(batch, ahead, _smallest_value(ctx, self.target, ahead, action), ctx.at(self.gamma), self.n)
-        return _squared_loss(batch, value, y)
+        return _fit_members(batch, self.needs[0], y, ctx)
 
 
 def td_target(batch: Batch, ahead: Batch, value: Tensor, gamma: float, n: int = 1) -> Tensor:
-    """[B] r + gamma^duration · cont' · value, value [B] of the successors; r alone where there is none.
+    """[B] r + gamma^duration · cont' · value, value [B] of the successors; r alone where there is none. Of several
+    values each, [m, B], as many.
 
     n: the rewards of n decisions, discounted, before the value of `batch.successors(n)`, or of as many as the chain
     still has (Sutton and Barto 2018, equation 7.1). ValueError where the reward was put on drawn rows: those behind
@@ -199,8 +207,8 @@ def _bootstrap(
 
 
 def fitted(role: str, loss: str) -> Need:
-    """What a loss of a critic differentiates: its values [B, K], or [B, K, m] the logits over its bins."""
-    return Need((role,), "logits" if loss == "cross_entropy" else "value", live=True)
+    """What the loss of a critic is of: its values [B, K]; or [B, K, m] the logits over its bins, its quantiles."""
+    return Need((role,), {"cross_entropy": "logits", "quantile": "quantiles"}.get(loss, "value"), live=True)
 
 
 def fit(found: Tensor, y: Tensor, critic: Any = None) -> tuple[Tensor, Tensor]:
@@ -231,11 +239,16 @@ def _smallest_value(ctx: Ctx, role: str, batch: Batch, action: Tensor, subset: i
     return value.amin(1)
 
 
-def _squared_loss(batch: Batch, value: Tensor, y: Tensor) -> tuple[Tensor, Info]:
-    """The loss of the members [B, n] against y [B], and its info; their mean distance is stamped."""
+def _fit_members(batch: Batch, need: Need, y: Tensor, ctx: Ctx) -> tuple[Tensor, Info]:
+    """The loss [B] of a critic's members against y [B], by their values [B, K, n] or logits [B, K, n, m], and its info;
+    their mean distance is stamped."""
+    if need.name == "logits":
+        value, loss = fit(first_position(batch[need]), y[:, None], _find_model(ctx, need.roles[0]))
+    else:
+        value = member_values(batch[need])
+        loss = F.mse_loss(value, y[:, None].expand_as(value), reduction="none") / 2
     batch.stamp("td_error", (value.detach() - y[:, None]).abs().mean(1))
-    loss = F.mse_loss(value, y[:, None].expand_as(value), reduction="none").sum(1) / 2
-    return loss, {"value": value.detach().mean(1), "target": y}
+    return loss.sum(1), {"value": value.detach().mean(1), "target": y}
 
 
 def _find_model(ctx: Ctx, role: str) -> Any:

@@ -6,7 +6,7 @@ Leaves out several constraints. Axes: `P` parameters, flat.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from shuhari.bounds import AtLeast0, Bounds, Length, Positive, check
-from shuhari.data import Info
+from shuhari.data import Info, nearest
 from shuhari.ports import Evaluate
 from shuhari.registry import register
 
-TINY = 1e-8
+TINY = 1e-3  # the least multiplier of the trust region, in shares of TRPO's: below it, all is rounding
 Product = Callable[[Tensor], Tensor]
 
 
@@ -27,19 +27,18 @@ Product = Callable[[Tensor], Tensor]
 class TrustRegion:
     """theta + x, x the best step of the linearised loss with x'Hx / 2 <= `bound`, nats, under c + b'x <= 0.
 
-    Of the part's terms `kl` is the divergence from the policy that sampled, and H its Hessian (without it: Euclidean),
-    `cost` what exceeds a limit, c with the gradient b (without it: TRPO, Schulman et al. 2015, "Trust Region Policy
-    Optimization"); the loss is the sum of all others. method: `cpo` (Achiam et al. 2017, "Constrained Policy
-    Optimization", equations 11 to 14); `pcpo`, TRPO's step, then projected onto the constraint in the metric H (Yang et
-    al. 2020, "Projection-Based Constrained Policy Optimization"). `damping` is added to H, which `iterations` of
-    conjugate gradients invert. A line search shortens x by `shrink`, at most `tries` times, until the KL is within the
-    bound, the cost at most 0, or no higher than it was, and, where it was not above 0, the loss no higher; else nothing
-    moves.
+    Of the part's terms `kl` is the divergence from the policy that sampled, and H its Hessian, `cost` what exceeds a
+    limit, c with the gradient b; the loss is the sum of all others. method: `trpo`, without `cost` (Schulman et al.
+    2015, "Trust Region Policy Optimization"); `cpo` (Achiam et al. 2017, "Constrained Policy Optimization", equations
+    11 to 14); `pcpo`, TRPO's step, then projected onto the constraint in the metric H (Yang et al. 2020,
+    "Projection-Based Constrained Policy Optimization"). `damping` is added to H, which `iterations` of conjugate
+    gradients invert. A line search shortens x by `shrink`, at most `tries` times, until the KL is within the bound, the
+    cost at most 0, or no higher than it was, and, where it was not above 0, the loss no higher; else nothing moves.
 
     It reports `kl` after the step, `search` (how often it was shortened; `tries` where nothing would do) and `gain`, by
-    which the loss fell."""
+    which the loss fell. ValueError where the part has not the terms that the method names."""
 
-    method: Literal["cpo", "pcpo"] = "cpo"
+    method: Literal["trpo", "cpo", "pcpo"] = "cpo"
     bound: Positive = 0.01
     damping: AtLeast0 = 0.1
     iterations: Length = 10
@@ -50,6 +49,11 @@ class TrustRegion:
         check(self)
         self._params: list[nn.Parameter] = []
 
+    @property
+    def terms(self) -> tuple[str, ...]:
+        """The terms that it knows by their names; all others are the loss."""
+        return ("kl",) if self.method == "trpo" else ("kl", "cost")
+
     def bind(self, params: Sequence[nn.Parameter]) -> None:
         self._params = list(params)
 
@@ -59,19 +63,19 @@ class TrustRegion:
         for p in self._params:
             p.grad = None
         gradients = evaluate.gradients()
-        b, c = gradients.pop("cost", None), before.get("cost", 0.0)
-        metric = gradients.pop("kl", None) is not None
-        g = -torch.stack([*gradients.values()]).sum(0)
+        self._check_terms(gradients)
+        g = -torch.stack([x for name, x in gradients.items() if name not in ("kl", "cost")]).sum(0)
 
         def curvature(v: Tensor) -> Tensor:
-            return (evaluate.hvp("kl", v) if metric else v) + self.damping * v
+            return evaluate.hvp("kl", v) + self.damping * v
 
         v = solve(curvature, g, self.iterations)
-        if b is None or float(b.norm()) < TINY:
-            x = step_trpo(g, v, self.bound)
-        else:
+        x = step_trpo(g, v, self.bound)
+        if self.method != "trpo":
+            b, step = gradients["cost"], step_cpo if self.method == "cpo" else step_pcpo
             w = solve(curvature, b, self.iterations)
-            x = (step_cpo if self.method == "cpo" else step_pcpo)(g, b, c, v, w, self.bound)
+            if float(b @ w) > 0:  # else no step changes the cost
+                x = step(g, b, before["cost"], v, w, self.bound)
         if not bool(x.isfinite().all()):
             raise FloatingPointError("the step is not finite: no parameter was changed")
         return {**info, **self._search(evaluate, before, x)}
@@ -84,11 +88,20 @@ class TrustRegion:
             self._place(start + self.shrink**i * x)
             now = evaluate.values()
             gain = _loss(before) - _loss(now)
-            within = now.get("kl", 0.0) <= self.bound and now.get("cost", 0.0) <= max(cost, 0.0)
+            within = now["kl"] <= self.bound and now.get("cost", 0.0) <= max(cost, 0.0)
             if within and (cost > 0 or gain >= 0):
-                return {"kl": now.get("kl", 0.0), "search": float(i), "gain": gain}
+                return {"kl": now["kl"], "search": float(i), "gain": gain}
         self._place(start)
-        return {"kl": before.get("kl", 0.0), "search": float(self.tries), "gain": 0.0}
+        return {"kl": before["kl"], "search": float(self.tries), "gain": 0.0}
+
+    def _check_terms(self, terms: Collection[str]) -> None:
+        method = f"trust_region: method = {self.method!r}"
+        for name in self.terms:
+            if name not in terms:
+                raise ValueError(f"{method} needs a term {name!r}; {nearest(name, terms)}")
+        losses = {*terms} - {*self.terms}
+        if not losses or "cost" in losses:
+            raise ValueError(f"{method} with the terms {sorted(terms)}: expected {', '.join(self.terms)} and a loss")
 
     @torch.no_grad()
     def _place(self, theta: Tensor) -> None:
@@ -104,8 +117,9 @@ def solve(product: Product, b: Tensor, iterations: int) -> Tensor:
     """[P] x with product(x) = b, by conjugate gradients (Hestenes and Stiefel 1952)."""
     x, r = torch.zeros_like(b), b.clone()
     p, rr = r.clone(), r @ r
+    solved = float(rr) * (10 * torch.finfo(b.dtype).eps) ** 2
     for _ in range(iterations):
-        if float(rr) < TINY**2:  # solved
+        if float(rr) <= solved:
             break
         z = product(p)
         alpha = rr / (p @ z)
@@ -118,7 +132,7 @@ def solve(product: Product, b: Tensor, iterations: int) -> Tensor:
 def step_trpo(g: Tensor, v: Tensor, bound: float) -> Tensor:
     """[P] to the edge of the trust region; v = H^-1 g."""
     q = float(g @ v)
-    return math.sqrt(2 * bound / q) * v if q > 0 else torch.zeros_like(v)
+    return torch.zeros_like(v) if q <= 0 else math.sqrt(2 * bound / q) * v
 
 
 def step_pcpo(g: Tensor, b: Tensor, c: float, v: Tensor, w: Tensor, bound: float) -> Tensor:
@@ -129,7 +143,7 @@ def step_pcpo(g: Tensor, b: Tensor, c: float, v: Tensor, w: Tensor, bound: float
 
 def step_cpo(g: Tensor, b: Tensor, c: float, v: Tensor, w: Tensor, bound: float) -> Tensor:
     """The best step in the trust region with c + b'x <= 0; where none is there, the one that most lowers the cost."""
-    q, r, s = float(g @ v), float(g @ w), float(b @ w)
+    q, r, s = max(float(g @ v), 0.0), float(g @ w), float(b @ w)
     A, B = max(q - r**2 / s, 0.0), 2 * bound - c**2 / s
     if B < 0:  # the constraint's plane misses the trust region: all of it keeps to the limit, or nothing does
         return step_trpo(g, v, bound) if c < 0 else -math.sqrt(2 * bound / s) * w
@@ -137,14 +151,16 @@ def step_cpo(g: Tensor, b: Tensor, c: float, v: Tensor, w: Tensor, bound: float)
     edge = max(-r / c, 0.0) if c else math.inf if r > 0 else 0.0
     bound_at = (0.0, edge) if c <= 0 else (edge, math.inf)
     free_at = (edge, math.inf) if c <= 0 else (0.0, edge)
-    binding = _clamp(math.sqrt(A / max(B, TINY)), bound_at)
-    free = _clamp(math.sqrt(q / (2 * bound)), free_at)
-    at_binding = (A / max(binding, TINY) + B * binding) / 2 - r * c / s
-    at_free = (q / max(free, TINY) + 2 * bound * free) / 2
+    trpo = math.sqrt(q / (2 * bound))
+    least = TINY * trpo or 1.0
+    binding = max(least, _clamp(math.sqrt(A / max(B, TINY**2 * bound)), bound_at))
+    free = max(least, _clamp(trpo, free_at))
+    at_binding = (A / binding + B * binding) / 2 - r * c / s
+    at_free = (q / free + 2 * bound * free) / 2
     if at_binding <= at_free and bound_at[0] < bound_at[1]:
         price = max(0.0, (binding * c + r) / s)
-        return (v - price * w) / max(binding, TINY)
-    return v / max(free, TINY)
+        return (v - price * w) / binding
+    return v / free
 
 
 def _clamp(x: float, ends: tuple[float, float]) -> float:

@@ -218,7 +218,8 @@ def _search(db: sqlite3.Connection, text: str) -> Sequence[int]:
     for word, begins in dict.fromkeys(words):
         where, args = ("word = ?", [word]) if not begins else ("word >= ? and word < ?", [word, f"{word}\U0010ffff"])
         blobs = [blob for _, _, blob in read_rows(db, "words", f"where {where}", args)]
-        ids = np.unique(np.frombuffer(b"".join(blobs), "<i8"))
+        ids = np.frombuffer(b"".join(blobs), "<i8")
+        ids = np.unique(ids) if begins else ids  # a group has each of its words once
         found = ids if found is None else np.intersect1d(found, ids, assume_unique=True)
         if not len(found):
             break

@@ -179,6 +179,12 @@ class Gym:
         """The environment's own `expert(observation, generator)`, a scripted policy; None where it has none."""
         return ability(self._guard(self._make_env).unwrapped, "expert")
 
+    @cached_property
+    def scene(self) -> Any:
+        """The environment's own `Scene`; None where it tells none, or something else is seen than its observations."""
+        seen = not (self.keep or self.wrappers or self.stack > 1)
+        return ability(self._guard(self._make_env).unwrapped, "scene") if seen else None
+
     def _make_bare(self) -> Env:
         return self._wrap(self._guard(self._make_env))
 

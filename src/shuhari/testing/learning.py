@@ -64,8 +64,9 @@ def check_objective(objective: Any, batch: Batch, ctx: Any) -> tuple[Tensor, Inf
     return found
 
 
-def check_optimiser(optimiser: Any, n: int = 6) -> None:
-    """Let an optimiser step n times on a small least-squares problem.
+def check_optimiser(optimiser: Any, n: int = 6, terms: Sequence[str] = ()) -> None:
+    """Let an optimiser step n times on a small least-squares problem, with further `terms` by name, each of which is
+    half the squared distance from where a step begins, less 1.
 
     It moves the parameters that it is bound to, returns numbers by name, lets no gradient that is not finite into them
     (FloatingPointError, or they stay as they are), repeats itself, and resumes from its state."""
@@ -73,7 +74,7 @@ def check_optimiser(optimiser: Any, n: int = 6) -> None:
     inputs, outputs = _numbers(8, 3), _numbers(8, 2)
 
     def use(mine: Any, net: nn.Module, i: int) -> Any:
-        info = look_at_optimiser(mine, mine.step, _Squares(net, inputs, outputs), float(i))
+        info = look_at_optimiser(mine, mine.step, _Squares(net, inputs, outputs, terms), float(i))
         return {"info": {k: float(v) for k, v in info.items()}, "weights": columns(net)}
 
     def columns(net: nn.Module) -> dict[str, Tensor]:
@@ -90,7 +91,7 @@ def check_optimiser(optimiser: Any, n: int = 6) -> None:
         use(mine, net, i)
     require(not have_same_weights(columns(net), before), optimiser, f"left all parameters as they were for {n} steps")
     with suppress(FloatingPointError):
-        mine.step(_Squares(net, inputs, outputs * float("nan")), float(n))
+        mine.step(_Squares(net, inputs, outputs * float("nan"), terms), float(n))
     require(all(bool(x.isfinite().all()) for x in columns(net).values()), optimiser, "let a gradient that is not "
             "finite into the parameters: expected FloatingPointError, with the parameters as they were")  # fmt: skip
 
@@ -255,31 +256,35 @@ def look_at_follow(self: Any, call: Callable[..., Any], models: Mapping[str, Any
 
 
 class _Squares:
-    """The loss of a linear model, as an optimiser may ask for it (`Evaluate`)."""
+    """The loss of a linear model, as an optimiser may ask for it (`Evaluate`), and terms that hold it where it is."""
 
-    def __init__(self, net: nn.Module, inputs: Tensor, outputs: Tensor) -> None:
-        self.net, self.inputs, self.outputs = net, inputs, outputs
+    def __init__(self, net: nn.Module, inputs: Tensor, outputs: Tensor, terms: Sequence[str]) -> None:
+        self.net, self.inputs, self.outputs, self.terms = net, inputs, outputs, terms
+        self.start = [p.detach().clone() for p in net.parameters()]
 
-    def _loss(self) -> Tensor:
-        return ((self.net(self.inputs) - self.outputs) ** 2).mean()
+    def _losses(self) -> dict[str, Tensor]:
+        moved = sum(((p - p0) ** 2).sum() for p, p0 in zip(self.net.parameters(), self.start, strict=True)) / 2 - 1
+        return {"squares": ((self.net(self.inputs) - self.outputs) ** 2).mean(), **dict.fromkeys(self.terms, moved)}
+
+    def _gradient(self, term: str, *, create_graph: bool = False) -> Tensor:
+        found = torch.autograd.grad(self._losses()[term], list(self.net.parameters()), create_graph=create_graph)
+        return torch.cat([g.flatten() for g in found])
 
     def backward(self) -> Info:
         self.net.zero_grad()
-        loss = self._loss()
+        loss = self._losses()["squares"]
         loss.backward()
         return {"loss/squares": float(loss.detach())}
 
     def gradients(self) -> dict[str, Tensor]:
-        found = torch.autograd.grad(self._loss(), list(self.net.parameters()))
-        return {"squares": torch.cat([g.flatten() for g in found])}
+        return {term: self._gradient(term) for term in ("squares", *self.terms)}
 
     def values(self) -> dict[str, float]:
-        return {"squares": float(self._loss().detach())}
+        return {term: float(loss.detach()) for term, loss in self._losses().items()}
 
     def hvp(self, term: str, vector: Tensor) -> Tensor:
-        params = list(self.net.parameters())
-        first = torch.autograd.grad(self._loss(), params, create_graph=True)
-        found = torch.autograd.grad(torch.cat([g.flatten() for g in first]) @ vector, params)
+        first = self._gradient(term, create_graph=True)
+        found = torch.autograd.grad(first @ vector, list(self.net.parameters()))
         return torch.cat([g.flatten() for g in found])
 
 

@@ -33,9 +33,10 @@ PICTURES = 5  # of an episode whose environment draws
 def save_samples(run: str | Path, to: str | Path | None = None, *, step: int | None = None) -> Path:
     """Write a PNG of what the policy of a run's checkpoint (None: the last) makes, and return its path (None: beside
     the run, `samples.png`). Of a controller: held-out episodes, greedily played, as pictures where its environment
-    draws any, else as paths over the first two numbers of an observation; of one that denoises, chains from its first
-    observation too. Of a masked language model: the order in which it fills in the first held-out prompts, as its
-    rollouts do. Raises TypeError for a policy that writes token by token, and what `watch` raises."""
+    draws any, else as paths over the first two numbers of an observation, between the walls that its `scene` tells; of
+    one that denoises, chains from its first observation too. Of a masked language model: the order in which it fills in
+    the first held-out prompts, as its rollouts do. Raises TypeError for a policy that writes token by token, and what
+    `watch` raises."""
     path = Path(run)
     out = path / "samples.png" if to is None else Path(to)
     with open_checkpoint(path, step) as opened:
@@ -138,10 +139,16 @@ def draw_filled(samples: Sequence[tuple[str, Sequence[Sequence[str]]]]) -> Any:
     return figure
 
 
-def _box(x: float, y: float, colour: str) -> Any:
+def _box(x: float, y: float, colour: str, wide: float = 1.0, high: float = 1.0) -> Any:
     from matplotlib.patches import Rectangle
 
-    return Rectangle((x, y), 1, 1, facecolor=colour, edgecolor="0.6", linewidth=0.5)
+    return Rectangle((x, y), wide, high, facecolor=colour, edgecolor="0.6", linewidth=0.5)
+
+
+def _circle(x: float, y: float, radius: float) -> Any:
+    from matplotlib.patches import Circle
+
+    return Circle((x, y), radius, facecolor="#ffcdd2", edgecolor="0.6", linewidth=0.5)
 
 
 def draw_episodes(seen: Sequence[Watched], chain: Array | None = None) -> Any:
@@ -166,10 +173,19 @@ def draw_episodes(seen: Sequence[Watched], chain: Array | None = None) -> Any:
 
 
 def _draw_paths(ax: Any, seen: Sequence[Watched]) -> None:
-    """Each episode over the first two numbers of its observations (of a single one, over time), a dot where it ends."""
+    """Each episode over the first two numbers of its observations (of a single one, over time), or over the places that
+    its scene tells, between walls (grey), goals (green) and hazards (red); a dot where it ends."""
     ax.set_axis_on()
+    scene = seen[0].scene
+    place = flatten if scene is None or scene.place is None else scene.place
+    if scene is not None:
+        boxes = ((scene.whole, "white"), *((b, "0.6") for b in scene.walls), *((b, "#c8e6c9") for b in scene.goals))
+        for (x, y, wide, high), colour in boxes:
+            ax.add_patch(_box(x, y, colour, wide, high))
+        for x, y, radius in scene.hazards:
+            ax.add_patch(_circle(x, y, radius))
     for episode in seen:
-        path = np.stack([flatten(x) for x in episode.observations])
+        path = np.stack([np.asarray(place(x), np.float64) for x in episode.observations])
         path = path[:, :2] if path.shape[1] > 1 else np.column_stack([np.arange(len(path)), path])
         ax.plot(*path.T, linewidth=0.8)
         ax.plot(*path[-1], "o", markersize=3, color=ax.lines[-1].get_color())

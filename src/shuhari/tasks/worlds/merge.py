@@ -16,6 +16,7 @@ from gymnasium import spaces
 from shuhari.bounds import Bounds, Length, Positive, check
 from shuhari.data import Array
 from shuhari.registry import register
+from shuhari.tasks.scene import Scene
 
 DT = 0.4  # s, a step
 LONG, WIDE = 5.0, 2.0  # m: two cars touch where they are nearer than this, along and across
@@ -77,6 +78,12 @@ class Merge(gymnasium.Env[Array, Array]):
         won = ends and not touches and abs(self.y) <= 1.0
         done = touches or ends
         return self._look(), float(won), done, self.at >= self.limit and not done, {}
+
+    @property
+    def scene(self) -> Scene:
+        """The ramp's end is a wall, the end of the road beside it the goal; the other cars move, and are not in it."""
+        low, road = -1.0 - 1.0 / LANE, 1.0 / LANE
+        return Scene((0.0, low, 1.02, road - low), ((1.0, low, 0.02, -road - low),), ((1.0, -road, 0.02, 2 * road),))
 
     def expert(self, observation: Any, rng: Any) -> Array:
         """Drives to the middle of the gap beside it at the speed of the cars around, and goes over where there is room;

@@ -6,6 +6,7 @@ Left out: contact forces, several goals, a goal that is observed. Axes: `H` rows
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from gymnasium import spaces
 from shuhari.bounds import AtLeast0, Length, Positive, ShareBelow1, check
 from shuhari.data import Array, nearest
 from shuhari.registry import register
+from shuhari.tasks.scene import Box, Scene
 
 WALL, FREE, START, GOAL = "#", ".", "S", "G"
 MAPS = {
@@ -35,20 +37,27 @@ class Point(gymnasium.Env[Array, Array]):
 
     maze: a name of `MAPS`, or rows of cells, one a line: `#` wall, `.` free, `G` the goal (a cell), `S` cells where
     episodes begin, anywhere in them (none: in all free ones). What is outside is wall. Walls stop the motion across
-    them alone. speed: cells a step, below 1. noise: the standard deviation of normal noise on each step, in cells.
-    ValueError for a map that is none, has not one goal, or a start that does not lead there."""
+    them alone. speed: cells a step, below 1. noise: the standard deviation of normal noise on each step, in cells,
+    which with it goes no further than one. hazards: circles (x, y, radius), in cells from the lower left corner; where
+    there are any, `info` tells `cost`, 1 after a step that ends in one of them, else 0 (the simplest of Safety Gym's:
+    Ray et al. 2019, "Benchmarking Safe Exploration in Deep Reinforcement Learning"). They stop nothing, and the reward
+    knows nothing of them. ValueError for a map that is none, has not one goal, or a start that does not lead there."""
 
     maze: str = "rooms"
     speed: Positive = 0.3
     inertia: ShareBelow1 = 0.5
     cost: AtLeast0 = 0.0
     noise: AtLeast0 = 0.0
+    hazards: Sequence[Sequence[float]] = ()
     limit: Length = 100
 
     def __post_init__(self) -> None:
         check(self)
         if not self.speed < 1:
             raise ValueError(f"speed is {self.speed}: expected below 1 cell a step, or walls could be jumped")
+        for hazard in self.hazards:
+            if len(hazard) != 3 or not hazard[2] > 0:
+                raise ValueError(f"hazards has {tuple(hazard)}: expected circles (x, y, radius), of a radius above 0")
         cells = read_map(self.maze)  # [H, W], the lowest row first
         self.free = cells != WALL
         row, column = np.argwhere(cells == GOAL)[0]
@@ -78,7 +87,7 @@ class Point(gymnasium.Env[Array, Array]):
         dx, dy = self.vx, self.vy
         if self.noise:
             shaken = self.noise * self.np_random.standard_normal(2)
-            dx, dy = dx + float(shaken[0]), dy + float(shaken[1])
+            dx, dy = (float(np.clip(d, -1.0, 1.0)) for d in (dx + shaken[0], dy + shaken[1]))  # no wall is jumped
         if self._is_free(self.x + dx, self.y):
             self.x += dx
         else:
@@ -89,7 +98,24 @@ class Point(gymnasium.Env[Array, Array]):
             self.vy = 0.0
         self.at += 1
         done = (int(self.y), int(self.x)) == self.goal
-        return self._look(), float(done) - self.cost, done, self.at >= self.limit and not done, {}
+        return self._look(), float(done) - self.cost, done, self.at >= self.limit and not done, self._tell()
+
+    def _tell(self) -> dict[str, Any]:
+        hurt = any((self.x - x) ** 2 + (self.y - y) ** 2 < r**2 for x, y, r in self.hazards)
+        return {"cost": float(hurt)} if self.hazards else {}
+
+    @property
+    def scene(self) -> Scene:
+        walls = tuple(self._box(int(row), int(column)) for row, column in np.argwhere(~self.free))
+        left, bottom, side, _ = self._box(0, 0)
+        whole = left, bottom, self.shape[1] * side, self.shape[0] * side
+        hazards = tuple((left + x * side, bottom + y * side, r * side) for x, y, r in self.hazards)
+        return Scene(whole, walls, (self._box(*self.goal),), hazards=hazards)
+
+    def _box(self, row: int, column: int) -> Box:
+        """A cell in the units of an observation."""
+        H, W = self.shape
+        return (column - W / 2) / self.half, (row - H / 2) / self.half, 1 / self.half, 1 / self.half
 
     def expert(self, observation: Any, rng: Any) -> Array:
         """Goes from cell to cell along a shortest way, as fast as it can; knows no more than a policy does."""

@@ -16,6 +16,7 @@ from shuhari.analysis.finite_horizon import Table
 from shuhari.bounds import Count, Length, Share, check
 from shuhari.data import Array, code
 from shuhari.registry import register
+from shuhari.tasks.scene import Scene
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))  # up, right, down, left
 A = len(MOVES)
@@ -78,6 +79,21 @@ class StickyMaze(gymnasium.Env[Any, Any]):
     @property
     def table(self) -> Table:
         return Table(self.p, self.r, self.first, self.horizon)
+
+    @property
+    def scene(self) -> Scene:
+        """Cells of side 1, the first row above."""
+        free, _, goal = self._draw()
+        walls = tuple((*self._corner(int(cell)), 1.0, 1.0) for cell in np.flatnonzero(~free))
+        return Scene((0.0, 0.0, self.side, self.side), walls, ((*self._corner(goal), 1.0, 1.0),), self._find)
+
+    def _corner(self, cell: int) -> tuple[float, float]:
+        row, column = divmod(cell, self.side)
+        return float(column), float(self.side - 1 - row)
+
+    def _find(self, observation: Any) -> tuple[float, float]:
+        x, y = self._corner(int(observation) % self.places // (A + 1))
+        return x + 0.5, y + 0.5
 
     def _draw(self) -> tuple[Array, int, int]:
         """([side, side] which cells are free, the start's cell, the goal's)."""

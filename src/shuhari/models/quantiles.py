@@ -1,0 +1,40 @@
+"""The output of a critic as quantiles of the return, and how these are fitted to samples of it.
+
+Axes: `m` quantiles, `S` samples; all else is leading and kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from shuhari.bounds import Length, Positive, check
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """`n` (m) quantiles, at the middles of as many equal shares; the value is their mean (Dabney et al. 2018,
+    "Distributional Reinforcement Learning with Quantile Regression"). threshold: errors beyond it count by their size,
+    within it by their square (their kappa), in units of the value."""
+
+    n: Length = 51
+    threshold: Positive = 1.0
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    def value(self, quantiles: Tensor) -> Tensor:
+        """[..., m] -> [...] the mean."""
+        return quantiles.mean(-1)
+
+    def fit(self, quantiles: Tensor, samples: Tensor) -> Tensor:
+        """[..., m], [..., S] -> [...] the sum over quantiles of the mean over samples, which get no gradient, of
+        |share - (sample < quantile)| huber / threshold (equation 10 and algorithm 1)."""
+        ours, theirs = torch.broadcast_tensors(quantiles[..., None], samples.detach()[..., None, :])  # [..., m, S]
+        share = (torch.arange(self.n)[:, None] + 0.5) / self.n
+        side = (share - (theirs < ours).to(ours.dtype)).abs()
+        error = F.huber_loss(ours, theirs, reduction="none", delta=self.threshold) / self.threshold
+        return (side * error).mean(-1).sum(-1)

@@ -1,0 +1,21 @@
+"""What lies around a place that observations tell, so that a picture of a path shows what it went around."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+Box = tuple[float, float, float, float]  # left, bottom, width, height
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The plane in which the first two numbers of an observation are a place, in their units: its whole, walls in it
+    and goals. hazards: circles (x, y, radius). place: (observation) -> (x, y), for an observation of other numbers."""
+
+    whole: Box
+    walls: tuple[Box, ...] = ()
+    goals: tuple[Box, ...] = ()
+    place: Callable[[Any], tuple[float, float]] | None = None
+    hazards: tuple[tuple[float, float, float], ...] = ()
