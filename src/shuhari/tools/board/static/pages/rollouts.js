@@ -66,6 +66,7 @@ async function showList(main, query, signal) {
       `${state.offset + 1} to ${Math.min(state.offset + PAGE, found.total)}`,
       h("button", { type: "button", disabled: state.offset + PAGE >= found.total, onclick: () => change({ offset: state.offset + PAGE }) }, "After")));
     main.querySelector(".media").open ||= !found.kept;
+    for (const part of main.querySelectorAll("form, .scroll")) part.hidden = !found.kept;
   }
   function change(some) {
     Object.assign(state, some);
@@ -97,6 +98,7 @@ async function showGroups(main, query, signal) {
 
   const ranges = joinRanges(groups.map((g) => g.numbers)), names = orderNumbers(ranges);
   const state = { colour: names.includes(query.colour) ? query.colour : names[0], sort: query.sort || "up" };
+  const tokens = groups.some((g) => g.episodes.some((e) => !e.track));
   const columns = h("div", { class: groups.length > 1 ? "columns" : "" }), legends = h("span", {});
   const paintAll = () => { colour(columns, state.colour, ranges); fill(legends, legend(state.colour, ranges)); };
   const fillColumns = () => { fill(columns, groups.map((g) => drawGroup(g, groups.length > 1, state.sort, columns, ranges))); paintAll(); };
@@ -104,9 +106,9 @@ async function showGroups(main, query, signal) {
   fill(main, h("p", {}, h("a", { href: link("run", { run }) }, run), " / ", h("a", { href: link("rollouts", { run }) }, "Rollouts")),
     h("h1", {}, first.problem.id),
     h("form", { class: "tools stick", onsubmit: (e) => e.preventDefault() },
-      names.length > 0 && field("Colour of tokens", choice(names.map((n) => [n, nameNumber(n)]), state.colour,
+      tokens && names.length > 0 && field("Colour of tokens", choice(names.map((n) => [n, nameNumber(n)]), state.colour,
         (v) => { state.colour = v; remember({ colour: v }); paintAll(); })),
-      field("Samples", choice(SORTS, state.sort, (v) => { state.sort = v; remember({ sort: v }); fillColumns(); })), legends),
+      field("Samples", choice(SORTS, state.sort, (v) => { state.sort = v; remember({ sort: v }); fillColumns(); })), tokens && legends),
     compare(query, first, mates, mate, signal), columns);
   fillColumns();
   if (first.numbers.advantage && first.numbers.advantage.low === 0 && first.numbers.advantage.high === 0) await pointOn(columns, run, first, signal);

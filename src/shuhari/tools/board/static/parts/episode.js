@@ -14,6 +14,11 @@ export function longText(text, where, part, attributes = {}) {
 function rewards(episode) {
   const names = Object.keys(episode.rewards), trained = episode.outcomes?.length === 1 ? episode.outcomes[0] : null;
   if (!names.length) return h("p", { class: "quiet" }, "not graded");
+  if (episode.outcomes?.length > 1) {
+    const graded = episode.outcomes.filter(Number.isFinite);
+    return h("p", {}, h("strong", {}, `${episode.outcomes.length} leaves, mean trained reward ${number(graded.length ? graded.reduce((a, b) => a + b, 0) / graded.length : null)}`),
+      `, weights ${Object.entries(episode.weights).map(([n, w]) => `${n} ${number(w)}`).join(", ")}`);
+  }
   if (!episode.weighted) return h("p", {}, names.map((n) => h("span", { class: "fact" }, `${n} ${number(episode.rewards[n])}`)));
   const terms = names.filter((n) => n in episode.weighted);
   const others = names.filter((n) => !(n in episode.weighted));
@@ -23,12 +28,15 @@ function rewards(episode) {
 }
 
 function facts(episode, where) {
-  const reasons = Object.entries(episode.reasons), more = Object.entries(episode.facts);
+  const reasons = Object.entries(episode.reasons), more = few(episode) ? [] : Object.entries(episode.facts);
   if (!reasons.length && !more.length) return null;
   return h("details", { open: reasons.length > 0 }, h("summary", {}, reasons.length ? "Why" : "Facts"), h("dl", {},
     reasons.map(([name, text]) => [h("dt", {}, name), h("dd", {}, longText(text, where, `reason/${episode.index}/${name}`))]),
     more.map(([name, value]) => [h("dt", {}, name), h("dd", {}, String(typeof value === "number" ? number(value) : value))])));
 }
+
+const few = (episode) => Object.keys(episode.facts).length <= 3; // these stand in the first line
+const fact = ([name, value]) => h("span", { class: "fact quiet" }, typeof value === "boolean" ? `${value ? "" : "not "}${name}` : `${name} ${number(value)}`);
 
 /** An episode of a group as an article. `root`: the element whose tokens are coloured together. */
 export function drawEpisode(episode, group, root, ranges) {
@@ -39,7 +47,8 @@ export function drawEpisode(episode, group, root, ranges) {
   return h("article", { class: "card", "aria-label": `sample ${episode.index + 1}` },
     h("p", {}, h("strong", {}, times > 1 ? `${times} alike: samples ${list(episode.alike)}` : `Sample ${episode.index + 1}`), " ",
       h("span", { class: `fact ${episode.status === "error" ? "bad" : "quiet"}` }, episode.status),
-      episode.tokens && !episode.track ? h("span", { class: "fact quiet" }, `${episode.tokens} token${episode.tokens > 1 ? "s" : ""}`) : null, advantage),
+      episode.tokens && !episode.track ? h("span", { class: "fact quiet" }, `${episode.tokens} token${episode.tokens > 1 ? "s" : ""}`) : null, advantage,
+      few(episode) ? Object.entries(episode.facts).map(fact) : null),
     rewards(episode), facts(episode, where),
     episode.track ? drawTrack(episode.track) : drawSteps(episode, where, root, ranges),
     episode.left ? h("p", { class: "quiet" }, `${episode.left} more steps are not shown.`) : null);
@@ -73,7 +82,7 @@ function drawSteps(episode, where, root, ranges) {
     const more = (offset) => get("tokens", { ...where, episode: episode.index, step: step.of, offset });
     const longer = (offset) => get("text", { ...where, part: `said/${part}`, offset });
     const label = several || step.role !== "policy"
-      ? h("p", { class: "role" }, step.role, step.leaves > 1 ? h("span", { class: "fact quiet" }, `shared by ${step.leaves} leaves`) : null, several ? summary(step) : null) : null;
+      ? h("p", { class: "role" }, h("span", { class: "fact" }, step.role), step.leaves > 1 ? h("span", { class: "fact quiet" }, `shared by ${step.leaves} leaves`) : null, several ? summary(step) : null) : null;
     return h("div", { class: "turn" }, label, drawText(step, root, ranges, more, longer),
       step.told ? h("div", { class: "told" }, h("p", { class: "role" }, "environment or tool"), longText(step.told, where, `told/${part}`)) : null);
   }

@@ -48,7 +48,7 @@ export function drawMedia(run, signal) {
 
 function drawPlayed(found) {
   const rewards = Object.entries(found.rewards).map(([name, value]) => `${name} ${number(value)}`).join(", ");
-  return [h("p", {}, `${found.problem}: ${found.track.length} steps, ${found.status}, ${rewards || "not graded"}`), drawTrack(found.track)];
+  return [h("p", {}, `${found.problem}: ${found.track.moves} steps, ${found.status}, ${rewards || "not graded"}`), drawTrack(found.track)];
 }
 
 const ARROWS = { up: "↑", right: "→", down: "↓", left: "←" };

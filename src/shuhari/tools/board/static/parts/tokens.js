@@ -32,13 +32,14 @@ export function joinRanges(all) {
 }
 
 const centre = (name) => (name === "ratio" ? 1 : 0);
+const reach = (name, range) => Math.max(Math.abs(range.high - centre(name)), Math.abs(range.low - centre(name))) || 1;
 const diverges = (name, range) => range.signed || name === "ratio";
 
 /** How strongly a value is coloured: [0..1, "plus" | "minus" | "more"]. */
 function weigh(value, name, range) {
   if (diverges(name, range)) {
-    const c = centre(name), most = Math.max(Math.abs(range.high - c), Math.abs(range.low - c)) || 1;
-    return [Math.abs(value - c) / most, value < c ? "minus" : "plus"];
+    const c = centre(name);
+    return [Math.abs(value - c) / reach(name, range), value < c ? "minus" : "plus"];
   }
   const share = (value - range.low) / (range.high - range.low || 1);
   return [name === "logp" || name.endsWith("log_prob") ? 1 - share : share, "more"]; // what was unlikely stands out
@@ -73,8 +74,9 @@ export function legend(name, ranges) {
     const ends = name === "logp" || name.endsWith("log_prob") ? [range.high, range.low] : [range.low, range.high];
     return h("span", { class: "legend" }, number(ends[0]), h("span", { class: "ramp more", "aria-hidden": "true" }), number(ends[1]));
   }
-  const c = centre(name);
-  return h("span", { class: "legend" }, number(Math.min(range.low, c)), h("span", { class: "ramp both", "aria-hidden": "true" }), number(Math.max(range.high, c)),
+  const c = centre(name), most = reach(name, range);
+  return h("span", { class: "legend" }, number(c - most), h("span", { class: "ramp both", "aria-hidden": "true" }), number(c + most),
+    h("span", { class: "quiet" }, `here ${number(range.low)} to ${number(range.high)}`),
     h("span", { class: "minus sample" }, `below ${c}: underlined`), h("span", { class: "plus sample" }, `above ${c}`));
 }
 

@@ -3,7 +3,7 @@
 import { COLOURS, draw } from "../chart.js";
 import { h, number } from "../dom.js";
 
-/** Curves of a track {at, length, curves}, in panels by what they are of. */
+/** Curves of a track {at, length, moves, curves}, in panels by what they are of. */
 export function drawTrack(track) {
   const names = Object.keys(track.curves);
   if (!names.length) return h("p", { class: "quiet" }, "It saw pictures alone: see its video.");
@@ -18,17 +18,17 @@ export function drawTrack(track) {
   const boxes = [...panels].map(([of, own]) => [h("div", { class: "chart", role: "img", "aria-label": `${of} over time` }), of, own]);
   charts.append(...boxes.map(([box]) => box));
   const shapes = () => [{ type: "line", x0: track.at[slider.value], x1: track.at[slider.value], y0: 0, y1: 1, yref: "paper", line: { width: 1, dash: "dot", color: "#888" } }];
-  const layout = (of) => ({ title: { text: of }, height: 220, showlegend: true, shapes: shapes(), xaxis: { title: { text: "step" } } });
+  const layout = (of) => ({ title: { text: of }, showlegend: panels.get(of).length > 1, shapes: shapes() });
   function redraw() {
     for (const [box, of, own] of boxes)
       draw(box, own.map((name, i) => ({ x: track.at, y: track.curves[name], name, mode: "lines", line: { color: COLOURS[i % COLOURS.length], shape: of === "action" ? "hv" : "linear" } })), layout(of));
   }
   function tellMoment() {
-    where.textContent = `step ${track.at[slider.value] ?? 0} of ${track.length}`;
+    where.textContent = `step ${track.at[slider.value] ?? 0} of ${track.moves}`;
     values.replaceChildren(...names.flatMap((name) => [h("dt", {}, name), h("dd", {}, number(track.curves[name][slider.value]))]));
   }
   slider.addEventListener("input", () => { tellMoment(); redraw(); });
   tellMoment();
   setTimeout(redraw); // once it is on the page
-  return h("div", {}, charts, h("p", { class: "slide" }, slider, where), h("details", {}, h("summary", {}, "Numbers of this moment"), values));
+  return h("div", {}, charts, h("p", { class: "slide" }, slider, where), h("details", { open: true }, h("summary", {}, "Numbers of this moment"), values));
 }
