@@ -54,7 +54,7 @@ def describe(step: int, group: dict[str, Any]) -> dict[str, Any]:
     score = None if group["score"] != group["score"] else group["score"]
     return {
         **told, "step": step, "score": score, "worst": group.get("worst"), "best": group.get("best"),
-        "length": max(sum(len(s.action) for s in t.steps) for t in samples),
+        "samples": 2, "replies": 0, "length": max(sum(len(s.action) for s in t.steps) for t in samples),
         "statuses": {str(t.status) for t in samples},
         "text": " ".join(texts).lower(),
     }  # fmt: skip
@@ -162,28 +162,35 @@ def test_the_same_step_again_and_what_is_dropped(tmp_path: Path) -> None:
         assert run.count_groups("step") == 1 and run.count_groups("step", text="sums") == 0
 
 
+WITHIN = """
+alter table groups drop column samples; alter table groups drop column replies; update groups set checksum = 1;
+update meta set value = '5', checksum = {crc} where key = 'format';
+"""
 OLD = """
 drop table groups; drop table words;
 update meta set value = '4', checksum = {crc} where key = 'format';
 """
 
 
-def test_a_run_of_format_4_is_read_and_gone_on_with(kept: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("version", "change"), [("4", OLD), ("5", WITHIN)])
+def test_a_run_of_an_older_format_is_read_and_gone_on_with(
+    kept: Any, tmp_path: Path, version: str, change: str
+) -> None:
     import shutil
 
     from shuhari.store.rows import compute_checksum
 
     shutil.copytree(kept[0], tmp_path / "old")
     with sqlite3.connect(tmp_path / "old" / "run.sqlite") as db:
-        db.executescript(OLD.format(crc=compute_checksum(("format", "4"))))
+        db.executescript(change.format(crc=compute_checksum(("format", version))))
     db.close()
     old, new = Run(tmp_path / "old"), Run(kept[0])
     asked: list[dict[str, Any]] = [{}, {"text": "add*", "low": 0.2}, {"order": "length", "descending": True}]
     assert [old.find_groups(**by) for by in asked] == [new.find_groups(**by) for by in asked]
-    assert old.get("format") == 4  # read as it is
+    assert old.get("format") == int(version)  # read as it is
     with Store.open(tmp_path / "old") as store:
         store.set(total=9)
-        assert store.get("format") == 5
+        assert store.get("format") == 6
         (plan,) = store._db.execute("explain query plan select rollout from groups order by score limit 1")
         assert "groups_score" in plan[-1]
     assert [old.find_groups(**by) for by in asked] == [new.find_groups(**by) for by in asked]

@@ -174,16 +174,16 @@ class Run:
         self, order: str = "score", *, descending: bool = False, limit: int = 50, offset: int = 0, **filters: Any
     ) -> list[dict[str, Any]]:
         """The groups kept in an order, a page of them: {id, step, group, task, problem, why, score, worst, best,
-        length, status}, without their episodes, which `read_group(id)` has. Fast however many there are: no group is
-        read for it, unless the run is of a format before 5, whose groups are all read each time.
+        length, status, samples, replies}, without their episodes, which `read_group(id)` has. Fast however many there
+        are: no group is read for it, unless the run is of a format before 6, whose groups are all read each time.
 
         order: "score" (mean reward of the samples), "worst", "best" (rewards of single samples), "length" (decisions of
         the longest) or "step"; of equals the earlier first, all the other way round where `descending`. Groups without
-        that number are left out. filters: `step`; `low`, `high`, bounds of the score, inclusive; `status`, how one
-        sample ended at least; `problem`, as of `rollouts`; `text`, words that all stand in the problem, the answers or
-        the reasons, whatever their case, with `add*` for any word that begins so; `shortest` and `longest`, bounds of
-        the length, inclusive; `contrast`, whose samples earned different rewards. ValueError for another order, status,
-        or text without a word."""
+        that number are left out. filters: `step`; `low`, `high`, bounds of the score, inclusive; `shortest`, `longest`,
+        the same of the length; `status`, how one sample ended at least; `problem`, as of `rollouts`; `text`, words that
+        all stand in the problem, the answers or the reasons, whatever their case, with `add*` for any word that begins
+        so; `replies`, how often an environment or a tool answered one sample, at least; `contrast`, whose samples
+        earned different rewards. ValueError for another order, status, or text without a word."""
         with self._open() as db:
             return finding.find(db, order=order, descending=descending, limit=limit, offset=offset, **filters)
 

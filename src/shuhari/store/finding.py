@@ -18,7 +18,7 @@ import numpy as np
 
 from shuhari.data import Problem, Request, Status, Step, Trajectory, nearest
 from shuhari.store.files import StoreError
-from shuhari.store.rows import list_columns, read_rows, write_rows
+from shuhari.store.rows import COLUMNS, list_columns, read_rows, write_rows
 
 _SILENT = ("group", "why", "decisions", "pieces")  # of a group, what nobody looks for by its words
 _COVERED = ("step", "score", "status")  # what questions filter by
@@ -26,7 +26,7 @@ ORDERS = ("score", "worst", "best", "length", "step")
 TABLES = """
 create table if not exists groups (
   rollout integer primary key, step integer not null, score real, worst real, best real, length integer,
-  status text not null, checksum integer
+  status text not null, samples integer, replies integer, checksum integer
 );
 create table if not exists words (
   word text not null, step integer not null, rollouts blob not null, checksum integer, primary key (word, step)
@@ -45,14 +45,19 @@ _WORD = re.compile(rf"[{_IDEOGRAPHS}]|[^\W{_IDEOGRAPHS}]+")
 # ---------------------------------------------------------------- what is stored of a group
 
 
-def measure(group: Mapping[str, Any]) -> tuple[float | None, float | None, float | None, int | None, str]:
-    """(score, worst, best, length, status) of a group: its mean reward, those of its worst and best sample (the mean,
-    where the group does not say), decisions of the longest, and how samples ended, each way once; None: unknown."""
+def measure(
+    group: Mapping[str, Any],
+) -> tuple[float | None, float | None, float | None, int | None, str, int, int]:
+    """(score, worst, best, length, status, samples, replies) of a group: its mean reward, those of its worst and best
+    sample (the mean, where the group does not say), decisions of the longest, how samples ended, each way once, how
+    many there are (of a tree its leaves), how often an environment or a tool answered one at most. None: unknown."""
     score = to_number(group.get("score"))
     worst, best = (to_number(group.get(name, score)) for name in ("worst", "best"))
     trajectories = [t for t in group.get("trajectories", ()) if isinstance(t, Trajectory)]
     lengths = [sum(int(np.count_nonzero(t.steps[i].mask)) for i in path) for t in trajectories for path in t.paths()]
-    return score, worst, best, max(lengths, default=None), " ".join(sorted({str(t.status) for t in trajectories}))
+    statuses = " ".join(sorted({str(t.status) for t in trajectories}))
+    replies = [sum(bool(t.steps[i].info.get("observation")) for i in path) for t in trajectories for path in t.paths()]
+    return score, worst, best, max(lengths, default=None), statuses, len(lengths), max(replies, default=0)
 
 
 def to_number(value: Any) -> float | None:
@@ -145,7 +150,7 @@ def find(
     query = f"select rollout from groups where {where} order by {by} {way}, {'+' * few}rollout {way} limit ? offset ?"
     ids = [int(row[0]) for row in db.execute(query, (*args, limit, offset))]
     those = f"in ({', '.join(map(str, sorted(ids)))})"
-    names = ("id", "step", "score", "worst", "best", "length", "status", "group", "task", "problem", "why")
+    names = ("id", *COLUMNS["groups"][1:], "group", "task", "problem", "why")
     found: dict[int, dict[str, Any]] = {}
     numbers = read_rows(db, "groups", f"where rollout {those} order by rollout")
     rows = read_rows(db, "rollouts", f"where id {those} order by id")
@@ -171,6 +176,7 @@ def _make_condition(
     problem: str = "",
     shortest: int | None = None,
     longest: int | None = None,
+    replies: int | None = None,
     contrast: bool = False,
 ) -> tuple[str, list[Any], bool]:
     """The condition on groups, its values, and whether it leaves few, which are then sorted."""
@@ -178,11 +184,11 @@ def _make_condition(
         raise ValueError(f"no order {order!r}: expected one of {', '.join(ORDERS)}; {nearest(order, ORDERS)}")
     if status is not None and status not in list(Status):
         raise ValueError(f"no status {status!r}: expected one of {', '.join(Status)}; {nearest(status, list(Status))}")
-    if not list_columns(db, "groups"):  # of an older format: the same tables, for this connection alone
+    if "samples" not in list_columns(db, "groups"):  # of an older format: the same tables, for this connection alone
         db.executescript(TABLES.replace("if not exists", "").replace("create table", "create temp table"))
         rebuild(db)
     given = (("step = ?", step), ("score >= ?", low), ("score <= ?", high), ("length >= ?", shortest),
-             ("length <= ?", longest))  # fmt: skip
+             ("length <= ?", longest), ("replies >= ?", replies))  # fmt: skip
     parts = [f"{order} is not null", *(part for part, value in given if value is not None)]
     args: list[Any] = [value for _, value in given if value is not None]
     few = step is not None or bool(problem)

@@ -17,13 +17,13 @@ COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType({  # table -> what a r
     "steps": ("step", "stage", "wall", "metrics"),
     "rollouts": ("step", "name", "payload", "task", "problem", "why", "score"),
     "events": ("step", "kind", "data"),
-    "groups": ("rollout", "step", "score", "worst", "best", "length", "status"),
+    "groups": ("rollout", "step", "score", "worst", "best", "length", "status", "samples", "replies"),
     "words": ("step", "word", "rollouts"),
     "problems": ("step", "task", "problem", "asked", "solved"),
     "checkpoints": ("step", "name", "pinned", "score"),
     "cursor": ("step", "checkpoint", "stage", "wall"),
 })  # fmt: skip
-DERIVED = ("groups", "words")  # tables that follow from that of rollouts, since format 5
+DERIVED = ("groups", "words")  # tables that follow from that of rollouts, since format 5, as they are since 6
 _KEYS = {  # of tables without a number for each row
     "meta": ("key",), "problems": ("step", "task", "problem"), "words": ("word", "step"),
 }  # fmt: skip
@@ -83,8 +83,10 @@ def fill_checksums(db: sqlite3.Connection) -> None:
 
 def list_selected(db: sqlite3.Connection, table: str) -> list[str]:
     """What a query selects of a table: its `COLUMNS` and the checksum, `null` for one that the format of the run lacks;
-    nothing where it lacks the table."""
+    nothing where it lacks the table, or has one that follows from others as another format has it."""
     there = list_columns(db, table)
+    if table in DERIVED and not there.issuperset(COLUMNS[table]):
+        return []
     return [name if name in there else "null" for name in (*COLUMNS[table], "checksum")] if there else []
 
 

@@ -19,8 +19,9 @@ from shuhari.store.rows import COLUMNS, DERIVED, fill_checksums, list_columns, w
 
 # 1: without checksums, what names and finds rollouts, and the counts of problems; 2: with checksums (`crc`) of a few
 # columns, which are not read any more; 3: with checksums of all that a row says, but in rows taken over from 1 and 2;
-# 4: every row has one; 5: with what finds groups by their numbers and words
-FORMAT = 5
+# 4: every row has one; 5: with what finds groups by their numbers and words; 6: also by how many samples they have and
+# how often these were answered
+FORMAT = 6
 FILE = "run.sqlite"
 FILES = (FILE, f"{FILE}-wal", f"{FILE}-shm")
 _TABLES = f"""{finding.TABLES}
@@ -51,6 +52,7 @@ create table if not exists cursor (
 _LATER = {  # columns that a run of an older format lacks; empty where it was made by that
     **{table: {"checksum": "integer"} for table in COLUMNS},
     "rollouts": {"task": "text", "problem": "text", "why": "text", "score": "real", "checksum": "integer"},
+    "groups": {"samples": "integer", "replies": "integer", "checksum": "integer"},
 }
 _INDICES = f"""{finding.INDICES}
 create index if not exists rollouts_step on rollouts (step);

@@ -72,8 +72,9 @@ def count_leaves(trajectory: Trajectory) -> list[int]:
 
 
 def follow(columns: Mapping[str, Sequence[Any]], most: int, entries: int = 8) -> dict[str, Any]:
-    """What an episode of a controller was, as curves: {at, length, moves, curves: {name: [values]}} over at most `most` of
-    its moments `at`, of which the last has no `action`; of arrays the first `entries` numbers, pictures are left out."""
+    """What an episode of a controller was, as curves: {at, length, moves, curves: {name: [values]}} over at most `most`
+    of its moments `at`, of which the last has no `action`; of arrays the first `entries` numbers. Pictures are left
+    out."""
     n = max((len(values) for values in columns.values()), default=0)
     at = sorted(set(np.linspace(0, n - 1, min(n, most)).round().astype(int).tolist())) if n else []
     curves: dict[str, list[float | None]] = {}

@@ -89,6 +89,8 @@ def test_groups_are_listed_with_the_same_problem_elsewhere(kept: Catalogue) -> N
     again = rollouts.list_groups(kept, "made", problem=found["groups"][0]["find"], order="step")
     assert [g["step"] for g in again["groups"]] == [0, 3]
     assert [g["step"] for g in rollouts.list_groups(kept, "made", text="four", order="step")["groups"]] == [0]
+    (turns,) = rollouts.list_groups(kept, "made", replies=1)["groups"]
+    assert (turns["step"], turns["replies"], turns["samples"]) == (5, 3, 1)
     with pytest.raises(Refused, match="no word"):
         rollouts.list_groups(kept, "made", text="+")
 

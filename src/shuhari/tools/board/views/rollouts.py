@@ -43,6 +43,7 @@ def list_groups(
     longest: Annotated[int, Field(ge=0)] | None = None,
     status: str = "",
     text: str = "",
+    replies: Annotated[int, Field(ge=0)] | None = None,
     contrast: bool = False,
     limit: Annotated[int, Field(ge=1, le=200)] = 50,
     offset: Annotated[int, Field(ge=0)] = 0,
@@ -52,7 +53,7 @@ def list_groups(
     Thread(target=import_module, args=("shuhari.store.rollouts",), daemon=True).start()  # slow, and needed next
     found = Run(runs.find(run))
     by: dict[str, Any] = {"step": step, "problem": problem, "low": low, "high": high, "shortest": shortest,
-                          "longest": longest, "contrast": contrast}  # fmt: skip
+                          "longest": longest, "replies": replies, "contrast": contrast}  # fmt: skip
     by |= {name: value for name, value in (("status", status), ("text", text)) if value}
     try:
         groups = found.find_groups(order, descending=down, limit=limit, offset=offset, **by)

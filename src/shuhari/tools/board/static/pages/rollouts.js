@@ -11,7 +11,7 @@ export const title = "Rollouts";
 const PAGE = 50;
 const ORDERS = [["worst", "worst sample"], ["score", "mean reward"], ["best", "best sample"], ["length", "length"], ["step", "step"]];
 const STATUSES = [["", "any"], "finished", "truncated", "cut", "error"];
-const FILTERS = ["step", "problem", "low", "high", "shortest", "longest", "status", "text", "contrast"];
+const FILTERS = ["step", "problem", "low", "high", "shortest", "longest", "status", "text", "replies", "contrast"];
 const SORTS = [["up", "worst first"], ["down", "best first"], ["drawn", "as sampled"]];
 
 export async function show(main, query, { signal }) {
@@ -39,6 +39,7 @@ async function showList(main, query, signal) {
   const set = (name) => (event) => change({ [name]: event.target.value, offset: 0 });
   const bound = (name, label, step = "any") => field(label, h("input", { type: "number", step, value: state[name], onchange: set(name) }));
   const contrast = h("input", { type: "checkbox", checked: state.contrast === "true", onchange: () => change({ contrast: contrast.checked ? "true" : "", offset: 0 }) });
+  const tools = h("input", { type: "checkbox", checked: state.replies === "1", onchange: () => change({ replies: tools.checked ? "1" : "", offset: 0 }) });
   const pair = (...fields) => h("span", { class: "pair" }, fields);
   let asked = 0;
   main.append(h("p", {}, h("a", { href: link("run", { run }) }, run)), h("h1", {}, title),
@@ -50,9 +51,9 @@ async function showList(main, query, signal) {
       pair(bound("low", "Mean reward from"), bound("high", "to")), pair(bound("shortest", "Length from", "1"), bound("longest", "to", "1")),
       field("Ended", choice(STATUSES, state.status, (v) => change({ status: v, offset: 0 }))),
       field("Rewards differ", contrast, "only groups whose samples earned different rewards: these are learnt from"),
-      h("button", { type: "button", onclick: () => { state.text = "tool_response"; main.querySelector("input[type=search]").value = state.text; change({ offset: 0 }); } }, "Tool use")),
+      field("Tools or turns", tools, "only groups in which an environment or a tool answered")),
     h("div", { class: "scroll" }, h("table", { class: "list" }, h("thead", {}, h("tr", {},
-      [["Problem"], ["Step", "n"], ["Kept as"], ["Mean reward", "n"], ["Worst to best", "n"], ["Longest", "n"], ["Ended"]].map(([x, kind]) => h("th", { scope: "col", class: kind }, x)))), body)), foot,
+      [["Problem"], ["Step", "n"], ["Kept as"], ["Samples", "n"], ["Mean reward", "n"], ["Worst to best", "n"], ["Longest", "n"], ["Ended"]].map(([x, kind]) => h("th", { scope: "col", class: kind }, x)))), body)), foot,
     drawMedia(run, signal, query));
 
   async function refresh() {
@@ -81,7 +82,7 @@ async function showList(main, query, signal) {
 function row(group, run) {
   return h("tr", { "data-row": group.id, tabindex: 0 },
     h("td", {}, h("a", { href: link("rollouts", { run, group: group.id }) }, group.problem ?? group.group)),
-    h("td", { class: "n" }, group.step), h("td", {}, group.why), h("td", { class: "n" }, number(group.score)),
+    h("td", { class: "n" }, group.step), h("td", {}, group.why), h("td", { class: "n" }, number(group.samples)), h("td", { class: "n" }, number(group.score)),
     h("td", { class: "n" }, group.worst === group.best ? "all alike" : `${number(group.worst)} to ${number(group.best)}`),
     h("td", { class: "n" }, number(group.length)), h("td", {}, group.status));
 }

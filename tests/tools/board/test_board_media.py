@@ -1,0 +1,70 @@
+"""What the board plays and draws of a checkpoint: the same that the terminal does, and nothing is written for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shuhari.api import train
+from shuhari.tools.board.catalogue import Catalogue
+from shuhari.tools.board.views import media
+from shuhari.tools.episodes import play
+from shuhari.tools.serving.refusals import Refused
+from small_runs import write_sums
+
+WORLD = """summary = "a walk"
+steps = 2
+task.name = "gridworld"
+models.policy.use = "tabular"
+rollout = {use = "episode", n = 1}
+buffer.size = 4
+transform.returns.gamma = 0.95
+[part.policy]
+terms.clip = {behaviour = "present"}
+optimiser.lr = 0.1
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
+    home = tmp_path_factory.mktemp("media")
+    for name, text in (("walk", WORLD), ("sums", 'summary = "sums"\n' + write_sums(steps=1, size=2))):
+        (home / f"{name}.toml").write_text(text)
+        train(home / f"{name}.toml", home / "runs" / name)
+    return Catalogue(home / "runs")
+
+
+def list_files(run: Path) -> Any:
+    return {
+        p: p.stat().st_mtime_ns for p in run.rglob("*") if p.is_file() and "-shm" not in p.name and "-wal" not in p.name
+    }
+
+
+def test_a_walk_is_played_drawn_and_told_as_a_table(runs: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = list_files(runs.find("walk"))
+    assert [c["step"] for c in media.list_checkpoints(runs, "walk")["checkpoints"]] == [1, 2]
+    played = media.play_episode(runs, "walk")
+    (expected,) = play(runs.find("walk"), None, 1)
+    assert played["problem"] == "test/0" and played["rewards"] == expected["episodes"][0]["reward"]
+    assert played["track"]["curves"]["action"] == [*expected["episodes"][0]["actions"], None]
+    policy = media.tell_policy(runs, "walk")
+    assert policy["names"] == ["up", "right", "down", "left"] and policy["cells"][0] == "S..#"
+    assert len(policy["chances"]) == 16 and sum(policy["chances"][0]) == pytest.approx(1, abs=1e-3)
+    film = media.draw(runs, "walk", "video")
+    assert film.kind == "image/gif" and film.data[:6] in (b"GIF87a", b"GIF89a")
+    assert media.draw(runs, "walk", "video") is film  # kept
+    monkeypatch.setattr(media, "KEPT", 1)
+    assert media.draw(runs, "walk", "samples").data[:4] == b"\x89PNG"
+    assert len(media._kept) == 1  # what was made before had to go
+    assert list_files(runs.find("walk")) == before
+
+
+def test_what_cannot_be_played_is_said(runs: Catalogue) -> None:
+    for view in (media.play_episode, media.tell_policy, media.draw):
+        with pytest.raises(Refused, match="writes text") as refused:
+            view(runs, "sums")  # type: ignore[operator]
+        assert refused.value.status == 422
+    with pytest.raises(Refused, match="no held-out episode 999"):
+        media.play_episode(runs, "walk", episode=999)
