@@ -31,6 +31,7 @@ def test_the_wheel_holds_the_package_with_its_data_and_nothing_else(wheel: Path)
     wanted |= {f"shuhari/claims_data/{p.relative_to(claims).as_posix()}" for p in claims.rglob("*.json")}
     beds = ROOT / "results" / "beds"
     wanted |= {f"shuhari/beds_data/{p.relative_to(beds).as_posix()}" for p in beds.rglob("*.json")}
+    wanted |= {"shuhari/SKILL.md"}
     found = {n for n in names if ".dist-info/" not in n}
     assert found == wanted
     assert any(n.endswith(".dist-info/licenses/LICENSE") for n in names)

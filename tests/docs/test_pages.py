@@ -42,7 +42,7 @@ def list_commands() -> list[str]:
 
 def list_all() -> list[list[str]]:
     """The arguments of each command of ours that any page gives."""
-    pages = ("../README", "../CONTRIBUTING", *sorted(path.stem for path in DOCS.glob("*.md")))
+    pages = ("../README", "../CONTRIBUTING", "../SKILL", *sorted(path.stem for path in DOCS.glob("*.md")))
     return [shlex.split(line)[1:] for line in sorted({*list_lines(*pages)}) if line.startswith("shuhari ")]
 
 
