@@ -20,6 +20,7 @@ from shuhari.store.schema import FILES
 from shuhari.tools.board.numbers import Numbers
 
 PENDING = "pending"  # the status of a run that was not read yet
+DEPTH = 3  # names, one in another, of a run below the root
 AT_ONCE = 0.2  # seconds of reading, after which a list is told with what is known
 AGAIN = 20.0  # seconds for which what was made of a run is kept while it goes on
 
@@ -39,6 +40,8 @@ class Catalogue:
     def find(self, name: str) -> Path:
         """The directory of a run by its name below the root, or of `latest`. NoRunError for every other text, a path
         among them."""
+        if (path := self._find_at_once(name)) is not None:
+            return path
         there = self._list_places()
         if name == "latest" and there:
             return max(there.values(), key=lambda path: max(_read_stamp(path), default=(0, 0)))
@@ -81,6 +84,18 @@ class Catalogue:
             elif kept is not None:
                 out[run.name] = kept[2]
         return out
+
+    def _find_at_once(self, name: str) -> Path | None:
+        """The directory of a run by its name, without a list of all; None where it takes that list to say."""
+        parts = name.split("/")
+        if name == "latest" or len(parts) > DEPTH or not {"", ".", ".."}.isdisjoint(parts):
+            return None
+        path = self.root / name
+        try:
+            there = (path / FILES[0]).is_file() and path.resolve().is_relative_to(self.root.resolve())
+        except OSError:  # a name that no file may have
+            return None
+        return path if there else None
 
     def _list_places(self) -> dict[str, Path]:
         """Name -> directory; without links that lead out of the root."""

@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { draw } from "../chart.js";
 import { choice, field, fill, h, number, table } from "../dom.js";
 import { link, remember } from "../main.js";
-import { traceBands } from "../parts/bands.js";
+import { layBands, traceBands } from "../parts/bands.js";
 
 export const title = "Beds";
 const READINGS = ["area", "final", "best", "last=3"];
@@ -53,7 +53,7 @@ function card(now) {
   if (!now.card.card) return h("p", {}, "No card: ", h("code", {}, `shuhari claim --card ${now.bed}`), " makes one.");
   const budget = Object.entries(now.card.budget).map(([unit, n]) => `${number(n)} ${unit}`).join(", ");
   const chart = h("div", { class: "chart", role: "img", "aria-label": `${now.metric} of the card's arms` });
-  if (Object.keys(now.curves).length) queueMicrotask(() => draw(chart, traceBands(now.curves), { height: 320, xaxis: { title: { text: now.unit } }, yaxis: { title: { text: now.metric } } }));
+  if (Object.keys(now.curves).length) queueMicrotask(() => draw(chart, traceBands(now.curves), layBands(now.unit, now.metric)));
   const rows = now.numbers.map((n) => [n.metric, n.random, n.start, n.end, n.control, n.spread, n.mde]);
   return h("div", {}, h("p", {}, `${now.card.seeds} seeds, ${budget} each`, now.card.run_s === null ? "" : `, ${now.card.run_s.toFixed(1)} s a run`),
     Object.keys(now.curves).length ? chart : null,

@@ -4,7 +4,7 @@ import { get } from "../api.js";
 import { draw } from "../chart.js";
 import { field, choice, fill, h, number, table } from "../dom.js";
 import { every, link, remember } from "../main.js";
-import { traceBands } from "../parts/bands.js";
+import { layBands, traceBands } from "../parts/bands.js";
 import { drawEffect, SIGN, tellEffect } from "../parts/effects.js";
 import { linkBed } from "../parts/links.js";
 
@@ -61,7 +61,7 @@ function curves(found, query) {
   const names = Object.keys(found.curves), wanted = (found.headline?.metric || "").split(":")[0];
   let metric = names.includes(query.metric) ? query.metric : names.includes(wanted) ? wanted : names[0];
   const chart = h("div", { class: "chart", role: "img", "aria-label": "Curves of the arms" });
-  const redraw = () => draw(chart, traceBands(found.curves[metric]), { height: 340, xaxis: { title: { text: found.unit } }, yaxis: { title: { text: metric } } });
+  const redraw = () => draw(chart, traceBands(found.curves[metric]), layBands(found.unit, metric));
   queueMicrotask(redraw);
   return h("section", {}, h("h2", {}, "Curves of the arms"),
     h("div", { class: "tools" }, field("Metric", choice(names, metric, (v) => { metric = v; remember({ metric }); redraw(); }))), chart,

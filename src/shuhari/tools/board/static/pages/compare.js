@@ -4,7 +4,7 @@ import { download, get, getBlob } from "../api.js";
 import { COLOURS, draw } from "../chart.js";
 import { choice, field, fill, h, number, table } from "../dom.js";
 import { every, link, remember, tell } from "../main.js";
-import { plain, traceBands } from "../parts/bands.js";
+import { layBands, plain, traceBands } from "../parts/bands.js";
 
 export const title = "Compare";
 const LIST = 30; // runs that the picker shows at once
@@ -122,12 +122,12 @@ function render(result, found, state, change, guard) {
     h("h2", {}, "What differs in the recipes"),
     found.differs.length ? table(["Setting", ...found.sides.map((s) => s.label)], found.differs.map((d) => [h("code", {}, d.setting), ...d.values])) : h("p", {}, "Nothing: the recipes are the same, seeds apart."),
     found.left_out ? h("p", { class: "quiet" }, `and ${found.left_out} more settings`) : null);
-  const axis = { xaxis: { title: { text: found.x.replace("spent/", "").replaceAll("_", " ") } }, yaxis: { title: { text: plain(found.metric) } } };
+  const over = found.x.replace("spent/", "").replaceAll("_", " ");
   const named = Object.fromEntries(found.sides.map((s) => [s.label, s.curve]));
-  draw(curves, traceBands(named), { height: 380, ...axis });
+  draw(curves, traceBands(named), layBands(over, found.metric, 380));
   draw(finals, found.sides.map((s, i) => ({ x: s.runs.map(() => i), y: s.runs.map((r) => r.value), text: s.runs.map((r) => plain(`${r.run}, seed ${r.seed}`)), name: plain(s.label), mode: "markers",
     marker: { color: COLOURS[i % COLOURS.length], size: 8, symbol: i }, hovertemplate: "%{text}: %{y:.4g}<extra></extra>" })), {
-    title: { text: "Each run" }, hovermode: "closest", showlegend: false, yaxis: axis.yaxis,
+    title: { text: "Each run" }, hovermode: "closest", showlegend: false, yaxis: { title: { text: plain(found.metric) } },
     xaxis: { tickvals: found.sides.map((_, i) => i), ticktext: found.sides.map((s) => plain(s.label)), range: [-0.5, found.sides.length - 0.5] } });
   if (profile.isConnected)
     draw(profile, found.sides.flatMap((s, i) => (s.profile ? [{ x: found.thresholds, y: s.profile, name: plain(s.label), line: { shape: "hv", color: COLOURS[i % COLOURS.length], dash: ["solid", "dash", "dot", "dashdot"][i % 4] } }] : [])),

@@ -16,6 +16,12 @@ export function traceBands(curves) {
   });
 }
 
+/** The layout of such a chart: what its axes are called, with room for the legend below. */
+export function layBands(x, y, height = 340) {
+  return { height, margin: { l: 48, r: 12, t: 20, b: 60 }, legend: { orientation: "h", y: -80 / height, yanchor: "top" },
+    xaxis: { title: { text: plain(x), standoff: 6 } }, yaxis: { title: { text: plain(y) } } };
+}
+
 /** Text for plotly, which reads some tags in names: no tag is left. */
 export function plain(text) {
   return String(text).replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
