@@ -19,6 +19,7 @@ import numpy as np
 
 from shuhari.data import Array
 from shuhari.store import Run
+from shuhari.store.directory import read_change_time
 from shuhari.store.rows import read_rows
 
 KEPT = 6  # runs
@@ -103,6 +104,7 @@ class Known:
         self._sampled: tuple[float, Steps] | None = None
         self._busy = threading.Event()  # somebody waits for a sample: the reader lets it pass
         self._made: dict[str, tuple[tuple[int, int], float, float, Any]] = {}
+        self._kept: dict[str, tuple[float, float, float, Any]] = {}
 
     def look(self, seconds: float | None = None) -> Steps:
         """The steps after at most about so many seconds (by default AT_ONCE): all, or SAMPLE of them while they are
@@ -142,6 +144,17 @@ class Known:
         began = time.monotonic()
         found = work(steps)
         self._made[name] = state, time.monotonic(), time.monotonic() - began, found
+        return found
+
+    def keep(self, name: str, work: Callable[[], T]) -> T:
+        """What `work` makes, kept until the run is written to again, and for twenty times as long as it took."""
+        state, kept = read_change_time(self.path), self._kept.get(name)
+        if kept is not None and (kept[0] == state or time.monotonic() < kept[1] + 20 * kept[2]):
+            found: T = kept[3]
+            return found
+        began = time.monotonic()
+        found = work()
+        self._kept[name] = state, time.monotonic(), time.monotonic() - began, found
         return found
 
     def _read(self) -> None:

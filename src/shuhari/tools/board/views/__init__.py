@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from shuhari.tools.board.views import beds, changes, claims, compare, curves, media, rollouts, run, runs
+from shuhari.tools.board.views import beds, changes, claims, compare, curriculum, curves, media, rollouts, run, runs
 
 VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "beds": beds.list_beds,
@@ -19,7 +19,9 @@ VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "claims": claims.list_claims,
     "compare": compare.compare_runs,
     "csv": curves.write_table,
+    "curriculum": curriculum.list_problems,
     "curves": curves.tell_curves,
+    "difficulty": curriculum.tell_difficulty,
     "effects": claims.draw_effects,
     "events": run.list_events,
     "findings": run.show_findings,

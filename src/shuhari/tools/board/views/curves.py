@@ -102,16 +102,18 @@ def write_table(runs: Catalogue, run: str) -> Picture:
 
 
 def choose_charts(steps: Steps) -> list[dict[str, Any]]:
-    """[{title, names}] of CHARTS: those whose metrics a run has; what was measured by task (`name@task`) is left to the
-    search."""
+    """[{title, names}] of CHARTS: those whose metrics a run has, and what its curriculum and its study report; what was
+    measured by task (`name@task`) is left to the search."""
     there = [*(n for n in steps.columns if "@" not in n or "pass@" in n), *([SECONDS] if len(steps.step) > 1 else [])]
     out = []
     for title, patterns in CHARTS:
         found = [n for p in patterns for n in there if fnmatchcase(n, p) and _is_held_out(p) == _is_held_out(n)]
         if found:
             out.append({"title": title, "names": list(dict.fromkeys(found))[:LINES]})
-    own = [n for n in there if n.startswith(("curriculum/", "study/"))][: 2 * LINES]
-    return [*out, *({"title": n, "names": [n]} for n in own)]
+    own: dict[str, list[str]] = {}
+    for name in (n for n in steps.columns if n.startswith(("curriculum/", "study/"))):
+        own.setdefault(name.partition("@")[0], []).append(name)  # `curriculum/share@<level>`: a chart for all levels
+    return [*out, *({"title": title, "names": names[:LINES]} for title, names in [*own.items()][: 2 * LINES])]
 
 
 def _is_held_out(name: str) -> bool:

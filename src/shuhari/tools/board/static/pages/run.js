@@ -143,7 +143,7 @@ function describe(card) {
 
 function showFindings(at, found) {
   if (!found) { fill(at, h("h2", {}, "Diagnosis"), h("p", { class: "quiet" }, "The steps are being read.")); return; }
-  const cards = found.findings.map((f) => h("div", { class: "card" },
+  const cards = [...found.findings].sort((a, b) => b.alarm - a.alarm).map((f) => h("div", { class: "card" },
     h("p", {}, h("strong", { class: f.alarm ? "bad" : "warn" }, f.alarm ? "Alarm: " : "Finding: "), f.what,
       f.raised !== null && f.raised !== undefined && h("span", { class: "quiet" }, ` Raised at step ${f.raised}.`)),
     h("p", { class: "quiet" }, f.seen), h("p", {}, f.helps),

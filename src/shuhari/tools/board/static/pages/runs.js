@@ -19,7 +19,7 @@ export async function show(main, query, { signal }) {
   const body = h("tbody"), foot = h("p", { class: "foot" }), acts = h("div", { class: "acts", role: "toolbar", "aria-label": "Selected runs" });
   const search = h("input", { type: "search", value: state.words, placeholder: "name, recipe, task, tag:x",
     oninput: () => change({ words: search.value, offset: 0 }) });
-  const heads = HEADS.map(([key, text]) => h("th", { scope: "col" }, key ? h("button", { type: "button", class: "sort",
+  const heads = HEADS.map(([key, text]) => h("th", { scope: "col", class: ["step", "score"].includes(key) ? "n" : null }, key ? h("button", { type: "button", class: "sort",
     onclick: () => change({ order: key, down: state.order === key ? !state.down : key !== "name", offset: 0 }) }, text) : text));
   const all = h("input", { type: "checkbox", "aria-label": "Select all runs of this page", onchange: () => {
     for (const box of body.querySelectorAll("input[type=checkbox]")) if (box.checked !== all.checked) box.click();

@@ -11,10 +11,10 @@ const DASHES = ["solid", "dot", "dash", "dashdot"];
 const plain = (text) => String(text).replace(/[<>&]/g, (c) => ({ "<": "‹", ">": "›", "&": "＆" })[c]).slice(0, 60);
 export const nameAxis = (x) => ({ step: "step", wall: "wall time (s)" })[x] ?? x.replace("spent/", "").replaceAll("_", " ");
 
-/** Charts in an element. state: {x, smoothing, more}, which the page changes before it calls `refresh` or `redraw`. */
+/** Charts in an element. state: {x, smoothing, more}, which the page changes before it calls `refresh` or `redraw`. pick: which charts. */
 export class Charts {
-  constructor(element, run, state, signal) {
-    Object.assign(this, { element, run, state, signal, curves: {}, boxes: new Map(), charts: [], stages: [], names: [], axes: [] });
+  constructor(element, run, state, signal, pick = () => true) {
+    Object.assign(this, { element, run, state, signal, pick, curves: {}, boxes: new Map(), charts: [], stages: [], names: [], axes: [] });
     this.told = null;
     this.seen = new IntersectionObserver((entries) => {
       for (const e of entries) { e.target.visible = e.isIntersecting; if (e.isIntersecting && e.target.stale) this.paint(e.target); }
@@ -30,10 +30,10 @@ export class Charts {
     const found = await get("curves", query, this.signal);
     if (asked !== JSON.stringify([this.state.x, this.wanted])) return false; // changed meanwhile
     const other = t && found.known !== t.known;
-    if (found.fresh) Object.assign(this, { names: found.names, charts: found.charts, stages: found.stages, curves: found.curves });
+    if (found.fresh) Object.assign(this, { names: found.names, charts: found.charts.filter(this.pick), stages: found.stages, curves: found.curves });
     else for (const [name, c] of Object.entries(found.curves)) {
       const before = (this.curves[name] ??= { x: [], y: [], n: 0, odd: 0 });
-      before.x.push(...c.x); before.y.push(...c.y); before.n += c.n; before.odd += c.odd;
+      Object.assign(before, { x: before.x.concat(c.x), y: before.y.concat(c.y), n: before.n + c.n, odd: before.odd + c.odd }); // other arrays: plotly sees it
     }
     const grown = found.fresh || Object.values(found.curves).some((c) => c.n);
     this.axes = found.axes;
