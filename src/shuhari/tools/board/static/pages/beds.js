@@ -11,13 +11,14 @@ const READINGS = ["area", "final", "best", "last=3"];
 
 export async function show(main, query, { signal }) {
   if (query.bed) return showBed(main, query, signal);
+  main.append(h("h1", {}, title), h("p", {}, "Reading the cards…"));
   const { beds } = await get("beds", {}, signal);
   const rows = beds.map((bed) => h("tr", { "data-row": bed.bed, tabindex: 0 },
     h("td", {}, h("a", { href: link("beds", { bed: bed.bed }) }, bed.bed)), h("td", {}, bed.summary), h("td", { class: "n" }, bed.methods),
     ...(bed.card ? [h("td", {}, bed.metric), ...["start", "end", "control", "mde"].map((k) => h("td", { class: "n" }, number(bed[k]))),
       h("td", { class: "n" }, bed.seeds), h("td", { class: "n" }, bed.run_s === null ? "–" : bed.run_s.toFixed(1))]
       : [h("td", { class: "quiet" }, "no card"), ...Array.from({ length: 6 }, () => h("td", { class: "n" }))])));
-  main.append(h("h1", {}, title), h("p", { class: "quiet" }, "Means over the seeds of a card: the baseline at the start and at the end of its budget, the control, "
+  fill(main, h("h1", {}, title), h("p", { class: "quiet" }, "Means over the seeds of a card: the baseline at the start and at the end of its budget, the control, "
     + "which must gain, and the smallest difference of the mean over the budget that looks at 5, 8 and 12 seeds would find (MDE)."),
     table(["Bed", "What it is", "Methods", "Score", "Start", "End", "Control", "MDE", "Seeds", "Seconds a run"], rows, { class: "list" }));
 }
