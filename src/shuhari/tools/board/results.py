@@ -115,7 +115,7 @@ def knows_core(*, wait: bool = False) -> bool:
 
 
 def warm() -> None:
-    """Import what claims need, and learn what takes long, so that the first page does not wait for it."""
+    """Import what rollouts and claims need, and learn what takes long, so that the first page does not wait for it."""
     import scipy.stats  # noqa: F401
 
     from shuhari.claims.board import rank  # noqa: F401
