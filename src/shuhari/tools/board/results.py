@@ -116,6 +116,8 @@ def knows_core(*, wait: bool = False) -> bool:
 
 def warm() -> None:
     """Import what rollouts and claims need, and learn what takes long, so that the first page does not wait for it."""
+    from shuhari.store import rollouts  # noqa: F401, I001 - first: it is asked for first, and takes longest
+
     import scipy.stats  # noqa: F401
 
     from shuhari.claims.board import rank  # noqa: F401
