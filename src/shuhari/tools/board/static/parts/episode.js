@@ -79,7 +79,7 @@ function drawSteps(episode, where, root, ranges) {
   }
   function drawStep(step, several) {
     const part = `${episode.index}/${step.of}`;
-    const more = (offset) => get("tokens", { ...where, episode: episode.index, step: step.of, offset });
+    const more = (offset) => get("tokens", { ...where, episode: episode.index, step: step.of, offset, limit: 10000 });
     const longer = (offset) => get("text", { ...where, part: `said/${part}`, offset });
     const label = several || step.role !== "policy"
       ? h("p", { class: "role" }, h("span", { class: "fact" }, step.role), step.leaves > 1 ? h("span", { class: "fact quiet" }, `shared by ${step.leaves} leaves`) : null, several ? summary(step) : null) : null;

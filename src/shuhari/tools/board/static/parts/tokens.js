@@ -48,7 +48,7 @@ function weigh(value, name, range) {
 function paint(element, value, name, range) {
   element.classList.remove("plus", "minus", "more");
   element.style.removeProperty("--a");
-  if (!range || !Number.isFinite(value)) return;
+  if (!range || !Number.isFinite(value) || (range.low === range.high && !diverges(name, range))) return;
   const [share, way] = weigh(value, name, range);
   if (share < 0.004 && way !== "more") return;
   element.classList.add(way);
