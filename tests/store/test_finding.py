@@ -162,9 +162,10 @@ def test_the_same_step_again_and_what_is_dropped(tmp_path: Path) -> None:
         assert run.count_groups("step") == 1 and run.count_groups("step", text="sums") == 0
 
 
-WITHIN = """
+WITHIN = f"""
+{"".join(f"drop index groups_{order};" for order in finding.ORDERS)}
 alter table groups drop column samples; alter table groups drop column replies; update groups set checksum = 1;
-update meta set value = '5', checksum = {crc} where key = 'format';
+update meta set value = '5', checksum = {{crc}} where key = 'format';
 """
 OLD = """
 drop table groups; drop table words;

@@ -21,7 +21,7 @@ from shuhari.store.files import StoreError
 from shuhari.store.rows import COLUMNS, list_columns, read_rows, write_rows
 
 _SILENT = ("group", "why", "decisions", "pieces")  # of a group, what nobody looks for by its words
-_COVERED = ("step", "score", "status")  # what questions filter by
+_COVERED = ("step", "score", "status", "worst", "best", "length", "replies")  # what questions filter by
 ORDERS = ("score", "worst", "best", "length", "step")
 TABLES = """
 create table if not exists groups (
