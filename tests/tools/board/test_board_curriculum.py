@@ -12,7 +12,9 @@ from board_runs import MARKUP
 from shuhari.store import Run, Store
 from shuhari.tools.board import numbers
 from shuhari.tools.board.catalogue import Catalogue
-from shuhari.tools.board.views.curriculum import BINS, list_problems, tell_difficulty
+from shuhari.tools.board.views.curriculum import BINS
+from shuhari.tools.board.views.curriculum import list_problems as find_problems
+from shuhari.tools.board.views.curriculum import tell_difficulty as find_difficulty
 from shuhari.tools.board.views.curves import tell_curves
 
 STEPS = [
@@ -20,6 +22,18 @@ STEPS = [
     [("a", "1", 4, 0), ("a", "3", 4, 1)],
     [("a", "1", 4, 0), ("b", "1", 2, 2)],
 ]
+
+
+def list_problems(runs: Catalogue, run: str, **asked: Any) -> dict[str, Any]:
+    found = find_problems(runs, run, **asked)
+    assert found is not None
+    return found
+
+
+def tell_difficulty(runs: Catalogue, run: str, **asked: Any) -> dict[str, Any]:
+    found = find_difficulty(runs, run, **asked)
+    assert found is not None
+    return found
 
 
 @pytest.fixture

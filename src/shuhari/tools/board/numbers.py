@@ -91,6 +91,25 @@ class _Table:
         return Steps(self.step[: self.n], columns, list(self.stages), whole, last, version)
 
 
+class _Kept:
+    """Something that a thread makes; `found` is what was made before until it is done."""
+
+    def __init__(self, work: Callable[[], Any], state: float, before: _Kept | None) -> None:
+        self.state, self.again = state, 0.0
+        self.error: Exception | None = None
+        self.found: Any = None if before is None else before.found
+        self.thread = threading.Thread(target=self._make, args=(work,), daemon=True)
+        self.thread.start()
+
+    def _make(self, work: Callable[[], Any]) -> None:
+        began = time.monotonic()
+        try:
+            self.found, self.error = work(), None
+        except Exception as error:  # told to whoever asks
+            self.error = error
+        self.again = time.monotonic() + 20 * (time.monotonic() - began)
+
+
 class Known:
     """One run as far as it was read. Any thread may ask."""
 
@@ -104,7 +123,7 @@ class Known:
         self._sampled: tuple[float, Steps] | None = None
         self._busy = threading.Event()  # somebody waits for a sample: the reader lets it pass
         self._made: dict[str, tuple[tuple[int, int], float, float, Any]] = {}
-        self._kept: dict[str, tuple[float, float, float, Any]] = {}
+        self._kept: dict[str, _Kept] = {}
 
     def look(self, seconds: float | None = None) -> Steps:
         """The steps after at most about so many seconds (by default AT_ONCE): all, or SAMPLE of them while they are
@@ -146,15 +165,17 @@ class Known:
         self._made[name] = state, time.monotonic(), time.monotonic() - began, found
         return found
 
-    def keep(self, name: str, work: Callable[[], T]) -> T:
-        """What `work` makes, kept until the run is written to again, and for twenty times as long as it took."""
-        state, kept = read_change_time(self.path), self._kept.get(name)
-        if kept is not None and (kept[0] == state or time.monotonic() < kept[1] + 20 * kept[2]):
-            found: T = kept[3]
-            return found
-        began = time.monotonic()
-        found = work()
-        self._kept[name] = state, time.monotonic(), time.monotonic() - began, found
+    def keep(self, name: str, work: Callable[[], T], seconds: float | None = None) -> T | None:
+        """What `work` makes, kept until the run is written to again, and for twenty times as long as it took. What was
+        made before, or None, where that takes longer than about so many seconds (by default AT_ONCE)."""
+        with self._lock:
+            kept, state = self._kept.get(name), read_change_time(self.path)
+            if kept is None or (kept.state != state and time.monotonic() > kept.again and not kept.thread.is_alive()):
+                kept = self._kept[name] = _Kept(work, state, kept)
+        kept.thread.join(AT_ONCE if seconds is None else seconds)
+        if kept.error is not None:
+            raise kept.error
+        found: T | None = kept.found
         return found
 
     def _read(self) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
+from shuhari.data import Array
 from shuhari.store import Run, StoreError
 from shuhari.tools.board.catalogue import Catalogue
 
@@ -22,18 +23,23 @@ Order = Literal["rate", "asked", "solved", "first", "last", "problem", "task"]
 
 @dataclass(frozen=True)
 class Asked:
-    """A problem, how many samples were asked of it and how many were right, and the first step and the last."""
+    """Problems, [n] by name: how many samples were asked of each, how many were right, the first step and the last."""
 
-    task: str
-    problem: str
-    asked: int
-    solved: int
-    first: int
-    last: int
+    names: list[tuple[str, str]]
+    asked: Array
+    solved: Array
+    first: Array
+    last: Array
 
-    @property
-    def rate(self) -> float:
-        return self.solved / self.asked if self.asked else 0.0
+    @cached_property
+    def rate(self) -> Array:
+        return self.solved / np.maximum(self.asked, 1)
+
+    def choose(self, only: str) -> Array:
+        """[n] whether each was `never` solved, `always`, or something between."""
+        never, always = self.solved == 0, (self.solved == self.asked) & (self.solved > 0)
+        chosen = {"never": never, "always": always, "between": ~never & ~always}
+        return chosen.get(only, np.ones(len(self.names), bool))
 
 
 def list_problems(
@@ -46,31 +52,45 @@ def list_problems(
     down: bool = False,
     limit: Annotated[int, Field(ge=1, le=500)] = 50,
     offset: Annotated[int, Field(ge=0)] = 0,
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
     """{run, curricula, tasks, rates, total, problems}: curricula: stage -> its table of the recipe; tasks: [{task,
     problems, asked, solved, never, always}]; rates: how many problems have a solve rate in each of BINS, equal ones of
     [0, 1]; and a page of those problems that are of a task, have the `words` in their names, and were `never` or
-    `always` solved, or something between. `find` names one to the view of rollouts."""
+    `always` solved, or something between. `find` names one to the view of rollouts. Null while millions of
+    counts are being read."""
     path = runs.find(run)
     asked = runs.numbers.of(path).keep("problems", lambda: _sum_problems(Run(path)))
-    tasks = _describe_tasks(asked)
-    wanted = words.lower().split()
-    found = [a for a in asked if (not task or a.task == task) and _is_of(a, only)
-             and all(word in f"{a.task}/{a.problem}".lower() for word in wanted)]  # fmt: skip
-    found.sort(key=lambda a: (getattr(a, order), -a.asked if order == "rate" else 0), reverse=down)
-    rates = np.histogram([a.rate for a in found], BINS, (0, 1))[0] if found else np.zeros(BINS, int)
-    return {"run": run, "curricula": _read_curricula(Run(path)), "tasks": tasks, "rates": rates, "total": len(found),
-            "problems": [_tell(a) for a in found[offset : offset + limit]]}  # fmt: skip
+    if asked is None:
+        return None
+    chosen = asked.choose(only)
+    if task:
+        chosen &= np.fromiter((t == task for t, _ in asked.names), bool, len(chosen))
+    if wanted := words.lower().split():
+        named = (f"{t}/{p}".lower() for t, p in asked.names)
+        chosen &= np.fromiter((all(word in name for word in wanted) for name in named), bool, len(chosen))
+    at = np.flatnonzero(chosen)
+    if order in ("problem", "task"):
+        first = order == "problem"
+        at = np.array(sorted(at.tolist(), key=lambda i: asked.names[i][::-1] if first else asked.names[i]), int)
+    else:
+        values = getattr(asked, order)[at]
+        at = at[np.lexsort([-asked.asked[at], values] if order == "rate" else [values])]
+    at = at[::-1] if down else at
+    rates = np.histogram(asked.rate[at], BINS, (0, 1))[0]
+    return {"run": run, "curricula": _read_curricula(Run(path)), "tasks": _describe_tasks(asked), "rates": rates,
+            "total": len(at), "problems": [_tell(asked, i) for i in at[offset : offset + limit].tolist()]}  # fmt: skip
 
 
 def tell_difficulty(
     runs: Catalogue, run: str, points: Annotated[int, Field(ge=2, le=2000)] = 200
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, dict[str, Any]] | None:
     """{solved: task -> {x, y}, shares: {x, never, always, between}}: of what each step asked the share that was right,
     by task; and the shares of its problems of which no sample was right, all were, or some. Steps are taken together so
     that there are at most so many points, x the last step of each."""
     path = runs.find(run)
     steps = runs.numbers.of(path).keep("difficulty", lambda: _sum_steps(Run(path)))
+    if steps is None:
+        return None
     if not steps:
         return {"solved": {}, "shares": {"x": [], "never": [], "always": [], "between": []}}
     there = np.unique([row[0] for row in steps])
@@ -92,10 +112,17 @@ def tell_difficulty(
     return {"solved": solved_by, "shares": {"x": x, **named}}
 
 
-def _sum_problems(run: Run) -> list[Asked]:
-    """Summed by SQLite, as there may be millions of rows; none of a run of format 1."""
-    names = "task, problem, sum(asked), sum(solved), min(step), max(step)"
-    return [Asked(*row) for row in _query(run, f"select {names} from problems group by task, problem")]
+def _sum_problems(run: Run) -> Asked:
+    """Read in the order of steps, and summed here, which is faster than by SQLite; none of a run of format 1."""
+    found: dict[tuple[str, str], list[int]] = {}
+    for step, task, problem, asked, solved in _query(run, "select step, task, problem, asked, solved from problems"):
+        row = found.get((task, problem))
+        if row is None:
+            found[task, problem] = [asked, solved, step, step]
+        else:
+            row[0], row[1], row[3] = row[0] + asked, row[1] + solved, step
+    rows = np.array([*found.values()], np.int64).reshape(-1, 4)
+    return Asked([*found], rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3])
 
 
 def _sum_steps(run: Run) -> list[tuple[Any, ...]]:
@@ -114,23 +141,23 @@ def _query(run: Run, query: str) -> list[tuple[Any, ...]]:
     return rows
 
 
-def _describe_tasks(asked: list[Asked]) -> list[dict[str, Any]]:
-    by: dict[str, list[Asked]] = defaultdict(list)
-    for a in asked:
-        by[a.task].append(a)
-    return [{"task": task[:CUT], "problems": len(found), "asked": sum(a.asked for a in found),
-             "solved": sum(a.solved for a in found), "never": sum(_is_of(a, "never") for a in found),
-             "always": sum(_is_of(a, "always") for a in found)} for task, found in by.items()][:500]  # fmt: skip
+def _describe_tasks(asked: Asked) -> list[dict[str, Any]]:
+    number = {task: i for i, task in enumerate(dict.fromkeys(t for t, _ in asked.names))}
+    at, n = np.fromiter((number[t] for t, _ in asked.names), int, len(asked.names)), len(number)
+
+    def add(values: Array) -> list[int]:
+        return np.bincount(at, values, n).astype(int).tolist() if n else []
+
+    columns = {"problems": add(np.ones(len(at))), "asked": add(asked.asked), "solved": add(asked.solved),
+               "never": add(asked.choose("never")), "always": add(asked.choose("always"))}  # fmt: skip
+    return [{"task": task[:CUT], **{k: v[i] for k, v in columns.items()}} for task, i in number.items()][:500]
 
 
-def _is_of(a: Asked, only: str) -> bool:
-    return only in ("", "never" if a.solved == 0 else "always" if a.solved == a.asked else "between")
-
-
-def _tell(a: Asked) -> Mapping[str, Any]:
-    find = f"{a.task}/{a.problem}"
-    return {"task": a.task[:CUT], "problem": a.problem[:CUT], "asked": a.asked, "solved": a.solved, "rate": a.rate,
-            "first": a.first, "last": a.last, "find": find if len(find) <= LONGEST else None}  # fmt: skip
+def _tell(asked: Asked, i: int) -> dict[str, Any]:
+    task, problem = asked.names[i]
+    find, numbers = f"{task}/{problem}", ("asked", "solved", "rate", "first", "last")
+    return {"task": task[:CUT], "problem": problem[:CUT], "find": find if len(find) <= LONGEST else None,
+            **{name: getattr(asked, name)[i].item() for name in numbers}}  # fmt: skip
 
 
 def _read_curricula(run: Run) -> dict[str, str]:

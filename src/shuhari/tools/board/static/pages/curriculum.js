@@ -36,6 +36,7 @@ export async function show(main, query, { signal }) {
     const found = await get("curriculum", { run, ...state, limit: PAGE }, signal), text = JSON.stringify(found);
     if (text === seen) return;
     seen = text;
+    if (!found) { fill(told, h("p", { class: "quiet" }, "The counts are being read.")); return; }
     showTasks(told, found);
     const names = found.tasks.map((t) => t.task);
     if (named !== names.join("\n")) {
@@ -57,7 +58,7 @@ export async function show(main, query, { signal }) {
   }
   async function refreshDifficulty() {
     const found = await get("difficulty", { run }, signal), text = JSON.stringify(found);
-    if (text === hard) return;
+    if (text === hard || !found) return;
     hard = text;
     const lines = Object.entries(found.solved), x = found.shares.x;
     solved.setAttribute("aria-label", `share of right samples, last: ${lines.map(([task, c]) => `${task} ${percent(c.y.at(-1))}`).join(", ")}`);
@@ -83,7 +84,7 @@ export async function show(main, query, { signal }) {
   const reported = async () => { await charts.refresh(); own.hidden = !charts.charts.length; };
   reported().catch((error) => { if (!signal.aborted) tell(error.message, true); });
   let turn = 0;
-  every(5, signal, async () => { if (turn++) { await refresh(); await refreshDifficulty(); await reported(); } });
+  every(3, signal, async () => { if (turn++) { await refresh(); await refreshDifficulty(); await reported(); } });
 }
 
 function showTasks(at, found) {
