@@ -185,7 +185,7 @@ def shared_tables() -> Iterator[str]:
 
 def settings_of(cls: Any, preset: Any = None) -> Iterator[str]:
     """The table of a dataclass's settings."""
-    from shuhari.cli.components import describe_settings
+    from shuhari.tools.components import describe_settings
 
     described = describe_settings(cls, preset or {})
     if not described:

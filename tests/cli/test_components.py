@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from shuhari import registry
-from shuhari.cli.components import complete_kind, describe, summarise
+from shuhari.cli.components import complete_kind
+from shuhari.tools.components import describe, summarise
 
 OWN = '''
 from dataclasses import dataclass, field

@@ -75,7 +75,7 @@ def _show_simulation(recipe: Recipe) -> None:
 
 
 def _describe_study(recipe: Recipe) -> str:
-    from shuhari.cli.components import summarise
+    from shuhari.tools.components import summarise
 
     use = str(recipe.tree["study"].get("use"))
     try:

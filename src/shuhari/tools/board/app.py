@@ -1,17 +1,19 @@
 """The addresses of the board, as an ASGI application.
 
-`/` and `/static/` are the page, `/api/NAME` the views, which run in threads, `/metrics` what Prometheus reads. Nothing
-comes from elsewhere, nothing may be embedded elsewhere (the headers below), and text of models reaches the page as JSON
-alone.
+`/` and `/static/` are the page, `/api/NAME` the views, which run in threads or, as coroutines, in the server's loop,
+`/metrics` what Prometheus reads. Nothing comes from elsewhere, nothing may be embedded elsewhere (the headers below),
+and text of models reaches the page as JSON alone.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from importlib.util import find_spec
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +58,7 @@ def make_app(root: str | Path, key: str, *, local: bool = True) -> ASGIApp:
         page = scope["path"] == "/" or scope["path"].startswith("/static/")
         return page or (local and scope["method"] in ("GET", "HEAD"))
 
-    return Headed(Guard(make_pages(Catalogue(root)), local, key, is_open))
+    return Headed(Guard(make_pages(Catalogue(root, local=local)), local, key, is_open))
 
 
 def make_pages(runs: Catalogue) -> ASGIApp:
@@ -65,16 +67,16 @@ def make_pages(runs: Catalogue) -> ASGIApp:
     async def view(request: Request) -> Response:
         found = _find(VIEWS, request.path_params["name"])
         query = {name: request.query_params.getlist(name) for name in request.query_params}
-        return await _answer(found, runs, read_query(found, query))
+        return await _answer(found, runs, read_query(found, query), request)
 
     async def change(request: Request) -> Response:
         found = _find(CHANGES, request.path_params["name"])
         given = await _read_body(request)
         query = {k: [str(x) for x in v] if isinstance(v, list) else [str(v)] for k, v in given.items()}
-        return await _answer(found, runs, read_query(found, query))
+        return await _answer(found, runs, read_query(found, query), request)
 
     async def metrics(request: Request) -> Response:
-        return await _answer(tell_metrics, runs, {})
+        return await _answer(tell_metrics, runs, {}, request)
 
     return Starlette(
         routes=[
@@ -121,9 +123,12 @@ def _find(views: Mapping[str, Callable[..., Any]], name: str) -> Callable[..., A
     return views[name]
 
 
-async def _answer(view: Callable[..., Any], runs: Catalogue, asked: Mapping[str, Any]) -> Response:
+async def _answer(view: Callable[..., Any], runs: Catalogue, asked: Mapping[str, Any], request: Request) -> Response:
     try:
-        found = await run_in_threadpool(view, runs, **asked)
+        if iscoroutinefunction(view):
+            found = await _watch(view(runs, **asked), request)
+        else:
+            found = await run_in_threadpool(view, runs, **asked)
     except NoRunError as error:
         raise Refused(str(error), status=404) from None
     except LockedError as error:
@@ -133,6 +138,25 @@ async def _answer(view: Callable[..., Any], runs: Catalogue, asked: Mapping[str,
     if isinstance(found, Picture):
         return Response(found.data, media_type=found.kind)
     return Response(await run_in_threadpool(to_json, found), media_type="application/json")
+
+
+async def _watch(work: Coroutine[Any, Any, Any], request: Request) -> Any:
+    """What `work` gives; it is cancelled when who asked has gone. The body of the request has been read."""
+
+    async def leave() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    doing, gone = asyncio.ensure_future(work), asyncio.ensure_future(leave())
+    try:
+        await asyncio.wait((doing, gone), return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise Refused("who asked has gone", status=499)
+        return doing.result()
+    finally:
+        for task in (doing, gone):
+            task.cancel()
+        await asyncio.wait((doing, gone))
 
 
 async def _read_body(request: Request) -> dict[str, Any]:

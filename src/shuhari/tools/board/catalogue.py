@@ -28,10 +28,11 @@ Stamp = tuple[tuple[int, int], ...]  # (when it was changed, bytes) of the files
 
 
 class Catalogue:
-    """The runs below `root`. Any thread may ask."""
+    """The runs below `root`. Any thread may ask. `local`: whether who asks is of this machine, and may name code of
+    theirs."""
 
-    def __init__(self, root: str | Path) -> None:
-        self.root, self.numbers = Path(root), Numbers()
+    def __init__(self, root: str | Path, *, local: bool = False) -> None:
+        self.root, self.local, self.numbers = Path(root), local, Numbers()
         self._known: dict[str, tuple[Stamp, Summary]] = {}
         self._made: dict[tuple[str, str], tuple[Stamp, float, Any]] = {}
         self._lock = threading.Lock()

@@ -37,10 +37,10 @@ export async function get(name, query, signal) {
   return (await ask(address(name, query), { signal })).json();
 }
 
-/** Ask for a change; needs the token. */
-export async function post(name, body) {
+/** Ask for a change, or for what costs much; needs the token. `signal` ends the question. */
+export async function post(name, body, signal) {
   const headers = { "content-type": "application/json" };
-  return (await ask(`/api/${name}`, { method: "POST", headers, body: JSON.stringify(body) })).json();
+  return (await ask(`/api/${name}`, { method: "POST", headers, body: JSON.stringify(body), signal })).json();
 }
 
 /** The address of a picture or a file, for <img> and for downloads. Revoke it with URL.revokeObjectURL. */

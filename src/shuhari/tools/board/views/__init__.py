@@ -9,7 +9,19 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from shuhari.tools.board.views import beds, changes, claims, compare, curriculum, curves, media, rollouts, run, runs
+from shuhari.tools.board.views import (
+    beds,
+    changes,
+    claims,
+    compare,
+    curriculum,
+    curves,
+    media,
+    replay,
+    rollouts,
+    run,
+    runs,
+)
 
 VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "beds": beds.list_beds,
@@ -25,6 +37,7 @@ VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "effects": claims.draw_effects,
     "events": run.list_events,
     "findings": run.show_findings,
+    "graders": replay.list_graders,
     "group": rollouts.open_group,
     "grouped": compare.group_runs,
     "media": media.draw,
@@ -34,6 +47,7 @@ VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "policy": media.tell_policy,
     "profile": run.show_profile,
     "recipe": run.show_recipe,
+    "replay": replay.tell_replay,
     "rollouts": rollouts.list_groups,
     "run": run.show_run,
     "runs": runs.list_runs,
@@ -42,6 +56,8 @@ VIEWS: Mapping[str, Callable[..., Any]] = MappingProxyType({
 })  # fmt: skip
 CHANGES: Mapping[str, Callable[..., Any]] = MappingProxyType({
     "delete": changes.delete_runs,
+    "regrade": replay.regrade,
     "rename": changes.rename,
     "tag": changes.tag,
+    "what-if": replay.what_if,
 })  # fmt: skip
