@@ -145,7 +145,7 @@ function drawGroup(group, named, sort, root, ranges) {
   if (sort !== "drawn") episodes.sort((a, b) => (sort === "up" ? 1 : -1) * (worth(a) - worth(b)));
   const of = group.samples > 1 ? `${group.samples} samples, mean reward ${number(group.score)}` : `reward ${number(group.score)}`;
   return h("section", {}, named ? h("h2", {}, `${group.run}, step ${group.step}`) : null,
-    h("p", { class: "quiet" }, `step ${group.step}, kept as ${group.why || "asked"}, ${of}`),
+    h("p", { class: "quiet" }, `step ${group.step}, kept as ${group.why || "asked"}, ${of}. `, h("a", { href: link("replay", { run: group.run, step: group.step }) }, "Replay this step")),
     problem.prompt.map((turn, i) => turn.text ? h("div", { class: "asked" }, h("p", { class: "role" }, turn.role || "prompt"), longText(turn, where, `prompt/${i}`)) : null),
     problem.answer ? h("div", { class: "asked" }, h("p", { class: "role" }, "reference answer"), longText(problem.answer, where, "answer")) : null,
     group.weights ? null : h("p", { class: "quiet" }, "The weights of rewards were not kept by this run."),
