@@ -151,12 +151,15 @@ async def _watch(work: Coroutine[Any, Any, Any], request: Request) -> Any:
     try:
         await asyncio.wait((doing, gone), return_when=asyncio.FIRST_COMPLETED)
         if not doing.done():
+            doing.cancel()
+            await asyncio.wait((doing,))
             raise Refused("who asked has gone", status=499)
         return doing.result()
+    except asyncio.CancelledError:
+        raise Refused("the board ends", status=503) from None
     finally:
-        for task in (doing, gone):
-            task.cancel()
-        await asyncio.wait((doing, gone))
+        doing.cancel()
+        gone.cancel()
 
 
 async def _read_body(request: Request) -> dict[str, Any]:

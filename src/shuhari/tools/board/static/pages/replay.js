@@ -214,7 +214,7 @@ function tellUpdates(found) {
       const other = changed && differ(before[k], after[k]);
       const by = other && Number.isFinite(before[k]) && Number.isFinite(after[k]) ? after[k] - before[k] : null;
       return h("tr", { class: other ? "differs" : null }, h("td", {}, k), n(before[k]), changed ? [n(after[k]), h("td", { class: "n" }, by === null ? (other ? "only one side" : "same") : `${by > 0 ? "+" : "−"}${number(Math.abs(by))}`)] : null, n(found.reported[k]));
-    }), { class: "sides" }),
+    }), { class: "update" }),
     changed && Object.keys(found.cosine).length ? h("ul", {}, Object.entries(found.cosine).map(([part, c]) => h("li", {}, `Cosine of both sides, ${part}: of the gradients ${cosine(c.gradient)}, of how the weights moved ${cosine(c.moved)}`))) : null,
     h("h3", {}, "Advantages by episode"),
     found.points.length ? h("div", { class: "chart", role: "img", "aria-label": "advantage of each episode with the settings over that as configured" }) : null,
