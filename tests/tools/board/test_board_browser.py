@@ -8,17 +8,18 @@ from __future__ import annotations
 import shutil
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from board_runs import TOKEN
+from board_runs import MARKUP, TOKEN
 
 from shuhari.tools.board.app import make_app
 
 CHROMIUM = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+pytestmark = [pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine"), pytest.mark.timeout(400)]
 READY = "body[data-ready]:not([data-ready=''])"
 
 
@@ -51,8 +52,9 @@ class serve:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=15_000)
     with sync_playwright() as playwright:
         made = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield made
@@ -65,6 +67,7 @@ def page(browser: Any) -> Iterator[Any]:
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     made, wrong = context.new_page(), list[str]()
     made.on("console", lambda m: wrong.append(m.text) if m.type in ("error", "warning") else None)
+    made.on("response", lambda r: wrong.append(f"{r.status} {r.url}") if r.status >= 400 else None)
     made.on("pageerror", lambda e: wrong.append(str(e)))
     made.on(
         "request",
@@ -91,6 +94,54 @@ def visit(page: Any, address: str) -> Callable[[str], Any]:
     return go
 
 
+PAGES = (
+    "runs",
+    "run?run=sums/0",
+    "rollouts?run=sums/0",
+    "rollouts?run=sums/0&group=1",
+    "rollouts?run=sums/0&group=1&other=sums/1",
+    "replay?run=sums/0&step=2",
+    "curriculum?run=sums/0",
+    "compare?side=sums/0&side=sums/1",
+    "claims",
+    "claim?method=rlvr/kl_cov",
+    "beds",
+    "beds?bed=beds/masked/many",
+)
+# text whose contrast to what lies behind it is below that of WCAG 2.1, 1.4.3: 4.5, of large text 3
+FAINT = r"""() => {
+  const parse = (c) => (c.match(/[\d.]+/g) || []).map(Number);
+  const solid = (c) => c.startsWith("rgb") && !(parse(c)[3] < 0.99);
+  const linear = (x) => x <= 0.03928 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
+  const light = (c) => [0.2126, 0.7152, 0.0722].reduce((sum, w, i) => sum + w * linear(parse(c)[i] / 255), 0);
+  const behind = (e) => !e ? "rgb(255, 255, 255)"
+    : solid(getComputedStyle(e).backgroundColor) ? getComputedStyle(e).backgroundColor : behind(e.parentElement);
+  const faint = [];
+  for (const e of document.querySelectorAll("body *")) {
+    if (e.closest("svg, .chart, option, [aria-hidden=true], :disabled") || !e.checkVisibility()) continue;
+    if (![...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())) continue;
+    const style = getComputedStyle(e), size = parseFloat(style.fontSize), a = light(style.color), b = light(behind(e));
+    const large = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700);
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), text = e.textContent.trim().slice(0, 40);
+    if (style.color.startsWith("rgb") && ratio < (large ? 3 : 4.5)) faint.push(`${text}: ${ratio.toFixed(2)}`);
+  }
+  return faint;
+}"""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_opens_and_can_be_read(visit: Callable[[str], Any], theme: str) -> None:
+    page = visit("runs")
+    page.evaluate("theme => localStorage.setItem('shuhari-theme', theme)", theme)
+    for where in PAGES:
+        page = visit(where)
+        page.locator("h1").first.wait_for()
+        assert not page.locator("#message.wrong").is_visible(), page.locator("#message").inner_text()
+        assert page.evaluate(FAINT) == [], where
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"{where} is {wide} pixels too wide"
+
+
 def test_the_list_of_runs(visit: Callable[[str], Any]) -> None:
     from playwright.sync_api import expect
 
@@ -100,3 +151,104 @@ def test_the_list_of_runs(visit: Callable[[str], Any]) -> None:
     page.get_by_role("searchbox").fill("hostile")
     expect(page.locator("tbody tr")).to_have_count(1)
     assert "words=hostile" in page.url and TOKEN not in page.url
+
+
+def test_what_a_model_wrote_stays_text(visit: Callable[[str], Any]) -> None:
+    page = visit("rollouts?run=hostile")
+    page.locator("tbody a").first.click()
+    page.get_by_text("onerror").first.wait_for()
+    assert "\x1b" not in page.locator("main").inner_text() and "<script>" in MARKUP
+    page = visit("run?run=hostile")
+    page.get_by_text("onerror").first.wait_for()
+    assert page.title() != "taken" and page.locator("main img[src=x]").count() == 0
+
+
+def test_an_answer_with_a_negative_advantage_is_three_steps_away(page: Any, board_root: Path, tmp_path: Path) -> None:
+    from shuhari.api import train
+
+    def small(completions: list[str], **_: object) -> list[float]:
+        return [float(text[:1] < "5") for text in completions]
+
+    train(board_root.parent / "sums.toml", tmp_path / "runs" / "mixed", reward=small)
+    with serve(tmp_path / "runs") as address:
+        page.goto(address)
+        page.get_by_role("link", name="mixed").first.click()
+        page.get_by_role("link", name="Rollouts").first.click()
+        page.get_by_label("Rewards differ").check()
+        page.locator("tbody a").first.click()
+        page.locator(".tokens .minus").first.wait_for()
+
+
+def test_keys_alone_lead_through_the_board(visit: Callable[[str], Any]) -> None:
+    from playwright.sync_api import expect
+
+    page = visit("runs")
+    page.locator("tbody tr").first.wait_for()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    page.keyboard.type("sums/")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/#/run?run=sums*")
+    before = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.keyboard.press("t")
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+    page.keyboard.press("g")
+    page.keyboard.press("b")
+    page.wait_for_url("**/#/beds")
+
+
+def test_a_run_is_seen_as_it_goes_on(
+    page: Any, board_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from playwright.sync_api import expect
+
+    from shuhari.api import train
+
+    goes = threading.Event()
+
+    def wait(report: Any) -> None:
+        if report["step"] == 2:
+            goes.wait(60)
+
+    work = threading.Thread(
+        target=train, args=(board_root.parent / "sums.toml", tmp_path / "live"), kwargs={"observe": wait}, daemon=True
+    )
+    work.start()
+    while not (tmp_path / "live" / "run.sqlite").exists():
+        time.sleep(0.05)
+    with serve(tmp_path) as address:
+        page.goto(f"{address}/#token={TOKEN}")
+        page.goto("about:blank")
+        page.goto(f"{address}/#/run?run=live")
+        expect(page.locator("main")).to_contain_text("running")
+        expect(page.locator("main")).not_to_contain_text("4 of 4")
+        goes.set()
+        expect(page.locator("main")).to_contain_text("4 of 4")
+        expect(page.locator("main")).to_contain_text("complete")
+    work.join(60)
+
+
+def test_a_run_is_deleted_after_a_question(page: Any, board_root: Path, tmp_path: Path) -> None:
+    from playwright.sync_api import expect
+
+    shutil.copytree(board_root / "sums" / "0", tmp_path / "one")
+    with serve(tmp_path) as address:
+        page.goto(address)  # without the token
+        page.locator("tbody input[type=checkbox]").first.check()
+        expect(page.get_by_role("button", name="Delete")).to_be_disabled()
+        page.goto("about:blank")
+        page.goto(f"{address}/#token={TOKEN}")
+        for answer in ("Cancel", "Delete"):
+            page.locator("tbody input[type=checkbox]").first.check()
+            page.get_by_role("button", name="Delete").first.click()
+            dialog = page.get_by_role("dialog")
+            expect(dialog).to_contain_text("one")
+            assert (tmp_path / "one").exists()
+            dialog.get_by_role("button", name=answer).click()
+        expect(page.locator("tbody tr")).to_have_count(0)
+    assert not (tmp_path / "one").exists()
