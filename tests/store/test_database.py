@@ -260,7 +260,7 @@ def test_a_run_of_the_first_format_is_read_as_it_is_and_written_in_this_one(tmp_
         read.rollouts(problem="b")
     with Store.open(run) as store:
         store.set(total=9)
-        assert store.get("format") == 6
+        assert store.get("format") == 5
         assert store._db.execute("select count(*) from meta where checksum is null").fetchone() == (0,)
         store.commit(5, metrics={"n": 8}, rollouts=[{"group": "b", "problem": "p"}])
     assert read.metrics()["n"] == [8]  # what no checkpoint holds is done again
@@ -342,7 +342,7 @@ def test_rows_that_older_formats_left_without_a_checksum_get_one(tmp_path: Path)
         commit(again, 1)
         for table in rows.COLUMNS:
             assert again._db.execute(f"select count(*) from {table} where checksum is null").fetchone() == (0,)
-        assert len(Run(store.path).problems()) == 1 and Run(store.path).get("format") == 6
+        assert len(Run(store.path).problems()) == 1 and Run(store.path).get("format") == 5
 
 
 def test_problems_are_counted_for_ever_and_their_rollouts_found(store: Store) -> None:
@@ -382,12 +382,12 @@ def test_a_score_of_few_graded_chooses_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused_and_left_alone(store: Store) -> None:
-    store.set(format=7)
+    store.set(format=6)
     store.close()
     for opening in (Store.open, Run):
-        with pytest.raises(StoreError, match="has format 7; this version reads up to 6: upgrade"):
+        with pytest.raises(StoreError, match="has format 6; this version reads up to 5: upgrade"):
             opening(store.path)
-    assert Store.open(store.path, format=7).get("format") == 7
+    assert Store.open(store.path, format=6).get("format") == 6
 
 
 def test_killed_before_the_first_table(tmp_path: Path) -> None:

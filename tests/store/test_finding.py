@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import re
+import shutil
 import sqlite3
-from math import nan
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,8 @@ import numpy as np
 import pytest
 
 from shuhari.data import Problem, Request, Status, Step, Trajectory
-from shuhari.store import Run, Store, StoreError, finding, repair_run
+from shuhari.store import Run, Store, StoreError, finding, inspect_run, repair_run
+from shuhari.store.rows import compute_checksum
 
 WORDS = ("carry", "the", "one", "Added", "add", "so", "答え", "7", "why")
 
@@ -129,7 +132,7 @@ def test_ideographs_are_words_and_hostile_text_is_bounded(kept: Any) -> None:
 @pytest.mark.parametrize("by", [{}, {"low": 0.5}, {"status": "error"}, {"status": "cut", "high": 0.1}])
 def test_a_question_reads_an_index_alone(kept: Any, order: str, by: dict[str, Any]) -> None:
     with sqlite3.connect(kept[0] / "run.sqlite") as db:
-        where, args, few = finding._make_condition(db, order, **by)
+        where, args, few = finding._make_condition(db, order, by)  # type: ignore[arg-type]
         query = f"explain query plan select rollout from groups where {where} order by {order}, rollout limit 50"
         plan = [told for *_, told in db.execute(query, args)]
     db.close()
@@ -144,8 +147,17 @@ def test_wrong_questions(kept: Any) -> None:
         run.find_groups(status="done")
     with pytest.raises(ValueError, match=r"no word in '\+'"):
         run.find_groups(text="+")
-    with pytest.raises(ValueError, match="limit -1"):
-        run.find_groups(limit=-1)
+    for by, message in (({"limit": -1}, "limit -1: expected 0 or more"), ({"limit": 2**63}, f"limit {2**63}: expected"),
+                        ({"offset": 2**70}, "in 64 bits"), ({"step": 10**30}, "step 1000.*: expected a number of 64"),
+                        ({"low": -(2**64)}, "low -18446744073709551616: expected")):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            run.find_groups(**by)  # type: ignore[arg-type]
+    for ask in (run.find_groups, run.count_groups):
+        with pytest.raises(TypeError, match=r"no filter 'statu': expected step, low.*did you mean 'status'"):
+            ask(statu="cut")  # type: ignore[operator]
+    for number in (2**63, -(2**70)):
+        with pytest.raises(StoreError, match=f"no group {number} is kept"):
+            run.read_group(number)
 
 
 def test_the_same_step_again_and_what_is_dropped(tmp_path: Path) -> None:
@@ -162,55 +174,102 @@ def test_the_same_step_again_and_what_is_dropped(tmp_path: Path) -> None:
         assert run.count_groups("step") == 1 and run.count_groups("step", text="sums") == 0
 
 
-WITHIN = f"""
-{"".join(f"drop index groups_{order};" for order in finding.ORDERS)}
-alter table groups drop column samples; alter table groups drop column replies; update groups set checksum = 1;
-update meta set value = '5', checksum = {{crc}} where key = 'format';
-"""
 OLD = """
 drop table groups; drop table words;
-update meta set value = '4', checksum = {crc} where key = 'format';
+update meta set value = '{version}', checksum = {crc} where key = 'format';
 """
 
 
-@pytest.mark.parametrize(("version", "change"), [("4", OLD), ("5", WITHIN)])
-def test_a_run_of_an_older_format_is_read_and_gone_on_with(
-    kept: Any, tmp_path: Path, version: str, change: str
-) -> None:
-    import shutil
-
-    from shuhari.store.rows import compute_checksum
-
-    shutil.copytree(kept[0], tmp_path / "old")
-    with sqlite3.connect(tmp_path / "old" / "run.sqlite") as db:
-        db.executescript(change.format(crc=compute_checksum(("format", version))))
+def make_old(kept: Any, path: Path, version: str = "4", then: str = "") -> None:
+    """A copy of a run as an older format had it."""
+    shutil.copytree(kept[0], path)
+    with sqlite3.connect(path / "run.sqlite") as db:
+        db.executescript(OLD.format(version=version, crc=compute_checksum(("format", version))) + then)
     db.close()
+
+
+def test_a_run_of_an_older_format_is_read_and_gone_on_with(kept: Any, tmp_path: Path) -> None:
+    make_old(kept, tmp_path / "old")
     old, new = Run(tmp_path / "old"), Run(kept[0])
     asked: list[dict[str, Any]] = [{}, {"text": "add*", "low": 0.2}, {"order": "length", "descending": True}]
     assert [old.find_groups(**by) for by in asked] == [new.find_groups(**by) for by in asked]
-    assert old.get("format") == int(version)  # read as it is
+    assert old.get("format") == 4  # read as it is
     with Store.open(tmp_path / "old") as store:
         store.set(total=9)
-        assert store.get("format") == 6
+        assert store.get("format") == 5
         (plan,) = store._db.execute("explain query plan select rollout from groups order by score limit 1")
         assert "groups_score" in plan[-1]
     assert [old.find_groups(**by) for by in asked] == [new.find_groups(**by) for by in asked]
 
 
-@pytest.mark.parametrize("change", [
-    "update groups set score = 1.0 where rollout = 3", "update words set step = 77 where word = 'carry' and step = 1",
-])  # fmt: skip
-def test_a_damaged_index_is_told_and_made_anew(kept: Any, tmp_path: Path, change: str) -> None:
-    import shutil
+def test_of_an_old_run_only_what_is_whole_is_found(kept: Any, tmp_path: Path) -> None:
+    """A row whose checksum is another ends the question; one without, as formats before 4 have, may be anything."""
+    flip = "update rollouts set payload = 'text' where id = 3;"
+    make_old(kept, tmp_path / "checked", then=flip)
+    with pytest.raises(StoreError, match=r"run.sqlite: a rollout of step 0 is damaged .its checksum is another"):
+        Run(tmp_path / "checked").find_groups()
+    make_old(kept, tmp_path / "bare", "3", f"{flip} update rollouts set checksum = null")
+    run = Run(tmp_path / "bare")
+    measured = {g["id"] for g in run.find_groups("length", limit=60)}
+    assert run.count_groups("step") == 60 and measured == {*range(1, 61)} - {3}
+    for ask in (lambda: run.read_group(3), lambda: run.rollouts(0)):
+        with pytest.raises(StoreError, match=r"the group 'g2' of step 0 is damaged .a stored rollout"):
+            ask()
 
-    run = tmp_path / "r"
+
+def test_all_of_an_old_run_is_read_however_long_it_takes(
+    kept: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_old(kept, tmp_path / "old")
+    told = list[float]()
+    monkeypatch.setattr(finding, "limit_time", lambda db, seconds=60.0: told.append(seconds))
+    assert Run(tmp_path / "old").count_groups() > 0 and told == [inf, 60.0]
+    assert Run(kept[0]).count_groups() > 0 and told == [inf, 60.0]
+
+
+@pytest.mark.parametrize(("change", "text", "message"), [
+    ("update groups set score = 1.0 where rollout = 3", None, "what finds the group 3 is damaged"),
+    ("update words set step = 77 where word = 'carry' and step = 1", "carry", "a word of step 77 is damaged"),
+    ("delete from groups where rollout = 3", None, "the group 3 of step 0 is missing from what finds groups"),
+    ("delete from words where word = 'carry' and step = 1", "carry", r"words of the group \d+ are missing"),
+    ("delete from rollouts where id = 3", None, "the group 3 .*is not kept"),
+])  # fmt: skip
+def test_a_damaged_index_is_told_and_made_anew(
+    kept: Any, tmp_path: Path, change: str, text: str | None, message: str
+) -> None:
+    """What is there and not as it was written ends a question; what is gone from the index the doctor sees alone."""
+    run, gone = tmp_path / "r", "delete" in change
     shutil.copytree(kept[0], run)
     with sqlite3.connect(run / "run.sqlite") as db:
         assert db.execute(change).rowcount == 1
     db.close()
-    with pytest.raises(StoreError, match=r"what finds the group 3 is damaged|a word of step 77 is damaged"):
-        Run(run).find_groups("step", limit=60, text="carry" if "words" in change else "p*")
+    if not gone or "rollouts" in change:
+        with pytest.raises(StoreError, match=f"run.sqlite: {message}"):
+            Run(run).find_groups("step", limit=60, text=text)
+    faults = [fault for fault in inspect_run(run).faults if "recipe" not in fault]
+    assert len([f for f in faults if re.search(f"run.sqlite: {message}", f)]) == 1 and (len(faults) == 1 or not gone)
+    with pytest.raises(StoreError, match=message):
+        Store.open(run)
     repair_run(run)
     again, whole = Run(run), Run(kept[0])
-    for text in (None, "carry"):
-        assert again.find_groups("step", text=text) == whole.find_groups("step", text=text)
+    for asked in (None, "carry"):
+        expected, found = (r.find_groups("step", limit=60, text=asked) for r in (whole, again))
+        left = [g for g in expected if "rollouts" not in change or g["id"] != 3]
+        assert [{**g, "id": 0} for g in found] == [{**g, "id": 0} for g in left]
+    assert [fault for fault in inspect_run(run).faults if "recipe" not in fault] == []
+
+
+def test_a_question_sees_one_state_of_a_run_that_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step is committed anew, with other groups, between what chooses groups and what reads them."""
+    with Store.open(tmp_path / "r") as store:
+        store.commit(0, metrics={}, rollouts=[{"group": "a", "score": 1.0}, {"group": "b", "score": 0.0}], tree={})
+        read, run = finding.read_rows, Run(tmp_path / "r")
+
+        def write_between(*args: Any) -> Any:
+            monkeypatch.setattr(finding, "read_rows", read)
+            store.commit(0, metrics={}, rollouts=[{"group": "c", "score": 5.0}], tree={})
+            return read(*args)
+
+        monkeypatch.setattr(finding, "read_rows", write_between)
+        assert [g["group"] for g in run.find_groups()] == ["b", "a"]
+        assert [g["group"] for g in run.find_groups()] == ["c"]

@@ -17,11 +17,11 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from shuhari.store import schema
+from shuhari.store import finding, schema
 from shuhari.store.directory import NoRunError, explain_place
 from shuhari.store.files import DamageError, Lock, NewerError, StoreError, read_file, translate_errors
 from shuhari.store.layout import find_odd, hint_at, refuse_odd
-from shuhari.store.rows import COLUMNS, read_cursor, read_fact, read_rows
+from shuhari.store.rows import COLUMNS, find_file, read_cursor, read_fact, read_rows
 
 _STEP = re.compile(r"step-(\d{8,})(?:\.(\d+))?", re.ASCII)
 
@@ -132,8 +132,8 @@ def check(run: Path, db: sqlite3.Connection) -> None:
 
 
 def find_faults(db: sqlite3.Connection, count: dict[str, int]) -> list[str]:
-    """What is wrong with the database and with rows of it, the first of each table; `count` gets the whole rows of each
-    table."""
+    """What is wrong with the database and with rows of it, the first of each table, and whether what finds groups is
+    missing some; `count` gets the whole rows of each table."""
     found = []
     try:
         (answer,) = db.execute("pragma integrity_check(1)").fetchone()
@@ -149,6 +149,8 @@ def find_faults(db: sqlite3.Connection, count: dict[str, int]) -> list[str]:
             found.append(error.what)
         except sqlite3.DatabaseError as error:
             found.append(f"the table {table} cannot be read to its end (SQLite says {str(error)!r})")
+    with suppress(sqlite3.DatabaseError):  # told above
+        found += [f"{find_file(db)}: {fault}"] if (fault := finding.find_fault(db)) else []
     return found
 
 

@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from shuhari.data import nearest
 from shuhari.store import finding, schema
@@ -147,7 +147,7 @@ class Run:
         """The groups kept of a step, by default of the last that kept any; or of a problem (its id, task/id), of that
         step or of all: `step` and what was committed. StoreError where a row is damaged, or a problem is asked for of a
         run of format 1, which does not say whose a group is."""
-        from shuhari.store.rollouts import unpack
+        from shuhari.store.rollouts import read_groups
 
         with self._open() as db:
             if problem and "problem" not in list_columns(db, "rollouts"):
@@ -162,8 +162,7 @@ class Run:
             if step is not None or not problem:
                 parts, args = [*parts, "step = ?"], [*args, step]
             where = " and ".join(parts)
-            rows = list(read_rows(db, "rollouts", f"where {where} order by id", args))
-        return [{**unpack(payload), "step": at} for at, _, payload, *_ in rows]
+            return read_groups(db, f"where {where} order by id", args)
 
     def kept_steps(self) -> list[int]:
         """The steps of which groups are kept, in order."""
@@ -171,11 +170,13 @@ class Run:
             return [int(row[0]) for row in db.execute("select distinct step from rollouts order by step")]
 
     def find_groups(
-        self, order: str = "score", *, descending: bool = False, limit: int = 50, offset: int = 0, **filters: Any
-    ) -> list[dict[str, Any]]:
+        self, order: str = "score", *, descending: bool = False, limit: int = 50, offset: int = 0,
+        **filters: Unpack[finding.Filters],
+    ) -> list[dict[str, Any]]:  # fmt: skip
         """The groups kept in an order, a page of them: {id, step, group, task, problem, why, score, worst, best,
         length, status, samples, replies}, without their episodes, which `read_group(id)` has. Fast however many there
-        are: no group is read for it, unless the run is of a format before 6, whose groups are all read each time.
+        are: no group is read for it, unless the run is of a format before 5, whose groups are all read each time, until
+        it is gone on with.
 
         order: "score" (mean reward of the samples), "worst", "best" (rewards of single samples), "length" (decisions of
         the longest) or "step"; of equals the earlier first, all the other way round where `descending`. Groups without
@@ -183,13 +184,16 @@ class Run:
         the same of the length; `status`, how one sample ended at least; `problem`, as of `rollouts`; `text`, words that
         all stand in the problem, the answers or the reasons, whatever their case, with `add*` for any word that begins
         so; `replies`, how often an environment or a tool answered one sample, at least; `contrast`, whose samples
-        earned different rewards. ValueError for another order, status, or text without a word."""
+        earned different rewards. TypeError for a filter that there is not, ValueError for another order or status, text
+        without a word, a number beyond 64 bits; StoreError where the index is not of these rollouts."""
         with self._open() as db:
+            db.execute("begin")  # one state of the run for all that is read, though it is being written
             return finding.find(db, order=order, descending=descending, limit=limit, offset=offset, **filters)
 
-    def count_groups(self, order: str = "score", **filters: Any) -> int:
+    def count_groups(self, order: str = "score", **filters: Unpack[finding.Filters]) -> int:
         """How many groups `find_groups` has on all its pages."""
         with self._open() as db:
+            db.execute("begin")
             return finding.count(db, order=order, **filters)
 
     def read_group(self, id: int) -> dict[str, Any]:

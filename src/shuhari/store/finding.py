@@ -1,24 +1,26 @@
 """Which groups a run kept, found by their numbers and their words without reading the groups themselves. No torch.
 
 A row of `groups` has the numbers of a group; an index for each order covers every question, so a page deep inside a
-million groups reads no group but its own. A row of `words` has the groups of a step that say a word. Both follow from
-the table of rollouts: `write` makes those of a step, `rebuild` those of a run, also for a reader of an older format.
+million groups reads no group but its own. A row of `words` has the groups of a step that say a word; how many a group
+says stands in its row, so that `find_fault` sees one that is gone. Both tables follow from that of rollouts: `write`
+makes those of a step, `rebuild` those of a run, also for a reader of an older format.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
 from shuhari.data import Problem, Request, Status, Step, Trajectory, nearest
 from shuhari.store.files import StoreError
-from shuhari.store.rows import COLUMNS, list_columns, read_rows, write_rows
+from shuhari.store.rows import COLUMNS, describe_damage, limit_time, list_columns, read_rows, write_rows
 
 _SILENT = ("group", "why", "decisions", "pieces")  # of a group, what nobody looks for by its words
 _COVERED = ("step", "score", "status", "worst", "best", "length", "replies")  # what questions filter by
@@ -26,7 +28,7 @@ ORDERS = ("score", "worst", "best", "length", "step")
 TABLES = """
 create table if not exists groups (
   rollout integer primary key, step integer not null, score real, worst real, best real, length integer,
-  status text not null, samples integer, replies integer, checksum integer
+  status text not null, samples integer, replies integer, words integer, checksum integer
 );
 create table if not exists words (
   word text not null, step integer not null, rollouts blob not null, checksum integer, primary key (word, step)
@@ -61,6 +63,7 @@ def measure(
 
 
 def to_number(value: Any) -> float | None:
+    """A number as a column has it: None for NaN, or where there is none."""
     return None if value is None or value != value else float(value)
 
 
@@ -95,32 +98,72 @@ def list_texts(value: Any) -> Iterator[str]:
 
 def write(db: sqlite3.Connection, step: int, groups: Iterable[tuple[int, Mapping[str, Any]]]) -> None:
     """Enter the groups of a step, (id of the rollout's row, group), inside of a transaction of the caller's."""
+    _enter(db, step, ((rollout, *_describe(group)) for rollout, group in groups))
+
+
+def _describe(group: Mapping[str, Any]) -> tuple[tuple[Any, ...], list[str]]:
+    """(numbers, words) of a group."""
+    return measure(group), split_words(list_texts({k: v for k, v in group.items() if k not in _SILENT}))
+
+
+def _enter(db: sqlite3.Connection, step: int, groups: Iterable[tuple[int, tuple[Any, ...], list[str]]]) -> None:
     rows, said = list[tuple[Any, ...]](), dict[str, list[int]]()
-    for rollout, group in groups:
-        rows.append((rollout, step, *measure(group)))
-        for word in split_words(list_texts({k: v for k, v in group.items() if k not in _SILENT})):
+    for rollout, numbers, words in groups:
+        rows.append((rollout, step, *numbers, len(words)))
+        for word in words:
             said.setdefault(word, []).append(rollout)
     write_rows(db, "groups", rows)
     write_rows(db, "words", [(step, word, np.asarray(ids, "<i8").tobytes()) for word, ids in sorted(said.items())])
 
 
 def rebuild(db: sqlite3.Connection) -> None:
-    """Enter every group anew, from the table of rollouts; one that is damaged has no numbers and says nothing."""
+    """Enter every group anew, from the table of rollouts, inside of a transaction. StoreError for a row that is not
+    what was written; what no group can be read from, in a row without a checksum, has no numbers and says nothing."""
     db.execute("delete from groups")
     db.execute("delete from words")
-    rows = db.execute("select step, id, payload from rollouts order by step, id")
-    for step, some in groupby(rows, lambda row: int(row[0])):
-        write(db, step, ((rollout, _unpack(payload)) for _, rollout, payload in some))
+    order = "order by step, id"
+    ids = db.execute(f"select id from rollouts {order}")
+    rows = zip(ids, read_rows(db, "rollouts", order), strict=True)
+    for step, some in groupby(rows, lambda row: int(row[1][0])):
+        _enter(db, step, ((rollout, *_read(payload)) for (rollout,), (_, _, payload, *_) in some))
 
 
-def _unpack(payload: bytes) -> dict[str, Any]:
+def _read(payload: bytes) -> tuple[tuple[Any, ...], list[str]]:
+    """(numbers, words) of a stored group, whatever it holds."""
     from shuhari.store.codec import CodecError
+    from shuhari.store.decode import refuse_errors
     from shuhari.store.rollouts import unpack
 
     try:
-        return unpack(payload)
+        with refuse_errors():
+            return _describe(unpack(payload))
     except CodecError:
-        return {}
+        return _describe({})
+
+
+def find_fault(db: sqlite3.Connection) -> str:
+    """How the tables that find groups contradict that of rollouts; "" where they do not, or are not there yet. Rows are
+    counted, not held to their checksums."""
+    if not list_columns(db, "groups"):
+        return ""
+    ours, theirs = "select rollout, step from groups", "select id, step from rollouts"
+    for there, here, what in ((theirs, ours, "is missing from what finds groups"), (ours, theirs, "is not kept")):
+        if row := db.execute(f"{there} except {here} order by 1 limit 1").fetchone():
+            return f"the group {row[0]} of step {row[1]} {what}"
+    table = db.execute("select rollout, cast(words as integer) from groups order by rollout").fetchall()
+    groups, expected = np.array([row[0] for row in table], np.int64), np.array([row[1] or 0 for row in table])
+    counts = np.zeros(len(groups), np.int64)
+    blobs = db.execute("select rollouts from words where typeof(rollouts) = 'blob' and length(rollouts) % 8 = 0")
+    while some := blobs.fetchmany(1000):
+        ids, times = np.unique(np.frombuffer(b"".join(blob for (blob,) in some), "<i8"), return_counts=True)
+        at = np.searchsorted(groups, ids)
+        known = at < len(groups)
+        known[known] = groups[at[known]] == ids[known]
+        if not known.all():
+            return f"the group {ids[~known][0]}, said to say a word, is not kept"
+        counts[at] += times
+    odd = np.flatnonzero(counts != expected)
+    return f"words of the group {groups[odd[0]]} are missing from what finds groups" if len(odd) else ""
 
 
 # ---------------------------------------------------------------- questions
@@ -133,6 +176,21 @@ def name_condition(problem: str) -> tuple[str, list[Any]]:
     return f"({named})", [problem, *(text for i in cuts for text in (problem[i + 1 :], problem[:i]))]
 
 
+class Filters(TypedDict, total=False):
+    """What groups are asked for by; None is no filter."""
+
+    step: int | None
+    low: float | None
+    high: float | None
+    shortest: int | None
+    longest: int | None
+    replies: int | None
+    status: str | None
+    text: str | None
+    problem: str
+    contrast: bool
+
+
 def find(
     db: sqlite3.Connection,
     *,
@@ -140,59 +198,62 @@ def find(
     descending: bool = False,
     limit: int = 50,
     offset: int = 0,
-    **filters: Any,
+    **filters: Unpack[Filters],
 ) -> list[dict[str, Any]]:
-    """The groups of `Run.find_groups`."""
-    where, args, few = _make_condition(db, order, **filters)
-    if limit < 0 or offset < 0:
-        raise ValueError(f"limit {limit}, offset {offset}: expected 0 or more")
+    """The groups of `Run.find_groups`, inside of a transaction."""
+    where, args, few = _make_condition(db, order, filters)
+    for name, value in (("limit", limit), ("offset", offset)):
+        if not 0 <= value < 2**63:
+            raise ValueError(f"{name} {value!r:.40}: expected 0 or more, in 64 bits")
     way, by = "desc" if descending else "asc", f"+{order}" if few else order
     query = f"select rollout from groups where {where} order by {by} {way}, {'+' * few}rollout {way} limit ? offset ?"
     ids = [int(row[0]) for row in db.execute(query, (*args, limit, offset))]
     those = f"in ({', '.join(map(str, sorted(ids)))})"
-    names = ("id", *COLUMNS["groups"][1:], "group", "task", "problem", "why")
+    names = ("id", *COLUMNS["groups"][1:-1], "group", "task", "problem", "why")
     found: dict[int, dict[str, Any]] = {}
+    there = {row[0] for row in db.execute(f"select id from rollouts join groups on rollout = id where id {those}")}
+    if gone := [i for i in ids if i not in there]:
+        raise describe_damage(db, f"the group {gone[0]} is found, and is not kept")
     numbers = read_rows(db, "groups", f"where rollout {those} order by rollout")
     rows = read_rows(db, "rollouts", f"where id {those} order by id")
-    for own, (_, name, _, task, problem, why, _) in zip(numbers, rows, strict=True):
+    for (*own, _), (_, name, _, task, problem, why, _) in zip(numbers, rows, strict=True):
         found[own[0]] = dict(zip(names, (*own, name, task, problem, why), strict=True))
     return [found[i] for i in ids]
 
 
-def count(db: sqlite3.Connection, *, order: str = "score", **filters: Any) -> int:
+def count(db: sqlite3.Connection, *, order: str = "score", **filters: Unpack[Filters]) -> int:
     """How many groups `find` would list without a limit."""
-    where, args, _ = _make_condition(db, order, **filters)
+    where, args, _ = _make_condition(db, order, filters)
     return int(db.execute(f"select count(*) from groups where {where}", args).fetchone()[0])
 
 
-def _make_condition(
-    db: sqlite3.Connection,
-    order: str,
-    step: int | None = None,
-    low: float | None = None,
-    high: float | None = None,
-    status: str | None = None,
-    text: str | None = None,
-    problem: str = "",
-    shortest: int | None = None,
-    longest: int | None = None,
-    replies: int | None = None,
-    contrast: bool = False,
-) -> tuple[str, list[Any], bool]:
+_BOUNDS = {"step": "step = ?", "low": "score >= ?", "high": "score <= ?", "shortest": "length >= ?",
+           "longest": "length <= ?", "replies": "replies >= ?"}  # fmt: skip
+
+
+def _make_condition(db: sqlite3.Connection, order: str, by: Filters) -> tuple[str, list[Any], bool]:
     """The condition on groups, its values, and whether it leaves few, which are then sorted."""
+    names = Filters.__annotations__
+    if unknown := next((name for name in by if name not in names), ""):
+        raise TypeError(f"no filter {unknown!r}: expected {', '.join(names)}; {nearest(unknown, names)}")
+    status, text, problem = by.get("status"), by.get("text"), by.get("problem", "")
     if order not in ORDERS:
         raise ValueError(f"no order {order!r}: expected one of {', '.join(ORDERS)}; {nearest(order, ORDERS)}")
     if status is not None and status not in list(Status):
         raise ValueError(f"no status {status!r}: expected one of {', '.join(Status)}; {nearest(status, list(Status))}")
-    if "samples" not in list_columns(db, "groups"):  # of an older format: the same tables, for this connection alone
-        db.executescript(TABLES.replace("if not exists", "").replace("create table", "create temp table"))
+    given = {name: value for name in _BOUNDS if (value := by.get(name)) is not None}
+    for name, value in given.items():
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise ValueError(f"{name} {value!r:.40}: expected a number of 64 bits")
+    if not list_columns(db, "groups"):  # of an older format: the same tables, for this connection alone
+        limit_time(db, math.inf)  # all groups are read, of however long a run
+        for table in TABLES.split(";"):  # a script would end the transaction
+            db.execute(table.replace("if not exists", "").replace("create table", "create temp table"))
         rebuild(db)
-    given = (("step = ?", step), ("score >= ?", low), ("score <= ?", high), ("length >= ?", shortest),
-             ("length <= ?", longest), ("replies >= ?", replies))  # fmt: skip
-    parts = [f"{order} is not null", *(part for part, value in given if value is not None)]
-    args: list[Any] = [value for _, value in given if value is not None]
-    few = step is not None or bool(problem)
-    if contrast:
+        limit_time(db)
+    parts, args = [f"{order} is not null", *(_BOUNDS[name] for name in given)], list[Any](given.values())
+    few = "step" in given or bool(problem)
+    if by.get("contrast"):
         parts.append("worst < best")
     if status is not None:
         parts.append("instr(' ' || status || ' ', ?)")
@@ -224,6 +285,8 @@ def _search(db: sqlite3.Connection, text: str) -> Sequence[int]:
     for word, begins in dict.fromkeys(words):
         where, args = ("word = ?", [word]) if not begins else ("word >= ? and word < ?", [word, f"{word}\U0010ffff"])
         blobs = [blob for _, _, blob in read_rows(db, "words", f"where {where}", args)]
+        if not all(isinstance(blob, bytes) and len(blob) % 8 == 0 for blob in blobs):
+            raise describe_damage(db, f"the groups that say {word!r} are no list of numbers")
         ids = np.frombuffer(b"".join(blobs), "<i8")
         ids = np.unique(ids) if begins else ids  # a group has each of its words once
         found = ids if found is None else np.intersect1d(found, ids, assume_unique=True)
@@ -235,8 +298,8 @@ def _search(db: sqlite3.Connection, text: str) -> Sequence[int]:
 
 def read_group(db: sqlite3.Connection, number: int) -> dict[str, Any]:
     """The group of an id that `find` gave: what was committed, and `step`."""
-    from shuhari.store.rollouts import unpack
+    from shuhari.store.rollouts import read_groups
 
-    for step, _, payload, *_ in read_rows(db, "rollouts", "where id = ?", (number,)):
-        return {**unpack(payload), "step": step}
-    raise StoreError(f"no group {number} is kept")
+    for group in read_groups(db, "where id = ?", (number,)) if abs(number) < 2**63 else ():
+        return group
+    raise StoreError(f"no group {number!r:.40} is kept")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from shuhari.store import codec, finding
-from shuhari.store.rows import DERIVED, write_rows
+from shuhari.store.rows import DERIVED, describe_damage, read_rows, write_rows
 
 _LIMIT = 2**30
 
@@ -51,7 +51,7 @@ def unpack(data: bytes) -> dict[str, Any]:
     unzip = zlib.decompressobj()
     try:
         plain = unzip.decompress(data, _LIMIT)
-    except zlib.error as error:
+    except (zlib.error, TypeError) as error:  # no bytes at all: a row without a checksum may have text there
         raise codec.CodecError(f"a stored rollout: {error}") from error
     if unzip.unconsumed_tail or not unzip.eof:
         raise codec.CodecError(f"a stored rollout is cut short, or unpacks to more than {_LIMIT} bytes")
@@ -59,6 +59,18 @@ def unpack(data: bytes) -> dict[str, Any]:
     if not isinstance(group, dict):
         raise codec.CodecError(f"a stored rollout is a {type(group).__name__}: expected a mapping")
     return group
+
+
+def read_groups(db: sqlite3.Connection, rest: str, args: Sequence[Any]) -> list[dict[str, Any]]:
+    """What was committed of the groups that `rest` of a query chooses, each with its `step`. StoreError for one that is
+    damaged."""
+    out = []
+    for step, name, payload, *_ in read_rows(db, "rollouts", rest, args):
+        try:
+            out.append({**unpack(payload), "step": step})
+        except codec.CodecError as error:
+            raise describe_damage(db, f"the group {name!r:.40} of step {step} is damaged ({error})") from error
+    return out
 
 
 def make_row(step: int, group: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,17 +18,18 @@ COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType({  # table -> what a r
     "steps": ("step", "stage", "wall", "metrics"),
     "rollouts": ("step", "name", "payload", "task", "problem", "why", "score"),
     "events": ("step", "kind", "data"),
-    "groups": ("rollout", "step", "score", "worst", "best", "length", "status", "samples", "replies"),
+    "groups": ("rollout", "step", "score", "worst", "best", "length", "status", "samples", "replies", "words"),
     "words": ("step", "word", "rollouts"),
     "problems": ("step", "task", "problem", "asked", "solved"),
     "checkpoints": ("step", "name", "pinned", "score"),
     "cursor": ("step", "checkpoint", "stage", "wall"),
 })  # fmt: skip
-DERIVED = ("groups", "words")  # tables that follow from that of rollouts, since format 5, as they are since 6
+DERIVED = ("groups", "words")  # tables that follow from that of rollouts, since format 5
 _KEYS = {  # of tables without a number for each row
     "meta": ("key",), "problems": ("step", "task", "problem"), "words": ("word", "step"),
 }  # fmt: skip
 CHECKED = 4  # the format from which on every row has a checksum
+LIMIT = 60.0  # seconds of reading over one connection
 _NAMES = {  # what an error calls a row, before its first column
     "meta": "the fact", "steps": "step", "rollouts": "a rollout of step", "events": "an event of step",
     "groups": "what finds the group", "words": "a word of step",
@@ -52,11 +54,21 @@ def read_rows(
     names = list_selected(db, table)
     for *row, crc in db.execute(f"select {', '.join(names)} from {table} {rest}", args) if names else ():
         if crc != compute_checksum(row) and not (crc is None and is_unchecked(db)):
-            file = find_file(db)
-            hint = f"`shuhari doctor {file.parent}` says what is whole, and can repair it"
             why = f"its checksum is {'missing' if crc is None else 'another'}"
-            raise StoreError(f"{file}: {_NAMES[table]} {row[0]} is damaged ({why})", hint)
+            raise describe_damage(db, f"{_NAMES[table]} {row[0]} is damaged ({why})")
         yield tuple(row)
+
+
+def describe_damage(db: sqlite3.Connection, what: str) -> StoreError:
+    """The error for what is not as it was written."""
+    file = find_file(db)
+    return StoreError(f"{file}: {what}", f"`shuhari doctor {file.parent}` says what is whole, and can repair it")
+
+
+def limit_time(db: sqlite3.Connection, seconds: float = LIMIT) -> None:
+    """Let what a connection does end in an error after so many seconds from now on."""
+    end = time.monotonic() + seconds
+    db.set_progress_handler(lambda: time.monotonic() > end, 1_000_000)  # about every 10 ms of work inside SQLite
 
 
 def is_unchecked(db: sqlite3.Connection) -> bool:
@@ -83,10 +95,8 @@ def fill_checksums(db: sqlite3.Connection) -> None:
 
 def list_selected(db: sqlite3.Connection, table: str) -> list[str]:
     """What a query selects of a table: its `COLUMNS` and the checksum, `null` for one that the format of the run lacks;
-    nothing where it lacks the table, or has one that follows from others as another format has it."""
+    nothing where it lacks the table."""
     there = list_columns(db, table)
-    if table in DERIVED and not there.issuperset(COLUMNS[table]):
-        return []
     return [name if name in there else "null" for name in (*COLUMNS[table], "checksum")] if there else []
 
 

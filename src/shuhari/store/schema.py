@@ -9,19 +9,17 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-import time
 from pathlib import Path
 from typing import Any
 
 from shuhari.store import finding
 from shuhari.store.files import DamageError, NewerError, StoreError, describe_kind
-from shuhari.store.rows import COLUMNS, DERIVED, fill_checksums, list_columns, write_rows
+from shuhari.store.rows import COLUMNS, DERIVED, LIMIT, fill_checksums, limit_time, list_columns, write_rows
 
 # 1: without checksums, what names and finds rollouts, and the counts of problems; 2: with checksums (`crc`) of a few
 # columns, which are not read any more; 3: with checksums of all that a row says, but in rows taken over from 1 and 2;
-# 4: every row has one; 5: with what finds groups by their numbers and words; 6: also by how many samples they have and
-# how often these were answered
-FORMAT = 6
+# 4: every row has one; 5: with what finds groups by their numbers and words
+FORMAT = 5
 FILE = "run.sqlite"
 FILES = (FILE, f"{FILE}-wal", f"{FILE}-shm")
 _TABLES = f"""{finding.TABLES}
@@ -52,7 +50,6 @@ create table if not exists cursor (
 _LATER = {  # columns that a run of an older format lacks; empty where it was made by that
     **{table: {"checksum": "integer"} for table in COLUMNS},
     "rollouts": {"task": "text", "problem": "text", "why": "text", "score": "real", "checksum": "integer"},
-    "groups": {"samples": "integer", "replies": "integer", "checksum": "integer"},
 }
 _INDICES = f"""{finding.INDICES}
 create index if not exists rollouts_step on rollouts (step);
@@ -62,7 +59,6 @@ create index if not exists problems_name on problems (task, problem, step);
 """
 INDICES = frozenset(re.findall(r"if not exists (\w+) on", _INDICES))
 BASE = frozenset(COLUMNS) - {"problems", *DERIVED}  # the tables of every format
-LIMIT = 60.0  # seconds of reading over one connection
 
 
 def create(run: Path, format: int) -> sqlite3.Connection:
@@ -124,8 +120,7 @@ def connect(run: Path, format: int = FORMAT, limit: float = LIMIT) -> sqlite3.Co
 
 def _open(uri: str, run: Path, format: int, limit: float) -> sqlite3.Connection:
     db = sqlite3.connect(uri, uri=True, timeout=min(10, limit), isolation_level=None, check_same_thread=False)
-    end = time.monotonic() + limit
-    db.set_progress_handler(lambda: time.monotonic() > end, 1_000_000)  # about every 10 ms of work inside SQLite
+    limit_time(db, limit)
     try:
         check_format(db, run, format)
     except BaseException:
@@ -156,7 +151,7 @@ def check_format(db: sqlite3.Connection, run: Path, format: int) -> None:
         if missing := BASE - {name for _, name, _ in found}:
             raise refuse(f"no such table: {min(missing)}")
         row = db.execute("select value from meta where key = 'format'").fetchone()
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # a damaged name is no text
         if isinstance(error, sqlite3.OperationalError):
             raise
         raise refuse(str(error)) from error
