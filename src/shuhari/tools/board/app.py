@@ -181,17 +181,19 @@ async def _read_body(request: Request) -> dict[str, Any]:
     return given
 
 
-def _refuse(request: Request, error: Exception) -> Response:
+async def _refuse(request: Request, error: Exception) -> Response:  # coroutines all three: none waits for a thread
     assert isinstance(error, Refused)
     return JSONResponse(error.body, error.status, dict(error.headers))
 
 
-def _miss(request: Request, error: Exception) -> Response:
+async def _miss(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _refuse(request, Refused(f"{request.method} is not answered here: {error.detail}", status=error.status_code))
+    why = f"{request.method} is not answered here: {error.detail}"
+    return await _refuse(request, Refused(why, status=error.status_code))
 
 
-def _fail(request: Request, error: Exception) -> Response:
+async def _fail(request: Request, error: Exception) -> Response:
     """What went wrong is told in the terminal; the page is told that it did."""
     log.error("the board could not answer %s", show(request.url.path), exc_info=error)
-    return _refuse(request, Refused(f"the board failed ({type(error).__name__}): its terminal says more", status=500))
+    why = f"the board failed ({type(error).__name__}): its terminal says more"
+    return await _refuse(request, Refused(why, status=500))
